@@ -1,0 +1,59 @@
+# Each target makes .venv itself when it is missing or older than what it was made from.
+# Needed beforehand: Python 3.11 or newer and make.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+MADE   := $(VENV)/.made
+READY  := $(VENV)/.ready
+DEV    := $(VENV)/.dev
+DOCS   := $(VENV)/.docs
+MINUTES ?= 60
+
+.PHONY: setup demo test lint bench bars docs clean
+
+setup: $(READY)
+
+$(MADE):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(READY): pyproject.toml constraints.txt | $(MADE)
+	@echo "Installing Regard and what it needs into $(VENV) (once; a few minutes on a slow line)"
+	$(PIP) -e .
+	@touch $@
+
+$(DEV): $(READY)
+	@echo "Adding what the tests need"
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(DOCS): $(READY)
+	$(PIP) -e '.[docs]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/regard demo
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Two test processes with one thread each: the fastest arrangement on two cores, and nothing is oversubscribed on more.
+test: lint
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -q -n 2
+
+bench: $(DEV)
+	$(BIN)/python -m benchmarks
+
+bars: $(DEV)
+	$(BIN)/python -m benchmarks.bars --minutes $(MINUTES)
+
+docs: $(DOCS)
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,88 @@
+"""Attention models from your own files: train, translate, and see where the model looked.
+
+    model = regard.load("runs/en-de")
+    said = model("Two dogs run in the snow.")
+    print(said, said.score, said.alignment)
+
+Names are resolved on first use, so that `import regard` costs no import of torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.attention.attend import attend
+    from regard.attention.trace import trace
+    from regard.config.decoding import DecodingConfig
+    from regard.config.model import TranslatorConfig
+    from regard.config.run import RunConfig
+    from regard.config.training import TrainingConfig
+    from regard.errors import (
+        CheckpointError,
+        ConfigError,
+        DataError,
+        DiskError,
+        RegardError,
+        TrainingError,
+        UsageError,
+    )
+    from regard.pipeline import Translation, TranslationPipeline, load, train
+    from regard.text.tokenizer import Tokenizer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "DecodingConfig",
+    "DiskError",
+    "RegardError",
+    "RunConfig",
+    "Tokenizer",
+    "TrainingConfig",
+    "TrainingError",
+    "Translation",
+    "TranslationPipeline",
+    "TranslatorConfig",
+    "UsageError",
+    "attend",
+    "load",
+    "trace",
+    "train",
+]
+
+_HOMES = {
+    "CheckpointError": "errors",
+    "ConfigError": "errors",
+    "DataError": "errors",
+    "DecodingConfig": "config.decoding",
+    "DiskError": "errors",
+    "RegardError": "errors",
+    "RunConfig": "config.run",
+    "Tokenizer": "text.tokenizer",
+    "TrainingConfig": "config.training",
+    "TrainingError": "errors",
+    "Translation": "pipeline",
+    "TranslationPipeline": "pipeline",
+    "TranslatorConfig": "config.model",
+    "UsageError": "errors",
+    "attend": "attention.attend",
+    "load": "pipeline",
+    "trace": "attention.trace",
+    "train": "pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"regard.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

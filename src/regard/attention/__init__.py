@@ -1,0 +1,1 @@
+"""The core: a query looks at keys and takes a mix of values."""

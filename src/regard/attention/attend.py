@@ -1,0 +1,117 @@
+"""`attend`: the one place where attention weights exist."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from regard.attention.masks import PlacedMask
+from regard.attention.noise import Noise, drop
+from regard.attention.scores import Normalize, ScaledDot, Score, softmax
+from regard.attention.trace import Trace, watching
+from regard.errors import UsageError
+
+SCALED_DOT = ScaledDot()
+SEEN_ROWS = 256  # queries whose weights a trace computes at a time
+
+
+def attend(
+    query: Tensor,  # [B, H, Q, d]
+    key: Tensor,  # [B, H, K, d], prepared by the score
+    value: Tensor,  # [B, H, K, v]
+    *,
+    mask: PlacedMask | None = None,
+    bias: Tensor | None = None,  # [B|1, H|1, Q, K], added to the scores
+    score: Score = SCALED_DOT,
+    normalize: Normalize = softmax,
+    dropout: float = 0.0,
+    noise: Noise | None = None,
+    site: str = "",
+) -> Tensor:
+    """Return for each query the mix of values that its weights over the keys make, [B, H, Q, v].
+
+    An open trace that wants the site sees the weights; the output comes from the same kernel either way.
+
+    >>> keys = torch.tensor([[[[100.0, 0.0], [0.0, 100.0]]]])
+    >>> attend(keys, keys, torch.tensor([[[[1.0], [2.0]]]])).tolist()
+    [[[[1.0], [2.0]]]]
+    """
+    _check(query, key, value)
+    if mask is not None and mask.full:
+        mask = None
+    if _fused_fits(query, score, normalize, dropout if noise is not None else 0.0):
+        mixed = _fused(query, key, value, mask, bias)
+    else:
+        weights = _weights(query, key, mask, bias, score, normalize)
+        mixed = drop(weights, dropout, noise, site) @ value
+    if (seen := watching(site)) is not None:
+        _show(seen, site, query, key, mask, bias, score, normalize)
+    return mixed
+
+
+def _fused_fits(query: Tensor, score: Score, normalize: Normalize, dropout: float) -> bool:
+    """Decide the kernel from what is asked alone, so that a repeat computes the same bits.
+
+    In training on processors two plain products beat the fused kernel's backward pass on rows of ordinary length.
+    """
+    if type(score) is not ScaledDot or normalize is not softmax or dropout > 0:
+        return False
+    return not (torch.is_grad_enabled() and query.device.type == "cpu")
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, mask: PlacedMask | None, bias: Tensor | None) -> Tensor:
+    extra = None if mask is None else mask.additive(query.dtype)
+    if bias is not None:
+        extra = bias if extra is None else extra + bias
+    mixed = scaled_dot_product_attention(query, key, value, attn_mask=extra)
+    if mask is not None and mask.blank is not None:
+        mixed = mixed.masked_fill(mask.blank, 0)
+    return mixed
+
+
+def _weights(
+    query: Tensor, key: Tensor, mask: PlacedMask | None, bias: Tensor | None, score: Score, normalize: Normalize
+) -> Tensor:
+    """Return the weights [B, H, Q, K]; the explicit kernel and the tap share this."""
+    scores = score(query, key)
+    if bias is not None:
+        scores = scores + bias
+    if normalize is not softmax:
+        return normalize(scores, None if mask is None else mask.dense)
+    if mask is None:
+        return torch.softmax(scores, dim=-1)
+    # the least number, not -∞: a masked place gets exactly zero next to any allowed one, and no row becomes NaN
+    weights = torch.softmax(scores + mask.additive(scores.dtype), dim=-1)
+    return weights if mask.blank is None else weights.masked_fill(mask.blank, 0)
+
+
+@torch.no_grad()
+def _show(
+    seen: Trace,
+    site: str,
+    query: Tensor,
+    key: Tensor,
+    mask: PlacedMask | None,
+    bias: Tensor | None,
+    score: Score,
+    normalize: Normalize,
+) -> None:
+    """Hand the weights to the trace, in blocks of queries so that large intermediate scores never exist."""
+    made = []
+    for first in range(0, query.shape[2], SEEN_ROWS):
+        rows = slice(first, first + SEEN_ROWS)
+        part = None if mask is None else PlacedMask(mask.mask, mask.query[:, rows], mask.key)
+        part_bias = None if bias is None else bias[:, :, rows]
+        made.append(_weights(query[:, :, rows].float(), key.float(), part, part_bias, score, normalize).cpu())
+    seen.add(site, "" if mask is None else str(mask), torch.cat(made, dim=2).numpy())
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
+    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4 or key.shape[2] != value.shape[2]:
+        raise UsageError(
+            "attend needs query [B, H, Q, d], key [B, H, K, d] and value [B, H, K, v], "
+            f"not {list(query.shape)}, {list(key.shape)} and {list(value.shape)}"
+        )
+
+

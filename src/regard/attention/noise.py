@@ -1,0 +1,50 @@
+"""Randomness without history: every draw is a pure function of seed, step, part and site."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of one forward pass in training; whoever computes the same step again draws the same numbers.
+
+    >>> noise = Noise(seed=1, step=7)
+    >>> bool((noise.keep((2, 3), 0.5, "site", torch.float32) == noise.keep((2, 3), 0.5, "site", torch.float32)).all())
+    True
+    """
+
+    seed: int
+    step: int
+    part: int = 0  # which of the batches that are added up before an update
+
+    def generator(self, site: str) -> np.random.Generator:
+        """Return the generator of one site: the same for the same seed, step, part and site."""
+        entropy = (self.seed, self.step, self.part, zlib.crc32(site.encode()))
+        return np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy)))
+
+    def keep(self, shape: tuple[int, ...], rate: float, site: str, dtype: torch.dtype) -> Tensor:
+        """Return dropout's factors: 0 with chance `rate`, else what keeps the mean.
+
+        One random byte decides a place, so the rate is rounded to 1/256; the factor belongs to the rounded rate.
+        """
+        threshold = round(rate * 256)
+        count = int(np.prod(shape))
+        drawn = torch.frombuffer(bytearray(self.generator(site).bytes(count)), dtype=torch.uint8)
+        return (drawn >= threshold).to(dtype).mul_(256 / (256 - threshold)).view(shape)
+
+    def uniform(self, shape: tuple[int, ...], site: str) -> Tensor:
+        """Return numbers in [0, 1), float32."""
+        return torch.from_numpy(self.generator(site).random(shape, dtype=np.float32))
+
+
+def drop(states: Tensor, rate: float, noise: Noise | None, site: str) -> Tensor:
+    """Return the states with dropout; outside training (no noise) they pass unchanged."""
+    if noise is None or rate == 0:
+        return states
+    return states * noise.keep(tuple(states.shape), rate, site, states.dtype).to(states.device)

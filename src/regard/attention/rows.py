@@ -1,0 +1,97 @@
+"""`Rows`: where packed tokens stand; only attention needs to see them row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.attention.masks import PlacedMask, causal, padding
+from regard.tokens import Tokens
+
+
+class _Spread(torch.autograd.Function):
+    """Packed rows [N, …] → padded rows [B · T, …]; the gradient is gathered back."""
+
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor, at: Tensor, places: int) -> Tensor:
+        ctx.save_for_backward(at)
+        return packed.new_zeros(places, *packed.shape[1:]).index_copy_(0, at, packed)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (at,) = ctx.saved_tensors
+        return gradients[0].index_select(0, at), None, None
+
+
+class _Gather(torch.autograd.Function):
+    """Padded rows [B · T, …] → packed rows [N, …]; the gradient is spread back."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, at: Tensor) -> Tensor:
+        ctx.save_for_backward(at)
+        ctx.places = padded.shape[0]
+        return padded.index_select(0, at)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (at,) = ctx.saved_tensors
+        gradient = gradients[0]
+        return gradient.new_zeros(ctx.places, *gradient.shape[1:]).index_copy_(0, at, gradient), None
+
+
+class Rows:
+    """The layout of packed rows: B rows of given lengths, N places in all, the longest T.
+
+    >>> rows = Rows(np.array([2, 1]))
+    >>> rows.pad(torch.tensor([5, 6, 7])).tolist()
+    [[5, 6], [7, 0]]
+    >>> rows.pack(rows.pad(torch.tensor([5, 6, 7]))).tolist()
+    [5, 6, 7]
+    """
+
+    def __init__(self, lengths: np.ndarray, device: torch.device | str = "cpu", first: int = 0) -> None:
+        self.count = len(lengths)
+        self.longest = int(lengths.max()) if self.count else 0
+        self.even = self.count == 0 or int(lengths.min()) == self.longest
+        self.lengths = torch.as_tensor(lengths, dtype=torch.long).to(device)
+        place = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        self.positions = torch.from_numpy(place + first).to(device)  # [N], where each token stands in its row
+        row = np.repeat(np.arange(self.count), lengths)
+        self.at = torch.from_numpy(row * self.longest + place).to(device)  # [N], its place among padded rows
+
+    @classmethod
+    def of(cls, tokens: Tokens, device: torch.device | str = "cpu") -> Rows:
+        """Return the layout of packed tokens."""
+        return cls(tokens.lengths, device)
+
+    def pad(self, packed: Tensor) -> Tensor:
+        """Return [N, …] as [B, T, …]; without copying when all rows are equally long."""
+        if not self.even:
+            packed = _Spread.apply(packed, self.at, self.count * self.longest)
+        return packed.view(self.count, self.longest, *packed.shape[1:])
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """Return [B, T, …] as [N, …]; without copying when all rows are equally long."""
+        flat = padded.reshape(self.count * self.longest, *padded.shape[2:])
+        packed: Tensor = flat if self.even else _Gather.apply(flat, self.at)
+        return packed
+
+    @property
+    def slots(self) -> Tensor:
+        """Slots of the padded rows, [1, T]."""
+        return torch.arange(self.longest, device=self.lengths.device)[None]
+
+    def everywhere(self) -> PlacedMask:
+        """Everybody may look at every token of its own row."""
+        return padding(self.lengths).place(self.slots, self.slots)
+
+    def backwards(self) -> PlacedMask:
+        """Everybody may look at itself and what came before."""
+        return (causal() & padding(self.lengths)).place(self.slots, self.slots)
+
+    def seen_from(self, queries: Rows) -> PlacedMask:
+        """Queries of other rows may look at every token of the row with their number."""
+        return padding(self.lengths).place(queries.slots, self.slots)

@@ -1,0 +1,95 @@
+"""Heads: from hidden states to a loss, to logits or to the best candidates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LOGITS = 1 << 23  # logits that exist at a time
+
+
+def _rows(vocabulary: int) -> int:
+    """How many rows are projected onto the vocabulary at a time."""
+    return max(64, LOGITS // vocabulary)
+
+
+class _VocabularyLoss(torch.autograd.Function):
+    """Sum over rows of label-smoothed cross-entropy of softmax(hidden · weightᵀ + bias).
+
+    Projection and loss go together in blocks of rows, gradients are made in the same pass: the logits of all rows
+    never exist at once.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        needed = any(ctx.needs_input_grad[:3])
+        vocabulary, size = weight.shape[0], _rows(weight.shape[0])
+        middle = weight.mean(0)  # its product with a row is the row's mean logit, which smoothing needs
+        middle_bias = 0 if bias is None else bias.mean()
+        smoothed, plain = hidden.new_zeros((), dtype=torch.float32), hidden.new_zeros((), dtype=torch.float32)
+        bias_gradient = None if bias is None else torch.zeros(vocabulary, device=weight.device)
+        hidden_gradient = torch.empty_like(hidden)
+        weight_gradient = torch.zeros(weight.shape if needed else (0,), dtype=torch.float32, device=weight.device)
+        for first in range(0, hidden.shape[0], size):
+            rows, wanted = hidden[first : first + size], targets[first : first + size]
+            logits = torch.nn.functional.linear(rows, weight, bias)
+            chances = torch.softmax(logits, dim=1)
+            total = logits.amax(1).float() - chances.amax(1).float().log()  # log Σ exp, from the likeliest token
+            right = total - logits.gather(1, wanted[:, None])[:, 0].float()
+            mean = total - (rows @ middle + middle_bias).float()
+            plain += right.sum()
+            smoothed += (1 - smoothing) * right.sum() + smoothing * mean.sum()
+            if not needed:
+                continue
+            gradient = chances.sub_(smoothing / vocabulary)
+            gradient[torch.arange(len(wanted), device=wanted.device), wanted] -= 1 - smoothing
+            if bias_gradient is not None:
+                bias_gradient += gradient.sum(0, dtype=torch.float32)
+            torch.mm(gradient, weight, out=hidden_gradient[first : first + size])
+            weight_gradient += gradient.t() @ rows
+        if needed:
+            ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient)
+        ctx.mark_non_differentiable(plain)
+        return smoothed, plain
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias = ctx.saved_tensors
+        scale = gradients[0]
+        scaled_bias = None if bias is None else (bias * scale).to(hidden.dtype)
+        return hidden * scale.to(hidden.dtype), weight * scale.to(weight.dtype), scaled_bias, None, None
+
+
+def vocabulary_loss(
+    hidden: Tensor,  # [N, D]
+    weight: Tensor,  # [V, D]
+    bias: Tensor | None,  # [V]
+    targets: Tensor,  # [N]
+    smoothing: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the sums over rows of the smoothed loss (to differentiate) and of the plain one (to report).
+
+    >>> smoothed, plain = vocabulary_loss(torch.zeros(3, 2), torch.zeros(4, 2), None, torch.tensor([0, 1, 2]))
+    >>> round(plain.item(), 4), bool(smoothed == plain)
+    (4.1589, True)
+    """
+    smoothed, plain = _VocabularyLoss.apply(hidden, weight, bias, targets, smoothing)
+    return smoothed, plain
+
+
+def log_probabilities(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return log-probabilities over the vocabulary, [N, V] float32."""
+    return torch.log_softmax(torch.nn.functional.linear(hidden, weight, bias).float(), dim=-1)
+
+
+def target_log_probabilities(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    """Return the log-probability of each row's target, [N] float32, in blocks of rows."""
+    made, size = [], _rows(weight.shape[0])
+    for first in range(0, hidden.shape[0], size):
+        rows, wanted = hidden[first : first + size], targets[first : first + size, None]
+        made.append(log_probabilities(rows, weight, bias).gather(1, wanted)[:, 0])
+    return torch.cat(made) if made else hidden.new_zeros(0, dtype=torch.float32)

@@ -1,0 +1,212 @@
+"""Feed-forward part, residual arrangement, encoder and decoder blocks and their stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.attention.cache import KeyValues, Memory
+from regard.attention.masks import PlacedMask
+from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.attention.noise import Noise, drop
+from regard.attention.positions import Positions
+from regard.attention.rows import Rows
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda states: functional.gelu(states, approximate="tanh"),
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+    "quick_gelu": lambda states: states * torch.sigmoid(1.702 * states),
+}
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """What blocks of one stack have in common."""
+
+    width: int
+    heads: int
+    feedforward: int
+    activation: str
+    norm_before: bool
+    epsilon: float
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them, for each token alone."""
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.inner = nn.Linear(shape.width, shape.feedforward)
+        self.outer = nn.Linear(shape.feedforward, shape.width)
+        self.activate, self.dropout = ACTIVATIONS[shape.activation], shape.activation_dropout
+        self.site = ""
+
+    def forward(self, states: Tensor, noise: Noise | None) -> Tensor:
+        return self.outer(drop(self.activate(self.inner(states)), self.dropout, noise, f"{self.site}.inner"))
+
+
+class Residual(nn.Module):
+    """Adds a part's result to its input, with the norm before the part or after the sum."""
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.norm_before, self.dropout = shape.norm_before, shape.dropout
+
+    def add(
+        self, states: Tensor, norm: nn.LayerNorm, part: Callable[[Tensor], Tensor], noise: Noise | None, site: str
+    ) -> Tensor:
+        """Return states + drop(part(norm(states))), or norm(states + drop(part(states)))."""
+        if self.norm_before:
+            return states + drop(part(norm(states)), self.dropout, noise, site)
+        summed: Tensor = norm(states + drop(part(states), self.dropout, noise, site))
+        return summed
+
+
+class EncoderBlock(Residual):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__(shape)
+        self.attention = SelfAttention(shape.width, shape.heads, shape.attention_dropout)
+        self.attention_norm = nn.LayerNorm(shape.width, shape.epsilon)
+        self.feedforward = FeedForward(shape)
+        self.feedforward_norm = nn.LayerNorm(shape.width, shape.epsilon)
+
+    def forward(
+        self,
+        states: Tensor,  # [N, D]
+        rows: Rows,
+        mask: PlacedMask | None,
+        positions: Positions,
+        *,
+        cache: KeyValues | None = None,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        states = self.look_around(states, rows, mask, positions, cache, noise)
+        return self.think(states, noise)
+
+    def look_around(
+        self,
+        states: Tensor,
+        rows: Rows,
+        mask: PlacedMask | None,
+        positions: Positions,
+        cache: KeyValues | None,
+        noise: Noise | None,
+    ) -> Tensor:
+        """The self-attention part."""
+
+        def part(inner: Tensor) -> Tensor:
+            return self.attention(inner, rows, mask, positions, cache=cache, noise=noise)
+
+        return self.add(states, self.attention_norm, part, noise, f"{self.attention.site}.out")
+
+    def think(self, states: Tensor, noise: Noise | None) -> Tensor:
+        """The feed-forward part."""
+        site = self.feedforward.site
+        return self.add(states, self.feedforward_norm, lambda inner: self.feedforward(inner, noise), noise, site)
+
+
+class DecoderBlock(EncoderBlock):
+    """Self-attention, then cross-attention to the source, then feed-forward."""
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__(shape)
+        self.cross = CrossAttention(shape.width, shape.heads, shape.attention_dropout)
+        self.cross_norm = nn.LayerNorm(shape.width, shape.epsilon)
+
+    def decode(
+        self,
+        states: Tensor,  # [N, D]
+        view: DecoderView,
+        memory: Memory,
+        *,
+        cache: KeyValues | None = None,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        """Return the states after this block."""
+        states = self.look_around(states, view.rows, view.mask, view.positions, cache, noise)
+
+        def part(inner: Tensor) -> Tensor:
+            return self.cross(inner, view.sentences, memory, view.source_mask, noise=noise)
+
+        states = self.add(states, self.cross_norm, part, noise, f"{self.cross.site}.out")
+        return self.think(states, noise)
+
+
+@dataclass(frozen=True)
+class DecoderView:
+    """What all decoder blocks share in one forward: who stands where and who may look at whom."""
+
+    rows: Rows  # the target's rows, for self-attention
+    mask: PlacedMask | None
+    positions: Positions
+    sentences: Rows  # the same tokens grouped by source sentence, for cross-attention
+    source_mask: PlacedMask | None
+
+
+class Stack(nn.Module):
+    """Blocks one after another, with a last norm where norms come first."""
+
+    def __init__(self, kind: type[EncoderBlock], layers: int, shape: BlockShape, name: str) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(kind(shape) for _ in range(layers))
+        self.norm: nn.Module = nn.LayerNorm(shape.width, shape.epsilon) if shape.norm_before else nn.Identity()
+        for number, block in enumerate(self.blocks):
+            site = f"{name}.{number}"
+            assert isinstance(block, EncoderBlock)
+            block.attention.site = f"{site}.self"
+            block.feedforward.site = f"{site}.feedforward"
+            if isinstance(block, DecoderBlock):
+                block.cross.site = f"{site}.cross"
+
+
+class Encoder(Stack):
+    """A stack of encoder blocks."""
+
+    def __init__(self, layers: int, shape: BlockShape) -> None:
+        super().__init__(EncoderBlock, layers, shape, "encoder")
+
+    def forward(
+        self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions, noise: Noise | None
+    ) -> Tensor:
+        for block in self.blocks:
+            states = block(states, rows, mask, positions, noise=noise)
+        normed: Tensor = self.norm(states)
+        return normed
+
+
+class Decoder(Stack):
+    """A stack of decoder blocks."""
+
+    def __init__(self, layers: int, shape: BlockShape) -> None:
+        super().__init__(DecoderBlock, layers, shape, "decoder")
+
+    def remember(self, states: Tensor, rows: Rows) -> list[Memory]:
+        """Return each layer's keys and values of the source."""
+        return [block.cross.remember(states, rows) for block in self.blocks]  # type: ignore[operator, union-attr]
+
+    def forward(
+        self,
+        states: Tensor,
+        view: DecoderView,
+        memories: Sequence[Memory],
+        *,
+        caches: Sequence[KeyValues] | None = None,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        for number, block in enumerate(self.blocks):
+            cache = None if caches is None else caches[number]
+            states = block.decode(states, view, memories[number], cache=cache, noise=noise)  # type: ignore[operator]
+        normed: Tensor = self.norm(states)
+        return normed

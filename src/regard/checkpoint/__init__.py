@@ -1,0 +1,1 @@
+"""A directory others can read: atomic writes, run folders, model folders in Hugging Face layout."""

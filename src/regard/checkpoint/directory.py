@@ -1,0 +1,224 @@
+"""A run as a folder: one trainer at a time, checkpoints that are verified, a log that is cut back on resume.
+
+RUN/                     a model folder in Hugging Face layout (see `model_folder`)
+  run.lock               who trains here now
+  run.json               the whole configuration, recorded choices, versions, data digests
+  log.jsonl              one line a report
+  checkpoints/step-N/    model.safetensors  optimizer.safetensors  counters.json  MANIFEST.json
+  best/                  model.safetensors  info.json  MANIFEST.json
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from torch import Tensor
+
+from regard.checkpoint import files, weights
+from regard.checkpoint.model_folder import LoadedModel, load_model, save_model
+from regard.errors import CheckpointError, UsageError
+
+__all__ = ["Best", "Checkpoint", "LoadedModel", "RunDirectory", "existing", "load_model", "save_model"]
+
+_STEP = re.compile(r"step-(\d{1,15})")
+_WEIGHTS, _OPTIMIZER, _COUNTERS, _INFO = "model.safetensors", "optimizer.safetensors", "counters.json", "info.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that training needs to go on from a step."""
+
+    step: int
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    counters: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The weights that did best so far, and what is known of them."""
+
+    weights: dict[str, Tensor]
+    info: dict[str, Any]
+
+
+class RunDirectory:
+    """The folder of a run; whoever writes to it takes its lock first.
+
+    >>> import tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder, RunDirectory(Path(folder, "run")).lock() as run:
+    ...     run.save_checkpoint(7, {"words.weight": torch.ones(2, 3)}, {}, {"epoch": 1})
+    ...     run.newest().counters
+    {'epoch': 1}
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        tell: Callable[[str], object] = lambda message: None,
+        keep: int = 2,
+        disk: files.Disk = files.DISK,
+    ) -> None:
+        self.path = Path(path)
+        self.tell, self.keep, self.disk = tell, max(2, keep), disk
+        self._lock = files.Lock(self.path / "run.lock")
+
+    def lock(self) -> Self:
+        """Make the folder, take its lock and clear what dead writers left; a second trainer is refused."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"{self.path} is a file: choose another name for the run's folder")
+        files.make_folder(self.path, disk=self.disk)
+        self._lock.take()
+        for folder in (self.path, self._checkpoints):
+            files.recover(folder, disk=self.disk)
+        files.finish_publishing(self.path, disk=self.disk)
+        return self
+
+    def release(self) -> None:
+        """Let go of the lock."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def save_checkpoint(
+        self, step: int, model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], counters: Mapping[str, Any]
+    ) -> None:
+        """Write a checkpoint whole, verify it, then remove those beyond the newest few."""
+        self._check_locked()
+        if self._log.exists():
+            files.sync_file(self._log, disk=self.disk)
+        folder = self._checkpoints / f"step-{step}"
+        contents: dict[str, files.Content] = {
+            _WEIGHTS: weights.content(model),
+            _OPTIMIZER: weights.content(optimizer),
+            _COUNTERS: files.json_bytes(counters),
+        }
+        files.write_folder(folder, contents, size=weights.size(model) + weights.size(optimizer), disk=self.disk)
+        files.verify_folder(folder)
+        for old in [old for old in self.steps() if old < step][: -(self.keep - 1)]:
+            files.retire(self._checkpoints / f"step-{old}", disk=self.disk)
+
+    def steps(self) -> list[int]:
+        """Return the steps that have a checkpoint folder, in order; it is not checked here."""
+        names = [path.name for path in self._checkpoints.iterdir()] if self._checkpoints.is_dir() else []
+        return sorted(int(found[1]) for found in map(_STEP.fullmatch, names) if found)
+
+    def newest(self) -> Checkpoint | None:
+        """Return the checkpoint of the highest step that verifies; damaged ones are told of and moved aside."""
+        for step in reversed(self.steps()):
+            folder = self._checkpoints / f"step-{step}"
+            try:
+                files.verify_folder(folder)
+                counters = files.read_json(folder / _COUNTERS)
+                return Checkpoint(step, weights.read(folder / _WEIGHTS), weights.read(folder / _OPTIMIZER), counters)
+            except CheckpointError as error:
+                self.tell(f"{error}; the checkpoint before it is used")
+                if self._lock.held:
+                    files.move_aside(folder, ".bad", disk=self.disk)
+        return None
+
+    def save_best(self, model: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
+        """Keep the weights that did best so far, in place of those kept before."""
+        self._check_locked()
+        contents: dict[str, files.Content] = {_WEIGHTS: weights.content(model), _INFO: files.json_bytes(info)}
+        files.write_folder(self.path / "best", contents, size=weights.size(model), disk=self.disk)
+
+    def best(self) -> Best | None:
+        """Return the kept best weights; damaged ones are told of and moved aside."""
+        folder = self.path / "best"
+        if not folder.is_dir():
+            return None
+        try:
+            files.verify_folder(folder)
+            return Best(weights.read(folder / _WEIGHTS), files.read_json(folder / _INFO))
+        except CheckpointError as error:
+            self.tell(f"{error}; the best weights kept so far are lost")
+            if self._lock.held:
+                files.move_aside(folder, ".bad", disk=self.disk)
+            return None
+
+    def append_log(self, record: Mapping[str, Any]) -> None:
+        """Add one report to the log; a report of training has a `step`."""
+        files.append_lines(self._log, [json.dumps(record, ensure_ascii=False)], disk=self.disk)
+
+    def truncate_log(self, step: int) -> None:
+        """Cut the log back to its state at a step: from the first report of a later step on, lines go.
+
+        A last line that was only half written goes too.
+        """
+        self._check_locked()
+        if not self._log.exists():
+            return
+        data = self._log.read_bytes()
+        end = 0
+        for line in data.splitlines(keepends=True):
+            record = _record(line)
+            if record is None or record.get("step", 0) > step:
+                break
+            end += len(line)
+        if end < len(data):
+            files.write_file(self._log, data[:end], disk=self.disk)
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """Return the reports of the log; a half-written last line is left out."""
+        lines = self._log.read_bytes().splitlines(keepends=True) if self._log.exists() else []
+        return [record for record in map(_record, lines) if record is not None]
+
+    def write_run(self, run: Mapping[str, Any]) -> None:
+        """Write `run.json`."""
+        files.write_file(self.path / "run.json", files.json_bytes(run), disk=self.disk)
+
+    def read_run(self) -> dict[str, Any]:
+        """Return what `run.json` holds; nothing when there is none."""
+        path = self.path / "run.json"
+        return files.read_json(path) if path.exists() else {}
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def _log(self) -> Path:
+        return self.path / "log.jsonl"
+
+    def _check_locked(self) -> None:
+        if not self._lock.held:
+            raise RuntimeError("take the run's lock before writing to it")
+
+
+def existing(path: str | Path) -> Literal["none", "run", "model", "other"]:
+    """Say what a folder holds: nothing yet, a run, a model from elsewhere, or other files.
+
+    >>> existing("no such folder")
+    'none'
+    """
+    path = Path(path)
+    if not path.exists():
+        return "none"
+    if not path.is_dir():
+        return "other"
+    if (path / "run.json").exists():
+        return "run"
+    if (path / "config.json").exists():
+        return "model"
+    ours = [inner for inner in path.iterdir() if inner.name == "run.lock" or files.is_temporary(inner)]
+    return "none" if len(ours) == len(list(path.iterdir())) else "other"
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """Return a log line's report; nothing for one that was not wholly written."""
+    try:
+        record = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None

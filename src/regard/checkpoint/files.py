@@ -1,0 +1,488 @@
+"""The one place that writes: temporary name, fsync, manifest with digests, rename, fsync of the folder.
+
+    write_file      one file, replaced whole or not at all
+    append_lines    lines at the end of a log
+    write_folder    a folder that appears whole, with a manifest, or not at all
+    publish         several files of a folder that also holds other things, replaced all together
+    verify_folder   compare a folder with its manifest
+    Lock            one writer at a time
+
+A crash at any point, even one that loses what the disk had not yet confirmed, leaves the old or the new content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from regard.errors import CheckpointError, DiskError, UsageError
+
+MANIFEST = "MANIFEST.json"
+NEW = "model.new"  # a published set on its way into its folder; while it exists, it is the one to read
+_TEMPORARY, _REPLACED = ".tmp-", ".old-"
+_ROOM = 1.2  # free space asked for, as a multiple of what will be written
+_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.EISDIR)
+
+
+class Sink(Protocol):
+    """Where content is written to."""
+
+    def write(self, data: bytes, /) -> int: ...
+
+
+Content = bytes | Callable[[Sink], object]  # a file's bytes, or what writes them
+
+
+class Disk:
+    """The system calls that writing uses, together, so that a modelled disk can stand in for the real one."""
+
+    def free(self, folder: Path) -> int:
+        return shutil.disk_usage(folder).free
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir()
+
+    def create(self, path: Path) -> BinaryIO:
+        return open(path, "xb")
+
+    def append(self, path: Path) -> BinaryIO:
+        return open(path, "ab")
+
+    def sync(self, file: BinaryIO) -> None:
+        file.flush()
+        os.fsync(file.fileno())
+
+    def sync_folder(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+
+    def link(self, old: Path, new: Path) -> None:
+        os.link(old, new)
+
+    def remove(self, path: Path) -> None:
+        path.unlink()
+
+    def remove_folder(self, path: Path) -> None:
+        path.rmdir()
+
+
+DISK = Disk()
+
+
+def write_file(path: Path, content: Content, *, size: int = 0, disk: Disk = DISK) -> None:
+    """Write a file whole: readers see the old content or the new, never a part.
+
+    `size` is what content given as a function will take, for the check of free space.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_file(Path(folder, "note.txt"), b"seen")
+    ...     Path(folder, "note.txt").read_bytes()
+    b'seen'
+    """
+    size += len(content) if isinstance(content, bytes) else 0
+    with _telling(path, size, disk):
+        _make_parents(path.parent, disk)
+        _check_room(path, size, disk)
+        temporary = _temporary(path)
+        try:
+            _write_new(temporary, content, disk)
+            disk.rename(temporary, path)
+        except BaseException:
+            remove(temporary, disk=disk)
+            raise
+        disk.sync_folder(path.parent)
+
+
+def append_lines(path: Path, lines: Iterable[str], *, disk: Disk = DISK) -> None:
+    """Add lines to the end of a file; `sync_file` makes them last through a power loss."""
+    data = "".join(f"{line}\n" for line in lines).encode()
+    with _telling(path, len(data), disk):
+        new = not path.exists()
+        with disk.append(path) as file:
+            file.write(data)
+        if new:
+            disk.sync_folder(path.parent)
+
+
+def sync_file(path: Path, *, disk: Disk = DISK) -> None:
+    """Make what was appended to a file last through a power loss."""
+    with _telling(path, 0, disk), disk.append(path) as file:
+        disk.sync(file)
+
+
+def make_folder(path: Path, *, disk: Disk = DISK) -> None:
+    """Make a folder and its parents, unless they exist, so that they last through a power loss."""
+    with _telling(path, 0, disk):
+        _make_parents(path, disk)
+
+
+def write_folder(target: Path, files: Mapping[str, Content], *, size: int = 0, disk: Disk = DISK) -> None:
+    """Write a folder with its manifest so that it appears whole or not at all; one of that name is replaced.
+
+    `size` is what the files given as functions will take, for the check of free space.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_folder(Path(folder, "step-7"), {"counters.json": b"{}"})
+    ...     verify_folder(Path(folder, "step-7"))
+    ['counters.json']
+    """
+    size += sum(len(content) for content in files.values() if isinstance(content, bytes))
+    with _telling(target, size, disk):
+        _make_parents(target.parent, disk)
+        _check_room(target, size, disk)
+        temporary = _temporary(target)
+        try:
+            disk.make_folder(temporary)
+            entries = {name: _write_new(temporary / name, content, disk) for name, content in files.items()}
+            _write_new(temporary / MANIFEST, _manifest(entries), disk)
+            disk.sync_folder(temporary)
+            replaced = _set_aside(target, disk)
+            disk.rename(temporary, target)
+        except BaseException:
+            remove(temporary, disk=disk)
+            recover(target.parent, disk=disk, only=target.name)
+            raise
+        disk.sync_folder(target.parent)
+        if replaced is not None:
+            remove(replaced, disk=disk)
+
+
+def publish(folder: Path, files: Mapping[str, Content], *, size: int = 0, disk: Disk = DISK) -> None:
+    """Replace a set of files of a folder all together, with a manifest; its other files stay.
+
+    The set is first written as a folder of its own inside, which counts as the content from then on, then linked to
+    its place. After a crash `finish_publishing` completes what was begun; readers ask `published` where to read.
+    """
+    write_folder(folder / NEW, files, size=size, disk=disk)
+    finish_publishing(folder, disk=disk)
+
+
+def finish_publishing(folder: Path, *, disk: Disk = DISK) -> None:
+    """Put a written set of files in its place, if there is one; one that is not whole was in place before."""
+    new = folder / NEW
+    if published(folder) != new:
+        remove(new, disk=disk)
+        return
+    names = verify_folder(new)
+    with _telling(folder, 0, disk):
+        for gone in set(_listed(folder)) - set(names):
+            remove(folder / gone, disk=disk)
+        for name in [*names, MANIFEST]:
+            temporary = _temporary(folder / name)
+            _copy(new / name, temporary, disk)
+            disk.rename(temporary, folder / name)
+        disk.sync_folder(folder)
+        remove(new, disk=disk)
+
+
+def published(folder: Path) -> Path:
+    """Return the folder that a published set is to be read from: the folder itself, or the set not yet in place."""
+    new = folder / NEW
+    entries = _listed(new)
+    whole = entries and all((new / name).is_file() for name in entries)
+    return new if whole else folder
+
+
+def verify_folder(path: Path, names: Iterable[str] | None = None) -> list[str]:
+    """Return the names in a folder's manifest after comparing the files (or only those named) with it.
+
+    A file that is missing or differs raises `CheckpointError` with its name and what is wrong with it.
+    """
+    entries = read_manifest(path)
+    for name in entries if names is None else [name for name in names if name in entries]:
+        file, entry = path / name, entries[name]
+        try:
+            found = file.stat().st_size
+            if found != entry["size"]:
+                raise CheckpointError(f"{file}: damaged: {found} bytes, {entry['size']} expected by {MANIFEST}")
+            with open(file, "rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        except OSError as error:
+            raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
+        if digest != entry["sha256"]:
+            raise CheckpointError(f"{file}: damaged: its content differs from what {MANIFEST} records")
+    return list(entries)
+
+
+def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+    """Return size and SHA-256 of each file that a folder's manifest lists; the manifest itself is checked too."""
+    file = path / MANIFEST
+    try:
+        data = file.read_bytes()
+        entries = json.loads(data)["files"]
+        plain = all(Path(name).name == name and type(entry["size"]) is int for name, entry in entries.items())
+        whole = plain and data == _manifest(entries)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise CheckpointError(f"{file}: damaged: not a manifest as it was written")
+    return entries  # type: ignore[no-any-return]
+
+
+def json_bytes(values: Mapping[str, Any]) -> bytes:
+    """Return a JSON file's content.
+
+    >>> json_bytes({"step": 7})
+    b'{\\n "step": 7\\n}\\n'
+    """
+    return json.dumps(values, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds, or raise `CheckpointError` with its name."""
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: a JSON object is expected")
+    return values
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a name is one that a writer uses until its work is whole."""
+    return _TEMPORARY in path.name or _REPLACED in path.name
+
+
+def remove(path: Path, *, disk: Disk = DISK) -> None:
+    """Remove a file or a folder with all it holds, as far as that is possible; what is not there is no fault."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            for inner in sorted(path.iterdir()):
+                remove(inner, disk=disk)
+            disk.remove_folder(path)
+        elif path.is_symlink() or path.exists():
+            disk.remove(path)
+
+
+def move_aside(path: Path, ending: str, *, disk: Disk = DISK) -> Path:
+    """Rename a file or folder to the same name with an ending; an earlier one of that name is removed."""
+    aside = path.with_name(path.name + ending)
+    with _telling(path, 0, disk):
+        remove(aside, disk=disk)
+        disk.rename(path, aside)
+    return aside
+
+
+def retire(path: Path, *, disk: Disk = DISK) -> None:
+    """Remove a folder so that it is never seen half removed."""
+    with _telling(path, 0, disk):
+        aside = _temporary(path)
+        disk.rename(path, aside)
+        remove(aside, disk=disk)
+
+
+def recover(folder: Path, *, disk: Disk = DISK, only: str = "") -> None:
+    """Remove what dead writers left in a folder, and put back what they had set aside and not replaced.
+
+    For the one who holds the folder's lock: a living writer's temporary files are not told from a dead one's.
+    """
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        name, mark, _ = path.name.partition(_REPLACED)
+        if mark and (not only or name == only):
+            if (folder / name).exists():
+                remove(path, disk=disk)
+            else:
+                with _telling(path, 0, disk):
+                    disk.rename(path, folder / name)
+                    disk.sync_folder(folder)
+        elif _TEMPORARY in path.name and not only:
+            remove(path, disk=disk)
+
+
+class Lock:
+    """An advisory lock on a file that names its holder; a second holder is refused.
+
+    The system lets go of it when its process ends, however it ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._descriptor is not None
+
+    def take(self) -> None:
+        """Take the lock, or raise `UsageError` that names who has it."""
+        if self.held:
+            return
+        with _telling(self.path, 0, DISK):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise UsageError(
+                f"{self.path.parent} is in use by another training{_holder(holder)}: wait for it, stop it, "
+                "or choose another --out"
+            ) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise UsageError(f"{self.path} cannot be locked: {error.strerror or error}") from None
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}
+        os.ftruncate(descriptor, 0)
+        with contextlib.suppress(OSError):  # the record only serves the message; the lock itself is held
+            os.pwrite(descriptor, json.dumps(who).encode() + b"\n", 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let go of the lock; the file stays, so that no two holders lock different files of one name."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class _Digesting:
+    """A sink that counts and digests what passes through."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.size, self.digest = file, 0, hashlib.sha256()
+
+    def write(self, data: bytes, /) -> int:
+        self.digest.update(data)
+        self.size += len(data)
+        return self.file.write(data)
+
+
+def _write_new(path: Path, content: Content, disk: Disk) -> dict[str, Any]:
+    """Write a file that must not exist yet, wait for the disk, and return its manifest entry."""
+    with disk.create(path) as file:
+        sink = _Digesting(file)
+        if isinstance(content, bytes):
+            sink.write(content)
+        else:
+            content(sink)
+        disk.sync(file)
+    return {"size": sink.size, "sha256": sink.digest.hexdigest()}
+
+
+def _copy(source: Path, target: Path, disk: Disk) -> None:
+    """Give a file a second name, or copy it where the file system has no links."""
+    try:
+        disk.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
+            raise
+        with open(source, "rb") as opened:
+            _write_new(target, lambda sink: shutil.copyfileobj(opened, sink), disk)
+
+
+def _manifest(entries: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """Return a manifest's bytes; its own digest in it and one way to write it make every damage visible."""
+    files = json.dumps(entries, indent=1, sort_keys=True)
+    record = {"version": 1, "files": entries, "sha256": hashlib.sha256(files.encode()).hexdigest()}
+    return json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _listed(folder: Path) -> list[str]:
+    """Return what a folder's manifest lists; nothing when there is none that can be read."""
+    try:
+        return list(read_manifest(folder))
+    except CheckpointError:
+        return []  # no manifest, or a damaged one: nothing is known to be ours
+
+
+def _set_aside(target: Path, disk: Disk) -> Path | None:
+    if not target.exists():
+        return None
+    aside = target.with_name(f"{target.name}{_REPLACED}{_nonce()}")
+    disk.rename(target, aside)
+    return aside
+
+
+def _make_parents(path: Path, disk: Disk) -> None:
+    if path.is_dir():
+        return
+    _make_parents(path.parent, disk)
+    try:
+        disk.make_folder(path)
+    except FileExistsError:
+        if not path.is_dir():  # else another process was quicker
+            raise
+    disk.sync_folder(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{path.name}{_TEMPORARY}{_nonce()}")
+
+
+def _nonce() -> str:
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def _holder(record: str) -> str:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        who = json.loads(record)
+        return f" (process {who['pid']} on {who['host']})"
+    return ""
+
+
+def _check_room(path: Path, size: int, disk: Disk) -> None:
+    free, needed = disk.free(path.parent), int(size * _ROOM)
+    if free < needed:
+        raise DiskError(f"{path} was not written: {_readable(free)} free, {_readable(needed)} needed: free some space")
+
+
+def _readable(count: float) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} GB"
+
+
+@contextlib.contextmanager
+def _telling(path: Path, size: int, disk: Disk) -> Iterator[None]:
+    """Turn what the system says about a failed write into our errors."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        if error.errno in _UNWRITABLE:
+            where = error.filename2 or error.filename or path
+            advice = "choose a folder that you may write to"
+            raise UsageError(f"{path} cannot be written ({reason}: {where}): {advice}") from None
+        try:
+            free = _readable(disk.free(path.parent))
+        except OSError:
+            free = "unknown"
+        raise DiskError(
+            f"{path} was not written ({reason}): {free} free, {_readable(int(size * _ROOM))} needed; "
+            "what was saved before is intact"
+        ) from None

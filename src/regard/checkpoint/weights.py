@@ -1,0 +1,106 @@
+"""Tensors in safetensors files: written as content, read only after their header was checked."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from regard.checkpoint.files import Content
+from regard.errors import CheckpointError
+
+_HEADER_LIMIT = 8 << 20  # bytes
+_TENSOR_LIMIT = 20_000
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a file's header says of one tensor."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def content(tensors: Mapping[str, Tensor]) -> Content:
+    """Return what writes the tensors as a safetensors file that other tools read too."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return lambda sink: sink.write(safetensors.torch.save(plain, metadata={"format": "pt"}))
+
+
+def size(tensors: Mapping[str, Tensor]) -> int:
+    """Return the bytes that the tensors take."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def read_header(path: Path) -> dict[str, Entry]:
+    """Return names, number formats and shapes of a safetensors file after checking that the header is sound."""
+    try:
+        length = path.stat().st_size
+        with open(path, "rb") as file:
+            head = int.from_bytes(file.read(8), "little")
+            if length < 8 or head > min(_HEADER_LIMIT, length - 8):
+                raise _unsound(path, f"its header claims {head} bytes; at most {_HEADER_LIMIT} and the file are read")
+            header = json.loads(file.read(head))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise _unsound(path, "its header is not JSON") from None
+    if not isinstance(header, dict) or len(header) > _TENSOR_LIMIT:
+        raise _unsound(path, f"its header is not a table of at most {_TENSOR_LIMIT} tensors")
+    header.pop("__metadata__", None)
+    spans = sorted(_span(path, name, entry) for name, entry in header.items())
+    ends = [0, *(end for _, end in spans)]
+    if [begin for begin, _ in spans] != ends[:-1] or ends[-1] != length - 8 - head:
+        raise _unsound(path, "its tensors do not fill the file without gaps")
+    return {name: Entry(path, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """Return all tensors of a safetensors file, as they are."""
+    read_header(path)
+    try:
+        return safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise _unsound(path, str(error)) from None
+
+
+def read_some(entries: Mapping[str, Entry]) -> dict[str, Tensor]:
+    """Return the tensors that the entries name, from as many files as they lie in; all must be finite numbers."""
+    tensors = {}
+    for path in sorted({entry.file for entry in entries.values()}):
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                for name in [name for name, entry in entries.items() if entry.file == path]:
+                    tensors[name] = file.get_tensor(name)
+        except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
+            raise _unsound(path, str(error)) from None
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"{entries[name].file}: {name} holds values that are not finite numbers")
+    return {name: tensors[name] for name in entries}
+
+
+def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
+    try:
+        begin, end = entry["data_offsets"]
+        shape, width = entry["shape"], _BYTES[entry["dtype"]]
+        right = all(type(number) is int and number >= 0 for number in (begin, end, *shape))
+        if right and end - begin == math.prod(shape) * width:
+            return begin, end
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise _unsound(path, f"the entry of {name!r:.80} is not a tensor's")
+
+
+def _unsound(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"{path}: not a sound safetensors file: {why}")

@@ -1,0 +1,35 @@
+"""`regard convert`: a model in another tool's layout."""
+
+from __future__ import annotations
+
+import click
+
+from regard.cli.options import Option, verb
+from regard.cli.output import give
+
+HELP = """Write the model of FOLDER into the new folder OUT, in another layout.
+
+FOLDER is a run, a model of ours, or a Marian or Pegasus folder from elsewhere.
+
+\b
+  regard convert runs/en-de out/ --to huggingface
+  regard convert runs/en-de fast/ --to ctranslate2
+"""
+LAYOUTS = "huggingface: for transformers; ctranslate2: for CTranslate2; regard: for ourselves [default: huggingface]"
+
+
+@verb(
+    HELP,
+    [
+        click.Argument(["folder"], metavar="FOLDER"),
+        click.Argument(["out"], metavar="OUT"),
+        Option(["--to"], default="huggingface", metavar="LAYOUT", help=LAYOUTS),
+    ],
+)
+def convert(context: click.Context, folder: str, out: str, to: str, as_json: bool) -> None:
+    """Convert a folder."""
+    from regard.convert import convert as convert_folder
+
+    made = convert_folder(folder, out, to=to)
+    facts = {"folder": str(made.folder), "model_type": made.model_type}
+    give(facts, [f"{made.folder}: written as {made.model_type}"], as_json)

@@ -1,0 +1,98 @@
+"""Where words go: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeVar, cast
+
+from regard.checkpoint.files import Sink, write_file
+from regard.errors import UsageError
+from regard.view.progress import JsonWatcher, LiveWatcher, PlainWatcher, counted
+
+Item = TypeVar("Item")
+
+
+def give(facts: Any, lines: Iterable[str], as_json: bool) -> None:
+    """Write a result: one line of JSON, or lines for people."""
+    if as_json:
+        print(json_line(facts))
+    else:
+        for line in lines:
+            print(line)
+
+
+def json_line(facts: Any) -> str:
+    """Return facts as one line of JSON.
+
+    >>> json_line({"text": "né"})
+    '{"text": "né"}'
+    """
+    return json.dumps(facts, ensure_ascii=False)
+
+
+def note(text: str) -> None:
+    """Tell the user something that is no result."""
+    print(text, file=sys.stderr)
+
+
+@contextmanager
+def watching(as_json: bool) -> Iterator[JsonWatcher | LiveWatcher | PlainWatcher]:
+    """Show a training run while the block runs: JSON lines, a live bar on a terminal, or plain lines."""
+    if as_json:
+        yield JsonWatcher(lambda line: print(line, flush=True))
+    elif not sys.stderr.isatty():
+        yield PlainWatcher(note)
+    else:
+        live = LiveWatcher()
+        try:
+            yield live
+        finally:
+            live.close()
+
+
+def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+    """Pass items on and show how far they are: a bar on a terminal, a line now and then otherwise."""
+    return counted(items, total, what, note, live=sys.stderr.isatty())
+
+
+def write_lines(path: str, lines: Iterable[str]) -> None:
+    """Write lines to a file that appears whole when the last one is written; a name in .gz is compressed.
+
+    The place is tried before the first line is asked for, so that a long job does not end in a refusal.
+    """
+    place = Path(path)
+    if place.is_dir():
+        raise UsageError(f"{path} is a folder: name a file")
+
+    def write(sink: Sink) -> None:
+        if not path.endswith(".gz"):
+            for line in lines:
+                sink.write(f"{line}\n".encode())
+            return
+        with gzip.GzipFile(filename="", mode="wb", fileobj=cast(IO[bytes], sink), mtime=0) as packed:
+            for line in lines:
+                packed.write(f"{line}\n".encode())
+
+    write_file(place, write)
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows with their columns aligned, the first to the left.
+
+    >>> table([["beam", "5"], ["nbest", "10"]])
+    ['beam    5', 'nbest  10']
+    """
+    from rich.cells import cell_len
+
+    widths = [max(cell_len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
+    lines = []
+    for row in rows:
+        first = row[0] + " " * (widths[0] - cell_len(row[0]))
+        rest = [" " * (width - cell_len(cell)) + cell for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join([first, *rest]).rstrip())
+    return lines

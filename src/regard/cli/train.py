@@ -1,0 +1,126 @@
+"""`regard train`: a RunConfig from a recipe and flags, then a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from regard.checkpoint.files import read_json
+from regard.cli.options import Option, changes, dotted_options, verb
+from regard.cli.output import give, watching
+from regard.config.model import TRANSLATOR_PRESETS
+from regard.config.run import TASKS, RunConfig
+from regard.errors import ConfigError, UsageError, nearest
+from regard.view.progress import duration, measures
+
+FLAGS = {
+    "data.valid": "--valid",
+    "start_from": "--from",
+    "preset": "--preset",
+    "training.minutes": "--minutes",
+    "training.steps": "--steps",
+    "training.epochs": "--epochs",
+    "training.seed": "--seed",
+    "training.batch_tokens": "--batch-tokens",
+    "training.learning_rate": "--learning-rate",
+    "training.patience": "--patience",
+    "training.average": "--average",
+    "training.evaluate_every": "--evaluate-every",
+    "training.save_every": "--save-every",
+    "training.threads": "--threads",
+    "training.device": "--device",
+    "training.precision": "--precision",
+    "tokenizer.kind": "--tokenizer",
+    "tokenizer.size": "--vocabulary",
+    "tokenizer.joint": "--separate",
+    "data.max_length": "--max-length",
+    "data.read.encoding": "--encoding",
+    "data.read.format": "--format",
+    "data.read.source": "--source",
+    "data.read.target": "--target",
+    "data.read.text": "--text",
+    "data.read.label": "--label",
+    "data.read.no_header": "--no-header",
+    "data.read.delimiter": "--delimiter",
+    "data.read.lenient": "--lenient",
+    "data.read.max_reject": "--max-reject",
+}
+SECTIONS = {"training.": "Training", "tokenizer.": "Words", "data.read.": "Reading files", "": "Run"}
+NEGATED = {"tokenizer.joint": "a tokenizer for each language instead of one for both"}
+
+HELP = """Train a model on FILES: two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too).
+
+Ctrl-C finishes the step and saves; the same command goes on from there.
+
+\b
+  regard train translate train.en train.de --valid val.en val.de --out runs/en-de
+  regard train translate pairs.tsv --minutes 30 --out runs/x
+  regard train translate mine.tsv --from runs/en-de --out runs/mine
+  regard train --recipe recipes/multi30k-en-de.json --out runs/x
+"""
+
+
+@verb(
+    HELP,
+    [
+        click.Argument(["words"], nargs=-1, metavar="TASK FILES…"),
+        Option(
+            ["--out"],
+            metavar="FOLDER",
+            required=True,
+            section="Run",
+            help="the run's folder; an unfinished run is continued",
+        ),
+        Option(["--recipe"], metavar="FILE", section="Run", help="a JSON file with a whole run's settings"),
+        *dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated=NEGATED, skip=("task", "data.train")),
+    ],
+    greedy=("--valid", "--data.valid"),
+)
+def train(context: click.Context, words: tuple[str, ...], out: str, recipe: str | None, as_json: bool) -> None:
+    """Train a model."""
+    config = run_config(words, recipe, changes(context))
+    from regard.training.run import train_run
+
+    with watching(as_json) as watcher:
+        report = train_run(config, Path(out), watchers=[watcher])
+    facts = {"folder": str(report.folder), "step": report.step, "reason": report.reason, "metrics": report.metrics}
+    lines = [f"{report.folder}: step {report.step}, {report.reason}, {duration(report.seconds)} of training"]
+    if report.finished:
+        lines += [measures(report.metrics), f'try it: regard translate {report.folder} "…"']
+    give({"event": "report", **facts, "seconds": round(report.seconds, 1)}, lines, as_json)
+
+
+def run_config(words: tuple[str, ...], recipe: str | None, given: dict[str, Any]) -> RunConfig:
+    """Return the run that the command line asks for: the recipe or the defaults, then what was given."""
+    config = RunConfig.from_dict(read_json(Path(recipe)), where=recipe) if recipe else RunConfig()
+    task, *files = words if words else (config.task,)
+    if task not in TASKS:
+        advice = f"regard train translate {' '.join(words)} …" if Path(task).exists() else ", ".join(TASKS)
+        raise UsageError(f"unknown task {task!r}{nearest(task, TASKS)}: the first word says what to learn – {advice}")
+    given = {"task": task, **given}
+    if files:
+        given["data.train"] = files
+    elif not config.data.train:
+        last = " (those after --valid are its own)" if given.get("data.valid") else ""
+        raise UsageError(f"no training files{last}: regard train {task} FILES… --out FOLDER")
+    if any(path.startswith("model.") for path in given):
+        given = _with_preset(config, given)
+    return config.override(given)
+
+
+def _with_preset(config: RunConfig, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with a named preset's model spelled out, for the given model fields to change."""
+    preset = given.get("preset", config.preset)
+    if preset == "auto":
+        raise ConfigError(
+            "model settings change a preset that must be named: add --preset "
+            f"{', '.join(TRANSLATOR_PRESETS)}, or custom for the listed defaults"
+        )
+    if preset in TRANSLATOR_PRESETS:
+        model = config.override({"model": TRANSLATOR_PRESETS[preset].to_dict()}).model
+        inner = {path.removeprefix("model."): value for path, value in given.items() if path.startswith("model.")}
+        given = {path: value for path, value in given.items() if not path.startswith("model.")}
+        given |= {"preset": "custom", "model": model.override(inner).to_dict()}
+    return given

@@ -1,0 +1,1 @@
+"""Every config dataclass, torch-free, so that help and checks never import torch."""

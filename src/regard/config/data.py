@@ -1,0 +1,49 @@
+"""How files are read and how text becomes tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regard.config.knob import Config, knob
+
+TOKENIZER_KINDS = ("bpe", "unigram", "wordpiece", "words", "characters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadConfig(Config):
+    """How data files are read."""
+
+    encoding: str = knob("utf-8", "text encoding of the files")
+    format: str = knob(
+        "auto", "file format; auto: by the file's ending", choices=("auto", "lines", "tsv", "csv", "jsonl")
+    )
+    source: str = knob("", "column or field of the source text: a name, or a number from 1")
+    target: str = knob("", "column or field of the target text: a name, or a number from 1")
+    text: str = knob("", "column or field of the text: a name, or a number from 1")
+    label: str = knob("", "column or field of the label: a name, or a number from 1")
+    no_header: bool = knob(False, "a CSV's first row is data, not names")
+    delimiter: str = knob("", "column separator of a CSV (default: comma)")
+    lenient: bool = knob(False, "put faulty rows into a reject file and go on")
+    max_reject: float = knob(1.0, "with --lenient: stop when more than this share is rejected, in percent", low=0, high=100)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig(Config):
+    """How text becomes tokens."""
+
+    kind: str = knob("bpe", "what tokens are; bpe is byte-level", choices=TOKENIZER_KINDS)
+    size: int = knob(0, "vocabulary size; 0: chosen from the corpus", low=0)
+    joint: bool = knob(True, "one tokenizer for both languages")
+    normalization: str = knob("NFC", "Unicode normal form", choices=("NFC", "NFKC", "none"))
+    lowercase: bool = knob(False, "lower-case all text first")
+    sampling: float = knob(0.0, "chance to skip a merge in training (BPE dropout, bpe only)", low=0, high=0.9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Config):
+    """Which files a run reads."""
+
+    train: tuple[str, ...] = knob((), "training files: two parallel files, or one with two columns")
+    valid: tuple[str, ...] = knob((), "validation files; none: a small share of the training data is held out")
+    read: ReadConfig = knob(ReadConfig, "how files are read")
+    max_length: int = knob(256, "longest row in tokens, for training; longer ones are left out and counted", low=1)

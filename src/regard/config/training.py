@@ -1,0 +1,38 @@
+"""How a model is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regard.config.knob import Config, knob
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(Config):
+    """How a model is trained."""
+
+    steps: int = knob(0, "updates in all; 0: no such limit", low=0)
+    epochs: float = knob(0.0, "passes over the data; 0: no such limit", low=0)
+    minutes: float = knob(0.0, "time budget: the schedule runs over wall-clock; 0: no such limit", low=0)
+    seed: int = knob(1, "seed of order, noise and first weights", low=0)
+    batch_tokens: int = knob(0, "target tokens of one batch; 0: chosen from the size of the data", low=0)
+    accumulate: int = knob(1, "batches added up before an update", low=1)
+    learning_rate: float = knob(0.0, "highest learning rate; 0: chosen from the width", low=0)
+    schedule: str = knob(
+        "auto", "learning rate after warm-up; auto: cosine", choices=("auto", "cosine", "inverse_sqrt", "constant")
+    )
+    warmup: int = knob(0, "updates of warm-up; 0: chosen from the plan", low=0)
+    weight_decay: float = knob(0.0, "AdamW's weight decay, on matrices only", low=0)
+    beta1: float = knob(0.9, "Adam's first decay", low=0, high=1)
+    beta2: float = knob(0.98, "Adam's second decay", low=0, high=1)
+    clip: float = knob(1.0, "largest norm of the gradient; 0: no limit", low=0)
+    label_smoothing: float = knob(0.1, "share of the target spread over all tokens", low=0, high=0.9)
+    ema: float = knob(0.999, "decay of the running average of weights that is evaluated and kept; 0: off", low=0, high=1)
+    average: int = knob(0, "average the last N evaluations' weights at the end; 0: keep the best", low=0)
+    patience: int = knob(0, "stop after N evaluations without a better score; 0: never", low=0)
+    evaluate_every: int = knob(0, "updates between evaluations; 0: chosen from the plan", low=0)
+    save_every: int = knob(0, "updates between saves; 0: about every minute", low=0)
+    keep: int = knob(2, "checkpoints kept", low=2)
+    precision: str = knob("auto", "number format; auto: the faster one by a short timing", choices=("auto", "float32", "bf16"))
+    threads: int = knob(0, "processor threads; 0: all cores", low=0)
+    device: str = knob("cpu", "where to compute: cpu, cuda, cuda:1, mps")

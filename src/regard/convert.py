@@ -1,0 +1,185 @@
+"""Turn a model folder into one that other tools read, or one from elsewhere into ours."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.attention.positions import sinusoids
+from regard.checkpoint import files, hf_names, old_weights
+from regard.checkpoint.directory import existing
+from regard.checkpoint.model_folder import LoadedModel, has_only_old_weights, load_model, save_model
+from regard.config.model import StackConfig, TranslatorConfig
+from regard.errors import ConfigError, UsageError, nearest
+from regard.text.tokenizer import Tokenizer
+
+_NEVER = -1e4  # bias of tokens that are never written: beyond any logit, within half precision
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion made."""
+
+    folder: Path
+    model_type: str  # what the folder is to those who read it
+    report: hf_names.WeightReport
+
+
+def convert(folder: str | Path, out: str | Path, *, to: str = "huggingface") -> Converted:
+    """Write a model, ours or a Marian or Pegasus folder, into a new folder for others or for us.
+
+    `huggingface` is for `transformers` (a refusal says what it cannot express), `ctranslate2` for CTranslate2, and
+    `regard` for ourselves: a folder with safe weights and one kind of tokenizer file, whatever it came as.
+    """
+    if to not in _WRITERS:
+        raise ConfigError(f"to must be one of {', '.join(_WRITERS)}, not {to!r}{nearest(to, _WRITERS)}")
+    folder, out = Path(folder), Path(out)
+    if existing(out) != "none":
+        raise UsageError(f"{out} exists and is not empty: choose a new folder for the converted model")
+    if folder.is_dir() and has_only_old_weights(folder):
+        with tempfile.TemporaryDirectory() as room:
+            old_weights.read_into(folder, Path(room))
+            model = load_model(folder, weights_from=Path(room))
+    else:
+        model = load_model(folder)
+    return Converted(out, _WRITERS[to](model, folder, out), model.report)
+
+
+def _to_regard(model: LoadedModel, folder: Path, out: Path) -> str:
+    return _save(model, folder, out)
+
+
+def _to_huggingface(model: LoadedModel, folder: Path, out: Path) -> str:
+    kind, why = hf_names.model_type(model.config)
+    if kind == hf_names.OWN:
+        raise UsageError(
+            f"{folder} cannot be written for transformers: {why}, which neither Marian nor Pegasus has; "
+            "--to ctranslate2 may do"
+        )
+    return _save(model, folder, out)
+
+
+def _save(model: LoadedModel, folder: Path, out: Path) -> str:
+    card = folder / "README.md"
+    save_model(
+        out,
+        model.config,
+        model.weights,
+        tokenizers={"source": model.source, "target": model.target},
+        decoding=model.decoding,
+        task={name: value for name, value in model.task.items() if name != "decoding"},
+        card=card.read_text(encoding="utf-8", errors="replace") if card.is_file() else f"# {folder.name}\n",
+        fields=model.fields,
+    )
+    return hf_names.model_type(model.config)[0]
+
+
+def _to_ctranslate2(model: LoadedModel, folder: Path, out: Path) -> str:
+    spec = _specification(model, folder)
+    with tempfile.TemporaryDirectory() as room:
+        spec.save(room)
+        contents: dict[str, files.Content] = {path.name: path.read_bytes() for path in sorted(Path(room).iterdir())}
+    contents["tokenizer.json"] = model.source.dumps().encode()
+    if model.source.digest != model.target.digest:
+        contents["target_tokenizer.json"] = model.target.dumps().encode()
+    files.write_folder(out, contents)
+    return "ctranslate2"
+
+
+def _specification(model: LoadedModel, folder: Path) -> Any:
+    """Return CTranslate2's description of a model, with its weights."""
+    try:
+        from ctranslate2.specs import common_spec, transformer_spec
+    except ImportError:
+        raise UsageError("CTranslate2 is not installed: `pip install 'regard[convert]'`") from None
+    config = model.config
+    activations = {
+        "relu": common_spec.Activation.RELU,
+        "gelu": common_spec.Activation.GELU,
+        "gelu_tanh": common_spec.Activation.GELUTanh,
+        "silu": common_spec.Activation.SWISH,
+        "tanh": common_spec.Activation.Tanh,
+        "quick_gelu": common_spec.Activation.GELUSigmoid,
+    }
+    if config.positions == "rotary":
+        raise UsageError(f"{folder} cannot be written for CTranslate2: rotary positions in an encoder–decoder")
+    settings = {"pre_norm": config.norm == "before", "activation": activations[config.activation]}
+    weights = {name: tensor.numpy() for name, tensor in model.weights.items()}
+    spec = transformer_spec.TransformerSpec(
+        transformer_spec.TransformerEncoderSpec(config.encoder.layers, config.encoder.heads, **settings),
+        transformer_spec.TransformerDecoderSpec(config.decoder.layers, config.decoder.heads, **settings),
+    )
+    sides = (
+        ("source", "encoder", spec.encoder, spec.encoder.embeddings[0], config.encoder),
+        ("target", "decoder", spec.decoder, spec.decoder.embeddings, config.decoder),
+    )
+    for side, part, stack, embedding, shape in sides:
+        embedding.weight = weights["words.weight" if config.shared else f"{side}_words.weight"]
+        stack.scale_embeddings = config.scale_embedding
+        stack.position_encodings.encodings = _places(config, model.weights, side)
+        _fill_stack(stack, part, shape, weights)
+    spec.decoder.projection.weight = weights["output.weight"] if not config.tied else spec.decoder.embeddings.weight
+    bias = weights.get("output_bias", np.zeros(config.target_vocabulary, np.float32)).copy()
+    bias[sorted({config.pad, config.start} - {config.end})] = _NEVER
+    spec.decoder.projection.bias = bias
+    spec.config.add_attribute("layer_norm_epsilon", config.epsilon)
+    source, target = _names(model.source, config.source_vocabulary), _names(model.target, config.target_vocabulary)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.unk_token = target[model.target.unknown] if model.target.unknown >= 0 else target[config.end]
+    spec.config.bos_token = spec.config.decoder_start_token = target[config.start]
+    spec.config.eos_token = target[config.end]
+    spec.validate()
+    spec.optimize()
+    return spec
+
+
+def _fill_stack(stack: Any, part: str, shape: StackConfig, weights: dict[str, np.ndarray]) -> None:
+    def fill(target: Any, name: str, kinds: tuple[str, str] = ("weight", "bias")) -> None:
+        for kind, stored in zip(kinds, ("weight", "bias"), strict=True):
+            setattr(target, kind, weights[f"{part}.{name}.{stored}"])
+
+    norm = ("gamma", "beta")
+    for number in range(shape.layers):
+        layer, block = stack.layer[number], f"blocks.{number}"
+        fill(layer.self_attention.linear[0], f"{block}.attention.qkv")
+        fill(layer.self_attention.linear[1], f"{block}.attention.out")
+        fill(layer.self_attention.layer_norm, f"{block}.attention_norm", norm)
+        fill(layer.ffn.linear_0, f"{block}.feedforward.inner")
+        fill(layer.ffn.linear_1, f"{block}.feedforward.outer")
+        fill(layer.ffn.layer_norm, f"{block}.feedforward_norm", norm)
+        if part == "decoder":
+            fill(layer.attention.linear[0], f"{block}.cross.query")
+            fill(layer.attention.linear[1], f"{block}.cross.key_value")
+            fill(layer.attention.linear[2], f"{block}.cross.out")
+            fill(layer.attention.layer_norm, f"{block}.cross_norm", norm)
+    if f"{part}.norm.weight" in weights:
+        fill(stack.layer_norm, "norm", norm)
+
+
+def _places(config: TranslatorConfig, weights: dict[str, Tensor], side: str) -> np.ndarray:
+    """Return the table that is added to the words, [places, D]."""
+    if config.positions == "learned":
+        return weights[f"{side}_positions.weight"].numpy()
+    if config.positions == "sinusoidal":
+        return sinusoids(torch.arange(config.places), config.width).numpy()
+    return np.zeros((config.places, config.width), np.float32)
+
+
+def _names(tokenizer: Tokenizer, size: int) -> list[str]:
+    """Return the vocabulary as text, one name for each row of the embedding."""
+    return [tokenizer.backend.id_to_token(number) or f"<row {number}>" for number in range(size)]
+
+
+_WRITERS: dict[str, Callable[[LoadedModel, Path, Path], str]] = {
+    "huggingface": _to_huggingface,
+    "regard": _to_regard,
+    "ctranslate2": _to_ctranslate2,
+}

@@ -1,0 +1,1 @@
+"""Files to rows, rows to batches."""

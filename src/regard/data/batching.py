@@ -1,0 +1,48 @@
+"""Batches: rows of like length together, as many as a budget of tokens allows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.order import chance, order
+
+Numbers = NDArray[np.int64]
+
+
+def cut(lengths: Numbers, arranged: Numbers, budget: int) -> list[Numbers]:
+    """Return the arranged example numbers cut into batches of at most `budget` tokens (a lone longer one is allowed).
+
+    `lengths` is [examples, sides]; the side with more tokens counts.
+
+    >>> [batch.tolist() for batch in cut(np.array([[2], [2], [3]]), np.array([0, 1, 2]), 4)]
+    [[0, 1], [2]]
+    """
+    made, first = [], 0
+    total = np.zeros(lengths.shape[1], dtype=np.int64)
+    for place, number in enumerate(arranged):
+        total += lengths[number]
+        if place > first and int(total.max()) > budget:
+            made.append(arranged[first:place])
+            first, total = place, lengths[number].astype(np.int64).copy()
+    if first < len(arranged):
+        made.append(arranged[first:])
+    return made
+
+
+def epoch_batches(lengths: Numbers, *, budget: int, seed: int, epoch: int, digest: str) -> list[Numbers]:
+    """Return one epoch's batches in order: each example once, rows of one length together, all else by chance.
+
+    `lengths` is [examples, sides]; rows are grouped by the last side exactly and by the others roughly.
+    """
+    shuffled = order(len(lengths), seed=seed, epoch=epoch, digest=digest)
+    keys = [lengths[shuffled, side] // (1 if side == lengths.shape[1] - 1 else 4) for side in range(lengths.shape[1])]
+    arranged = shuffled[np.lexsort(keys)]
+    made = cut(lengths, arranged, budget)
+    turn = chance(seed=seed, epoch=epoch, digest=digest, purpose=1).permutation(len(made))
+    return [made[number] for number in turn]
+
+
+def sorted_batches(lengths: Numbers, *, budget: int) -> list[Numbers]:
+    """Return batches of like length, longest first, for evaluation."""
+    return cut(lengths, np.argsort(-lengths[:, -1], kind="stable"), budget)

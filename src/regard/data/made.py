@@ -1,0 +1,147 @@
+"""Data made exactly and without end: dates and numbers in many languages, and copy, reverse and sort of letters."""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from random import Random
+from types import ModuleType
+from typing import NamedTuple
+
+from regard.errors import ConfigError, UsageError, nearest
+
+DATE_LANGUAGES = tuple("cs da de el en es fi fr hu id it ja nl pl pt ro ru sv tr uk".split())  # noqa: SIM905
+DATE_STYLES = ("medium", "long", "full")  # short ones leave out the century
+FIRST_DATE, LAST_DATE = date(1900, 1, 1), date(2099, 12, 31)
+NUMBER_LANGUAGES = ("cs", "de", "en", "es", "fi", "fr", "it", "nl", "pl", "pt", "ru", "sv", "tr", "uk")
+NUMBER_DIGITS = 6
+ALPHABET = "abcdefghijklmnop"
+LENGTHS = (3, 12)
+SPLITS = ("train", "valid", "test", "all")
+
+
+class Made(NamedTuple):
+    """One made pair; `group` is its language, or its length, for results by group."""
+
+    source: str
+    target: str
+    group: str
+
+
+def make(
+    kind: str, count: int, seed: int = 1, *, split: str = "train", languages: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a kind: dates, numbers, copy, reverse or sort.
+
+    >>> list(make("reverse", 2, seed=5))
+    [('k d k d c c', 'c c d k d k'), ('g l p e', 'e p l g')]
+    """
+    return ((row.source, row.target) for row in make_rows(kind, count, seed, split=split, languages=languages))
+
+
+def make_rows(
+    kind: str, count: int, seed: int = 1, *, split: str = "train", languages: Sequence[str] = ()
+) -> Iterator[Made]:
+    """Yield made rows; the same arguments give the same rows.
+
+    A target belongs to one split for good: a date of the test split is in no language in the training split,
+    whatever the seed (`split_of`).
+    """
+    if kind not in KINDS:
+        raise UsageError(f"unknown kind of made data {kind!r}{nearest(kind, KINDS)}: there are {', '.join(KINDS)}")
+    if split not in SPLITS:
+        raise UsageError(f"unknown split {split!r}{nearest(split, SPLITS)}: there are {', '.join(SPLITS)}")
+    if count < 0:
+        raise UsageError(f"count ({count}) must not be negative")
+    draw = KINDS[kind](languages)
+    return _rows(draw, count, Random(f"{kind} {seed} {split}"), split)
+
+
+def split_of(target: str) -> str:
+    """Return which split a target belongs to: one in twenty is for validation, one in twenty for testing.
+
+    >>> split_of("2017-03-03"), split_of("2017-03-05")
+    ('train', 'test')
+    """
+    place = zlib.crc32(target.encode()) % 20
+    return {0: "test", 1: "valid"}.get(place, "train")
+
+
+Draw = Callable[[Random], Made]
+
+
+def _rows(draw: Draw, count: int, random: Random, split: str) -> Iterator[Made]:
+    while count:
+        row = draw(random)
+        if split in ("all", split_of(row.target)):
+            yield row
+            count -= 1
+
+
+def _library(name: str, package: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise UsageError(f"this data is made with {package}, which is not installed: pip install {package}") from None
+
+
+def _languages(given: Sequence[str], known: Sequence[str], allowed: Callable[[str], bool]) -> Sequence[str]:
+    for language in given:
+        if not allowed(language):
+            raise ConfigError(f"unknown language {language!r}{nearest(language, known)}: try {', '.join(known)}")
+    return given or known
+
+
+def _dates(given: Sequence[str]) -> Draw:
+    """A day as people write it → ISO: viernes, 3 de marzo de 2017 → 2017-03-03."""
+    babel = _library("babel.dates", "Babel")
+    locales = set(_library("babel.localedata", "Babel").locale_identifiers())
+    languages = _languages(given, DATE_LANGUAGES, locales.__contains__)
+    days = (LAST_DATE - FIRST_DATE).days + 1
+
+    def draw(random: Random) -> Made:
+        day = FIRST_DATE + timedelta(days=random.randrange(days))
+        language, style = random.choice(languages), random.choice(DATE_STYLES)
+        written = babel.format_date(day, style, locale=language)
+        return Made(" ".join(written.split()), day.isoformat(), language)  # spaces as they are typed
+
+    return draw
+
+
+def _numbers(given: Sequence[str]) -> Draw:
+    """A number in words → digits: zweiundvierzig → 42."""
+    library = _library("num2words", "num2words")
+    languages = _languages(given, NUMBER_LANGUAGES, library.CONVERTER_CLASSES.__contains__)
+
+    def draw(random: Random) -> Made:
+        digits = random.randint(1, NUMBER_DIGITS)  # as many short numbers as long ones
+        number = random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
+        language = random.choice(languages)
+        return Made(library.num2words(number, lang=language), str(number), language)
+
+    return draw
+
+
+def _letters(change: Callable[[list[str]], list[str]]) -> Callable[[Sequence[str]], Draw]:
+    def ready(given: Sequence[str]) -> Draw:
+        if given:
+            raise ConfigError("languages are for dates and numbers only")
+
+        def draw(random: Random) -> Made:
+            letters = random.choices(ALPHABET, k=random.randint(*LENGTHS))
+            return Made(" ".join(letters), " ".join(change(letters)), str(len(letters)))
+
+        return draw
+
+    return ready
+
+
+KINDS: Mapping[str, Callable[[Sequence[str]], Draw]] = {
+    "dates": _dates,
+    "numbers": _numbers,
+    "copy": _letters(list),
+    "reverse": _letters(lambda letters: letters[::-1]),
+    "sort": _letters(sorted),
+}

@@ -1,0 +1,1 @@
+"""From log-probabilities to tokens: knows `Generator`, no family of models."""

@@ -1,0 +1,81 @@
+"""An ensemble: several generators that agree on every token by the mean of their probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.decoding.generator import Attending, Generator, Rows, State
+from regard.errors import UsageError
+from regard.tokens import Candidates, Ids, Tokens
+
+
+@dataclass(frozen=True)
+class EnsembleState:
+    """The states of all members, row by row the same texts."""
+
+    members: tuple[Any, ...]
+
+    def select(self, rows: Rows) -> EnsembleState:
+        """Return the rows with these numbers, in this order."""
+        return EnsembleState(tuple(member.select(rows) for member in self.members))
+
+
+class Ensemble:
+    """A generator whose probabilities are the mean of its members'."""
+
+    def __init__(self, members: Sequence[Generator[Any]]) -> None:
+        if not members:
+            raise UsageError("an ensemble needs at least one model")
+        self.members = tuple(members)
+        for name in ("vocabulary", "start_token", "end_token", "pad_token"):
+            values = [getattr(member, name) for member in members]
+            for number, value in enumerate(values):
+                if value != values[0]:
+                    raise UsageError(
+                        f"models of an ensemble must write the same tokens: {name.replace('_', ' ')} is {values[0]} "
+                        f"in the first and {value} in number {number + 1}; train them with one tokenizer"
+                    )
+        self.vocabulary: int = members[0].vocabulary
+        self.start_token: int = members[0].start_token
+        self.end_token: int = members[0].end_token
+        self.pad_token: int = members[0].pad_token
+
+    def start(self, source: Tokens, room: int) -> EnsembleState:
+        """Return the state before the first token."""
+        return EnsembleState(tuple(member.start(source, room) for member in self.members))
+
+    def step(self, tokens: Ids, state: EnsembleState, k: int) -> tuple[Candidates, EnsembleState]:
+        """Return the k best next tokens of each row by the members' mean; k = 0: all log-probabilities."""
+        found = [member.step(tokens, inner, 0) for member, inner in zip(self.members, state.members, strict=True)]
+        logp = mean_probability([candidates.logp for candidates, _ in found])
+        state, ids = EnsembleState(tuple(inner for _, inner in found)), found[0][0].ids
+        if 0 < k < self.vocabulary:
+            best = np.argpartition(-logp, k - 1, axis=1)[:, :k]
+            best = np.take_along_axis(best, np.argsort(-np.take_along_axis(logp, best, 1), axis=1, kind="stable"), 1)
+            ids, logp = best.astype(np.int32), np.take_along_axis(logp, best, 1)
+        return Candidates(ids, logp), state
+
+    def attention(self, state: EnsembleState) -> NDArray[np.float32]:
+        """Return where the members looked in the last step, on average, [R, S]."""
+        looked = [_attention(member, inner) for member, inner in zip(self.members, state.members, strict=True)]
+        return np.asarray(np.mean(looked, axis=0), dtype=np.float32)
+
+
+def _attention(member: object, state: State) -> NDArray[np.float32]:
+    if not isinstance(member, Attending):
+        raise UsageError("a model of the ensemble does not say where it looked: set coverage to 0")
+    return member.attention(state)
+
+
+def mean_probability(logp: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Return the logarithm of the mean of probabilities that are given as logarithms, all of one shape.
+
+    >>> mean_probability([np.log([0.5, 0.5]), np.log([0.25, 0.75])]).round(4).tolist()
+    [-0.9808, -0.47]
+    """
+    return np.asarray(np.logaddexp.reduce(logp, axis=0) - np.log(len(logp)), dtype=logp[0].dtype)

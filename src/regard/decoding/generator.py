@@ -1,0 +1,67 @@
+"""What a search asks of a model: `Generator`; a torch model, a compiled engine and an ensemble all satisfy it."""
+
+from __future__ import annotations
+
+from typing import Protocol, Self, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.tokens import Candidates, Ids, Tokens
+
+Rows = NDArray[np.int64]
+
+
+class State(Protocol):
+    """What generation remembers, one row for each text being written."""
+
+    def select(self, rows: Rows) -> Self:
+        """Return the rows with these numbers, in this order; rows may be dropped and repeated."""
+        ...
+
+
+S = TypeVar("S", bound=State)
+
+
+class Generator(Protocol[S]):
+    """Writes one token after another; all arrays are NumPy's."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token numbers there are."""
+        ...
+
+    @property
+    def start_token(self) -> int:
+        """The token that every text starts from; never written."""
+        ...
+
+    @property
+    def end_token(self) -> int:
+        """The token that ends a text."""
+        ...
+
+    @property
+    def pad_token(self) -> int:
+        """The token that fills rows; never written."""
+        ...
+
+    def start(self, source: Tokens, room: int) -> S:
+        """Return the state before the first token, one row a source text; `room` is the longest output."""
+        ...
+
+    def step(self, tokens: Ids, state: S, k: int) -> tuple[Candidates, S]:
+        """Return the k best next tokens of each row, given one more token of each; k = 0: all log-probabilities.
+
+        The state handed in may be used up.
+        """
+        ...
+
+
+@runtime_checkable
+class Attending(Protocol):
+    """A generator that can say where it looked; the penalty for coverage needs it."""
+
+    def attention(self, state: State) -> NDArray[np.float32]:
+        """Return where each row looked in the last step, [R, S]: a share of 1 over its source's tokens, zeros after."""
+        ...

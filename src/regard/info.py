@@ -1,0 +1,121 @@
+"""What a model or run folder holds: read from its small files and from the headers of its weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.filesize import decimal
+
+from regard.checkpoint import hf_names, weights
+from regard.checkpoint.directory import RunDirectory, existing
+from regard.checkpoint.files import is_temporary, published, read_json
+from regard.checkpoint.model_folder import CONFIG, TARGET_TOKENIZER, TASK_FILE, TOKENIZER
+from regard.config.model import TranslatorConfig
+from regard.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class FolderInfo:
+    """A folder in words and numbers."""
+
+    folder: str
+    kind: str  # run, model
+    model: TranslatorConfig | None = None  # nothing for a run that has not written its model yet
+    parameters: int = 0
+    tokenizers: dict[str, int] = field(default_factory=dict)  # file → tokens
+    task: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)  # where a run stands
+    files: dict[str, int] = field(default_factory=dict)  # bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return {**vars(self), "model": self.model.to_dict() if self.model else None}
+
+    def lines(self) -> list[str]:
+        """Return it for people."""
+        lines = [f"{self.folder}: a {self.kind}" + ("" if self.model else " that has not written its model yet")]
+        if self.model is not None:
+            lines += self._model_lines(self.model)
+        lines += self._state_lines()
+        lines.append("files:")
+        wide = max(map(len, self.files), default=0)
+        return lines + [f"  {name:<{wide}}  {decimal(count):>9}" for name, count in self.files.items()]
+
+    def _model_lines(self, model: TranslatorConfig) -> list[str]:
+        stacks = f"{model.encoder.layers}+{model.decoder.layers} layers of {model.width}"
+        parts = f"{model.encoder.heads} heads, feed-forward {model.encoder.feedforward}, norm {model.norm}"
+        lines = [
+            f"model: {model.family}, {self.parameters:,} parameters, {stacks}, {parts}, {model.positions} positions"
+        ]
+        lines += [f"tokens: {count:,} in {name}" for name, count in self.tokenizers.items()]
+        metrics = self.task.get("metrics", {})
+        shown = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float)]
+        lines += [f"scores at step {self.task.get('step', '?')}: {', '.join(shown)}"] if shown else []
+        lines += [f"  {value}" for name, value in metrics.items() if name.endswith("bleu_signature")]
+        if align := self.task.get("align"):
+            lines.append(f"best aligning head: {align['site']}, head {align['head']} (score {align['score']:.3g})")
+        return lines
+
+    def _state_lines(self) -> list[str]:
+        if not self.run:
+            return []
+        if self.run["finished"]:
+            return [f"training: finished at step {self.run['step']}"]
+        return [
+            f"training: stopped or still going, last report at step {self.run['step']}; "
+            f"saved at {', '.join(map(str, self.run['checkpoints'])) or 'no step yet'}",
+            f"to go on: repeat its train command with --out {self.folder}",
+        ]
+
+
+def describe(folder: str | Path) -> FolderInfo:
+    """Return what a folder holds, or say that it is no model and no run."""
+    path = Path(folder)
+    kind = existing(path)
+    if kind not in ("run", "model"):
+        what = "no such folder" if not path.exists() else "neither a run nor a model"
+        raise CheckpointError(f"{path}: {what}; a folder with {CONFIG} or run.json is needed")
+    place = published(path)
+    files = {
+        str(file.relative_to(path)): file.stat().st_size
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and not is_temporary(file)
+    }
+    run = _run_state(path) if kind == "run" else {}
+    if not (place / CONFIG).exists():
+        return FolderInfo(str(path), kind, run=run, files=files)
+    entries = [entry for file in sorted(place.glob("*.safetensors")) for entry in weights.read_header(file).values()]
+    return FolderInfo(
+        str(path),
+        kind,
+        hf_names.read_config(read_json(place / CONFIG), str(place / CONFIG)),
+        sum(math.prod(entry.shape) for entry in entries),
+        {name: _tokens(place / name) for name in (TOKENIZER, TARGET_TOKENIZER) if (place / name).exists()},
+        read_json(place / TASK_FILE) if (place / TASK_FILE).exists() else {},
+        run,
+        files,
+    )
+
+
+def _run_state(path: Path) -> dict[str, Any]:
+    directory = RunDirectory(path)
+    run, log = directory.read_run(), directory.read_log()
+    finished = run.get("finished")
+    step = finished["step"] if finished else max((report.get("step", 0) for report in log), default=0)
+    return {
+        "finished": finished is not None,
+        "step": step,
+        "checkpoints": directory.steps(),
+        "config": run.get("config"),
+    }
+
+
+def _tokens(path: Path) -> int:
+    """Return how many tokens a tokenizer file lists."""
+    content = read_json(path)
+    vocabulary = content.get("model", {}).get("vocab", [])
+    added = {one["content"] for one in content.get("added_tokens", [])}
+    return len(added | set(vocabulary if isinstance(vocabulary, dict) else (token for token, _ in vocabulary)))

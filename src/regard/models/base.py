@@ -1,0 +1,60 @@
+"""What all models share: their door between NumPy and tensors, and their first weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.attention.rows import Rows
+from regard.tokens import Candidates, Tokens
+
+
+class Model(nn.Module):
+    """A config and a composition of blocks; NumPy becomes tensors here and nowhere else."""
+
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def door(self, tokens: Tokens) -> tuple[Tensor, Rows]:
+        """Return token numbers [N] and their layout as tensors."""
+        ids = torch.from_numpy(tokens.ids.astype(np.int64)).to(self.device())
+        return ids, Rows.of(tokens, self.device())
+
+    def parameter_count(self) -> int:
+        """How many numbers are learned."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+def start_weights(model: nn.Module, seed: int) -> None:
+    """Fill all matrices of linear layers by Glorot's rule, biases with zero, embeddings by width; a function of seed.
+
+    Fused projections (query, key and value in one matrix) start as the separate ones would.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, module in sorted(model.named_modules()):
+        if isinstance(module, nn.Linear):
+            parts = {"qkv": 3, "key_value": 2}.get(name.rpartition(".")[2], 1)
+            bound = (6 / (module.in_features + module.out_features / parts)) ** 0.5
+            with torch.no_grad():
+                module.weight.uniform_(-bound, bound, generator=generator)
+                if module.bias is not None:
+                    module.bias.zero_()
+        elif isinstance(module, nn.Embedding):
+            with torch.no_grad():
+                module.weight.normal_(0, module.embedding_dim**-0.5, generator=generator)
+
+
+def best(logp: Tensor, k: int) -> Candidates:
+    """Return the k best tokens of each row, best first; for k = 0 all of them in their own order.
+
+    >>> best(torch.tensor([[-3.0, -1.0, -2.0]]), 2).ids.tolist()
+    [[1, 2]]
+    """
+    rows, vocabulary = logp.shape
+    if k == 0:
+        ids = np.broadcast_to(np.arange(vocabulary, dtype=np.int32), (rows, vocabulary))
+        return Candidates(ids, logp.cpu().numpy())
+    values, ids_found = logp.topk(min(k, vocabulary), dim=-1)
+    return Candidates(ids_found.cpu().numpy().astype(np.int32), values.cpu().numpy())

@@ -1,0 +1,211 @@
+"""The Transformer encoder–decoder (Vaswani et al. 2017)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from regard.attention.cache import KeyValues, Memory
+from regard.attention.masks import padding
+from regard.attention.noise import Noise, drop
+from regard.attention.positions import Positions, positions
+from regard.attention.rows import Rows
+from regard.attention.trace import trace
+from regard.blocks.heads import log_probabilities, target_log_probabilities, vocabulary_loss
+from regard.blocks.transformer import BlockShape, Decoder, DecoderView, Encoder
+from regard.config.model import StackConfig, TranslatorConfig
+from regard.errors import UsageError
+from regard.models.base import Model, best
+from regard.tokens import Candidates, Tokens
+
+
+@dataclass
+class TranslatorState:
+    """What the decoder remembers: its own keys and values by row, the source's once per sentence."""
+
+    caches: list[KeyValues]
+    memories: list[Memory]
+    lengths: Tensor  # [S], of the source sentences
+    rows: int  # rows in all; each sentence has the same number of them, side by side
+    length: int = 0  # tokens written so far
+    watched: bool = False  # whether each step keeps where it looked
+    looked: NDArray[np.float32] | None = None  # [R, S], in the last step
+
+    def select(self, rows: NDArray[np.int64]) -> TranslatorState:
+        """Return the rows with these numbers, in this order; a sentence that no row needs is forgotten."""
+        sentences = len(self.lengths)
+        owner = np.asarray(rows) // (self.rows // sentences) if sentences else np.asarray(rows)
+        first = np.flatnonzero(np.diff(owner, prepend=-1))
+        counts = np.diff(np.append(first, len(owner)))
+        even = len(counts) > 0 and bool((counts == counts[0]).all())
+        kept = owner[first] if even else owner
+        memories, lengths = self.memories, self.lengths
+        if len(kept) != sentences or bool((kept != np.arange(sentences)).any()):
+            chosen = torch.from_numpy(kept.astype(np.int64)).to(lengths.device)
+            memories = [memory.select(chosen) for memory in memories]
+            lengths = lengths.index_select(0, chosen)
+        index = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.lengths.device)
+        caches = [cache.select(index) for cache in self.caches]
+        return TranslatorState(caches, memories, lengths, len(rows), self.length, self.watched)
+
+
+class Translator(Model):
+    """Reads a source text, writes a target text.
+
+    >>> stack = StackConfig(layers=1, heads=2, feedforward=8)
+    >>> config = TranslatorConfig(source_vocabulary=11, target_vocabulary=11, width=4, encoder=stack, decoder=stack)
+    >>> model = Translator(config)
+    >>> model(Tokens.from_rows([[5, 6, 1]]), Tokens.from_rows([[3, 7]])).shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(self, config: TranslatorConfig) -> None:
+        super().__init__()
+        self.config = config
+        if config.shared:
+            self.words = nn.Embedding(config.target_vocabulary, config.width)
+        else:
+            self.source_words = nn.Embedding(config.source_vocabulary, config.width)
+            self.target_words = nn.Embedding(config.target_vocabulary, config.width)
+        if not config.tied:
+            self.output = nn.Linear(config.width, config.target_vocabulary, bias=False)
+        self.output_bias = nn.Parameter(torch.zeros(config.target_vocabulary)) if config.output_bias else None
+        self.source_positions = positions(config.positions, config.places, config.width)
+        self.target_positions = positions(config.positions, config.places, config.width)
+        self.encoder = Encoder(config.encoder.layers, _shape(config, config.encoder))
+        self.decoder = Decoder(config.decoder.layers, _shape(config, config.decoder))
+
+    # the generator's face: what a search needs to know
+    @property
+    def vocabulary(self) -> int:
+        return self.config.target_vocabulary
+
+    @property
+    def start_token(self) -> int:
+        return self.config.start
+
+    @property
+    def end_token(self) -> int:
+        return self.config.end
+
+    @property
+    def pad_token(self) -> int:
+        return self.config.pad
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The matrix that turns hidden states into logits, [V, D]."""
+        return self._words("target").weight if self.config.tied else self.output.weight
+
+    def _words(self, side: str) -> nn.Embedding:
+        if self.config.shared:
+            return self.words
+        return self.source_words if side == "source" else self.target_words
+
+    def _embed(self, ids: Tensor, at: Tensor, side: str, scheme: Positions, noise: Noise | None) -> Tensor:
+        states: Tensor = self._words(side)(ids)
+        if self.config.scale_embedding:
+            states = states * math.sqrt(self.config.width)
+        return drop(scheme.embed(states, at), self.config.dropout, noise, f"{side}.embedding")
+
+    def encode(self, source: Tokens, noise: Noise | None = None) -> tuple[Tensor, Rows]:
+        """Return the source's hidden states [N, D] and their layout."""
+        ids, rows = self.door(source)
+        states = self._embed(ids, rows.positions, "source", self.source_positions, noise)
+        return self.encoder(states, rows, rows.everywhere(), self.source_positions, noise), rows
+
+    def forward(self, source: Tokens, target: Tokens, noise: Noise | None = None) -> Tensor:
+        """Return the hidden states [N, D] at each target token; the whole target at once."""
+        states, source_rows = self.encode(source, noise)
+        ids, rows = self.door(target)
+        view = DecoderView(
+            rows, rows.backwards(), self.target_positions, rows, source_rows.seen_from(rows)
+        )
+        memories = self.decoder.remember(states, source_rows)
+        states = self._embed(ids, rows.positions, "target", self.target_positions, noise)
+        return self.decoder(states, view, memories, noise=noise)
+
+    def loss(
+        self, source: Tokens, target: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sums of the smoothed and of the plain loss over all target tokens and the end."""
+        given, wanted = self._shifted(target)
+        hidden = self(source, given, noise)
+        return vocabulary_loss(hidden, self.output_weight, self.output_bias, self.door(wanted)[0], smoothing)
+
+    @torch.no_grad()
+    def score_tokens(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
+        """Return the log-probability of each target token and of the end, row by row."""
+        given, wanted = self._shifted(target)
+        hidden = self(source, given)
+        found = target_log_probabilities(hidden, self.output_weight, self.output_bias, self.door(wanted)[0])
+        return np.split(found.cpu().numpy(), wanted.offsets[1:-1])
+
+    def _shifted(self, target: Tokens) -> tuple[Tokens, Tokens]:
+        """Return the rows with the start in front, and the rows with the end behind."""
+        given = np.insert(target.ids, target.offsets[:-1], self.config.start)
+        wanted = np.insert(target.ids, target.offsets[1:], self.config.end)
+        offsets = (target.offsets + np.arange(len(target) + 1)).astype(np.int32)
+        return Tokens(given, offsets), Tokens(wanted, offsets)
+
+    @torch.no_grad()
+    def start(self, source: Tokens, room: int) -> TranslatorState:
+        """Return the state before the first token: one row for each source sentence."""
+        states, rows = self.encode(source)
+        stack = self.config.decoder
+        caches = [
+            KeyValues.empty(len(source), stack.heads, min(room, 64), self.config.width // stack.heads, states)
+            for _ in range(stack.layers)
+        ]
+        return TranslatorState(caches, self.decoder.remember(states, rows), rows.lengths, len(source))
+
+    @torch.no_grad()
+    def step(self, tokens: NDArray[np.int32], state: TranslatorState, k: int) -> tuple[Candidates, TranslatorState]:
+        """Return the best next tokens for each row, given one more token of each; k = 0: all log-probabilities."""
+        rows = Rows(np.ones(len(tokens), dtype=np.int64), self.device(), first=state.length)
+        sentences = len(state.lengths)
+        grouped = Rows(np.full(sentences, len(tokens) // sentences), self.device())
+        slots = torch.arange(state.memories[0].key.shape[2], device=self.device())[None]
+        source_mask = padding(state.lengths).place(grouped.slots, slots)
+        view = DecoderView(rows, None, self.target_positions, grouped, source_mask)
+        ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).to(self.device())
+        states = self._embed(ids, rows.positions, "target", self.target_positions, None)
+        if state.watched:
+            site = f"decoder.{self.config.decoder.layers - 1}.cross"
+            with trace(site) as seen:
+                hidden = self.decoder(states, view, state.memories, caches=state.caches)
+            heads = seen[site].weights.mean(1)  # [S, rows of a sentence, K]
+            state.looked = heads.reshape(len(tokens), -1)
+        else:
+            hidden = self.decoder(states, view, state.memories, caches=state.caches)
+        state.length += 1
+        return best(log_probabilities(hidden, self.output_weight, self.output_bias), k), state
+
+    def watch(self, state: TranslatorState) -> None:
+        """Let each following step keep where it looked."""
+        state.watched = True
+
+    def attention(self, state: TranslatorState) -> NDArray[np.float32]:
+        """Return where each row looked in the last step, [R, S]: the last layer's heads averaged."""
+        if state.looked is None:
+            raise UsageError("call watch(state) before the step whose attention is asked for")
+        return state.looked
+
+
+def _shape(config: TranslatorConfig, stack: StackConfig) -> BlockShape:
+    return BlockShape(
+        width=config.width,
+        heads=stack.heads,
+        feedforward=stack.feedforward,
+        activation=config.activation,
+        norm_before=config.norm == "before",
+        epsilon=config.epsilon,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        activation_dropout=config.activation_dropout,
+    )

@@ -1,0 +1,1 @@
+"""What is learned: examples, loss, measures."""

@@ -1,0 +1,67 @@
+"""Measures as pure functions of texts and numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from regard.errors import UsageError
+
+LENGTHS = (10, 20, 30, 40, 60)  # upper ends, in source words, of the groups reported apart
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Return the share of hypotheses equal to their reference, in percent.
+
+    >>> exact_match(["a b", "c"], ["a b", "d"])
+    50.0
+    """
+    right = sum(said == wanted for said, wanted in zip(hypotheses, references, strict=True))
+    return 100.0 * right / max(1, len(references))
+
+
+def perplexity(loss: float, count: int) -> float:
+    """Return e to the mean loss a token, at most a million."""
+    return math.exp(min(loss / max(1, count), math.log(1e6)))
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> float:
+    """Return corpus BLEU with 13a tokens (sacrebleu).
+
+    >>> round(bleu(["the cat sat on the mat"], ["the cat sat on the mat"]), 3)
+    100.0
+    """
+    from sacrebleu.metrics import BLEU
+
+    return float(BLEU(lowercase=lowercase).corpus_score(list(hypotheses), [list(references)]).score)
+
+
+def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Return BLEU (cased and lower-cased), chrF, TER and exact match, each with its signature."""
+    from sacrebleu.metrics import BLEU, CHRF, TER
+
+    if len(hypotheses) != len(references):
+        raise UsageError(f"{len(hypotheses)} translations cannot be compared with {len(references)} references")
+    if not references:
+        raise UsageError("there is nothing to compare: the test set is empty")
+    scores: dict[str, Any] = {"sentences": len(references)}
+    for name, metric in (("bleu", BLEU()), ("bleu_lowercase", BLEU(lowercase=True)), ("chrf", CHRF()), ("ter", TER())):
+        scores[name] = float(metric.corpus_score(list(hypotheses), [list(references)]).score)
+        scores[f"{name}_signature"] = str(metric.get_signature())
+    scores["exact_match"] = exact_match(hypotheses, references)
+    return scores
+
+
+def scores_by_length(
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return BLEU for groups of source length in words: how the model holds up on long sentences."""
+    groups: list[dict[str, Any]] = []
+    for low, high in zip((0, *LENGTHS), (*LENGTHS, 10**9), strict=True):
+        chosen = [place for place, text in enumerate(sources) if low < max(1, len(text.split())) <= high]
+        if chosen:
+            said, wanted = [hypotheses[place] for place in chosen], [references[place] for place in chosen]
+            name = f"{low + 1}–{high}" if high < 10**9 else f"over {low}"
+            groups.append({"words": name, "sentences": len(chosen), "bleu": bleu(said, wanted)})
+    return groups

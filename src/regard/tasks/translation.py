@@ -1,0 +1,135 @@
+"""Translation as a task: parallel text in, batches and measures out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.attention.noise import Noise
+from regard.config.decoding import DecodingConfig
+from regard.data.batching import epoch_batches, sorted_batches
+from regard.data.sources import Pairs
+from regard.decoding.search import Hypothesis, search
+from regard.models.translator import Translator
+from regard.text.sampling import Segmenter
+from regard.text.tokenizer import Tokenizer
+from regard.tokens import Ids, Tokens
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Source rows (with their end) and target rows (without start and end)."""
+
+    source: Tokens
+    target: Tokens
+
+    @property
+    def target_count(self) -> int:
+        """Target tokens that are predicted, ends included."""
+        return len(self.target.ids) + len(self.target)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Tokenised pairs."""
+
+    texts: Pairs
+    source: list[Ids]  # with the end
+    target: list[Ids]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """[examples, 2]: source and target lengths, ends included."""
+        return np.array([(len(s), len(t) + 1) for s, t in zip(self.source, self.target, strict=True)], dtype=np.int64)
+
+    def batch(self, numbers: NDArray[np.int64]) -> Batch:
+        """Return the examples with these numbers."""
+        return Batch(
+            Tokens.from_rows([self.source[number] for number in numbers]),
+            Tokens.from_rows([self.target[number] for number in numbers]),
+        )
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The tokenizers of both sides."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    def examples(self, pairs: Pairs) -> Examples:
+        """Return the pairs as token numbers; source rows get their end."""
+        source = [np.array([*ids, self.source.end], dtype=np.int32) for ids in self.source.encode_all(pairs.source)]
+        target = [np.array(ids, dtype=np.int32) for ids in self.target.encode_all(pairs.target)]
+        return Examples(pairs, source, target)
+
+    def source_tokens(self, texts: Sequence[str]) -> Tokens:
+        """Return source texts as the encoder reads them."""
+        return Tokens.from_rows([[*ids, self.source.end] for ids in self.source.encode_all(texts)])
+
+
+class TranslationTask:
+    """Knows what a batch of translation means."""
+
+    def __init__(self, languages: Languages, train: Examples, valid: Examples, *, seed: int, sampling: float) -> None:
+        self.languages, self.train, self.valid, self.seed = languages, train, valid, seed
+        self.segmenters: tuple[Segmenter, Segmenter] | None = None
+        if sampling:
+            self.segmenters = (
+                Segmenter(languages.source, train.texts.source, sampling, seed),
+                Segmenter(languages.target, train.texts.target, sampling, seed + 1),
+            )
+
+    def epoch(self, epoch: int, budget: int) -> list[NDArray[np.int64]]:
+        """Return the example numbers of each batch of an epoch, in order."""
+        return epoch_batches(
+            self.train.lengths, budget=budget, seed=self.seed, epoch=epoch, digest=self.train.texts.digest
+        )
+
+    def batch(self, numbers: NDArray[np.int64], epoch: int) -> Batch:
+        """Return training examples, with segmentations drawn for this epoch where asked."""
+        if self.segmenters is None:
+            return self.train.batch(numbers)
+        source, target = self.segmenters
+        end = np.array([self.languages.source.end], dtype=np.int32)
+        return Batch(
+            Tokens.from_rows([np.concatenate([source.sample(int(number), epoch), end]) for number in numbers]),
+            Tokens.from_rows([target.sample(int(number), epoch) for number in numbers]),
+        )
+
+    def loss(self, model: Translator, batch: Batch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
+        """Return the sums of smoothed and plain loss over the batch's target tokens."""
+        return model.loss(batch.source, batch.target, smoothing=smoothing, noise=noise)
+
+
+@torch.no_grad()
+def mean_loss(model: Translator, examples: Examples, budget: int = 4096) -> float:
+    """Return the plain loss a target token."""
+    total, count = 0.0, 0
+    for numbers in sorted_batches(examples.lengths, budget=budget):
+        batch = examples.batch(numbers)
+        total += float(model.loss(batch.source, batch.target)[1])
+        count += batch.target_count
+    return total / max(1, count)
+
+
+def translate_rows(model: Translator, rows: Sequence[Ids], config: DecodingConfig) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each source row (with its end), searched in batches of like length."""
+    found: list[list[Hypothesis]] = [[] for _ in rows]
+    lengths = np.array([[len(row)] for row in rows], dtype=np.int64).reshape(-1, 1)
+    for numbers in sorted_batches(lengths, budget=config.batch_tokens):
+        for first in range(0, len(numbers), config.batch_size):
+            chosen = numbers[first : first + config.batch_size]
+            limits = np.ceil(lengths[chosen, 0] * config.max_ratio).astype(np.int64) + config.max_extra
+            source = Tokens.from_rows([rows[number] for number in chosen])
+            for number, hypotheses in zip(chosen, search(model, source, config, limits=limits), strict=True):
+                found[number] = hypotheses
+    return found

@@ -1,0 +1,170 @@
+"""`Tokenizer`: text to token numbers and back, over the `tokenizers` library."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import tokenizers
+
+from regard.errors import CheckpointError, DataError
+from regard.text.foreign import checked
+
+SPECIALS = ("<pad>", "</s>", "<unk>", "<s>")  # of every learned tokenizer, numbered from 0
+SPACE = "▁"  # shown for a space in pieces
+
+# What others call the same token, first found wins.
+_NAMES = {
+    "pad": ("<pad>", "[PAD]"),
+    "end": ("</s>", "[SEP]", "<|endoftext|>"),
+    "unknown": ("<unk>", "[UNK]"),
+    "start": ("<s>", "[CLS]"),
+}
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One text as tokens, with the places that the tokens came from."""
+
+    ids: list[int]
+    pieces: list[str]  # readable, a space shown as ▁
+    spans: list[tuple[int, int]]  # characters of the original text, without the white space before a word
+    words: list[int]  # number of the white-space-separated word; a piece of white space counts to the next word
+
+
+class Tokenizer:
+    """Text to token numbers and back; never adds special tokens, and never finds any in a text.
+
+    >>> from regard.config.data import TokenizerConfig
+    >>> from regard.text.learn import learn
+    >>> tokenizer = learn(["low lower lowest"] * 9, TokenizerConfig(size=270))
+    >>> seen = tokenizer.encode("lower </s>")
+    >>> tokenizer.end in seen.ids, seen.spans[-1], seen.words[-1]
+    (False, (9, 10), 1)
+    >>> tokenizer.decode([*seen.ids, tokenizer.end])
+    'lower </s>'
+    """
+
+    pad: int  # the special tokens' numbers; -1 where a foreign tokenizer has none
+    end: int
+    unknown: int
+    start: int
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        backend.no_padding()
+        backend.no_truncation()
+        backend.encode_special_tokens = True  # "</s>" in a text is text
+        self.backend = backend
+        self.size = backend.get_vocab_size(with_added_tokens=True)
+        for role, names in _NAMES.items():
+            found = [number for name in names if (number := backend.token_to_id(name)) is not None]
+            setattr(self, role, found[0] if found else -1)
+        self._controls = {number for number, token in backend.get_added_tokens_decoder().items() if token.special} - {
+            self.unknown
+        }
+        self._text = backend.to_str(pretty=True)
+        self._bytes = _byte_alphabet() if '"ByteLevel"' in self._text else {}
+
+    def encode(self, text: str) -> Encoding:
+        """Return one text's tokens with their pieces, character spans and word numbers."""
+        found = self._run([text])[0]
+        ids = self._plain(found.ids)
+        spans = [_trimmed(text, start, stop) for start, stop in found.offsets]
+        return Encoding(ids, self.pieces(ids), spans, _word_numbers(text, spans))
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token numbers of many texts: the fast way when nothing else is needed."""
+        return [self._plain(found.ids) for found in self._run(texts, fast=True)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token numbers, special tokens left out."""
+        return str(self.backend.decode([int(number) for number in ids], skip_special_tokens=True))
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return each token as people can read it: a space as ▁, half a character as its bytes.
+
+        >>> from regard.config.data import TokenizerConfig
+        >>> from regard.text.learn import learn
+        >>> tokenizer = learn(["two"] * 9, TokenizerConfig())
+        >>> tokenizer.pieces([*tokenizer.encode("two é").ids, tokenizer.end])
+        ['▁two', '▁', '\\\\xc3', '\\\\xa9', '</s>']
+        """
+        return [self._readable(int(number)) for number in ids]
+
+    def dumps(self) -> str:
+        """Return the content of a `tokenizer.json`, the same for the same tokenizer."""
+        return self._text
+
+    @classmethod
+    def loads(cls, text: str, *, where: str = "tokenizer.json") -> Tokenizer:
+        """Return the tokenizer of a `tokenizer.json`, ours or foreign, checked before it is opened."""
+        clean, size = checked(text, where)
+        try:
+            backend = tokenizers.Tokenizer.from_str(clean)
+            made = cls(backend)
+            made.decode(made.encode("A canary, 1 é.").ids)
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:  # the library's panics are no Exceptions
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CheckpointError(f"{where}: the tokenizer cannot be opened: {reason}") from None
+        if made.size != size:
+            raise CheckpointError(f"{where}: added_tokens: {size} tokens in the file, {made.size} after opening")
+        return made
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of `dumps()`."""
+        return hashlib.sha256(self.dumps().encode()).hexdigest()
+
+    def _run(self, texts: Sequence[str], *, fast: bool = False) -> list[tokenizers.Encoding]:
+        run = self.backend.encode_batch_fast if fast else self.backend.encode_batch
+        try:
+            return list(run(texts if isinstance(texts, list) else list(texts), add_special_tokens=False))
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"a text holds half a surrogate pair ({error.object[error.start]!a})",
+                advice="it was decoded wrongly: read it again with the right encoding",
+            ) from None
+
+    def _plain(self, ids: list[int]) -> list[int]:
+        """Return the tokens with control tokens that a text spelled out made unknown."""
+        if self._controls.isdisjoint(ids):
+            return ids
+        if self.unknown < 0:
+            return [number for number in ids if number not in self._controls]
+        return [self.unknown if number in self._controls else number for number in ids]
+
+    def _readable(self, number: int) -> str:
+        token = str(self.backend.id_to_token(number) or "")
+        if self._bytes and number not in self._controls and all(letter in self._bytes for letter in token):
+            token = bytes(self._bytes[letter] for letter in token).decode(errors="backslashreplace")
+        return token.replace(" ", SPACE)
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return which byte each letter of a byte-level token stands for (GPT-2's table)."""
+    kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = [byte for byte in range(256) if byte not in kept]
+    return {chr(byte): byte for byte in kept} | {chr(256 + place): byte for place, byte in enumerate(moved)}
+
+
+def _trimmed(text: str, start: int, stop: int) -> tuple[int, int]:
+    """Return the span without white space before its first visible character."""
+    visible = text[start:stop].lstrip()
+    return (stop - len(visible), stop) if visible else (start, stop)
+
+
+def _word_numbers(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the number of the white-space-separated word that each span belongs to."""
+    begins = [not letter.isspace() and (place == 0 or text[place - 1].isspace()) for place, letter in enumerate(text)]
+    begun = list(accumulate(begins, initial=0))  # words begun before each place
+    last = max(begun[-1] - 1, 0)
+    numbers = []
+    for start, stop in spans:
+        blank = not text[start:stop].strip()
+        numbers.append(min(begun[stop] if blank else max(begun[start + 1] - 1, 0), last))
+    return numbers

@@ -1,0 +1,1 @@
+"""The loop that trains, survives and reports."""

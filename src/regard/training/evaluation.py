@@ -1,0 +1,82 @@
+"""Evaluation while training: the averaged weights in float32, on validation data, without touching the training model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.attention.trace import trace
+from regard.config.decoding import DecodingConfig
+from regard.config.model import TranslatorConfig
+from regard.models import build
+from regard.tasks.alignment import HeadChoice, choose_head
+from regard.tasks.metrics import bleu, exact_match, perplexity
+from regard.tasks.translation import Examples, Languages, mean_loss, translate_rows
+
+MOST_TRANSLATED = 1000  # validation sentences translated at each evaluation; the loss is over all of them
+MOST_ALIGNED = 200
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured, two sample translations, and the seconds it took."""
+
+    metrics: dict[str, float]
+    samples: list[tuple[str, str, str]]  # source, reference, translation
+    seconds: float
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What decides between evaluations: BLEU, then the loss."""
+        return round(self.metrics["bleu"], 4), -self.metrics["loss"]
+
+
+class Evaluator:
+    """A model of its own, float32, that receives the weights to be measured."""
+
+    def __init__(self, config: TranslatorConfig, languages: Languages, valid: Examples, device: str) -> None:
+        self.languages, self.valid = languages, valid
+        self.model = build(config).to(device).eval()
+        self.greedy = DecodingConfig(beam=1, batch_size=256, batch_tokens=4096)
+
+    def load(self, named: Mapping[str, Tensor]) -> None:
+        """Take these weights."""
+        self.model.load_state_dict(dict(named))
+
+    def measure(self) -> Evaluation:
+        """Return loss, perplexity, BLEU and exact match of greedy translations."""
+        began = time.perf_counter()
+        loss = mean_loss(self.model, self.valid)
+        count = min(MOST_TRANSLATED, len(self.valid))
+        said = self.translations(count, self.greedy)
+        source, wanted = self.valid.texts.source[:count], self.valid.texts.target[:count]
+        metrics = {
+            "loss": loss,
+            "perplexity": perplexity(loss, 1),
+            "bleu": bleu(said, wanted),
+            "exact_match": exact_match(said, wanted),
+        }
+        samples = list(zip(source[:2], wanted[:2], said[:2], strict=True))
+        return Evaluation(metrics, samples, time.perf_counter() - began)
+
+    def translations(self, count: int, decoding: DecodingConfig) -> list[str]:
+        """Return translations of the first validation sentences."""
+        found = translate_rows(self.model, self.valid.source[:count], decoding)
+        return [self.languages.target.decode(hypotheses[0].ids) for hypotheses in found]
+
+    @torch.no_grad()
+    def aligning_head(self) -> dict[str, Any]:
+        """Return the cross-attention head that aligns words best on validation sentences, for `task.json`."""
+        count = min(MOST_ALIGNED, len(self.valid))
+        batch = self.valid.batch(np.arange(count))
+        with trace("decoder.*.cross") as seen:
+            self.model.score_tokens(batch.source, batch.target)
+        weights = {site: seen[site].weights for site in seen}
+        choice: HeadChoice = choose_head(weights, batch.source.lengths, batch.target.lengths)
+        return {"site": choice.site, "head": choice.head, "score": choice.score}

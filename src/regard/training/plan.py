@@ -1,0 +1,109 @@
+"""The choices a run makes for its user, each explained in a line: size, batches, rate, length, number format."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from regard.attention.noise import Noise
+from regard.config.model import TRANSLATOR_PRESETS, TranslatorConfig
+from regard.config.run import RunConfig
+from regard.config.training import TrainingConfig
+from regard.errors import ConfigError, TrainingError
+from regard.models import build
+from regard.tasks.translation import Batch, Languages, TranslationTask
+from regard.training.weights import FlatWeights
+
+SMALL_ALPHABET = 512  # vocabularies below this are letters or digits rather than words
+DEFAULT_TOKENS = 40_000_000  # target tokens seen in all where the user sets no length
+PROBES = 3  # updates timed for each number format
+
+
+def model_config(config: RunConfig, languages: Languages, target_tokens: int) -> tuple[TranslatorConfig, str]:
+    """Return the model for this data and why it was chosen."""
+    sizes = {"source_vocabulary": languages.source.size, "target_vocabulary": languages.target.size}
+    special = {"pad": languages.target.pad, "end": languages.target.end, "start": languages.target.start}
+    same = languages.source.digest == languages.target.digest
+    if config.preset == "custom":
+        chosen, reason = config.model, "as given"
+    elif config.preset != "auto":
+        chosen, reason = TRANSLATOR_PRESETS[config.preset], "as asked"
+    else:
+        name = "tiny" if target_tokens < 1_500_000 else "small" if target_tokens < 10_000_000 else "base"
+        chosen, reason = TRANSLATOR_PRESETS[name], f"{name}, for {target_tokens:,} target tokens"
+    if config.preset != "custom" and languages.target.size < SMALL_ALPHABET:
+        chosen = replace(chosen, dropout=min(chosen.dropout, 0.1))
+        reason += f"; dropout {chosen.dropout:g}, for a vocabulary of {languages.target.size}"
+    places = max(chosen.places, 2 * config.data.max_length)
+    return chosen.override({**sizes, **special, "shared": same, "places": places}), reason
+
+
+def training_config(config: TrainingConfig, width: int, target_tokens: int) -> TrainingConfig:
+    """Return the training settings with every automatic one chosen."""
+    changes: dict[str, object] = {}
+    if not config.batch_tokens:
+        wanted = target_tokens / 100
+        changes["batch_tokens"] = int(min(8192, max(1024, 2 ** round(np.log2(max(1.0, wanted))))))
+    if not config.learning_rate:
+        changes["learning_rate"] = min(4e-3, 0.5 / width)
+    if config.schedule == "auto":
+        changes["schedule"] = "cosine"
+    if not (config.steps or config.epochs or config.minutes):
+        changes["epochs"] = float(max(3, min(100, round(DEFAULT_TOKENS / max(1, target_tokens)))))
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds an update takes in each number format that was tried."""
+
+    seconds: dict[str, float]
+    chosen: str
+
+    def text(self) -> str:
+        """Say what was chosen and why."""
+        if len(self.seconds) < 2:
+            return f"{self.chosen}, as asked"
+        times = ", ".join(f"{name} {1000 * taken:.0f} ms" for name, taken in self.seconds.items())
+        return f"{self.chosen}, the faster by a short timing ({times} an update)"
+
+
+def time_formats(config: TranslatorConfig, task: TranslationTask, training: TrainingConfig) -> Timing:
+    """Time whole updates on the largest batch in each number format; memory that does not suffice shows here."""
+    asked = ("float32", "bf16") if training.precision == "auto" else (training.precision,)
+    if training.precision == "bf16" and training.device == "mps":
+        raise ConfigError("bf16 is not offered on mps: use --precision float32")
+    lengths = task.train.lengths
+    batches = task.epoch(0, training.batch_tokens)
+    largest = max(batches, key=lambda numbers: int(lengths[numbers].sum()))
+    longest = max(batches, key=lambda numbers: int(lengths[numbers].max()))
+    seconds = {}
+    for precision in asked:
+        model = build(config)
+        weights = FlatWeights(model, precision, training.device)
+        for name, numbers in (("longest", longest), *((f"{turn}", largest) for turn in range(PROBES))):
+            batch = task.batch(numbers, 0)
+            began = time.perf_counter()
+            try:
+                task.loss(model, batch, training.label_smoothing, Noise(0, 0))[0].backward()
+                weights.gradient.zero_()
+            except (MemoryError, RuntimeError) as error:
+                raise _memory_error(error, batch) from error
+            if name != "longest":
+                seconds[precision] = min(seconds.get(precision, 1e9), time.perf_counter() - began)
+        del model, weights
+    return Timing(seconds, min(seconds, key=lambda name: seconds[name]))
+
+
+def _memory_error(error: Exception, batch: Batch) -> Exception:
+    """Return a clear error where memory ran out; any other error as it is."""
+    text = str(error).lower()
+    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "memory" not in text:
+        return error
+    shape = f"{len(batch.source)} rows of up to {batch.source.lengths.max()} and {batch.target.lengths.max()} tokens"
+    return TrainingError(
+        f"memory does not suffice for a batch of {shape}: lower --batch-tokens, --data.max_length or the preset"
+    )

@@ -1,0 +1,278 @@
+"""The training loop: one straight page of accumulate, check, step, evaluate and save."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from regard.attention.noise import Noise
+from regard.checkpoint.directory import RunDirectory
+from regard.config.training import TrainingConfig
+from regard.errors import TrainingError
+from regard.models.translator import Translator
+from regard.tasks.translation import TranslationTask
+from regard.training.evaluation import Evaluation, Evaluator
+from regard.training.optimizer import Optimizer, learning_rate
+from regard.training.watch import Watcher, tell
+from regard.training.weights import FlatWeights
+
+EVALUATIONS = 20  # over a whole plan, where the user sets no number
+SAVE_SECONDS = 60.0  # between saves, where the user sets no number
+REPORT_SECONDS = 0.5  # between reports to watchers
+LOG_EVERY = 10  # updates between lines of the log
+EVALUATION_SHARE = 0.1  # of a time budget that evaluations may take
+
+
+@dataclass
+class Counters:
+    """Where a run stands: all that is saved beside weights and optimiser."""
+
+    step: int = 0
+    epoch: int = 0
+    place: int = 0  # batches of this epoch that are done
+    seconds: float = 0.0  # spent training, over all sittings
+    tokens: int = 0
+    evaluations: int = 0
+    evaluation_seconds: float = 0.0
+    last_evaluation: float = 0.0  # seconds that the last one took
+    best: list[float] = field(default_factory=list)  # rank of the best evaluation so far
+    since_best: int = 0
+
+
+class Trainer:
+    """Trains a model on a task until its plan is done or someone asks it to stop."""
+
+    def __init__(
+        self,
+        model: Translator,
+        weights: FlatWeights,
+        task: TranslationTask,
+        config: TrainingConfig,
+        *,
+        directory: RunDirectory,
+        evaluator: Evaluator,
+        keep_best: Callable[[Evaluator, Evaluation, int], None],
+        watchers: Sequence[Watcher] = (),
+    ) -> None:
+        self.model, self.weights, self.task, self.config = model, weights, task, config
+        self.directory, self.evaluator, self.keep_best, self.watchers = directory, evaluator, keep_best, watchers
+        self.optimizer = Optimizer(weights, config)
+        self.counters = Counters()
+        self.recent: list[Tensor] = []  # weights of the last evaluations, to be averaged
+        self.asked_to_stop = ""
+        self._began = self._saved = self._reported = time.monotonic()
+
+    # ---- state
+
+    def resume(self) -> bool:
+        """Go on from the newest good checkpoint; false when there is none."""
+        found = self.directory.newest()
+        if found is None:
+            self.directory.truncate_log(0)
+            return False
+        self.weights.fill(self.weights.master, found.weights, f"checkpoint of step {found.step}")
+        self.weights.publish()
+        state = dict(found.optimizer)
+        self.recent = [state.pop(name) for name in sorted(state) if name.startswith("recent.")]
+        self.optimizer.load(state)
+        self.counters = Counters(**found.counters)
+        self.directory.truncate_log(found.step)
+        tell(self.watchers, "resume", step=found.step)
+        return True
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment."""
+        self._count_time()
+        state = self.optimizer.state() | {f"recent.{n:03}": flat for n, flat in enumerate(self.recent)}
+        named = self.weights.named(self.weights.master)
+        self.directory.save_checkpoint(self.counters.step, named, state, vars(self.counters).copy())
+        self._saved = time.monotonic()
+        tell(self.watchers, "save", step=self.counters.step)
+
+    def _count_time(self) -> None:
+        now = time.monotonic()
+        self.counters.seconds += now - self._began
+        self._began = now
+
+    # ---- the plan
+
+    def progress(self) -> float:
+        """How much of the plan is done, 0–1."""
+        config, counters = self.config, self.counters
+        done = [0.0]
+        if config.steps:
+            done.append(counters.step / config.steps)
+        if config.epochs:
+            done.append((counters.epoch + counters.place / max(1, len(self._batches()))) / config.epochs)
+        if config.minutes:
+            # the last evaluation must fit into the time too
+            budget = max(1.0, 60 * config.minutes - 1.2 * counters.last_evaluation)
+            done.append((counters.seconds + time.monotonic() - self._began) / budget)
+        return min(1.0, max(done))
+
+    def _batches(self) -> list[np.ndarray]:
+        if getattr(self, "_epoch_of_batches", None) != self.counters.epoch:
+            self._epoch_batches = self.task.epoch(self.counters.epoch, self.config.batch_tokens)
+            self._epoch_of_batches = self.counters.epoch
+        return self._epoch_batches
+
+    def _next_batches(self) -> list[np.ndarray]:
+        """Return the example numbers of the batches that make the next update."""
+        batches = self._batches()
+        return batches[self.counters.place : self.counters.place + self.config.accumulate]
+
+    def _evaluation_due(self, progress: float) -> bool:
+        config, counters = self.config, self.counters
+        if config.evaluate_every:
+            return counters.step % config.evaluate_every == 0
+        if config.minutes and counters.evaluation_seconds + counters.last_evaluation > EVALUATION_SHARE * (
+            counters.seconds + time.monotonic() - self._began
+        ):
+            return False
+        return math.floor(progress * EVALUATIONS) > counters.evaluations
+
+    def _save_due(self) -> bool:
+        if self.config.save_every:
+            return self.counters.step % self.config.save_every == 0
+        return time.monotonic() - self._saved > SAVE_SECONDS
+
+    # ---- the loop
+
+    def run(self) -> str:
+        """Train until the plan is done, patience ends or a signal comes; return why it stopped."""
+        with self._signals():
+            self._began = self._saved = time.monotonic()
+            progress = self.progress()
+            while progress < 1 and not self.asked_to_stop:
+                self.step(progress)
+                progress = self.progress()
+                if self.asked_to_stop or progress >= 1:
+                    break
+                if self._evaluation_due(progress):
+                    self.evaluate(progress)
+                    if self.config.patience and self.counters.since_best >= self.config.patience:
+                        return self._finish("patience")
+                    progress = self.progress()
+                if self._save_due():
+                    self.save()
+            if self.asked_to_stop:
+                self.save()
+                return self.asked_to_stop
+            return self._finish("plan done")
+
+    def _finish(self, reason: str) -> str:
+        if not self.counters.best or reason == "plan done":
+            self.evaluate(1.0)
+        self.save()
+        return reason
+
+    def step(self, progress: float) -> None:
+        """Make one update."""
+        config, counters = self.config, self.counters
+        began = time.monotonic()
+        chosen = self._next_batches()
+        loss_sum, count = 0.0, 0
+        batches = [self.task.batch(numbers, counters.epoch) for numbers in chosen]
+        for part, batch in enumerate(batches):
+            noise = Noise(config.seed, counters.step, part)
+            smoothed, plain = self.task.loss(self.model, batch, config.label_smoothing, noise)
+            smoothed.backward()  # type: ignore[no-untyped-call]
+            loss_sum += float(plain)
+            count += batch.target_count
+        norm = self.optimizer.gradient_norm(1 / count)
+        if not (math.isfinite(loss_sum) and math.isfinite(norm)):
+            raise self._not_finite(chosen, loss_sum, norm)
+        rate = learning_rate(config, config.learning_rate, counters.step, progress)
+        self.optimizer.update(rate)
+        counters.step += 1
+        counters.tokens += count
+        counters.place += len(chosen)
+        if counters.place >= len(self._batches()):
+            counters.epoch, counters.place = counters.epoch + 1, 0
+        self._report(progress, loss_sum / count, count / max(1e-9, time.monotonic() - began), rate)
+
+    def _not_finite(self, chosen: Sequence[np.ndarray], loss: float, norm: float) -> TrainingError:
+        numbers = [int(number) for batch in chosen for number in batch]
+        facts = {"step": self.counters.step, "event": "not finite", "loss": str(loss), "examples": numbers}
+        self.directory.append_log(facts)
+        return TrainingError(
+            f"step {self.counters.step}: the loss ({loss:g}) or the gradient's norm ({norm:g}) is not finite; "
+            f"the weights were not changed and the last checkpoint is kept. The examples are named in "
+            f"{self.directory.path / 'log.jsonl'}. Lower --learning-rate, or try --precision float32"
+        )
+
+    def evaluate(self, progress: float) -> None:
+        """Measure the averaged weights and keep them if they are the best so far."""
+        counters = self.counters
+        began = time.monotonic()
+        self.evaluator.load(self.weights.named(self.optimizer.evaluated))
+        found = self.evaluator.measure()
+        counters.evaluations = max(counters.evaluations + 1, math.floor(progress * EVALUATIONS))
+        better = not counters.best or list(found.rank) > counters.best
+        if better:
+            counters.best, counters.since_best = list(found.rank), 0
+            self.keep_best(self.evaluator, found, counters.step)
+        else:
+            counters.since_best += 1
+        if self.config.average:
+            self.recent = [*self.recent, self.optimizer.evaluated.clone()][-self.config.average :]
+        counters.last_evaluation = time.monotonic() - began
+        counters.evaluation_seconds += counters.last_evaluation
+        self.directory.append_log({"step": counters.step, "event": "evaluate", **found.metrics, "best": better})
+        facts: dict[str, Any] = {"metrics": found.metrics, "samples": found.samples, "best": better}
+        tell(self.watchers, "evaluate", step=counters.step, **facts)
+
+    def _report(self, progress: float, loss: float, tokens_per_second: float, rate: float) -> None:
+        counters = self.counters
+        now = time.monotonic()
+        if counters.step % LOG_EVERY == 0:
+            self.directory.append_log(
+                {"step": counters.step, "event": "step", "loss": loss, "learning_rate": rate, "epoch": counters.epoch}
+            )
+        if now - self._reported < REPORT_SECONDS and counters.step > 1:
+            return
+        self._reported = now
+        spent = counters.seconds + now - self._began
+        tell(
+            self.watchers,
+            "step",
+            step=counters.step,
+            of=self.config.steps or None,
+            loss=loss,
+            tokens_per_second=tokens_per_second,
+            seconds_left=spent * (1 - progress) / progress if progress > 0.002 else None,
+            learning_rate=rate,
+            fraction=progress,
+            epoch=counters.epoch,
+        )
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Let SIGINT and SIGTERM end the loop after the present step; a second one ends at once."""
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self.asked_to_stop:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            self.asked_to_stop = signal.Signals(number).name
+
+        old = {}
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                old[number] = signal.signal(number, ask)
+        except ValueError:
+            pass  # not the main thread: whoever called us handles signals
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)

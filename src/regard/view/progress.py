@@ -1,0 +1,200 @@
+"""A run as it goes: a live bar in a terminal, plain lines in a log, JSON lines for programs.
+
+A watcher has one method, `event(kind, facts)`; the kinds are those of `training.watch`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+Item = TypeVar("Item")
+Write = Callable[[str], object]
+EVERY = 10.0  # seconds between plain lines
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as people say it.
+
+    >>> [duration(seconds) for seconds in (0.4, 42, 90, 3900, 200000)]
+    ['0 s', '42 s', '1 min 30 s', '1 h 05 min', '55 h 33 min']
+    """
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def lines_of(kind: str, facts: dict[str, Any]) -> list[str]:
+    """Return an event as lines for people.
+
+    >>> lines_of("resume", {"step": 40})
+    ['going on from step 40']
+    """
+    match kind:
+        case "plan":
+            return [str(line) for line in facts.get("lines", [])] or [str(facts.get("text", ""))]
+        case "resume":
+            return [f"going on from step {facts['step']}"]
+        case "step":
+            return [step_line(facts)]
+        case "evaluate":
+            return evaluation_lines(facts)
+        case "note":
+            return [str(facts["text"])]
+        case "stop":
+            return _stop_lines(facts)
+    return []
+
+
+def step_line(facts: dict[str, Any]) -> str:
+    """Return where training stands, in one line."""
+    of = f"/{facts['of']}" if facts.get("of") else ""
+    parts = [f"step {facts['step']}{of}", f"loss {facts['loss']:.3f}", f"{facts['tokens_per_second']:,.0f} tokens/s"]
+    if facts.get("seconds_left") is not None:
+        parts.append(f"{duration(facts['seconds_left'])} left")
+    return ", ".join(parts)
+
+
+def evaluation_lines(facts: dict[str, Any]) -> list[str]:
+    """Return the scores and the sample translations of one evaluation."""
+    star = " (best so far)" if facts.get("best") else ""
+    lines = [f"step {facts['step']}: {measures(facts['metrics'])}{star}"]
+    for source, reference, hypothesis in facts.get("samples", []):
+        lines += [f"    {source}", f"    → {hypothesis}"]
+        lines += [] if hypothesis == reference else [f"    = {reference}"]
+    return lines
+
+
+def measures(metrics: dict[str, Any]) -> str:
+    """Return the numbers of a set of measures, in one line.
+
+    >>> measures({"bleu": 39.216, "bleu_signature": "…"})
+    'bleu 39.22'
+    """
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float))
+
+
+def _stop_lines(facts: dict[str, Any]) -> list[str]:
+    at = f" at step {facts['step']}" if "step" in facts else ""
+    advice = ["to go on: " + facts.get("command", "repeat the same command")] if facts.get("resumable") else []
+    return [f"stopped{at} ({facts['reason']})" + ("; all is saved" if advice else ""), *advice]
+
+
+class JsonWatcher:
+    """Writes each event as one line of JSON."""
+
+    def __init__(self, write: Write) -> None:
+        self.write = write
+
+    def event(self, kind: str, facts: dict[str, Any]) -> None:
+        """Write the event."""
+        self.write(json.dumps({"event": kind, **facts}, ensure_ascii=False, default=str))
+
+
+class PlainWatcher:
+    """Writes events as lines; steps only every few seconds, so that a log stays readable."""
+
+    def __init__(self, write: Write, *, every: float = EVERY) -> None:
+        self.write, self.every = write, every
+        self._next = 0.0
+
+    def event(self, kind: str, facts: dict[str, Any]) -> None:
+        """Write the event's lines, if it has any that are due."""
+        if kind == "step":
+            now = time.monotonic()
+            if now < self._next:
+                return
+            self._next = now + self.every
+        for line in lines_of(kind, facts):
+            self.write(line)
+
+
+class LiveWatcher:
+    """Keeps one bar at the bottom of the terminal and writes everything else above it."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.progress: Progress = Progress(
+            TextColumn("step {task.fields[at]}", markup=False),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[facts]}", markup=False),
+            TimeElapsedColumn(),
+            console=Console(stderr=True, highlight=False),
+            expand=True,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._best = ""
+
+    def event(self, kind: str, facts: dict[str, Any]) -> None:
+        """Move the bar, or write the event's lines above it."""
+        if kind == "step":
+            self._move(facts)
+            return
+        if kind == "evaluate" and facts.get("best"):
+            self._best = f"best BLEU {facts['metrics']['bleu']:.2f}" if "bleu" in facts["metrics"] else ""
+        if kind in ("stop", "done"):
+            self.close()
+        for line in lines_of(kind, facts):
+            self.progress.console.print(line, markup=False)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self.progress.stop()
+
+    def _move(self, facts: dict[str, Any]) -> None:
+        parts = [f"loss {facts['loss']:.3f}", f"{facts['tokens_per_second']:,.0f} tokens/s"]
+        if facts.get("seconds_left") is not None:
+            parts.append(f"{duration(facts['seconds_left'])} left")
+        shown = " · ".join([*parts, *([self._best] if self._best else [])])
+        if self._task is None:
+            self.progress.start()
+            self._task = self.progress.add_task("", total=1.0, at="", facts="")
+        self.progress.update(self._task, completed=facts.get("fraction") or 0.0, at=str(facts["step"]), facts=shown)
+
+
+def counted(
+    items: Iterable[Item], total: int, what: str, write: Write, *, live: bool, every: float = EVERY
+) -> Iterator[Item]:
+    """Pass items on and show how many have passed, at what rate, and how long the rest will take."""
+    return _counted_live(items, total, what) if live else _counted_plain(items, total, what, write, every)
+
+
+def _counted_plain(items: Iterable[Item], total: int, what: str, write: Write, every: float) -> Iterator[Item]:
+    start = time.monotonic()
+    due = start + every
+    for done, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if now >= due:
+            due = now + every
+            rate = done / (now - start)
+            write(f"{done:,} of {total:,} {what}, {rate:,.1f}/s, {duration((total - done) / rate)} left")
+
+
+def _counted_live(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn(what, markup=False),
+        TextColumn("{task.speed:,.1f}/s" if total else "", markup=False),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), expand=True, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        for item in items:
+            yield item
+            bar.advance(task)

@@ -1,0 +1,79 @@
+"""Masks: who may look at whom."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.attention.masks import Mask, blocks, causal, globally, graph, padding, random, window
+from regard.errors import UsageError
+
+
+def dense(mask: Mask, queries: int, keys: int) -> list[list[int]]:
+    return mask.place(torch.arange(queries)[None], torch.arange(keys)[None]).dense[0, 0].int().tolist()
+
+
+def test_drawn_by_hand() -> None:
+    assert dense(window(1), 4, 4) == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
+    assert dense(globally(0, -1), 3, 4) == [[1, 1, 1, 1], [1, 0, 0, 1], [1, 0, 0, 1]]
+    assert dense(graph([(0, 2), (1, 1)]), 3, 3) == [[0, 0, 1], [0, 1, 0], [0, 0, 0]]
+    assert dense(blocks(window(0), 2), 4, 4) == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
+    assert dense(padding(torch.tensor([2])), 2, 3) == [[1, 1, 0], [1, 1, 0]]
+
+
+leaves = st.sampled_from([causal(), window(1), window(2), globally(0), globally(-1), random(2, 5), blocks(causal(), 3)])
+expressions = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: a & b, inner, inner),
+        st.builds(lambda a, b: a | b, inner, inner),
+        st.builds(lambda a: ~a, inner),
+    ),
+    max_leaves=5,
+)
+
+
+@given(expressions, expressions)
+@settings(max_examples=60, deadline=None)
+def test_the_algebra_is_that_of_sets(a: Mask, b: Mask) -> None:
+    assert dense(~(a & b), 7, 7) == dense(~a | ~b, 7, 7)
+    assert dense(~~a, 7, 7) == dense(a, 7, 7)
+    assert dense(a & b, 7, 7) == dense(b & a, 7, 7)
+    assert dense(a | (a & b), 7, 7) == dense(a, 7, 7)
+
+
+@given(expressions)
+@settings(max_examples=60, deadline=None)
+def test_what_is_printed_is_what_is_meant(mask: Mask) -> None:
+    names = {"causal": causal, "window": window, "globally": globally, "blocks": blocks, "random": random}
+    assert dense(eval(str(mask), names), 7, 7) == dense(mask, 7, 7)
+
+
+@given(count=st.integers(1, 5), seed=st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_random_draws_exactly_so_many_and_the_same_for_every_placement(count: int, seed: int) -> None:
+    mask = random(count, seed)
+    whole = dense(mask, 11, 11)
+    assert all(sum(row) == count for row in whole)
+    lone = mask.place(torch.tensor([[4]]), torch.arange(11)[None]).dense[0, 0].int().tolist()
+    assert lone == [whole[4]]
+    assert dense(random(count, seed + 1), 11, 11) != whole
+
+
+def test_blocks_show_where_anything_may_be_seen() -> None:
+    placed = window(1).place(torch.arange(6)[None], torch.arange(7)[None])
+    assert placed.blocks(3).int().tolist() == [[[1, 1, 0], [1, 1, 1]]]
+
+
+def test_a_mask_that_hides_nothing_says_so() -> None:
+    slots = torch.arange(3)[None]
+    assert padding(torch.tensor([3, 3])).place(slots, slots).full
+    assert not causal().place(slots, slots).full
+    assert causal().place(slots, slots).blank is None
+
+
+def test_a_negative_edge_is_refused() -> None:
+    with pytest.raises(UsageError, match="negative"):
+        graph([(0, -1)])

@@ -1,0 +1,168 @@
+"""The rules of the tree, read from its source: floors, torch-free parts, the public surface, help for every setting."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import regard
+from regard.config.knob import Config
+
+SOURCE = Path(regard.__file__).parent
+FLOORS = {
+    "errors": -1, "config": 0, "tokens": 0,
+    "text": 1, "attention": 1,
+    "data": 2, "blocks": 2,
+    "models": 3,
+    "decoding": 4, "checkpoint": 4,
+    "tasks": 5,
+    "training": 6, "view": 6,
+    "pipeline": 7, "convert": 7, "doctor": 7, "info": 7,
+    "demo": 8,
+    "cli": 9,
+}  # fmt: skip
+WORDS, TENSORS = {"text", "data"}, {"attention", "blocks", "models"}  # two columns that do not know each other
+WITHOUT_TORCH = {"config", "errors", "tokens", "text", "data", "decoding", "view", "cli"}
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """The folder or module on the first level that a file belongs to."""
+    first = path.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """The modules that a file imports anywhere, except for type checking, with their lines."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    only_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in only_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            module = node.module or ""
+            yield module, node.lineno
+            if module.count(".") == 0 and module == "regard":
+                yield from ((f"regard.{alias.name}", node.lineno) for alias in node.names)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_module_imports_only_from_lower_floors(path: Path) -> None:
+    own = part_of(path)
+    if own in ("__init__", "__main__"):
+        return
+    assert own in FLOORS, f"{own} has no floor: give it one here and in docs/architecture.md"
+    for module, line in imports(path):
+        if not module.startswith("regard."):
+            continue
+        other = module.split(".")[1]
+        if other in (own, "__version__"):
+            continue
+        assert FLOORS[other] < FLOORS[own], f"{path}:{line}: {own} (floor {FLOORS[own]}) imports {other}"
+        assert not (own in WORDS and other in TENSORS), f"{path}:{line}: words import tensors"
+        assert not (own in TENSORS and other in WORDS), f"{path}:{line}: tensors import words"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_torch_stays_where_tensors_are(path: Path) -> None:
+    if part_of(path) not in WITHOUT_TORCH:
+        return
+    for module, line in imports(path):
+        assert module.split(".")[0] not in ("torch", "safetensors", "transformers"), f"{path}:{line}: imports {module}"
+
+
+def test_names_of_modules_say_what_they_hold() -> None:
+    assert not [path for path in MODULES if path.stem in VAGUE or path.parent.name in VAGUE]
+
+
+def python(code: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import regard",
+        "from regard.cli import run; run(['--help'])",
+        "from regard.cli import run; run(['train', '--help'])",
+        "from regard.cli import run; run(['translate', '--help'])",
+        "import regard.view.page, regard.view.terminal, regard.data.sources, regard.text.learn",
+    ],
+)
+def test_torch_is_not_imported_before_it_is_needed(code: str) -> None:
+    heavy = python(f"{code}\nimport sys; print('heavy:', [m for m in ('torch', 'transformers') if m in sys.modules])")
+    assert heavy.endswith("heavy: []")
+
+
+def test_the_command_line_answers_without_rich_or_numpy() -> None:
+    loaded = python(
+        "from regard.cli import run; run(['train', '--help']); import sys; print('rich.progress' in sys.modules)"
+    )
+    assert loaded.endswith("False")
+
+
+def test_the_public_surface_is_sorted_and_resolves() -> None:
+    assert regard.__all__ == sorted(regard.__all__)
+    assert set(regard._HOMES) == set(regard.__all__)
+    for name in regard.__all__:
+        home = getattr(importlib.import_module(f"regard.{regard._HOMES[name]}"), name)
+        assert getattr(regard, name) is home
+    assert set(regard.__all__) <= set(dir(regard))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = regard.nothing
+
+
+def configs() -> Iterator[type[Config]]:
+    import regard.config
+
+    for found in pkgutil.iter_modules(regard.config.__path__):
+        module = importlib.import_module(f"regard.config.{found.name}")
+        for _, value in inspect.getmembers(module, inspect.isclass):
+            if issubclass(value, Config) and value is not Config and value.__module__ == module.__name__:
+                yield value
+
+
+def test_every_setting_has_help_and_every_config_its_words() -> None:
+    seen = list(configs())
+    assert len(seen) >= 8
+    for config in seen:
+        assert config.__doc__, config
+        for knob in config.knobs():
+            assert knob.help, f"{config.__name__}.{knob.path} has no help"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "view" / "assets").iterdir()), ids=lambda path: path.name)
+def test_assets_make_no_markup_from_text_and_name_no_address(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for banned in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "http://",
+        "https://",
+        "//cdn",
+    ):
+        assert banned not in text, f"{path.name} uses {banned}"

@@ -1,0 +1,179 @@
+"""Learned tokenizers: the same from the same text, of a size that suits it, readable by others."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard
+from regard.config.data import TOKENIZER_KINDS, TokenizerConfig
+from regard.errors import ConfigError, DataError
+from regard.text.learn import chosen_size, learn
+from regard.text.tokenizer import SPECIALS, Tokenizer
+from regard.text.unigram import unigram_pieces
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+
+CORPUS = [
+    f"{first} {second} {third}, {number}!"
+    for number, (first, second, third) in enumerate(
+        (a, b, c)
+        for a in ("Ein", "Der", "Jeder")
+        for b in ("Hund", "größere", "Hunden", "hundert")
+        for c in ("läuft", "laufen", "laufend (schnell)", "wandert")
+    )
+]
+
+
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
+def test_learning_twice_gives_the_same_in_another_process_too(kind: str) -> None:
+    config = TokenizerConfig(kind=kind, size=300 if kind == "bpe" else 80)
+    one = learn(CORPUS, config)
+    assert learn(iter(CORPUS), config).dumps() == one.dumps()
+    program = (
+        "import json, sys\nfrom regard.config.data import TokenizerConfig\nfrom regard.text.learn import learn\n"
+        "texts, config = json.load(sys.stdin)\nprint(learn(texts, TokenizerConfig.from_dict(config)).digest)"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(regard.__file__).parents[1]),
+        "PYTHONHASHSEED": "7",
+        "RAYON_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps([CORPUS, config.to_dict()]),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == one.digest
+
+
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
+def test_every_kind_gives_known_text_back(kind: str) -> None:
+    tokenizer = learn(CORPUS, TokenizerConfig(kind=kind))
+    assert tokenizer.pieces(range(4)) == list(SPECIALS)
+    for text in CORPUS:
+        seen = tokenizer.encode(text)
+        assert tokenizer.decode(seen.ids) == text
+        assert tokenizer.unknown not in seen.ids
+        assert [len(text[: start + 1].split()) - 1 for start, _ in seen.spans] == seen.words or kind == "characters"
+    assert Tokenizer.loads(tokenizer.dumps()).dumps() == tokenizer.dumps()
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text("Eindr HuläftgößJ,(!)123 ", max_size=40))
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "characters"])
+def test_known_letters_come_back_in_any_order(kind: str, text: str) -> None:
+    tokenizer = _LEARNED.setdefault(kind, learn(CORPUS, TokenizerConfig(kind=kind)))
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+_LEARNED: dict[str, Tokenizer] = {}
+
+
+def test_words_are_cut_by_frequency() -> None:
+    texts = ["common words here, common"] * 1000 + ["rare"]
+    tokenizer = learn(texts, TokenizerConfig(kind="words"))
+    assert tokenizer.pieces(tokenizer.encode("common words rare").ids) == ["▁common", "▁words", "<unk>"]
+    small = learn(texts, TokenizerConfig(kind="words", size=6))
+    assert small.size == 6
+
+
+def test_characters_are_single() -> None:
+    tokenizer = learn(["añb c"], TokenizerConfig(kind="characters"))
+    assert tokenizer.encode("b añ").pieces == ["b", "▁", "a", "ñ"]
+    assert tokenizer.encode("bz").ids[-1] == tokenizer.unknown
+
+
+def test_normal_forms_and_case() -> None:
+    text = "Ｆｕｌｌ ﬁ e\u0301"
+    forms = {
+        form: learn(["x"], TokenizerConfig(normalization=form)) for form in ("NFC", "NFKC", "none")
+    }
+    for form, tokenizer in forms.items():
+        want = text if form == "none" else unicodedata.normalize(form, text)  # type: ignore[arg-type]
+        assert tokenizer.decode(tokenizer.encode(text).ids) == want
+    lower = learn(["x"], TokenizerConfig(lowercase=True))
+    assert lower.decode(lower.encode("ÄRGER Nie").ids) == "ärger nie"
+
+
+def test_digits_stand_alone() -> None:
+    tokenizer = learn(["in 2017 2017 2017"] * 20, TokenizerConfig())
+    assert tokenizer.encode("in 2017").pieces == ["▁in", "▁2", "0", "1", "7"]
+
+
+def test_sizes_follow_the_corpus() -> None:
+    letters = [" ".join("abcdefghijklmnop"[(3 * place + row) % 16] for place in range(9)) for row in range(500)]
+    assert chosen_size(letters) == 280
+    assert learn(letters, TokenizerConfig()).size == 276  # 256 bytes, 16 letters after a space, 4 special
+    words = [f"word{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676 % 26)}" for n in range(17_576)]
+    middle, large = chosen_size(words * 3), chosen_size(words * 600)
+    assert 2000 < middle < 2500
+    assert middle < large < 32_000
+    assert chosen_size([f"{word}{chr(97 + n)}" for n in range(26) for word in words] * 30) == 32_000
+
+
+def test_multi30k_gets_about_eight_thousand() -> None:
+    folder = DATA / "multi30k"
+    if not folder.is_dir():
+        pytest.skip("shared/data/multi30k is not there")
+    texts = [line for side in ("en", "de") for line in gzip.open(folder / f"train.{side}.gz", "rt", encoding="utf-8")]
+    assert 7500 <= chosen_size(texts) <= 8500
+
+
+def test_what_cannot_be_learned() -> None:
+    with pytest.raises(DataError, match="no text"):
+        learn(["", "  "], TokenizerConfig())
+    with pytest.raises(ConfigError, match="at least 260"):
+        learn(["a"], TokenizerConfig(size=100))
+
+
+def test_unigram_pieces_are_a_distribution_and_hold_every_character() -> None:
+    words = {"▁ab": 50, "▁abc": 30, "▁cab": 20, "▁x": 1}
+    pieces = dict(unigram_pieces(words, 9))
+    assert set("▁abcx") <= set(pieces)
+    assert len(pieces) <= 9
+    assert max(pieces, key=pieces.__getitem__) in ("▁ab", "ab")
+    assert list(pieces.values()) == sorted(pieces.values(), reverse=True)
+
+
+def test_unigram_is_as_short_as_the_librarys_own() -> None:
+    folder = DATA / "multi30k"
+    if not folder.is_dir():
+        pytest.skip("shared/data/multi30k is not there")
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models, trainers
+
+    with gzip.open(folder / "val.de.gz", "rt", encoding="utf-8") as file:
+        texts = file.read().splitlines()
+    ours = learn(texts, TokenizerConfig(kind="unigram", size=1200))
+    theirs = Backend(models.Unigram())
+    theirs.normalizer, theirs.pre_tokenizer = ours.backend.normalizer, ours.backend.pre_tokenizer
+    trainer = trainers.UnigramTrainer(
+        vocab_size=1200, special_tokens=list(SPECIALS), unk_token="<unk>", show_progress=False
+    )
+    theirs.train_from_iterator(texts, trainer)
+    lengths = [sum(map(len, rows)) for rows in (ours.encode_all(texts), [e.ids for e in theirs.encode_batch(texts)])]
+    assert ours.size <= 1200
+    assert lengths[0] <= 1.02 * lengths[1]
+
+
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
+def test_transformers_reads_it_and_adds_the_end(tmp_path: Path, kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = learn(CORPUS, TokenizerConfig(kind=kind))
+    (tmp_path / "tokenizer.json").write_text(tokenizer.dumps(), encoding="utf-8")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    for text in CORPUS[:9]:
+        assert theirs(text)["input_ids"] == [*tokenizer.encode(text).ids, tokenizer.end]
+        assert theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True) == text

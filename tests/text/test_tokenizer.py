@@ -1,0 +1,123 @@
+"""Text to tokens and back: exact round trips, spans and word numbers into the original text."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.config.data import TokenizerConfig
+from regard.errors import DataError
+from regard.text.learn import learn
+from regard.text.tokenizer import SPECIALS, Tokenizer
+
+CORPUS = [
+    "Two dogs run in the snow.",
+    "Zwei Hunde laufen über die verschneite Straße.",
+    "L'été, c'est naïf – “dit-il” – 1 234,50 €!",
+    "Ένας σκύλος τρέχει; две собаки бегут (быстро).",
+    "犬が雪の中を走る。 नमस्ते दुनिया",
+] * 20
+
+# What the library's tables and Python's agree on: characters assigned for long.
+LETTERS = st.characters(codec="utf-8", exclude_categories=("Cs", "Cn", "Co"), max_codepoint=0x1FFFF)
+TEXTS = st.text(LETTERS) | st.text("aeé\u0301\u0308 \u00a0ß€.,()</s>😀\u200d\u1100\u1161\u11a8\u2028")
+
+
+@pytest.fixture(scope="module")
+def byte_pairs() -> Tokenizer:
+    return learn(CORPUS, TokenizerConfig(size=600))
+
+
+def test_special_tokens_have_their_places(byte_pairs: Tokenizer) -> None:
+    assert (byte_pairs.pad, byte_pairs.end, byte_pairs.unknown, byte_pairs.start) == (0, 1, 2, 3)
+    assert byte_pairs.pieces(range(4)) == list(SPECIALS)
+    assert byte_pairs.size == 600
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=TEXTS)
+def test_byte_pairs_give_every_text_back(byte_pairs: Tokenizer, text: str) -> None:
+    seen = byte_pairs.encode(text)
+    assert byte_pairs.decode(seen.ids) == unicodedata.normalize("NFC", text)
+    assert not set(seen.ids) & {0, 1, 2, 3}
+    assert byte_pairs.encode_all([text, "x"])[0] == seen.ids
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=TEXTS)
+def test_spans_and_words_fit_the_original_text(byte_pairs: Tokenizer, text: str) -> None:
+    seen = byte_pairs.encode(text)
+    words = text.split()
+    covered = set()
+    for (start, stop), word in zip(seen.spans, seen.words, strict=True):
+        assert 0 <= start <= stop <= len(text)
+        covered.update(range(start, stop))
+        part = text[start:stop]
+        if part.strip():
+            assert not part[0].isspace()
+            assert len(text[: start + 1].split()) - 1 == word
+            assert part.split()[0] in words[word]
+        assert 0 <= word < max(len(words), 1)
+    assert covered >= {place for place, letter in enumerate(text) if not letter.isspace()}
+    assert set(range(len(words))) <= set(seen.words)
+
+
+def test_a_word_has_the_same_pieces_wherever_it_stands(byte_pairs: Tokenizer) -> None:
+    first, inside = byte_pairs.encode("Hunde").ids, byte_pairs.encode("Zwei Hunde").ids
+    assert inside[-len(first) :] == first
+    assert byte_pairs.encode("").ids == []
+    assert byte_pairs.decode([]) == ""
+
+
+def test_spans_of_a_decomposed_text(byte_pairs: Tokenizer) -> None:
+    seen = byte_pairs.encode("  nai\u0308f  2x ")
+    assert byte_pairs.decode(seen.ids) == "  naïf  2x "
+    by_word = {number: [span for span, word in zip(seen.spans, seen.words, strict=True) if word == number] for number in (0, 1)}
+    assert by_word[0][-1] == (6, 7)
+    assert (10, 11) in by_word[1]
+    assert by_word[1][-1] == (11, 12)
+
+
+def test_special_tokens_in_a_text_are_text() -> None:
+    for kind in ("bpe", "unigram", "wordpiece", "words", "characters"):
+        tokenizer = learn(["a </s> <pad> < / s p > x"] * 9, TokenizerConfig(kind=kind))
+        ids = tokenizer.encode("x </s><pad> <s>").ids
+        assert not {tokenizer.pad, tokenizer.end, tokenizer.start} & set(ids), kind
+        assert tokenizer.decode([*tokenizer.encode("x").ids, tokenizer.end, tokenizer.pad]) == "x"
+
+
+def test_pieces_can_be_read(byte_pairs: Tokenizer) -> None:
+    seen = byte_pairs.encode("the Straße 😀")
+    assert "".join(seen.pieces[:-4]).replace("▁", " ").strip() == "the Straße"
+    assert seen.pieces[-4:] == ["\\xf0", "\\x9f", "\\x98", "\\x80"]
+    assert byte_pairs.pieces(seen.ids) == seen.pieces
+
+
+def test_dumps_and_loads(byte_pairs: Tokenizer) -> None:
+    again = Tokenizer.loads(byte_pairs.dumps())
+    assert again.dumps() == byte_pairs.dumps()
+    assert again.digest == byte_pairs.digest
+    assert again.encode_all(CORPUS) == byte_pairs.encode_all(CORPUS)
+
+
+def test_half_a_surrogate_pair_is_refused(byte_pairs: Tokenizer) -> None:
+    with pytest.raises(DataError, match="half a surrogate pair"):
+        byte_pairs.encode("a\ud800b")
+    with pytest.raises(DataError, match="half a surrogate pair"):
+        byte_pairs.encode_all(["fine", "\udfff"])
+
+
+@pytest.mark.parametrize("text", [" ", "a", "\u0301", "👩\u200d", "א", "語", "7", ".", "a ", "\t", "é1 "])
+def test_time_grows_with_the_text_only(byte_pairs: Tokenizer, text: str) -> None:
+    from time import perf_counter
+
+    def seconds(count: int) -> float:
+        begun = perf_counter()
+        byte_pairs.encode_all([text * (count // len(text))])
+        return perf_counter() - begun
+
+    seconds(1000)
+    short, long = seconds(50_000), seconds(200_000)
+    assert long < 2
+    assert long < 12 * short + 0.05
