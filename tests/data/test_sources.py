@@ -21,9 +21,10 @@ from regard.config.data import ReadConfig
 from regard.data.sources import Pairs, digest_of, iter_lines, read_lines, read_pairs
 from regard.errors import ConfigError, DataError, DiskError, UsageError
 
-WORDS = (
-    ["ein", "Hund", "läuft", "über", "die", "Straße,", "naïve", "日本", "Καλημέρα", "x\u2028y", "z\x85w", "“so”", "l'été", "3.5", "\ufeffmark", "a\xa0b"]
-)
+WORDS = [
+    *("ein", "Hund", "läuft", "über", "die", "Straße,", "naïve", "日本", "Καλημέρα", "“so”", "l'été", "3.5"),
+    *("x\u2028y", "z\u0085w", "\ufeffmark", "a\u00a0b"),
+]
 
 
 def sentence(rng: random.Random) -> str:

@@ -25,7 +25,7 @@ class TableState:
 
 
 class TableGenerator:
-    """A Markov chain, of second order when it is small; its tables are a function of the source row and nothing else."""
+    """A Markov chain, of second order when it is small; its tables depend on the source row and nothing else."""
 
     pad_token, end_token, start_token = PAD, END, START
 
@@ -64,14 +64,20 @@ class TableGenerator:
         best = np.argsort(-logp, axis=1, kind="stable")[:, :k]
         return Candidates(best.astype(np.int32), np.take_along_axis(logp, best, axis=1)), state
 
+    def watch(self, state):
+        self.watched = True
+
     def attention(self, state):
+        assert self.watched
         return self.looks[state.sentence, state.last].astype(np.float32)
 
     def total(self, row, ids) -> float:
         """The log-probability of one text, by hand."""
         table = self.table(np.asarray(row))
         path = [START, START, *ids, END]
-        return float(sum(np.float64(table[a % len(table), b, c]) for a, b, c in zip(path, path[1:], path[2:], strict=False)))
+        return float(
+            sum(np.float64(table[a % len(table), b, c]) for a, b, c in zip(path, path[1:], path[2:], strict=False))
+        )
 
     def everything(self, row, limit: int):
         """Every text up to the limit with its log-probability."""

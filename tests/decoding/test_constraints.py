@@ -99,7 +99,12 @@ def test_forced_and_forbidden_words_in_text(table_generator, random_source, kind
     generator, source = table_generator(tokenizer.size, sharpness=1.0), random_source(count)
     forced = [words.force(["new york", "dog"], tokenizer.size)] * count
     found = search(
-        generator, source, DecodingConfig(beam=beam), limits=[30] * count, forced=forced, rules=words.forbid(["the", "a"])
+        generator,
+        source,
+        DecodingConfig(beam=beam),
+        limits=[30] * count,
+        forced=forced,
+        rules=words.forbid(["the", "a"]),
     )
     for hypotheses in found:
         said = tokenizer.decode(hypotheses[0].ids)

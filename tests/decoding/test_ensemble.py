@@ -37,7 +37,9 @@ def test_probabilities_are_averaged(table_generator, random_source, k):
 
 def test_the_score_is_that_of_the_mean(table_generator, random_source):
     members, source = [table_generator(7, seed=seed) for seed in (1, 2)], random_source(3)
-    for row, found in zip(source, search(Ensemble(members), source, DecodingConfig(beam=4), limits=[5] * 3), strict=True):
+    for row, found in zip(
+        source, search(Ensemble(members), source, DecodingConfig(beam=4), limits=[5] * 3), strict=True
+    ):
         path = [START, START, *found[0].ids, 1]
         tables = [np.exp(member.table(row).astype(np.float64)) for member in members]
         steps = zip(path, path[1:], path[2:], strict=False)

@@ -59,7 +59,28 @@ def test_an_empty_run_is_refused():
         Forbid([[]])
 
 
-LETTERS = ["", "", "", "", " ", "H", "u", "n", "d", "e", " H", "Hu", "nd", "Hund", " Hund", "nd.", "d e", ".", "dH", "und"]
+LETTERS = [
+    "",
+    "",
+    "",
+    "",
+    " ",
+    "H",
+    "u",
+    "n",
+    "d",
+    "e",
+    " H",
+    "Hu",
+    "nd",
+    "Hund",
+    " Hund",
+    "nd.",
+    "d e",
+    ".",
+    "dH",
+    "und",
+]
 
 
 @settings(max_examples=150, deadline=None)

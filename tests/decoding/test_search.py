@@ -166,7 +166,9 @@ def test_coverage_prefers_texts_that_looked_everywhere(table_generator, random_s
 
     def covered(config):
         found = search(generator, source, config, limits=[8] * 30)
-        shares = [generator.look(row, len(row))[[START, *h[0].ids]].sum(axis=0) for row, h in zip(source, found, strict=True)]
+        shares = [
+            generator.look(row, len(row))[[START, *h[0].ids]].sum(axis=0) for row, h in zip(source, found, strict=True)
+        ]
         return np.mean([np.minimum(share, 1).mean() for share in shares])
 
     assert covered(DecodingConfig(beam=8, coverage=2.0)) > covered(DecodingConfig(beam=8)) + 0.02
@@ -200,7 +202,9 @@ def test_top_k_and_top_p_keep_few(table_generator, random_source):
         assert [found[0].ids for found in drawn] == [found[0].ids for found in greedy]
     firsts = {}
     for found, row in zip(
-        search(generator, source, DecodingConfig(beam=1, sample=True, top_k=2, nbest=20), limits=[5] * 200), source, strict=True
+        search(generator, source, DecodingConfig(beam=1, sample=True, top_k=2, nbest=20), limits=[5] * 200),
+        source,
+        strict=True,
     ):
         logp = generator.table(row)[START, START].copy()
         logp[[PAD, START]] = -np.inf

@@ -144,7 +144,8 @@ class Random(Mask):
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
         rows = query.reshape(-1).unique()
-        mixed = (rows.view(-1, 1) * 2_654_435_761 + torch.arange(size, device=key.device) * 40_503 + self.seed * 97) & 0x7FFFFFFF
+        keys = torch.arange(size, device=key.device)
+        mixed = (rows.view(-1, 1) * 2_654_435_761 + keys * 40_503 + self.seed * 97) & 0x7FFFFFFF
         for _ in range(2):  # a small integer hash: multiply, fold, multiply
             mixed = ((mixed ^ (mixed >> 15)) * 739_982_445 + 12_345) & 0x7FFFFFFF
         drawn = torch.zeros_like(mixed, dtype=torch.bool)

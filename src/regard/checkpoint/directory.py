@@ -25,6 +25,7 @@ from regard.errors import CheckpointError, UsageError
 
 __all__ = ["Best", "Checkpoint", "LoadedModel", "RunDirectory", "existing", "load_model", "save_model"]
 
+_LOCK = "run.lock"
 _STEP = re.compile(r"step-(\d{1,15})")
 _WEIGHTS, _OPTIMIZER, _COUNTERS, _INFO = "model.safetensors", "optimizer.safetensors", "counters.json", "info.json"
 
@@ -67,7 +68,7 @@ class RunDirectory:
     ) -> None:
         self.path = Path(path)
         self.tell, self.keep, self.disk = tell, max(2, keep), disk
-        self._lock = files.Lock(self.path / "run.lock")
+        self._lock = files.Lock(self.path / _LOCK)
 
     def lock(self) -> Self:
         """Make the folder, take its lock and clear what dead writers left; a second trainer is refused."""
@@ -207,12 +208,11 @@ def existing(path: str | Path) -> Literal["none", "run", "model", "other"]:
         return "none"
     if not path.is_dir():
         return "other"
-    if (path / "run.json").exists():
+    if (path / "run.json").exists() or (path / _LOCK).exists():  # a run may end before it wrote anything else
         return "run"
     if (path / "config.json").exists():
         return "model"
-    ours = [inner for inner in path.iterdir() if inner.name == "run.lock" or files.is_temporary(inner)]
-    return "none" if len(ours) == len(list(path.iterdir())) else "other"
+    return "other" if any(not files.is_temporary(inner) for inner in path.iterdir()) else "none"
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -164,7 +164,7 @@ def read_config(fields: Mapping[str, Any], where: str) -> TranslatorConfig:
     'silu'
     """
     kind = fields.get("model_type")
-    if kind not in ARCHITECTURES:
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
         shown = f"a model of type {kind!r:.60}" if kind else "no model_type"
         raise CheckpointError(f"{where}: {shown}, which is not read as a translator: {', '.join(ARCHITECTURES)} are")
     try:

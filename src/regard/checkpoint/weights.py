@@ -66,10 +66,10 @@ def read_header(path: Path) -> dict[str, Entry]:
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """Return all tensors of a safetensors file, as they are."""
+    """Return all tensors of a safetensors file in their own number formats, in memory of their own."""
     read_header(path)
     try:
-        return safetensors.torch.load_file(path)
+        return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path).items()}
     except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise _unsound(path, str(error)) from None
 

@@ -114,7 +114,7 @@ class Forced:
         >>> forced.fitting((0,), 0, room=3), forced.fitting((0,), 0, room=2), forced.fitting((1,), 1, room=2)
         (None, [7], [7, 8])
         """
-        if room > self.total or self.missing(self.advance(progress, -1, place)) < room:
+        if not 0 < room <= self.total or self.missing(self.advance(progress, -1, place)) < room:
             return None
         tokens = sorted({token for phrase in self.phrases for token in (*phrase.inside, *phrase.first)})
         return [token for token in tokens if self.missing(self.advance(progress, token, place)) < room]

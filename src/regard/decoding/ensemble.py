@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.decoding.generator import Attending, Generator, Rows, State
+from regard.decoding.generator import Attending, Generator, Rows
 from regard.errors import UsageError
 from regard.tokens import Candidates, Ids, Tokens
 
@@ -60,16 +60,21 @@ class Ensemble:
             ids, logp = best.astype(np.int32), np.take_along_axis(logp, best, 1)
         return Candidates(ids, logp), state
 
+    def watch(self, state: EnsembleState) -> None:
+        """Let each following step keep where the members looked."""
+        for member, inner in zip(self.members, state.members, strict=True):
+            _attending(member).watch(inner)
+
     def attention(self, state: EnsembleState) -> NDArray[np.float32]:
         """Return where the members looked in the last step, on average, [R, S]."""
-        looked = [_attention(member, inner) for member, inner in zip(self.members, state.members, strict=True)]
-        return np.asarray(np.mean(looked, axis=0), dtype=np.float32)
+        pairs = zip(self.members, state.members, strict=True)
+        return np.asarray(np.mean([_attending(member).attention(inner) for member, inner in pairs], axis=0), np.float32)
 
 
-def _attention(member: object, state: State) -> NDArray[np.float32]:
+def _attending(member: object) -> Attending:
     if not isinstance(member, Attending):
-        raise UsageError("a model of the ensemble does not say where it looked: set coverage to 0")
-    return member.attention(state)
+        raise UsageError("a model of the ensemble does not say where it looks: set coverage to 0")
+    return member
 
 
 def mean_probability(logp: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

@@ -62,6 +62,10 @@ class Generator(Protocol[S]):
 class Attending(Protocol):
     """A generator that can say where it looked; the penalty for coverage needs it."""
 
+    def watch(self, state: State) -> None:
+        """Let each following step keep where it looked."""
+        ...
+
     def attention(self, state: State) -> NDArray[np.float32]:
         """Return where each row looked in the last step, [R, S]: a share of 1 over its source's tokens, zeros after."""
         ...

@@ -163,6 +163,8 @@ class _Search(Generic[S]):
         """Return the hypotheses of each sentence, best first."""
         lanes = len(self.sentence)
         state = self.generator.start(self.source, int(self.limit.max()) + 1)
+        if self.config.coverage and isinstance(self.generator, Attending):
+            self.generator.watch(state)
         if self.copies > 1:
             state = state.select(self.sentence)
         alive = _Alive(

@@ -17,5 +17,6 @@ def build(config: TranslatorConfig) -> Translator:
     9
     """
     if config.family not in FAMILIES:
-        raise ConfigError(f"family must be one of {', '.join(FAMILIES)}, not {config.family}{nearest(config.family, FAMILIES)}")
+        known = ", ".join(FAMILIES)
+        raise ConfigError(f"family must be one of {known}, not {config.family}{nearest(config.family, FAMILIES)}")
     return FAMILIES[config.family][1](config)

@@ -41,7 +41,7 @@ _TOP = {"version", "truncation", "padding", "added_tokens"} | {
     "model",
 }
 _MODELS = ("BPE", "Unigram", "WordPiece", "WordLevel")
-_PARTS: dict[str, set[str]] = {
+PARTS: dict[str, set[str]] = {
     "normalizer": {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Replace", "Prepend", "Nmt"}
     | {"BertNormalizer", "Precompiled", "ByteLevel", "Sequence"},
     "pre_tokenizer": {"ByteLevel", "Metaspace", "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "Punctuation"}
@@ -68,10 +68,10 @@ def checked(text: str, where: str) -> tuple[str, int]:
         raise _fault(where, "model", "an object is needed")
     vocabulary = _check_model(model, where)
     size = _check_added(data.get("added_tokens"), vocabulary, where)
-    for name, known in _PARTS.items():
+    for name, known in PARTS.items():
         _check_part(data.get(name), name, known, where)
-    data = data | {"truncation": None, "padding": None}
-    return json.dumps(data, ensure_ascii=False), size
+    data = data | {"truncation": None, "padding": None, "decoder": data.get("decoder")}
+    return json.dumps(data, ensure_ascii=False, indent=1), size
 
 
 def _fault(where: str, field: str, what: str) -> CheckpointError:
@@ -97,7 +97,7 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
 def _check_model(model: dict[str, Any], where: str) -> dict[str, int]:
     """Return token → number after checking the model's fields; dropout is taken out."""
     kind = model.setdefault("type", _guessed(model))
-    if kind not in _MODELS:
+    if not isinstance(kind, str) or kind not in _MODELS:
         raise _fault(where, "model.type", f"{kind!r} is not one of {', '.join(_MODELS)}")
     vocabulary = _unigram(model, where) if kind == "Unigram" else _numbered(model.get("vocab"), where)
     if kind == "BPE":
@@ -200,6 +200,9 @@ def _check_added(added: object, vocabulary: Mapping[str, int], where: str) -> in
         if not isinstance(token, dict) or not _whole(token.get("id")):
             raise _fault(where, field, "an object with id and content is needed")
         content = _check_token(token.get("content"), f"{field}.content", where)
+        for flag in ("single_word", "lstrip", "rstrip", "normalized", "special"):
+            if not isinstance(token.get(flag), bool):
+                raise _fault(where, f"{field}.{flag}", "true or false is needed")
         if numbers.setdefault(content, token["id"]) != token["id"]:
             raise _fault(
                 where, field, f"{content[:40]!r} is number {token['id']} here and {numbers[content]} elsewhere"
@@ -217,7 +220,7 @@ def _check_part(part: object, field: str, known: set[str], where: str) -> None:
     if not isinstance(part, dict):
         raise _fault(where, field, "an object is needed")
     kind = part.get("type")
-    if kind not in known:
+    if not isinstance(kind, str) or kind not in known:
         raise _fault(where, f"{field}.type", f"{str(kind)[:40]!r} is not one of {', '.join(sorted(known))}")
     if kind == "Sequence":
         name = next((name for name in part if name != "type"), "")
@@ -227,9 +230,13 @@ def _check_part(part: object, field: str, known: set[str], where: str) -> None:
         for place, one in enumerate(inner):
             _check_part(one, f"{field}.{name}[{place}]", known - {"Sequence"} if field.count("[") > 3 else known, where)
     pattern = part.get("pattern")
-    if isinstance(pattern, dict) and "Regex" in pattern and pattern["Regex"] not in KNOWN_PATTERNS:
+    if isinstance(pattern, dict) and "Regex" in pattern and str(pattern["Regex"]) not in KNOWN_PATTERNS:
         shown = str(pattern["Regex"])[:60]
         raise _fault(where, f"{field}.pattern", f"the pattern {shown!r} is not one of the known ones, and is never run")
+    if kind == "Strip" and "content" in part and part.get("stop") not in (0, 1):  # a decoder's; a normalizer has none
+        raise _fault(where, f"{field}.stop", f"{part.get('stop')!r} is not 0 or 1")
+    if kind == "Strip" and part.get("stop") == 1 and part["content"] != " ":
+        raise _fault(where, f"{field}.content", f"{part['content']!r} cannot be stripped at the end, only a space can")
     if kind == "Precompiled":
         _check_charsmap(part.get("precompiled_charsmap"), f"{field}.precompiled_charsmap", where)
 

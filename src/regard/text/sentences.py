@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -61,6 +61,30 @@ class Sentences:
             made += sentence + (" " if bare and sentence[-1] not in _DENSE else gap)
         return made
 
+    def each(self, split: Callable[[str], Sentences]) -> Sentences:
+        """Return the text with each sentence split further.
+
+        >>> Sentences(["a b", "c"], ["", " ", "."]).each(lambda one: Sentences(one.split(), ["", *" " * one.count(" "), ""]))
+        Sentences(sentences=['a', 'b', 'c'], gaps=['', ' ', ' ', '.'])
+        """
+        sentences, gaps = [], [self.gaps[0]]
+        for one, gap in zip(map(split, self.sentences), self.gaps[1:], strict=True):
+            sentences += one.sentences
+            gaps[-1] += one.gaps[0]
+            gaps += [*one.gaps[1:-1], one.gaps[-1] + gap] if one.sentences else []
+            if not one.sentences:
+                gaps[-1] += gap
+        return Sentences(sentences, gaps)
+
+
+def split_lines(text: str) -> Sentences:
+    """Return the lines of a text that are not blank.
+
+    >>> split_lines("a. b.\n\n c")
+    Sentences(sentences=['a. b.', 'c'], gaps=['', '\n\n ', ''])
+    """
+    return _cut(text, [0, *(line.start() for line in _LINE.finditer(text)), len(text)])
+
 
 def split_sentences(text: str) -> Sentences:
     """Return the sentences of a text; lines are never joined, and what is not surely an end is not cut.
@@ -70,13 +94,7 @@ def split_sentences(text: str) -> Sentences:
     >>> split_sentences(" a.\\n\\nb ").gaps
     [' ', '\\n\\n', ' ']
     """
-    cuts = [0]
-    start = 0
-    for line in _LINE.finditer(text):
-        cuts += [*_ends(text, start, line.start()), line.start()]
-        start = line.end()
-    cuts += [*_ends(text, start, len(text)), len(text)]
-    return _cut(text, cuts)
+    return split_lines(text).each(lambda line: _cut(line, [0, *_ends(line), len(line)]))
 
 
 def _cut(text: str, cuts: Sequence[int]) -> Sentences:
@@ -120,13 +138,13 @@ def _best_cut(text: str, begin: int, latest: int) -> int:
     return begin + spaces[-1] if spaces else latest
 
 
-def _ends(text: str, start: int, stop: int) -> Iterator[int]:
+def _ends(line: str) -> Iterator[int]:
     """Return where sentences of one line end, its own end left out."""
-    for found in _BREAK.finditer(text, start, stop):
-        more = _VISIBLE.search(text, found.end(), stop)
+    for found in _BREAK.finditer(line):
+        more = _VISIBLE.search(line, found.end())
         if more is None:
             return
-        before, rest = text[max(start, found.start() - 32) : found.start()], text[more.start() : more.start() + 8]
+        before, rest = line[max(0, found.start() - 32) : found.start()], line[more.start() : more.start() + 8]
         if found[0][0] in _FULL_STOPS or _is_end(before, found[0], rest):
             yield found.end()
 
@@ -171,15 +189,3 @@ def find_phrase(text: str, phrase: str, start: int = 0) -> int:
             break
         place = text.find(phrase, place + 1)
     return place
-
-
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return the characters of each word: what white space parts, and each sign of a script without spaces.
-
-    >>> [text[slice(*span)] for text in ("Two dogs.", "我的 dog") for span in word_spans(text)]
-    ['Two', 'dogs.', '我', '的', 'dog']
-    """
-    return [found.span() for found in _WORD.finditer(text)]
-
-
-_WORD = re.compile(rf"{_UNSPACED.pattern}|(?:(?!{_UNSPACED.pattern})\S)+")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from itertools import accumulate
 import tokenizers
 
 from regard.errors import CheckpointError, DataError
-from regard.text.foreign import checked
+from regard.text.foreign import PARTS, checked
 
 SPECIALS = ("<pad>", "</s>", "<unk>", "<s>")  # of every learned tokenizer, numbered from 0
 SPACE = "▁"  # shown for a space in pieces
@@ -53,7 +54,7 @@ class Tokenizer:
     unknown: int
     start: int
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, text: str = "") -> None:
         backend.no_padding()
         backend.no_truncation()
         backend.encode_special_tokens = True  # "</s>" in a text is text
@@ -62,17 +63,18 @@ class Tokenizer:
         for role, names in _NAMES.items():
             found = [number for name in names if (number := backend.token_to_id(name)) is not None]
             setattr(self, role, found[0] if found else -1)
-        self._controls = {number for number, token in backend.get_added_tokens_decoder().items() if token.special} - {
-            self.unknown
-        }
-        self._text = backend.to_str(pretty=True)
-        self._bytes = _byte_alphabet() if '"ByteLevel"' in self._text else {}
+        self._specials = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+        self._controls = self._specials - {self.unknown}
+        self._text = text or checked(backend.to_str(), "this tokenizer")[0]  # reading it gives the same text again
+        decoder = json.dumps(json.loads(self._text)["decoder"])
+        self._strips = '"stop": 1' in decoder
+        self._bytes = _byte_alphabet() if '"ByteLevel"' in decoder else {}
 
     def encode(self, text: str) -> Encoding:
         """Return one text's tokens with their pieces, character spans and word numbers."""
         found = self._run([text])[0]
         ids = self._plain(found.ids)
-        spans = [_trimmed(text, start, stop) for start, stop in found.offsets]
+        spans = _whole([_trimmed(text, start, stop) for start, stop in found.offsets], text)
         return Encoding(ids, self.pieces(ids), spans, _word_numbers(text, spans))
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
@@ -81,7 +83,10 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token numbers, special tokens left out."""
-        return str(self.backend.decode([int(number) for number in ids], skip_special_tokens=True))
+        numbers = [int(number) for number in ids]
+        if self._strips and not "".join(self.pieces([n for n in numbers if n not in self._specials])).strip(SPACE):
+            return ""  # the library would fail to strip a text of nothing but spaces at both ends
+        return str(self.backend.decode(numbers, skip_special_tokens=True))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return each token as people can read it: a space as ▁, half a character as its bytes.
@@ -102,18 +107,27 @@ class Tokenizer:
     def loads(cls, text: str, *, where: str = "tokenizer.json") -> Tokenizer:
         """Return the tokenizer of a `tokenizer.json`, ours or foreign, checked before it is opened."""
         clean, size = checked(text, where)
-        try:
-            backend = tokenizers.Tokenizer.from_str(clean)
-            made = cls(backend)
-            made.decode(made.encode("A canary, 1 é.").ids)
-        except (KeyboardInterrupt, SystemExit, MemoryError):
-            raise
-        except BaseException as error:  # the library's panics are no Exceptions
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CheckpointError(f"{where}: the tokenizer cannot be opened: {reason}") from None
+        made, reason = cls._opened(clean)
+        if made is None:
+            parts = {name: part for name, part in json.loads(clean).items() if name in PARTS and part is not None}
+            without = (json.dumps({**json.loads(clean), name: None}) for name in parts)
+            faulty = [name for name, text in zip(parts, without, strict=True) if cls._opened(text)[0] is not None]
+            raise CheckpointError(f"{where}: {', '.join(faulty) or 'model'}: cannot be opened: {reason}")
         if made.size != size:
             raise CheckpointError(f"{where}: added_tokens: {size} tokens in the file, {made.size} after opening")
         return made
+
+    @classmethod
+    def _opened(cls, text: str) -> tuple[Tokenizer | None, str]:
+        """Return the tokenizer, tried out, or nothing and the library's complaint."""
+        try:
+            made = cls(tokenizers.Tokenizer.from_str(text), text)
+            made.decode(made.encode("A canary, 1 é.").ids)
+            return made, ""
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:  # the library's panics are no Exceptions
+            return None, (str(error) or type(error).__name__).splitlines()[0]
 
     @cached_property
     def digest(self) -> str:
@@ -124,11 +138,13 @@ class Tokenizer:
         run = self.backend.encode_batch_fast if fast else self.backend.encode_batch
         try:
             return list(run(texts if isinstance(texts, list) else list(texts), add_special_tokens=False))
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"a text holds half a surrogate pair ({error.object[error.start]!a})",
-                advice="it was decoded wrongly: read it again with the right encoding",
-            ) from None
+        except TypeError:
+            if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
+                raise DataError(
+                    "a text holds half a surrogate pair",
+                    advice="it was decoded wrongly: read it again with the right encoding",
+                ) from None
+            raise
 
     def _plain(self, ids: list[int]) -> list[int]:
         """Return the tokens with control tokens that a text spelled out made unknown."""
@@ -156,6 +172,22 @@ def _trimmed(text: str, start: int, stop: int) -> tuple[int, int]:
     """Return the span without white space before its first visible character."""
     visible = text[start:stop].lstrip()
     return (stop - len(visible), stop) if visible else (start, stop)
+
+
+def _whole(spans: list[tuple[int, int]], text: str) -> list[tuple[int, int]]:
+    """Return the spans with characters that normalization merged into the one before, which the library leaves out."""
+    if text.isascii():
+        return spans
+    covered = bytearray(len(text) + 1)
+    for start, stop in spans:
+        covered[start:stop] = b"\1" * (stop - start)
+    longer = {}
+    for _, stop in spans:
+        end = stop
+        while end < len(text) and not covered[end] and not text[end].isspace():
+            end += 1
+        longer[stop] = end
+    return [(start, longer[stop]) for start, stop in spans]
 
 
 def _word_numbers(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:

@@ -48,7 +48,7 @@ def unigram_pieces(words: Mapping[str, int], size: int) -> list[tuple[str, float
         if excess <= 0:
             break
     order = sorted(range(len(pieces)), key=lambda number: (-scores[number], pieces[number]))[:size]
-    return [(pieces[number], float(scores[number])) for number in order]
+    return [(pieces[number], round(float(scores[number]), 6)) for number in order]
 
 
 def _seeds(words: Sequence[tuple[str, int]], size: int) -> tuple[list[str], Floats]:

@@ -1,10 +1,10 @@
-"""Evaluation while training: the averaged weights in float32, on validation data, without touching the training model."""
+"""Evaluation while training: the averaged weights, float32, on validation data, in a model of their own."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from regard.attention.trace import trace
 from regard.config.decoding import DecodingConfig
 from regard.config.model import TranslatorConfig
 from regard.models import build
-from regard.tasks.alignment import HeadChoice, choose_head
+from regard.tasks.alignment import choose_head
 from regard.tasks.metrics import bleu, exact_match, perplexity
 from regard.tasks.translation import Examples, Languages, mean_loss, translate_rows
 
@@ -78,5 +78,4 @@ class Evaluator:
         with trace("decoder.*.cross") as seen:
             self.model.score_tokens(batch.source, batch.target)
         weights = {site: seen[site].weights for site in seen}
-        choice: HeadChoice = choose_head(weights, batch.source.lengths, batch.target.lengths)
-        return {"site": choice.site, "head": choice.head, "score": choice.score}
+        return asdict(choose_head(weights, batch.source, batch.target))

@@ -29,11 +29,12 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.card import model_card
 from regard.training.evaluation import Evaluation, Evaluator
 from regard.training.plan import model_config, time_formats, training_config
+from regard.training.tensorboard import TensorBoardWatcher
 from regard.training.trainer import Trainer
 from regard.training.watch import Watcher, tell
 from regard.training.weights import FlatWeights
 
-MAY_CHANGE = ("training.threads", "training.save_every", "training.keep", "training.device")
+MAY_CHANGE = ("training.threads", "training.save_every", "training.keep", "training.device", "training.tensorboard")
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 1000
 
 
@@ -63,6 +64,8 @@ def train_run(config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = ())
         out, tell=lambda message: tell(watchers, "note", text=message), keep=config.training.keep
     )
     with directory.lock():
+        if config.training.tensorboard:
+            watchers = [*watchers, TensorBoardWatcher(out)]
         known = directory.read_run()
         if known:
             _check_same(known["config"], config, out)
@@ -184,8 +187,7 @@ class _Run:
     def _model(self) -> tuple[TranslatorConfig, str]:
         if self.start is None:
             return model_config(self.config, self.languages, self.target_tokens)
-        dropout = TranslatorConfig().dropout if self.config.preset != "custom" else self.config.model.dropout
-        return self.start.config.override({"dropout": dropout}), f"as in {self.config.start_from}"
+        return self.start.config, f"as in {self.config.start_from}"
 
     def _training(self) -> tuple[TrainingConfig, str]:
         training = training_config(self.config.training, self.model_config.width, self.target_tokens)
@@ -286,7 +288,8 @@ class _Run:
                 evaluator.load(best.weights)
         count = min(1000, len(self.valid))
         said = evaluator.translations(count, self.config.decoding)
-        metrics = {f"valid_{name}": value for name, value in translation_scores(said, self.valid.texts.target[:count]).items()}
+        scores = translation_scores(said, self.valid.texts.target[:count])
+        metrics = {f"valid_{name}": value for name, value in scores.items()}
         self._write_model(evaluator, step, metrics)
         return metrics
 

@@ -189,12 +189,12 @@ def _counted_live(items: Iterable[Item], total: int, what: str) -> Iterator[Item
     columns = (
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn(what, markup=False),
-        TextColumn("{task.speed:,.1f}/s" if total else "", markup=False),
+        TextColumn(f"{what}{{task.fields[rate]}}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), expand=True, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        for item in items:
+        task, start = bar.add_task(what, total=total, rate=""), time.monotonic()
+        for done, item in enumerate(items, 1):
             yield item
-            bar.advance(task)
+            rate = done / max(1e-9, time.monotonic() - start)
+            bar.update(task, completed=done, rate=f", {rate:,.1f}/s")

@@ -1,0 +1,49 @@
+"""`regard demo`: the whole way on made data."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from regard.cli.options import Option, verb
+from regard.cli.output import give, note, watching
+from regard.errors import UsageError
+
+HELP = """Make dates in twenty languages, train a small model to write them as 2017-03-03, and show where it looked.
+
+Nothing is fetched. A second call shows the trained model again.
+
+\b
+  regard demo
+  regard demo --seconds 45 --out runs/quick
+"""
+
+
+@verb(
+    HELP,
+    [
+        Option(
+            ["--out"], default="runs/demo", metavar="FOLDER", help="where data, model and page go [default: runs/demo]"
+        ),
+        Option(
+            ["--minutes"],
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="X",
+            help="time for training, in minutes",
+        ),
+        Option(["--seconds"], type=click.FloatRange(min=0, min_open=True), metavar="X", help="the same in seconds"),
+    ],
+)
+def demo(context: click.Context, out: str, minutes: float | None, seconds: float | None, as_json: bool) -> None:
+    """Run the demo."""
+    if minutes and seconds:
+        raise UsageError("--minutes and --seconds are both given: keep one of them")
+    from regard.demo import SECONDS, run_demo
+
+    say = note if as_json else print
+    with watching(as_json) as watcher:
+        shown = run_demo(Path(out), seconds or 60 * (minutes or 0) or SECONDS, [watcher], note)
+    colour = sys.stdout.isatty()
+    give(shown.to_dict(), shown.lines(colour=colour), as_json)

@@ -1,0 +1,43 @@
+"""What the verbs that use a model share: where it computes, how it searches, and how it is opened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from regard.cli.options import Option, knob_options
+from regard.config.data import ReadConfig
+from regard.config.decoding import DecodingConfig
+
+if TYPE_CHECKING:
+    from regard.pipeline import TranslationPipeline
+
+FOLDER = click.Argument(["folder"], metavar="FOLDER")
+FILES = click.Argument(["files"], nargs=-1, required=True, metavar="FILES…")
+SEARCHING = knob_options(DecodingConfig, section="Search (defaults are those saved with the model)")
+READING = knob_options(ReadConfig, section="Reading files")
+COMPUTING: list[click.Parameter] = [
+    Option(["--device"], default="cpu", section="Computing", help="cpu, cuda, cuda:1 or mps [default: cpu]"),
+    Option(
+        ["--precision"],
+        type=click.Choice(["float32", "bf16"]),
+        default="float32",
+        section="Computing",
+        help="number format [default: float32]",
+    ),
+    Option(
+        ["--threads"],
+        type=click.IntRange(0),
+        default=0,
+        section="Computing",
+        help="processor threads; 0: all cores [default: 0]",
+    ),
+]
+
+
+def opened(folder: str, computing: dict[str, Any], ensemble: tuple[str, ...] = ()) -> TranslationPipeline:
+    """Return the pipeline of a folder, or of several that translate together."""
+    from regard.pipeline import load
+
+    return load(folder, ensemble=ensemble, **computing)

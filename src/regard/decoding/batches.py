@@ -1,0 +1,64 @@
+"""Many texts at once: searched in batches of like length, answered in their own order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.config.decoding import DecodingConfig
+from regard.data.batching import sorted_batches
+from regard.decoding.constraints import Forced
+from regard.decoding.generator import Generator, S
+from regard.decoding.rules import Rule
+from regard.decoding.search import Hypothesis, search
+from regard.tokens import Ids, Tokens
+
+Numbers = NDArray[np.int64]
+
+
+def batches(lengths: Numbers, config: DecodingConfig) -> Iterator[Numbers]:
+    """Yield the numbers of rows that go together: like lengths, within the budgets of tokens and rows.
+
+    >>> lengths = np.array([[3], [9], [3], [8]])
+    >>> [batch.tolist() for batch in batches(lengths, DecodingConfig(batch_tokens=17, batch_size=2))]
+    [[1, 3], [0, 2]]
+    """
+    for numbers in sorted_batches(lengths, budget=config.batch_tokens):
+        for first in range(0, len(numbers), config.batch_size):
+            yield numbers[first : first + config.batch_size]
+
+
+def search_rows(
+    generator: Generator[S],
+    rows: Sequence[Sequence[int] | Ids],
+    config: DecodingConfig,
+    *,
+    longest: int,
+    rules: Sequence[Rule] = (),
+    prefixes: Sequence[Sequence[int]] | None = None,
+    forced: Sequence[Forced] | None = None,
+) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each source row, whatever rows it was searched with.
+
+    A row's limit comes from its length by the config's `max_ratio` and `max_extra`; no text gets more than `longest`
+    tokens.
+    """
+    found: list[list[Hypothesis]] = [[] for _ in rows]
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    limits = np.minimum(np.ceil(lengths * config.max_ratio).astype(np.int64) + config.max_extra, longest)
+    for numbers in batches(lengths[:, None], config):
+        chosen = numbers.tolist()
+        hypotheses = search(
+            generator,
+            Tokens.from_rows([rows[number] for number in chosen]),
+            config,
+            limits=limits[numbers],
+            rules=rules,
+            prefixes=None if prefixes is None else [prefixes[number] for number in chosen],
+            forced=None if forced is None else [forced[number] for number in chosen],
+        )
+        for number, one in zip(chosen, hypotheses, strict=True):
+            found[number] = one
+    return found

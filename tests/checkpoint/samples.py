@@ -1,0 +1,92 @@
+"""Small models with lively weights, sentences and tokenizers for the tests of folders."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard.checkpoint.directory import save_model
+from regard.config.data import TokenizerConfig
+from regard.config.decoding import DecodingConfig
+from regard.config.model import StackConfig, TranslatorConfig
+from regard.models.translator import Translator
+from regard.text.learn import learn
+from regard.text.tokenizer import Tokenizer
+from regard.tokens import Tokens
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "multi30k"
+WORDS = {
+    "source": "two dogs run in the snow while a small girl with red shoes looks at them from her old house".split(),
+    "target": "zwei hunde laufen im schnee während ein kleines mädchen mit roten schuhen ihnen zusieht".split(),
+}
+
+
+def sentences(side: str, count: int, seed: int = 0) -> list[str]:
+    chance = random.Random(f"{side} {seed}")
+    return [" ".join(chance.choices(WORDS[side], k=chance.randint(1, 9))).capitalize() + "." for _ in range(count)]
+
+
+def real_sentences(name: str, count: int) -> list[str]:
+    """Lines of Multi30k, or a skipped test."""
+    if not (DATA / name).exists():
+        pytest.skip("../shared/data/multi30k is absent")
+    return gzip.decompress((DATA / name).read_bytes()).decode().split("\n")[:count]
+
+
+@functools.cache
+def tokenizer(side: str, size: int) -> Tokenizer:
+    texts = [text for one in ([side] if side in WORDS else WORDS) for text in sentences(one, 300)]
+    return learn(texts, TokenizerConfig(size=size))
+
+
+def tokenizers(shared: bool) -> dict[str, Tokenizer]:
+    if shared:
+        return dict.fromkeys(("source", "target"), tokenizer("both", 331))
+    return {"source": tokenizer("source", 293), "target": tokenizer("target", 307)}
+
+
+def small_config(**changes: Any) -> TranslatorConfig:
+    made = tokenizers(changes.get("shared", True))
+    plain = {
+        "source_vocabulary": made["source"].size,
+        "target_vocabulary": made["target"].size,
+        "width": 22,
+        "encoder": StackConfig(layers=2, heads=2, feedforward=31),
+        "decoder": StackConfig(layers=3, heads=11, feedforward=37),
+        "places": 61,
+    }
+    return TranslatorConfig(**{**plain, **changes})
+
+
+def lively(config: TranslatorConfig, seed: int = 0) -> Translator:
+    """A model with weights of deviation 0.3: small ones would hide errors."""
+    model, generator = Translator(config).eval(), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(0, 0.3, generator=generator)
+            if name.endswith("norm.weight"):
+                parameter += 1
+    return model
+
+
+def save(folder: Path, model: Translator, **changes: Any) -> None:
+    plain: Mapping[str, Any] = {
+        "tokenizers": tokenizers(model.config.shared),
+        "decoding": DecodingConfig(beam=3, length_power=0.7),
+        "task": {"step": 7},
+        "card": "# A small model\n",
+    }
+    save_model(folder, model.config, model.state_dict(), **{**plain, **changes})
+
+
+@torch.no_grad()
+def logits(model: Translator, source: list[int], target: list[int]) -> torch.Tensor:
+    hidden = model(Tokens.from_rows([source]), Tokens.from_rows([target]))
+    return hidden @ model.output_weight.T + (0 if model.output_bias is None else model.output_bias)

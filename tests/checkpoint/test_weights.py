@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from regard.checkpoint import weights
+from regard.errors import CheckpointError
+
+
+def written(path: Path, header: Any, data: bytes = b"", claimed: int | None = None) -> Path:
+    head = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes((len(head) if claimed is None else claimed).to_bytes(8, "little") + head + data)
+    return path
+
+
+def entry(begin: int, end: int, *shape: Any, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    ("header", "data", "claimed"),
+    [
+        ({"a": entry(0, 8, 2)}, b"1234", None),  # the file is cut
+        ({"a": entry(0, 8, 2)}, b"1234567890", None),  # more than the header says
+        ({"a": entry(0, 8, 3)}, b"12345678", None),  # the shape needs more
+        ({"a": entry(0, 8, 2), "b": entry(4, 12, 2)}, b"123456789012", None),  # overlap
+        ({"a": entry(0, 4, 1), "b": entry(8, 12, 1)}, b"123456789012", None),  # a hole
+        ({"a": entry(0, 8, 2**62, 2**62)}, b"12345678", None),
+        ({"a": entry(0, 8, -2)}, b"12345678", None),
+        ({"a": entry(0, 8, 2.0)}, b"12345678", None),
+        ({"a": entry(0, 8, True)}, b"12345678", None),
+        ({"a": entry(0, 8, 2, dtype="F31")}, b"12345678", None),
+        ({"a": entry(0, 8, 2, dtype=["F32"])}, b"12345678", None),
+        ({"a": []}, b"", None),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8, 9]}}, b"12345678", None),
+        ([], b"", None),
+        (b"{", b"", None),
+        (b"\xff\xfe", b"", None),
+        (b"[" * 50_000, b"", None),
+        ({}, b"", 2**63),
+        ({}, b"", 1 << 30),
+        ({f"t{number}": entry(0, 0, 0) for number in range(20_001)}, b"", None),
+    ],
+)
+def test_an_unsound_file_is_refused_by_its_header(tmp_path: Path, header: Any, data: bytes, claimed: int | None) -> None:
+    path = written(tmp_path / "w.safetensors", header, data, claimed)
+    for read in (weights.read_header, weights.read):
+        with pytest.raises(CheckpointError, match=r"w.safetensors: not a sound safetensors file"):
+            read(path)
+
+
+def test_an_empty_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="empty"):
+        weights.read(tmp_path / "empty")
+    with pytest.raises(CheckpointError, match=r"none: cannot be read"):
+        weights.read(tmp_path / "none")
+
+
+def test_values_must_be_finite(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(3), "b": torch.tensor([1.0, float("nan")])}, tmp_path / "w")
+    entries = weights.read_header(tmp_path / "w")
+    with pytest.raises(CheckpointError, match="b holds values that are not finite"):
+        weights.read_some(entries)
+    assert weights.read_some({"a": entries["a"]})["a"].tolist() == [1, 1, 1]
+
+
+def test_other_tools_read_what_is_written(tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    content = weights.content({"a": torch.arange(6.0).view(2, 3).T})
+    assert callable(content)
+    with open(tmp_path / "w", "wb") as file:
+        content(file)
+    with safe_open(tmp_path / "w", "np") as opened:
+        assert opened.metadata() == {"format": "pt"}
+        assert opened.get_tensor("a").tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(place=st.integers(0, 10_000), value=st.binary(max_size=4), cut=st.integers(0, 4))
+def test_a_changed_file_is_read_or_refused_but_never_crashes(tmp_path: Path, place: int, value: bytes, cut: int) -> None:
+    path = tmp_path / "w"
+    save_file({"words": torch.ones(3, 2), "bias": torch.ones(5, dtype=torch.bfloat16)}, path)
+    data = path.read_bytes()
+    place %= len(data)
+    path.write_bytes(data[:place] + value + data[place + cut :])
+    try:
+        read = weights.read(path)
+    except CheckpointError as error:
+        assert "\n" not in str(error)
+        assert str(path) in str(error)
+    else:
+        assert all(isinstance(tensor, torch.Tensor) for tensor in read.values())

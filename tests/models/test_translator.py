@@ -1,0 +1,127 @@
+"""The Transformer: steps equal the whole, rows equal themselves alone, gradients reach everything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from regard.attention.noise import Noise
+from regard.attention.trace import trace
+from regard.config.model import POSITIONS, StackConfig, TranslatorConfig
+from regard.errors import ConfigError
+from regard.models import build
+from regard.models.base import best, start_weights
+from regard.models.translator import Translator
+from regard.tokens import Tokens
+
+SOURCE = Tokens.from_rows([[5, 6, 7, 8, 1], [9, 1], [10, 11, 1]])
+TARGET = Tokens.from_rows([[12, 13], [14, 15, 16, 17], [18]])
+
+
+def small(**changes: object) -> Translator:
+    encoder = StackConfig(layers=2, heads=2, feedforward=17)
+    decoder = StackConfig(layers=3, heads=4, feedforward=19)
+    config = TranslatorConfig(source_vocabulary=23, target_vocabulary=23, width=8, encoder=encoder, decoder=decoder)
+    model = build(config.override(changes))
+    start_weights(model, seed=1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)  # sharp enough that a mistake shows
+    return model.eval()
+
+
+VARIANTS = [
+    *({"norm": norm, "positions": kind} for norm in ("before", "after") for kind in POSITIONS),
+    {"shared": False, "target_vocabulary": 29},
+    {"tied": False},
+    {"output_bias": True, "activation": "silu", "scale_embedding": False},
+]
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_steps_equal_the_whole_and_rows_equal_themselves_alone(changes: dict[str, object]) -> None:
+    model = small(**changes)
+    whole = model.score_tokens(SOURCE, TARGET)
+    state = model.start(SOURCE, room=2)  # smaller than needed: the cache grows
+    wanted = [[*row.tolist(), model.end_token] for row in TARGET]
+    token = np.full(3, model.start_token)
+    for place in range(5):
+        candidates, state = model.step(token, state, 0)
+        for row in range(3):
+            if place < len(wanted[row]):
+                assert candidates.logp[row, wanted[row][place]] == pytest.approx(whole[row][place], abs=1e-4)
+        token = np.array([row[min(place, len(row) - 1)] for row in wanted])
+    for row in range(3):
+        alone = model.score_tokens(Tokens.from_rows([SOURCE.row(row)]), Tokens.from_rows([TARGET.row(row)]))
+        np.testing.assert_allclose(alone[0], whole[row], atol=1e-4)
+
+
+def test_rows_can_be_kept_dropped_and_repeated_at_any_time() -> None:
+    model = small()
+    state = model.start(SOURCE, room=8).select(np.array([0, 0, 1, 1, 2, 2]))
+    first = np.array([3, 3, 3, 3, 3, 3])
+    _, state = model.step(first, state, 2)
+    state = state.select(np.array([1, 0, 5]))  # one sentence gone, unequal numbers of rows
+    given = np.array([7, 8, 9])
+    found, _ = model.step(given, state, 0)
+    for place, (sentence, token) in enumerate(((0, 7), (0, 8), (2, 9))):
+        lone = model.start(Tokens.from_rows([SOURCE.row(sentence)]), room=8)
+        _, lone = model.step(np.array([3]), lone, 1)
+        wanted, _ = model.step(np.array([token]), lone, 0)
+        np.testing.assert_allclose(found.logp[place], wanted.logp[0], atol=1e-4)
+
+
+def test_the_best_candidates_are_those_of_all() -> None:
+    logp = torch.randn(5, 31).log_softmax(-1)
+    few, every = best(logp, 4), best(logp, 0)
+    for row in range(5):
+        order = np.argsort(-every.logp[row], kind="stable")[:4]
+        assert few.ids[row].tolist() == every.ids[row][order].tolist()
+
+
+def test_every_weight_gets_a_gradient_and_the_loss_is_the_scores() -> None:
+    model = small(output_bias=True, positions="learned", tied=False)
+    smoothed, plain = model.loss(SOURCE, TARGET, smoothing=0.1, noise=Noise(1, 1))
+    smoothed.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+    silent = model.loss(SOURCE, TARGET)[1]
+    assert silent.item() == pytest.approx(-sum(row.sum() for row in model.score_tokens(SOURCE, TARGET)), rel=1e-5)
+    assert plain.item() != silent.item()  # dropout was on
+
+
+def test_sites_are_named_after_their_place() -> None:
+    model = small()
+    with trace() as seen:
+        model.score_tokens(SOURCE, TARGET)
+    assert [*seen][:2] == ["encoder.0.self", "encoder.1.self"]
+    assert {"decoder.2.self", "decoder.2.cross"} <= set(seen)
+    cross = seen["decoder.0.cross"].weights
+    assert cross.shape == (3, 4, 5, 5)  # sentences, heads, longest target with its start, longest source
+    assert (cross[1, :, :, 2:] == 0).all()  # nobody looks past the end of the second source
+    causal = seen["decoder.0.self"].weights
+    assert (np.triu(causal, k=1) == 0).all()
+
+
+def test_a_watched_step_keeps_where_it_looked() -> None:
+    model = small()
+    state = model.start(SOURCE, room=4)
+    model.watch(state)
+    _, state = model.step(np.array([3, 3, 3]), state, 1)
+    looked = model.attention(state)
+    np.testing.assert_allclose(looked.sum(1), 1, atol=1e-5)
+    assert (looked[1, 2:] == 0).all()
+
+
+def test_first_weights_are_a_function_of_the_seed() -> None:
+    one, two, other = (small() for _ in range(3))
+    start_weights(other, seed=2)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(one.words.weight, other.words.weight)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused_with_some_that_do() -> None:
+    with pytest.raises(ConfigError, match=r"encoder.heads \(5\) must divide width \(8\): try 1, 2, 4, 8"):
+        TranslatorConfig(width=8, encoder=StackConfig(heads=5))
