@@ -1,4 +1,4 @@
-"""What a model or run folder holds: read from its small files and from the headers of its weights."""
+"""What a model or run folder holds: read from its small files, without loading its weights."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from regard.checkpoint import hf_names, weights
+from regard.checkpoint import hf_names
 from regard.checkpoint.directory import RunDirectory, existing
 from regard.checkpoint.files import is_temporary, published, read_json
-from regard.checkpoint.model_folder import CONFIG, TARGET_TOKENIZER, TASK_FILE, TOKENIZER
+from regard.checkpoint.model_folder import CONFIG, TARGET_TOKENIZER, TASK_FILE, TOKENIZER, expected_shapes
 from regard.config.model import TranslatorConfig
 from regard.errors import CheckpointError
 
@@ -79,25 +79,32 @@ def describe(folder: str | Path) -> FolderInfo:
         what = "no such folder" if not path.exists() else "neither a run nor a model"
         raise CheckpointError(f"{path}: {what}; a folder with {CONFIG} or run.json is needed")
     place = published(path)
-    files = {
-        str(file.relative_to(path)): file.stat().st_size
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and not is_temporary(file)
-    }
+    files = _sizes(path)
     run = _run_state(path) if kind == "run" else {}
     if not (place / CONFIG).exists():
         return FolderInfo(str(path), kind, run=run, files=files)
-    entries = [entry for file in sorted(place.glob("*.safetensors")) for entry in weights.read_header(file).values()]
+    model = hf_names.read_config(read_json(place / CONFIG), str(place / CONFIG))
     return FolderInfo(
         str(path),
         kind,
-        hf_names.read_config(read_json(place / CONFIG), str(place / CONFIG)),
-        sum(math.prod(entry.shape) for entry in entries),
+        model,
+        sum(map(math.prod, expected_shapes(model).values())),
         {name: _tokens(place / name) for name in (TOKENIZER, TARGET_TOKENIZER) if (place / name).exists()},
         read_json(place / TASK_FILE) if (place / TASK_FILE).exists() else {},
         run,
         files,
     )
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """Return the bytes of each file of a folder, and of each folder in it that holds files."""
+    sizes: dict[str, int] = {}
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and not is_temporary(file):
+            inner = file.relative_to(path)
+            name = inner.name if inner.parent == Path() else f"{inner.parent}/"
+            sizes[name] = sizes.get(name, 0) + file.stat().st_size
+    return sizes
 
 
 def _run_state(path: Path) -> dict[str, Any]:

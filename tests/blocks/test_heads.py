@@ -15,7 +15,7 @@ from regard.blocks.heads import vocabulary_loss
 def test_value_and_gradients_are_those_of_cross_entropy(
     with_bias: bool, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "LOGITS", 64 * 101)  # several blocks, the last one short
+    monkeypatch.setattr(heads, "LOGITS", 128 * 101)  # several blocks, the last one short
     torch.manual_seed(0)
     hidden, weight, bias = torch.randn(149, 16), torch.randn(101, 16), torch.randn(101)
     targets = torch.randint(0, 101, (149,))

@@ -16,6 +16,7 @@ from regard.checkpoint.directory import save_model
 from regard.config.data import TokenizerConfig
 from regard.config.decoding import DecodingConfig
 from regard.config.model import StackConfig, TranslatorConfig
+from regard.decoding.search import search
 from regard.models.translator import Translator
 from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
@@ -66,13 +67,13 @@ def small_config(**changes: Any) -> TranslatorConfig:
 
 
 def lively(config: TranslatorConfig, seed: int = 0) -> Translator:
-    """A model with weights of deviation 0.3: small ones would hide errors."""
+    """A model with large weights: small ones would hide errors and give all texts one translation."""
     model, generator = Translator(config).eval(), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.normal_(0, 0.3, generator=generator)
-            if name.endswith("norm.weight"):
-                parameter += 1
+            parameter.normal_(0, 0.5 if parameter.dim() > 1 else 0.15, generator=generator)
+            parameter *= 4 if "cross.out" in name or "cross.key_value" in name else 1
+            parameter += name.endswith("norm.weight")
     return model
 
 
@@ -84,6 +85,12 @@ def save(folder: Path, model: Translator, **changes: Any) -> None:
         "card": "# A small model\n",
     }
     save_model(folder, model.config, model.state_dict(), **{**plain, **changes})
+
+
+def greedy(model: Translator, rows: list[list[int]], limit: int) -> list[list[int]]:
+    """The translations of source rows, without the end."""
+    found = search(model, Tokens.from_rows(rows), DecodingConfig(beam=1), limits=[limit] * len(rows))
+    return [best.ids for best, *_ in found]
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from regard.checkpoint.directory import load_model
 from regard.config.decoding import DecodingConfig
 from regard.errors import CheckpointError
 from regard.models.translator import Translator
-from tests.checkpoint.samples import lively, logits, save, sentences, small_config, tokenizers
+from tests.checkpoint.samples import greedy, lively, logits, save, sentences, small_config, tokenizers
 
 VARIANTS: list[dict[str, Any]] = [
     {"norm": "after", "output_bias": True, "activation": "silu"},
@@ -252,21 +252,13 @@ def test_transformers_opens_our_folder_and_writes_the_same_tokens(tmp_path: Path
     rows = [[*made["source"].encode(text).ids, made["source"].end] for text in texts]
     assert tokenizer(texts)["input_ids"] == rows
     batch = tokenizer(texts, padding=True, return_tensors="pt")
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    ours = greedy(model, rows, 12)
     with torch.no_grad():
-        said = theirs.generate(**{name: batch[name] for name in ("input_ids", "attention_mask")}, max_new_tokens=12)
-    greedy = [greedily(model, row, 12) for row in rows]
-    assert [row[1 : 1 + len(ours)] for row, ours in zip(said.tolist(), greedy, strict=True)] == greedy
-    assert len({tuple(row) for row in greedy}) > 30, "the outputs must tell the sources apart"
-    target = [model.config.start, *greedy[0]]
-    expected = theirs(input_ids=torch.tensor([rows[0]]), decoder_input_ids=torch.tensor([target])).logits[0]
+        said = theirs.generate(**inputs, max_length=14)[:, 1:].tolist()  # the start and the end count there
+    assert [row[: row.index(model.config.end)] for row in said] == ours
+    assert len({tuple(row) for row in ours}) > 9, "the outputs must tell the sources apart"
+    target = [model.config.start, *ours[0]]
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor([rows[0]]), decoder_input_ids=torch.tensor([target])).logits[0]
     assert float((logits(model, rows[0], target) - expected).abs().max() / expected.abs().max()) < 1e-4
-
-
-def greedily(model: Translator, source: list[int], most: int) -> list[int]:
-    """The best token again and again, pad and start never, the end forced at the limit."""
-    written: list[int] = []
-    while len(written) < most and (not written or written[-1] != model.config.end):
-        scores = logits(model, source, [model.config.start, *written])[-1]
-        scores[[model.config.pad, model.config.start]] = float("-inf")
-        written.append(int(scores.argmax()) if len(written) < most - 1 else model.config.end)
-    return written

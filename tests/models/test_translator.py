@@ -125,3 +125,17 @@ def test_first_weights_are_a_function_of_the_seed() -> None:
 def test_heads_that_do_not_divide_the_width_are_refused_with_some_that_do() -> None:
     with pytest.raises(ConfigError, match=r"encoder.heads \(5\) must divide width \(8\): try 1, 2, 4, 8"):
         TranslatorConfig(width=8, encoder=StackConfig(heads=5))
+
+
+def test_rounding_the_number_of_places_changes_nothing_else() -> None:
+    model = small(dropout=0.0)
+    rounded = model.loss(SOURCE, TARGET, smoothing=0.1, noise=Noise(1, 1))
+    exact = model.loss(SOURCE, TARGET, smoothing=0.1)
+    for one, other in zip(rounded, exact, strict=True):
+        torch.testing.assert_close(one, other)
+    gradients = []
+    for loss in (rounded[0], exact[0]):
+        model.zero_grad()
+        loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-4)

@@ -19,23 +19,8 @@ from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
 
 CORPUS = ["Ein Hund läuft, zwei Hunde laufen!", "A dog (runs) in 2017"] * 9
-VOCABULARY = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "naive",
-    "dog",
-    "run",
-    "##s",
-    "##ning",
-    ".",
-    ",",
-    "'",
-    "don",
-    "t",
-]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "naive", "dog", "run", "##s", "##ning"]
+VOCABULARY += [".", ",", "'", "don", "t"]
 
 
 def learned(kind: str) -> dict[str, Any]:

@@ -45,6 +45,9 @@ class _Gather(torch.autograd.Function):
 class Rows:
     """The layout of packed rows: B rows of given lengths, N places in all, the longest T.
 
+    N may be rounded up to a multiple of `block`: the places after the last row belong to nobody. Matrix products are
+    prepared once for each size they meet, so few sizes are much cheaper than many.
+
     >>> rows = Rows(np.array([2, 1]))
     >>> rows.pad(torch.tensor([5, 6, 7])).tolist()
     [[5, 6], [7, 0]]
@@ -52,23 +55,29 @@ class Rows:
     [5, 6, 7]
     """
 
-    def __init__(self, lengths: np.ndarray, device: torch.device | str = "cpu", first: int = 0) -> None:
+    def __init__(
+        self, lengths: np.ndarray, device: torch.device | str = "cpu", first: int = 0, block: int = 1
+    ) -> None:
         self.count = len(lengths)
         self.longest = int(lengths.max()) if self.count else 0
         self.even = self.count == 0 or int(lengths.min()) == self.longest
         self.lengths = torch.as_tensor(lengths, dtype=torch.long).to(device)
-        place = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        self.positions = torch.from_numpy(place + first).to(device)  # [N], where each token stands in its row
+        self.filled = int(lengths.sum())
+        self.spare = -self.filled % block  # places at the end that belong to nobody
+        place = np.arange(self.filled) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        stand = np.append(place + first, np.zeros(self.spare, dtype=np.int64))
+        self.positions = torch.from_numpy(stand).to(device)  # [N], where each token stands in its row
         row = np.repeat(np.arange(self.count), lengths)
-        self.at = torch.from_numpy(row * self.longest + place).to(device)  # [N], its place among padded rows
+        self.at = torch.from_numpy(row * self.longest + place).to(device)  # [filled], its place among padded rows
 
     @classmethod
-    def of(cls, tokens: Tokens, device: torch.device | str = "cpu") -> Rows:
+    def of(cls, tokens: Tokens, device: torch.device | str = "cpu", block: int = 1) -> Rows:
         """Return the layout of packed tokens."""
-        return cls(tokens.lengths, device)
+        return cls(tokens.lengths, device, block=block)
 
     def pad(self, packed: Tensor) -> Tensor:
         """Return [N, …] as [B, T, …]; without copying when all rows are equally long."""
+        packed = packed[: self.filled]
         if not self.even:
             packed = _Spread.apply(packed, self.at, self.count * self.longest)
         return packed.view(self.count, self.longest, *packed.shape[1:])
@@ -77,6 +86,8 @@ class Rows:
         """Return [B, T, …] as [N, …]; without copying when all rows are equally long."""
         flat = padded.reshape(self.count * self.longest, *padded.shape[2:])
         packed: Tensor = flat if self.even else _Gather.apply(flat, self.at)
+        if self.spare:
+            packed = torch.cat([packed, packed.new_zeros(self.spare, *packed.shape[1:])])
         return packed
 
     @property

@@ -12,7 +12,7 @@ LOGITS = 1 << 23  # logits that exist at a time
 
 def _rows(vocabulary: int) -> int:
     """How many rows are projected onto the vocabulary at a time."""
-    return max(64, LOGITS // vocabulary)
+    return max(128, LOGITS // vocabulary // 128 * 128)
 
 
 class _VocabularyLoss(torch.autograd.Function):
@@ -24,7 +24,7 @@ class _VocabularyLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, count: int
     ) -> tuple[Tensor, Tensor]:
         needed = any(ctx.needs_input_grad[:3])
         vocabulary, size = weight.shape[0], _rows(weight.shape[0])
@@ -41,12 +41,14 @@ class _VocabularyLoss(torch.autograd.Function):
             total = logits.amax(1).float() - chances.amax(1).float().log()  # log Σ exp, from the likeliest token
             right = total - logits.gather(1, wanted[:, None])[:, 0].float()
             mean = total - (rows @ middle + middle_bias).float()
-            plain += right.sum()
-            smoothed += (1 - smoothing) * right.sum() + smoothing * mean.sum()
+            counted = max(0, min(size, count - first))  # rows after `count` belong to nobody
+            plain += right[:counted].sum()
+            smoothed += (1 - smoothing) * right[:counted].sum() + smoothing * mean[:counted].sum()
             if not needed:
                 continue
             gradient = chances.sub_(smoothing / vocabulary)
             gradient[torch.arange(len(wanted), device=wanted.device), wanted] -= 1 - smoothing
+            gradient[counted:] = 0
             if bias_gradient is not None:
                 bias_gradient += gradient.sum(0, dtype=torch.float32)
             torch.mm(gradient, weight, out=hidden_gradient[first : first + size])
@@ -61,7 +63,7 @@ class _VocabularyLoss(torch.autograd.Function):
         hidden, weight, bias = ctx.saved_tensors
         scale = gradients[0]
         scaled_bias = None if bias is None else (bias * scale).to(hidden.dtype)
-        return hidden * scale.to(hidden.dtype), weight * scale.to(weight.dtype), scaled_bias, None, None
+        return hidden * scale.to(hidden.dtype), weight * scale.to(weight.dtype), scaled_bias, None, None, None
 
 
 def vocabulary_loss(
@@ -70,6 +72,7 @@ def vocabulary_loss(
     bias: Tensor | None,  # [V]
     targets: Tensor,  # [N]
     smoothing: float = 0.0,
+    count: int | None = None,  # rows that count; all
 ) -> tuple[Tensor, Tensor]:
     """Return the sums over rows of the smoothed loss (to differentiate) and of the plain one (to report).
 
@@ -77,7 +80,9 @@ def vocabulary_loss(
     >>> round(plain.item(), 4), bool(smoothed == plain)
     (4.1589, True)
     """
-    smoothed, plain = _VocabularyLoss.apply(hidden, weight, bias, targets, smoothing)
+    smoothed, plain = _VocabularyLoss.apply(
+        hidden, weight, bias, targets, smoothing, hidden.shape[0] if count is None else count
+    )
     return smoothed, plain
 
 

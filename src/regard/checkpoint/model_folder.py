@@ -29,7 +29,7 @@ from regard.text.tokenizer import Tokenizer
 
 TASK = "translate"
 VERSION = 1
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+CONFIG = "config.json"
 TOKENIZER, TARGET_TOKENIZER = "tokenizer.json", "target_tokenizer.json"
 TOKENIZER_CONFIG, GENERATION, TASK_FILE, CARD = (
     "tokenizer_config.json",
@@ -37,7 +37,6 @@ TOKENIZER_CONFIG, GENERATION, TASK_FILE, CARD = (
     "task.json",
     "README.md",
 )
-OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def save_model(
     source, target = tokenizers["source"], tokenizers["target"]
     theirs = hf_names.to_theirs(model_config, floats)
     contents: dict[str, files.Content] = {
-        WEIGHTS: weights.content(theirs),
+        weights.FILE: weights.content(theirs),
         TOKENIZER: source.dumps().encode(),
         TOKENIZER_CONFIG: files.json_bytes(_tokenizer_config(source, model_config)),
         GENERATION: files.json_bytes(hf_names.write_decoding(model_config, decoding)),
@@ -162,7 +161,7 @@ def _verify(path: Path) -> None:
     """Compare what will be read with the manifest, if there is one."""
     if not (path / files.MANIFEST).exists():
         return
-    read = (CONFIG, WEIGHTS, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE)
+    read = (CONFIG, weights.FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE)
     try:
         files.verify_folder(path, read)
     except CheckpointError as error:
@@ -172,27 +171,27 @@ def _verify(path: Path) -> None:
 
 def has_only_old_weights(folder: Path) -> bool:
     """Whether a folder's weights are pickled and nothing else."""
-    safe = any((folder / name).exists() for name in (WEIGHTS, INDEX))
-    return not safe and any((folder / name).exists() for name in OLD_WEIGHTS)
+    safe = any((folder / name).exists() for name in (weights.FILE, weights.INDEX))
+    return not safe and any((folder / name).exists() for name in (weights.OLD_FILE, weights.OLD_INDEX))
 
 
 def _headers(path: Path) -> dict[str, weights.Entry]:
     """Return the entries of all weight files of a folder."""
-    if (path / WEIGHTS).exists():
-        return weights.read_header(path / WEIGHTS)
-    if (path / INDEX).exists():
-        placed = files.read_json(path / INDEX).get("weight_map")
+    if (path / weights.FILE).exists():
+        return weights.read_header(path / weights.FILE)
+    if (path / weights.INDEX).exists():
+        placed = files.read_json(path / weights.INDEX).get("weight_map")
         plain = isinstance(placed, dict) and all(isinstance(name, str) for name in placed.values())
         shards = sorted(set(placed.values())) if plain and placed else []
         if not shards or any(Path(name).name != name for name in shards):
-            raise CheckpointError(f"{path / INDEX}: weight_map must name files of this folder")
+            raise CheckpointError(f"{path / weights.INDEX}: weight_map must name files of this folder")
         return {name: entry for shard in shards for name, entry in weights.read_header(path / shard).items()}
     if has_only_old_weights(path):
         raise CheckpointError(
-            f"{path}: only old pickled weights ({OLD_WEIGHTS[0]}), which are not opened here: "
+            f"{path}: only old pickled weights ({weights.OLD_FILE}), which are not opened here: "
             f"turn the folder into a safe one with `regard convert {path} OUT --to regard`"
         )
-    raise CheckpointError(f"{path / WEIGHTS}: no such file; the folder holds no weights")
+    raise CheckpointError(f"{path / weights.FILE}: no such file; the folder holds no weights")
 
 
 def _read_task(path: Path) -> dict[str, Any]:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from regard.checkpoint import files, weights
-from regard.checkpoint.model_folder import OLD_WEIGHTS, WEIGHTS
 from regard.errors import CheckpointError
 
 _LEAST_TORCH = (2, 10)  # before it, even `weights_only` could be made to run or overwrite things
@@ -32,7 +31,7 @@ def read_into(folder: Path, target: Path) -> None:
         needed = ".".join(map(str, _LEAST_TORCH))
         raise CheckpointError(f"{folder}: its pickled weights are opened with torch {needed} or later: upgrade torch")
     sources = _sources(folder)
-    command = [sys.executable, "-m", __name__, *map(str, sources), str(target / WEIGHTS)]
+    command = [sys.executable, "-m", __name__, *map(str, sources), str(target / weights.FILE)]
     room = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[1:]])}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=room, timeout=2 * _SECONDS)
     if done.returncode:
@@ -44,7 +43,7 @@ def read_into(folder: Path, target: Path) -> None:
 
 def _sources(folder: Path) -> list[Path]:
     """Return the pickled files of a folder."""
-    one, index = (folder / name for name in OLD_WEIGHTS)
+    one, index = folder / weights.OLD_FILE, folder / weights.OLD_INDEX
     if one.exists():
         return [one]
     placed = files.read_json(index).get("weight_map")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.checkpoint import files
 from regard.errors import CheckpointError
@@ -18,7 +17,9 @@ from regard.text.tokenizer import Tokenizer
 FILES = ("source.spm", "target.spm", "vocab.json")
 _TARGET_VOCABULARY = "target_vocab.json"
 _SPECIALS = ("</s>", "<unk>", "<pad>")
+_SEQUENCE = {"Sequence": {"id": "A", "type_id": 0}}
 _LONGEST = 64 << 20  # bytes of a model file
+_LONGEST_PIECE = 256  # characters of a piece that merges are made for
 _UNIGRAM, _PAIRS = 1, 2  # SentencePiece's numbers for its model types
 _NORMAL, _USER_DEFINED, _BYTE = 1, 4, 6  # … and for the kinds of its pieces
 _UNKNOWN_PENALTY = 10.0  # what SentencePiece takes off the lowest score for a character that it does not know
@@ -41,56 +42,70 @@ def read(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 def _tokenizer(path: Path, vocabulary: Mapping[str, int]) -> Tokenizer:
     """Return a tokenizer that cuts text as a SentencePiece model does and numbers pieces as a vocabulary does.
 
-    A piece that the vocabulary lacks is never made: its text is cut into smaller ones. A language mark such as
-    `>>de<<` is one token.
+    A piece that the vocabulary lacks is never made: its text is cut into smaller ones. A letter that only the other
+    side's model knows has its number from there, also when several stand in a row. A language mark such as `>>de<<`
+    is one token.
     """
     model = _model(path)
-    backend = tokenizers.Tokenizer((_unigram if model.kind == _UNIGRAM else _pairs)(model, vocabulary))
-    backend.normalizer = _normalizer(model)
-    scheme = "always" if model.prefix else "never"
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    bytes_joined = [decoders.ByteFallback()] if model.byte_fallback else []
-    spaced = [decoders.Metaspace(prepend_scheme=scheme), decoders.Fuse(), decoders.Strip(" ", 1, 1)]
-    backend.decoder = decoders.Sequence([decoders.Replace(_ELSEWHERE, ""), *bytes_joined, *spaced])
-    end = _SPECIALS[0]
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, vocabulary[end])]
-    )
-    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in _SPECIALS])
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always" if model.prefix else "never"}
     chosen = {piece.text for piece in model.pieces if piece.kind == _USER_DEFINED}
-    whole = [name for name in vocabulary if (name.startswith(">>") and name.endswith("<<")) or name in chosen]
-    backend.add_tokens([AddedToken(name, special=False, normalized=False) for name in whole])
-    return Tokenizer.loads(backend.to_str(), where=str(path))
+    whole = [name for name in vocabulary if name in chosen or _is_language(name)]
+    end = _SPECIALS[0]
+    content = {
+        "version": "1.0",
+        "added_tokens": [_added(name, vocabulary[name], name in _SPECIALS) for name in [*_SPECIALS, *whole]],
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers(model)},
+        "pre_tokenizer": metaspace | {"split": True},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [_SEQUENCE, {"SpecialToken": {"id": end, "type_id": 0}}],
+            "pair": [_SEQUENCE, {"Sequence": {"id": "B", "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}],
+            "special_tokens": {end: {"id": end, "ids": [vocabulary[end]], "tokens": [end]}},
+        },
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": _ELSEWHERE}, "content": ""},
+                *([{"type": "ByteFallback"}] if model.byte_fallback else []),
+                metaspace | {"split": True},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 1},
+            ],
+        },
+        "model": (_unigram if model.kind == _UNIGRAM else _pairs)(model, vocabulary),
+    }
+    return Tokenizer.loads(json.dumps(content, ensure_ascii=False), where=str(path))
 
 
-def _unigram(model: _Model, vocabulary: Mapping[str, int]) -> models.Unigram:
+def _unigram(model: _Model, vocabulary: Mapping[str, int]) -> dict[str, Any]:
     scores = model.scores
     unknown = min((piece.score for piece in model.pieces if piece.kind == _NORMAL), default=0.0) - _UNKNOWN_PENALTY
     rows = []
     for name in _names(vocabulary, scores):
         foreign_letter = name not in scores and len(name) == 1  # its own number, for the price of an unknown one
-        rows.append((name, unknown if foreign_letter else scores.get(name, 0.0)))
-    return models.Unigram(rows, vocabulary["<unk>"], byte_fallback=model.byte_fallback)
+        rows.append([name, unknown if foreign_letter else scores.get(name, 0.0)])
+    return {"type": "Unigram", "unk_id": vocabulary["<unk>"], "vocab": rows, "byte_fallback": model.byte_fallback}
 
 
-def _pairs(model: _Model, vocabulary: Mapping[str, int]) -> models.BPE:
+def _pairs(model: _Model, vocabulary: Mapping[str, int]) -> dict[str, Any]:
     """Return BPE whose merges are all ways to make a piece of two others, best piece first."""
     scores = model.scores
     known = {name: number for number, name in enumerate(_names(vocabulary, scores))}
     merges = [
         (score, name[:cut], name[cut:])
         for name, score in scores.items()
-        for cut in range(1, len(name))
+        for cut in range(1, min(len(name), _LONGEST_PIECE))
         if name in known and name[:cut] in known and name[cut:] in known
     ]
     merges.sort(key=lambda merge: (-merge[0], len(merge[1])))
-    return models.BPE(
-        known,
-        [(left, right) for _, left, right in merges],
-        unk_token="<unk>",
-        fuse_unk=True,
-        byte_fallback=model.byte_fallback,
-    )
+    return {
+        "type": "BPE",
+        "unk_token": "<unk>",
+        "fuse_unk": True,
+        "byte_fallback": model.byte_fallback,
+        "vocab": known,
+        "merges": [[left, right] for _, left, right in merges],
+    }
 
 
 def _names(vocabulary: Mapping[str, int], own: Mapping[str, float]) -> list[str]:
@@ -99,18 +114,28 @@ def _names(vocabulary: Mapping[str, int], own: Mapping[str, float]) -> list[str]
     names = []
     for number in range(max(by_number) + 1):
         name = by_number.get(number, f"<gap {number}>")
-        matched = name in own or name in _SPECIALS or len(name) == 1 or (name.startswith(">>") and name.endswith("<<"))
+        matched = name in own or name in _SPECIALS or len(name) == 1 or _is_language(name)
         names.append(name if matched else _ELSEWHERE + name)
     return names
 
 
-def _normalizer(model: _Model) -> normalizers.Normalizer:
-    steps: list[normalizers.Normalizer] = []
+def _normalizers(model: _Model) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = []
     if model.charsmap:
-        steps.append(normalizers.Precompiled(model.charsmap))
+        steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
     if model.trim:
-        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    return normalizers.Sequence(steps)
+        steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    return steps
+
+
+def _added(name: str, number: int, special: bool) -> dict[str, Any]:
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": number, "content": name, **plain, "special": special}
+
+
+def _is_language(name: str) -> bool:
+    return name.startswith(">>") and name.endswith("<<")
 
 
 def _vocabulary(path: Path) -> dict[str, int]:
@@ -163,7 +188,7 @@ def _model(path: Path) -> _Model:
     try:
         pieces = [_piece(dict(_fields(value))) for number, value in _fields(data) if number == 1]
         parts = {number: dict(_fields(value)) for number, value in _fields(data) if number in (2, 3)}
-    except (ValueError, TypeError, IndexError, struct.error, UnicodeDecodeError):
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, struct.error):
         raise CheckpointError(f"{path}: not a sound SentencePiece model") from None
     trainer, normalizer = parts.get(2, {}), parts.get(3, {})
     model = _Model(

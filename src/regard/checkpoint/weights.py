@@ -17,6 +17,8 @@ from torch import Tensor
 from regard.checkpoint.files import Content
 from regard.errors import CheckpointError
 
+FILE, INDEX = "model.safetensors", "model.safetensors.index.json"  # names in a model folder
+OLD_FILE, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"  # pickled, of older folders
 _HEADER_LIMIT = 8 << 20  # bytes
 _TENSOR_LIMIT = 20_000
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}

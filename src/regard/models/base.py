@@ -17,10 +17,11 @@ class Model(nn.Module):
         """Where the weights are."""
         return next(self.parameters()).device
 
-    def door(self, tokens: Tokens) -> tuple[Tensor, Rows]:
-        """Return token numbers [N] and their layout as tensors."""
-        ids = torch.from_numpy(tokens.ids.astype(np.int64)).to(self.device())
-        return ids, Rows.of(tokens, self.device())
+    def door(self, tokens: Tokens, block: int = 1) -> tuple[Tensor, Rows]:
+        """Return token numbers [N] and their layout as tensors; N is rounded up to a multiple of `block`."""
+        rows = Rows.of(tokens, self.device(), block)
+        ids = np.append(tokens.ids.astype(np.int64), np.zeros(rows.spare, dtype=np.int64))
+        return torch.from_numpy(ids).to(self.device()), rows
 
     def parameter_count(self) -> int:
         """How many numbers are learned."""

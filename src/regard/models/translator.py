@@ -23,6 +23,8 @@ from regard.errors import UsageError
 from regard.models.base import Model, best
 from regard.tokens import Candidates, Tokens
 
+BLOCK = 128  # training batches have a multiple of this many tokens
+
 
 @dataclass
 class TranslatorState:
@@ -115,14 +117,14 @@ class Translator(Model):
 
     def encode(self, source: Tokens, noise: Noise | None = None) -> tuple[Tensor, Rows]:
         """Return the source's hidden states [N, D] and their layout."""
-        ids, rows = self.door(source)
+        ids, rows = self.door(source, self._block(noise))
         states = self._embed(ids, rows.positions, "source", self.source_positions, noise)
         return self.encoder(states, rows, rows.everywhere(), self.source_positions, noise), rows
 
     def forward(self, source: Tokens, target: Tokens, noise: Noise | None = None) -> Tensor:
         """Return the hidden states [N, D] at each target token; the whole target at once."""
         states, source_rows = self.encode(source, noise)
-        ids, rows = self.door(target)
+        ids, rows = self.door(target, self._block(noise))
         view = DecoderView(
             rows, rows.backwards(), self.target_positions, rows, source_rows.seen_from(rows)
         )
@@ -136,7 +138,13 @@ class Translator(Model):
         """Return the sums of the smoothed and of the plain loss over all target tokens and the end."""
         given, wanted = self._shifted(target)
         hidden = self(source, given, noise)
-        return vocabulary_loss(hidden, self.output_weight, self.output_bias, self.door(wanted)[0], smoothing)
+        targets, rows = self.door(wanted, self._block(noise))
+        return vocabulary_loss(hidden, self.output_weight, self.output_bias, targets, smoothing, rows.filled)
+
+    @staticmethod
+    def _block(noise: Noise | None) -> int:
+        """Training meets thousands of batches: their sizes are rounded so that products are prepared for few."""
+        return 1 if noise is None else BLOCK
 
     @torch.no_grad()
     def score_tokens(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:

@@ -19,6 +19,7 @@ from regard.text.unigram import unigram_pieces
 UNKNOWN = "<unk>"
 LARGEST = 32_000  # tokens of a chosen vocabulary
 BYTES = 256
+FEW_LINES = 1000
 
 
 def learn(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -50,8 +51,8 @@ def learn(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 def chosen_size(texts: Iterable[str], kind: str = "bpe") -> int:
     """Return a vocabulary size that suits the corpus.
 
-    Subwords: the alphabet, and a piece for each distinct word, but no more than the corpus can teach: nine times
-    the root of its running words (about 8,000 in all for 29,000 sentence pairs), and at most 32,000. Words: those
+    Subwords: the alphabet, and a piece for each distinct word, but no more than the corpus can teach: six times
+    the root of its running words (about 5,500 in all for 29,000 sentence pairs), and at most 32,000. Words: those
     that occur twice or more. Characters: all. Trainers stop earlier when nothing is left to join.
 
     >>> chosen_size(["a b c d", "d c b a"] * 100)
@@ -66,7 +67,7 @@ def chosen_size(texts: Iterable[str], kind: str = "bpe") -> int:
     if kind == "words":
         return min(len(SPECIALS) + 2 * len(counts) + 1, LARGEST)
     alphabet = BYTES if kind == "bpe" else len(letters) + 1
-    taught = min(len(counts), 9 * math.isqrt(sum(counts.values())))
+    taught = min(len(counts), 6 * math.isqrt(sum(counts.values())))
     size = min(len(SPECIALS) + alphabet + taught, LARGEST)
     return size + -size % 8  # matrix products like whole blocks
 
@@ -136,13 +137,14 @@ def _train(backend: tokenizers.Tokenizer, lines: list[str], trainer: trainers.Tr
 
 
 def _words(lines: list[str], size: int, steps: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
+    """Whole words and signs; from a thousand lines on only those that occur twice or more."""
     backend = _marked(models.WordLevel(unk_token=UNKNOWN), steps)
     _train(
         backend,
         lines,
         trainers.WordLevelTrainer(
             vocab_size=size,
-            min_frequency=1 if len(lines) < 1000 else 2,
+            min_frequency=2 if len(lines) >= FEW_LINES else 1,
             special_tokens=list(SPECIALS),
             show_progress=False,
         ),

@@ -48,40 +48,42 @@ class Sentences:
     sentences: list[str]
     gaps: list[str]
 
-    def text(self, sentences: Sequence[str] | None = None) -> str:
-        """Return the text, with other sentences in the old ones' places if given.
+    def text(self) -> str:
+        """Return the text that they were."""
+        return self.gaps[0] + "".join(map("".join, zip(self.sentences, self.gaps[1:], strict=True)))
 
-        Sentences that stood without a gap get a space, unless the other text's own sign says that it needs none.
+    def answered(self, answers: Sequence[str]) -> Sentences:
+        """Return other sentences in these ones' places.
+
+        Where no gap was, a space comes between them, unless the sign at the end needs none.
+
+        >>> split_sentences("今天好。明天也好。").answered(["Today.", "Tomorrow."]).text()
+        'Today. Tomorrow.'
         """
-        if sentences is None:
-            return self.gaps[0] + "".join(map("".join, zip(self.sentences, self.gaps[1:], strict=True)))
-        made = self.gaps[0]
-        for number, (sentence, gap) in enumerate(zip(sentences, self.gaps[1:], strict=True)):
-            bare = not gap and sentence and number + 1 < len(sentences)
-            made += sentence + (" " if bare and sentence[-1] not in _DENSE else gap)
-        return made
+        bare = [not gap and answer[-1:] not in _DENSE for gap, answer in zip(self.gaps[1:-1], answers, strict=False)]
+        gaps = [" " if space else gap for space, gap in zip(bare, self.gaps[1:-1], strict=True)]
+        return Sentences(list(answers), [self.gaps[0], *gaps, *self.gaps[1:][-1:]])
 
     def each(self, split: Callable[[str], Sentences]) -> Sentences:
         """Return the text with each sentence split further.
 
-        >>> Sentences(["a b", "c"], ["", " ", "."]).each(lambda one: Sentences(one.split(), ["", *" " * one.count(" "), ""]))
+        >>> Sentences(["a b", "c"], ["", " ", "."]).each(lambda one: _cut(one, [0, 1, len(one)]))
         Sentences(sentences=['a', 'b', 'c'], gaps=['', ' ', ' ', '.'])
         """
         sentences, gaps = [], [self.gaps[0]]
         for one, gap in zip(map(split, self.sentences), self.gaps[1:], strict=True):
             sentences += one.sentences
             gaps[-1] += one.gaps[0]
-            gaps += [*one.gaps[1:-1], one.gaps[-1] + gap] if one.sentences else []
-            if not one.sentences:
-                gaps[-1] += gap
+            gaps += one.gaps[1:]
+            gaps[-1] += gap
         return Sentences(sentences, gaps)
 
 
 def split_lines(text: str) -> Sentences:
     """Return the lines of a text that are not blank.
 
-    >>> split_lines("a. b.\n\n c")
-    Sentences(sentences=['a. b.', 'c'], gaps=['', '\n\n ', ''])
+    >>> split_lines("a. b.\\n\\n c")
+    Sentences(sentences=['a. b.', 'c'], gaps=['', '\\n\\n ', ''])
     """
     return _cut(text, [0, *(line.start() for line in _LINE.finditer(text)), len(text)])
 

@@ -1,0 +1,83 @@
+"""A text as the parts that a model reads, each of them with what was written for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from regard.errors import UsageError
+from regard.text.sentences import Sentences, split_lines, split_long, split_sentences
+from regard.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Part:
+    """One sentence of a translation, as the model read and wrote it."""
+
+    source: str
+    text: str
+    ids: list[int]  # of the text, without start and end
+    source_word: int  # the number of its first word in the whole source text
+    target_word: int
+
+
+def split_text(text: str, tokenizer: Tokenizer, longest: int, *, split: bool, whole: bool, name: str) -> Sentences:
+    """Return a text in sentences of fewer than `longest` tokens, or refuse it under this name.
+
+    Without `split` a line is a sentence; a `whole` text is a single one.
+    """
+    lines = split_lines(text)
+    if whole and len(lines.sentences) > 1:
+        raise UsageError(
+            f"{name} has {len(lines.sentences)} lines: a prefix and words to force are for texts of one line"
+        )
+    cut = split and not whole
+    found = split_sentences(text) if cut else lines
+    return found.each(lambda sentence: _fitting(sentence, tokenizer, longest, longest - 1 if cut else 0, name))
+
+
+def _fitting(sentence: str, tokenizer: Tokenizer, longest: int, most: int, name: str) -> Sentences:
+    """Return a sentence in parts of fewer than `longest` tokens, cut after about `most`; 0: it must not be cut."""
+    one = Sentences([sentence], ["", ""])
+    if len(sentence.encode(errors="replace")) < longest:  # no token has less than a byte
+        return one
+    encoding = tokenizer.encode(sentence)
+    if len(encoding.ids) < longest:
+        return one
+    if not most:
+        raise UsageError(
+            f"{name} has a sentence of {len(encoding.ids) + 1:,} tokens, but the model was trained on {longest:,} at "
+            "most: let it be split, or shorten it"
+        )
+    parts = split_long(sentence, encoding.spans, most)
+    return parts.each(lambda part: _fitting(part, tokenizer, longest, most // 2, name))
+
+
+def made_parts(read: Sentences, written: Sentences, ids: Sequence[list[int]]) -> list[Part]:
+    """Return the sentences read, with those written for them.
+
+    >>> read, written = Sentences(["One.", "Two."], ["", " ", ""]), Sentences(["Eins zwei.", "Drei."], ["", " ", ""])
+    >>> [(part.source_word, part.target_word) for part in made_parts(read, written, [[5], [6]])]
+    [(0, 0), (1, 2)]
+    """
+    rows = zip(read.sentences, written.sentences, ids, _first_words(read), _first_words(written), strict=True)
+    return [Part(*row) for row in rows]
+
+
+def paired_parts(source: str, target: str, tokenizer: Tokenizer, *, split: bool) -> list[Part]:
+    """Return a given pair of texts sentence by sentence where both have equally many, else whole."""
+    read, written = split_sentences(source), split_sentences(target)
+    if not split or len(read.sentences) != len(written.sentences):
+        read, written = (Sentences([text.strip()], ["", ""]) for text in (source, target))
+    return made_parts(read, written, tokenizer.encode_all(written.sentences))
+
+
+def _first_words(sentences: Sentences) -> list[int]:
+    """Return the number of the word that each sentence begins with, words being what white space parts."""
+    made, words, open_word = [], 0, False
+    for gap, sentence in zip(sentences.gaps, sentences.sentences, strict=False):
+        inside = open_word and not gap  # two sentences in one word
+        made.append(words - inside)
+        words += len(sentence.split()) - inside
+        open_word = bool(sentence)
+    return made

@@ -1,0 +1,292 @@
+"""`TranslationPipeline`: texts to translations, and given translations to scores and alignments."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.attention.trace import trace
+from regard.config.decoding import DecodingConfig
+from regard.decoding.batches import batches, search_rows
+from regard.decoding.constraints import Constraints, Words
+from regard.decoding.ensemble import Ensemble, mean_probability
+from regard.decoding.generator import Generator
+from regard.decoding.search import Hypothesis, worth
+from regard.errors import UsageError
+from regard.models.translator import Translator
+from regard.pipeline.parts import Part, made_parts, paired_parts, split_text
+from regard.pipeline.seeing import AligningHead, Links, Looker, Sight
+from regard.tasks.alignment import pharaoh
+from regard.text.sentences import Sentences
+from regard.text.tokenizer import Tokenizer
+from regard.tokens import Tokens
+from regard.view.record import Record
+
+WINDOW = 1024  # texts of a stream that are sorted by length together
+
+
+@dataclass(frozen=True)
+class Scored:
+    """How likely a given translation is to the model."""
+
+    score: float  # as the search ranks translations
+    total: float  # log-probability, the end included
+    tokens: int  # the end included
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Scored]) -> Scored:
+        """Return the score of a text of several sentences: the mean of their scores, the sum of the rest."""
+        score = sum(part.score for part in parts) / len(parts) if parts else 0.0
+        return cls(score, sum(part.total for part in parts), sum(part.tokens for part in parts))
+
+
+class Translation(str):
+    """A translation: a text that knows its source, its score, its alternatives and where the model looked.
+
+    The score of a text of several sentences is the mean of theirs, its total their sum.
+    """
+
+    source: str
+    score: float
+    total: float
+    finished: bool  # False: a sentence was ended by its limit, not by the model
+    parts: list[Part]
+    alternatives: list[Translation]  # the next best, best first
+    _looker: Looker
+
+    @classmethod
+    def of(cls, text: str, source: str, parts: list[Part], found: Sequence[Hypothesis], looker: Looker) -> Translation:
+        """Return the translation that these hypotheses, one a part, make."""
+        made = cls(text)
+        made.source, made.parts, made.alternatives, made._looker = source, parts, [], looker
+        whole = Scored.of_parts([Scored(one.score, one.total, len(one.ids) + 1) for one in found])
+        made.score, made.total = whole.score, whole.total
+        made.finished = all(one.finished for one in found)
+        return made
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # what is stored or sent elsewhere is the text alone
+
+    @property
+    def tokens(self) -> list[str]:
+        """The pieces that were written."""
+        return [piece for part in self.parts for piece in self._looker.target.pieces(part.ids)]
+
+    @cached_property
+    def attention(self) -> dict[str, Sight]:
+        """Where each site looked while the text was written, by a forced pass; sentences did not see one another."""
+        return self._looker.sights(self.parts)
+
+    @cached_property
+    def alignment(self) -> Links:
+        """Which source word each target word comes from; words are what white space parts, counted from 0."""
+        return self._looker.links(self.parts)
+
+    @property
+    def pharaoh(self) -> str:
+        """The alignment in Pharaoh form: `0-0 1-2`."""
+        return pharaoh(self.alignment)
+
+    def record(self, title: str = "", languages: tuple[str, str] = ("", "")) -> Record:
+        """Return what pictures of this translation are drawn from."""
+        given = title or self.source
+        return self._looker.record(self.source, str(self), self.parts, title=given, languages=languages)
+
+
+class TranslationPipeline:
+    """Translates texts with one model, or with several that decide together."""
+
+    def __init__(
+        self,
+        models: Sequence[Translator],
+        source: Tokenizer,
+        target: Tokenizer,
+        *,
+        decoding: DecodingConfig | None = None,
+        task: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take models that share tokenizers, the settings of their search and what their `task.json` says."""
+        facts = task or {}
+        self.models, self.source, self.target = [model.eval() for model in models], source, target
+        self.decoding = decoding or DecodingConfig()
+        self.generator: Generator[Any] = Ensemble(self.models) if len(self.models) > 1 else self.models[0]
+        places = min(model.config.places for model in self.models)
+        self.longest = min(places, int(facts.get("max_length") or places))  # tokens of a source, the end included
+        self.room = places - 1  # tokens of a translation
+        self.words = Words(target)
+        self.looker = Looker(self.models, source, target, AligningHead.recorded(facts.get("align"), self.models[0]))
+
+    def __call__(self, text: str | Sequence[str], **settings: Any) -> Any:
+        """Return the translation of a text, or those of a list; settings are those of `translate`."""
+        return self.translate([text], **settings)[0] if isinstance(text, str) else self.translate(text, **settings)
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        split: bool = True,
+        constraints: Constraints | None = None,
+        prefixes: Sequence[str] | None = None,
+        **settings: Any,
+    ) -> list[Translation]:
+        """Return the translations of texts, in their order.
+
+        Texts are split into sentences and put together again with the white space between them; `split=False` takes
+        each line as one sentence. A text with a prefix or with words to force is one sentence. Settings are those of
+        `DecodingConfig`; what is not given is as saved with the model.
+        """
+        if isinstance(texts, str):
+            raise UsageError("translate takes a list of texts: call the pipeline itself with a single one")
+        config, wishes = self._settings(settings), constraints or Constraints()
+        starts = list(prefixes) if prefixes is not None else [""] * len(texts)
+        if len(starts) != len(texts):
+            raise UsageError(f"prefixes ({len(starts)}) must be as many as texts ({len(texts)})")
+        drafts = []
+        for number, (text, start) in enumerate(zip(texts, starts, strict=True), 1):
+            whole, name = bool(start.strip() or wishes.force), f"text {number}"
+            drafts.append(split_text(text, self.source, self.longest, split=split, whole=whole, name=name))
+        sentences = [sentence for draft in drafts for sentence in draft.sentences]
+        begun = [start for draft, start in zip(drafts, starts, strict=True) for _ in draft.sentences]
+        found = iter(self._search(sentences, config, wishes, begun))
+        return [
+            self._joined(text, draft, list(itertools.islice(found, len(draft.sentences))), config)
+            for text, draft in zip(texts, drafts, strict=True)
+        ]
+
+    def stream(
+        self,
+        texts: Iterable[str],
+        *,
+        split: bool = True,
+        constraints: Constraints | None = None,
+        prefix: str = "",
+        window: int = WINDOW,
+        **settings: Any,
+    ) -> Iterator[Translation]:
+        """Return the translations of texts without end, in their order; `window` texts are read at a time."""
+        self._settings(settings)  # a wrong one is told before the first text is read
+        return self._windows(
+            iter(texts), max(1, window), prefix, {"split": split, "constraints": constraints, **settings}
+        )
+
+    def _windows(
+        self, texts: Iterator[str], window: int, prefix: str, settings: dict[str, Any]
+    ) -> Iterator[Translation]:
+        while some := list(itertools.islice(texts, window)):
+            yield from self.translate(some, prefixes=[prefix] * len(some), **settings)
+
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], *, split: bool = True, **settings: Any
+    ) -> list[Scored]:
+        """Return how likely each target text is as a translation of its source, scored as the search scores.
+
+        Where both texts have the same number of sentences, the sentences are scored one by one, as they would be
+        translated; with `split=False` and elsewhere the whole texts are. A `Translation` is scored by the very tokens
+        that were written.
+        """
+        config, pairs = self._settings(settings), self._pairs(sources, targets, split)
+        scored = iter(self._score([part for parts in pairs for part in parts], config))
+        return [Scored.of_parts(list(itertools.islice(scored, len(parts)))) for parts in pairs]
+
+    def align(self, sources: Sequence[str], targets: Sequence[str], *, split: bool = True) -> list[Links]:
+        """Return the word alignment of each pair of texts; sentences are taken as by `score`."""
+        return [self.looker.links(parts) for parts in self._pairs(sources, targets, split)]
+
+    def _settings(self, given: Mapping[str, Any]) -> DecodingConfig:
+        return self.decoding.override(given) if given else self.decoding
+
+    def _search(
+        self, sentences: Sequence[str], config: DecodingConfig, wishes: Constraints, prefixes: Sequence[str]
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each sentence; one without tokens has an empty translation."""
+        rows = self.source.encode_all(sentences)
+        real = [number for number, row in enumerate(rows) if row]
+        starts = self.target.encode_all([prefixes[number].rstrip() for number in real]) if any(prefixes) else None
+        phrases = [wishes.forced(sentences[number]) for number in real]
+        forced = [self.words.force(some, self.generator.vocabulary) for some in phrases] if any(phrases) else None
+        for place, number in enumerate(real):
+            needed = (len(starts[place]) if starts else 0) + (forced[place].total if forced else 0)
+            if needed > self.room:
+                raise UsageError(f"{needed} tokens are forced upon {sentences[number]!r:.60}, but {self.room} fit")
+        found = search_rows(
+            self.generator,
+            [[*rows[number], self.source.end] for number in real],
+            config,
+            longest=self.room,
+            rules=self.words.forbid(wishes.forbid),
+            prefixes=starts,
+            forced=forced,
+        )
+        made = [[Hypothesis([], 0.0, 0.0, True)] for _ in rows]
+        for number, hypotheses in zip(real, found, strict=True):
+            made[number] = hypotheses
+        return made
+
+    def _joined(
+        self, source: str, draft: Sentences, found: list[list[Hypothesis]], config: DecodingConfig
+    ) -> Translation:
+        """Return the text made of each sentence's best, with the texts made of their second best, … beside it."""
+        made: list[Translation] = []
+        for place in range(max(map(len, found), default=1)):
+            chosen = [hypotheses[min(place, len(hypotheses) - 1)] for hypotheses in found]
+            written = draft.answered([self.target.decode(one.ids) for one in chosen])
+            text = written.text() if found else ""
+            if config.sample or text not in made:
+                parts = made_parts(draft, written, [one.ids for one in chosen])
+                made.append(Translation.of(text, source, parts, chosen, self.looker))
+        made[0].alternatives = made[1:]
+        return made[0]
+
+    def _pairs(self, sources: Sequence[str], targets: Sequence[str], split: bool) -> list[list[Part]]:
+        """Return given pairs of texts as parts that the model can read."""
+        if len(sources) != len(targets):
+            raise UsageError(f"{len(sources)} source texts and {len(targets)} target texts do not go together")
+        made = []
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
+            known = isinstance(target, Translation) and target.source == source
+            parts = target.parts if known else paired_parts(source, target, self.target, split=split)  # type: ignore[attr-defined]
+            made.append(parts)
+            for part in parts:
+                read, written = len(self.looker.row(part)), len(part.ids)
+                if read > self.longest or written > self.room:
+                    raise UsageError(
+                        f"pair {number} has {read:,} source and {written:,} target tokens, but the model takes "
+                        f"{self.longest:,} and {self.room:,}: shorten it"
+                    )
+        return made
+
+    def _score(self, parts: Sequence[Part], config: DecodingConfig) -> list[Scored]:
+        rows = [self.looker.row(part) for part in parts]
+        lengths = np.array([(len(row), len(part.ids) + 1) for row, part in zip(rows, parts, strict=True)], np.int64)
+        made = [Scored(0.0, 0.0, 0)] * len(parts)
+        for numbers in batches(lengths.reshape(-1, 2), config):
+            chosen = numbers.tolist()
+            source = Tokens.from_rows([rows[number] for number in chosen])
+            target = Tokens.from_rows([parts[number].ids for number in chosen])
+            found = [_forced(model, source, target, bool(config.coverage)) for model in self.models]
+            for place, number in enumerate(chosen):
+                logp = mean_probability([logps[place] for logps, _ in found])
+                total = float(logp.sum(dtype=np.float64))
+                covered = np.mean([looked[place] for _, looked in found], axis=0) if config.coverage else None
+                made[number] = Scored(worth(total, len(logp), config, covered), total, len(logp))
+        return made
+
+
+def _forced(
+    model: Translator, source: Tokens, target: Tokens, watched: bool
+) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float64]]]:
+    """Return each row's log-probabilities and, if watched, how much each source token was looked at in all."""
+    if not watched:
+        return model.score_tokens(source, target), []
+    site = f"decoder.{model.config.decoder.layers - 1}.cross"  # where a search looks, too
+    with trace(site) as seen:
+        logp = model.score_tokens(source, target)
+    looked = seen[site].weights.mean(axis=1)  # [B, Q, K]
+    sizes = zip(source.lengths, target.lengths + 1, strict=True)
+    return logp, [looked[row, :written, :read].sum(0, dtype=np.float64) for row, (read, written) in enumerate(sizes)]
