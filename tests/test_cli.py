@@ -189,6 +189,13 @@ def test_flags_win_over_a_recipe(tmp_path: Path) -> None:
     assert (config.training.steps, config.training.seed, config.data.train) == (9, 3, ("a", "b"))
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.json")), ids=lambda path: path.name)
+def test_every_recipe_is_a_run(path: Path) -> None:
+    config = run_config((), str(path), {})
+    assert config.data.train
+    assert config.data.valid
+
+
 def test_model_settings_change_the_named_preset_and_need_one() -> None:
     config = run_config(("translate", "a"), None, {"preset": "tiny", "model.dropout": 0.05})
     assert config.preset == "custom"

@@ -42,7 +42,12 @@ def events(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
 def digests(folder: Path) -> dict[str, str]:
     """The digest of each file that must be equal."""
     newest = max((folder / "checkpoints").glob("step-*"), key=lambda path: int(path.name.split("-")[1]))
-    chosen = [newest / "model.safetensors", newest / "optimizer.safetensors", folder / "model.safetensors", folder / "log.jsonl"]
+    chosen = [
+        newest / "model.safetensors",
+        newest / "optimizer.safetensors",
+        folder / "model.safetensors",
+        folder / "log.jsonl",
+    ]
     return {path.name + str(place): hashlib.sha256(path.read_bytes()).hexdigest() for place, path in enumerate(chosen)}
 
 
@@ -59,7 +64,9 @@ def bar(data: Path, work: Path, arguments: argparse.Namespace, precision: str) -
     while True:
         # lives short enough that all kills fit into the run; every sixth kill strikes while it is still setting up
         early = chance.random() < 1 / 6
-        life = chance.uniform(0, setting_up) if early else setting_up + chance.uniform(0, 1.4 * trained / arguments.kills)
+        life = (
+            chance.uniform(0, setting_up) if early else setting_up + chance.uniform(0, 1.4 * trained / arguments.kills)
+        )
         moment = life if kills < arguments.kills else None
         process = subprocess.Popen(
             command(data, killed, arguments, precision), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -72,7 +72,12 @@ def same(one: Path, other: Path) -> bool:
 
 
 def test_it_learns_to_reverse(data: Path, tmp_path: Path) -> None:
-    settings = {"model.width": 32, "model.dropout": 0.0, "model.attention_dropout": 0.0, "training.learning_rate": 0.005}
+    settings = {
+        "model.width": 32,
+        "model.dropout": 0.0,
+        "model.attention_dropout": 0.0,
+        "training.learning_rate": 0.005,
+    }
     report = train_run(config(data, **settings, **{"training.steps": 350}), tmp_path / "run")
     assert report.metrics["valid_exact_match"] > 80
 

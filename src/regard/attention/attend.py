@@ -113,5 +113,3 @@ def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
             "attend needs query [B, H, Q, d], key [B, H, K, d] and value [B, H, K, v], "
             f"not {list(query.shape)}, {list(key.shape)} and {list(value.shape)}"
         )
-
-

@@ -36,8 +36,10 @@ class KeyValues:
     def select(self, rows: Tensor) -> Self:
         """Return the rows with these numbers, in this order; rows may repeat."""
         room = self.key.shape[2]
-        kept = (self._grown(old[:, :, : self.length].index_select(0, rows), room) for old in (self.key, self.value))
-        return type(self)(*kept, length=self.length)
+        key, value = (
+            self._grown(old[:, :, : self.length].index_select(0, rows), room) for old in (self.key, self.value)
+        )
+        return type(self)(key, value, self.length)
 
     def _grown(self, old: Tensor, room: int) -> Tensor:
         made = old.new_empty(old.shape[0], old.shape[1], room, old.shape[3])

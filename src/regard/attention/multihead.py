@@ -71,7 +71,5 @@ class CrossAttention(nn.Module):
     ) -> Tensor:  # [N, D]
         """Return what each token takes from the memory of the row with its number."""
         query = rows.pad(self.query(states)).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, d]
-        mixed = attend(
-            query, memory.key, memory.value, mask=mask, dropout=self.dropout, noise=noise, site=self.site
-        )
+        mixed = attend(query, memory.key, memory.value, mask=mask, dropout=self.dropout, noise=noise, site=self.site)
         return self.out(rows.pack(mixed.transpose(1, 2).flatten(2)))

@@ -55,9 +55,7 @@ class Rows:
     [5, 6, 7]
     """
 
-    def __init__(
-        self, lengths: np.ndarray, device: torch.device | str = "cpu", first: int = 0, block: int = 1
-    ) -> None:
+    def __init__(self, lengths: np.ndarray, device: torch.device | str = "cpu", first: int = 0, block: int = 1) -> None:
         self.count = len(lengths)
         self.longest = int(lengths.max()) if self.count else 0
         self.even = self.count == 0 or int(lengths.min()) == self.longest

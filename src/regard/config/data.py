@@ -24,7 +24,9 @@ class ReadConfig(Config):
     no_header: bool = knob(False, "a CSV's first row is data, not names")
     delimiter: str = knob("", "column separator of a CSV (default: comma)")
     lenient: bool = knob(False, "put faulty rows into a reject file and go on")
-    max_reject: float = knob(1.0, "with --lenient: stop when more than this share is rejected, in percent", low=0, high=100)
+    max_reject: float = knob(
+        1.0, "with --lenient: stop when more than this share is rejected, in percent", low=0, high=100
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

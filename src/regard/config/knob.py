@@ -1,4 +1,4 @@
-"""Config fields: `knob` declares one, `Config` checks, reads and writes them; flags and help come from the same place."""
+"""Config fields: `knob` declares one, `Config` checks, reads and writes them; flags and help come from here."""
 
 from __future__ import annotations
 
@@ -72,12 +72,14 @@ class Config:
                     yield dataclasses.replace(inner, path=f"{field.name}.{inner.path}")
                 continue
             default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            extra = {key: field.metadata.get(key) for key in ("choices", "low", "high")}
-            yield Knob(field.name, kind, optional, default, field.metadata.get("help", ""), **extra)
+            told = field.metadata
+            limits = told.get("choices", ()), told.get("low"), told.get("high")
+            yield Knob(field.name, kind, optional, default, told.get("help", ""), *limits)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the config as plain JSON values."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[call-overload]
+        values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[call-overload]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "") -> Self:

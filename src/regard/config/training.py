@@ -27,13 +27,17 @@ class TrainingConfig(Config):
     beta2: float = knob(0.98, "Adam's second decay", low=0, high=1)
     clip: float = knob(1.0, "largest norm of the gradient; 0: no limit", low=0)
     label_smoothing: float = knob(0.1, "share of the target spread over all tokens", low=0, high=0.9)
-    ema: float = knob(0.999, "decay of the running average of weights that is evaluated and kept; 0: off", low=0, high=1)
+    ema: float = knob(
+        0.999, "decay of the running average of weights that is evaluated and kept; 0: off", low=0, high=1
+    )
     average: int = knob(0, "average the last N evaluations' weights at the end; 0: keep the best", low=0)
     patience: int = knob(0, "stop after N evaluations without a better score; 0: never", low=0)
     evaluate_every: int = knob(0, "updates between evaluations; 0: chosen from the plan", low=0)
     save_every: int = knob(0, "updates between saves; 0: about every minute", low=0)
     keep: int = knob(2, "checkpoints kept", low=2)
-    precision: str = knob("auto", "number format; auto: the faster one by a short timing", choices=("auto", "float32", "bf16"))
+    precision: str = knob(
+        "auto", "number format; auto: the faster one by a short timing", choices=("auto", "float32", "bf16")
+    )
     threads: int = knob(0, "processor threads; 0: all cores", low=0)
     device: str = knob("cpu", "where to compute: cpu, cuda, cuda:1, mps")
     tensorboard: bool = knob(False, "write TensorBoard logs into the run folder (extra tensorboard)")

@@ -125,9 +125,7 @@ class Translator(Model):
         """Return the hidden states [N, D] at each target token; the whole target at once."""
         states, source_rows = self.encode(source, noise)
         ids, rows = self.door(target, self._block(noise))
-        view = DecoderView(
-            rows, rows.backwards(), self.target_positions, rows, source_rows.seen_from(rows)
-        )
+        view = DecoderView(rows, rows.backwards(), self.target_positions, rows, source_rows.seen_from(rows))
         memories = self.decoder.remember(states, source_rows)
         states = self._embed(ids, rows.positions, "target", self.target_positions, noise)
         return self.decoder(states, view, memories, noise=noise)

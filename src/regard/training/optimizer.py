@@ -25,8 +25,10 @@ def learning_rate(config: TrainingConfig, peak: float, step: int, progress: floa
     if rise < 1:
         return peak * rise
     if config.schedule == "inverse_sqrt":
-        return peak * math.sqrt(max(1, config.warmup) / (step + 1)) if config.warmup else peak * math.sqrt(
-            WARMUP_SHARE / max(progress, WARMUP_SHARE)
+        return (
+            peak * math.sqrt(max(1, config.warmup) / (step + 1))
+            if config.warmup
+            else peak * math.sqrt(WARMUP_SHARE / max(progress, WARMUP_SHARE))
         )
     if config.schedule == "constant":
         return peak

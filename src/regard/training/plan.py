@@ -80,7 +80,7 @@ def time_formats(config: TranslatorConfig, task: TranslationTask, training: Trai
     batches = task.epoch(0, training.batch_tokens)
     largest = max(batches, key=lambda numbers: int(lengths[numbers].sum()))
     longest = max(batches, key=lambda numbers: int(lengths[numbers].max()))
-    seconds = {}
+    seconds: dict[str, float] = {}
     for precision in asked:
         model = build(config)
         weights = FlatWeights(model, precision, training.device)

@@ -59,10 +59,8 @@ def train_run(config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = ())
     _check_target(out)
     torch.set_num_threads(config.training.threads or os.cpu_count() or 1)
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # what is left uninitialised is never read
-    directory = RunDirectory(
-        out, tell=lambda message: tell(watchers, "note", text=message), keep=config.training.keep
-    )
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # what is left uninitialised is never read
+    directory = RunDirectory(out, tell=lambda message: tell(watchers, "note", text=message), keep=config.training.keep)
     with directory.lock():
         if config.training.tensorboard:
             watchers = [*watchers, TensorBoardWatcher(out)]
@@ -334,5 +332,3 @@ def _environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "python": platform.python_version(),
     }
-
-

@@ -16,14 +16,14 @@ class TensorBoardWatcher:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise UsageError("TensorBoard is not installed: pip install 'regard[tensorboard]'") from error
-        self.writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
         """Write what can be drawn."""
         if kind == "step":
             for name in ("loss", "learning_rate", "tokens_per_second"):
-                self.writer.add_scalar(f"training/{name}", facts[name], facts["step"])  # type: ignore[no-untyped-call]
+                self.writer.add_scalar(f"training/{name}", facts[name], facts["step"])
         elif kind == "evaluate":
             for name, value in facts["metrics"].items():
-                self.writer.add_scalar(f"validation/{name}", value, facts["step"])  # type: ignore[no-untyped-call]
-            self.writer.flush()  # type: ignore[no-untyped-call]
+                self.writer.add_scalar(f"validation/{name}", value, facts["step"])
+            self.writer.flush()

@@ -185,7 +185,7 @@ class Trainer:
         for part, batch in enumerate(batches):
             noise = Noise(config.seed, counters.step, part)
             smoothed, plain = self.task.loss(self.model, batch, config.label_smoothing, noise)
-            smoothed.backward()  # type: ignore[no-untyped-call]
+            smoothed.backward()
             loss_sum += float(plain)
             count += batch.target_count
         norm = self.optimizer.gradient_norm(1 / count)
