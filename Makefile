@@ -9,7 +9,6 @@ MADE   := $(VENV)/.made
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.dev
 DOCS   := $(VENV)/.docs
-MINUTES ?= 60
 
 .PHONY: setup demo test lint bench bars docs clean
 
@@ -50,7 +49,7 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 bars: $(DEV)
-	$(BIN)/python -m benchmarks.bars --minutes $(MINUTES)
+	$(BIN)/python -m benchmarks.bars
 
 docs: $(DOCS)
 	$(BIN)/mkdocs build --strict

@@ -128,10 +128,8 @@ def test_an_old_marian_folder_comes_in_text_to_text(tmp_path: Path) -> None:
     ours = [read.target.decode(row) for row in greedy(model, rows, 12)]
     tokenizer = MarianTokenizer.from_pretrained(tmp_path / "old")
     limits = {"num_beams": 1, "max_length": 14, "bad_words_ids": [[read.config.pad]]}
-    for opened, reader in (
-        (theirs, tokenizer),
-        (AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new").eval(), AutoTokenizer.from_pretrained(tmp_path / "new")),
-    ):
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new").eval()
+    for opened, reader in ((theirs, tokenizer), (again, AutoTokenizer.from_pretrained(tmp_path / "new"))):
         batch = reader(texts, padding=True, return_tensors="pt")
         assert batch["input_ids"][0][: len(rows[0])].tolist() == rows[0]
         with torch.no_grad():

@@ -43,6 +43,7 @@ def convert(folder: str | Path, out: str | Path, *, to: str = "huggingface") -> 
     folder, out = Path(folder), Path(out)
     if existing(out) != "none":
         raise UsageError(f"{out} exists and is not empty: choose a new folder for the converted model")
+    files.recover(out)  # of an attempt that was killed
     if folder.is_dir() and has_only_old_weights(folder):
         with tempfile.TemporaryDirectory() as room:
             old_weights.read_into(folder, Path(room))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from regard.view.terminal import draw
 SECONDS = 80.0  # of training
 PAIRS = {"train": 100_000, "valid": 500}
 UNSEEN = 1000  # dates of the test, none of them in the training data in any language
+SAMPLES = 5
 SHOWN = "viernes, 3 de marzo de 2017"
 PAGE = "attention.html"
 
@@ -104,19 +104,37 @@ def run_demo(folder: Path, seconds: float, watchers: Sequence[Watcher], tell: Ca
     model = load(model_folder)
     unseen = list(make_rows("dates", UNSEEN, split="test"))
     tell(f"translating {UNSEEN:,} dates never seen in training, in any language")
-    began = time.perf_counter()
-    said = model.translate([row.source for row in unseen])
-    tell(f"{UNSEEN / (time.perf_counter() - began):,.0f} dates a second")
-    first = {row.group: number for number, row in reversed(list(enumerate(unseen)))}  # one of each language
-    chosen = [unseen[number] for number in sorted(first.values())]
-    records = [_record(model(SHOWN), "es"), *(_record(said[unseen.index(row)], row.group) for row in chosen)]
+    said: list[Translation] = model.translate([row.source for row in unseen])
+    chosen = _one_of_each_language(unseen)
+    records = [_record(model(SHOWN), "es"), *(_record(said[number], unseen[number].group) for number in chosen)]
     place = folder / PAGE
     write_file(place, page(records, title="Dates in twenty languages").encode())
     return Shown(
         model_folder,
         place,
-        exact_match([str(one) for one in said], [row.target for row in unseen]),
+        exact_match(said, [row.target for row in unseen]),
         _by_language(unseen, said),
-        [(row, str(said[unseen.index(row)])) for row in chosen[:5]],
+        [(unseen[number], str(said[number])) for number in chosen[:SAMPLES]],
         records[0],
     )
+
+
+def _write_rows(path: Path, rows: Iterable[Made]) -> None:
+    write_file(path, "".join(f"{row.source}\t{row.target}\n" for row in rows).encode())
+
+
+def _one_of_each_language(rows: Sequence[Made]) -> list[int]:
+    """Return the number of the first row in each language."""
+    return sorted({row.group: number for number, row in reversed(list(enumerate(rows)))}.values())
+
+
+def _record(said: Translation, language: str) -> Record:
+    return said.record(languages=(language, ""))
+
+
+def _by_language(rows: Sequence[Made], said: Sequence[str]) -> dict[str, tuple[int, int]]:
+    counts: dict[str, tuple[int, int]] = {}
+    for row, text in sorted(zip(rows, said, strict=True), key=lambda pair: pair[0].group):
+        right, count = counts.get(row.group, (0, 0))
+        counts[row.group] = (right + (row.target == text), count + 1)
+    return counts

@@ -23,15 +23,16 @@ from regard.text.tokenizer import Tokenizer
 from regard.tokens import Tokens
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "multi30k"
-WORDS = {
-    "source": "two dogs run in the snow while a small girl with red shoes looks at them from her old house".split(),
-    "target": "zwei hunde laufen im schnee während ein kleines mädchen mit roten schuhen ihnen zusieht".split(),
+TEXTS = {
+    "source": "two dogs run in the snow while a small girl with red shoes looks at them from her old house",
+    "target": "zwei hunde laufen im schnee während ein kleines mädchen mit roten schuhen ihnen zusieht",
 }
 
 
 def sentences(side: str, count: int, seed: int = 0) -> list[str]:
     chance = random.Random(f"{side} {seed}")
-    return [" ".join(chance.choices(WORDS[side], k=chance.randint(1, 9))).capitalize() + "." for _ in range(count)]
+    words = TEXTS[side].split()
+    return [" ".join(chance.choices(words, k=chance.randint(1, 9))).capitalize() + "." for _ in range(count)]
 
 
 def real_sentences(name: str, count: int) -> list[str]:
@@ -43,7 +44,7 @@ def real_sentences(name: str, count: int) -> list[str]:
 
 @functools.cache
 def tokenizer(side: str, size: int) -> Tokenizer:
-    texts = [text for one in ([side] if side in WORDS else WORDS) for text in sentences(one, 300)]
+    texts = [text for one in ([side] if side in TEXTS else TEXTS) for text in sentences(one, 300)]
     return learn(texts, TokenizerConfig(size=size))
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,25 @@ class ReadOnly(files.Disk):
 def test_a_folder_without_the_right_to_write_is_the_users_matter(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"x cannot be written \(permission denied"):
         files.write_file(tmp_path / "x", b"", disk=ReadOnly())
+
+
+def test_leftovers_of_a_dead_writer_go_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    for writer in (dead.pid, os.getpid()):
+        (tmp_path / f"x.tmp-{writer}-ab").mkdir()
+    files.write_folder(tmp_path / "x", {"a": b""})
+    assert names(tmp_path) == {"x", f"x.tmp-{os.getpid()}-ab"}
+
+
+def test_what_is_no_plain_file_or_too_large_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(1 << 40)
+    for name, told in (("pipe", "not a file"), ("folder", "not a file"), ("huge", "at most")):
+        with pytest.raises(CheckpointError, match=f"{name}: .*{told}"):
+            files.read_json(tmp_path / name)
 
 
 def test_recovery_puts_back_what_was_set_aside_and_clears_the_rest(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_unknown_fields_and_spellings_are_written_back() -> None:
 
 
 def old_file(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same weights as older files hold them: no prefix, old names of norms, tied copies, positions, extra buffers."""
+    """The same weights as in older files: no prefix, old names of norms, tied copies, positions, extra buffers."""
     from regard.attention.positions import sinusoids
 
     old = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
@@ -132,7 +132,7 @@ def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
     with pytest.raises(CheckpointError, match="embed_positions.weight: not the sinusoids"):
         hf_names.Weights(config, shapes(wrong), shapes(weights)).assemble(wrong)
     cut = {name: tensor for name, tensor in theirs.items() if "encoder_attn.k_proj" not in name}
-    with pytest.raises(CheckpointError, match=r"6 weights are missing, model.decoder.layers.0.encoder_attn.k_proj.weight"):
+    with pytest.raises(CheckpointError, match=r"6 weights are missing, model.decoder.layers.0.encoder_attn.k_proj"):
         hf_names.Weights(config, shapes(cut), shapes(weights))
     turned = theirs | {"encoder.layers.1.fc1.weight": torch.zeros(22, 31)}
     with pytest.raises(CheckpointError, match=r"fc1.weight has shape \[22, 31\], config.json asks for \[31, 22\]"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,31 @@ def test_saving_again_leaves_no_trace_of_the_first(tmp_path: Path) -> None:
     assert torch.equal(load_model(tmp_path).weights["words.weight"], second.state_dict()["words.weight"])
     assert not (tmp_path / "target_tokenizer.json").exists()
     assert (tmp_path / "log.jsonl").exists()
+
+
+def test_a_folder_can_be_read_while_it_is_replaced(tmp_path: Path) -> None:
+    models = [lively(small_config(norm="after"), seed) for seed in range(2)]
+    save(tmp_path, models[0])
+    done = threading.Event()
+
+    def replace() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            save(tmp_path, models[number % 2])
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    try:
+        for _ in range(30):
+            weights = load_model(tmp_path).weights
+            assert any(
+                all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in weights.items())
+                for model in models
+            )
+    finally:
+        done.set()
+        writer.join()
 
 
 def test_weights_of_another_config_are_not_written(tmp_path: Path) -> None:
@@ -160,10 +186,8 @@ def test_several_weight_files_half_precision_and_old_names(tmp_path: Path) -> No
     edit(tmp_path / "config.json", num_beams=6)
     tensors = load_file(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").unlink()
-    parts = [
-        {name.replace("norm.weight", "norm.gamma"): tensor.bfloat16() for name, tensor in list(tensors.items())[part::2]}
-        for part in (0, 1)
-    ]
+    old = {name.replace("norm.weight", "norm.gamma"): tensor.bfloat16() for name, tensor in tensors.items()}
+    parts = [dict(list(old.items())[part::2]) for part in (0, 1)]
     shards = [f"model-0000{part + 1}-of-00002.safetensors" for part in (0, 1)]
     for shard, part in zip(shards, parts, strict=True):
         save_file(part, tmp_path / shard)

@@ -1,8 +1,8 @@
 """Power loss on a modelled disk: what was not confirmed may vanish, be cut short or be out of order.
 
 Every write of a small run is recorded as a list of disk operations. For every prefix of the list many disks are made
-that a power loss at that moment could leave; on each one the run must come back with all that it had promised. Then each
-kind of fsync is taken out of the list in turn, and the same check must fail.
+that a power loss at that moment could leave; on each one the run must come back with all that it had promised. Then
+each kind of fsync is taken out of the list in turn, and the same check must fail.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def published_set(number: int) -> dict[str, files.Content]:
 
 
 def small_run(root: Path) -> Recording:
-    """Record a run that saves, keeps its best, logs, publishes and is continued; calls and promises are recorded too."""
+    """Record a run that saves, keeps its best, logs, publishes and is continued, with its calls and promises."""
     disk = Recording(root)
 
     def call(name: str, function: Callable[..., object], *arguments: object, promise: int = 0, **named: object) -> None:
@@ -314,7 +314,8 @@ def failures(operations: list[tuple[Any, ...]], root: Path, per_place: int, begi
     """Yield for each different disk whether something is lost on it."""
     seen: set[str] = set()
     for promised, disk in states(operations, per_place, begin):
-        key = json.dumps([promised, {path: data.hex() if data else data is None for path, data in sorted(disk.items())}])
+        told = {path: data.hex() if data else data is None for path, data in sorted(disk.items())}
+        key = json.dumps([promised, told])
         digest = hashlib.sha256(key.encode()).hexdigest()
         if digest in seen:
             continue

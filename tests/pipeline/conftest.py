@@ -39,7 +39,7 @@ class Toy:
 
     def trained(self, seed: int, steps: int) -> TranslationPipeline:
         rows = self.pairs(3000, 1)
-        tokenizer = learn([text for row in rows for text in row], TokenizerConfig(kind="bpe", size=310))
+        tokenizer = learn([text for row in rows for text in row], TokenizerConfig(kind="bpe", size=345))
         stack = StackConfig(layers=2, heads=4, feedforward=96)
         config = TranslatorConfig(
             source_vocabulary=tokenizer.size,
@@ -78,4 +78,4 @@ def toy() -> Toy:
 @pytest.fixture(scope="session")
 def pipeline(toy: Toy) -> TranslationPipeline:
     torch.set_num_threads(1)
-    return toy.trained(seed=1, steps=260)
+    return toy.trained(seed=1, steps=220)

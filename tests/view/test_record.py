@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from regard.errors import UsageError
-from regard.view.record import Attention, Record, Side, head_stats, merge, pack, unpack, visible
+from regard.tasks.alignment import merge
+from regard.view.record import Attention, Record, Side, head_stats, pack, unpack, visible
 from tests.view.samples import sample_record
 
 

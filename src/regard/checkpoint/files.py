@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -30,6 +31,7 @@ from regard.errors import CheckpointError, DiskError, UsageError
 MANIFEST = "MANIFEST.json"
 NEW = "model.new"  # a published set on its way into its folder; while it exists, it is the one to read
 _TEMPORARY, _REPLACED = ".tmp-", ".old-"
+_JSON_LIMIT = 64 << 20  # bytes of a JSON file
 _ROOM = 1.2  # free space asked for, as a multiple of what will be written
 _UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.EISDIR)
 
@@ -147,6 +149,7 @@ def write_folder(target: Path, files: Mapping[str, Content], *, size: int = 0, d
     size += sum(len(content) for content in files.values() if isinstance(content, bytes))
     with _telling(target, size, disk):
         _make_parents(target.parent, disk)
+        _clear_dead(target, disk)
         _check_room(target, size, disk)
         temporary = _temporary(target)
         try:
@@ -210,7 +213,7 @@ def verify_folder(path: Path, names: Iterable[str] | None = None) -> list[str]:
     for name in entries if names is None else [name for name in names if name in entries]:
         file, entry = path / name, entries[name]
         try:
-            found = file.stat().st_size
+            found = file.stat().st_size if file.is_file() or not file.exists() else -1
             if found != entry["size"]:
                 raise CheckpointError(f"{file}: damaged: {found} bytes, {entry['size']} expected by {MANIFEST}")
             with open(file, "rb") as opened:
@@ -225,18 +228,28 @@ def verify_folder(path: Path, names: Iterable[str] | None = None) -> list[str]:
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     """Return size and SHA-256 of each file that a folder's manifest lists; the manifest itself is checked too."""
     file = path / MANIFEST
+    data = read_bytes(file, most=_JSON_LIMIT)
     try:
-        data = file.read_bytes()
         entries = json.loads(data)["files"]
         plain = all(Path(name).name == name and type(entry["size"]) is int for name, entry in entries.items())
         whole = plain and data == _manifest(entries)
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
         raise CheckpointError(f"{file}: damaged: not a manifest as it was written")
     return entries  # type: ignore[no-any-return]
+
+
+def read_bytes(path: Path, *, most: int) -> bytes:
+    """Return a plain file's content if it is not larger than can be meant, or raise `CheckpointError` with its name."""
+    try:
+        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+            raise CheckpointError(f"{path}: not a file")
+        if path.stat().st_size > most:
+            raise CheckpointError(f"{path}: {_readable(path.stat().st_size)}; at most {_readable(most)} are read here")
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def json_bytes(values: Mapping[str, Any]) -> bytes:
@@ -251,9 +264,7 @@ def json_bytes(values: Mapping[str, Any]) -> bytes:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object that a JSON file holds, or raise `CheckpointError` with its name."""
     try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+        values = json.loads(read_bytes(path, most=_JSON_LIMIT))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from None
     if not isinstance(values, dict):
@@ -430,6 +441,24 @@ def _make_parents(path: Path, disk: Disk) -> None:
         if not path.is_dir():  # else another process was quicker
             raise
     disk.sync_folder(path.parent)
+
+
+def _clear_dead(target: Path, disk: Disk) -> None:
+    """Remove what processes that are no more left of writing this folder."""
+    for path in target.parent.glob(glob.escape(target.name + _TEMPORARY) + "*"):
+        writer = path.name.rpartition(_TEMPORARY)[2].partition("-")[0]
+        if writer.isdecimal() and not _alive(int(writer)):
+            remove(path, disk=disk)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _temporary(path: Path) -> Path:

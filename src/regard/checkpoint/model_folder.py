@@ -27,6 +27,8 @@ from regard.errors import CheckpointError, ConfigError
 from regard.models import build
 from regard.text.tokenizer import Tokenizer
 
+_TOKENIZER_LIMIT = 256 << 20  # bytes of a tokenizer file
+_PATIENCE = 20  # times that a folder is read again because it was being replaced meanwhile
 TASK = "translate"
 VERSION = 1
 CONFIG = "config.json"
@@ -94,9 +96,28 @@ def save_model(
 def load_model(folder: str | Path, *, weights_from: Path | None = None) -> LoadedModel:
     """Return the model of a folder, ours or a Marian or Pegasus one from elsewhere, after checking all of it.
 
-    `weights_from` is another folder to read the weights from, for one whose own were converted first.
+    `weights_from` is another folder to read the weights from, for one whose own were converted first. A folder that a
+    training run replaces at this moment is read again.
     """
-    path = _opened(Path(folder))
+    folder = Path(folder)
+    for _ in range(_PATIENCE):
+        before = _version(folder)
+        try:
+            return _load(folder, weights_from)
+        except CheckpointError:
+            if _version(folder) == before:
+                raise
+    return _load(folder, weights_from)
+
+
+def _version(folder: Path) -> tuple[bytes, bool]:
+    """Return what changes whenever a folder's model is replaced."""
+    manifest = folder / files.MANIFEST
+    return manifest.read_bytes() if manifest.is_file() else b"", (folder / files.NEW).exists()
+
+
+def _load(folder: Path, weights_from: Path | None) -> LoadedModel:
+    path = _opened(folder)
     task = _read_task(path)
     fields = files.read_json(path / CONFIG)
     where = str(path / CONFIG)
@@ -232,9 +253,9 @@ def _read_tokenizers(path: Path, fields: Mapping[str, Any]) -> tuple[Tokenizer, 
 
 def _tokenizer(path: Path) -> Tokenizer:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+        text = files.read_bytes(path, most=_TOKENIZER_LIMIT).decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8: {error}") from None
     return Tokenizer.loads(text, where=str(path))
 
 

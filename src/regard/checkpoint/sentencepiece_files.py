@@ -179,12 +179,7 @@ class _Model:
 
 def _model(path: Path) -> _Model:
     """Return what a SentencePiece file holds: a protocol buffer, of which a few fields are needed."""
-    try:
-        if path.stat().st_size > _LONGEST:
-            raise CheckpointError(f"{path}: larger than any SentencePiece model ({_LONGEST >> 20} MB)")
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+    data = files.read_bytes(path, most=_LONGEST)
     try:
         pieces = [_piece(dict(_fields(value))) for number, value in _fields(data) if number == 1]
         parts = {number: dict(_fields(value)) for number, value in _fields(data) if number in (2, 3)}

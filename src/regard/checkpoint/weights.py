@@ -47,6 +47,8 @@ def size(tensors: Mapping[str, Tensor]) -> int:
 def read_header(path: Path) -> dict[str, Entry]:
     """Return names, number formats and shapes of a safetensors file after checking that the header is sound."""
     try:
+        if path.exists() and not path.is_file():
+            raise _unsound(path, "it is no file")
         length = path.stat().st_size
         with open(path, "rb") as file:
             head = int.from_bytes(file.read(8), "little")

@@ -42,8 +42,6 @@ def demo(context: click.Context, out: str, minutes: float | None, seconds: float
         raise UsageError("--minutes and --seconds are both given: keep one of them")
     from regard.demo import SECONDS, run_demo
 
-    say = note if as_json else print
     with watching(as_json) as watcher:
         shown = run_demo(Path(out), seconds or 60 * (minutes or 0) or SECONDS, [watcher], note)
-    colour = sys.stdout.isatty()
-    give(shown.to_dict(), shown.lines(colour=colour), as_json)
+    give(shown.to_dict(), shown.lines(colour=sys.stdout.isatty()), as_json)

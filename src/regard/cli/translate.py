@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,11 +90,12 @@ def translate(
     settings = changes(context)
 
     def lines() -> Iterator[str]:
-        given, total = _given(texts, source, encoding)
+        windows, total = _given(texts, source, encoding)
         model = opened(folder, computing, ensemble)
         words = _constraints(force_word, forbid_word, glossary)
-        said = model.stream(given, split=not no_split, constraints=words, prefix=prefix or "", **settings)
-        for number, translation in enumerate(progress(said, total, "texts") if total and out else said):
+        wishes = {"split": not no_split, "constraints": words, "prefix": prefix or "", **settings}
+        said = (one for window in windows for one in model.stream(window, **wishes))
+        for number, translation in enumerate(progress(said, total, "texts") if out and total else said):
             yield from shown(translation, number, align, as_json)
 
     if out:
@@ -102,18 +105,50 @@ def translate(
             print(line, flush=True)
 
 
-def _given(texts: tuple[str, ...], source: str | None, encoding: str) -> tuple[Iterable[str], int]:
-    """Return the texts to translate and how many there are; 0 where nobody knows yet."""
+def _given(texts: tuple[str, ...], source: str | None, encoding: str) -> tuple[Iterable[Sequence[str]], int]:
+    """Return the texts to translate, some at a time, and how many there are; 0 where nobody knows yet."""
     from regard.config.data import ReadConfig
     from regard.data.sources import iter_lines, read_lines
 
     reading = ReadConfig(encoding=encoding)
     if texts:
-        return texts, len(texts)
+        return [texts], len(texts)
     if source:
         found = read_lines(source, reading)
-        return found, len(found)
-    return iter_lines(sys.stdin.buffer, reading), 0
+        return [found], len(found)
+    return arrived(iter_lines(sys.stdin.buffer, reading)), 0
+
+
+def arrived(lines: Iterable[str], most: int = 1024) -> Iterator[list[str]]:
+    """Yield lines as they come: alone when each is waited for, many together when they are all there.
+
+    >>> list(arrived(iter("abc")))[0][0]
+    'a'
+    """
+    waiting: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=4 * most)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                waiting.put(line)
+            waiting.put(None)
+        except BaseException as error:  # handed over: it is raised where the lines are used
+            waiting.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    last: str | BaseException | None = ""
+    while isinstance(last, str):
+        window: list[str] = []
+        last = waiting.get()
+        while isinstance(last, str):
+            window.append(last)
+            if len(window) == most or waiting.empty():
+                break
+            last = waiting.get()
+        if window:
+            yield window
+    if last is not None:
+        raise last
 
 
 def _constraints(force: tuple[str, ...], forbid: tuple[str, ...], glossary: str | None) -> Constraints | None:
@@ -128,26 +163,15 @@ def shown(translation: Translation, number: int, align: bool, as_json: bool) -> 
     """Yield the lines for one text: its translation, or its n-best list in the form `number ||| text ||| score`."""
     several = [translation, *translation.alternatives]
     if as_json:
-        yield json_line(
-            {
-                "number": number,
-                "source": translation.source,
-                **facts(several[0], align),
-                "alternatives": [facts(one, align) for one in several[1:]],
-            }
-        )
+        best, *rest = (facts(one, align) for one in several)
+        yield json_line({"number": number, "source": translation.source, **best, "alternatives": rest})
         return
     for one in several:
         text = str(one) if len(several) == 1 else f"{number} ||| {one} ||| {one.score:.4f}"
-        yield f"{text}\t{pharaoh(one)}" if align else text
+        yield f"{text}\t{one.pharaoh}" if align else text
 
 
 def facts(translation: Translation, align: bool) -> dict[str, Any]:
     """Return a translation as plain values."""
     found: dict[str, Any] = {"translation": str(translation), "score": round(translation.score, 6)}
-    return {**found, "alignment": pharaoh(translation)} if align else found
-
-
-def pharaoh(translation: Translation) -> str:
-    """Return the word alignment in Pharaoh form: `0-0 1-2`, source word then target word."""
-    return " ".join(f"{source}-{target}" for source, target in translation.alignment)
+    return {**found, "alignment": translation.pharaoh} if align else found

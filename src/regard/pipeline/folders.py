@@ -44,8 +44,8 @@ def load(
         for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
             if ours.digest != theirs.digest:
                 raise UsageError(
-                    f"{one} has another {side} tokenizer than {folders[0]}: models that decide together must be trained "
-                    "with the same one"
+                    f"{one} has another {side} tokenizer than {folders[0]}: models that decide together must be "
+                    "trained with the same one"
                 )
     models = [_model(one, device, PRECISIONS[precision]) for one in loaded]
     return TranslationPipeline(models, first.source, first.target, decoding=first.decoding, task=first.task)

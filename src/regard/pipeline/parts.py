@@ -38,18 +38,15 @@ def split_text(text: str, tokenizer: Tokenizer, longest: int, *, split: bool, wh
 
 def _fitting(sentence: str, tokenizer: Tokenizer, longest: int, most: int, name: str) -> Sentences:
     """Return a sentence in parts of fewer than `longest` tokens, cut after about `most`; 0: it must not be cut."""
-    one = Sentences([sentence], ["", ""])
-    if len(sentence.encode(errors="replace")) < longest:  # no token has less than a byte
-        return one
-    encoding = tokenizer.encode(sentence)
-    if len(encoding.ids) < longest:
-        return one
+    count = len(tokenizer.encode_all([sentence])[0])
+    if count < longest:
+        return Sentences([sentence], ["", ""])
     if not most:
         raise UsageError(
-            f"{name} has a sentence of {len(encoding.ids) + 1:,} tokens, but the model was trained on {longest:,} at "
+            f"{name} has a sentence of {count + 1:,} tokens, but the model was trained on {longest:,} at "
             "most: let it be split, or shorten it"
         )
-    parts = split_long(sentence, encoding.spans, most)
+    parts = split_long(sentence, tokenizer.encode(sentence).spans, most)
     return parts.each(lambda part: _fitting(part, tokenizer, longest, most // 2, name))
 
 

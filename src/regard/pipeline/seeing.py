@@ -12,10 +12,10 @@ from regard.attention.trace import trace
 from regard.errors import CheckpointError
 from regard.models.translator import Translator
 from regard.pipeline.parts import Part
-from regard.tasks.alignment import links
+from regard.tasks.alignment import links, merge, places
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Tokens
-from regard.view.record import Attention, Record, Side, merge
+from regard.view.record import Attention, Record, Side
 
 Links = list[tuple[int, int]]  # (source word, target word), both counted from 0
 
@@ -88,7 +88,7 @@ class Looker:
         """Return the word alignment of the parts of a text: for each target word the source word most looked at."""
         made: Links = []
         for part in parts:
-            read, written = _groups(self.source.encode(part.source).words), _groups(self.written_words(part))
+            read, written = places(self.source.encode(part.source).words), places(self.written_words(part))
             if read and written:
                 found = links(merge(self._looked(part), list(written.values()), list(read.values())))
                 read_words, written_words = list(read), list(written)
@@ -115,12 +115,12 @@ class Looker:
         encoding = self.target.encode(part.text)
         if encoding.ids == part.ids:
             return encoding.words
-        # the model cut the text in another way than the tokenizer does: go by how far the text reaches
-        word_at = np.zeros(len(part.text) + 1, np.int64)
-        for (start, _), word in zip(encoding.spans, encoding.words, strict=True):
-            word_at[start + 1 :] = word
-        reaches = [len(self.target.decode(part.ids[: count + 1]).rstrip()) for count in range(len(part.ids))]
-        return [int(word_at[min(reach, len(part.text))]) for reach in reaches]
+        # the model cut the text in another way than the tokenizer does: go by where each token begins in the text
+        word_from = [max(encoding.words, default=0)] * (len(part.text) + 1)
+        for (_, stop), word in reversed([*zip(encoding.spans, encoding.words, strict=True)]):
+            word_from[:stop] = [word] * stop
+        begins = [len(self.target.decode(part.ids[:count]).rstrip("\ufffd")) for count in range(len(part.ids))]
+        return [word_from[min(begin, len(part.text))] for begin in begins]
 
     def record(
         self, source: str, target: str, parts: Sequence[Part], *, title: str, languages: tuple[str, str]
@@ -156,11 +156,6 @@ def _kind(site: str) -> str:
     'decoder.cross'
     """
     return ".".join(name for name in site.split(".") if not name.isdigit())
-
-
-def _groups(words: Sequence[int]) -> dict[int, list[int]]:
-    """Return the places of each word's pieces, words in order."""
-    return {word: [place for place, one in enumerate(words) if one == word] for word in sorted(set(words))}
 
 
 def _numbered(words: Sequence[Sequence[int]] | map[list[int]], firsts: Sequence[int]) -> list[int]:

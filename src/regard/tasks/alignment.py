@@ -1,16 +1,17 @@
 """Word alignments from attention: which head aligns best, and the links it gives, in Pharaoh form.
 
 A decoder has many heads that look at the source; few of them look at the word that is being translated. Without gold
-alignments the head is chosen by what its links tell: a good link is one whose source token lets you guess the target
-token. For every head, each target token of a validation set is linked to the source token that it looked at most, and
-the head is worth the mean of
+alignments the head is chosen by what its links tell: a good link is one whose source word lets you guess the target
+word. For every head, each target word of a validation set is linked to the source word that it looked at most, and the
+head is worth the mean of
 
-    log p(target token | linked source token) / p(target token)
+    log p(target word | linked source word) / p(target word)
 
 over all links: their pointwise mutual information, where p comes from the counts of all other links (the link itself is
-left out, so that rare tokens, which always go together once, count for nothing). A head that looks one word too far, at
+left out, so that rare words, which always go together once, count for nothing). A head that looks one word too far, at
 the same place of every sentence or at the end mark tells little and is worth little, however sharp it is; sharpness
-decides only between equals.
+decides only between equals. Pieces of words are put together first: between pieces, the measure prefers heads that
+spell over heads that align.
 
 The row in which a token was produced may still look at the word before: a head can also be read one step later, when
 the token is the decoder's input (Chen et al. 2020, "Accurate word alignment induction from neural machine
@@ -20,14 +21,14 @@ translation"). Both readings of every head are measured; `shift` is how many row
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import UsageError
-from regard.tokens import Tokens
+from regard.text.tokenizer import Encoding
 
 Weights = NDArray[np.float32]
 SHARE = 1.0  # how many unseen links stand behind every guess
@@ -36,7 +37,7 @@ SHARPNESS = 1e-3  # what sharpness may add to a head's worth
 
 @dataclass(frozen=True)
 class HeadChoice:
-    """The head that aligns best, and what its links tell, in nats a target token."""
+    """The head that aligns best, and what its links tell, in nats a target word."""
 
     site: str
     head: int
@@ -44,22 +45,22 @@ class HeadChoice:
     shift: int = 0  # rows later that the head is read
 
 
-def choose_head(weights: Mapping[str, Weights], source: Tokens, target: Tokens) -> HeadChoice:
+def choose_head(weights: Mapping[str, Weights], source: Sequence[Encoding], target: Sequence[Encoding]) -> HeadChoice:
     """Return the best aligning head of cross-attention weights, each site's [B, H, Q, K].
 
-    Source rows have their end, target rows have not; the Q rows of weights are the target tokens and the end.
+    The rows of the weights are the target tokens and the end, the columns the source tokens and the end.
 
-    >>> source = Tokens.from_rows([[5, 6, 1], [6, 5, 1]] * 3)
-    >>> target = Tokens.from_rows([[8, 9], [9, 8]] * 3)
+    >>> texts = [Encoding(ids, ["a", "b"], [(0, 1), (2, 3)], [0, 1]) for ids in ([5, 6], [6, 5])]
     >>> straight = np.eye(3, dtype=np.float32)  # each row looks at the source token of its own place
     >>> beside = np.roll(straight, 1, axis=1)
     >>> weights = {"decoder.0.cross": np.broadcast_to(np.stack([beside, straight]), (6, 2, 3, 3))}
-    >>> choice = choose_head(weights, source, target)
+    >>> choice = choose_head(weights, texts * 3, texts * 3)
     >>> choice.site, choice.head, choice.shift
     ('decoder.0.cross', 1, 0)
     """
+    pairs = [(_words(read), _words(written)) for read, written in zip(source, target, strict=True)]
     found = [
-        HeadChoice(site, head, worth(heads[:, head], source, target, shift), shift)
+        HeadChoice(site, head, _worth(heads[:, head, shift:], pairs), shift)
         for site, heads in weights.items()
         for head in range(heads.shape[1])
         for shift in (0, 1)
@@ -69,26 +70,57 @@ def choose_head(weights: Mapping[str, Weights], source: Tokens, target: Tokens) 
     return max(found, key=lambda choice: choice.score)
 
 
-def worth(weights: Weights, source: Tokens, target: Tokens, shift: int) -> float:
-    """Return what the links of one head [B, Q, K] tell about the target tokens, in nats a token."""
-    links: list[tuple[int, int]] = []
+def places(words: Sequence[int]) -> dict[int, list[int]]:
+    """Return where the pieces of each word stand, words in order.
+
+    >>> places([0, 0, 2])
+    {0: [0, 1], 2: [2]}
+    """
+    found: dict[int, list[int]] = {}
+    for place, word in enumerate(words):
+        found.setdefault(word, []).append(place)
+    return dict(sorted(found.items()))
+
+
+def merge(weights: Weights, rows: Iterable[Sequence[int]], columns: Iterable[Sequence[int]]) -> Weights:
+    """Return [Q, K] weights between units of several tokens: what a word looks at is added up, who looks is averaged.
+
+    >>> merge(np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), [[0, 1]], [[0], [1, 2]]).round(2).tolist()
+    [[0.3, 0.7]]
+    """
+    added = np.stack([weights[:, list(members)].sum(axis=1) for members in columns], axis=1)
+    return np.stack([added[list(members)].mean(axis=0) for members in rows])
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The words of a text: their pieces, and where these stand."""
+
+    kinds: list[tuple[int, ...]]
+    places: list[list[int]]
+
+
+def _words(text: Encoding) -> _Words:
+    groups = list(places(text.words).values())
+    return _Words([tuple(text.ids[place] for place in group) for group in groups], groups)
+
+
+def _worth(weights: Weights, pairs: Sequence[tuple[_Words, _Words]]) -> float:
+    """Return what the links of one head [B, Q, K] tell about the target words, in nats a word."""
+    linked: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     sharpness = 0.0
-    for number, (read, written) in enumerate(zip(source, target, strict=True)):
-        seen = weights[number, shift : shift + len(written), : len(read) - 1]  # the end mark is no word
-        if not seen.size:
-            continue
-        best = seen.argmax(axis=1)
-        links += zip(read[best].tolist(), written.tolist(), strict=True)
-        sharpness += float(seen.max(axis=1).sum())
-    if not links:
-        return 0.0
-    return _information(links) + SHARPNESS * sharpness / len(links)
+    for looked, (read, written) in zip(weights, pairs, strict=True):
+        if read.kinds and written.kinds:
+            words = merge(looked, written.places, read.places)
+            linked += [(read.kinds[source], written.kinds[target]) for source, target in links(words)]
+            sharpness += float(words.max(axis=1).sum())
+    return _information(linked) + SHARPNESS * sharpness / len(linked) if linked else 0.0
 
 
-def _information(links: list[tuple[int, int]]) -> float:
-    """Return the mean pointwise mutual information of the links, each by the counts of all others."""
-    pairs, reads, writes = Counter(links), Counter(s for s, _ in links), Counter(t for _, t in links)
-    count, kinds, told = len(links), len(writes), 0.0
+def _information(linked: Sequence[tuple[Hashable, Hashable]]) -> float:
+    """Return the mean pointwise mutual information of links, each by the counts of all others."""
+    pairs, reads, writes = Counter(linked), Counter(s for s, _ in linked), Counter(t for _, t in linked)
+    count, kinds, told = len(linked), len(writes), 0.0
     for (read, written), times in pairs.items():
         alone = (writes[written] - 1 + SHARE) / (count - 1 + SHARE * kinds)
         given = (times - 1 + SHARE * alone) / (reads[read] - 1 + SHARE)

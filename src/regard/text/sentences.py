@@ -12,8 +12,8 @@ from itertools import pairwise
 _STOPS = ".!?…؟۔։።"
 _FULL_STOPS = "。！？｡．।॥။៕។"
 _DENSE = "。！？｡．」』】）〉》"  # needs no space after it
-_CLOSING = "\"'”’»›)]}」』】）〉》"
-_OPENING = "\"'“‘„‚«‹([{「『【（〈《¿¡—–-"
+_CLOSING = "\"'”’“‘»›«‹)]}」』】）〉》"
+_OPENING = "\"'“‘„‚«‹»›([{「『【（〈《¿¡—–-"
 _BREAK = re.compile(rf"[{_STOPS}]+[{re.escape(_CLOSING)}]*(?=\s)|[{_FULL_STOPS}]+[{re.escape(_CLOSING)}]*")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.-?)*[^\W\d_]")  # J, U.S, z.B, c.-à.-d, without the last stop
 _VISIBLE = re.compile(r"\S")

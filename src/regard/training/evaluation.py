@@ -78,4 +78,11 @@ class Evaluator:
         with trace("decoder.*.cross") as seen:
             self.model.score_tokens(batch.source, batch.target)
         weights = {site: seen[site].weights for site in seen}
-        return asdict(choose_head(weights, batch.source, batch.target))
+        source, target = (
+            [tokenizer.encode(text) for text in texts[:count]]
+            for tokenizer, texts in (
+                (self.languages.source, self.valid.texts.source),
+                (self.languages.target, self.valid.texts.target),
+            )
+        )
+        return asdict(choose_head(weights, source, target))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import unicodedata
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -220,16 +220,6 @@ def unpack(data: str, shape: Sequence[int]) -> Weights:
     """Return the weights that `pack` wrote."""
     roots = np.frombuffer(zlib.decompress(base64.b64decode(data)), dtype=np.uint8).reshape(tuple(shape))
     return np.asarray(np.square(roots / 255), dtype=np.float32)
-
-
-def merge(weights: Weights, rows: Iterable[Sequence[int]], columns: Iterable[Sequence[int]]) -> Weights:
-    """Return [Q, K] weights between units of several tokens: what a word looks at is added up, who looks is averaged.
-
-    >>> merge(np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), [[0, 1]], [[0], [1, 2]]).round(2).tolist()
-    [[0.3, 0.7]]
-    """
-    added = np.stack([weights[:, list(members)].sum(axis=1) for members in columns], axis=1)
-    return np.stack([added[list(members)].mean(axis=0) for members in rows])
 
 
 def head_stats(seen: Attention, special: Sequence[bool]) -> dict[str, list[list[Any]]]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
-from regard.view.record import Record, Weights, merge, visible
+from regard.tasks.alignment import merge
+from regard.view.record import Record, Weights, visible
 
 BLOCKS = " ░▒▓█"
 ASCII_BLOCKS = " .:*#"
