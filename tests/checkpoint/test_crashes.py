@@ -232,26 +232,26 @@ def test_full_disk(small_disk: Path, disk: files.Disk) -> None:
 
 def test_of_many_trainers_one_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    held, done = os.pipe()
-
-    def work(says: int) -> int:
-        try:
-            with RunDirectory(path).lock():
-                os.write(says, b"won")
-                os.read(held, 1)  # until all have tried
-                return 0
-        except UsageError as error:
-            os.write(says, str(error).encode())
-            return 2
-
     for _ in range(12):
+        held, done = os.pipe()
+
+        def work(says: int, held: int = held) -> int:
+            try:
+                with RunDirectory(path).lock():
+                    os.write(says, b"won")
+                    os.read(held, 1)  # until all have tried
+                    return 0
+            except UsageError as error:
+                os.write(says, str(error).encode())
+                return 2
+
         children = [Child(work) for _ in range(5)]
         for child in children:
             child.go()
         said = [os.read(child.said, 4096).decode() for child in children]
-        os.write(done, b"!")
+        os.write(done, b"!" * len(children))
         assert sorted(child.ended()[0] for child in children) == [0, 2, 2, 2, 2]
         assert sorted("in use" in words for words in said) == [False, True, True, True, True]
         assert "won" in said
-    os.close(held)
-    os.close(done)
+        os.close(held)
+        os.close(done)

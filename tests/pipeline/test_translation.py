@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from regard.attention.trace import trace
 from regard.decoding.constraints import Constraints, Glossary
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.pipeline import Translation, TranslationPipeline
+from regard.pipeline.parts import paired_parts
 from regard.pipeline.seeing import AligningHead
+from regard.tasks.alignment import choose_head
 from regard.text.sentences import find_phrase
+from regard.tokens import Tokens
 
 SITES = [("encoder", "self"), ("decoder", "self"), ("decoder", "cross")]
 
@@ -323,3 +328,26 @@ def test_models_decide_together(pipeline, toy, sentences):
     assert said[0].record().texts["source"].text == sentences[0]
     twice = TranslationPipeline([pipeline.models[0]] * 2, pipeline.source, pipeline.target, decoding=pipeline.decoding)
     assert list(map(str, twice.translate(sentences[:20]))) == list(map(str, pipeline.translate(sentences[:20])))
+
+
+def test_the_chosen_head_is_among_the_best(pipeline, toy):
+    """The measure, which knows no gold links, picks a head that is nearly as good as the best by gold links."""
+    pairs = toy.pairs(120, seed=21, longest=5)
+    lefts, rights = [left for left, _ in pairs], [right for _, right in pairs]
+    source, target = ([pipeline.source.encode(text) for text in texts] for texts in (lefts, rights))
+    with trace("decoder.*.cross") as seen:
+        pipeline.models[0].score_tokens(
+            Tokens.from_rows([[*one.ids, pipeline.source.end] for one in source]),
+            Tokens.from_rows([one.ids for one in target]),
+        )
+    chosen = choose_head({site: seen[site].weights for site in seen}, source, target)
+
+    def right(head):
+        looker = replace(pipeline.looker, best=head)
+        parts = [paired_parts(left, text, pipeline.target, split=True) for left, text in pairs[:40]]
+        found = [looker.links(some) for some in parts]
+        hits = sum(len(gold(left) & set(one)) for left, one in zip(lefts, found, strict=False))
+        return hits / sum(map(len, found))
+
+    every = [AligningHead(site, head, shift) for site in seen for head in range(4) for shift in (0, 1)]
+    assert right(AligningHead(chosen.site, chosen.head, chosen.shift)) > max(map(right, every)) - 0.08

@@ -50,6 +50,12 @@ def test_a_bert_file_with_padding_and_truncation_of_its_own() -> None:
     assert tokenizer.encode("x" * 101).ids == [1]
 
 
+def test_padding_of_a_tokenizer_handed_over_is_taken_off() -> None:
+    backend = bert()
+    backend.enable_padding(length=128, pad_id=0, pad_token="[PAD]")
+    assert Tokenizer(backend._tokenizer).encode("dogs").ids == [6, 8]
+
+
 def test_dropout_of_a_file_is_taken_out() -> None:
     data = copy.deepcopy(FILES["bpe"])
     data["model"]["dropout"] = 0.9

@@ -40,6 +40,9 @@ def test_a_sample_depends_on_seed_epoch_and_example_alone() -> None:
     two.sample(3, 9)
     for example in reversed(range(len(TEXTS))):
         assert np.array_equal(two.sample(example, 2), whole.row(example))
+    some = one.sample_many([4, 0, 4], 2)
+    assert [row.tolist() for row in some] == [whole.row(example).tolist() for example in (4, 0, 4)]
+    assert len(one.sample_many([], 2)) == 0
     other_words = Segmenter(TOKENIZER, [*TEXTS, "ganz andere Wörter"], chance=0.4, seed=5)
     assert all(np.array_equal(other_words.sample(example, 2), whole.row(example)) for example in range(len(TEXTS)))
     other_seed, other_epoch = Segmenter(TOKENIZER, TEXTS, chance=0.4, seed=6).sample_all(2), one.sample_all(3)
@@ -77,16 +80,17 @@ def test_scrambled_numbers_are_even() -> None:
     assert len(np.unique(draws)) == draws.size
 
 
-def test_an_epoch_of_multi30k_is_cut_in_two_seconds() -> None:
+def test_a_third_of_an_epoch_of_multi30k_takes_less_than_a_second() -> None:
     folder = Path(__file__).parents[2].parent / "shared" / "data" / "multi30k"
     if not folder.is_dir():
         pytest.skip("shared/data/multi30k is not there")
-    texts = read_lines(folder / "train.de.gz")
+    texts = read_lines(folder / "train.de.gz")[:10_000]
     tokenizer = Tokenizer.loads(learn(texts, TokenizerConfig(size=4000)).dumps())
     plain = Segmenter(tokenizer, texts, 0, 1)
     assert [row.tolist() for row in plain.sample_all(0)] == tokenizer.encode_all(texts)
     segmenter = Segmenter(tokenizer, texts, 0.1, 1)
-    begun = time.perf_counter()
-    longer = len(segmenter.sample_all(1).ids) / len(plain.sample_all(1).ids)
-    assert time.perf_counter() - begun < 2
+    begun = time.process_time()
+    each = [segmenter.sample(example, 1) for example in range(len(texts))]
+    assert time.process_time() - begun < 0.7
+    longer = sum(map(len, each)) / len(plain.sample_all(1).ids)
     assert 1.05 < longer < 1.6

@@ -113,12 +113,12 @@ def test_half_a_surrogate_pair_is_refused(byte_pairs: Tokenizer) -> None:
 
 @pytest.mark.parametrize("text", [" ", "a", "\u0301", "👩\u200d", "א", "語", "7", ".", "a ", "\t", "é1 "])
 def test_time_grows_with_the_text_only(byte_pairs: Tokenizer, text: str) -> None:
-    from time import perf_counter
+    from time import process_time
 
     def seconds(count: int) -> float:
-        begun = perf_counter()
+        begun = process_time()
         byte_pairs.encode_all([text * (count // len(text))])
-        return perf_counter() - begun
+        return process_time() - begun
 
     seconds(1000)
     short, long = seconds(50_000), seconds(200_000)

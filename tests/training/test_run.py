@@ -252,3 +252,18 @@ def test_the_rate_rises_then_falls() -> None:
     assert cosine[100] > cosine[500] > cosine[1000] > 0
     steady = RunConfig().override({"training.schedule": "inverse_sqrt", "training.warmup": 100}).training
     assert learning_rate(steady, 1.0, 399, 0.5) == pytest.approx(0.5)
+
+
+def test_drawn_segmentations_change_with_the_epoch_and_survive_an_interruption(data: Path, tmp_path: Path) -> None:
+    settings = {"tokenizer.sampling": 0.2, "tokenizer.size": 300, "training.steps": 60, "training.save_every": 20}
+    train_run(config(data, **settings), tmp_path / "alone")
+
+    class Stopper(Listener):
+        def event(self, kind: str, facts: dict[str, Any]) -> None:
+            super().event(kind, facts)
+            if kind == "save" and len(self.of("save")) == 1:
+                signal.raise_signal(signal.SIGINT)
+
+    assert not train_run(config(data, **settings), tmp_path / "stopped", watchers=[Stopper()]).finished
+    assert train_run(config(data, **settings), tmp_path / "stopped").finished
+    assert same(tmp_path / "alone", tmp_path / "stopped")

@@ -58,10 +58,16 @@ def test_words_join_their_pieces_and_rows_stay_distributions() -> None:
     assert np.allclose(merged.sum(axis=1), weights.sum(axis=1)[: len(rows)], atol=1e-5)
 
 
-def test_half_characters_are_named_by_their_stretch_of_the_text() -> None:
-    side = Side("né", ("n", "\\xc3", "\\xa9"), (0, 0, 0), ((0, 1), (1, 2), (1, 2)))
-    assert side.units(words=True) == [("né", [0, 1, 2])]
-    assert [label for label, _ in side.units(words=False)] == ["n", "\\xc3", "\\xa9"]
+def test_words_are_named_by_the_text_because_a_piece_may_be_half_a_character() -> None:
+    side = Side("né ça", ("n", "\\xc3", "\\xa9", "▁ça", "</s>"), (0, 0, 0, 1, -1))
+    assert side.units(words=True) == [("né", [0, 1, 2]), ("ça", [3]), ("</s>", [4])]
+    assert [label for label, _ in side.units(words=False)] == ["n", "\\xc3", "\\xa9", "▁ça", "</s>"]
+
+
+def test_a_single_word_is_shown_by_its_pieces() -> None:
+    side = Side("2017-03", ("2017", "-", "03", "</s>"), (0, 0, 0, -1))
+    assert side.units(words=True) == side.units(words=False)
+    assert len(side.units(words=True)) == 4
 
 
 def test_the_best_head_is_given_or_the_mean_of_the_last_layer() -> None:

@@ -12,8 +12,9 @@ from regard.cli.options import Option, changes, verb
 from regard.cli.output import give, json_line, note, write_lines
 from regard.config.data import ReadConfig
 
-HELP = """Give the log-probability of each translation in FILES: the score that a search would rank it by, the sum of the
-logarithms, and the number of tokens, parted by tabs.
+HELP = """Give the log-probability of each translation in FILES.
+
+A line has the score that a search would rank it by, the sum of the logarithms and the number of tokens.
 
 \b
   regard score runs/en-de test.en test.de

@@ -30,12 +30,8 @@ class Fault(NamedTuple):
     what: str
     advice: str
 
-    def show(self, name: str) -> str:
-        """Return the fault as `file:line:column: what — what to do`."""
-        return str(self.error(name))
-
     def error(self, name: str) -> DataError:
-        """Return the fault as an exception."""
+        """Return the fault as `file:line:column: what — what to do`."""
         place = f"{name}:{self.line}:{self.column}" if self.column else f"{name}:{self.line}"
         return DataError(self.what, place=place, advice=self.advice)
 

@@ -12,9 +12,9 @@ import hashlib
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -42,6 +42,8 @@ class Pairs:
     rejected: int
     places: NDArray[np.int64]  # the line that each pair began at
     names: tuple[str, ...] = ()  # of the files
+    kinds: Mapping[str, int] = field(default_factory=dict)  # of fault → rows rejected for it
+    reject_file: str = ""  # where the rejected rows are
 
     def __len__(self) -> int:
         return len(self.source)
@@ -61,7 +63,7 @@ class Pairs:
         source = [self.source[number] for number in numbers]
         target = [self.target[number] for number in numbers]
         places = self.places[np.asarray(numbers, dtype=np.int64)]
-        return Pairs(source, target, digest_of(source, target), self.read, self.rejected, places, self.names)
+        return replace(self, source=source, target=target, digest=digest_of(source, target), places=places)
 
 
 def digest_of(*columns: Sequence[str]) -> str:
@@ -108,6 +110,8 @@ def read_pairs(
         ledger.rejected,
         np.frombuffer(places, dtype=np.int64),
         tuple(names),
+        dict(ledger.kinds.most_common()),
+        str(ledger.path) if ledger.rejected else "",
     )
 
 
@@ -139,7 +143,7 @@ class Ledger:
         self.names, self.config = names, config
         self.read = self.rejected = 0
         self.kinds: Counter[str] = Counter()
-        self.shown: list[str] = []
+        self.shown: list[DataError] = []
         first = Path(names[0])
         self.path = Path(folder or first.parent) / f"{first.name}.rejected.jsonl"
         self._file: TextIO | None = None
@@ -159,7 +163,7 @@ class Ledger:
         self.rejected += 1
         self.kinds[row.fault.kind] += 1
         if len(self.shown) < SHOWN:
-            self.shown.append(row.fault.show(name))
+            self.shown.append(row.fault.error(name))
         if self.config.lenient:
             self._write(row.fault, raws, name)
         return False
@@ -182,12 +186,12 @@ class Ledger:
             return
         totals = ", ".join(f"{count:,} × {kind}" for kind, count in self.kinds.most_common())
         summary = f"{self.rejected:,} of {self.read:,} rows rejected: {totals}"
-        listed = "\n".join(self.shown)
+        listed = "\n".join(map(str, self.shown))
         if not self.config.lenient:
-            if self.rejected == 1:
-                raise DataError(f"{listed}\nuse --lenient to go on without this row ({self.read:,} rows read)")
+            first = self.shown[0].place
             more = f"\n… and {self.rejected - SHOWN:,} more" if self.rejected > SHOWN else ""
-            raise DataError(f"{listed}{more}\n{summary}\nuse --lenient to go on without such rows")
+            advice = "use --lenient to go on without such rows"
+            raise DataError(f"{listed.removeprefix(first + ': ')}{more}\n{summary}\n{advice}", place=first)
         if self.rejected == self.read or 100 * self.rejected > self.config.max_reject * self.read:
             raise DataError(
                 f"{summary}, more than {self.config.max_reject:g} % (--max-reject); they are in {self.path}\n{listed}"

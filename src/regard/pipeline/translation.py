@@ -46,6 +46,14 @@ class Scored:
         return cls(score, sum(part.total for part in parts), sum(part.tokens for part in parts))
 
 
+@dataclass(frozen=True)
+class _Said:
+    """What was found for one sentence, and its text."""
+
+    text: str
+    found: Hypothesis
+
+
 class Translation(str):
     """A translation: a text that knows its source, its score, its alternatives and where the model looked.
 
@@ -203,8 +211,8 @@ class TranslationPipeline:
 
     def _search(
         self, sentences: Sequence[str], config: DecodingConfig, wishes: Constraints, prefixes: Sequence[str]
-    ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each sentence; one without tokens has an empty translation."""
+    ) -> list[list[_Said]]:
+        """Return what can be said for each sentence, best first; one without tokens has an empty translation."""
         rows = self.source.encode_all(sentences)
         real = [number for number, row in enumerate(rows) if row]
         starts = self.target.encode_all([prefixes[number].rstrip() for number in real]) if any(prefixes) else None
@@ -223,23 +231,40 @@ class TranslationPipeline:
             prefixes=starts,
             forced=forced,
         )
-        made = [[Hypothesis([], 0.0, 0.0, True)] for _ in rows]
+        said = [[_Said("", Hypothesis([], 0.0, 0.0, True))] for _ in rows]
         for number, hypotheses in zip(real, found, strict=True):
-            made[number] = hypotheses
-        return made
+            said[number] = [_Said(self.target.decode(one.ids).strip(), one) for one in hypotheses]
+        return self._in_own_tokens(sentences, said, config)
 
-    def _joined(
-        self, source: str, draft: Sentences, found: list[list[Hypothesis]], config: DecodingConfig
-    ) -> Translation:
+    def _in_own_tokens(
+        self, sentences: Sequence[str], said: list[list[_Said]], config: DecodingConfig
+    ) -> list[list[_Said]]:
+        """Return what was said in the tokens that the tokenizer cuts it into, scored anew where the search had others.
+
+        So a text has one score however it was found, the one that `score` gives for it.
+        """
+        every = [(number, one) for number, some in enumerate(said) for one in some]
+        ids = self.target.encode_all([one.text for _, one in every])
+        pairs = zip(every, ids, strict=True)
+        odd = [(number, one, own) for (number, one), own in pairs if own != one.found.ids and len(own) <= self.room]
+        scored = self._score([Part(sentences[number], one.text, own, 0, 0) for number, one, own in odd], config)
+        anew = {
+            id(one): _Said(one.text, Hypothesis(own, score.score, score.total, one.found.finished))
+            for (_, one, own), score in zip(odd, scored, strict=True)
+        }
+        return [sorted((anew.get(id(one), one) for one in some), key=lambda one: -one.found.score) for some in said]
+
+    def _joined(self, source: str, draft: Sentences, said: list[list[_Said]], config: DecodingConfig) -> Translation:
         """Return the text made of each sentence's best, with the texts made of their second best, … beside it."""
+        if not config.sample:
+            said = [list({one.text: one for one in reversed(some)}.values())[::-1] for some in said]
         made: list[Translation] = []
-        for place in range(max(map(len, found), default=1)):
-            chosen = [hypotheses[min(place, len(hypotheses) - 1)] for hypotheses in found]
-            written = draft.answered([self.target.decode(one.ids) for one in chosen])
-            text = written.text() if found else ""
-            if config.sample or text not in made:
-                parts = made_parts(draft, written, [one.ids for one in chosen])
-                made.append(Translation.of(text, source, parts, chosen, self.looker))
+        for place in range(max(map(len, said), default=1)):
+            chosen = [some[min(place, len(some) - 1)] for some in said]
+            found = [one.found for one in chosen]
+            written = draft.answered([one.text for one in chosen])
+            parts = made_parts(draft, written, [one.ids for one in found])
+            made.append(Translation.of(written.text() if said else "", source, parts, found, self.looker))
         made[0].alternatives = made[1:]
         return made[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ from regard.attention.noise import Noise
 from regard.config.decoding import DecodingConfig
 from regard.data.batching import epoch_batches, sorted_batches
 from regard.data.sources import Pairs
-from regard.decoding.search import Hypothesis, search
+from regard.decoding.batches import search_rows
+from regard.decoding.search import Hypothesis
 from regard.models.translator import Translator
 from regard.text.sampling import Segmenter
 from regard.text.tokenizer import Tokenizer
@@ -45,7 +47,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.source)
 
-    @property
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """[examples, 2]: source and target lengths, ends included."""
         return np.array([(len(s), len(t) + 1) for s, t in zip(self.source, self.target, strict=True)], dtype=np.int64)
@@ -81,6 +83,7 @@ class TranslationTask:
 
     def __init__(self, languages: Languages, train: Examples, valid: Examples, *, seed: int, sampling: float) -> None:
         self.languages, self.train, self.valid, self.seed = languages, train, valid, seed
+        self._epoch, self._examples = -1, train
         self.segmenters: tuple[Segmenter, Segmenter] | None = None
         if sampling:
             self.segmenters = (
@@ -90,20 +93,23 @@ class TranslationTask:
 
     def epoch(self, epoch: int, budget: int) -> list[NDArray[np.int64]]:
         """Return the example numbers of each batch of an epoch, in order."""
-        return epoch_batches(
-            self.train.lengths, budget=budget, seed=self.seed, epoch=epoch, digest=self.train.texts.digest
-        )
+        lengths = self._drawn(epoch).lengths
+        return epoch_batches(lengths, budget=budget, seed=self.seed, epoch=epoch, digest=self.train.texts.digest)
 
     def batch(self, numbers: NDArray[np.int64], epoch: int) -> Batch:
         """Return training examples, with segmentations drawn for this epoch where asked."""
+        return self._drawn(epoch).batch(numbers)
+
+    def _drawn(self, epoch: int) -> Examples:
+        """Return the training examples as this epoch sees them."""
         if self.segmenters is None:
-            return self.train.batch(numbers)
-        source, target = self.segmenters
-        end = np.array([self.languages.source.end], dtype=np.int32)
-        return Batch(
-            Tokens.from_rows([np.concatenate([source.sample(int(number), epoch), end]) for number in numbers]),
-            Tokens.from_rows([target.sample(int(number), epoch) for number in numbers]),
-        )
+            return self.train
+        if self._epoch != epoch:
+            source, target = (list(segmenter.sample_all(epoch)) for segmenter in self.segmenters)
+            end = np.array([self.languages.source.end], dtype=np.int32)
+            self._epoch = epoch
+            self._examples = Examples(self.train.texts, [np.concatenate([row, end]) for row in source], target)
+        return self._examples
 
     def loss(self, model: Translator, batch: Batch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Return the sums of smoothed and plain loss over the batch's target tokens."""
@@ -123,13 +129,4 @@ def mean_loss(model: Translator, examples: Examples, budget: int = 4096) -> floa
 
 def translate_rows(model: Translator, rows: Sequence[Ids], config: DecodingConfig) -> list[list[Hypothesis]]:
     """Return the hypotheses of each source row (with its end), searched in batches of like length."""
-    found: list[list[Hypothesis]] = [[] for _ in rows]
-    lengths = np.array([[len(row)] for row in rows], dtype=np.int64).reshape(-1, 1)
-    for numbers in sorted_batches(lengths, budget=config.batch_tokens):
-        for first in range(0, len(numbers), config.batch_size):
-            chosen = numbers[first : first + config.batch_size]
-            limits = np.ceil(lengths[chosen, 0] * config.max_ratio).astype(np.int64) + config.max_extra
-            source = Tokens.from_rows([rows[number] for number in chosen])
-            for number, hypotheses in zip(chosen, search(model, source, config, limits=limits), strict=True):
-                found[number] = hypotheses
-    return found
+    return search_rows(model, rows, config, longest=model.config.places - 1)

@@ -52,8 +52,8 @@ def chosen_size(texts: Iterable[str], kind: str = "bpe") -> int:
     """Return a vocabulary size that suits the corpus.
 
     Subwords: the alphabet, and a piece for each distinct word, but no more than the corpus can teach: six times
-    the root of its running words (about 5,500 in all for 29,000 sentence pairs), and at most 32,000. Words: those
-    that occur twice or more. Characters: all. Trainers stop earlier when nothing is left to join.
+    the root of its running words (about 5,500 in all for 29,000 sentence pairs), and at most 32,000. Words and
+    characters: all, up to 32,000. Trainers stop earlier when nothing is left to join, or nothing frequent.
 
     >>> chosen_size(["a b c d", "d c b a"] * 100)
     264

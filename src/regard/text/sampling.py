@@ -57,27 +57,31 @@ class Segmenter:
 
     def sample(self, example: int, epoch: int) -> Ids:
         """Return the token numbers of one text in one epoch."""
-        begin, end = self._offsets[example], self._offsets[example + 1]
-        return self._picked(self._words[begin:end], np.array(example), np.arange(end - begin), epoch)[0]
+        return self.sample_many([example], epoch).ids
 
     def sample_all(self, epoch: int) -> Tokens:
         """Return all texts in one epoch, each as `sample` gives it."""
-        counts = np.diff(self._offsets)
-        examples = np.repeat(np.arange(len(self)), counts)
-        places = np.arange(len(self._words)) - np.repeat(self._offsets[:-1], counts)
-        ids, lengths = self._picked(self._words, examples, places, epoch)
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        return Tokens(ids, ends[self._offsets].astype(np.int32))
+        return self.sample_many(np.arange(len(self)), epoch)
 
-    def _picked(self, words: Ids, examples: NDArray[Any], places: NDArray[np.int64], epoch: int) -> tuple[Ids, Ids]:
-        """Return the pieces of words end to end, and how many each word has."""
-        choice = scrambled(self._seed, epoch, examples, places) % np.uint64(self._variants)
-        rows = words.astype(np.int64) * self._variants + choice.astype(np.int64)
+    def sample_many(self, examples: Sequence[int] | NDArray[np.int64], epoch: int) -> Tokens:
+        """Return some texts in one epoch, each as `sample` gives it."""
+        numbers = np.asarray(examples, dtype=np.int64)
+        begins = self._offsets[numbers]
+        counts = self._offsets[numbers + 1] - begins
+        places = _counted_up(counts)  # of each word in its text
+        words = self._words[np.repeat(begins, counts) + places].astype(np.int64)
+        choice = scrambled(self._seed, epoch, np.repeat(numbers, counts), places) % np.uint64(self._variants)
+        rows = words * self._variants + choice.astype(np.int64)
         lengths = self._lengths[rows]
-        ends = np.cumsum(lengths)
-        total = int(ends[-1]) if len(ends) else 0
-        places = np.arange(total) + np.repeat(self._starts[rows] - (ends - lengths), lengths)
-        return self._pieces[places], lengths
+        ids = self._pieces[np.repeat(self._starts[rows], lengths) + _counted_up(lengths)]
+        ends = np.concatenate([[0], np.cumsum(lengths)])[np.concatenate([[0], np.cumsum(counts)])]
+        return Tokens(ids, ends.astype(np.int32))
+
+
+def _counted_up(counts: NDArray[Any]) -> NDArray[np.int64]:
+    """Return 0, 1, 2 … for each count, one after another."""
+    ends = np.cumsum(counts)
+    return np.asarray(np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts))
 
 
 def scrambled(*parts: int | Sequence[int] | NDArray[Any]) -> Numbers:

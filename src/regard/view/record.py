@@ -36,7 +36,7 @@ class Side:
 
     text: str
     tokens: tuple[str, ...]
-    words: tuple[int, ...]  # the number of the word a token belongs to; -1: a special token, no word
+    words: tuple[int, ...]  # which word of the text, parted by white space, a token is of; -1: a special token
     spans: tuple[tuple[int, int], ...] = ()  # characters of `text`, one pair a token, where known
     language: str = ""
 
@@ -64,21 +64,20 @@ class Side:
         return tuple(word < 0 for word in self.words)
 
     def units(self, *, words: bool) -> list[tuple[str, list[int]]]:
-        """Return what a matrix is labelled with: (label, token numbers) for each word, or for each token."""
+        """Return what a matrix is labelled with: (label, token numbers) for each word, or for each token.
+
+        A text of a single word has nothing to tell as one: its tokens are given.
+        """
+        if not words or len(set(self.words) - {-1}) < 2:
+            return [(token.strip() or token, [number]) for number, token in enumerate(self.tokens)]
         groups: list[list[int]] = []
         for number, word in enumerate(self.words):
-            if words and number and word >= 0 and self.words[number - 1] == word:
+            if number and word >= 0 and self.words[number - 1] == word:
                 groups[-1].append(number)
             else:
                 groups.append([number])
-        return [(self._label(members), members) for members in groups]
-
-    def _label(self, members: Sequence[int]) -> str:
-        """Return the tokens' own stretch of the text where it is known: a piece may be part of a character."""
-        joined = "".join(self.tokens[number] for number in members)
-        if self.spans and len(members) > 1:
-            joined = self.text[self.spans[members[0]][0] : self.spans[members[-1]][1]]
-        return joined.strip() or joined
+        named = dict(enumerate(self.text.split()))
+        return [(named.get(self.words[members[0]], self.tokens[members[0]]), members) for members in groups]
 
 
 @dataclass(frozen=True)

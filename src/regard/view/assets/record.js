@@ -17,31 +17,27 @@ export async function open(record) {
   return record;
 }
 
-// Control signs that reorder or hide text are shown by their number; a leading space is shown as a mark.
+// Control signs that reorder or hide text are shown by their number.
 export function visible(text) {
   return text
     .replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
       (sign) => "⟨" + sign.codePointAt(0).toString(16).toUpperCase().padStart(4, "0") + "⟩");
 }
 
-// The units of a side: words of several tokens, or the tokens themselves.
+// The units of a side: words of several tokens, or the tokens themselves; a text of one word is shown by its tokens.
 export function units(side, words) {
+  const joined = words && new Set(side.word.filter((word) => word >= 0)).size > 1;
   const groups = [];
   side.tokens.forEach((token, number) => {
     const word = side.word[number];
-    if (words && number > 0 && word >= 0 && side.word[number - 1] === word) groups.at(-1).push(number);
+    if (joined && number > 0 && word >= 0 && side.word[number - 1] === word) groups.at(-1).push(number);
     else groups.push([number]);
   });
-  const signs = Array.from(side.text);
+  const named = side.text.split(/\s+/).filter(Boolean);
   return groups.map((members) => {
-    const whole = members.map((number) => side.tokens[number]).join("");
-    const known = side.span.length > 0 && members.length > 1;
-    const label = known ? signs.slice(side.span[members[0]][0], side.span[members.at(-1)][1]).join("") : whole;
-    return {
-      members,
-      label: visible(words ? label.trim() || label : label.replace(/^ /, "▁")) || "∅",
-      special: members.every((number) => side.special[number]),
-    };
+    const token = side.tokens[members[0]];
+    const label = (joined && named[side.word[members[0]]]) || token.replace(/^ /, "▁");
+    return { members, label: visible(label) || "∅", special: members.every((number) => side.special[number]) };
   });
 }
 
