@@ -10,6 +10,7 @@ Names are resolved on first use, so that `import regard` costs no import of torc
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
+
+# torch keeps up to 1,024 prepared matrix products of each kind, some megabytes each; training meets ever new shapes.
+# Fewer are as fast and keep a small model's training at a fraction of the memory. Read by torch on its first product.
+for _capacity in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+    os.environ.setdefault(_capacity, "128")
 
 __all__ = [
     "CheckpointError",

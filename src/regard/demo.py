@@ -116,9 +116,12 @@ def run_demo(folder: Path, seconds: float, watchers: Sequence[Watcher], tell: Ca
     model = load(model_folder)
     unseen = list(make_rows("dates", UNSEEN, split="test"))
     tell(f"translating {UNSEEN:,} dates never seen in training, in any language")
-    said: list[Translation] = model.translate([row.source for row in unseen])
+    said: list[Translation] = model.translate([row.source for row in unseen], split=False)
     chosen = _one_of_each_language(unseen)
-    records = [_record(model(SHOWN), "es"), *(_record(said[number], unseen[number].group) for number in chosen)]
+    records = [
+        _record(model(SHOWN, split=False), "es"),
+        *(_record(said[number], unseen[number].group) for number in chosen),
+    ]
     place = folder / PAGE
     write_file(place, page(records, title="Dates in twenty languages").encode())
     return Shown(

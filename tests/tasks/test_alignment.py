@@ -75,12 +75,8 @@ def test_the_head_that_aligns_is_chosen_though_others_are_sharper(corpus):
 
 
 def test_a_head_that_lags_is_read_later(corpus):
-    source, target, true = corpus
-
-    def lagging(place, at, size):
-        return at
-
-    late = np.roll(looking(corpus, lagging, 0.8), 1, axis=1)  # row t looks where row t - 1 should
+    source, target, _ = corpus
+    late = np.roll(looking(corpus, HEADS["true"], 0.8), 1, axis=1)  # row t looks where row t - 1 should
     choice = choose_head({"decoder.0.cross": late[:, None]}, source, target)
     assert choice.shift == 1
 

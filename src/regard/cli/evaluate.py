@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from regard.cli.models import COMPUTING, FILES, FOLDER, READING, SEARCHING, opened
+from regard.cli.models import COMPUTING, ENSEMBLE, FILES, FOLDER, READING, SEARCHING, SPLIT, opened
 from regard.cli.options import Option, changes, verb
 from regard.cli.output import give, progress, table, write_lines
 from regard.config.data import ReadConfig
@@ -27,22 +27,31 @@ NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", 
         FOLDER,
         FILES,
         Option(["--out"], metavar="FILE", help="write the translations here"),
+        SPLIT,
+        ENSEMBLE,
         *READING,
         *SEARCHING,
         *COMPUTING,
     ],
 )
 def evaluate(
-    context: click.Context, folder: str, files: tuple[str, ...], out: str | None, as_json: bool, **computing: Any
+    context: click.Context,
+    folder: str,
+    files: tuple[str, ...],
+    out: str | None,
+    split: bool,
+    ensemble: tuple[str, ...],
+    as_json: bool,
+    **computing: Any,
 ) -> None:
     """Score a test set."""
     from regard.data.sources import read_pairs
     from regard.tasks.metrics import scores_by_length, translation_scores
 
     pairs = read_pairs(files, ReadConfig().override(changes(context, ReadConfig)))
-    model = opened(folder, computing)
+    model = opened(folder, computing, ensemble)
     settings = changes(context, DecodingConfig)
-    said = [str(one) for one in progress(model.stream(pairs.source, **settings), len(pairs), "sentences")]
+    said = [str(one) for one in progress(model.stream(pairs.source, split=split, **settings), len(pairs), "sentences")]
     if out:
         write_lines(out, said)
     scores = translation_scores(said, pairs.target)

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
 FOLDER = click.Argument(["folder"], metavar="FOLDER")
 FILES = click.Argument(["files"], nargs=-1, required=True, metavar="FILES…")
+SPLIT = Option(
+    ["--split"], is_flag=True, help="part each text into sentences first; otherwise a row is one, as in training"
+)
+ENSEMBLE = Option(
+    ["--ensemble"], multiple=True, metavar="FOLDER", help="another model that decides too; may be repeated"
+)
 SEARCHING = knob_options(DecodingConfig, section="Search (defaults are those saved with the model)")
+RANKING = [
+    option for option in SEARCHING if getattr(option, "path", "") in ("length_power", "coverage", "batch_tokens")
+]
 READING = knob_options(ReadConfig, section="Reading files")
 COMPUTING: list[click.Parameter] = [
     Option(["--device"], default="cpu", section="Computing", help="cpu, cuda, cuda:1 or mps [default: cpu]"),

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from regard.cli.models import COMPUTING, FILES, FOLDER, READING, opened
+from regard.cli.models import COMPUTING, FILES, FOLDER, RANKING, READING, SPLIT, opened
 from regard.cli.options import Option, changes, verb
 from regard.cli.output import give, json_line, note, write_lines
 from regard.config.data import ReadConfig
+from regard.config.decoding import DecodingConfig
 
 HELP = """Give the log-probability of each translation in FILES.
 
@@ -27,18 +28,26 @@ A line has the score that a search would rank it by, the sum of the logarithms a
         FOLDER,
         FILES,
         Option(["--out"], metavar="FILE", help="write here instead of to standard output"),
+        SPLIT,
         *READING,
+        *RANKING,
         *COMPUTING,
     ],
 )
 def score(
-    context: click.Context, folder: str, files: tuple[str, ...], out: str | None, as_json: bool, **computing: Any
+    context: click.Context,
+    folder: str,
+    files: tuple[str, ...],
+    out: str | None,
+    split: bool,
+    as_json: bool,
+    **computing: Any,
 ) -> None:
     """Score given translations."""
     from regard.data.sources import read_pairs
 
     pairs = read_pairs(files, ReadConfig().override(changes(context, ReadConfig)))
-    found = opened(folder, computing).score(pairs.source, pairs.target)
+    found = opened(folder, computing).score(pairs.source, pairs.target, split=split, **changes(context, DecodingConfig))
     lines = [
         json_line({"score": one.score, "total": one.total, "tokens": one.tokens})
         if as_json

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, FOLDER, SEARCHING, opened
+from regard.cli.models import COMPUTING, ENSEMBLE, FOLDER, SEARCHING, opened
 from regard.cli.options import Option, changes, verb
 from regard.cli.output import json_line, progress, write_lines
 from regard.errors import UsageError
@@ -39,9 +39,7 @@ WORDS = "What it must say"
         Option(["--encoding"], default="utf-8", help="text encoding of what is read [default: utf-8]"),
         Option(["--align"], is_flag=True, help="add word alignments (0-0 1-2 …) after a tab"),
         Option(["--no-split"], is_flag=True, help="take each text as one sentence"),
-        Option(
-            ["--ensemble"], multiple=True, metavar="FOLDER", help="another model to translate with; may be repeated"
-        ),
+        ENSEMBLE,
         Option(["--prefix"], metavar="TEXT", section=WORDS, help="what each translation begins with"),
         Option(
             ["--force-word"],

@@ -257,7 +257,10 @@ class TranslationPipeline:
     def _joined(self, source: str, draft: Sentences, said: list[list[_Said]], config: DecodingConfig) -> Translation:
         """Return the text made of each sentence's best, with the texts made of their second best, … beside it."""
         if not config.sample:
-            said = [list({one.text: one for one in reversed(some)}.values())[::-1] for some in said]
+            said = [
+                [one for place, one in enumerate(some) if one.text not in [o.text for o in some[:place]]]
+                for some in said
+            ]
         made: list[Translation] = []
         for place in range(max(map(len, said), default=1)):
             chosen = [some[min(place, len(some) - 1)] for some in said]
