@@ -41,9 +41,9 @@ lint: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two test processes with one thread each: the fastest arrangement on two cores, and nothing is oversubscribed on more.
+# Two test processes with one thread each suit two cores; a file's tests stay together, for what they prepare once.
 test: lint
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -q -n 2
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -q -n 2 --dist loadscope
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks

@@ -6,9 +6,9 @@ import gzip
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,11 @@ def verbs() -> dict[str, click.Command]:
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])
 def test_help_answers_in_a_blink(arguments: list[str]) -> None:
     def seconds() -> float:
-        began = time.perf_counter()
+        """The time a processor spends on it; others may keep the processors busy."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert command(*arguments).returncode == 0
-        return time.perf_counter() - began
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(seconds() for _ in range(5)) < 0.3
 

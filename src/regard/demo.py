@@ -24,7 +24,7 @@ from regard.view.page import page
 from regard.view.record import Record
 from regard.view.terminal import draw
 
-SECONDS = 60.0  # of training
+SECONDS = 75.0  # of training
 PAIRS = {"train": 100_000, "valid": 500}
 UNSEEN = 1000  # dates of the test, none of them in the training data in any language
 SAMPLES = 5
@@ -81,8 +81,8 @@ class Shown:
             "samples": [{"source": row.source, "translation": said} for row, said in self.samples],
         }
 
-    def lines(self, *, colour: bool = False) -> list[str]:
-        """Return it for people; the last lines say how many dates came out right, and what to try."""
+    def lines(self, *, colour: bool = False, command: str = "regard") -> list[str]:
+        """Return it for people; the last lines say how many dates came out right, and what to try with `command`."""
         languages = [f"{name} {right}/{count}" for name, (right, count) in self.by_language.items()]
         wide = max(len(row.source) for row, _ in self.samples)
         return [
@@ -98,9 +98,9 @@ class Shown:
             f"exact match: {self.exact:.1f} %",
             "",
             "try next:",
-            f'  regard translate {self.folder} "12 de octubre de 1992"',
-            f"  regard info {self.folder}",
-            "  regard train translate YOUR.tsv --out runs/mine       # two columns: source, tab, target",
+            f'  {command} translate {self.folder} "12 de octubre de 1992"',
+            f"  {command} info {self.folder}",
+            f"  {command} train translate YOUR.tsv --out runs/mine    # two columns: source, tab, target",
         ]
 
 

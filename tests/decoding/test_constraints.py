@@ -72,6 +72,29 @@ def test_a_forced_word_is_a_whole_word(table_generator, random_source):
             assert any(a == 5 and b != 8 for a, b in itertools.pairwise(ids))
 
 
+def after(forced, tokens):
+    progress = forced.begin()
+    for place, token in enumerate(tokens):
+        progress = forced.advance(progress, token, place)
+    return progress
+
+
+def test_progress_falls_back_to_the_longest_beginning():
+    forced = closed(9, [7, 7, 8])
+    assert forced.met(after(forced, [7, 7, 7, 8]))
+    assert forced.count(after(forced, [7, 7, 5])) == 0
+    assert forced.count(after(forced, [7, 7, 5, 7])) == 1
+
+
+def test_a_text_may_begin_with_the_phrase():
+    """At the start of a text the phrase is written 7 8, inside it 4 7 8."""
+    forced = Forced((Phrase((4, 7, 8), (7, 8), False),), np.zeros(9, bool))
+    assert forced.wanted(forced.begin(), 0) == [7] and forced.wanted(forced.begin(), 1) == [4]
+    assert forced.met(after(forced, [7, 8])) and forced.met(after(forced, [5, 4, 7, 8]))
+    assert not forced.met(after(forced, [5, 7, 8]))
+    assert forced.met(after(forced, [7, 4, 7, 8]))
+
+
 def test_words_to_force_need_a_beam_search(table_generator, random_source):
     with pytest.raises(ConfigError, match="drop sample"):
         search(table_generator(9), random_source(1), DecodingConfig(sample=True), limits=[3], forced=[closed(9, [4])])
@@ -87,6 +110,7 @@ def test_words_as_a_tokenizer_writes_them(kind):
     assert tokenizer.decode(list(phrase.first)) == "york"
     assert phrase.open
     assert words.texts[tokenizer.end] == ""
+    assert not words.continues[tokenizer.end], "a text may end with a forced word"
     spaced = [text for text in words.texts if text.startswith(" ")]
     assert spaced and not any(words.continues[number] for number, text in enumerate(words.texts) if text in spaced)
 

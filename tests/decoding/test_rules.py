@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.config.data import TokenizerConfig
 from regard.config.decoding import DecodingConfig
+from regard.decoding.constraints import Words
 from regard.decoding.rules import Forbid, ForbidText, History, NoRepeat
 from regard.decoding.search import search
 from regard.errors import ConfigError
+from regard.text.learn import learn
 from regard.text.sentences import find_phrase
 from regard.tokens import Candidates
 
@@ -103,3 +106,13 @@ def test_forbidding_words_leaves_others_alone():
     said = history([[11]])  # "Hu"
     assert rule(said, candidates).logp.tolist() == [[0.0, 0.0, -np.inf]] or decode([11, 14]) == "Hu Hund"
     assert rule(history([[9]]), candidates).logp.tolist() == [[0.0, -np.inf, 0.0]]  # "e Hund" but not "end"
+
+
+def test_a_forbidden_word_cannot_be_spelled_byte_by_byte():
+    tokenizer = learn(["a plain text"] * 5, TokenizerConfig(kind="bpe"))
+    words = Words(tokenizer)
+    (rule,) = words.forbid(["Bä"])
+    *before, last = tokenizer.encode("x Bä").ids
+    assert len(tokenizer.encode("ä").ids) > 2, "a character of two bytes"
+    candidates = Candidates(np.array([[last, tokenizer.end]], np.int32), np.zeros((1, 2), np.float32))
+    assert rule(history([before]), candidates).logp.tolist() == [[-np.inf, 0.0]]

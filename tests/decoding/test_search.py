@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -124,7 +126,9 @@ def test_finished_sentences_leave_the_batch(table_generator, random_source):
     search(generator, source, DecodingConfig(beam=1), limits=[3 + 2 * number for number in range(16)])
     assert generator.rows == sorted(generator.rows, reverse=True)
     assert generator.rows[0] == 16 and generator.rows[-1] < 16
-    assert len(generator.selections) < len(generator.rows), "rows that stay as they are need no selection"
+    changes = [after for before, after in itertools.pairwise(generator.rows) if after != before]
+    assert generator.selections == changes, "rows that stay as they are need no selection"
+    assert len(changes) < len(generator.rows) - 1
 
 
 def test_only_as_many_candidates_are_asked_for_as_are_needed(table_generator, random_source):

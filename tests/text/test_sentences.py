@@ -44,6 +44,7 @@ def test_the_text_comes_back(text):
         ("هل هذا جيد؟ نعم.", 2),
         ("یہ اچھا ہے۔ وہ بھی۔", 2),
         ("one\ntwo\r\nthree\rfour", 4),
+        ("2017. 3. 13. 오전", 1),
         ("no end at all", 1),
         ("...", 1),
         ("", 0),

@@ -80,6 +80,7 @@ def test_the_live_bar_takes_every_event_and_leaves_marks_in_texts_alone(capfd: p
 @pytest.mark.parametrize("live", [True, False])
 def test_counting_passes_everything_on_in_order(live: bool, capfd: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
-    assert list(counted(range(23), 23, "texts", lines.append, live=live, every=0.0)) == list(range(23))
+    windows = [list(range(11)), [], list(range(11, 23))]
+    assert list(counted(windows, 23, "texts", lines.append, live=live, every=0.0)) == list(range(23))
     assert capfd.readouterr().out == ""
-    assert live or lines[11].startswith("12 of 23 texts, ")
+    assert live or [line.split(", ")[0] for line in lines] == ["11 of 23 texts", "11 of 23 texts", "23 of 23 texts"]

@@ -85,9 +85,6 @@ def run(arguments: Sequence[str]) -> int:
         return _refuse(f"no such option: {error.option_name}{close}", error)
     except click.UsageError as error:
         return _refuse(_lowered(error.format_message()), error)
-    except click.ClickException as error:
-        _say(_lowered(error.format_message()))
-        return error.exit_code
     except RegardError as error:
         _say(str(error))
         return error.exit_code

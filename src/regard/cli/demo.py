@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -44,4 +45,11 @@ def demo(context: click.Context, out: str, minutes: float | None, seconds: float
 
     with watching(as_json) as watcher:
         shown = run_demo(Path(out), seconds or 60 * (minutes or 0) or SECONDS, [watcher], note)
-    give(shown.to_dict(), shown.lines(colour=sys.stdout.isatty()), as_json)
+    give(shown.to_dict(), shown.lines(colour=sys.stdout.isatty(), command=_command()), as_json)
+
+
+def _command() -> str:
+    """Return what to type to call this program from here."""
+    if shutil.which("regard"):
+        return "regard"
+    return sys.argv[0] if Path(sys.argv[0]).name == "regard" else "python -m regard"

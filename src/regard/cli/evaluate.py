@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from regard.cli.models import COMPUTING, ENSEMBLE, FILES, FOLDER, READING, SEARCHING, SPLIT, opened
+from regard.cli.models import COMPUTING, ENSEMBLE, FILES, FOLDER, READING, SEARCHING, SPLIT, opened, windows
 from regard.cli.options import Option, changes, verb
 from regard.cli.output import give, progress, table, write_lines
 from regard.config.data import ReadConfig
@@ -51,7 +51,8 @@ def evaluate(
     pairs = read_pairs(files, ReadConfig().override(changes(context, ReadConfig)))
     model = opened(folder, computing, ensemble)
     settings = changes(context, DecodingConfig)
-    said = [str(one) for one in progress(model.stream(pairs.source, split=split, **settings), len(pairs), "sentences")]
+    found = (model.translate(window, split=split, **settings) for window in windows(pairs.source))
+    said = [str(one) for one in progress(found, len(pairs), "sentences")]
     if out:
         write_lines(out, said)
     scores = translation_scores(said, pairs.target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,6 +44,14 @@ COMPUTING: list[click.Parameter] = [
         help="processor threads; 0: all cores [default: 0]",
     ),
 ]
+
+
+WINDOW = 512  # texts that are sorted by length and translated together; progress is told after each such window
+
+
+def windows(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield texts some at a time."""
+    return (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
 
 
 def opened(folder: str, computing: dict[str, Any], ensemble: tuple[str, ...] = ()) -> TranslationPipeline:

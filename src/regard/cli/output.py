@@ -55,9 +55,9 @@ def watching(as_json: bool) -> Iterator[JsonWatcher | LiveWatcher | PlainWatcher
             live.close()
 
 
-def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """Pass items on and show how far they are: a bar on a terminal, a line now and then otherwise."""
-    return counted(items, total, what, note, live=sys.stderr.isatty())
+def progress(windows: Iterable[list[Item]], total: int, what: str) -> Iterator[Item]:
+    """Pass on the items of windows and show how far they are: a bar on a terminal, a line now and then otherwise."""
+    return counted(windows, total, what, note, live=sys.stderr.isatty())
 
 
 def write_lines(path: str, lines: Iterable[str]) -> None:
@@ -82,17 +82,18 @@ def write_lines(path: str, lines: Iterable[str]) -> None:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows with their columns aligned, the first to the left.
+    """Return rows with their columns aligned, numbers to the right.
 
     >>> table([["beam", "5"], ["nbest", "10"]])
     ['beam    5', 'nbest  10']
     """
     from rich.cells import cell_len
 
-    widths = [max(cell_len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
-    lines = []
-    for row in rows:
-        first = row[0] + " " * (widths[0] - cell_len(row[0]))
-        rest = [" " * (width - cell_len(cell)) + cell for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join([first, *rest]).rstrip())
-    return lines
+    lines = [""] * len(rows)
+    for column in zip(*rows, strict=True):
+        wide = max(map(cell_len, column))
+        right = all(cell[:1].isdigit() for cell in column)
+        for place, cell in enumerate(column):
+            gap = " " * (wide - cell_len(cell))
+            lines[place] += "  " + (gap + cell if right else cell + gap)
+    return [line[2:].rstrip() for line in lines]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import sys
 import threading
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, ENSEMBLE, FOLDER, SEARCHING, opened
+from regard.cli.models import COMPUTING, ENSEMBLE, FOLDER, SEARCHING, WINDOW, opened, windows
 from regard.cli.options import Option, changes, verb
 from regard.cli.output import json_line, progress, write_lines
 from regard.errors import UsageError
@@ -88,12 +89,13 @@ def translate(
     settings = changes(context)
 
     def lines() -> Iterator[str]:
-        windows, total = _given(texts, source, encoding)
+        given, total = _given(texts, source, encoding)
         model = opened(folder, computing, ensemble)
         words = _constraints(force_word, forbid_word, glossary)
         wishes = {"split": not no_split, "constraints": words, "prefix": prefix or "", **settings}
-        said = (one for window in windows for one in model.stream(window, **wishes))
-        for number, translation in enumerate(progress(said, total, "texts") if out and total else said):
+        found = (list(model.stream(window, **wishes)) for window in given)
+        said = progress(found, total, "texts") if out and total else itertools.chain.from_iterable(found)
+        for number, translation in enumerate(said):
             yield from shown(translation, number, align, as_json)
 
     if out:
@@ -113,11 +115,11 @@ def _given(texts: tuple[str, ...], source: str | None, encoding: str) -> tuple[I
         return [texts], len(texts)
     if source:
         found = read_lines(source, reading)
-        return [found], len(found)
+        return windows(found), len(found)
     return arrived(iter_lines(sys.stdin.buffer, reading)), 0
 
 
-def arrived(lines: Iterable[str], most: int = 1024) -> Iterator[list[str]]:
+def arrived(lines: Iterable[str], most: int = WINDOW) -> Iterator[list[str]]:
     """Yield lines as they come: alone when each is waited for, many together when they are all there.
 
     >>> list(arrived(iter("abc")))[0][0]

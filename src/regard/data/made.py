@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from regard.errors import ConfigError, UsageError, nearest
 
-DATE_LANGUAGES = tuple("cs da de el en es fi fr hu id it ja nl pl pt ro ru sv tr uk".split())  # noqa: SIM905
+DATE_LANGUAGES = tuple("cs da de el en es fi fr hu id it ja nl pl pt ro ru sv tr uk".split())
 DATE_STYLES = ("medium", "long", "full")  # short ones leave out the century
 FIRST_DATE, LAST_DATE = date(1900, 1, 1), date(2099, 12, 31)
 NUMBER_LANGUAGES = ("cs", "de", "en", "es", "fi", "fr", "it", "nl", "pl", "pt", "ru", "sv", "tr", "uk")

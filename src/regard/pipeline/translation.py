@@ -256,11 +256,7 @@ class TranslationPipeline:
 
     def _joined(self, source: str, draft: Sentences, said: list[list[_Said]], config: DecodingConfig) -> Translation:
         """Return the text made of each sentence's best, with the texts made of their second best, … beside it."""
-        if not config.sample:
-            said = [
-                [one for place, one in enumerate(some) if one.text not in [o.text for o in some[:place]]]
-                for some in said
-            ]
+        said = said if config.sample else [_unlike(some) for some in said]
         made: list[Translation] = []
         for place in range(max(map(len, said), default=1)):
             chosen = [some[min(place, len(some) - 1)] for some in said]
@@ -318,3 +314,11 @@ def _forced(
     looked = seen[site].weights.mean(axis=1)  # [B, Q, K]
     sizes = zip(source.lengths, target.lengths + 1, strict=True)
     return logp, [looked[row, :written, :read].sum(0, dtype=np.float64) for row, (read, written) in enumerate(sizes)]
+
+
+def _unlike(said: Sequence[_Said]) -> list[_Said]:
+    """Return the best of each text."""
+    kept: dict[str, _Said] = {}
+    for one in said:
+        kept.setdefault(one.text, one)
+    return list(kept.values())

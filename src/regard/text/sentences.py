@@ -159,7 +159,7 @@ def _is_end(before: str, sign: str, rest: str) -> bool:
     if sign != ".":
         return True
     last = before.split()[-1].lstrip(_OPENING) if before.split() else ""
-    if last.isdigit() and len(last) <= 2:  # "am 3. März", "1. First"
+    if last.isdigit() and (len(last) <= 2 or following.isdigit()):  # "am 3. März", "1. First", "2017. 3. 3."
         return False
     if _INITIALS.fullmatch(last) and last != "I" and (len(last) > 1 or last.isupper()):
         return False

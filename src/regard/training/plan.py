@@ -45,7 +45,7 @@ def training_config(config: TrainingConfig, width: int, target_tokens: int) -> T
     """Return the training settings with every automatic one chosen."""
     changes: dict[str, object] = {}
     if not config.batch_tokens:
-        wanted = target_tokens / 100
+        wanted = target_tokens / 200
         changes["batch_tokens"] = int(min(8192, max(1024, 2 ** round(np.log2(max(1.0, wanted))))))
     if not config.learning_rate:
         changes["learning_rate"] = min(4e-3, 0.5 / width)

@@ -164,25 +164,26 @@ class LiveWatcher:
 
 
 def counted(
-    items: Iterable[Item], total: int, what: str, write: Write, *, live: bool, every: float = EVERY
+    windows: Iterable[list[Item]], total: int, what: str, write: Write, *, live: bool, every: float = EVERY
 ) -> Iterator[Item]:
-    """Pass items on and show how many have passed, at what rate, and how long the rest will take."""
-    return _counted_live(items, total, what) if live else _counted_plain(items, total, what, write, every)
+    """Pass on the items of windows, and show how many were done, at what rate, and how long the rest will take."""
+    return _counted_live(windows, total, what) if live else _counted_plain(windows, total, what, write, every)
 
 
-def _counted_plain(items: Iterable[Item], total: int, what: str, write: Write, every: float) -> Iterator[Item]:
-    start = time.monotonic()
+def _counted_plain(windows: Iterable[list[Item]], total: int, what: str, write: Write, every: float) -> Iterator[Item]:
+    done, start = 0, time.monotonic()
     due = start + every
-    for done, item in enumerate(items, 1):
-        yield item
+    for window in windows:
+        done += len(window)
         now = time.monotonic()
-        if now >= due:
+        if now >= due and done:
             due = now + every
             rate = done / (now - start)
             write(f"{done:,} of {total:,} {what}, {rate:,.1f}/s, {duration((total - done) / rate)} left")
+        yield from window
 
 
-def _counted_live(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+def _counted_live(windows: Iterable[list[Item]], total: int, what: str) -> Iterator[Item]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -192,9 +193,11 @@ def _counted_live(items: Iterable[Item], total: int, what: str) -> Iterator[Item
         TextColumn(f"{what}{{task.fields[rate]}}", markup=False),
         TimeRemainingColumn(),
     )
+    done, start = 0, time.monotonic()
     with Progress(*columns, console=Console(stderr=True), expand=True, transient=True) as bar:
-        task, start = bar.add_task(what, total=total, rate=""), time.monotonic()
-        for done, item in enumerate(items, 1):
-            yield item
+        task = bar.add_task(what, total=total, rate="")
+        for window in windows:
+            done += len(window)
             rate = done / max(1e-9, time.monotonic() - start)
             bar.update(task, completed=done, rate=f", {rate:,.1f}/s")
+            yield from window

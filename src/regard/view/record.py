@@ -197,7 +197,7 @@ def _side_from_dict(values: Mapping[str, Any]) -> Side:
 
 
 def visible(text: str) -> str:
-    """Return text whose control signs, which could hide or reorder what stands around them, are shown by number.
+    r"""Return text whose control signs, which could hide or reorder what stands around them, are shown by number.
 
     >>> visible("a\u202eb\tc")
     'a⟨202E⟩b⟨0009⟩c'

@@ -138,6 +138,7 @@ function draw() {
   press(parts.words, state.words);
   parts.tableTool.setAttribute("aria-pressed", pressed(state.table));
   [...parts.records.children].forEach((button, place) => button.setAttribute("aria-current", pressed(place === state.record)));
+  parts.records.scrollLeft = parts.records.children[state.record].offsetLeft - parts.records.offsetLeft - 14;
   drawKinds();
   drawSentences();
   if (state.table) drawTable();
@@ -177,7 +178,7 @@ function drawSentences() {
 function measure(labels) {
   const pen = document.createElement("canvas").getContext("2d");
   pen.font = `13px ${getComputedStyle(document.body).fontFamily}`;
-  return Math.max(...labels.map((unit) => pen.measureText(unit.label).width)) + 4;
+  return Math.max(...labels.map((unit) => pen.measureText(unit.label).width)) + 10;
 }
 
 function drawMatrix() {
@@ -232,7 +233,8 @@ function drawTable() {
 function drawHeads() {
   const one = seen();
   const [from, to] = [record().texts[one.rows].tokens.length, record().texts[one.cols].tokens.length];
-  parts.headsTitle.textContent = `${one.layers.length} layers × ${one.heads} heads`;
+  const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
+  parts.headsTitle.textContent = `${counted(one.layers.length, "layer")} × ${counted(one.heads, "head")}`;
   parts.heads.style.gridTemplateColumns = `auto repeat(${one.heads}, 86px)`;
   parts.heads.replaceChildren();
   one.layers.forEach((layer, place) => {

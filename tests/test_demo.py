@@ -1,0 +1,53 @@
+"""The demo on a small scale: everything it shows, though not how good it gets."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from regard import demo
+from regard.cli import run
+from regard.view.record import Record
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "PAIRS", {"train": 500, "valid": 11})
+    monkeypatch.setattr(demo, "UNSEEN", 43)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_demo_shows_figures_alignment_and_page(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--out", str(tmp_path), "--seconds", "2"]) == 0
+    out, _ = capfd.readouterr()
+    lines = out.splitlines()
+    assert any(re.fullmatch(r"exact match: \d+\.\d %", line) for line in lines[-8:])
+    assert "┌─viernes," in out
+    assert f"regard translate {tmp_path / 'model'}" in out
+    page = (tmp_path / demo.PAGE).read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    records = [Record.from_dict(one) for one in json.loads(found[1])["records"]]
+    assert records[0].texts["source"].text == demo.SHOWN
+    assert len(records) > 5
+    assert records[0].made["model"] == "dates"
+
+    assert run(["demo", "--out", str(tmp_path), "--seconds", "2", "--json"]) == 0  # again: only shown
+    out, _ = capfd.readouterr()
+    facts = json.loads(out.splitlines()[-1])
+    assert sum(one["of"] for one in facts["by_language"].values()) == 43
+    right = sum(one["right"] for one in facts["by_language"].values())
+    assert facts["exact_match"] == pytest.approx(100 * right / 43)
+
+
+def test_no_unseen_date_is_in_the_training_data_in_any_language() -> None:
+    seen = {row.target for row in demo.make_rows("dates", 3000, split="train")}
+    assert not seen & {row.target for row in demo.make_rows("dates", demo.UNSEEN, split="test")}
+
+
+def test_a_time_is_given_once(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--seconds", "3", "--minutes", "1"]) == 2
+    assert "both given" in capfd.readouterr().err
