@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +130,13 @@ class TranslationPipeline:
         self.words = Words(target)
         self.looker = Looker(self.models, source, target, AligningHead.recorded(facts.get("align"), self.models[0]))
 
-    def __call__(self, text: str | Sequence[str], **settings: Any) -> Any:
+    @overload
+    def __call__(self, text: str, **settings: Any) -> Translation: ...
+
+    @overload
+    def __call__(self, text: Sequence[str], **settings: Any) -> list[Translation]: ...
+
+    def __call__(self, text: str | Sequence[str], **settings: Any) -> Translation | list[Translation]:
         """Return the translation of a text, or those of a list; settings are those of `translate`."""
         return self.translate([text], **settings)[0] if isinstance(text, str) else self.translate(text, **settings)
 

@@ -19,17 +19,13 @@ _INITIALS = re.compile(r"(?:[^\W\d_]\.-?)*[^\W\d_]")  # J, U.S, z.B, c.-à.-d, w
 _VISIBLE = re.compile(r"\S")
 _LINE = re.compile(r"\r\n|\n|\r")
 
-# What comes before a full stop without ending a sentence: before a name, and before a number.
+# What comes before a full stop without ending a sentence.
 _TITLES = re.compile(
     "mr|mrs|ms|dr|prof|rev|hon|sen|gov|capt|cmdr|lt|sgt|messrs|mme|mlle|mgr|hr|frl|dipl|ing|dott|sra|srta|dhr|mevr|drs"
     "|st|hl|vs|vgl|bzw|ggf|inkl|exkl|evtl|sog|cf|dept|approx|ca",
     re.IGNORECASE,
 )
-_NUMBERED = re.compile(
-    "nos?|nr|art|abs|kap|abb|tab|bd|figs?|vols?|pp?|pg|ch|sec|eq|ref|s|z|tel"
-    "|jan|feb|mar|apr|jun|jul|aug|sept?|oct|okt|nov|dec|dez",
-    re.IGNORECASE,
-)
+_SHORT = 5  # letters; a shorter word before a full stop and a number is taken for an abbreviation
 # Scripts that put no space between words: Thai, Lao, Myanmar, Khmer, Japanese, Chinese.
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
@@ -163,7 +159,9 @@ def _is_end(before: str, sign: str, rest: str) -> bool:
         return False
     if _INITIALS.fullmatch(last) and last != "I" and (len(last) > 1 or last.isupper()):
         return False
-    return not _TITLES.fullmatch(last) and not (_NUMBERED.fullmatch(last) and following.isdigit())
+    if following.isdigit() and len(last) <= _SHORT:  # "No. 7", "9 avr. 1924", "30 авг. 1996": an abbreviation, likely
+        return False
+    return not _TITLES.fullmatch(last)
 
 
 def is_letter(letter: str) -> bool:
