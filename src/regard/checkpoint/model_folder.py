@@ -1,13 +1,13 @@
 """A model as a folder in Hugging Face layout: others read what we write, and we read theirs.
 
-  config.json                 what the model is, in their terms (`hf_names`)
-  model.safetensors           weights under their names; several files with an index when large (read only)
-  tokenizer.json              text to tokens; target_tokenizer.json beside it where the target side has its own
-  tokenizer_config.json       special tokens and longest row, for others
-  generation_config.json      how translations are searched for
-  task.json                   what is ours alone: the task and its settings
-  README.md                   the model card
-  MANIFEST.json               size and digest of each file
+config.json                 what the model is, in their terms (`hf_names`)
+model.safetensors           weights under their names; several files with an index when large (read only)
+tokenizer.json              text to tokens; target_tokenizer.json beside it where the target side has its own
+tokenizer_config.json       special tokens and longest row, for others
+generation_config.json      how translations are searched for
+task.json                   what is ours alone: the task and its settings
+README.md                   the model card
+MANIFEST.json               size and digest of each file
 """
 
 from __future__ import annotations
@@ -131,9 +131,7 @@ def _load(folder: Path, weights_from: Path | None) -> LoadedModel:
         ("target", target, config.target_vocabulary),
     ):
         if tokenizer.size > size:
-            raise CheckpointError(
-                f"{path}: the {side} tokenizer has {tokenizer.size} tokens, but {CONFIG} says {size}"
-            )
+            raise CheckpointError(f"{path}: the {side} tokenizer has {tokenizer.size} tokens, but {CONFIG} says {size}")
     return LoadedModel(config, loaded, source, target, _read_decoding(path, fields, task), task, fields, report)
 
 
