@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -44,18 +43,6 @@ def verbs() -> dict[str, click.Command]:
 
 
 # ---- help
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])
-def test_help_answers_in_a_blink(arguments: list[str]) -> None:
-    def seconds() -> float:
-        """The time a processor spends on it; others may keep the processors busy."""
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert command(*arguments).returncode == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    assert min(seconds() for _ in range(5)) < 0.3
 
 
 def test_no_words_at_all_show_the_help() -> None:

@@ -109,18 +109,3 @@ def test_half_a_surrogate_pair_is_refused(byte_pairs: Tokenizer) -> None:
         byte_pairs.encode("a\ud800b")
     with pytest.raises(DataError, match="half a surrogate pair"):
         byte_pairs.encode_all(["fine", "\udfff"])
-
-
-@pytest.mark.parametrize("text", [" ", "a", "\u0301", "👩\u200d", "א", "語", "7", ".", "a ", "\t", "é1 "])
-def test_time_grows_with_the_text_only(byte_pairs: Tokenizer, text: str) -> None:
-    from time import process_time
-
-    def seconds(count: int) -> float:
-        begun = process_time()
-        byte_pairs.encode_all([text * (count // len(text))])
-        return process_time() - begun
-
-    seconds(1000)
-    short, long = seconds(50_000), seconds(200_000)
-    assert long < 2
-    assert long < 12 * short + 0.05
