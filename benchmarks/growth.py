@@ -5,6 +5,7 @@ python -m benchmarks.growth
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ def main() -> None:
     for name, work in (("tokenise", lambda text: tokenizer.encode_all([text])), ("split", split_sentences)):
         for kind in KINDS:
             taken = [seconds(work, kind * (length // len(kind))) for length in LENGTHS]
-            growth = max(later / max(1e-3, earlier) for earlier, later in zip(taken, taken[1:], strict=False))
+            growth = max(later / max(1e-3, earlier) for earlier, later in itertools.pairwise(taken))
             row = {"bench": name, "kind": kind, "seconds_per_million": round(taken[-1], 3)}
             print(json.dumps({**row, "growth_when_doubled": round(growth, 2)}, ensure_ascii=False), flush=True)
 

@@ -24,7 +24,7 @@ from regard.view.page import page
 from regard.view.record import Record
 from regard.view.terminal import draw
 
-SECONDS = 75.0  # of training
+SECONDS = 85.0  # of training
 PAIRS = {"train": 100_000, "valid": 500}
 UNSEEN = 1000  # dates of the test, none of them in the training data in any language
 SAMPLES = 5
