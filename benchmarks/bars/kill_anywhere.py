@@ -65,7 +65,7 @@ def bar(data: Path, work: Path, arguments: argparse.Namespace, precision: str) -
         # lives short enough that all kills fit into the run; every sixth kill strikes while it is still setting up
         early = chance.random() < 1 / 6
         life = (
-            chance.uniform(0, setting_up) if early else setting_up + chance.uniform(0, 1.4 * trained / arguments.kills)
+            chance.uniform(0, setting_up) if early else setting_up + chance.uniform(0, 0.9 * trained / arguments.kills)
         )
         moment = life if kills < arguments.kills else None
         process = subprocess.Popen(
@@ -105,7 +105,7 @@ def bar(data: Path, work: Path, arguments: argparse.Namespace, precision: str) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--save-every", type=int, default=15)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED", "1")))
     parser.add_argument("--precision", nargs="+", default=["float32", "bf16"])

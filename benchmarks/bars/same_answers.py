@@ -27,7 +27,7 @@ def differing(some: list[dict[str, Any]], others: list[dict[str, Any]]) -> tuple
     differ = [
         abs(one["score"] - other["score"])
         for one, other in zip(some, others, strict=True)
-        if (one["text"], one["alignment"]) != (other["text"], other["alignment"])
+        if (one["translation"], one["alignment"]) != (other["translation"], other["alignment"])
     ]
     gap = max(abs(one["score"] - other["score"]) for one, other in zip(some, others, strict=True))
     return len(differ), sum(by > CLOSE for by in differ), gap
@@ -71,7 +71,7 @@ def main() -> None:
         sorted_best = all(
             row["score"] >= max((one["score"] for one in row["alternatives"]), default=-1e9) for row in several
         )
-        equal = sum(row["text"] == one["text"] for row, one in zip(several, plain, strict=True))
+        equal = sum(row["translation"] == one["translation"] for row, one in zip(several, plain, strict=True))
         print(json.dumps({"case": "n-best", "first_is_best": sorted_best, "first_equals_single": equal}))
         pairs = Path(folder, "pairs.tsv")
         pairs.write_text("".join(f"{text}\t{row['text']}\n" for text, row in zip(texts, plain, strict=True)), "utf-8")

@@ -76,6 +76,8 @@ def train_run(config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = ())
 
 def _check_target(out: Path) -> None:
     kind = existing(out)
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file: choose an empty or new folder for --out")
     if kind == "other":
         raise UsageError(f"{out} holds other files: choose an empty or new folder for --out")
     if kind == "model":
