@@ -191,7 +191,7 @@ def test_model_settings_change_the_named_preset_and_need_one() -> None:
     assert (config.model.width, config.model.dropout) == (128, 0.05)
     custom = run_config(("translate", "a"), None, {"preset": "custom", "model.width": 64})
     assert (custom.model.width, custom.model.encoder.layers) == (64, RunConfig().model.encoder.layers)
-    with pytest.raises(ConfigError, match="--preset tiny, small, base, big, or custom"):
+    with pytest.raises(ConfigError, match="--preset micro, tiny, small, base, big, or custom"):
         run_config(("translate", "a"), None, {"model.width": 64})
     with pytest.raises(ConfigError, match="must divide width"):
         run_config(("translate", "a"), None, {"preset": "tiny", "model.encoder.heads": 5})

@@ -74,7 +74,9 @@ def main() -> None:
         equal = sum(row["translation"] == one["translation"] for row, one in zip(several, plain, strict=True))
         print(json.dumps({"case": "n-best", "first_is_best": sorted_best, "first_equals_single": equal}))
         pairs = Path(folder, "pairs.tsv")
-        pairs.write_text("".join(f"{text}\t{row['text']}\n" for text, row in zip(texts, plain, strict=True)), "utf-8")
+        pairs.write_text(
+            "".join(f"{text}\t{row['translation']}\n" for text, row in zip(texts, plain, strict=True)), "utf-8"
+        )
         scored = regard_json("score", arguments.model, pairs)
         gaps = [abs(one["score"] - row["score"]) for one, row in zip(scored, plain, strict=True)]
         far = sum(gap > CLOSE for gap in gaps)

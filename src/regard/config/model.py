@@ -65,6 +65,7 @@ def _preset(layers: int, width: int, heads: int, feedforward: int, dropout: floa
 
 
 TRANSLATOR_PRESETS: dict[str, TranslatorConfig] = {
+    "micro": _preset(2, 128, 4, 256, 0.1),
     "tiny": _preset(4, 128, 4, 256, 0.3),
     "small": _preset(3, 256, 4, 1024, 0.2),
     "base": _preset(6, 512, 8, 2048, 0.1),

@@ -19,7 +19,9 @@ class RunConfig(Config):
 
     task: str = knob("translate", "what is learned", choices=TASKS)
     preset: str = knob(
-        "auto", "model size; auto: by the size of the data", choices=("auto", "tiny", "small", "base", "big", "custom")
+        "auto",
+        "model size; auto: by the size of the data",
+        choices=("auto", "micro", "tiny", "small", "base", "big", "custom"),
     )
     start_from: str = knob("", "a run or model folder to go on from")
     data: DataConfig = knob(DataConfig, "which files")

@@ -32,13 +32,19 @@ def model_config(config: RunConfig, languages: Languages, target_tokens: int) ->
     elif config.preset != "auto":
         chosen, reason = TRANSLATOR_PRESETS[config.preset], "as asked"
     else:
-        name = "tiny" if target_tokens < 1_500_000 else "small" if target_tokens < 10_000_000 else "base"
+        name = _size(target_tokens, languages.target.size)
         chosen, reason = TRANSLATOR_PRESETS[name], f"{name}, for {target_tokens:,} target tokens"
-    if config.preset != "custom" and languages.target.size < SMALL_ALPHABET:
-        chosen = replace(chosen, dropout=min(chosen.dropout, 0.1))
-        reason += f"; dropout {chosen.dropout:g}, for a vocabulary of {languages.target.size}"
+        if name == "micro":
+            reason += f" of {languages.target.size} kinds"
     places = max(chosen.places, 2 * config.data.max_length)
     return chosen.override({**sizes, **special, "shared": same, "places": places}), reason
+
+
+def _size(target_tokens: int, vocabulary: int) -> str:
+    """Return the preset for so much data; letters and digits need less depth and less dropout than words."""
+    if target_tokens < 1_500_000:
+        return "micro" if vocabulary < SMALL_ALPHABET else "tiny"
+    return "small" if target_tokens < 10_000_000 else "base"
 
 
 def training_config(config: TrainingConfig, width: int, target_tokens: int) -> TrainingConfig:

@@ -1,0 +1,44 @@
+"""What a run chooses for its user."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from regard.config.data import TokenizerConfig
+from regard.config.run import RunConfig
+from regard.config.training import TrainingConfig
+from regard.tasks.translation import Languages
+from regard.text.learn import learn
+from regard.training.plan import model_config, training_config
+
+LETTERS = learn(["a b c d"] * 20, TokenizerConfig(kind="characters"))
+WORDS = learn(["".join(word) for word in product("abcdefghij", repeat=3)] * 2, TokenizerConfig(kind="words"))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "tokens", "wanted"),
+    [(LETTERS, 100_000, "micro"), (WORDS, 400_000, "tiny"), (WORDS, 5_000_000, "small"), (LETTERS, 50_000_000, "base")],
+)
+def test_the_preset_follows_the_data_and_says_why(tokenizer: object, tokens: int, wanted: str) -> None:
+    languages = Languages(tokenizer, tokenizer)  # type: ignore[arg-type]
+    chosen, reason = model_config(RunConfig(), languages, tokens)
+    assert reason.startswith(f"{wanted}, for {tokens:,} target tokens")
+    assert chosen.shared
+    assert chosen.target_vocabulary == languages.target.size
+    assert chosen.end == languages.target.end
+
+
+def test_a_named_preset_is_taken_as_asked() -> None:
+    chosen, reason = model_config(RunConfig(preset="big"), Languages(LETTERS, WORDS), 1)
+    assert (chosen.width, reason) == (1024, "as asked")
+    assert not chosen.shared
+
+
+def test_every_automatic_setting_is_chosen_and_every_given_one_kept() -> None:
+    chosen = training_config(TrainingConfig(), width=128, target_tokens=450_000)
+    assert (chosen.batch_tokens, chosen.schedule, chosen.epochs) == (2048, "cosine", 89.0)
+    assert 0 < chosen.learning_rate <= 4e-3
+    given = TrainingConfig(batch_tokens=777, learning_rate=0.5, schedule="constant", steps=3)
+    assert training_config(given, width=128, target_tokens=450_000) == given
