@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from regard.config.decoding import DecodingConfig
 from regard.decoding.search import search, worth
 from regard.errors import ConfigError, UsageError
-from regard.tokens import Tokens
+from regard.tokens import Candidates, Tokens
 
 PAD, END, START = 0, 1, 3
 SHORT = 3  # with four words there are 85 texts of up to three tokens
@@ -227,3 +227,44 @@ def test_contradictions_are_refused(table_generator, random_source):
         search(generator, source, DecodingConfig(diverse=1.0), limits=[3, 3])
     with pytest.raises(UsageError, match=r"limits \(1\) must be as many as the source texts \(2\)"):
         search(generator, source, DecodingConfig(), limits=[3])
+
+
+class SureState:
+    """How many tokens each row has written."""
+
+    def __init__(self, written):
+        self.written = written
+
+    def select(self, rows):
+        return SureState(self.written[rows])
+
+
+class SureGenerator:
+    """Writes one text of twelve tokens and is sure of each; an early end is always its second choice."""
+
+    vocabulary, pad_token, end_token, start_token = 20, 0, 1, 3
+    text = [4, 5, 5, 6, 7, 8, 8, 8, 9, 10, 11, 12]
+
+    def start(self, source, room):
+        return SureState(np.zeros(len(source), np.int64))
+
+    def step(self, tokens, state, k):
+        logp = np.full((len(tokens), self.vocabulary), np.log(0.001), np.float32)
+        logp[:, self.end_token] = np.log(0.01)
+        wanted = np.array([*self.text, self.end_token] + [self.end_token] * 50)[state.written]
+        logp[np.arange(len(tokens)), wanted] = np.log(0.97)
+        ids = np.broadcast_to(np.arange(self.vocabulary, dtype=np.int32), logp.shape)
+        if k:
+            order = np.argsort(-logp, axis=1, kind="stable")[:, :k]
+            ids, logp = np.take_along_axis(ids, order, 1), np.take_along_axis(logp, order, 1)
+        return Candidates(ids, logp), SureState(state.written + 1)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("power", [0.6, 1.0])
+def test_early_ends_do_not_close_a_search_whose_best_text_is_still_being_written(beam, power):
+    config = DecodingConfig(beam=beam, nbest=beam, length_power=power)
+    found = search(SureGenerator(), Tokens.from_rows([[4, 1], [5, 6, 1]]), config, limits=[30, 30])
+    for hypotheses in found:
+        assert hypotheses[0].ids == SureGenerator.text
+        assert hypotheses[0].finished

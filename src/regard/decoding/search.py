@@ -8,8 +8,11 @@ log-probability; an end among the W best finishes a hypothesis, the W best other
 less the penalty for what was not covered. Log-probabilities are never positive, so whatever continues a hypothesis of
 total t is worth at most `t / (limit + 1) ** length_power`: the total can only fall, and no text is longer than its
 limit. A lane is done when it has as many finished hypotheses as are asked for that are worth at least that much for
-every hypothesis alive, so that none alive could take their place; or when W hypotheses have finished. Both depend on
-the lane alone: which other sentences are searched beside it changes nothing.
+every hypothesis alive, so that none alive could take their place; or when W hypotheses have finished and those asked
+for are worth at least what every hypothesis alive would be worth if it ended now at no cost. Where the model is sure,
+an end in the middle of a sentence is often the second best token: W such ends must not close a lane whose best text is
+still being written. A lane of width 1 is done at its first end. All of this depends on the lane alone: which other
+sentences are searched beside it changes nothing.
 
 **Limits.** A hypothesis that reaches its limit is ended there; it counts as unfinished unless the model would have
 ended it itself.
@@ -214,7 +217,7 @@ class _Search(Generic[S]):
         for row, total in zip(choice.row[choice.ends].tolist(), totals[choice.ends].tolist(), strict=True):
             self._finish(alive, row, total, bool(natural[row]))
         on = ~choice.ends
-        on[on] = ~self._decided(alive.lane[choice.row[on]], totals[on])
+        on[on] = ~self._decided(alive.lane[choice.row[on]], totals[on], alive.length + 1)
         parents = choice.row[on]
         progress = [
             self._forced(alive, row).advance(alive.progress[row], token, alive.length)
@@ -333,12 +336,14 @@ class _Search(Generic[S]):
         if len(done) >= self.wanted:
             self.bar[lane] = done[self.wanted - 1].score
 
-    def _decided(self, lane: Rows, totals: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return for each continuation whether its lane is done."""
+    def _decided(self, lane: Rows, totals: NDArray[np.float64], length: int) -> NDArray[np.bool_]:
+        """Return for each continuation, now of `length` tokens, whether its lane is done."""
         best = np.full(len(self.sentence), -np.inf)
         np.maximum.at(best, lane, totals)
         ceiling = best / (self.limit + 1.0) ** self.config.length_power
-        return ((self.count >= self.stop) | (ceiling <= self.bar))[lane]
+        present = best / (length + 1.0) ** self.config.length_power
+        enough = (self.count >= self.stop) & ((present <= self.bar) | (self.width == 1))
+        return (enough | (ceiling <= self.bar))[lane]
 
     def _beside(self, sentence: int) -> list[list[Hypothesis]]:
         """Return what the lanes of a sentence have finished."""
