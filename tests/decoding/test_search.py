@@ -243,7 +243,7 @@ class SureGenerator:
     """Writes one text of twelve tokens and is sure of each; an early end is always its second choice."""
 
     vocabulary, pad_token, end_token, start_token = 20, 0, 1, 3
-    text = [4, 5, 5, 6, 7, 8, 8, 8, 9, 10, 11, 12]
+    text = (4, 5, 5, 6, 7, 8, 8, 8, 9, 10, 11, 12)
 
     def start(self, source, room):
         return SureState(np.zeros(len(source), np.int64))
@@ -266,5 +266,5 @@ def test_early_ends_do_not_close_a_search_whose_best_text_is_still_being_written
     config = DecodingConfig(beam=beam, nbest=beam, length_power=power)
     found = search(SureGenerator(), Tokens.from_rows([[4, 1], [5, 6, 1]]), config, limits=[30, 30])
     for hypotheses in found:
-        assert hypotheses[0].ids == SureGenerator.text
+        assert hypotheses[0].ids == [*SureGenerator.text]
         assert hypotheses[0].finished
