@@ -267,3 +267,19 @@ def test_drawn_segmentations_change_with_the_epoch_and_survive_an_interruption(d
     assert not train_run(config(data, **settings), tmp_path / "stopped", watchers=[Stopper()]).finished
     assert train_run(config(data, **settings), tmp_path / "stopped").finished
     assert same(tmp_path / "alone", tmp_path / "stopped")
+
+
+def test_the_length_power_is_chosen_on_validation_data(data: Path, tmp_path: Path) -> None:
+    settings = {"training.steps": 60, "training.learning_rate": 0.01, "decoding.beam": 3}
+    listener = Listener()
+    report = train_run(config(data, **settings), tmp_path / "tuned", watchers=[listener])
+    text = next(facts["text"] for facts in listener.of("note") if "length power" in facts["text"])
+    tried = {
+        power: float(score) for power, score in (one.split(": ") for one in text.split("power ")[-1][:-1].split(", "))
+    }
+    best = max(tried.values())
+    assert report.metrics["valid_bleu"] == pytest.approx(best, abs=0.01)
+    assert tried[f"{load_model(tmp_path / 'tuned').decoding.length_power:g}"] == best
+    plain = train_run(config(data, **settings, **{"training.tune_length": False}), tmp_path / "plain")
+    assert plain.metrics["valid_bleu"] <= report.metrics["valid_bleu"]
+    assert load_model(tmp_path / "plain").decoding.length_power == 1.0

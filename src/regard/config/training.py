@@ -31,6 +31,7 @@ class TrainingConfig(Config):
         0.999, "decay of the running average of weights that is evaluated and kept; 0: off", low=0, high=1
     )
     average: int = knob(0, "average the last N evaluations' weights at the end; 0: keep the best", low=0)
+    tune_length: bool = knob(True, "at the end, choose the search's length power on validation data")
     patience: int = knob(0, "stop after N evaluations without a better score; 0: never", low=0)
     evaluate_every: int = knob(0, "updates between evaluations; 0: chosen from the plan", low=0)
     save_every: int = knob(0, "updates between saves; 0: about every minute", low=0)

@@ -343,7 +343,8 @@ class _Search(Generic[S]):
         ceiling = best / (self.limit + 1.0) ** self.config.length_power
         present = best / (length + 1.0) ** self.config.length_power
         enough = (self.count >= self.stop) & ((present <= self.bar) | (self.width == 1))
-        return (enough | (ceiling <= self.bar))[lane]
+        decided: NDArray[np.bool_] = enough | (ceiling <= self.bar)
+        return decided[lane]
 
     def _beside(self, sentence: int) -> list[list[Hypothesis]]:
         """Return what the lanes of a sentence have finished."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from regard.checkpoint.directory import RunDirectory, existing, load_model, save_model
 from regard.checkpoint.files import write_file
+from regard.config.decoding import DecodingConfig
 from regard.config.model import TranslatorConfig
 from regard.config.run import RunConfig
 from regard.config.training import TrainingConfig
@@ -22,12 +23,12 @@ from regard.data.sources import Pairs, read_pairs
 from regard.errors import ConfigError, UsageError
 from regard.models import build
 from regard.models.base import start_weights
-from regard.tasks.metrics import translation_scores
+from regard.tasks.metrics import bleu, translation_scores
 from regard.tasks.translation import Examples, Languages, TranslationTask
 from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
 from regard.training.card import model_card
-from regard.training.evaluation import Evaluation, Evaluator
+from regard.training.evaluation import MOST_TRANSLATED, Evaluation, Evaluator
 from regard.training.plan import model_config, time_formats, training_config
 from regard.training.tensorboard import TensorBoardWatcher
 from regard.training.trainer import Trainer
@@ -36,6 +37,7 @@ from regard.training.weights import FlatWeights
 
 MAY_CHANGE = ("training.threads", "training.save_every", "training.keep", "training.device", "training.tensorboard")
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 1000
+LENGTH_POWERS = (0.6, 1.0, 1.4, 1.8)  # tried on validation data
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class _Run:
     ) -> None:
         self.config, self.directory, self.known, self.watchers = config, directory, known, watchers
         self.notes: list[str] = []
+        self.decoding = config.decoding
         pairs = read_pairs(config.data.train, config.data.read)
         if config.data.valid:
             valid = read_pairs(config.data.valid, config.data.read)
@@ -266,7 +269,7 @@ class _Run:
             self.model_config,
             evaluator.model.state_dict(),
             tokenizers={"source": self.languages.source, "target": self.languages.target},
-            decoding=self.config.decoding,
+            decoding=self.decoding,
             task=task,
             card=card,
             fields=self.start.fields if self.start is not None else None,
@@ -286,12 +289,31 @@ class _Run:
                 tell(self.watchers, "note", text=f"the average of {len(trainer.recent)} evaluations is best")
             else:
                 evaluator.load(best.weights)
-        count = min(1000, len(self.valid))
-        said = evaluator.translations(count, self.config.decoding)
-        scores = translation_scores(said, self.valid.texts.target[:count])
+        count = min(MOST_TRANSLATED, len(self.valid))
+        wanted = self.valid.texts.target[:count]
+        self.decoding, said = self._tuned(evaluator, count)
+        scores = translation_scores(said, wanted)
         metrics = {f"valid_{name}": value for name, value in scores.items()}
         self._write_model(evaluator, step, metrics)
         return metrics
+
+    def _tuned(self, evaluator: Evaluator, count: int) -> tuple[DecodingConfig, list[str]]:
+        """Return the search with the length power that scores best on validation data, and its translations."""
+        given = self.config.decoding
+        powers = [given.length_power]
+        if self.config.training.tune_length and given.beam > 1 and not given.sample:
+            powers += [power for power in LENGTH_POWERS if power != given.length_power]
+        tried = []
+        for power in powers:
+            decoding = replace(given, length_power=power)
+            said = evaluator.translations(count, decoding)
+            tried.append((bleu(said, self.valid.texts.target[:count]), decoding, said))
+        _, decoding, said = max(tried, key=lambda one: one[0])  # the first of equals: the given one
+        if len(tried) > 1:
+            told = ", ".join(f"{one.length_power:g}: {found:.2f}" for found, one, _ in tried)
+            text = f"length power {decoding.length_power:g} is best on validation data (BLEU by power {told})"
+            tell(self.watchers, "note", text=text)
+        return decoding, said
 
     def _tell_plan(self, parameters: int) -> None:
         training, config = self.training, self.model_config
