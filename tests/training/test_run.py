@@ -174,6 +174,10 @@ def test_a_finished_run_says_so_and_other_settings_are_named(data: Path, tmp_pat
     before = (tmp_path / "run/model.safetensors").read_bytes()
     assert train_run(config(data, **settings), tmp_path / "run").reason == "finished before"
     assert (tmp_path / "run/model.safetensors").read_bytes() == before
+    run = json.loads((tmp_path / "run/run.json").read_text("utf-8"))
+    del run["config"]["training"]["tune_length"]  # as if begun before there was such a setting
+    (tmp_path / "run/run.json").write_text(json.dumps(run), "utf-8")
+    assert train_run(config(data, **settings), tmp_path / "run").reason == "finished before"
     with pytest.raises(ConfigError, match=r"training.seed: 1 there, 2 now"):
         train_run(config(data, **settings, **{"training.seed": 2}), tmp_path / "run")
 

@@ -88,7 +88,9 @@ def _check_target(out: Path) -> None:
 
 def _check_same(before: dict[str, Any], config: RunConfig, out: Path) -> None:
     """Refuse to go on with other settings than the run began with, naming those that differ."""
-    old, new = _flat(before), _flat(config.to_dict())
+    # read as a config first: a setting that a later version added has its default there
+    old = _flat(RunConfig.from_dict(before, where=str(out / "run.json")).to_dict())
+    new = _flat(config.to_dict())
     different = [
         f"{name}: {old.get(name)!r} there, {new.get(name)!r} now"
         for name in sorted(old.keys() | new.keys())
