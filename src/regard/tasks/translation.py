@@ -73,10 +73,6 @@ class Languages:
         target = [np.array(ids, dtype=np.int32) for ids in self.target.encode_all(pairs.target)]
         return Examples(pairs, source, target)
 
-    def source_tokens(self, texts: Sequence[str]) -> Tokens:
-        """Return source texts as the encoder reads them."""
-        return Tokens.from_rows([[*ids, self.source.end] for ids in self.source.encode_all(texts)])
-
 
 class TranslationTask:
     """Knows what a batch of translation means."""

@@ -69,6 +69,7 @@ class Trainer:
         self.counters = Counters()
         self.recent: list[Tensor] = []  # weights of the last evaluations, to be averaged
         self.asked_to_stop = ""
+        self._epoch_of_batches, self._epoch_batches = -1, list[np.ndarray]()
         self._began = self._saved = self._reported = time.monotonic()
 
     # ---- state
@@ -120,7 +121,7 @@ class Trainer:
         return min(1.0, max(done))
 
     def _batches(self) -> list[np.ndarray]:
-        if getattr(self, "_epoch_of_batches", None) != self.counters.epoch:
+        if self._epoch_of_batches != self.counters.epoch:
             self._epoch_batches = self.task.epoch(self.counters.epoch, self.config.batch_tokens)
             self._epoch_of_batches = self.counters.epoch
         return self._epoch_batches
