@@ -287,3 +287,11 @@ def test_the_length_power_is_chosen_on_validation_data(data: Path, tmp_path: Pat
     plain = train_run(config(data, **settings, **{"training.tune_length": False}), tmp_path / "plain")
     assert plain.metrics["valid_bleu"] <= report.metrics["valid_bleu"]
     assert load_model(tmp_path / "plain").decoding.length_power == 1.0
+
+
+def test_rows_left_out_by_a_lenient_reading_are_told(data: Path, tmp_path: Path) -> None:
+    data.write_text(data.read_text("utf-8") + "no second column\n", "utf-8")
+    listener = Listener()
+    settings = {"training.steps": 1, "data.read.lenient": True}
+    train_run(config(data, **settings), tmp_path / "run", watchers=[listener])
+    assert any("1 of 601 training rows are rejected: see " in line for line in listener.of("plan")[0]["lines"])

@@ -124,6 +124,13 @@ def hold_out(pairs: Pairs, seed: int) -> tuple[Pairs, Pairs]:
     return pairs.chosen(kept), pairs.chosen(away)
 
 
+def _rejects(pairs: Pairs, name: str) -> list[str]:
+    """Say how many rows a lenient reading left out, and where they are."""
+    if not pairs.rejected:
+        return []
+    return [f"{pairs.rejected:,} of {pairs.read:,} {name} rows are rejected: see {pairs.reject_file}"]
+
+
 class _Run:
     """One sitting of a run."""
 
@@ -134,12 +141,15 @@ class _Run:
         self.notes: list[str] = []
         self.decoding = config.decoding
         pairs = read_pairs(config.data.train, config.data.read)
+        rejects = _rejects(pairs, "training")
         if config.data.valid:
             valid = read_pairs(config.data.valid, config.data.read)
+            rejects += _rejects(valid, "validation")
         else:
             pairs, valid = hold_out(pairs, config.training.seed)
             self.notes.append(f"validation: {len(valid):,} of the training pairs are held out (chosen by the seed)")
         self.digests = {"train": pairs.digest, "valid": valid.digest}
+        self.notes += rejects
         if known and known["data"] != self.digests:
             raise UsageError(f"the data changed since {directory.path} began: train on the same files, or anew")
         self.start = load_model(config.start_from) if config.start_from else None
