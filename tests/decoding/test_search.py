@@ -268,3 +268,14 @@ def test_early_ends_do_not_close_a_search_whose_best_text_is_still_being_written
     for hypotheses in found:
         assert hypotheses[0].ids == [*SureGenerator.text]
         assert hypotheses[0].finished
+
+
+@pytest.mark.parametrize("power", [0.4, 1.0, 1.6])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_text_does_not_depend_on_how_many_are_asked_for(table_generator, random_source, seed, power):
+    generator, source = table_generator(13, seed=seed), random_source(40, seed)
+    found = []
+    for nbest in (1, 2, 5):
+        config = DecodingConfig(beam=5, nbest=nbest, length_power=power)
+        found.append([texts[0] for texts in search(generator, source, config, limits=[14] * 40)])
+    assert found[0] == found[1] == found[2]

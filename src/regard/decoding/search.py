@@ -8,11 +8,11 @@ log-probability; an end among the W best finishes a hypothesis, the W best other
 less the penalty for what was not covered. Log-probabilities are never positive, so whatever continues a hypothesis of
 total t is worth at most `t / (limit + 1) ** length_power`: the total can only fall, and no text is longer than its
 limit. A lane is done when it has as many finished hypotheses as are asked for that are worth at least that much for
-every hypothesis alive, so that none alive could take their place; or when W hypotheses have finished and those asked
-for are worth at least what every hypothesis alive would be worth if it ended now at no cost. Where the model is sure,
+every hypothesis alive, so that none alive could take their place; or when W hypotheses have finished and the best of
+them is worth at least what every hypothesis alive would be worth if it ended now at no cost. Where the model is sure,
 an end in the middle of a sentence is often the second best token: W such ends must not close a lane whose best text is
-still being written. A lane of width 1 is done at its first end. All of this depends on the lane alone: which other
-sentences are searched beside it changes nothing.
+still being written. A lane of width 1 is done at its first end. All of this depends on the lane alone: neither which
+other sentences are searched beside it nor how many texts are asked for changes the best one.
 
 **Limits.** A hypothesis that reaches its limit is ended there; it counts as unfinished unless the model would have
 ended it itself.
@@ -134,7 +134,8 @@ class _Search(Generic[S]):
         self.rules = self._rules(rules)
         self.done: list[list[Hypothesis]] = [[] for _ in self.sentence]
         self.count = np.zeros(len(self.sentence), np.int64)
-        self.bar = np.full(len(self.sentence), -np.inf)  # the score that what is alive in a lane must beat
+        self.best = np.full(len(self.sentence), -np.inf)  # score of the best that a lane has finished
+        self.last = np.full(len(self.sentence), -np.inf)  # score of the last of those asked for
 
     def _check(self) -> None:
         for name in ("limits", "prefixes", "forced"):
@@ -333,17 +334,18 @@ class _Search(Generic[S]):
         done.append(Hypothesis(ids, worth(total, len(ids) + 1, self.config, covered), total, finished))
         done.sort(key=_rank)
         self.count[lane] += 1
+        self.best[lane] = done[0].score
         if len(done) >= self.wanted:
-            self.bar[lane] = done[self.wanted - 1].score
+            self.last[lane] = done[self.wanted - 1].score
 
     def _decided(self, lane: Rows, totals: NDArray[np.float64], length: int) -> NDArray[np.bool_]:
         """Return for each continuation, now of `length` tokens, whether its lane is done."""
-        best = np.full(len(self.sentence), -np.inf)
-        np.maximum.at(best, lane, totals)
-        ceiling = best / (self.limit + 1.0) ** self.config.length_power
-        present = best / (length + 1.0) ** self.config.length_power
-        enough = (self.count >= self.stop) & ((present <= self.bar) | (self.width == 1))
-        decided: NDArray[np.bool_] = enough | (ceiling <= self.bar)
+        likeliest = np.full(len(self.sentence), -np.inf)
+        np.maximum.at(likeliest, lane, totals)
+        ceiling = likeliest / (self.limit + 1.0) ** self.config.length_power
+        present = likeliest / (length + 1.0) ** self.config.length_power
+        enough = (self.count >= self.stop) & ((present <= self.best) | (self.width == 1))
+        decided: NDArray[np.bool_] = enough | (ceiling <= self.last)
         return decided[lane]
 
     def _beside(self, sentence: int) -> list[list[Hypothesis]]:
