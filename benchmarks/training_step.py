@@ -54,7 +54,7 @@ def ours(config: TranslatorConfig, precision: str) -> Callable[[Batch, int], Non
     model = build(config)
     start_weights(model, 1)
     weights = FlatWeights(model, precision)
-    optimizer = Optimizer(weights, TrainingConfig())
+    optimizer = Optimizer(weights, TrainingConfig(optimizer="adamw"))
 
     def step(batch: Batch, number: int) -> None:
         model.loss(batch.source, batch.target, smoothing=SMOOTHING, noise=Noise(1, number))[0].backward()

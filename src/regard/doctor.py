@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard.machine import cores
+
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "huggingface_hub", "Babel", "click", "rich")
 EXTRAS = {  # extra → the modules it brings, and what they are for
     "convert": (("sentencepiece", "transformers", "ctranslate2"), "Marian folders in, CTranslate2 out"),
@@ -94,11 +96,6 @@ def diagnose(*, quick: bool = False) -> Diagnosis:
     )
     found.advice.extend(_advice(found))
     return found
-
-
-def cores() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def time_products(width: int = _TIMED, seconds: float = 0.3) -> dict[str, float]:

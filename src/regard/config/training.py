@@ -17,12 +17,15 @@ class TrainingConfig(Config):
     seed: int = knob(1, "seed of order, noise and first weights", low=0)
     batch_tokens: int = knob(0, "target tokens of one batch; 0: chosen from the size of the data", low=0)
     accumulate: int = knob(1, "batches added up before an update", low=1)
+    optimizer: str = knob(
+        "muon", "how matrices move: by orthogonalised momentum, or by AdamW as all else", choices=("muon", "adamw")
+    )
     learning_rate: float = knob(0.0, "highest learning rate; 0: chosen from the width", low=0)
     schedule: str = knob(
         "auto", "learning rate after warm-up; auto: cosine", choices=("auto", "cosine", "inverse_sqrt", "constant")
     )
     warmup: int = knob(0, "updates of warm-up; 0: chosen from the plan", low=0)
-    weight_decay: float = knob(0.0, "AdamW's weight decay, on matrices only", low=0)
+    weight_decay: float = knob(0.0, "weight decay, on matrices only", low=0)
     beta1: float = knob(0.9, "Adam's first decay", low=0, high=1)
     beta2: float = knob(0.98, "Adam's second decay", low=0, high=1)
     clip: float = knob(1.0, "largest norm of the gradient; 0: no limit", low=0)

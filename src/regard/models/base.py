@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from regard.attention.rows import Rows
 from regard.tokens import Candidates, Tokens
 
+FUSED = {"qkv": 3, "key_value": 2}  # names of linear layers that are several in one
+
 
 class Model(nn.Module):
     """A config and a composition of blocks; NumPy becomes tensors here and nowhere else."""
@@ -27,6 +29,21 @@ class Model(nn.Module):
         """How many numbers are learned."""
         return sum(parameter.numel() for parameter in self.parameters())
 
+    def state_matrices(self) -> dict[str, tuple[int, int]]:
+        """Return the weights that map states to states, by name, with the shape of one of their parts.
+
+        Tables of words and the output are not among them: their rows stand for words, not for directions of a space.
+        """
+        return {
+            f"{name}.weight": (module.out_features // _parts(name), module.in_features)
+            for name, module in self.named_modules()
+            if isinstance(module, nn.Linear) and name != "output"
+        }
+
+
+def _parts(name: str) -> int:
+    return FUSED.get(name.rpartition(".")[2], 1)
+
 
 def start_weights(model: nn.Module, seed: int) -> None:
     """Fill all matrices of linear layers by Glorot's rule, biases with zero, embeddings by width; a function of seed.
@@ -36,8 +53,7 @@ def start_weights(model: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, module in sorted(model.named_modules()):
         if isinstance(module, nn.Linear):
-            parts = {"qkv": 3, "key_value": 2}.get(name.rpartition(".")[2], 1)
-            bound = (6 / (module.in_features + module.out_features / parts)) ** 0.5
+            bound = (6 / (module.in_features + module.out_features / _parts(name))) ** 0.5
             with torch.no_grad():
                 module.weight.uniform_(-bound, bound, generator=generator)
                 if module.bias is not None:

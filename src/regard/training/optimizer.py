@@ -1,4 +1,4 @@
-"""AdamW over flat weights, the learning rate's schedule, and the running average."""
+"""An update of flat weights, the learning rate's schedule, and the running average."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.config.training import TrainingConfig
+from regard.errors import CheckpointError
+from regard.training.muon import Muon
 from regard.training.weights import FlatWeights
 
 WARMUP_SHARE = 0.05  # of the plan, where the user gives no number of updates
@@ -36,18 +38,27 @@ def learning_rate(config: TrainingConfig, peak: float, step: int, progress: floa
 
 
 class Optimizer:
-    """AdamW (Loshchilov & Hutter 2019) with clipping, and the running average of weights that is evaluated."""
+    """Clipping, an update, and the running average of weights that is evaluated.
+
+    Matrices from states to states move by Muon, everything else by AdamW (Loshchilov & Hutter 2019); or all by AdamW.
+    """
 
     def __init__(self, weights: FlatWeights, config: TrainingConfig) -> None:
         self.weights, self.config = weights, config
         self.updates = 0
         self.average = weights.master.clone() if config.ema else None
-        parts = [weights.master[: weights.matrices], weights.master[weights.matrices :]]
-        for part in parts:
-            part.grad = torch.zeros_like(part)
-        self._parts = parts
+        self.gradient = torch.zeros_like(weights.master)
+        first = weights.inner if config.optimizer == "muon" else 0
+        inner = weights.master[:first], self.gradient[:first], weights.groups
+        self._muon = Muon(*inner, config.weight_decay, weights.compute.dtype) if first else None
+        self._parts = [weights.master[first : weights.matrices], weights.master[weights.matrices :]]
+        self._parts[0].grad = self.gradient[first : weights.matrices]
+        self._parts[1].grad = self.gradient[weights.matrices :]
         self._adam = torch.optim.AdamW(
-            [{"params": [parts[0]], "weight_decay": config.weight_decay}, {"params": [parts[1]], "weight_decay": 0.0}],
+            [
+                {"params": [part], "weight_decay": decay}
+                for part, decay in zip(self._parts, (config.weight_decay, 0.0), strict=True)
+            ],
             lr=1.0,
             betas=(config.beta1, config.beta2),
             eps=1e-9,
@@ -56,13 +67,10 @@ class Optimizer:
 
     def gradient_norm(self, scale: float) -> float:
         """Take the model's gradient times `scale` as the next update's; return its norm, not finite when it is not."""
-        gradient = self.weights.gradient.float().mul_(scale)
+        gradient = self.gradient.copy_(self.weights.gradient).mul_(scale)
         norm = float(torch.linalg.vector_norm(gradient))
         if self.config.clip and norm > self.config.clip:
             gradient.mul_(self.config.clip / norm)
-        for part, taken in zip(self._parts, gradient.split([len(part) for part in self._parts]), strict=True):
-            assert part.grad is not None
-            part.grad.copy_(taken)
         self.weights.gradient.zero_()
         return norm
 
@@ -71,6 +79,8 @@ class Optimizer:
         for group in self._adam.param_groups:
             group["lr"] = rate
         self._adam.step()
+        if self._muon is not None:
+            self._muon.step(rate)
         self.updates += 1
         self.weights.publish()
         if self.average is not None:
@@ -87,6 +97,8 @@ class Optimizer:
         saved: dict[str, Tensor] = {"updates": torch.tensor([self.updates])}
         if self.average is not None:
             saved["average"] = self.average
+        if self._muon is not None:
+            saved["momentum"] = self._muon.momentum
         for number, part in enumerate(self._parts):
             for name in ("exp_avg", "exp_avg_sq"):
                 if part in self._adam.state:
@@ -95,9 +107,12 @@ class Optimizer:
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Take up a saved state."""
+        self._check(saved)
         self.updates = int(saved["updates"])
         if self.average is not None:
             self.average.copy_(saved["average"])
+        if self._muon is not None:
+            self._muon.momentum.copy_(saved["momentum"])
         for number, part in enumerate(self._parts):
             if f"exp_avg.{number}" in saved:
                 self._adam.state[part] = {
@@ -105,3 +120,17 @@ class Optimizer:
                     "exp_avg": saved[f"exp_avg.{number}"].to(part.device).clone(),
                     "exp_avg_sq": saved[f"exp_avg_sq.{number}"].to(part.device).clone(),
                 }
+
+    def _check(self, saved: Mapping[str, Tensor]) -> None:
+        """Refuse a state that is not of these weights and this kind of update."""
+        wanted = {"average": self.average, "momentum": None if self._muon is None else self._muon.momentum}
+        for number, part in enumerate(self._parts):
+            wanted |= {f"exp_avg.{number}": part, f"exp_avg_sq.{number}": part} if int(saved["updates"]) else {}
+        for name, tensor in wanted.items():
+            found = saved.get(name)
+            shapes = [None if one is None else one.shape for one in (found, tensor)]
+            if shapes[0] != shapes[1]:
+                raise CheckpointError(
+                    f"the saved optimiser does not fit ({name}): another version of Regard wrote it; "
+                    "give the run to --from and choose a new --out"
+                )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from regard.config.training import TrainingConfig
 from regard.data.order import chance
 from regard.data.sources import Pairs, read_pairs
 from regard.errors import ConfigError, UsageError
+from regard.machine import cores
 from regard.models import build
 from regard.models.base import start_weights
 from regard.tasks.metrics import bleu, translation_scores
@@ -59,7 +59,7 @@ class Report:
 def train_run(config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = ()) -> Report:
     """Train, or go on training, the run in folder `out`; the same command continues it."""
     _check_target(out)
-    torch.set_num_threads(config.training.threads or os.cpu_count() or 1)
+    torch.set_num_threads(config.training.threads or cores())
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # what is left uninitialised is never read
     directory = RunDirectory(out, tell=lambda message: tell(watchers, "note", text=message), keep=config.training.keep)

@@ -3,29 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.errors import CheckpointError
+from regard.models.base import Model
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """Matrices of one shape that lie side by side in a flat tensor."""
+
+    first: int
+    count: int
+    shape: tuple[int, int]
+
+    def of(self, flat: Tensor) -> Tensor:
+        """Return their view in a flat tensor, [count, rows, columns]."""
+        size = self.count * self.shape[0] * self.shape[1]
+        return flat[self.first : self.first + size].view(self.count, *self.shape)
 
 
 class FlatWeights:
     """The float32 master of a model's weights; the model computes on it, or on a bf16 copy of it.
 
-    Matrices come first, then vectors (biases, norms), so that weight decay can spare the second part.
+    Matrices from states to states come first, by shape, then tables of words, then vectors (biases, norms): each kind
+    is one slice, and matrices of one shape are one three-dimensional view.
     """
 
-    def __init__(self, model: nn.Module, precision: str, device: str = "cpu") -> None:
-        named = sorted(model.named_parameters(), key=lambda item: item[1].dim() < 2)
-        self.shapes = {name: parameter.shape for name, parameter in named}
-        self.matrices = sum(parameter.numel() for _, parameter in named if parameter.dim() >= 2)
-        self.master = torch.cat([parameter.detach().reshape(-1).float() for _, parameter in named]).to(device)
+    def __init__(self, model: Model, precision: str, device: str = "cpu") -> None:
+        shapes = model.state_matrices()
+        given = dict(model.named_parameters())
+        inner = sorted(((shapes[name], name) for name in given if name in shapes), key=lambda item: item[0])
+        tables = [name for name, parameter in given.items() if name not in shapes and parameter.dim() >= 2]
+        vectors = [name for name, parameter in given.items() if parameter.dim() < 2]
+        named = {name: given[name] for name in [*(name for _, name in inner), *tables, *vectors]}
+        self.shapes = {name: parameter.shape for name, parameter in named.items()}
+        self.groups = _groups([(shape, given[name].numel()) for shape, name in inner])
+        self.inner = sum(given[name].numel() for _, name in inner)  # numbers in matrices from states to states
+        self.matrices = self.inner + sum(given[name].numel() for name in tables)
+        self.master = torch.cat([parameter.detach().reshape(-1).float() for parameter in named.values()]).to(device)
         model.to(device)
         compute = self.master if precision == "float32" else self.master.to(torch.bfloat16)
         self.compute, self.gradient = compute, torch.zeros_like(compute)
         first = 0
-        for _, parameter in named:
+        for parameter in named.values():
             last = first + parameter.numel()
             parameter.data = compute[first:last].view(parameter.shape)
             parameter.grad = self.gradient[first:last].view(parameter.shape)
@@ -52,3 +77,13 @@ class FlatWeights:
                 found = list(named[name].shape) if name in named else "nothing"
                 raise CheckpointError(f"{where}: {name} should be {list(part.shape)} but is {found}")
             part.copy_(named[name])
+
+
+def _groups(sizes: list[tuple[tuple[int, int], int]]) -> list[Matrices]:
+    """Return the runs of matrices of one shape, given each weight's shape of matrix and how many numbers it has."""
+    groups, first = [], 0
+    for shape, members in groupby(sizes, key=lambda item: item[0]):
+        size = sum(numbers for _, numbers in members)
+        groups.append(Matrices(first, size // (shape[0] * shape[1]), shape))
+        first += size
+    return groups
