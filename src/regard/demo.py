@@ -24,7 +24,7 @@ from regard.view.page import page
 from regard.view.record import Record
 from regard.view.terminal import draw
 
-SECONDS = 85.0  # of training
+SECONDS = 60.0  # of training
 PAIRS = {"train": 100_000, "valid": 500}
 UNSEEN = 1000  # dates of the test, none of them in the training data in any language
 SAMPLES = 5
@@ -50,7 +50,7 @@ def demo_config(folder: Path, seconds: float) -> RunConfig:
         training=TrainingConfig(
             minutes=seconds / 60,
             batch_tokens=1024,
-            learning_rate=4e-3,
+            learning_rate=1.5e-2,
             label_smoothing=0.0,
             precision="float32",
             threads=1,

@@ -39,6 +39,10 @@ def test_a_named_preset_is_taken_as_asked() -> None:
 def test_every_automatic_setting_is_chosen_and_every_given_one_kept() -> None:
     chosen = training_config(TrainingConfig(), width=128, target_tokens=450_000)
     assert (chosen.batch_tokens, chosen.schedule, chosen.epochs) == (2048, "cosine", 89.0)
-    assert 0 < chosen.learning_rate <= 4e-3
-    given = TrainingConfig(batch_tokens=777, learning_rate=0.5, schedule="constant", steps=3)
+    assert chosen.learning_rate == 2 / 128
+    plain = training_config(TrainingConfig(optimizer="adamw"), width=128, target_tokens=450_000)
+    assert plain.learning_rate == 0.5 / 128
+    given = TrainingConfig(batch_tokens=777, learning_rate=0.5, matrix_rate=0.1, schedule="constant", steps=3)
     assert training_config(given, width=128, target_tokens=450_000) == given
+    gentle = training_config(TrainingConfig(), width=128, target_tokens=450_000, goes_on=True)
+    assert (gentle.learning_rate, gentle.matrix_rate) == (chosen.learning_rate / 20, chosen.matrix_rate / 20)

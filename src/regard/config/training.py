@@ -20,7 +20,8 @@ class TrainingConfig(Config):
     optimizer: str = knob(
         "muon", "how matrices move: by orthogonalised momentum, or by AdamW as all else", choices=("muon", "adamw")
     )
-    learning_rate: float = knob(0.0, "highest learning rate; 0: chosen from the width", low=0)
+    learning_rate: float = knob(0.0, "highest learning rate of AdamW; 0: chosen from the width", low=0)
+    matrix_rate: float = knob(0.0, "highest learning rate of orthogonalised momentum; 0: 0.02", low=0)
     schedule: str = knob(
         "auto", "learning rate after warm-up; auto: cosine", choices=("auto", "cosine", "inverse_sqrt", "constant")
     )

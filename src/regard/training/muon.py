@@ -12,7 +12,6 @@ from regard.training.weights import Matrices
 MOMENTUM = 0.95
 TURNS = 5
 CURVE = (3.4445, -4.7750, 2.0315)  # Jordan's coefficients: singular values from 0.001 up come near 1 in five turns
-STEP = 0.2  # root mean square of an update at rate 1: that of AdamW's, so both take the same rate (Liu et al. 2025)
 
 
 def orthogonal(matrices: Tensor) -> Tensor:  # [n, rows, columns]
@@ -35,7 +34,10 @@ def orthogonal(matrices: Tensor) -> Tensor:  # [n, rows, columns]
 
 
 class Muon:
-    """Keeps the momentum of the matrices at the head of a flat tensor, and moves them."""
+    """Keeps the momentum of the matrices at the head of a flat tensor, and moves them.
+
+    A step of rate r changes what a square matrix makes of a state of length 1 by about r, whatever the width.
+    """
 
     def __init__(self, master: Tensor, gradient: Tensor, groups: Sequence[Matrices], decay: float, dtype: torch.dtype):
         self.master, self.gradient, self.groups, self.decay, self.dtype = master, gradient, groups, decay, dtype
@@ -48,5 +50,6 @@ class Muon:
         if self.decay:
             self.master.mul_(1 - rate * self.decay)
         for group in self.groups:
-            size = STEP * max(group.shape) ** 0.5
-            group.of(self.master).sub_(orthogonal(group.of(ahead)).float(), alpha=rate * size)
+            rows, columns = group.shape
+            size = rate * max(1.0, rows / columns) ** 0.5
+            group.of(self.master).sub_(orthogonal(group.of(ahead)).float(), alpha=size)

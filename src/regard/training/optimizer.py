@@ -75,12 +75,12 @@ class Optimizer:
         return norm
 
     def update(self, rate: float) -> None:
-        """Change the weights by the gradient taken last."""
+        """Change the weights by the gradient taken last; matrices' own rate rises and falls with the given one."""
         for group in self._adam.param_groups:
             group["lr"] = rate
         self._adam.step()
         if self._muon is not None:
-            self._muon.step(rate)
+            self._muon.step(rate * self.config.matrix_rate / self.config.learning_rate)
         self.updates += 1
         self.weights.publish()
         if self.average is not None:

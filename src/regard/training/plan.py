@@ -19,6 +19,8 @@ from regard.training.weights import FlatWeights
 
 SMALL_ALPHABET = 512  # vocabularies below this are letters or digits rather than words
 DEFAULT_TOKENS = 40_000_000  # target tokens seen in all where the user sets no length
+MATRIX_RATE = 0.02
+GOING_ON = 0.05  # share of the usual rates for a model that has learned before
 PROBES = 3  # updates timed for each number format
 
 
@@ -47,14 +49,18 @@ def _size(target_tokens: int, vocabulary: int) -> str:
     return "small" if target_tokens < 10_000_000 else "base"
 
 
-def training_config(config: TrainingConfig, width: int, target_tokens: int) -> TrainingConfig:
-    """Return the training settings with every automatic one chosen."""
+def training_config(config: TrainingConfig, width: int, target_tokens: int, *, goes_on: bool = False) -> TrainingConfig:
+    """Return the training settings with every automatic one chosen; a model that goes on learns more gently."""
     changes: dict[str, object] = {}
     if not config.batch_tokens:
         wanted = target_tokens / 200
         changes["batch_tokens"] = int(min(8192, max(1024, 2 ** round(np.log2(max(1.0, wanted))))))
     if not config.learning_rate:
-        changes["learning_rate"] = min(4e-3, 0.5 / width)
+        # where matrices have a rate of their own, tables of words learn best at a much higher one
+        rate = min(0.04, 2 / width) if config.optimizer == "muon" else min(4e-3, 0.5 / width)
+        changes["learning_rate"] = rate * (GOING_ON if goes_on else 1)
+    if not config.matrix_rate:
+        changes["matrix_rate"] = MATRIX_RATE * (GOING_ON if goes_on else 1)
     if config.schedule == "auto":
         changes["schedule"] = "cosine"
     if not (config.steps or config.epochs or config.minutes):

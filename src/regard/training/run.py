@@ -205,7 +205,8 @@ class _Run:
         return self.start.config, f"as in {self.config.start_from}"
 
     def _training(self) -> tuple[TrainingConfig, str]:
-        training = training_config(self.config.training, self.model_config.width, self.target_tokens)
+        given, goes_on = self.config.training, self.start is not None
+        training = training_config(given, self.model_config.width, self.target_tokens, goes_on=goes_on)
         chosen = self.known.get("chosen")
         if chosen:
             return training, chosen["precision_text"]
