@@ -29,7 +29,7 @@ def main() -> None:
             for seed in arguments.seeds:
                 train, test, out = (Path(folder, f"{task}-{seed}{end}") for end in (".tsv", "-test.tsv", ""))
                 regard("data", "make", task, "--count", ROWS, "--seed", seed, "--out", train)
-                regard("data", "make", task, "--count", TESTED, "--seed", seed + 1000, "--out", test)
+                regard("data", "make", task, "--count", TESTED, "--seed", seed + 1000, "--split", "test", "--out", test)
                 options = ("--minutes", arguments.minutes, "--seed", seed, "--threads", arguments.threads, "--out", out)
                 regard("train", "translate", train, *options)
                 found = regard_json("evaluate", out, test)[0]["exact_match"]

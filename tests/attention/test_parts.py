@@ -55,15 +55,19 @@ def test_an_unknown_scheme_is_refused_with_the_nearest() -> None:
 
 
 def test_a_cache_grows_and_its_rows_can_be_chosen() -> None:
-    cache = KeyValues.empty(2, 1, 2, 3, torch.zeros(()))
-    parts = torch.arange(30, dtype=torch.float32).view(2, 1, 5, 3)
+    cache = KeyValues.empty(2, 3, 1, 2, 5)
+    parts = torch.arange(150, dtype=torch.float32).view(2, 3, 1, 5, 5)  # [L, R, H, T, d]
     for place in range(5):
-        key, value = cache.append(parts[:, :, place : place + 1], -parts[:, :, place : place + 1])
-    assert torch.equal(key, parts)
-    assert torch.equal(value, -parts)
+        cache.make_room()
+        seen = [cache.put(layer, parts[layer, :, :, place], -parts[layer, :, :, place]) for layer in range(2)]
+        cache.length += 1
+    for layer, (key, value) in enumerate(seen):
+        assert torch.equal(key, parts[layer])
+        assert torch.equal(value, -parts[layer])
     chosen = cache.select(torch.tensor([1, 1, 0]))
-    key, _ = chosen.append(torch.zeros(3, 1, 1, 3), torch.zeros(3, 1, 1, 3))
-    assert torch.equal(key[:, :, :5], parts[[1, 1, 0]])
+    chosen.make_room()
+    key, _ = chosen.put(1, torch.zeros(3, 1, 5), torch.zeros(3, 1, 5))
+    assert torch.equal(key[:, :, :5], parts[1, [1, 1, 0]])
 
 
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5))

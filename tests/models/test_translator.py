@@ -11,7 +11,7 @@ from regard.attention.trace import trace
 from regard.config.model import POSITIONS, StackConfig, TranslatorConfig
 from regard.errors import ConfigError
 from regard.models import build
-from regard.models.base import best, start_weights
+from regard.models.base import candidates, start_weights
 from regard.models.translator import Translator
 from regard.tokens import Tokens
 
@@ -72,12 +72,43 @@ def test_rows_can_be_kept_dropped_and_repeated_at_any_time() -> None:
         np.testing.assert_allclose(found.logp[place], wanted.logp[0], atol=1e-4)
 
 
-def test_the_best_candidates_are_those_of_all() -> None:
-    logp = torch.randn(5, 31).log_softmax(-1)
-    few, every = best(logp, 4), best(logp, 0)
+@pytest.mark.parametrize(("columns", "k"), [(31, 4), (64 * 11, 4), (64 * 11, 11), (64 * 3, 64 * 3)])
+def test_the_best_candidates_are_those_of_all(columns: int, k: int) -> None:
+    logits = 3 * torch.randn(5, columns, generator=torch.Generator().manual_seed(1))
+    few, every = candidates(logits, k, columns), candidates(logits, 0, columns)
+    np.testing.assert_allclose(np.exp(every.logp).sum(1), 1, atol=1e-5)
     for row in range(5):
-        order = np.argsort(-every.logp[row], kind="stable")[:4]
+        order = np.argsort(-every.logp[row], kind="stable")[:k]
         assert few.ids[row].tolist() == every.ids[row][order].tolist()
+        np.testing.assert_allclose(few.logp[row], every.logp[row][order], atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["before", "after"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu"])
+def test_packed_weights_give_the_same_answers(norm: str, positions: str, activation: str) -> None:
+    model = small(norm=norm, positions=positions, activation=activation, output_bias=True)
+    start_weights(model, seed=1)  # milder than `small` has them: rounding must not be amplified
+    with torch.no_grad():
+        model.output_bias.normal_(generator=torch.Generator().manual_seed(2))
+    plain, packed = model.start(SOURCE, room=4), model.pack().start(SOURCE, room=4)
+    assert plain.used is not packed.used
+    for token in (3, 7, 8, 9, 10, 11):
+        given = np.full(3, token, np.int32)
+        (one, plain), (other, packed) = model.step(given, plain, 0), model.step(given, packed, 0)
+        assert one.logp.shape == other.logp.shape == (3, model.vocabulary)
+        np.testing.assert_allclose(one.logp, other.logp, atol=2e-4)
+
+
+def test_new_weights_are_never_decoded_with_old_packed_ones() -> None:
+    model, other = small().pack(), small(dropout=0.2)
+    start_weights(other, 5)
+    model.load_state_dict(other.state_dict())
+    first = np.full(3, 3, np.int32)
+    found, wanted = (one.step(first, one.start(SOURCE, room=4), 0)[0] for one in (model, other))
+    np.testing.assert_allclose(found.logp, wanted.logp, atol=1e-6)
+    model.pack().to(torch.bfloat16)
+    assert model.start(SOURCE, room=4).used.output.weight.dtype == torch.bfloat16
 
 
 def test_every_weight_gets_a_gradient_and_the_loss_is_the_scores() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.attention.attend import attend
-from regard.attention.cache import KeyValues, Memory
+from regard.attention.cache import Memory
 from regard.attention.masks import PlacedMask
 from regard.attention.noise import Noise
 from regard.attention.positions import Positions
@@ -29,16 +29,12 @@ class SelfAttention(nn.Module):
         mask: PlacedMask | None,
         positions: Positions,
         *,
-        cache: KeyValues | None = None,
         noise: Noise | None = None,
     ) -> Tensor:  # [N, D]
         """Return what each token takes from the tokens it may look at."""
         padded = rows.pad(self.qkv(states))  # [B, T, 3D]
         query, key, value = padded.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each [B, H, T, d]
-        at = rows.slots + (cache.length if cache is not None else 0)
-        query, key = positions.rotate(query, at), positions.rotate(key, at)
-        if cache is not None:
-            key, value = cache.append(key, value)
+        query, key = positions.rotate(query, rows.slots), positions.rotate(key, rows.slots)
         mixed = attend(query, key, value, mask=mask, dropout=self.dropout, noise=noise, site=self.site)
         return self.out(rows.pack(mixed.transpose(1, 2).flatten(2)))
 

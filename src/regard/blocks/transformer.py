@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.attention.cache import KeyValues, Memory
+from regard.attention.cache import Memory
 from regard.attention.masks import PlacedMask
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.noise import Noise, drop
@@ -48,11 +48,12 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = nn.Linear(shape.width, shape.feedforward)
         self.outer = nn.Linear(shape.feedforward, shape.width)
-        self.activate, self.dropout = ACTIVATIONS[shape.activation], shape.activation_dropout
+        self.activation, self.dropout = shape.activation, shape.activation_dropout
         self.site = ""
 
     def forward(self, states: Tensor, noise: Noise | None) -> Tensor:
-        return self.outer(drop(self.activate(self.inner(states)), self.dropout, noise, f"{self.site}.inner"))
+        active = ACTIVATIONS[self.activation](self.inner(states))
+        return self.outer(drop(active, self.dropout, noise, f"{self.site}.inner"))
 
 
 class Residual(nn.Module):
@@ -89,25 +90,17 @@ class EncoderBlock(Residual):
         mask: PlacedMask | None,
         positions: Positions,
         *,
-        cache: KeyValues | None = None,
         noise: Noise | None = None,
     ) -> Tensor:
-        states = self.look_around(states, rows, mask, positions, cache, noise)
-        return self.think(states, noise)
+        return self.think(self.look_around(states, rows, mask, positions, noise), noise)
 
     def look_around(
-        self,
-        states: Tensor,
-        rows: Rows,
-        mask: PlacedMask | None,
-        positions: Positions,
-        cache: KeyValues | None,
-        noise: Noise | None,
+        self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions, noise: Noise | None
     ) -> Tensor:
         """The self-attention part."""
 
         def part(inner: Tensor) -> Tensor:
-            return self.attention(inner, rows, mask, positions, cache=cache, noise=noise)
+            return self.attention(inner, rows, mask, positions, noise=noise)
 
         return self.add(states, self.attention_norm, part, noise, f"{self.attention.site}.out")
 
@@ -131,14 +124,13 @@ class DecoderBlock(EncoderBlock):
         view: DecoderView,
         memory: Memory,
         *,
-        cache: KeyValues | None = None,
         noise: Noise | None = None,
     ) -> Tensor:
         """Return the states after this block."""
-        states = self.look_around(states, view.rows, view.mask, view.positions, cache, noise)
+        states = self.look_around(states, view.rows, view.mask, view.positions, noise)
 
         def part(inner: Tensor) -> Tensor:
-            return self.cross(inner, view.sentences, memory, view.source_mask, noise=noise)
+            return self.cross(inner, view.rows, memory, view.source_mask, noise=noise)
 
         states = self.add(states, self.cross_norm, part, noise, f"{self.cross.site}.out")
         return self.think(states, noise)
@@ -148,10 +140,9 @@ class DecoderBlock(EncoderBlock):
 class DecoderView:
     """What all decoder blocks share in one forward: who stands where and who may look at whom."""
 
-    rows: Rows  # the target's rows, for self-attention
+    rows: Rows  # the target's
     mask: PlacedMask | None
     positions: Positions
-    sentences: Rows  # the same tokens grouped by source sentence, for cross-attention
     source_mask: PlacedMask | None
 
 
@@ -197,16 +188,9 @@ class Decoder(Stack):
         return [block.cross.remember(states, rows) for block in self.blocks]  # type: ignore[operator, union-attr]
 
     def forward(
-        self,
-        states: Tensor,
-        view: DecoderView,
-        memories: Sequence[Memory],
-        *,
-        caches: Sequence[KeyValues] | None = None,
-        noise: Noise | None = None,
+        self, states: Tensor, view: DecoderView, memories: Sequence[Memory], noise: Noise | None = None
     ) -> Tensor:
-        for number, block in enumerate(self.blocks):
-            cache = None if caches is None else caches[number]
-            states = block.decode(states, view, memories[number], cache=cache, noise=noise)  # type: ignore[operator]
+        for block, memory in zip(self.blocks, memories, strict=True):
+            states = block.decode(states, view, memory, noise=noise)  # type: ignore[operator]
         normed: Tensor = self.norm(states)
         return normed

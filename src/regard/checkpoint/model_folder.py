@@ -110,10 +110,17 @@ def load_model(folder: str | Path, *, weights_from: Path | None = None) -> Loade
     return _load(folder, weights_from)
 
 
-def _version(folder: Path) -> tuple[bytes, bool]:
-    """Return what changes whenever a folder's model is replaced."""
-    manifest = folder / files.MANIFEST
-    return manifest.read_bytes() if manifest.is_file() else b"", (folder / files.NEW).exists()
+def _version(folder: Path) -> list[tuple[int, int]]:
+    """Return what changes whenever a folder's model is replaced, even by one with the same content."""
+    seen = []
+    for manifest in (folder / files.MANIFEST, folder / files.NEW / files.MANIFEST):
+        try:
+            found = manifest.stat()
+        except OSError:
+            seen.append((0, 0))
+        else:
+            seen.append((found.st_ino, found.st_mtime_ns))
+    return seen
 
 
 def _load(folder: Path, weights_from: Path | None) -> LoadedModel:

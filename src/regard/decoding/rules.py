@@ -19,6 +19,8 @@ from regard.errors import ConfigError
 from regard.text.sentences import find_phrase, is_letter
 from regard.tokens import Candidates, Ids
 
+FEW = 16  # tokens that are compared one by one
+
 
 @dataclass(frozen=True)
 class History:
@@ -56,6 +58,16 @@ def without(candidates: Candidates, gone: NDArray[np.bool_]) -> Candidates:
     return Candidates(candidates.ids, np.where(gone, -np.inf, candidates.logp)) if gone.any() else candidates
 
 
+def _among(ids: Ids, some: Sequence[int]) -> NDArray[np.bool_]:
+    """Return where the ids are some of these; for the few that are usual, comparing beats looking up."""
+    if len(some) > FEW:
+        return np.isin(ids, some)
+    found = np.zeros(ids.shape, dtype=np.bool_)
+    for one in some:
+        found |= ids == one
+    return found
+
+
 class Forbid:
     """Never writes these runs of tokens; a run of one is a forbidden token.
 
@@ -69,13 +81,13 @@ class Forbid:
         if not all(runs):
             raise ConfigError("a run of tokens to forbid must not be empty")
         self.runs = [tuple(run) for run in runs]
-        self._single = np.array(sorted({run[0] for run in self.runs if len(run) == 1}), dtype=np.int64)
+        self._single = sorted({run[0] for run in self.runs if len(run) == 1})
 
     def reach(self, length: int) -> int:
         return len({run[-1] for run in self.runs})
 
     def __call__(self, history: History, candidates: Candidates) -> Candidates:
-        gone = np.isin(candidates.ids, self._single)
+        gone = _among(candidates.ids, self._single)
         for run in self.runs:
             if 1 < len(run) <= history.length + 1:
                 ready = (history.tokens[:, history.length + 1 - len(run) :] == run[:-1]).all(axis=1)

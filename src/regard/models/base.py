@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.rows import Rows
+from regard.blocks.heads import best_tokens
 from regard.tokens import Candidates, Tokens
 
 FUSED = {"qkv": 3, "key_value": 2}  # names of linear layers that are several in one
@@ -63,15 +64,17 @@ def start_weights(model: nn.Module, seed: int) -> None:
                 module.weight.normal_(0, module.embedding_dim**-0.5, generator=generator)
 
 
-def best(logp: Tensor, k: int) -> Candidates:
-    """Return the k best tokens of each row, best first; for k = 0 all of them in their own order.
+def candidates(logits: Tensor, k: int, vocabulary: int) -> Candidates:
+    """Return the k likeliest tokens of each row, likeliest first; for k = 0 all of them in their own order.
 
-    >>> best(torch.tensor([[-3.0, -1.0, -2.0]]), 2).ids.tolist()
+    Columns from `vocabulary` on stand for nothing.
+
+    >>> candidates(torch.tensor([[-3.0, -1.0, -2.0]]), 2, 3).ids.tolist()
     [[1, 2]]
     """
-    rows, vocabulary = logp.shape
+    logits = logits.float()
     if k == 0:
-        ids = np.broadcast_to(np.arange(vocabulary, dtype=np.int32), (rows, vocabulary))
-        return Candidates(ids, logp.cpu().numpy())
-    values, ids_found = logp.topk(min(k, vocabulary), dim=-1)
-    return Candidates(ids_found.cpu().numpy().astype(np.int32), values.cpu().numpy())
+        ids = np.broadcast_to(np.arange(vocabulary, dtype=np.int32), (len(logits), vocabulary))
+        return Candidates(ids, torch.log_softmax(logits[:, :vocabulary], dim=-1).cpu().numpy())
+    found, logp = best_tokens(logits, min(k, vocabulary))
+    return Candidates(found.cpu().numpy().astype(np.int32), logp.cpu().numpy())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -11,16 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.attention.cache import KeyValues, Memory
-from regard.attention.masks import padding
+from regard.attention.masks import PlacedMask, padding
 from regard.attention.noise import Noise, drop
 from regard.attention.positions import Positions, positions
 from regard.attention.rows import Rows
 from regard.attention.trace import trace
-from regard.blocks.heads import log_probabilities, target_log_probabilities, vocabulary_loss
+from regard.blocks.heads import CHUNK, target_log_probabilities, vocabulary_loss
+from regard.blocks.packed import PackedStack, Product, can_pack
 from regard.blocks.transformer import BlockShape, Decoder, DecoderView, Encoder
 from regard.config.model import StackConfig, TranslatorConfig
 from regard.errors import UsageError
-from regard.models.base import Model, best
+from regard.models.base import Model, candidates
 from regard.tokens import Candidates, Tokens
 
 BLOCK = 128  # training batches have a multiple of this many tokens
@@ -30,13 +33,19 @@ BLOCK = 128  # training batches have a multiple of this many tokens
 class TranslatorState:
     """What the decoder remembers: its own keys and values by row, the source's once per sentence."""
 
-    caches: list[KeyValues]
+    used: InUse
+    cache: KeyValues
     memories: list[Memory]
     lengths: Tensor  # [S], of the source sentences
     rows: int  # rows in all; each sentence has the same number of them, side by side
-    length: int = 0  # tokens written so far
     watched: bool = False  # whether each step keeps where it looked
     looked: NDArray[np.float32] | None = None  # [R, S], in the last step
+
+    @cached_property
+    def mask(self) -> PlacedMask:
+        """Which places of its source a row may look at; the same for all rows of a sentence."""
+        slots = torch.arange(self.memories[0].key.shape[2], device=self.lengths.device)
+        return padding(self.lengths).place(slots[None, :1], slots[None])
 
     def select(self, rows: NDArray[np.int64]) -> TranslatorState:
         """Return the rows with these numbers, in this order; a sentence that no row needs is forgotten."""
@@ -46,14 +55,31 @@ class TranslatorState:
         counts = np.diff(np.append(first, len(owner)))
         even = len(counts) > 0 and bool((counts == counts[0]).all())
         kept = owner[first] if even else owner
-        memories, lengths = self.memories, self.lengths
-        if len(kept) != sentences or bool((kept != np.arange(sentences)).any()):
-            chosen = torch.from_numpy(kept.astype(np.int64)).to(lengths.device)
-            memories = [memory.select(chosen) for memory in memories]
-            lengths = lengths.index_select(0, chosen)
         index = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.lengths.device)
-        caches = [cache.select(index) for cache in self.caches]
-        return TranslatorState(caches, memories, lengths, len(rows), self.length, self.watched)
+        cache = self.cache.select(index)
+        if len(kept) == sentences and not (kept != np.arange(sentences)).any():
+            made = replace(self, cache=cache, rows=len(rows))
+            made.__dict__["mask"] = self.mask
+            return made
+        chosen = torch.from_numpy(kept.astype(np.int64)).to(self.lengths.device)
+        memories, lengths = [memory.select(chosen) for memory in self.memories], self.lengths.index_select(0, chosen)
+        return replace(self, cache=cache, memories=memories, lengths=lengths, rows=len(rows))
+
+
+class InUse:
+    """A translator's parts as decoding uses them; packed, they keep the weights of the moment."""
+
+    def __init__(self, model: Translator, pack: bool) -> None:
+        self.encoder = PackedStack(model.encoder, model.source_positions, pack)
+        self.decoder = PackedStack(model.decoder, model.target_positions, pack)
+        weight: Tensor = model.output_weight
+        bias: Tensor | None = model.output_bias
+        spare = -len(weight) % CHUNK if pack and can_pack(weight) else 0
+        if spare:  # whole chunks; what is added is never likely
+            weight = torch.cat([weight, weight.new_zeros(spare, weight.shape[1])])
+            given = weight.new_zeros(len(weight) - spare) if bias is None else bias
+            bias = torch.cat([given, weight.new_full((spare,), -torch.inf)])
+        self.output = Product(weight, bias, pack)
 
 
 class Translator(Model):
@@ -81,6 +107,23 @@ class Translator(Model):
         self.target_positions = positions(config.positions, config.places, config.width)
         self.encoder = Encoder(config.encoder.layers, _shape(config, config.encoder))
         self.decoder = Decoder(config.decoder.layers, _shape(config, config.decoder))
+        self._packed: InUse | None = None
+
+    def pack(self) -> Self:
+        """Lay out the weights for fast decoding on this processor; they must not change by hand from now on."""
+        self._packed = None
+        with torch.inference_mode(False), torch.no_grad():
+            self._packed = InUse(self, pack=True)
+        return self
+
+    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
+        """Take other weights; what was packed is forgotten."""
+        self._packed = None
+        return super().load_state_dict(*arguments, **options)
+
+    def _apply(self, *arguments: Any, **options: Any) -> Self:
+        self._packed = None
+        return super()._apply(*arguments, **options)
 
     # the generator's face: what a search needs to know
     @property
@@ -125,7 +168,7 @@ class Translator(Model):
         """Return the hidden states [N, D] at each target token; the whole target at once."""
         states, source_rows = self.encode(source, noise)
         ids, rows = self.door(target, self._block(noise))
-        view = DecoderView(rows, rows.backwards(), self.target_positions, rows, source_rows.seen_from(rows))
+        view = DecoderView(rows, rows.backwards(), self.target_positions, source_rows.seen_from(rows))
         memories = self.decoder.remember(states, source_rows)
         states = self._embed(ids, rows.positions, "target", self.target_positions, noise)
         return self.decoder(states, view, memories, noise=noise)
@@ -159,38 +202,33 @@ class Translator(Model):
         offsets = (target.offsets + np.arange(len(target) + 1)).astype(np.int32)
         return Tokens(given, offsets), Tokens(wanted, offsets)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def start(self, source: Tokens, room: int) -> TranslatorState:
         """Return the state before the first token: one row for each source sentence."""
-        states, rows = self.encode(source)
+        used = self._packed or InUse(self, pack=False)
+        ids, rows = self.door(source)
+        states = self._embed(ids, rows.positions, "source", self.source_positions, None)
+        states = used.encoder.encode(states, rows, rows.everywhere())
         stack = self.config.decoder
-        caches = [
-            KeyValues.empty(len(source), stack.heads, min(room, 64), self.config.width // stack.heads, states)
-            for _ in range(stack.layers)
-        ]
-        return TranslatorState(caches, self.decoder.remember(states, rows), rows.lengths, len(source))
+        width = self.config.width // stack.heads
+        cache = KeyValues.empty(stack.layers, len(source), stack.heads, min(room, 64), width, self.device())
+        return TranslatorState(used, cache, used.decoder.remember(states, rows), rows.lengths, len(source))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def step(self, tokens: NDArray[np.int32], state: TranslatorState, k: int) -> tuple[Candidates, TranslatorState]:
         """Return the best next tokens for each row, given one more token of each; k = 0: all log-probabilities."""
-        rows = Rows(np.ones(len(tokens), dtype=np.int64), self.device(), first=state.length)
-        sentences = len(state.lengths)
-        grouped = Rows(np.full(sentences, len(tokens) // sentences), self.device())
-        slots = torch.arange(state.memories[0].key.shape[2], device=self.device())[None]
-        source_mask = padding(state.lengths).place(grouped.slots, slots)
-        view = DecoderView(rows, None, self.target_positions, grouped, source_mask)
         ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).to(self.device())
-        states = self._embed(ids, rows.positions, "target", self.target_positions, None)
+        at = torch.full_like(ids, state.cache.length)
+        states = self._embed(ids, at, "target", self.target_positions, None)
         if state.watched:
             site = f"decoder.{self.config.decoder.layers - 1}.cross"
             with trace(site) as seen:
-                hidden = self.decoder(states, view, state.memories, caches=state.caches)
+                hidden = state.used.decoder.step(states, state.cache, state.memories, state.mask)
             heads = seen[site].weights.mean(1)  # [S, rows of a sentence, K]
             state.looked = heads.reshape(len(tokens), -1)
         else:
-            hidden = self.decoder(states, view, state.memories, caches=state.caches)
-        state.length += 1
-        return best(log_probabilities(hidden, self.output_weight, self.output_bias), k), state
+            hidden = state.used.decoder.step(states, state.cache, state.memories, state.mask)
+        return candidates(state.used.output(hidden), k, self.vocabulary), state
 
     def watch(self, state: TranslatorState) -> None:
         """Let each following step keep where it looked."""

@@ -90,7 +90,7 @@ def _model(loaded: LoadedModel, device: str, precision: torch.dtype) -> Translat
     model = build(loaded.config)
     model.load_state_dict(loaded.weights)
     try:
-        return model.to(device=device, dtype=precision)
+        return model.to(device=device, dtype=precision).eval().pack()
     except (RuntimeError, AssertionError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UsageError(f"the model cannot be put on the device {device!r}: {reason}") from None

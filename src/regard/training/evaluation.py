@@ -48,6 +48,7 @@ class Evaluator:
     def load(self, named: Mapping[str, Tensor]) -> None:
         """Take these weights."""
         self.model.load_state_dict(dict(named))
+        self.model.pack()
 
     def measure(self) -> Evaluation:
         """Return loss, perplexity, BLEU and exact match of greedy translations."""

@@ -1,0 +1,200 @@
+"""Blocks in use: the same arithmetic as in training with fewer and larger operators.
+
+Weights are packed for this processor where torch can do that; sums and activations go into the products. The training
+blocks stay the definition: tests hold both to the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.attention.attend import attend
+from regard.attention.cache import KeyValues, Memory
+from regard.attention.masks import PlacedMask
+from regard.attention.positions import Positions
+from regard.attention.rows import Rows
+from regard.blocks.transformer import ACTIVATIONS, DecoderBlock, EncoderBlock, Stack
+
+ROWS = 64  # how many rows weights are packed for; others work too
+FUSED = {"relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "silu": ("swish", "")}
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Whether torch packs weights of this kind on this device."""
+    kinds = (torch.float32, torch.bfloat16)
+    return weight.device.type == "cpu" and weight.dtype in kinds and torch.backends.mkldnn.is_available()
+
+
+class Product:
+    """A linear layer, with what usually follows it in the same operator.
+
+    >>> layer = nn.Linear(3, 2)
+    >>> product = Product(layer.weight, layer.bias)
+    >>> with torch.inference_mode():
+    ...     bool(torch.allclose(product(torch.ones(1, 3)), layer(torch.ones(1, 3)), atol=1e-6))
+    True
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, pack: bool = True) -> None:
+        weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self.packed = pack and can_pack(weight)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self.packed else weight
+
+    def __call__(self, states: Tensor, activation: str = "") -> Tensor:
+        """Return activation(states · weightᵀ + bias)."""
+        if not self.packed:
+            made = functional.linear(states, self.weight, self.bias)
+            return ACTIVATIONS[activation](made) if activation else made
+        if activation in FUSED:
+            name, kind = FUSED[activation]
+            fused: Tensor = torch.ops.mkldnn._linear_pointwise(states, self.weight, self.bias, name, [], kind)
+            return fused
+        plain: Tensor = torch.ops.mkldnn._linear_pointwise(states, self.weight, self.bias, "none", [], "")
+        return ACTIVATIONS[activation](plain) if activation else plain
+
+    def added(self, states: Tensor, to: Tensor) -> Tensor:
+        """Return to + states · weightᵀ + bias."""
+        if not self.packed:
+            return to + functional.linear(states, self.weight, self.bias)
+        summed: Tensor = torch.ops.mkldnn._linear_pointwise.binary(states, to, self.weight, self.bias, "add")
+        return summed
+
+
+class _Norm:
+    """A layer norm without its module's overhead."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        self.norm = norm if isinstance(norm, nn.LayerNorm) else None
+        if isinstance(norm, nn.LayerNorm):
+            self.shape, self.weight, self.bias, self.epsilon = norm.normalized_shape, norm.weight, norm.bias, norm.eps
+
+    def __call__(self, states: Tensor) -> Tensor:
+        if self.norm is None:
+            return states
+        return functional.layer_norm(states, self.shape, self.weight, self.bias, self.epsilon)
+
+
+class PackedBlock:
+    """An encoder or decoder block in use."""
+
+    def __init__(self, block: EncoderBlock, pack: bool) -> None:
+        attention, feedforward = block.attention, block.feedforward
+        self.norm_before, self.heads, self.site = block.norm_before, attention.heads, attention.site
+        self.qkv, self.out = _product(attention.qkv, pack), _product(attention.out, pack)
+        self.inner, self.outer = _product(feedforward.inner, pack), _product(feedforward.outer, pack)
+        self.activation = feedforward.activation
+        self.attention_norm, self.feedforward_norm = _Norm(block.attention_norm), _Norm(block.feedforward_norm)
+        self.cross = _PackedCross(block, pack) if isinstance(block, DecoderBlock) else None
+
+    def encode(self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions) -> Tensor:  # [N, D]
+        """Return the states of whole rows after this block."""
+
+        def look(normed: Tensor, states: Tensor) -> Tensor:
+            padded = rows.pad(self.qkv(normed))  # [B, T, 3D]
+            query, key, value = padded.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            query, key = positions.rotate(query, rows.slots), positions.rotate(key, rows.slots)
+            mixed = attend(query, key, value, mask=mask, site=self.site)
+            return self.out.added(rows.pack(mixed.transpose(1, 2).flatten(2)), states)
+
+        return self._think(self._with(self.attention_norm, states, look))
+
+    def step(self, states: Tensor, past: Past, number: int) -> Tensor:  # [R, D]
+        """Return the states of one more token of each row; `number` is the layer's."""
+
+        def look(normed: Tensor, states: Tensor) -> Tensor:
+            three = self.qkv(normed).view(len(states), 3, self.heads, -1).float()
+            query, key = (past.positions.rotate(three[:, one].unsqueeze(2), past.at) for one in (0, 1))
+            keys, values = past.cache.put(number, key.squeeze(2), three[:, 2])
+            mixed = attend(query, keys, values, site=self.site)
+            return self.out.added(mixed.flatten(1).to(states.dtype), states)
+
+        states = self._with(self.attention_norm, states, look)
+        if self.cross is not None:
+            cross, memory, mask = self.cross, past.memories[number], past.mask
+            states = self._with(cross.norm, states, lambda normed, states: cross.step(normed, states, memory, mask))
+        return self._think(states)
+
+    def _think(self, states: Tensor) -> Tensor:
+        return self._with(
+            self.feedforward_norm,
+            states,
+            lambda normed, states: self.outer.added(self.inner(normed, self.activation), states),
+        )
+
+    def _with(self, norm: _Norm, states: Tensor, part: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return states + part(norm(states)), or norm(states + part(states)); the part adds the states itself."""
+        return part(norm(states), states) if self.norm_before else norm(part(states, states))
+
+
+class _PackedCross:
+    """A decoder block's look at the source."""
+
+    def __init__(self, block: DecoderBlock, pack: bool) -> None:
+        self.heads, self.site = block.cross.heads, block.cross.site
+        self.query, self.out = _product(block.cross.query, pack), _product(block.cross.out, pack)
+        self.norm = _Norm(block.cross_norm)
+
+    def step(self, normed: Tensor, states: Tensor, memory: Memory, mask: PlacedMask | None) -> Tensor:
+        """Return the states with what they take from their sentence's memory added."""
+        sentences, heads, _, width = memory.key.shape
+        grouped = self.query(normed).view(sentences, -1, heads, width).transpose(1, 2)  # [S, H, rows, d]
+        mixed = attend(grouped.float(), memory.key, memory.value, mask=mask, site=self.site)
+        return self.out.added(mixed.transpose(1, 2).reshape(states.shape).to(states.dtype), states)
+
+
+def _product(layer: nn.Linear, pack: bool) -> Product:
+    return Product(layer.weight, layer.bias, pack)
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a step looks back at."""
+
+    cache: KeyValues
+    memories: Sequence[Memory]
+    mask: PlacedMask | None  # which places of its memory a row may look at
+    positions: Positions
+    at: Tensor  # [1, 1], the place of the token
+
+
+class PackedStack:
+    """A stack of blocks in use; not packed, it follows its modules' weights."""
+
+    def __init__(self, stack: Stack, positions: Positions, pack: bool = True) -> None:
+        self.blocks = [PackedBlock(block, pack) for block in stack.blocks if isinstance(block, EncoderBlock)]
+        self.norm, self.positions = _Norm(stack.norm), positions
+        self.remembering = [
+            (_product(block.cross.key_value, pack), block.cross.heads)
+            for block in stack.blocks
+            if isinstance(block, DecoderBlock)
+        ]
+
+    def encode(self, states: Tensor, rows: Rows, mask: PlacedMask | None) -> Tensor:
+        """Return the states of whole rows after all blocks, [N, D]."""
+        for block in self.blocks:
+            states = block.encode(states, rows, mask, self.positions)
+        return self.norm(states)
+
+    def remember(self, states: Tensor, rows: Rows) -> list[Memory]:
+        """Return each layer's keys and values of the source, in float32."""
+        made = []
+        for product, heads in self.remembering:
+            padded = rows.pad(product(states).float())  # [S, K, 2D]
+            key, value = padded.unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4).contiguous()  # each [S, H, K, d]
+            made.append(Memory(key, value))
+        return made
+
+    def step(self, states: Tensor, cache: KeyValues, memories: Sequence[Memory], mask: PlacedMask | None) -> Tensor:
+        """Return the last states [R, D] of one more token of each row, whose keys and values join the cache."""
+        cache.make_room()
+        at = torch.full((1, 1), cache.length, device=states.device)
+        past = Past(cache, memories, mask, self.positions, at)
+        for number, block in enumerate(self.blocks):
+            states = block.step(states, past, number)
+        cache.length += 1
+        return self.norm(states)
