@@ -30,6 +30,7 @@ FLAGS = {
     "training.evaluate_every": "--evaluate-every",
     "training.save_every": "--save-every",
     "training.threads": "--threads",
+    "training.workers": "--workers",
     "training.device": "--device",
     "training.precision": "--precision",
     "tokenizer.kind": "--tokenizer",

@@ -44,5 +44,6 @@ class TrainingConfig(Config):
         "auto", "number format; auto: the faster one by a short timing", choices=("auto", "float32", "bf16")
     )
     threads: int = knob(0, "processor threads; 0: all cores", low=0)
+    workers: int = knob(1, "processes that train together on this machine, each with its share of every batch", low=1)
     device: str = knob("cpu", "where to compute: cpu, cuda, cuda:1, mps")
     tensorboard: bool = knob(False, "write TensorBoard logs into the run folder (extra tensorboard)")

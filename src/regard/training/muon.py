@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard.training.processes import Processes
 from regard.training.weights import Matrices
 
 MOMENTUM = 0.95
@@ -39,9 +40,19 @@ class Muon:
     A step of rate r changes what a square matrix makes of a state of length 1 by about r, whatever the width.
     """
 
-    def __init__(self, master: Tensor, gradient: Tensor, groups: Sequence[Matrices], decay: float, dtype: torch.dtype):
+    def __init__(
+        self,
+        master: Tensor,
+        gradient: Tensor,
+        groups: Sequence[Matrices],
+        decay: float,
+        dtype: torch.dtype,
+        processes: Processes,
+    ) -> None:
         self.master, self.gradient, self.groups, self.decay, self.dtype = master, gradient, groups, decay, dtype
+        self.processes = processes
         self.momentum = torch.zeros_like(master)
+        self.change = torch.zeros_like(master)
 
     def step(self, rate: float) -> None:
         """Move each matrix by its orthogonalised momentum, looking one step ahead (Nesterov)."""
@@ -49,7 +60,11 @@ class Muon:
         ahead = torch.lerp(self.gradient, self.momentum, MOMENTUM).to(self.dtype)
         if self.decay:
             self.master.mul_(1 - rate * self.decay)
+        self.change.zero_()
+        for group in self.groups:
+            mine = self.processes.slice(group.count)
+            group.of(self.change)[mine] = orthogonal(group.of(ahead)[mine]).float()
+        self.processes.add_up(self.change)  # each process made some of the matrices
         for group in self.groups:
             rows, columns = group.shape
-            size = rate * max(1.0, rows / columns) ** 0.5
-            group.of(self.master).sub_(orthogonal(group.of(ahead)).float(), alpha=size)
+            group.of(self.master).sub_(group.of(self.change), alpha=rate * max(1.0, rows / columns) ** 0.5)

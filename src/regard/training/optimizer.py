@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.config.training import TrainingConfig
 from regard.errors import CheckpointError
 from regard.training.muon import Muon
+from regard.training.processes import Processes
 from regard.training.weights import FlatWeights
 
 WARMUP_SHARE = 0.05  # of the plan, where the user gives no number of updates
@@ -43,14 +44,14 @@ class Optimizer:
     Matrices from states to states move by Muon, everything else by AdamW (Loshchilov & Hutter 2019); or all by AdamW.
     """
 
-    def __init__(self, weights: FlatWeights, config: TrainingConfig) -> None:
-        self.weights, self.config = weights, config
+    def __init__(self, weights: FlatWeights, config: TrainingConfig, processes: Processes | None = None) -> None:
+        self.weights, self.config, self.processes = weights, config, processes or Processes()
         self.updates = 0
         self.average = weights.master.clone() if config.ema else None
         self.gradient = torch.zeros_like(weights.master)
         first = weights.inner if config.optimizer == "muon" else 0
         inner = weights.master[:first], self.gradient[:first], weights.groups
-        self._muon = Muon(*inner, config.weight_decay, weights.compute.dtype) if first else None
+        self._muon = Muon(*inner, config.weight_decay, weights.compute.dtype, self.processes) if first else None
         self._parts = [weights.master[first : weights.matrices], weights.master[weights.matrices :]]
         self._parts[0].grad = self.gradient[first : weights.matrices]
         self._parts[1].grad = self.gradient[weights.matrices :]
@@ -66,8 +67,10 @@ class Optimizer:
         )
 
     def gradient_norm(self, scale: float) -> float:
-        """Take the model's gradient times `scale` as the next update's; return its norm, not finite when it is not."""
-        gradient = self.gradient.copy_(self.weights.gradient).mul_(scale)
+        """Take all processes' gradients times `scale` as the next update's; return its norm, maybe not finite."""
+        gradient = self.gradient.copy_(self.weights.gradient)
+        self.processes.add_up(gradient)
+        gradient.mul_(scale)
         norm = float(torch.linalg.vector_norm(gradient))
         if self.config.clip and norm > self.config.clip:
             gradient.mul_(self.config.clip / norm)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import platform
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,14 +31,16 @@ from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
 from regard.training.card import model_card
 from regard.training.evaluation import MOST_TRANSLATED, Evaluation, Evaluator
-from regard.training.plan import model_config, time_formats, training_config
+from regard.training.plan import model_config, planned_updates, rates, time_formats, training_config
+from regard.training.processes import Processes, others
 from regard.training.tensorboard import TensorBoardWatcher
 from regard.training.trainer import Trainer
 from regard.training.watch import Watcher, tell
 from regard.training.weights import FlatWeights
 
-MAY_CHANGE = ("training.threads", "training.save_every", "training.keep", "training.device", "training.tensorboard")
+MAY_CHANGE = ("threads", "workers", "save_every", "keep", "device", "tensorboard")  # settings of training
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 1000
+READY, NOTHING_TO_DO = 1.0, 2.0  # what the first process tells the others
 LENGTH_POWERS = (0.6, 1.0, 1.4, 1.8)  # tried on validation data
 
 
@@ -58,10 +62,29 @@ class Report:
 
 def train_run(config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = ()) -> Report:
     """Train, or go on training, the run in folder `out`; the same command continues it."""
-    _check_target(out)
-    torch.set_num_threads(config.training.threads or cores())
+    processes = Processes.started()
+    if processes.count == 1 and config.training.workers > 1:
+        return _with_others(config, out, watchers)
+    torch.set_num_threads(config.training.threads or max(1, cores() // processes.here))
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # what is left uninitialised is never read
+    with processes:
+        return _first(config, out, watchers, processes) if processes.first else _another(config, out, processes)
+
+
+def _with_others(config: RunConfig, out: Path, watchers: Sequence[Watcher]) -> Report:
+    """Train with several processes on this machine; this one is the first."""
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder, "run.json")
+        recipe.write_text(json.dumps(config.to_dict()), "utf-8")
+        command = ["-m", "regard", "train", "--recipe", str(recipe), "--out", str(out)]
+        with others(config.training.workers, command, config.training.threads or 1):
+            return train_run(config, out, watchers=watchers)
+
+
+def _first(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes: Processes) -> Report:
+    """Train as the process that decides, reports and writes."""
+    _check_target(out)
     directory = RunDirectory(out, tell=lambda message: tell(watchers, "note", text=message), keep=config.training.keep)
     with directory.lock():
         if config.training.tensorboard:
@@ -70,10 +93,23 @@ def train_run(config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = ())
         if known:
             _check_same(known["config"], config, out)
             if known.get("finished"):
+                processes.said_by_first([NOTHING_TO_DO])
                 tell(watchers, "note", text=f"{out} is finished: nothing to do (choose another --out to train anew)")
                 facts = known["finished"]
                 return Report(out, facts["step"], "finished before", facts["seconds"], facts["metrics"])
-        return _Run(config, directory, known, watchers).train()
+        run = _Run(config, directory, known, watchers, processes)
+        processes.said_by_first([READY])
+        return run.train()
+
+
+def _another(config: RunConfig, out: Path, processes: Processes) -> Report:
+    """Train beside the first process, on what it has prepared."""
+    (said,) = processes.said_by_first([0.0])
+    directory = RunDirectory(out, keep=config.training.keep)
+    known = directory.read_run()
+    if said == NOTHING_TO_DO:
+        return Report(out, known["finished"]["step"], "finished before", 0.0, {})
+    return _Run(config, directory, known, [], processes).train()
 
 
 def _check_target(out: Path) -> None:
@@ -94,7 +130,7 @@ def _check_same(before: dict[str, Any], config: RunConfig, out: Path) -> None:
     different = [
         f"{name}: {old.get(name)!r} there, {new.get(name)!r} now"
         for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name) and name not in MAY_CHANGE
+        if old.get(name) != new.get(name) and name.removeprefix("training.") not in MAY_CHANGE
     ]
     if different:
         raise ConfigError(
@@ -135,9 +171,15 @@ class _Run:
     """One sitting of a run."""
 
     def __init__(
-        self, config: RunConfig, directory: RunDirectory, known: dict[str, Any], watchers: Sequence[Watcher]
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        known: dict[str, Any],
+        watchers: Sequence[Watcher],
+        processes: Processes,
     ) -> None:
         self.config, self.directory, self.known, self.watchers = config, directory, known, watchers
+        self.processes = processes
         self.notes: list[str] = []
         self.decoding = config.decoding
         pairs = read_pairs(config.data.train, config.data.read)
@@ -205,21 +247,26 @@ class _Run:
         return self.start.config, f"as in {self.config.start_from}"
 
     def _training(self) -> tuple[TrainingConfig, str]:
-        given, goes_on = self.config.training, self.start is not None
-        training = training_config(given, self.model_config.width, self.target_tokens, goes_on=goes_on)
-        chosen = self.known.get("chosen")
-        if chosen:
-            return training, chosen["precision_text"]
-        timing = time_formats(self.model_config, self.task, training)
-        self.seconds_per_update = timing.seconds[timing.chosen]
-        self.known = {
-            "config": self.config.to_dict(),
-            "data": self.digests,
-            "chosen": {"precision": timing.chosen, "precision_text": timing.text(), "seconds": self.seconds_per_update},
-            "versions": _environment(),
-        }
-        self.directory.write_run(self.known)
-        return training, timing.text()
+        training = training_config(self.config.training, self.target_tokens)
+        if not self.known.get("chosen"):
+            timing = time_formats(self.model_config, self.task, training)
+            seconds = timing.seconds[timing.chosen]
+            updates = planned_updates(training, len(self.task.epoch(0, training.batch_tokens)), seconds)
+            self.known = {
+                "config": self.config.to_dict(),
+                "data": self.digests,
+                "chosen": {
+                    "precision": timing.chosen,
+                    "precision_text": timing.text(),
+                    "seconds": seconds,
+                    **rates(training, self.model_config.width, updates, goes_on=self.start is not None),
+                },
+                "versions": _environment(self.processes),
+            }
+            self.directory.write_run(self.known)
+        chosen = self.known["chosen"]
+        kept = {name: chosen[name] for name in ("learning_rate", "matrix_rate")}
+        return replace(training, **kept), chosen["precision_text"]
 
     # ---- the sitting
 
@@ -227,7 +274,7 @@ class _Run:
         """Train until the plan is done or a signal comes."""
         changed = [
             f"{name} {self.known['versions'].get(name)} → {value}"
-            for name, value in _environment().items()
+            for name, value in _environment(self.processes).items()
             if self.known["versions"].get(name) != value
         ]
         if changed:
@@ -249,11 +296,12 @@ class _Run:
             evaluator=evaluator,
             keep_best=self._export,
             watchers=self.watchers,
+            processes=self.processes,
         )
         trainer.resume()
         reason = trainer.run()
         seconds = trainer.counters.seconds
-        if reason.startswith("SIG"):
+        if reason.startswith("SIG") or not self.processes.first:
             tell(self.watchers, "stop", reason=reason, step=trainer.counters.step, resumable=True)
             return Report(self.directory.path, trainer.counters.step, reason, seconds, {})
         metrics = self._finish(trainer, evaluator)
@@ -346,9 +394,13 @@ class _Run:
             + " kinds",
             f"model: {parameters / 1e6:.2f} M parameters, {config.encoder.layers}+{config.decoder.layers} layers of "
             f"{config.width} ({self.reason})",
-            f"numbers: {self.precision}; {torch.get_num_threads()} threads",
+            f"numbers: {self.precision}; "
+            + (f"{self.processes.count} processes of " if self.processes.count > 1 else "")
+            + f"{torch.get_num_threads()} threads",
             f"plan: {' or '.join(filter(None, lengths))}, {training.batch_tokens:,} tokens a batch, "
-            f"learning rate {training.learning_rate:g}; about {_duration(estimate)}",
+            f"learning rate {training.learning_rate:.2g}"
+            + (f" and {training.matrix_rate:.2g} for matrices" if training.optimizer == "muon" else "")
+            + f"; about {_duration(estimate)}",
             *self.notes,
         ]
         tell(self.watchers, "plan", lines=lines, parameters=parameters, seconds=estimate)
@@ -360,9 +412,10 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
-def _environment() -> dict[str, Any]:
+def _environment(processes: Processes) -> dict[str, Any]:
     """What the bits of a run depend on besides its settings."""
     return {
+        "processes": processes.count,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "processor": torch.backends.cpu.get_cpu_capability(),

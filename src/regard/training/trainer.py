@@ -22,6 +22,7 @@ from regard.models.translator import Translator
 from regard.tasks.translation import TranslationTask
 from regard.training.evaluation import Evaluation, Evaluator
 from regard.training.optimizer import Optimizer, learning_rate
+from regard.training.processes import Processes
 from regard.training.watch import Watcher, tell
 from regard.training.weights import FlatWeights
 
@@ -48,6 +49,17 @@ class Counters:
     since_best: int = 0
 
 
+@dataclass(frozen=True)
+class NextUp:
+    """What comes after an update."""
+
+    progress: float
+    evaluate: bool
+    save: bool
+    patience_ends: bool
+    stop: bool
+
+
 class Trainer:
     """Trains a model on a task until its plan is done or someone asks it to stop."""
 
@@ -62,10 +74,12 @@ class Trainer:
         evaluator: Evaluator,
         keep_best: Callable[[Evaluator, Evaluation, int], None],
         watchers: Sequence[Watcher] = (),
+        processes: Processes | None = None,
     ) -> None:
+        self.processes = processes or Processes()
         self.model, self.weights, self.task, self.config = model, weights, task, config
         self.directory, self.evaluator, self.keep_best, self.watchers = directory, evaluator, keep_best, watchers
-        self.optimizer = Optimizer(weights, config)
+        self.optimizer = Optimizer(weights, config, self.processes)
         self.counters = Counters()
         self.recent: list[Tensor] = []  # weights of the last evaluations, to be averaged
         self.asked_to_stop = ""
@@ -78,7 +92,8 @@ class Trainer:
         """Go on from the newest good checkpoint; false when there is none."""
         found = self.directory.newest()
         if found is None:
-            self.directory.truncate_log(0)
+            if self.processes.first:
+                self.directory.truncate_log(0)
             return False
         self.weights.fill(self.weights.master, found.weights, f"checkpoint of step {found.step}")
         self.weights.publish()
@@ -86,13 +101,16 @@ class Trainer:
         self.recent = [state.pop(name) for name in sorted(state) if name.startswith("recent.")]
         self.optimizer.load(state)
         self.counters = Counters(**found.counters)
-        self.directory.truncate_log(found.step)
+        if self.processes.first:
+            self.directory.truncate_log(found.step)
         tell(self.watchers, "resume", step=found.step)
         return True
 
     def save(self) -> None:
-        """Write a checkpoint of this moment."""
+        """Write a checkpoint of this moment; one process does, all have the same."""
         self._count_time()
+        if not self.processes.first:
+            return
         state = self.optimizer.state() | {f"recent.{n:03}": flat for n, flat in enumerate(self.recent)}
         named = self.weights.named(self.weights.master)
         self.directory.save_checkpoint(self.counters.step, named, state, vars(self.counters).copy())
@@ -152,23 +170,33 @@ class Trainer:
         """Train until the plan is done, patience ends or a signal comes; return why it stopped."""
         with self._signals():
             self._began = self._saved = time.monotonic()
-            progress = self.progress()
-            while progress < 1 and not self.asked_to_stop:
-                self.step(progress)
-                progress = self.progress()
-                if self.asked_to_stop or progress >= 1:
+            next_up = self._next_up()
+            while next_up.progress < 1 and not next_up.stop:
+                self.step(next_up.progress)
+                next_up = self._next_up()
+                if next_up.stop or next_up.progress >= 1:
                     break
-                if self._evaluation_due(progress):
-                    self.evaluate(progress)
-                    if self.config.patience and self.counters.since_best >= self.config.patience:
+                if next_up.evaluate:
+                    self.evaluate(next_up.progress)
+                    next_up = self._next_up()
+                    if next_up.patience_ends:
                         return self._finish("patience")
-                    progress = self.progress()
-                if self._save_due():
+                if next_up.save:
                     self.save()
-            if self.asked_to_stop:
+            if next_up.stop:
                 self.save()
-                return self.asked_to_stop
+                return self.asked_to_stop or "SIGTERM"
             return self._finish("plan done")
+
+    def _next_up(self) -> NextUp:
+        """Return what the first process decides, the same in all; anyone may have been asked to stop."""
+        values = [0.0] * 4
+        if self.processes.first:
+            patience, progress = self.config.patience, self.progress()
+            ended = patience > 0 and self.counters.since_best >= patience
+            values = [progress, self._evaluation_due(progress), self._save_due(), ended]
+        agreed, evaluate, save, ends, stop = self.processes.agreed([*values, bool(self.asked_to_stop)])
+        return NextUp(agreed, evaluate > 0, save > 0, ends > 0, stop > 0)
 
     def _finish(self, reason: str) -> str:
         if not self.counters.best or reason == "plan done":
@@ -178,24 +206,27 @@ class Trainer:
 
     def step(self, progress: float) -> None:
         """Make one update."""
-        config, counters = self.config, self.counters
+        config, counters, processes = self.config, self.counters, self.processes
         began = time.monotonic()
         chosen = self._next_batches()
-        loss_sum, count = 0.0, 0
-        batches = [self.task.batch(numbers, counters.epoch) for numbers in chosen]
-        for part, batch in enumerate(batches):
-            noise = Noise(config.seed, counters.step, part)
+        sums = np.zeros(2)  # loss, tokens
+        for number, examples in enumerate(chosen):
+            mine = processes.share(examples)
+            if not len(mine):
+                continue
+            batch = self.task.batch(mine, counters.epoch)
+            noise = Noise(config.seed, counters.step, number * processes.count + processes.rank)
             smoothed, plain = self.task.loss(self.model, batch, config.label_smoothing, noise)
             smoothed.backward()
-            loss_sum += float(plain)
-            count += batch.target_count
+            sums += float(plain), batch.target_count
+        loss_sum, count = processes.agreed(sums.tolist())
         norm = self.optimizer.gradient_norm(1 / count)
         if not (math.isfinite(loss_sum) and math.isfinite(norm)):
             raise self._not_finite(chosen, loss_sum, norm)
         rate = learning_rate(config, config.learning_rate, counters.step, progress)
         self.optimizer.update(rate)
         counters.step += 1
-        counters.tokens += count
+        counters.tokens += int(count)
         counters.place += len(chosen)
         if counters.place >= len(self._batches()):
             counters.epoch, counters.place = counters.epoch + 1, 0
@@ -204,7 +235,8 @@ class Trainer:
     def _not_finite(self, chosen: Sequence[np.ndarray], loss: float, norm: float) -> TrainingError:
         numbers = [int(number) for batch in chosen for number in batch]
         facts = {"step": self.counters.step, "event": "not finite", "loss": str(loss), "examples": numbers}
-        self.directory.append_log(facts)
+        if self.processes.first:
+            self.directory.append_log(facts)
         return TrainingError(
             f"step {self.counters.step}: the loss ({loss:g}) or the gradient's norm ({norm:g}) is not finite; "
             f"the weights were not changed and the last checkpoint is kept. The examples are named in "
@@ -212,8 +244,12 @@ class Trainer:
         )
 
     def evaluate(self, progress: float) -> None:
-        """Measure the averaged weights and keep them if they are the best so far."""
+        """Measure the averaged weights and keep them if they are the best so far; the first process does."""
         counters = self.counters
+        if self.config.average:
+            self.recent = [*self.recent, self.optimizer.evaluated.clone()][-self.config.average :]
+        if not self.processes.first:
+            return
         began = time.monotonic()
         self.evaluator.load(self.weights.named(self.optimizer.evaluated))
         found = self.evaluator.measure()
@@ -224,8 +260,6 @@ class Trainer:
             self.keep_best(self.evaluator, found, counters.step)
         else:
             counters.since_best += 1
-        if self.config.average:
-            self.recent = [*self.recent, self.optimizer.evaluated.clone()][-self.config.average :]
         counters.last_evaluation = time.monotonic() - began
         counters.evaluation_seconds += counters.last_evaluation
         self.directory.append_log({"step": counters.step, "event": "evaluate", **found.metrics, "best": better})
@@ -235,6 +269,8 @@ class Trainer:
     def _report(self, progress: float, loss: float, tokens_per_second: float, rate: float) -> None:
         counters = self.counters
         now = time.monotonic()
+        if not self.processes.first:
+            return
         if counters.step % LOG_EVERY == 0:
             self.directory.append_log(
                 {"step": counters.step, "event": "step", "loss": loss, "learning_rate": rate, "epoch": counters.epoch}
