@@ -25,9 +25,7 @@ COMMON += ["--precision", "float32", "--save-every", "5", "--evaluate-every", "2
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "pairs.tsv"
-    path.write_text(
-        "".join(f"{one.source}\t{one.target}\n" for one in make_rows("reverse", count=150, seed=1)), "utf-8"
-    )
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in make("reverse", 150)), "utf-8")
     return path
 
 
