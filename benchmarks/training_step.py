@@ -58,7 +58,7 @@ def ours(config: TranslatorConfig, precision: str) -> Callable[[Batch, int], Non
 
     def step(batch: Batch, number: int) -> None:
         model.loss(batch.source, batch.target, smoothing=SMOOTHING, noise=Noise(1, number))[0].backward()
-        optimizer.gradient_norm(1 / batch.target_count)
+        optimizer.gradient_norm(1 / batch.count)
         optimizer.update(1e-4)
 
     return step
@@ -129,7 +129,7 @@ def main() -> None:
     vocabulary = {"source_vocabulary": arguments.vocabulary, "target_vocabulary": arguments.vocabulary}
     config = TRANSLATOR_PRESETS[arguments.preset].override({**vocabulary, "dropout": 0.1, "attention_dropout": 0.1})
     given = batches(arguments.vocabulary, arguments.batch_tokens, arguments.steps)
-    tokens = sum(batch.target_count for batch in given)
+    tokens = sum(batch.count for batch in given)
     peers = {
         "nn.Transformer bf16": plain(config),
         "regard float32": ours(config, "float32"),

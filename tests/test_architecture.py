@@ -19,7 +19,7 @@ from regard.config.knob import Config
 
 SOURCE = Path(regard.__file__).parent
 FLOORS = {
-    "errors": -1, "config": 0, "tokens": 0, "machine": 0,
+    "errors": -1, "config": 0, "tokens": 0, "machine": 0, "phrases": 0,
     "text": 1, "attention": 1,
     "data": 2, "blocks": 2,
     "models": 3,
@@ -31,7 +31,7 @@ FLOORS = {
     "cli": 9,
 }  # fmt: skip
 WORDS, TENSORS = {"text", "data"}, {"attention", "blocks", "models"}  # two columns that do not know each other
-WITHOUT_TORCH = {"config", "errors", "machine", "tokens", "text", "data", "decoding", "view", "cli"}
+WITHOUT_TORCH = {"config", "errors", "machine", "phrases", "tokens", "text", "data", "decoding", "view", "cli"}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 

@@ -85,20 +85,6 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
         assert newest.step == 2
 
 
-def test_best_weights_are_replaced_and_their_damage_is_told(tmp_path: Path) -> None:
-    told: list[str] = []
-    with RunDirectory(tmp_path, tell=told.append).lock() as run:
-        assert run.best() is None
-        for step in (1, 2):
-            run.save_best({"w": torch.full((2,), float(step))}, {"step": step, "bleu": 0.5})
-        best = run.best()
-        assert best is not None
-        assert (best.info["step"], best.weights["w"].tolist()) == (2, [2.0, 2.0])
-        (tmp_path / "best" / "info.json").write_text("{}")
-        assert run.best() is None
-        assert "info.json" in told[0]
-
-
 def test_a_second_trainer_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     told = r"run is in use by another training \(process \d+ on .*--out"
     with RunDirectory(tmp_path / "run").lock(), pytest.raises(UsageError, match=told):

@@ -227,7 +227,7 @@ def published_set(number: int) -> dict[str, files.Content]:
 
 
 def small_run(root: Path) -> Recording:
-    """Record a run that saves, keeps its best, logs, publishes and is continued, with its calls and promises."""
+    """Record a run that saves, logs, publishes and is continued, with its calls and promises."""
     disk = Recording(root)
 
     def call(name: str, function: Callable[..., object], *arguments: object, promise: int = 0, **named: object) -> None:
@@ -248,7 +248,6 @@ def small_run(root: Path) -> Recording:
         saved = (step, weights(step), weights(-step), {"position": [1, step]})
         call("save_checkpoint", run.save_checkpoint, *saved, promise=step)
         if step in (1, 3):
-            call("save_best", run.save_best, weights(step), {"step": step}, promise=step)
         if step in (2, 4):
             call("publish", files.publish, root / "run", published_set(step // 2), disk=disk, promise=step // 2)
     run.release()
@@ -293,8 +292,6 @@ def check(promised: dict[str, int], root: Path) -> None:
             assert all(torch.equal(tensor, newest.optimizer[name]) for name, tensor in weights(-step).items())
             assert newest.counters == {"position": [1, step]}
         assert run.read_run().get("version", 0) >= promised.get("write_run", 0)
-        best = run.best()
-        assert (best.info["step"] if best else 0) >= promised.get("save_best", 0)
         run.truncate_log(step)
         assert run.read_log() == [report(logged) for logged in range(2, step + 1)]
         assert not told, told

@@ -239,7 +239,7 @@ def test_going_on_from_a_run_keeps_its_words_and_starts_from_its_weights(data: P
 
 def test_held_out_validation_shares_no_source_with_training(data: Path, tmp_path: Path) -> None:
     from regard.data.sources import read_pairs
-    from regard.training.run import hold_out
+    from regard.training.translation import hold_out
 
     pairs = read_pairs([data], RunConfig().data.read)
     kept, held = hold_out(pairs, seed=1)

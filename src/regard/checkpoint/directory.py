@@ -5,7 +5,6 @@ RUN/                     a model folder in Hugging Face layout (see `model_folde
   run.json               the whole configuration, recorded choices, versions, data digests
   log.jsonl              one line a report
   checkpoints/step-N/    model.safetensors  optimizer.safetensors  counters.json  MANIFEST.json
-  best/                  model.safetensors  info.json  MANIFEST.json
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from regard.checkpoint import files, weights
 from regard.checkpoint.model_folder import LoadedModel, load_model, save_model
 from regard.errors import CheckpointError, UsageError
 
-__all__ = ["Best", "Checkpoint", "LoadedModel", "RunDirectory", "existing", "load_model", "save_model"]
+__all__ = ["Checkpoint", "LoadedModel", "RunDirectory", "existing", "load_model", "save_model"]
 
 _LOCK = "run.lock"
 _STEP = re.compile(r"step-(\d{1,15})")
-_WEIGHTS, _OPTIMIZER, _COUNTERS, _INFO = "model.safetensors", "optimizer.safetensors", "counters.json", "info.json"
+_WEIGHTS, _OPTIMIZER, _COUNTERS = "model.safetensors", "optimizer.safetensors", "counters.json"
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,6 @@ class Checkpoint:
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     counters: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Best:
-    """The weights that did best so far, and what is known of them."""
-
-    weights: dict[str, Tensor]
-    info: dict[str, Any]
 
 
 class RunDirectory:
@@ -127,26 +118,6 @@ class RunDirectory:
                 if self._lock.held:
                     files.move_aside(folder, ".bad", disk=self.disk)
         return None
-
-    def save_best(self, model: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
-        """Keep the weights that did best so far, in place of those kept before."""
-        self._check_locked()
-        contents: dict[str, files.Content] = {_WEIGHTS: weights.content(model), _INFO: files.json_bytes(info)}
-        files.write_folder(self.path / "best", contents, size=weights.size(model), disk=self.disk)
-
-    def best(self) -> Best | None:
-        """Return the kept best weights; damaged ones are told of and moved aside."""
-        folder = self.path / "best"
-        if not folder.is_dir():
-            return None
-        try:
-            files.verify_folder(folder)
-            return Best(weights.read(folder / _WEIGHTS), files.read_json(folder / _INFO))
-        except CheckpointError as error:
-            self.tell(f"{error}; the best weights kept so far are lost")
-            if self._lock.held:
-                files.move_aside(folder, ".bad", disk=self.disk)
-            return None
 
     def append_log(self, record: Mapping[str, Any]) -> None:
         """Add one report to the log; a report of training has a `step`."""

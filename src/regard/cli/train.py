@@ -13,7 +13,8 @@ from regard.cli.output import give, watching
 from regard.config.model import TRANSLATOR_PRESETS
 from regard.config.run import TASKS, RunConfig
 from regard.errors import ConfigError, UsageError, nearest
-from regard.view.progress import duration, measures
+from regard.phrases import duration
+from regard.view.progress import measures
 
 FLAGS = {
     "data.valid": "--valid",

@@ -31,9 +31,14 @@ class Batch:
     target: Tokens
 
     @property
-    def target_count(self) -> int:
+    def count(self) -> int:
         """Target tokens that are predicted, ends included."""
         return len(self.target.ids) + len(self.target)
+
+    @property
+    def shape(self) -> str:
+        """Say how large the batch is."""
+        return f"{len(self.source)} rows of up to {self.source.lengths.max()} and {self.target.lengths.max()} tokens"
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,11 @@ class TranslationTask:
                 Segmenter(languages.target, train.texts.target, sampling, seed + 1),
             )
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Lengths of the training examples, ends included."""
+        return self.train.lengths
+
     def epoch(self, epoch: int, budget: int) -> list[NDArray[np.int64]]:
         """Return the example numbers of each batch of an epoch, in order."""
         lengths = self._drawn(epoch).lengths
@@ -119,7 +129,7 @@ def mean_loss(model: Translator, examples: Examples, budget: int = 4096) -> floa
     for numbers in sorted_batches(examples.lengths, budget=budget):
         batch = examples.batch(numbers)
         total += float(model.loss(batch.source, batch.target)[1])
-        count += batch.target_count
+        count += batch.count
     return total / max(1, count)
 
 

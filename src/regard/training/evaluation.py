@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -18,26 +18,13 @@ from regard.models import build
 from regard.tasks.alignment import choose_head
 from regard.tasks.metrics import bleu, exact_match, perplexity
 from regard.tasks.translation import Examples, Languages, mean_loss, translate_rows
+from regard.training.job import Evaluation
 
 MOST_TRANSLATED = 1000  # validation sentences translated at each evaluation; the loss is over all of them
 MOST_ALIGNED = 200
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What was measured, two sample translations, and the seconds it took."""
-
-    metrics: dict[str, float]
-    samples: list[tuple[str, str, str]]  # source, reference, translation
-    seconds: float
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """What decides between evaluations: BLEU, then the loss."""
-        return round(self.metrics["bleu"], 4), -self.metrics["loss"]
-
-
-class Evaluator:
+class TranslationEvaluator:
     """A model of its own, float32, that receives the weights to be measured."""
 
     def __init__(self, config: TranslatorConfig, languages: Languages, valid: Examples, device: str) -> None:
@@ -64,7 +51,8 @@ class Evaluator:
             "exact_match": exact_match(said, wanted),
         }
         samples = list(zip(source[:2], wanted[:2], said[:2], strict=True))
-        return Evaluation(metrics, samples, time.perf_counter() - began)
+        rank = (round(metrics["bleu"], 4), -loss)
+        return Evaluation(metrics, rank, samples, time.perf_counter() - began)
 
     def translations(self, count: int, decoding: DecodingConfig) -> list[str]:
         """Return translations of the first validation sentences."""

@@ -13,8 +13,9 @@ from regard.config.model import TRANSLATOR_PRESETS, TranslatorConfig
 from regard.config.run import RunConfig
 from regard.config.training import TrainingConfig
 from regard.errors import ConfigError, TrainingError
-from regard.models import build
-from regard.tasks.translation import Batch, Languages, TranslationTask
+from regard.tasks.base import Batch
+from regard.tasks.translation import Languages
+from regard.training.job import Job
 from regard.training.weights import FlatWeights
 
 SMALL_ALPHABET = 512  # vocabularies below this are letters or digits rather than words
@@ -102,24 +103,24 @@ class Timing:
         return f"{self.chosen}, the faster by a short timing ({times} an update)"
 
 
-def time_formats(config: TranslatorConfig, task: TranslationTask, training: TrainingConfig) -> Timing:
+def time_formats(job: Job, training: TrainingConfig) -> Timing:
     """Time whole updates on the largest batch in each number format; memory that does not suffice shows here."""
     asked = ("float32", "bf16") if training.precision == "auto" else (training.precision,)
     if training.precision == "bf16" and training.device == "mps":
         raise ConfigError("bf16 is not offered on mps: use --precision float32")
-    lengths = task.train.lengths
-    batches = task.epoch(0, training.batch_tokens)
+    lengths = job.task.lengths
+    batches = job.task.epoch(0, training.batch_tokens)
     largest = max(batches, key=lambda numbers: int(lengths[numbers].sum()))
     longest = max(batches, key=lambda numbers: int(lengths[numbers].max()))
     seconds: dict[str, float] = {}
     for precision in asked:
-        model = build(config)
+        model = job.model()
         weights = FlatWeights(model, precision, training.device)
         for name, numbers in (("longest", longest), *((f"{turn}", largest) for turn in range(PROBES))):
-            batch = task.batch(numbers, 0)
+            batch = job.task.batch(numbers, 0)
             began = time.perf_counter()
             try:
-                task.loss(model, batch, training.label_smoothing, Noise(0, 0))[0].backward()
+                job.task.loss(model, batch, training.label_smoothing, Noise(0, 0))[0].backward()
                 weights.gradient.zero_()
             except (MemoryError, RuntimeError) as error:
                 raise _memory_error(error, batch) from error
@@ -134,7 +135,6 @@ def _memory_error(error: Exception, batch: Batch) -> Exception:
     text = str(error).lower()
     if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "memory" not in text:
         return error
-    shape = f"{len(batch.source)} rows of up to {batch.source.lengths.max()} and {batch.target.lengths.max()} tokens"
     return TrainingError(
-        f"memory does not suffice for a batch of {shape}: lower --batch-tokens, --data.max_length or the preset"
+        f"memory does not suffice for a batch of {batch.shape}: lower --batch-tokens, --data.max_length or the preset"
     )

@@ -18,9 +18,9 @@ from regard.attention.noise import Noise
 from regard.checkpoint.directory import RunDirectory
 from regard.config.training import TrainingConfig
 from regard.errors import TrainingError
-from regard.models.translator import Translator
-from regard.tasks.translation import TranslationTask
-from regard.training.evaluation import Evaluation, Evaluator
+from regard.models.base import Model
+from regard.tasks.base import Task
+from regard.training.job import Evaluation, Evaluator
 from regard.training.optimizer import Optimizer, learning_rate
 from regard.training.processes import Processes
 from regard.training.watch import Watcher, tell
@@ -65,9 +65,9 @@ class Trainer:
 
     def __init__(
         self,
-        model: Translator,
+        model: Model,
         weights: FlatWeights,
-        task: TranslationTask,
+        task: Task,
         config: TrainingConfig,
         *,
         directory: RunDirectory,
@@ -218,7 +218,7 @@ class Trainer:
             noise = Noise(config.seed, counters.step, number * processes.count + processes.rank)
             smoothed, plain = self.task.loss(self.model, batch, config.label_smoothing, noise)
             smoothed.backward()
-            sums += float(plain), batch.target_count
+            sums += float(plain), batch.count
         loss_sum, count = processes.agreed(sums.tolist())
         norm = self.optimizer.gradient_norm(1 / count)
         if not (math.isfinite(loss_sum) and math.isfinite(norm)):

@@ -10,26 +10,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from regard.phrases import duration
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 Item = TypeVar("Item")
 Write = Callable[[str], object]
 EVERY = 10.0  # seconds between plain lines
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time as people say it.
-
-    >>> [duration(seconds) for seconds in (0.4, 42, 90, 3900, 200000)]
-    ['0 s', '42 s', '1 min 30 s', '1 h 05 min', '55 h 33 min']
-    """
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def lines_of(kind: str, facts: dict[str, Any]) -> list[str]:

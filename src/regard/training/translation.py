@@ -1,0 +1,214 @@
+"""Training a translator: parallel text, tokenizers, the model's size, and what is kept in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from regard.checkpoint.directory import load_model, save_model
+from regard.checkpoint.files import write_file
+from regard.config.decoding import DecodingConfig
+from regard.config.run import RunConfig
+from regard.data.order import chance
+from regard.data.sources import Pairs, read_pairs
+from regard.errors import UsageError
+from regard.models import build
+from regard.models.base import Model, start_weights
+from regard.tasks.metrics import bleu, translation_scores
+from regard.tasks.translation import Examples, Languages, TranslationTask
+from regard.text.learn import learn
+from regard.text.tokenizer import Tokenizer
+from regard.training.card import model_card
+from regard.training.evaluation import MOST_TRANSLATED, TranslationEvaluator
+from regard.training.job import Evaluation, Say
+from regard.training.plan import model_config
+
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 1000
+LENGTH_POWERS = (0.6, 1.0, 1.4, 1.8)  # tried on validation data
+
+
+class TranslationJob:
+    """Parallel text and the translator that learns it."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.notes: list[str] = []
+        self.decoding = config.decoding
+        pairs = read_pairs(config.data.train, config.data.read)
+        rejects = _rejects(pairs, "training")
+        if config.data.valid:
+            valid = read_pairs(config.data.valid, config.data.read)
+            rejects += _rejects(valid, "validation")
+        else:
+            pairs, valid = hold_out(pairs, config.training.seed)
+            self.notes.append(f"validation: {len(valid):,} of the training pairs are held out (chosen by the seed)")
+        self.digests = {"train": pairs.digest, "valid": valid.digest}
+        self.notes += rejects
+        self.start = load_model(config.start_from) if config.start_from else None
+        self.goes_on = self.start is not None
+        self.languages = self._languages(pairs)
+        train = self._fitting(self.languages.examples(pairs), "training")
+        self.valid = self._fitting(self.languages.examples(valid), "validation")
+        self.tokens = int(train.lengths[:, 1].sum())
+        seed, sampling = config.training.seed, config.tokenizer.sampling
+        self.task = TranslationTask(self.languages, train, self.valid, seed=seed, sampling=sampling)
+        if self.start is None:
+            self.model_config, self.reason = model_config(config, self.languages, self.tokens)
+        else:
+            self.model_config, self.reason = self.start.config, f"as in {config.start_from}"
+        self.width = self.model_config.width
+
+    # ---- choices
+
+    def _languages(self, pairs: Pairs) -> Languages:
+        folder = self.folder / "tokenizers"
+        if (folder / "target.json").exists():
+            source, target = (
+                Tokenizer.loads((folder / name).read_text("utf-8"), where=str(folder / name))
+                for name in ("source.json", "target.json")
+            )
+            return Languages(source, target)
+        settings = self.config.tokenizer
+        if self.start is not None:
+            languages = Languages(self.start.source, self.start.target)
+        elif settings.joint:
+            tokenizer = learn([*pairs.source, *pairs.target], settings)
+            languages = Languages(tokenizer, tokenizer)
+        else:
+            languages = Languages(learn(pairs.source, settings), learn(pairs.target, settings))
+        folder.mkdir(exist_ok=True)
+        write_file(folder / "source.json", languages.source.dumps().encode())
+        write_file(folder / "target.json", languages.target.dumps().encode())
+        return languages
+
+    def _fitting(self, examples: Examples, name: str) -> Examples:
+        """Leave out rows beyond the longest length, and say how many."""
+        most = self.config.data.max_length
+        fits = np.flatnonzero(examples.lengths.max(axis=1) <= most) if len(examples) else np.zeros(0, np.int64)
+        if len(fits) == 0:
+            raise UsageError(f"no {name} pair has at most {most} tokens: raise --data.max_length or split the texts")
+        if len(fits) == len(examples):
+            return examples
+        self.notes.append(f"{len(examples) - len(fits):,} {name} pairs of over {most} tokens are left out")
+        kept = [int(number) for number in fits]
+        return Examples(
+            examples.texts.chosen(kept), [examples.source[n] for n in kept], [examples.target[n] for n in kept]
+        )
+
+    # ---- what a run asks
+
+    def model(self) -> Model:
+        """Return the model with its first weights."""
+        model = build(self.model_config)
+        if self.start is not None:
+            model.load_state_dict(self.start.weights)
+        else:
+            start_weights(model, self.config.training.seed)
+        return model
+
+    def evaluator(self, device: str) -> TranslationEvaluator:
+        """Return what measures weights."""
+        return TranslationEvaluator(self.model_config, self.languages, self.valid, device)
+
+    def lines(self, parameters: int) -> list[str]:
+        """Say what the data and the model are."""
+        config = self.model_config
+        kinds = f"{self.languages.source.size:,}" + ("" if config.shared else f" and {self.languages.target.size:,}")
+        train, valid = len(self.task.train), len(self.valid)
+        return [
+            f"data: {train:,} pairs, {self.tokens:,} target tokens; validation {valid:,} pairs",
+            f"tokens: {self.config.tokenizer.kind}, {kinds} kinds",
+            f"model: {parameters / 1e6:.2f} M parameters, {config.encoder.layers}+{config.decoder.layers} layers of "
+            f"{config.width} ({self.reason})",
+        ]
+
+    def keep(self, evaluator: TranslationEvaluator, found: Evaluation, step: int) -> None:
+        """Write the measured weights as the run's model."""
+        self._write(evaluator, step, {f"valid_{name}": value for name, value in found.metrics.items()})
+
+    def _write(self, evaluator: TranslationEvaluator, step: int, metrics: dict[str, Any]) -> None:
+        task: dict[str, Any] = {
+            "step": step,
+            "data": self.digests,
+            "metrics": metrics,
+            "max_length": self.config.data.max_length,
+            "align": evaluator.aligning_head(),
+        }
+        card = model_card(self.config, self.model_config, evaluator.model.parameter_count(), task)
+        save_model(
+            self.folder,
+            self.model_config,
+            evaluator.model.state_dict(),
+            tokenizers={"source": self.languages.source, "target": self.languages.target},
+            decoding=self.decoding,
+            task=task,
+            card=card,
+            fields=self.start.fields if self.start is not None else None,
+        )
+
+    def finish(
+        self,
+        evaluator: TranslationEvaluator,
+        average: Mapping[str, Tensor] | None,
+        step: int,
+        best: Sequence[float],
+        say: Say,
+    ) -> dict[str, Any]:
+        """Choose between the best weights and the average on validation data, score the choice, write it."""
+        kept = load_model(self.folder)
+        chosen = int(kept.task["step"])
+        if average is not None:
+            evaluator.load(average)
+            if list(evaluator.measure().rank) > [*best]:
+                chosen = step
+                say("the average of the last evaluations is best")
+        if chosen != step or average is None:
+            evaluator.load(kept.weights)
+        count = min(MOST_TRANSLATED, len(self.valid))
+        self.decoding, said = self._tuned(evaluator, count, say)
+        scores = translation_scores(said, self.valid.texts.target[:count])
+        metrics = {f"valid_{name}": value for name, value in scores.items()}
+        self._write(evaluator, chosen, metrics)
+        return metrics
+
+    def _tuned(self, evaluator: TranslationEvaluator, count: int, say: Say) -> tuple[DecodingConfig, list[str]]:
+        """Return the search with the length power that scores best on validation data, and its translations."""
+        given = self.config.decoding
+        powers = [given.length_power]
+        if self.config.training.tune_length and given.beam > 1 and not given.sample:
+            powers += [power for power in LENGTH_POWERS if power != given.length_power]
+        tried = []
+        for power in powers:
+            decoding = replace(given, length_power=power)
+            said = evaluator.translations(count, decoding)
+            tried.append((bleu(said, self.valid.texts.target[:count]), decoding, said))
+        _, decoding, said = max(tried, key=lambda one: one[0])  # the first of equals: the given one
+        if len(tried) > 1:
+            told = ", ".join(f"{one.length_power:g}: {found:.2f}" for found, one, _ in tried)
+            say(f"length power {decoding.length_power:g} is best on validation data (BLEU by power {told})")
+        return decoding, said
+
+
+def hold_out(pairs: Pairs, seed: int) -> tuple[Pairs, Pairs]:
+    """Return the pairs without a small share, and that share; a source text is wholly on one side."""
+    texts = sorted(set(pairs.source))
+    count = max(1, min(HELD_OUT_MOST, round(HELD_OUT_SHARE * len(texts))))
+    if len(texts) < 2:
+        raise UsageError("one example cannot be split: give validation data with --valid")
+    drawn = chance(seed=seed, epoch=0, digest=pairs.digest, purpose=2).choice(len(texts), count, replace=False)
+    held = {texts[number] for number in drawn}
+    kept = [number for number, text in enumerate(pairs.source) if text not in held]
+    away = [number for number, text in enumerate(pairs.source) if text in held]
+    return pairs.chosen(kept), pairs.chosen(away)
+
+
+def _rejects(pairs: Pairs, name: str) -> list[str]:
+    """Say how many rows a lenient reading left out, and where they are."""
+    if not pairs.rejected:
+        return []
+    return [f"{pairs.rejected:,} of {pairs.read:,} {name} rows are rejected: see {pairs.reject_file}"]
