@@ -247,7 +247,6 @@ def small_run(root: Path) -> Recording:
             call("append_log", run.append_log, report(step))
         saved = (step, weights(step), weights(-step), {"position": [1, step]})
         call("save_checkpoint", run.save_checkpoint, *saved, promise=step)
-        if step in (1, 3):
         if step in (2, 4):
             call("publish", files.publish, root / "run", published_set(step // 2), disk=disk, promise=step // 2)
     run.release()

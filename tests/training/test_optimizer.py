@@ -11,7 +11,7 @@ from regard.errors import CheckpointError
 from regard.models import build
 from regard.models.base import start_weights
 from regard.training.muon import orthogonal
-from regard.training.optimizer import Optimizer
+from regard.training.optimizer import Optimizer, learning_rate
 from regard.training.weights import FlatWeights
 
 STACK = StackConfig(layers=2, heads=2, feedforward=24)
@@ -97,6 +97,19 @@ def test_muon_moves_matrices_by_the_rate_whatever_the_size_of_the_gradient():
         stretched = torch.linalg.svdvals(group.of(moved[0]))
         assert stretched.min() > 0.05
         assert stretched.max() < 0.14 * max(1, group.shape[0] / group.shape[1]) ** 0.5
+
+
+def test_the_rate_rises_falls_with_the_root_of_the_updates_and_cools_down():
+    config = TrainingConfig(schedule="root")
+
+    def rate(step: int, progress: float) -> float:
+        return learning_rate(config, 1.0, step, progress)
+
+    assert rate(0, 0.0) == pytest.approx(1 / 200)
+    assert rate(300, 0.1) == 1
+    assert rate(2399, 0.5) == pytest.approx(0.5)
+    assert rate(2399, 0.85) == pytest.approx(0.25)
+    assert rate(10**6, 1.0) == 0
 
 
 def test_a_state_of_another_kind_is_refused():

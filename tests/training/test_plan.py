@@ -11,7 +11,7 @@ from regard.config.run import RunConfig
 from regard.config.training import TrainingConfig
 from regard.tasks.translation import Languages
 from regard.text.learn import learn
-from regard.training.plan import model_config, planned_updates, rates, training_config
+from regard.training.plan import model_config, planned_updates, training_config
 
 LETTERS = learn(["a b c d"] * 20, TokenizerConfig(kind="characters"))
 WORDS = learn(["".join(word) for word in product("abcdefghij", repeat=3)] * 2, TokenizerConfig(kind="words"))
@@ -37,25 +37,18 @@ def test_a_named_preset_is_taken_as_asked() -> None:
 
 
 def test_every_automatic_setting_is_chosen_and_every_given_one_kept() -> None:
-    chosen = training_config(TrainingConfig(), target_tokens=450_000)
-    assert (chosen.batch_tokens, chosen.schedule, chosen.epochs) == (2048, "cosine", 89.0)
+    chosen = training_config(TrainingConfig(), width=128, target_tokens=450_000)
+    assert (chosen.batch_tokens, chosen.schedule, chosen.epochs) == (2048, "root", 89.0)
+    assert (chosen.learning_rate, chosen.matrix_rate) == (2 / 128, 0.02)
+    plain = training_config(TrainingConfig(optimizer="adamw"), width=128, target_tokens=450_000)
+    assert (plain.learning_rate, plain.schedule) == (0.5 / 128, "cosine")
+    gentle = training_config(TrainingConfig(), width=128, target_tokens=450_000, goes_on=True)
+    assert (gentle.learning_rate, gentle.matrix_rate) == (chosen.learning_rate / 20, chosen.matrix_rate / 20)
     given = TrainingConfig(batch_tokens=777, learning_rate=0.5, matrix_rate=0.1, schedule="constant", steps=3)
-    assert training_config(given, target_tokens=450_000) == given
-    assert rates(given, 128, 9) == {"learning_rate": 0.5, "matrix_rate": 0.1}
+    assert training_config(given, width=128, target_tokens=450_000) == given
 
 
 def test_a_plan_is_as_long_as_the_first_of_its_limits() -> None:
     assert planned_updates(TrainingConfig(steps=70, epochs=2, minutes=9), 100, 0.5) == 70
     assert planned_updates(TrainingConfig(epochs=2, accumulate=4), 100, 0.5) == 50
     assert planned_updates(TrainingConfig(minutes=2), 100, 0.5) == 240
-
-
-def test_long_plans_take_small_steps_and_models_that_go_on_smaller_ones() -> None:
-    short, long, longest = (rates(TrainingConfig(), 128, updates) for updates in (500, 9600, 10**6))
-    assert short == {"learning_rate": 2 / 128, "matrix_rate": 0.02}
-    assert long == pytest.approx({"learning_rate": 0.5 / 128, "matrix_rate": 0.005})
-    assert longest == pytest.approx({"learning_rate": 0.4 / 128, "matrix_rate": 0.004})
-    assert rates(TrainingConfig(), 128, 500, goes_on=True) == pytest.approx(
-        {name: rate / 20 for name, rate in short.items()}
-    )
-    assert rates(TrainingConfig(optimizer="adamw"), 128, 10**6)["learning_rate"] == 0.5 / 128

@@ -20,10 +20,13 @@ class TrainingConfig(Config):
     optimizer: str = knob(
         "muon", "how matrices move: by orthogonalised momentum, or by AdamW as all else", choices=("muon", "adamw")
     )
-    learning_rate: float = knob(0.0, "highest learning rate of AdamW; 0: chosen from the width", low=0)
-    matrix_rate: float = knob(0.0, "highest learning rate of orthogonalised momentum; 0: 0.02", low=0)
+    learning_rate: float = knob(0.0, "highest learning rate; 0: chosen from the width", low=0)
+    matrix_rate: float = knob(0.0, "highest learning rate of orthogonalised momentum; 0: in step with the other, usually 0.02", low=0)
     schedule: str = knob(
-        "auto", "learning rate after warm-up; auto: cosine", choices=("auto", "cosine", "inverse_sqrt", "constant")
+        "auto",
+        "learning rate after warm-up; root: falls with the root of the updates, then to zero; auto: root, or cosine "
+        "with AdamW",
+        choices=("auto", "root", "cosine", "inverse_sqrt", "constant"),
     )
     warmup: int = knob(0, "updates of warm-up; 0: chosen from the plan", low=0)
     weight_decay: float = knob(0.0, "weight decay, on matrices only", low=0)

@@ -15,6 +15,9 @@ from regard.training.processes import Processes
 from regard.training.weights import FlatWeights
 
 WARMUP_SHARE = 0.05  # of the plan, where the user gives no number of updates
+WARMUP_MOST = {"muon": 200, "adamw": 4000}  # updates of warm-up, where the user gives no number
+LARGE_STEPS = 600  # updates at the highest rate, where it falls with the root of their number
+COOL_DOWN = 0.3  # share of the plan over which that rate goes to zero in the end
 
 
 def learning_rate(config: TrainingConfig, peak: float, step: int, progress: float) -> float:
@@ -24,9 +27,12 @@ def learning_rate(config: TrainingConfig, peak: float, step: int, progress: floa
     >>> learning_rate(config, 1.0, 4, 0.0), learning_rate(config, 1.0, 500, 0.9)
     (0.5, 1.0)
     """
-    rise = (step + 1) / config.warmup if config.warmup else max(progress / WARMUP_SHARE, min(1.0, (step + 1) / 4000))
+    most = config.warmup or WARMUP_MOST[config.optimizer]
+    rise = (step + 1) / most if config.warmup else max(progress / WARMUP_SHARE, (step + 1) / most)
     if rise < 1:
         return peak * rise
+    if config.schedule == "root":
+        return peak * min(1.0, math.sqrt(LARGE_STEPS / (step + 1))) * min(1.0, (1 - progress) / COOL_DOWN)
     if config.schedule == "inverse_sqrt":
         return (
             peak * math.sqrt(max(1, config.warmup) / (step + 1))

@@ -21,8 +21,6 @@ from regard.training.weights import FlatWeights
 SMALL_ALPHABET = 512  # vocabularies below this are letters or digits rather than words
 DEFAULT_TOKENS = 40_000_000  # target tokens seen in all where the user sets no length
 MATRIX_RATE = 0.02
-LARGE_STEPS = 600  # updates of a plan that is best run at the largest rates; longer ones fall with the root of length
-SMALLEST_SHARE = 0.2  # of the largest rates
 GOING_ON = 0.05  # share of the usual rates for a model that has learned before
 PROBES = 3  # updates timed for each number format
 
@@ -52,14 +50,22 @@ def _size(target_tokens: int, vocabulary: int) -> str:
     return "small" if target_tokens < 10_000_000 else "base"
 
 
-def training_config(config: TrainingConfig, target_tokens: int) -> TrainingConfig:
-    """Return the training settings with every automatic one chosen but the rates, which need the plan's length."""
+def training_config(config: TrainingConfig, width: int, target_tokens: int, *, goes_on: bool = False) -> TrainingConfig:
+    """Return the training settings with every automatic one chosen.
+
+    Where matrices have a rate of their own, tables of words learn best at a much higher one. A model that goes on from
+    another's weights learns gently.
+    """
     changes: dict[str, object] = {}
     if not config.batch_tokens:
         wanted = target_tokens / 200
         changes["batch_tokens"] = int(min(8192, max(1024, 2 ** round(np.log2(max(1.0, wanted))))))
+    usual = min(0.04, 2 / width) if config.optimizer == "muon" else min(4e-3, 0.5 / width)
+    rate = config.learning_rate or usual * (GOING_ON if goes_on else 1.0)
+    changes["learning_rate"] = rate
+    changes["matrix_rate"] = config.matrix_rate or MATRIX_RATE * rate / usual  # one given rate moves both
     if config.schedule == "auto":
-        changes["schedule"] = "cosine"
+        changes["schedule"] = "root" if config.optimizer == "muon" else "cosine"
     if not (config.steps or config.epochs or config.minutes):
         changes["epochs"] = float(max(3, min(100, round(DEFAULT_TOKENS / max(1, target_tokens)))))
     return replace(config, **changes)  # type: ignore[arg-type]
@@ -69,23 +75,6 @@ def planned_updates(config: TrainingConfig, an_epoch: int, seconds: float) -> in
     """Return about how many updates a plan has, by its own numbers or by the seconds that one takes."""
     limits = [config.steps, config.epochs * an_epoch / config.accumulate, 60 * config.minutes / max(1e-6, seconds)]
     return max(1, round(min(limit for limit in limits if limit)))
-
-
-def rates(config: TrainingConfig, width: int, updates: int, *, goes_on: bool = False) -> dict[str, float]:
-    """Return the highest learning rates: the given ones, or some that fit the model and the plan.
-
-    Short plans need large steps and long ones gain from small ones. Where matrices have a rate of their own, tables of
-    words learn best at a much higher one. A model that goes on from another's weights learns gently.
-    """
-    table, matrix = min(4e-3, 0.5 / width), MATRIX_RATE
-    if config.optimizer == "muon":
-        smaller = min(1.0, max(SMALLEST_SHARE, (LARGE_STEPS / updates) ** 0.5))
-        table, matrix = min(0.04, 2 / width) * smaller, matrix * smaller
-    share = GOING_ON if goes_on else 1.0
-    return {
-        "learning_rate": config.learning_rate or table * share,
-        "matrix_rate": config.matrix_rate or matrix * share,
-    }
 
 
 @dataclass(frozen=True)

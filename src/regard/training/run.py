@@ -6,7 +6,7 @@ import json
 import platform
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from regard.errors import ConfigError, UsageError
 from regard.machine import cores
 from regard.phrases import duration
 from regard.training.job import Job
-from regard.training.plan import planned_updates, rates, time_formats, training_config
+from regard.training.plan import planned_updates, time_formats, training_config
 from regard.training.processes import Processes, others
 from regard.training.tensorboard import TensorBoardWatcher
 from regard.training.trainer import Trainer
@@ -155,25 +155,22 @@ class _Run:
 
     def _training(self) -> TrainingConfig:
         """Return the training settings with all that was chosen when the run began."""
-        job, training = self.job, training_config(self.config.training, self.job.tokens)
+        job = self.job
+        training = training_config(self.config.training, job.width, job.tokens, goes_on=job.goes_on)
         if not self.known.get("chosen"):
             timing = time_formats(job, training)
-            seconds = timing.seconds[timing.chosen]
-            updates = planned_updates(training, len(job.task.epoch(0, training.batch_tokens)), seconds)
             self.known = {
                 "config": self.config.to_dict(),
                 "data": job.digests,
                 "chosen": {
                     "precision": timing.chosen,
                     "precision_text": timing.text(),
-                    "seconds": seconds,
-                    **rates(training, job.width, updates, goes_on=job.goes_on),
+                    "seconds": timing.seconds[timing.chosen],
                 },
                 "versions": _environment(self.processes),
             }
             self.directory.write_run(self.known)
-        kept = {name: self.known["chosen"][name] for name in ("learning_rate", "matrix_rate")}
-        return replace(training, **kept)
+        return training
 
     def train(self) -> Report:
         """Train until the plan is done or a signal comes."""
