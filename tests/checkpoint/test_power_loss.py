@@ -238,7 +238,7 @@ def small_run(root: Path) -> Recording:
 
     run = RunDirectory(root / "run", disk=disk)
     call("lock", run.lock)
-    for step in range(1, 6):
+    for step in range(1, 8):
         call("write_run", run.write_run, {"version": step}, promise=step)
         if step == 5:  # an interrupted run goes on: what it logged beyond its last save is cut off
             call("append_log", run.append_log, {"step": 5, "loss": "lost"})
@@ -247,7 +247,7 @@ def small_run(root: Path) -> Recording:
             call("append_log", run.append_log, report(step))
         saved = (step, weights(step), weights(-step), {"position": [1, step]})
         call("save_checkpoint", run.save_checkpoint, *saved, promise=step)
-        if step in (2, 4):
+        if step in (2, 4, 6):
             call("publish", files.publish, root / "run", published_set(step // 2), disk=disk, promise=step // 2)
     run.release()
     return disk

@@ -21,7 +21,9 @@ class TrainingConfig(Config):
         "muon", "how matrices move: by orthogonalised momentum, or by AdamW as all else", choices=("muon", "adamw")
     )
     learning_rate: float = knob(0.0, "highest learning rate; 0: chosen from the width", low=0)
-    matrix_rate: float = knob(0.0, "highest learning rate of orthogonalised momentum; 0: in step with the other, usually 0.02", low=0)
+    matrix_rate: float = knob(
+        0.0, "highest rate of orthogonalised momentum; 0: in step with the other, usually 0.02", low=0
+    )
     schedule: str = knob(
         "auto",
         "learning rate after warm-up; root: falls with the root of the updates, then to zero; auto: root, or cosine "
