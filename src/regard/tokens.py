@@ -54,3 +54,4 @@ class Candidates:
 
     ids: Ids  # [R, k]
     logp: NDArray[np.float32]  # [R, k], log-probabilities
+    end: NDArray[np.float32] | None = None  # [R], of the end, which may not be among the best; None when all are here

@@ -62,7 +62,8 @@ class TableGenerator:
         if k == 0:
             return Candidates(np.broadcast_to(np.arange(self.vocabulary, dtype=np.int32), logp.shape), logp), state
         best = np.argsort(-logp, axis=1, kind="stable")[:, :k]
-        return Candidates(best.astype(np.int32), np.take_along_axis(logp, best, axis=1)), state
+        found = np.take_along_axis(logp, best, axis=1)
+        return Candidates(best.astype(np.int32), found, logp[:, self.end_token]), state
 
     def watch(self, state):
         self.watched = True

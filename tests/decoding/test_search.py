@@ -253,11 +253,11 @@ class SureGenerator:
         logp[:, self.end_token] = np.log(0.01)
         wanted = np.array([*self.text, self.end_token] + [self.end_token] * 50)[state.written]
         logp[np.arange(len(tokens)), wanted] = np.log(0.97)
-        ids = np.broadcast_to(np.arange(self.vocabulary, dtype=np.int32), logp.shape)
+        ids, end = np.broadcast_to(np.arange(self.vocabulary, dtype=np.int32), logp.shape), logp[:, self.end_token]
         if k:
             order = np.argsort(-logp, axis=1, kind="stable")[:, :k]
             ids, logp = np.take_along_axis(ids, order, 1), np.take_along_axis(logp, order, 1)
-        return Candidates(ids, logp), SureState(state.written + 1)
+        return Candidates(ids, logp, end), SureState(state.written + 1)
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 5, 8])

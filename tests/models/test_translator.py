@@ -75,7 +75,8 @@ def test_rows_can_be_kept_dropped_and_repeated_at_any_time() -> None:
 @pytest.mark.parametrize(("columns", "k"), [(31, 4), (64 * 11, 4), (64 * 11, 11), (64 * 3, 64 * 3)])
 def test_the_best_candidates_are_those_of_all(columns: int, k: int) -> None:
     logits = 3 * torch.randn(5, columns, generator=torch.Generator().manual_seed(1))
-    few, every = candidates(logits, k, columns), candidates(logits, 0, columns)
+    few, every = candidates(logits, k, columns, end=1), candidates(logits, 0, columns, end=1)
+    np.testing.assert_allclose(few.end, every.logp[:, 1], atol=1e-5)
     np.testing.assert_allclose(np.exp(every.logp).sum(1), 1, atol=1e-5)
     for row in range(5):
         order = np.argsort(-every.logp[row], kind="stable")[:k]

@@ -11,44 +11,46 @@ from torch import Tensor
 
 @dataclass
 class KeyValues:
-    """Keys and values of the tokens so far, of all layers together, in a room that fills up."""
+    """Keys and values of the tokens so far, of all layers together, in a room that fills up.
 
-    values: Tensor  # [L, 2, R, H, room, d]: keys, then values
+    Tokens come first in memory: a step writes one block, and rows are put in another order by one copy.
+    """
+
+    values: Tensor  # [room, L, 2, R, H, d]: keys, then values
     length: int = 0  # tokens that every layer has
+    spare: Tensor | None = None  # a second room, where rows are put in another order
 
     @classmethod
     def empty(
         cls, layers: int, rows: int, heads: int, room: int, width: int, device: torch.device | str = "cpu"
     ) -> Self:
         """Return a cache with nothing in it; its numbers are float32, in which one query is looked up fastest."""
-        return cls(torch.empty(layers, 2, rows, heads, room, width, device=device))
-
-    @property
-    def room(self) -> int:
-        """How many tokens there is place for."""
-        return self.values.shape[4]
+        return cls(torch.empty(room, layers, 2, rows, heads, width, device=device))
 
     def make_room(self) -> None:
         """Have a place for one more token of each row."""
-        if self.length == self.room:
-            self.values = self._kept(self.values, 2 * self.room)
+        room = len(self.values)
+        if self.length == room:
+            made = self.values.new_empty(2 * room, *self.values.shape[1:])
+            made[:room] = self.values
+            self.values, self.spare = made, None
 
     def put(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write a layer's keys and values of the next token, each [R, H, d]; return all of its so far."""
-        keys, values = self.values[layer].unbind()
-        keys[:, :, self.length] = key
-        values[:, :, self.length] = value
-        return keys[:, :, : self.length + 1], values[:, :, : self.length + 1]
+        """Write a layer's keys and values of the next token, each [R, H, d]; return all of its so far, [R, H, t, d]."""
+        place = self.values[self.length, layer]
+        place[0] = key
+        place[1] = value
+        so_far = self.values[: self.length + 1, layer].permute(1, 2, 3, 0, 4)
+        return so_far[0], so_far[1]
 
     def select(self, rows: Tensor) -> Self:
-        """Return the rows with these numbers, in this order; rows may repeat."""
-        chosen = self.values[..., : self.length, :].index_select(2, rows)
-        return type(self)(self._kept(chosen, self.room), self.length)
-
-    def _kept(self, old: Tensor, room: int) -> Tensor:
-        made = old.new_empty(*old.shape[:4], room, old.shape[5])
-        made[..., : self.length, :] = old[..., : self.length, :]
-        return made
+        """Return the rows with these numbers, in this order; rows may repeat. This cache is used up."""
+        shape = (*self.values.shape[:3], len(rows), *self.values.shape[4:])
+        same = self.spare is not None and self.spare.shape == shape
+        made = self.spare if same and self.spare is not None else self.values.new_empty(shape)
+        torch.index_select(self.values[: self.length], 3, rows, out=made[: self.length])
+        again = self.values if len(rows) == self.values.shape[3] else None
+        return type(self)(made, self.length, again)
 
 
 @dataclass(frozen=True)

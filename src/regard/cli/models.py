@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,4 +59,6 @@ def opened(folder: str, computing: dict[str, Any], ensemble: tuple[str, ...] = (
     """Return the pipeline of a folder, or of several that translate together."""
     from regard.pipeline import load
 
-    return load(folder, ensemble=ensemble, **computing)
+    model = load(folder, ensemble=ensemble, **computing)
+    gc.freeze()  # what is loaded stays: searching it for garbage again and again takes time
+    return model

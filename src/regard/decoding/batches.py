@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from regard.decoding.search import Hypothesis, search
 from regard.tokens import Ids, Tokens
 
 Numbers = NDArray[np.int64]
+Each = Callable[[Callable[[Numbers], list[list[Hypothesis]]], list[Numbers]], Iterable[list[list[Hypothesis]]]]
 
 
 def batches(lengths: Numbers, config: DecodingConfig) -> Iterator[Numbers]:
@@ -39,18 +40,19 @@ def search_rows(
     rules: Sequence[Rule] = (),
     prefixes: Sequence[Sequence[int]] | None = None,
     forced: Sequence[Forced] | None = None,
+    each: Each = map,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each source row, whatever rows it was searched with.
 
     A row's limit comes from its length by the config's `max_ratio` and `max_extra`; no text gets more than `longest`
-    tokens.
+    tokens. `each` runs the search of every batch: `map`, or one that runs several at a time.
     """
-    found: list[list[Hypothesis]] = [[] for _ in rows]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     limits = np.minimum(np.ceil(lengths * config.max_ratio).astype(np.int64) + config.max_extra, longest)
-    for numbers in batches(lengths[:, None], config):
+
+    def searched(numbers: Numbers) -> list[list[Hypothesis]]:
         chosen = numbers.tolist()
-        hypotheses = search(
+        return search(
             generator,
             Tokens.from_rows([rows[number] for number in chosen]),
             config,
@@ -59,6 +61,10 @@ def search_rows(
             prefixes=None if prefixes is None else [prefixes[number] for number in chosen],
             forced=None if forced is None else [forced[number] for number in chosen],
         )
-        for number, one in zip(chosen, hypotheses, strict=True):
+
+    found: list[list[Hypothesis]] = [[] for _ in rows]
+    together = list(batches(lengths[:, None], config))
+    for numbers, hypotheses in zip(together, each(searched, together), strict=True):
+        for number, one in zip(numbers.tolist(), hypotheses, strict=True):
             found[number] = one
     return found

@@ -54,11 +54,12 @@ class Ensemble:
         found = [member.step(tokens, inner, 0) for member, inner in zip(self.members, state.members, strict=True)]
         logp = mean_probability([candidates.logp for candidates, _ in found])
         state, ids = EnsembleState(tuple(inner for _, inner in found)), found[0][0].ids
+        end = logp[:, self.end_token]
         if 0 < k < self.vocabulary:
             best = np.argpartition(-logp, k - 1, axis=1)[:, :k]
             best = np.take_along_axis(best, np.argsort(-np.take_along_axis(logp, best, 1), axis=1, kind="stable"), 1)
             ids, logp = best.astype(np.int32), np.take_along_axis(logp, best, 1)
-        return Candidates(ids, logp), state
+        return Candidates(ids, logp, end), state
 
     def watch(self, state: EnsembleState) -> None:
         """Let each following step keep where the members looked."""

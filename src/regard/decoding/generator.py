@@ -16,7 +16,10 @@ class State(Protocol):
     """What generation remembers, one row for each text being written."""
 
     def select(self, rows: Rows) -> Self:
-        """Return the rows with these numbers, in this order; rows may be dropped and repeated."""
+        """Return the rows with these numbers, in this order; rows may be dropped and repeated.
+
+        The state itself may be used up.
+        """
         ...
 
 
@@ -53,7 +56,7 @@ class Generator(Protocol[S]):
     def step(self, tokens: Ids, state: S, k: int) -> tuple[Candidates, S]:
         """Return the k best next tokens of each row, given one more token of each; k = 0: all log-probabilities.
 
-        The state handed in may be used up.
+        Beside the k best, the end's log-probability is told. The state handed in may be used up.
         """
         ...
 

@@ -191,7 +191,7 @@ class _Search(Generic[S]):
 
     def _candidates(self, alive: _Alive) -> int:
         """Return how many candidates of each row to ask for; 0: all."""
-        given = (alive.length < self.begun[alive.lane]) | (alive.length >= self.limit[alive.lane])
+        given = alive.length < self.begun[alive.lane]
         reaches = [rule.reach(alive.length) for rule in self.rules]
         if self.constrained or given.any() or None in reaches:
             return 0
@@ -241,12 +241,18 @@ class _Search(Generic[S]):
         best = allowed.ids[np.arange(len(alive)), allowed.logp.argmax(axis=1)]
         natural = ~full | (best == self.generator.end_token)
         rows = np.flatnonzero(given >= 0)
-        if len(rows):  # all log-probabilities were asked for: columns are tokens
+        if len(rows):
             ids, logp = allowed.ids.copy(), allowed.logp.copy()
             ids[rows], logp[rows] = given[rows, None], -np.inf
-            logp[rows, 0] = candidates.logp[rows, given[rows]]
+            logp[rows, 0] = self._told(candidates, rows, given[rows])
             allowed = Candidates(ids, logp)
         return allowed, natural
+
+    def _told(self, candidates: Candidates, rows: Rows, tokens: Rows) -> Values:
+        """Return the log-probabilities of given tokens: of the end, or of any where all were asked for."""
+        if candidates.end is not None and bool((tokens == self.generator.end_token).all()):
+            return candidates.end[rows]
+        return candidates.logp[rows, tokens]  # columns are tokens
 
     def _narrow(self, alive: _Alive, allowed: Candidates) -> Candidates:
         """Return no more candidates than could be kept, and the tokens that bring forced phrases further."""

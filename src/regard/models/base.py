@@ -10,7 +10,11 @@ from regard.attention.rows import Rows
 from regard.blocks.heads import best_tokens
 from regard.tokens import Candidates, Tokens
 
-FUSED = {"qkv": 3, "key_value": 2}  # names of linear layers that are several in one
+FUSED = {  # names of linear layers that are several in one, and how many
+    **{"qkv": 3, "key_value": 2},
+    **{"lstm_input": 4, "lstm_state": 4, "lstm_feed": 4},
+    **{"gru_input": 3, "gru_state": 3, "gru_feed": 3},
+}
 
 
 class Model(nn.Module):
@@ -64,12 +68,12 @@ def start_weights(model: nn.Module, seed: int) -> None:
                 module.weight.normal_(0, module.embedding_dim**-0.5, generator=generator)
 
 
-def candidates(logits: Tensor, k: int, vocabulary: int) -> Candidates:
+def candidates(logits: Tensor, k: int, vocabulary: int, end: int) -> Candidates:
     """Return the k likeliest tokens of each row, likeliest first; for k = 0 all of them in their own order.
 
     Columns from `vocabulary` on stand for nothing.
 
-    >>> candidates(torch.tensor([[-3.0, -1.0, -2.0]]), 2, 3).ids.tolist()
+    >>> candidates(torch.tensor([[-3.0, -1.0, -2.0]]), 2, 3, end=0).ids.tolist()
     [[1, 2]]
     """
     logits = logits.float()
@@ -77,4 +81,5 @@ def candidates(logits: Tensor, k: int, vocabulary: int) -> Candidates:
         ids = np.broadcast_to(np.arange(vocabulary, dtype=np.int32), (len(logits), vocabulary))
         return Candidates(ids, torch.log_softmax(logits[:, :vocabulary], dim=-1).cpu().numpy())
     found, logp = best_tokens(logits, min(k, vocabulary))
-    return Candidates(found.cpu().numpy().astype(np.int32), logp.cpu().numpy())
+    ending = logits[:, end] - logits.gather(1, found[:, :1])[:, 0] + logp[:, 0]
+    return Candidates(found.cpu().numpy().astype(np.int32), logp.cpu().numpy(), ending.cpu().numpy())

@@ -228,7 +228,7 @@ class Translator(Model):
             state.looked = heads.reshape(len(tokens), -1)
         else:
             hidden = state.used.decoder.step(states, state.cache, state.memories, state.mask)
-        return candidates(state.used.output(hidden), k, self.vocabulary), state
+        return candidates(state.used.output(hidden), k, self.vocabulary, self.end_token), state
 
     def watch(self, state: TranslatorState) -> None:
         """Let each following step keep where it looked."""

@@ -22,6 +22,7 @@ from regard.errors import UsageError
 from regard.models.translator import Translator
 from regard.pipeline.parts import Part, made_parts, paired_parts, split_text
 from regard.pipeline.seeing import AligningHead, Links, Looker, Sight
+from regard.pipeline.workers import Workers
 from regard.tasks.alignment import pharaoh
 from regard.text.sentences import Sentences
 from regard.text.tokenizer import Tokenizer
@@ -118,8 +119,13 @@ class TranslationPipeline:
         *,
         decoding: DecodingConfig | None = None,
         task: Mapping[str, Any] | None = None,
+        workers: int = 1,
     ) -> None:
-        """Take models that share tokenizers, the settings of their search and what their `task.json` says."""
+        """Take models that share tokenizers, the settings of their search and what their `task.json` says.
+
+        `workers` batches are computed at a time, each on a core of its own.
+        """
+        self.workers = Workers(workers)
         facts = task or {}
         self.models, self.source, self.target = [model.eval() for model in models], source, target
         self.decoding = decoding or DecodingConfig()
@@ -236,6 +242,7 @@ class TranslationPipeline:
             rules=self.words.forbid(wishes.forbid),
             prefixes=starts,
             forced=forced,
+            each=self.workers.map,
         )
         said = [[_Said("", Hypothesis([], 0.0, 0.0, True))] for _ in rows]
         for number, hypotheses in zip(real, found, strict=True):
