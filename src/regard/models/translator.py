@@ -47,6 +47,7 @@ class TranslatorState:
         slots = torch.arange(self.memories[0].key.shape[2], device=self.lengths.device)
         return padding(self.lengths).place(slots[None, :1], slots[None])
 
+    @torch.inference_mode()
     def select(self, rows: NDArray[np.int64]) -> TranslatorState:
         """Return the rows with these numbers, in this order; a sentence that no row needs is forgotten."""
         sentences = len(self.lengths)
