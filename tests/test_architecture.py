@@ -20,14 +20,14 @@ from regard.config.knob import Config
 SOURCE = Path(regard.__file__).parent
 FLOORS = {
     "errors": -1, "config": 0, "tokens": 0, "machine": 0, "phrases": 0,
-    "text": 1, "attention": 1,
+    "text": 1, "attention": 1, "workers": 1,
     "data": 2, "blocks": 2,
     "models": 3,
     "decoding": 4, "checkpoint": 4,
     "tasks": 5,
     "training": 6, "view": 6,
     "pipeline": 7, "convert": 7, "doctor": 7, "info": 7,
-    "demo": 8,
+    "demo": 8, "bench": 8,
     "cli": 9,
 }  # fmt: skip
 WORDS, TENSORS = {"text", "data"}, {"attention", "blocks", "models"}  # two columns that do not know each other

@@ -86,7 +86,7 @@ def test_muon_moves_matrices_by_the_rate_whatever_the_size_of_the_gradient():
     for scale in (1e-6, 1e3):
         weights = flat()
         before = weights.master.clone()
-        optimizer = Optimizer(weights, TrainingConfig(clip=0.0, learning_rate=0.1, matrix_rate=0.1))
+        optimizer = Optimizer(weights, TrainingConfig(optimizer="muon", clip=0.0, learning_rate=0.1, matrix_rate=0.1))
         gradient = torch.randn(len(weights.master), generator=torch.Generator().manual_seed(3))
         weights.gradient.copy_(gradient * scale)
         optimizer.gradient_norm(1.0)
@@ -100,7 +100,7 @@ def test_muon_moves_matrices_by_the_rate_whatever_the_size_of_the_gradient():
 
 
 def test_the_rate_rises_falls_with_the_root_of_the_updates_and_cools_down():
-    config = TrainingConfig(schedule="root")
+    config = TrainingConfig(schedule="root", optimizer="muon")
 
     def rate(step: int, progress: float) -> float:
         return learning_rate(config, 1.0, step, progress)

@@ -18,7 +18,9 @@ class TrainingConfig(Config):
     batch_tokens: int = knob(0, "target tokens of one batch; 0: chosen from the size of the data", low=0)
     accumulate: int = knob(1, "batches added up before an update", low=1)
     optimizer: str = knob(
-        "muon", "how matrices move: by orthogonalised momentum, or by AdamW as all else", choices=("muon", "adamw")
+        "auto",
+        "how matrices move: by orthogonalised momentum (muon), or by AdamW as all else; auto: muon in short plans",
+        choices=("auto", "muon", "adamw"),
     )
     learning_rate: float = knob(0.0, "highest learning rate; 0: chosen from the width", low=0)
     matrix_rate: float = knob(

@@ -10,11 +10,9 @@ from regard.attention.rows import Rows
 from regard.blocks.heads import best_tokens
 from regard.tokens import Candidates, Tokens
 
-FUSED = {  # names of linear layers that are several in one, and how many
-    **{"qkv": 3, "key_value": 2},
-    **{"lstm_input": 4, "lstm_state": 4, "lstm_feed": 4},
-    **{"gru_input": 3, "gru_state": 3, "gru_feed": 3},
-}
+LSTM = dict.fromkeys(("lstm_input", "lstm_state", "lstm_feed"), 4)
+GRU = dict.fromkeys(("gru_input", "gru_state", "gru_feed"), 3)
+FUSED = {"qkv": 3, "key_value": 2, **LSTM, **GRU}  # names of linear layers that are several in one, and how many
 
 
 class Model(nn.Module):

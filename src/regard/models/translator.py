@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.attention.cache import KeyValues, Memory
 from regard.attention.masks import PlacedMask, padding
-from regard.attention.noise import Noise, drop
+from regard.attention.noise import Noise
 from regard.attention.positions import Positions, positions
 from regard.attention.rows import Rows
 from regard.attention.trace import trace
-from regard.blocks.heads import CHUNK, target_log_probabilities, vocabulary_loss
-from regard.blocks.packed import PackedStack, Product, can_pack
+from regard.blocks.packed import PackedStack
 from regard.blocks.transformer import BlockShape, Decoder, DecoderView, Encoder
 from regard.config.model import StackConfig, TranslatorConfig
 from regard.errors import UsageError
-from regard.models.base import Model, candidates
+from regard.models.base import candidates
+from regard.models.writer import Writer, rows_by_sentence
 from regard.tokens import Candidates, Tokens
-
-BLOCK = 128  # training batches have a multiple of this many tokens
 
 
 @dataclass
@@ -50,40 +46,28 @@ class TranslatorState:
     @torch.inference_mode()
     def select(self, rows: NDArray[np.int64]) -> TranslatorState:
         """Return the rows with these numbers, in this order; a sentence that no row needs is forgotten."""
-        sentences = len(self.lengths)
-        owner = np.asarray(rows) // (self.rows // sentences) if sentences else np.asarray(rows)
-        first = np.flatnonzero(np.diff(owner, prepend=-1))
-        counts = np.diff(np.append(first, len(owner)))
-        even = len(counts) > 0 and bool((counts == counts[0]).all())
-        kept = owner[first] if even else owner
-        index = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.lengths.device)
-        cache = self.cache.select(index)
-        if len(kept) == sentences and not (kept != np.arange(sentences)).any():
+        numbers, sentences = np.asarray(rows, dtype=np.int64), len(self.lengths)
+        kept = rows_by_sentence(numbers, self.rows, sentences)
+        cache = self.cache.select(torch.from_numpy(numbers).to(self.lengths.device))
+        if np.array_equal(kept, np.arange(sentences)):
             made = replace(self, cache=cache, rows=len(rows))
             made.__dict__["mask"] = self.mask
             return made
-        chosen = torch.from_numpy(kept.astype(np.int64)).to(self.lengths.device)
+        chosen = torch.from_numpy(kept).to(self.lengths.device)
         memories, lengths = [memory.select(chosen) for memory in self.memories], self.lengths.index_select(0, chosen)
         return replace(self, cache=cache, memories=memories, lengths=lengths, rows=len(rows))
 
 
 class InUse:
-    """A translator's parts as decoding uses them; packed, they keep the weights of the moment."""
+    """A translator's parts as decoding uses them."""
 
     def __init__(self, model: Translator, pack: bool) -> None:
         self.encoder = PackedStack(model.encoder, model.source_positions, pack)
         self.decoder = PackedStack(model.decoder, model.target_positions, pack)
-        weight: Tensor = model.output_weight
-        bias: Tensor | None = model.output_bias
-        spare = -len(weight) % CHUNK if pack and can_pack(weight) else 0
-        if spare:  # whole chunks; what is added is never likely
-            weight = torch.cat([weight, weight.new_zeros(spare, weight.shape[1])])
-            given = weight.new_zeros(len(weight) - spare) if bias is None else bias
-            bias = torch.cat([given, weight.new_full((spare,), -torch.inf)])
-        self.output = Product(weight, bias, pack)
+        self.output = model.output_product(pack)
 
 
-class Translator(Model):
+class Translator(Writer):
     """Reads a source text, writes a target text.
 
     >>> stack = StackConfig(layers=1, heads=2, feedforward=8)
@@ -96,117 +80,38 @@ class Translator(Model):
     def __init__(self, config: TranslatorConfig) -> None:
         super().__init__()
         self.config = config
-        if config.shared:
-            self.words = nn.Embedding(config.target_vocabulary, config.width)
-        else:
-            self.source_words = nn.Embedding(config.source_vocabulary, config.width)
-            self.target_words = nn.Embedding(config.target_vocabulary, config.width)
-        if not config.tied:
-            self.output = nn.Linear(config.width, config.target_vocabulary, bias=False)
-        self.output_bias = nn.Parameter(torch.zeros(config.target_vocabulary)) if config.output_bias else None
+        self.make_words(config, config.width, config.width)
         self.source_positions = positions(config.positions, config.places, config.width)
         self.target_positions = positions(config.positions, config.places, config.width)
         self.encoder = Encoder(config.encoder.layers, _shape(config, config.encoder))
         self.decoder = Decoder(config.decoder.layers, _shape(config, config.decoder))
-        self._packed: InUse | None = None
 
-    def pack(self) -> Self:
-        """Lay out the weights for fast decoding on this processor; they must not change by hand from now on."""
-        self._packed = None
-        with torch.inference_mode(False), torch.no_grad():
-            self._packed = InUse(self, pack=True)
-        return self
-
-    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
-        """Take other weights; what was packed is forgotten."""
-        self._packed = None
-        return super().load_state_dict(*arguments, **options)
-
-    def _apply(self, *arguments: Any, **options: Any) -> Self:
-        self._packed = None
-        return super()._apply(*arguments, **options)
-
-    # the generator's face: what a search needs to know
-    @property
-    def vocabulary(self) -> int:
-        return self.config.target_vocabulary
-
-    @property
-    def start_token(self) -> int:
-        return self.config.start
-
-    @property
-    def end_token(self) -> int:
-        return self.config.end
-
-    @property
-    def pad_token(self) -> int:
-        return self.config.pad
-
-    @property
-    def output_weight(self) -> Tensor:
-        """The matrix that turns hidden states into logits, [V, D]."""
-        return self._words("target").weight if self.config.tied else self.output.weight
-
-    def _words(self, side: str) -> nn.Embedding:
-        if self.config.shared:
-            return self.words
-        return self.source_words if side == "source" else self.target_words
+    def in_use(self, pack: bool) -> InUse:
+        """Return the parts that decoding uses; packed, they keep the weights of the moment."""
+        return InUse(self, pack)
 
     def _embed(self, ids: Tensor, at: Tensor, side: str, scheme: Positions, noise: Noise | None) -> Tensor:
-        states: Tensor = self._words(side)(ids)
-        if self.config.scale_embedding:
-            states = states * math.sqrt(self.config.width)
-        return drop(scheme.embed(states, at), self.config.dropout, noise, f"{side}.embedding")
+        return self.dropped(scheme.embed(self.embedded(ids, side), at), side, noise)
 
     def encode(self, source: Tokens, noise: Noise | None = None) -> tuple[Tensor, Rows]:
         """Return the source's hidden states [N, D] and their layout."""
-        ids, rows = self.door(source, self._block(noise))
+        ids, rows = self.door(source, self.block(noise))
         states = self._embed(ids, rows.positions, "source", self.source_positions, noise)
         return self.encoder(states, rows, rows.everywhere(), self.source_positions, noise), rows
 
     def forward(self, source: Tokens, target: Tokens, noise: Noise | None = None) -> Tensor:
         """Return the hidden states [N, D] at each target token; the whole target at once."""
         states, source_rows = self.encode(source, noise)
-        ids, rows = self.door(target, self._block(noise))
+        ids, rows = self.door(target, self.block(noise))
         view = DecoderView(rows, rows.backwards(), self.target_positions, source_rows.seen_from(rows))
         memories = self.decoder.remember(states, source_rows)
         states = self._embed(ids, rows.positions, "target", self.target_positions, noise)
         return self.decoder(states, view, memories, noise=noise)
 
-    def loss(
-        self, source: Tokens, target: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the sums of the smoothed and of the plain loss over all target tokens and the end."""
-        given, wanted = self._shifted(target)
-        hidden = self(source, given, noise)
-        targets, rows = self.door(wanted, self._block(noise))
-        return vocabulary_loss(hidden, self.output_weight, self.output_bias, targets, smoothing, rows.filled)
-
-    @staticmethod
-    def _block(noise: Noise | None) -> int:
-        """Training meets thousands of batches: their sizes are rounded so that products are prepared for few."""
-        return 1 if noise is None else BLOCK
-
-    @torch.no_grad()
-    def score_tokens(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
-        """Return the log-probability of each target token and of the end, row by row."""
-        given, wanted = self._shifted(target)
-        hidden = self(source, given)
-        found = target_log_probabilities(hidden, self.output_weight, self.output_bias, self.door(wanted)[0])
-        return np.split(found.cpu().numpy(), wanted.offsets[1:-1])
-
-    def _shifted(self, target: Tokens) -> tuple[Tokens, Tokens]:
-        """Return the rows with the start in front, and the rows with the end behind."""
-        given = np.insert(target.ids, target.offsets[:-1], self.config.start)
-        wanted = np.insert(target.ids, target.offsets[1:], self.config.end)
-        offsets = (target.offsets + np.arange(len(target) + 1)).astype(np.int32)
-        return Tokens(given, offsets), Tokens(wanted, offsets)
-
     @torch.inference_mode()
     def start(self, source: Tokens, room: int) -> TranslatorState:
         """Return the state before the first token: one row for each source sentence."""
-        used = self._packed or InUse(self, pack=False)
+        used: InUse = self.used()
         ids, rows = self.door(source)
         states = self._embed(ids, rows.positions, "source", self.source_positions, None)
         states = used.encoder.encode(states, rows, rows.everywhere())

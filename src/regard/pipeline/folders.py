@@ -11,6 +11,7 @@ import torch
 from regard.checkpoint.directory import LoadedModel, load_model
 from regard.config.run import RunConfig
 from regard.errors import ConfigError, TrainingError, UsageError, nearest
+from regard.machine import cores
 from regard.models import build
 from regard.models.translator import Translator
 from regard.pipeline.translation import TranslationPipeline
@@ -36,8 +37,8 @@ def load(
         raise UsageError("load needs at least one folder")
     if precision not in PRECISIONS:
         raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-    if threads:
-        torch.set_num_threads(threads)
+    threads = threads or cores()
+    torch.set_num_threads(threads)
     loaded = [load_model(Path(one)) for one in folders]
     first = loaded[0]
     for one, other in zip(folders, loaded, strict=True):
@@ -48,7 +49,10 @@ def load(
                     "trained with the same one"
                 )
     models = [_model(one, device, PRECISIONS[precision]) for one in loaded]
-    return TranslationPipeline(models, first.source, first.target, decoding=first.decoding, task=first.task)
+    workers = threads if device == "cpu" else 1  # where there are several batches, a core for each pays best
+    return TranslationPipeline(
+        models, first.source, first.target, decoding=first.decoding, task=first.task, workers=workers
+    )
 
 
 def train(

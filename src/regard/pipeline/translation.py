@@ -22,12 +22,12 @@ from regard.errors import UsageError
 from regard.models.translator import Translator
 from regard.pipeline.parts import Part, made_parts, paired_parts, split_text
 from regard.pipeline.seeing import AligningHead, Links, Looker, Sight
-from regard.pipeline.workers import Workers
 from regard.tasks.alignment import pharaoh
 from regard.text.sentences import Sentences
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Tokens
 from regard.view.record import Record
+from regard.workers import Workers
 
 WINDOW = 1024  # texts of a stream that are sorted by length together
 

@@ -21,6 +21,7 @@ from regard.models.translator import Translator
 from regard.text.sampling import Segmenter
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Ids, Tokens
+from regard.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ def mean_loss(model: Translator, examples: Examples, budget: int = 4096) -> floa
     return total / max(1, count)
 
 
-def translate_rows(model: Translator, rows: Sequence[Ids], config: DecodingConfig) -> list[list[Hypothesis]]:
+def translate_rows(
+    model: Translator, rows: Sequence[Ids], config: DecodingConfig, workers: int = 1
+) -> list[list[Hypothesis]]:
     """Return the hypotheses of each source row (with its end), searched in batches of like length."""
-    return search_rows(model, rows, config, longest=model.config.places - 1)
+    return search_rows(model, rows, config, longest=model.config.places - 1, each=Workers(workers).map)

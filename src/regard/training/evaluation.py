@@ -30,7 +30,7 @@ class TranslationEvaluator:
     def __init__(self, config: TranslatorConfig, languages: Languages, valid: Examples, device: str) -> None:
         self.languages, self.valid = languages, valid
         self.model = build(config).to(device).eval()
-        self.greedy = DecodingConfig(beam=1, batch_size=256, batch_tokens=4096)
+        self.greedy = DecodingConfig(beam=1, batch_size=128, batch_tokens=2048)
 
     def load(self, named: Mapping[str, Tensor]) -> None:
         """Take these weights."""
@@ -56,7 +56,8 @@ class TranslationEvaluator:
 
     def translations(self, count: int, decoding: DecodingConfig) -> list[str]:
         """Return translations of the first validation sentences."""
-        found = translate_rows(self.model, self.valid.source[:count], decoding)
+        workers = torch.get_num_threads() if self.model.device().type == "cpu" else 1
+        found = translate_rows(self.model, self.valid.source[:count], decoding, workers)
         return [self.languages.target.decode(hypotheses[0].ids) for hypotheses in found]
 
     @torch.no_grad()
