@@ -59,10 +59,10 @@ def _to_regard(model: LoadedModel, folder: Path, out: Path) -> str:
 
 def _to_huggingface(model: LoadedModel, folder: Path, out: Path) -> str:
     kind, why = hf_names.model_type(model.config)
-    if kind == hf_names.OWN:
+    if kind in hf_names.OWN:
+        other = "; --to ctranslate2 may do" if isinstance(model.config, TranslatorConfig) else ""
         raise UsageError(
-            f"{folder} cannot be written for transformers: {why}, which neither Marian nor Pegasus has; "
-            "--to ctranslate2 may do"
+            f"{folder} cannot be written for transformers: {why}, which neither Marian nor Pegasus has{other}"
         )
     return _save(model, folder, out)
 
@@ -101,6 +101,8 @@ def _specification(model: LoadedModel, folder: Path) -> Any:
     except ImportError:
         raise UsageError("CTranslate2 is not installed: `pip install 'regard[convert]'`") from None
     config = model.config
+    if not isinstance(config, TranslatorConfig):
+        raise UsageError(f"{folder} cannot be written for CTranslate2: a recurrent model")
     activations = {
         "relu": common_spec.Activation.RELU,
         "gelu": common_spec.Activation.GELU,

@@ -13,7 +13,7 @@ from regard.checkpoint import hf_names
 from regard.checkpoint.directory import RunDirectory, existing
 from regard.checkpoint.files import is_temporary, published, read_json
 from regard.checkpoint.model_folder import CONFIG, TARGET_TOKENIZER, TASK_FILE, TOKENIZER, expected_shapes
-from regard.config.model import TranslatorConfig
+from regard.config.model import WritingConfig
 from regard.errors import CheckpointError
 
 
@@ -23,7 +23,7 @@ class FolderInfo:
 
     folder: str
     kind: str  # run, model
-    model: TranslatorConfig | None = None  # nothing for a run that has not written its model yet
+    model: WritingConfig | None = None  # nothing for a run that has not written its model yet
     parameters: int = 0
     tokenizers: dict[str, int] = field(default_factory=dict)  # file → tokens
     task: dict[str, Any] = field(default_factory=dict)
@@ -44,12 +44,8 @@ class FolderInfo:
         wide = max(map(len, self.files), default=0)
         return lines + [f"  {name:<{wide}}  {decimal(count):>9}" for name, count in self.files.items()]
 
-    def _model_lines(self, model: TranslatorConfig) -> list[str]:
-        stacks = f"{model.encoder.layers}+{model.decoder.layers} layers of {model.width}"
-        parts = f"{model.encoder.heads} heads, feed-forward {model.encoder.feedforward}, norm {model.norm}"
-        lines = [
-            f"model: {model.family}, {self.parameters:,} parameters, {stacks}, {parts}, {model.positions} positions"
-        ]
+    def _model_lines(self, model: WritingConfig) -> list[str]:
+        lines = [f"model: {model.family}, {self.parameters:,} parameters, {model.summary()}"]
         lines += [f"tokens: {count:,} in {name}" for name, count in self.tokenizers.items()]
         metrics = self.task.get("metrics", {})
         shown = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float)]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from regard.attention.noise import Noise
+
+SUMS = 1 << 18  # sums of queries and keys that exist at a time
+LEAST_CHANCE = 1e-20  # of a place that was drawn
 
 
 class Score(Protocol):
@@ -48,18 +52,72 @@ class ScaledDot(Dot):
 class Additive(nn.Module):
     """v · tanh(W q + U k) (Bahdanau et al. 2015, appendix A.1.2); U k is prepared once per key."""
 
-    def __init__(self, query_width: int, key_width: int, width: int) -> None:
+    def __init__(self, query_width: int, key_width: int, width: int, bias: bool = True) -> None:
         super().__init__()
         self.query = nn.Linear(query_width, width, bias=False)
-        self.key = nn.Linear(key_width, width)
+        self.key = nn.Linear(key_width, width, bias=bias)
         self.weigh = nn.Linear(width, 1, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
         return self.key(key)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        sums = self.query(query).unsqueeze(-2) + key.unsqueeze(-3)  # [B, H, Q, K, width]
-        return self.weigh(torch.tanh(sums)).squeeze(-1)
+        return self.compare(self.query(query.to(self.query.weight.dtype)), key)
+
+    def compare(self, asked: Tensor, key: Tensor) -> Tensor:
+        """Return the scores of queries that went through W already, in the format of the keys."""
+        scores: Tensor = _TanhSums.apply(asked.to(key.dtype), key, self.weigh.weight[0].to(key.dtype))
+        return scores
+
+
+class Concat(Additive):
+    """v · tanh(W [q; k]) (Luong et al. 2015, "concat"); the half of W that meets the key is prepared once per key."""
+
+    def __init__(self, query_width: int, key_width: int, width: int) -> None:
+        super().__init__(query_width, key_width, width, bias=False)
+
+
+class _TanhSums(torch.autograd.Function):
+    """v · tanh(q + k) for every query [B, H, Q, w] and key [B, H, K, w], with v [w].
+
+    Processors compute the logistic function several times faster than the hyperbolic tangent, which is 2 σ(2x) − 1.
+    The sums of all pairs never exist at once: they are made in blocks that a cache holds, and again for the gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, weigh: Tensor) -> Tensor:
+        ctx.save_for_backward(query, key, weigh)
+        scores = query.new_empty(*query.shape[:3], key.shape[2])
+        for part, squashed in _TanhSums.blocks(query, key):
+            scores.flatten(0, 1)[part] = squashed @ weigh
+        return scores.mul_(2).sub_(weigh.sum())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, weigh = ctx.saved_tensors
+        gradient = gradient.flatten(0, 1).unsqueeze(-1)  # [BH, Q, K, 1]
+        to_query, to_key, to_weigh = torch.empty_like(query), torch.empty_like(key), torch.zeros_like(weigh)
+        for part, squashed in _TanhSums.blocks(query, key):
+            told = gradient[part]
+            to_weigh += (squashed.flatten(0, 2).mT @ told.flatten(0, 2)).squeeze(-1)
+            slope = torch.ops.aten.sigmoid_backward.grad_input(told.expand_as(squashed), squashed, grad_input=squashed)
+            to_query.flatten(0, 1)[part] = slope.sum(2)
+            to_key.flatten(0, 1)[part] = slope.sum(1) if slope.shape[1] > 1 else slope[:, 0]
+        steep = 4 * weigh
+        return to_query.mul_(steep), to_key.mul_(steep), to_weigh.mul_(2).sub_(gradient.sum())
+
+    @staticmethod
+    def blocks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield σ(2q + 2k), [rows, Q, K, w], for some rows of the batch at a time."""
+        query, key = query.flatten(0, 1) * 2, key.flatten(0, 1)
+        rows, pairs = query.shape[0], (query.shape[1], *key.shape[1:])
+        size = min(rows, max(1, SUMS // max(1, math.prod(pairs))))
+        room = query.new_empty(size, *pairs)
+        for first in range(0, rows, size):
+            part = slice(first, first + size)
+            made = room[: rows - first]
+            yield part, torch.add(query[part, :, None], key[part, None], alpha=2, out=made).sigmoid_()
 
 
 class Bilinear(nn.Module):
@@ -112,11 +170,37 @@ def sampled(noise: Noise, site: str) -> Normalize:
     """Return a normaliser that draws one place with softmax's chances (Gumbel's trick), straight-through."""
 
     def normalize(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
-        uniform = noise.uniform(tuple(scores.shape), site).clamp_(1e-20, 1 - 1e-7).to(scores)
         soft = softmax(scores, allowed)
-        return _one_place(soft, softmax(scores - torch.log(-torch.log(uniform)), allowed), allowed)
+        return _one_place(soft, _drawn(scores, allowed, noise, site), allowed)
 
     return normalize
+
+
+class Drawn:
+    """A normaliser that draws one place with softmax's chances, without a gradient; what REINFORCE needs is in `told`.
+
+    >>> draw = Drawn(Noise(seed=1, step=1), "site")
+    >>> draw(torch.zeros(1, 1, 1, 2)).sum().item(), round(draw.told.item(), 4)
+    (1.0, -0.6931)
+    """
+
+    def __init__(self, noise: Noise, site: str) -> None:
+        self.noise, self.site = noise, site
+        self.told = torch.empty(0)  # [B, H, Q], the log-chance of each place drawn
+
+    def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """Return weight one at the place drawn."""
+        soft = softmax(scores, allowed)
+        chosen = _one_place(soft.detach(), _drawn(scores.detach(), allowed, self.noise, self.site), allowed)
+        if torch.is_grad_enabled() or not self.told.numel():  # whoever looks on keeps nothing
+            self.told = (soft * chosen).sum(-1).clamp_min(LEAST_CHANCE).log()
+        return chosen
+
+
+def _drawn(scores: Tensor, allowed: Tensor | None, noise: Noise, site: str) -> Tensor:
+    """Return ranks whose best place is a draw with softmax's chances."""
+    uniform = noise.uniform(tuple(scores.shape), site).clamp_(1e-20, 1 - 1e-7).to(scores)
+    return softmax(scores - torch.log(-torch.log(uniform)), allowed)
 
 
 def _one_place(soft: Tensor, ranked: Tensor, allowed: Tensor | None) -> Tensor:

@@ -1,7 +1,7 @@
 """Hugging Face's names for our config fields and weights, both ways: the only file that knows them.
 
 Norm-after translators are their `marian`, norm-before ones their `pegasus` (same sinusoids, norms at other places);
-what neither can express keeps our own names under the type `regard-translator`.
+what neither can express, and recurrent models, keep our own names under a type of ours.
 """
 
 from __future__ import annotations
@@ -9,18 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from regard.attention.positions import sinusoids
 from regard.config.decoding import DecodingConfig
-from regard.config.model import TranslatorConfig
+from regard.config.model import RecurrentConfig, TranslatorConfig, WritingConfig
 from regard.errors import CheckpointError, ConfigError
 
-OWN = "regard-translator"
-ARCHITECTURES = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration", OWN: "RegardTranslator"}
+OWN: dict[str, type[WritingConfig]] = {"regard-translator": TranslatorConfig, "regard-seq2seq": RecurrentConfig}
+ARCHITECTURES = {
+    "marian": "MarianMTModel",
+    "pegasus": "PegasusForConditionalGeneration",
+    "regard-translator": "RegardTranslator",
+    "regard-seq2seq": "RegardRecurrent",
+}
 
 # their config field, ours
 _FIELDS = (
@@ -110,6 +115,8 @@ _PREFIX = "model."  # of everything but the output projection and its bias; opti
 _DECODING = (("num_beams", "beam"), ("length_penalty", "length_power"), ("no_repeat_ngram_size", "no_repeat"))
 _SAMPLING = (("do_sample", "sample"), ("temperature", "temperature"), ("top_k", "top_k"), ("top_p", "top_p"))
 
+Writing = TypeVar("Writing", bound=WritingConfig)
+
 
 @dataclass
 class WeightReport:
@@ -122,42 +129,47 @@ class WeightReport:
     notes: list[str] = field(default_factory=list)
 
 
-def model_type(config: TranslatorConfig) -> tuple[str, str]:
-    """Return the type that a translator has in `config.json`, and why if it is our own.
+def model_type(config: WritingConfig) -> tuple[str, str]:
+    """Return the type that a model has in `config.json`, and why if it is our own.
 
     >>> model_type(TranslatorConfig(norm="after"))
     ('marian', '')
     >>> model_type(TranslatorConfig(positions="rotary"))
     ('regard-translator', 'positions are rotary, not sinusoidal')
     """
+    own = f"regard-{config.family}"
+    if isinstance(config, RecurrentConfig):
+        return own, "a recurrent model"
     if config.positions != "sinusoidal":
-        return OWN, f"positions are {config.positions}, not sinusoidal"
+        return own, f"positions are {config.positions}, not sinusoidal"
     if config.epsilon != _EPSILON:
-        return OWN, f"epsilon is {config.epsilon:g}, not {_EPSILON:g}"
+        return own, f"epsilon is {config.epsilon:g}, not {_EPSILON:g}"
     if config.norm == "after":
         return "marian", ""
     if not (config.shared and config.tied):
-        return OWN, "a norm-before model with separate or untied embeddings"
+        return own, "a norm-before model with separate or untied embeddings"
     return "pegasus", ""
 
 
-def write_config(config: TranslatorConfig, kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def write_config(config: WritingConfig, kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the content of `config.json`; `kept` is an imported folder's, whose other fields are written back."""
     kind, _ = model_type(config)
     if kept and kept.get("model_type") == kind and _same(kept, config):
         return _in_float32(kept)
-    if kind == OWN:
-        return {**(kept or {}), "model_type": OWN, "architectures": [ARCHITECTURES[OWN]], "regard": config.to_dict()}
+    if kind in OWN:
+        own = {"model_type": kind, "architectures": [ARCHITECTURES[kind]], "regard": config.to_dict()}
+        return {**(kept or {}), **own}
     values = config.to_dict()
     fields: dict[str, Any] = {"model_type": kind, "architectures": [ARCHITECTURES[kind]], "is_encoder_decoder": True}
     for theirs, ours in _FIELDS:
         fields[theirs] = _at(values, ours)
-    fields["activation_function"] = next(theirs for theirs, ours in _ACTIVATIONS if ours == config.activation)
+    spelled = values["activation"]
+    fields["activation_function"] = next(theirs for theirs, ours in _ACTIVATIONS if ours == spelled)
     fields |= {"bos_token_id": None, "forced_eos_token_id": config.end, "use_cache": True}
     return _in_float32({**(kept or {}), **fields})
 
 
-def read_config(fields: Mapping[str, Any], where: str) -> TranslatorConfig:
+def read_config(fields: Mapping[str, Any], where: str) -> WritingConfig:
     """Return the config that a `config.json` describes; whether there is an output bias, its weights tell.
 
     >>> read_config({"model_type": "marian", "activation_function": "swish"}, "config.json").activation
@@ -168,8 +180,8 @@ def read_config(fields: Mapping[str, Any], where: str) -> TranslatorConfig:
         shown = f"a model of type {kind!r:.60}" if kind else "no model_type"
         raise CheckpointError(f"{where}: {shown}, which is not read as a translator: {', '.join(ARCHITECTURES)} are")
     try:
-        if kind == OWN:
-            return _sane(TranslatorConfig.from_dict(_object(fields, "regard", where), where=where), where)
+        if kind in OWN:
+            return _sane(OWN[kind].from_dict(_object(fields, "regard", where), where=where), where)
         changes: dict[str, Any] = {"norm": _NORMS[kind], "epsilon": _EPSILON}
         defaults = _DEFAULTS | _FAMILY_DEFAULTS[kind]
         for theirs, ours in _FIELDS:
@@ -184,7 +196,7 @@ def read_config(fields: Mapping[str, Any], where: str) -> TranslatorConfig:
         raise CheckpointError(f"{where}: {error}") from None
 
 
-def write_decoding(config: TranslatorConfig, decoding: DecodingConfig) -> dict[str, Any]:
+def write_decoding(config: WritingConfig, decoding: DecodingConfig) -> dict[str, Any]:
     """Return the content of `generation_config.json`."""
     pairs = _DECODING + (_SAMPLING if decoding.sample else ())
     return {
@@ -212,9 +224,9 @@ def read_decoding(fields: Mapping[str, Any], where: str) -> DecodingConfig:
         raise CheckpointError(f"{where}: {error}") from None
 
 
-def to_theirs(config: TranslatorConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_theirs(config: WritingConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights under the names of the config's model type; fused matrices are split, tied copies left out."""
-    if model_type(config)[0] == OWN:
+    if isinstance(config, RecurrentConfig) or model_type(config)[0] in OWN:
         return dict(weights)
     written: dict[str, Tensor] = {}
     for ours, theirs in _table(config).items():
@@ -235,16 +247,19 @@ class Weights:
     """Which of a folder's tensors make up our weights: found by name and shape before any is read."""
 
     def __init__(
-        self, config: TranslatorConfig, shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
+        self, config: WritingConfig, shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
     ) -> None:
         """Match the file's `shapes` with the `expected` ones of our weights, or raise `CheckpointError`."""
-        own = model_type(config)[0] == OWN
+        theirs = config if isinstance(config, TranslatorConfig) and model_type(config)[0] not in OWN else None
+        own = theirs is None
         self.config = config
         self.report = WeightReport()
         self._names = {_plain(name, own): name for name in shapes}  # their plain name → name in the file
         self._shapes = {_plain(name, own): shape for name, shape in shapes.items()}
-        self._table: dict[str, tuple[str, ...]] = {ours: (ours,) for ours in expected} if own else _table(config)
-        self._copies = {} if own else _copies(config)
+        self._table: dict[str, tuple[str, ...]] = {ours: (ours,) for ours in expected}
+        self._copies: dict[str, tuple[str, ...]] = {}
+        if theirs is not None:
+            self._table, self._copies = _table(theirs), _copies(theirs)
         for ours, copies in self._copies.items():
             if self._table[ours][0] not in self._names:
                 self._table[ours] = tuple(copy for copy in copies if copy in self._names)[:1] or self._table[ours]
@@ -358,7 +373,7 @@ def _prefixed(name: str) -> str:
     return name if name in (_OUTPUT, _BIAS) else _PREFIX + name
 
 
-def _same(kept: Mapping[str, Any], config: TranslatorConfig) -> bool:
+def _same(kept: Mapping[str, Any], config: WritingConfig) -> bool:
     """Whether the fields of an imported folder still describe the config."""
     try:
         return read_config(kept, "").override({"output_bias": config.output_bias}) == config
@@ -392,13 +407,17 @@ def _object(fields: Mapping[str, Any], name: str, where: str) -> Mapping[str, An
     return value
 
 
-def _sane(config: TranslatorConfig, where: str) -> TranslatorConfig:
+def _sane(config: Writing, where: str) -> Writing:
     """Return the config if its sizes are ones that a model can have and its token numbers are in the vocabulary."""
-    sizes = (config.source_vocabulary, config.target_vocabulary, config.width, config.places)
-    wide = (config.encoder.feedforward, config.decoder.feedforward)
-    numbers = (config.dropout, config.attention_dropout, config.activation_dropout, config.epsilon)
-    if max(*sizes, *wide) > 2**24 or config.places * config.width > 2**30 or not all(map(math.isfinite, numbers)):
-        raise CheckpointError(f"{where}: sizes beyond any model's: {sizes + wide}")
+    sizes = [config.source_vocabulary, config.target_vocabulary, config.width, config.places]
+    numbers = [config.dropout]
+    if isinstance(config, TranslatorConfig):
+        sizes += [config.encoder.feedforward, config.decoder.feedforward]
+        numbers += [config.attention_dropout, config.activation_dropout, config.epsilon]
+    else:
+        sizes.append(config.embedding)
+    if max(sizes) > 2**24 or config.places * config.width > 2**30 or not all(map(math.isfinite, numbers)):
+        raise CheckpointError(f"{where}: sizes beyond any model's: {tuple(sizes)}")
     for name in ("pad", "end", "start"):
         limit = min(config.source_vocabulary, config.target_vocabulary) if name == "pad" else config.target_vocabulary
         if getattr(config, name) >= limit:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from regard.checkpoint import files, hf_names, sentencepiece_files, weights
 from regard.config.decoding import DecodingConfig
-from regard.config.model import TranslatorConfig
+from regard.config.model import WritingConfig
 from regard.errors import CheckpointError, ConfigError
 from regard.models import build
 from regard.text.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ TOKENIZER_CONFIG, GENERATION, TASK_FILE, CARD = (
 class LoadedModel:
     """A model as its folder holds it."""
 
-    config: TranslatorConfig
+    config: WritingConfig
     weights: dict[str, Tensor]  # under our names, float32
     source: Tokenizer
     target: Tokenizer
@@ -57,7 +57,7 @@ class LoadedModel:
 
 def save_model(
     folder: str | Path,
-    model_config: TranslatorConfig,
+    model_config: WritingConfig,
     model_weights: Mapping[str, Tensor],
     *,
     tokenizers: Mapping[str, Tokenizer],
@@ -143,8 +143,8 @@ def _load(folder: Path, weights_from: Path | None) -> LoadedModel:
 
 
 def read_weights(
-    path: Path, config: TranslatorConfig, entries: Mapping[str, weights.Entry]
-) -> tuple[TranslatorConfig, dict[str, Tensor], hf_names.WeightReport]:
+    path: Path, config: WritingConfig, entries: Mapping[str, weights.Entry]
+) -> tuple[WritingConfig, dict[str, Tensor], hf_names.WeightReport]:
     """Return the config (with an output bias if there is one), our weights and a report of the names found.
 
     Names and shapes are compared with what the config asks for before any tensor is read.
@@ -164,7 +164,7 @@ def read_weights(
         raise CheckpointError(message if str(path) in message else f"{path}: weights: {message}") from None
 
 
-def expected_shapes(config: TranslatorConfig) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: WritingConfig) -> dict[str, tuple[int, ...]]:
     """Return names and shapes of a config's weights without making them."""
     with torch.device("meta"):
         return {name: tuple(tensor.shape) for name, tensor in build(config).state_dict().items()}
@@ -264,7 +264,7 @@ def _tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.loads(text, where=str(path))
 
 
-def _tokenizer_config(tokenizer: Tokenizer, config: TranslatorConfig) -> dict[str, Any]:
+def _tokenizer_config(tokenizer: Tokenizer, config: WritingConfig) -> dict[str, Any]:
     """Return what tells other tools which tokens are special and how long a row may be."""
     roles = {"pad_token": config.pad, "eos_token": config.end, "unk_token": tokenizer.unknown}
     if tokenizer.start >= 0:

@@ -19,6 +19,7 @@ VERBS = {
     "translate": ("translate", "translate texts, a file or standard input"),
     "evaluate": ("evaluate", "translate a test set and score it: BLEU, chrF, TER"),
     "score": ("score", "log-probability of given translations"),
+    "compare": ("compare", "several models on one data set: one report"),
     "info": ("info", "what a model or run folder holds, and how to go on"),
     "convert": ("convert", "write a model in another tool's layout"),
     "data": ("data", "check, clean or make data files"),

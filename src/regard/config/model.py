@@ -58,6 +58,14 @@ class TranslatorConfig(Config):
         if self.shared and self.source_vocabulary != self.target_vocabulary:
             raise ConfigError("a shared embedding needs equal vocabularies: set shared to false")
 
+    def summary(self) -> str:
+        """Say what it is in a few words."""
+        encoder, decoder = self.encoder, self.decoder
+        return (
+            f"Transformer, {encoder.layers}+{decoder.layers} layers of {self.width}, {decoder.heads} heads, "
+            f"feed-forward {encoder.feedforward}, norm {self.norm}, {self.positions} positions"
+        )
+
 
 def _preset(layers: int, width: int, heads: int, feedforward: int, dropout: float) -> TranslatorConfig:
     stack = StackConfig(layers=layers, heads=heads, feedforward=feedforward)
@@ -71,3 +79,124 @@ TRANSLATOR_PRESETS: dict[str, TranslatorConfig] = {
     "base": _preset(6, 512, 8, 2048, 0.1),
     "big": _preset(6, 1024, 16, 4096, 0.3),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryConfig(Config):
+    """An end-to-end memory network (Sukhbaatar et al. 2015)."""
+
+    family: str = knob("memory_network", "which model this is", choices=("memory_network",))
+    vocabulary: int = knob(0, "words the model knows; 0: from the training stories", low=0)
+    longest: int = knob(0, "words of the longest sentence or question it holds; 0: from the training stories", low=0)
+    memory: int = knob(50, "sentences it remembers, the last ones before the question", low=1)
+    width: int = knob(0, "width of the embeddings; 0: as published, 20 for one task, 50 for several", low=0)
+    hops: int = knob(3, "how many times it looks at its memory before it answers", low=1, high=32)
+    encoding: str = knob(
+        "position", "a sentence is the sum of its words, plain or weighted by position", choices=("bag", "position")
+    )
+    tying: str = knob(
+        "adjacent",
+        "adjacent: each hop's values are the next one's keys; layerwise: all hops share one pair of embeddings",
+        choices=("adjacent", "layerwise"),
+    )
+    temporal: bool = knob(True, "sentences carry how long ago they were told")
+    empties: bool = knob(True, "empty memories take part in the softmax, so that a hop may look at nothing")
+
+
+CELLS = ("lstm", "gru")
+SCORES = ("none", "additive", "dot", "bilinear", "concat")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(Config):
+    """A recurrent encoder–decoder, with attention (Bahdanau et al. 2015; Luong et al. 2015) or without."""
+
+    family: str = knob("seq2seq", "which model this is", choices=("seq2seq",))
+    source_vocabulary: int = knob(0, "token numbers of the source side; 0: from the tokenizer", low=0)
+    target_vocabulary: int = knob(0, "token numbers of the target side; 0: from the tokenizer", low=0)
+    shared: bool = knob(True, "one embedding for both sides")
+    tied: bool = knob(True, "the output projection is the target embedding")
+    output_bias: bool = knob(False, "a bias on the output projection")
+    cell: str = knob("lstm", "what remembers from step to step", choices=CELLS)
+    embedding: int = knob(256, "width of the embeddings", low=1)
+    width: int = knob(256, "width of a cell's state", low=1)
+    layers: int = knob(1, "cells above one another, in the encoder and in the decoder", low=1, high=16)
+    directions: str = knob("both", "how the encoder reads: forwards, or both ways", choices=("one", "both"))
+    bridge: str = knob(
+        "dense",
+        "how the decoder starts from the encoder's last state: projected or as it is",
+        choices=("dense", "copy"),
+    )
+    attention: str = knob("additive", "how the decoder compares its state with the source's", choices=SCORES)
+    choice: str = knob(
+        "soft",
+        "mix all places, or choose one: trained as if it were soft, or by rewards",
+        choices=("soft", "straight_through", "reinforce"),
+    )
+    input_feeding: str = knob(
+        "none",
+        "what goes into the cell beside a token: nothing, what the last state sees (Bahdanau), the last output (Luong)",
+        choices=("none", "context", "output"),
+    )
+    context: str = knob(
+        "start", "without attention: the source is told at the start or at every step", choices=("start", "every")
+    )
+    places: int = knob(512, "longest row the model takes", low=1)
+    scale_embedding: bool = knob(True, "multiply embeddings by the root of their width")
+    dropout: float = knob(0.2, "dropout on embeddings, between cells and on the output", low=0, high=0.95)
+    pad: int = knob(0, "token number that fills rows; never looked at", low=0)
+    end: int = knob(1, "token number that ends a row", low=0)
+    start: int = knob(3, "token number that the decoder starts from", low=0)
+
+    def check(self) -> None:
+        if self.shared and self.source_vocabulary != self.target_vocabulary:
+            raise ConfigError("a shared embedding needs equal vocabularies: set shared to false")
+        if self.bridge == "copy" and self.directions == "both":
+            raise ConfigError("a state of both directions is too wide to be copied: set bridge to dense")
+        if self.attention == "dot" and self.directions == "both":
+            raise ConfigError("dot compares states of one width: set directions to one, or attention to bilinear")
+        if self.attention == "none":
+            for name, none in (("input_feeding", "none"), ("choice", "soft")):
+                if getattr(self, name) != none:
+                    raise ConfigError(f"{name} ({getattr(self, name)}) needs attention: set it to {none}")
+        elif self.context == "every":
+            raise ConfigError("context is for a model without attention: drop it, or set attention to none")
+
+    def summary(self) -> str:
+        """Say what it is in a few words."""
+        looking = "no attention" if self.attention == "none" else f"{self.choice} {self.attention} attention"
+        return f"recurrent, {self.cell}, {self.layers}+{self.layers} layers of {self.width}, {looking}"
+
+
+def _recurrent(width: int, layers: int, dropout: float) -> RecurrentConfig:
+    return RecurrentConfig(embedding=width, width=width, layers=layers, dropout=dropout, input_feeding="context")
+
+
+WritingConfig = TranslatorConfig | RecurrentConfig  # models that read one text and write another
+
+RECURRENT_PRESETS: dict[str, RecurrentConfig] = {
+    "micro": _recurrent(64, 1, 0.1),
+    "tiny": _recurrent(128, 1, 0.2),
+    "small": _recurrent(256, 1, 0.3),
+    "base": _recurrent(512, 2, 0.3),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryTrainingConfig(Config):
+    """How memory networks are trained: plain gradient descent from several starts at once, the best one is kept."""
+
+    seed: int = knob(1, "seed of order, noise and the first start's weights; the next start has the next seed", low=0)
+    starts: int = knob(10, "networks trained side by side; the one with the least training error is kept", low=1)
+    batch: int = knob(32, "questions of one batch; their losses are added up", low=1)
+    epochs: int = knob(0, "passes over the questions; 0: as published, 100 for one task, 60 for several", low=0)
+    halve_every: int = knob(0, "passes after which the learning rate is halved; 0: a quarter of all", low=0)
+    learning_rate: float = knob(0.0, "first learning rate; 0: as published, 0.01, or 0.005 with a linear start", low=0)
+    clip: float = knob(40.0, "largest norm of the gradient of each embedding; 0: no limit", low=0)
+    linear_start: bool = knob(True, "first train without the softmax of the hops, then with it")
+    linear_epochs: int = knob(
+        0, "most passes of the linear start; 0: as published, 20 for one task, 30 for several", low=0
+    )
+    patience: int = knob(30, "the linear start ends after N passes without a lower held-out loss", low=1)
+    noise: float = knob(0.1, "share of empty memories put between sentences while training", low=0, high=1)
+    held_out: float = knob(0.1, "share of the questions that is not learned but ends the linear start", low=0, high=0.9)

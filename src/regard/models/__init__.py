@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from regard.config.model import TranslatorConfig
+from typing import Any, overload
+
+from regard.config.model import MemoryConfig, RecurrentConfig, TranslatorConfig
 from regard.errors import ConfigError, nearest
+from regard.models.memory_network import MemoryNetwork
+from regard.models.seq2seq import Recurrent
 from regard.models.translator import Translator
 
-FAMILIES = {"translator": (TranslatorConfig, Translator)}
+FAMILIES: dict[str, tuple[Any, Any]] = {
+    "translator": (TranslatorConfig, Translator),
+    "seq2seq": (RecurrentConfig, Recurrent),
+    "memory_network": (MemoryConfig, MemoryNetwork),
+}
 
 
-def build(config: TranslatorConfig) -> Translator:
+@overload
+def build(config: TranslatorConfig) -> Translator: ...
+@overload
+def build(config: RecurrentConfig) -> Recurrent: ...
+@overload
+def build(config: MemoryConfig) -> MemoryNetwork: ...
+def build(config: TranslatorConfig | RecurrentConfig | MemoryConfig) -> Translator | Recurrent | MemoryNetwork:
     """Return the model of this config with fresh weights.
 
     >>> from regard.config.model import TRANSLATOR_PRESETS
@@ -19,4 +33,5 @@ def build(config: TranslatorConfig) -> Translator:
     if config.family not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise ConfigError(f"family must be one of {known}, not {config.family}{nearest(config.family, FAMILIES)}")
-    return FAMILIES[config.family][1](config)
+    model: Translator | Recurrent | MemoryNetwork = FAMILIES[config.family][1](config)
+    return model

@@ -19,7 +19,6 @@ from regard.attention.trace import trace
 from regard.blocks.packed import PackedStack
 from regard.blocks.transformer import BlockShape, Decoder, DecoderView, Encoder
 from regard.config.model import StackConfig, TranslatorConfig
-from regard.errors import UsageError
 from regard.models.base import candidates
 from regard.models.writer import Writer, rows_by_sentence
 from regard.tokens import Candidates, Tokens
@@ -86,6 +85,11 @@ class Translator(Writer):
         self.encoder = Encoder(config.encoder.layers, _shape(config, config.encoder))
         self.decoder = Decoder(config.decoder.layers, _shape(config, config.decoder))
 
+    def looks(self) -> dict[str, int]:
+        """Return the sites where what is written looks at the source, first layer first, each with its heads."""
+        stack = self.config.decoder
+        return {f"decoder.{layer}.cross": stack.heads for layer in range(stack.layers)}
+
     def in_use(self, pack: bool) -> InUse:
         """Return the parts that decoding uses; packed, they keep the weights of the moment."""
         return InUse(self, pack)
@@ -127,7 +131,7 @@ class Translator(Writer):
         at = torch.full_like(ids, state.cache.length)
         states = self._embed(ids, at, "target", self.target_positions, None)
         if state.watched:
-            site = f"decoder.{self.config.decoder.layers - 1}.cross"
+            site = [*self.looks()][-1]
             with trace(site) as seen:
                 hidden = state.used.decoder.step(states, state.cache, state.memories, state.mask)
             heads = seen[site].weights.mean(1)  # [S, rows of a sentence, K]
@@ -135,16 +139,6 @@ class Translator(Writer):
         else:
             hidden = state.used.decoder.step(states, state.cache, state.memories, state.mask)
         return candidates(state.used.output(hidden), k, self.vocabulary, self.end_token), state
-
-    def watch(self, state: TranslatorState) -> None:
-        """Let each following step keep where it looked."""
-        state.watched = True
-
-    def attention(self, state: TranslatorState) -> NDArray[np.float32]:
-        """Return where each row looked in the last step, [R, S]: the last layer's heads averaged."""
-        if state.looked is None:
-            raise UsageError("call watch(state) before the step whose attention is asked for")
-        return state.looked
 
 
 def _shape(config: TranslatorConfig, stack: StackConfig) -> BlockShape:

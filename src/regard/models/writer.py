@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from regard.attention.noise import Noise, drop
 from regard.blocks.heads import CHUNK, target_log_probabilities, vocabulary_loss
 from regard.blocks.packed import Product, can_pack
+from regard.errors import UsageError
 from regard.models.base import Model
-from regard.tokens import Tokens
+from regard.tokens import Candidates, Tokens
 
 BLOCK = 128  # training batches have a multiple of this many tokens
 
@@ -36,6 +37,8 @@ class WriterConfig(Protocol):
     def scale_embedding(self) -> bool: ...
     @property
     def dropout(self) -> float: ...
+    @property
+    def places(self) -> int: ...
     @property
     def pad(self) -> int: ...
     @property
@@ -77,6 +80,31 @@ class Writer(Model):
     @property
     def pad_token(self) -> int:
         return self.settings.pad
+
+    def start(self, source: Tokens, room: int) -> Any:
+        """Return the state before the first token: one row for each source sentence."""
+        raise NotImplementedError
+
+    def step(self, tokens: NDArray[np.int32], state: Any, k: int) -> tuple[Candidates, Any]:
+        """Return the best next tokens for each row, given one more token of each; k = 0: all log-probabilities."""
+        raise NotImplementedError
+
+    def watch(self, state: Any) -> None:
+        """Let each following step keep where it looked."""
+        if not self.looks():
+            raise UsageError("a model without attention looks nowhere: set coverage to 0")
+        state.watched = True
+
+    def attention(self, state: Any) -> NDArray[np.float32]:
+        """Return where each row looked in the last step, [R, S]: the last layer's heads averaged."""
+        if state.looked is None:
+            raise UsageError("call watch(state) before the step whose attention is asked for")
+        looked: NDArray[np.float32] = state.looked
+        return looked
+
+    def looks(self) -> dict[str, int]:
+        """Return the sites where what is written looks at the source, first layer first, each with its heads."""
+        raise NotImplementedError
 
     # words and output
     @property

@@ -13,7 +13,7 @@ from regard.config.run import RunConfig
 from regard.errors import ConfigError, TrainingError, UsageError, nearest
 from regard.machine import cores
 from regard.models import build
-from regard.models.translator import Translator
+from regard.models.writer import Writer
 from regard.pipeline.translation import TranslationPipeline
 from regard.training.run import train_run
 from regard.training.watch import Watcher
@@ -90,8 +90,8 @@ def _setting(name: str) -> str:
     raise ConfigError(f"unknown setting {name!r}{nearest(dotted, [path.rpartition('.')[2] for path in paths])}")
 
 
-def _model(loaded: LoadedModel, device: str, precision: torch.dtype) -> Translator:
-    model = build(loaded.config)
+def _model(loaded: LoadedModel, device: str, precision: torch.dtype) -> Writer:
+    model: Writer = build(loaded.config)
     model.load_state_dict(loaded.weights)
     try:
         return model.to(device=device, dtype=precision).eval().pack()

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.attention.trace import trace
-from regard.errors import CheckpointError
-from regard.models.translator import Translator
+from regard.errors import CheckpointError, UsageError
+from regard.models.writer import Writer
 from regard.pipeline.parts import Part
 from regard.tasks.alignment import links, merge, places
 from regard.text.tokenizer import Tokenizer
@@ -39,12 +39,12 @@ class AligningHead:
     shift: int  # rows later that it is read
 
     @classmethod
-    def recorded(cls, found: object, model: Translator) -> AligningHead | None:
+    def recorded(cls, found: object, model: Writer) -> AligningHead | None:
         """Return what `task.json` says of it; None where it says nothing."""
         if not isinstance(found, Mapping):
             return None
-        site, head, stack = found.get("site"), found.get("head"), model.config.decoder
-        if site not in [f"decoder.{layer}.cross" for layer in range(stack.layers)] or head not in range(stack.heads):
+        site, head = found.get("site"), found.get("head")
+        if head not in range(model.looks().get(str(site), 0)):
             raise CheckpointError(
                 f"task.json names an aligning head that the model lacks: site {site!r}, head {head!r}"
             )
@@ -55,7 +55,7 @@ class AligningHead:
 class Looker:
     """Shows where models look while they write given texts."""
 
-    models: Sequence[Translator]
+    models: Sequence[Writer]
     source: Tokenizer
     target: Tokenizer
     best: AligningHead | None
@@ -100,8 +100,10 @@ class Looker:
 
     def _looked(self, part: Part) -> NDArray[np.float32]:
         """Return where each token of a part looked, [T, S]: the aligning head, or the mean of the later layers."""
-        layers = self.models[0].config.decoder.layers
-        later = ",".join(f"decoder.{layer}.cross" for layer in range(layers // 2, layers))
+        sites = [*self.models[0].looks()]
+        if not sites:
+            raise UsageError("this model has no attention: it looks nowhere, so there is no alignment to show")
+        later = ",".join(sites[len(sites) // 2 :])
         row = self.row(part)
         with trace(self.best.site if self.best else later) as seen:
             self.models[0].score_tokens(Tokens.from_rows([row]), Tokens.from_rows([part.ids]))
@@ -143,8 +145,9 @@ class Looker:
         ]  # of an ensemble the first model's
         seen = []
         for kind, rows in (("decoder.cross", "target"), ("encoder.self", "source")):
-            weights = np.stack([sights[site].weights for site in own if _kind(site) == kind])
-            seen.append(Attention(kind, rows, "source", weights, tuple(range(len(weights))), rows == "target"))
+            some = [sights[site].weights for site in own if _kind(site) == kind]
+            if some:
+                seen.append(Attention(kind, rows, "source", np.stack(some), tuple(range(len(some))), rows == "target"))
         best = ("decoder.cross", int(self.best.site.split(".")[1]), self.best.head) if self.best else None
         return Record(title, sides, tuple(seen), best=best)
 

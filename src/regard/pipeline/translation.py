@@ -19,7 +19,7 @@ from regard.decoding.ensemble import Ensemble, mean_probability
 from regard.decoding.generator import Generator
 from regard.decoding.search import Hypothesis, worth
 from regard.errors import UsageError
-from regard.models.translator import Translator
+from regard.models.writer import Writer
 from regard.pipeline.parts import Part, made_parts, paired_parts, split_text
 from regard.pipeline.seeing import AligningHead, Links, Looker, Sight
 from regard.tasks.alignment import pharaoh
@@ -113,7 +113,7 @@ class TranslationPipeline:
 
     def __init__(
         self,
-        models: Sequence[Translator],
+        models: Sequence[Writer],
         source: Tokenizer,
         target: Tokenizer,
         *,
@@ -130,7 +130,7 @@ class TranslationPipeline:
         self.models, self.source, self.target = [model.eval() for model in models], source, target
         self.decoding = decoding or DecodingConfig()
         self.generator: Generator[Any] = Ensemble(self.models) if len(self.models) > 1 else self.models[0]
-        places = min(model.config.places for model in self.models)
+        places = min(model.settings.places for model in self.models)
         self.longest = min(places, int(facts.get("max_length") or places))  # tokens of a source, the end included
         self.room = places - 1  # tokens of a translation
         self.words = Words(target)
@@ -316,12 +316,12 @@ class TranslationPipeline:
 
 
 def _forced(
-    model: Translator, source: Tokens, target: Tokens, watched: bool
+    model: Writer, source: Tokens, target: Tokens, watched: bool
 ) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float64]]]:
     """Return each row's log-probabilities and, if watched, how much each source token was looked at in all."""
     if not watched:
         return model.score_tokens(source, target), []
-    site = f"decoder.{model.config.decoder.layers - 1}.cross"  # where a search looks, too
+    site = [*model.looks()][-1]  # where a search looks, too
     with trace(site) as seen:
         logp = model.score_tokens(source, target)
     looked = seen[site].weights.mean(axis=1)  # [B, Q, K]

@@ -17,7 +17,7 @@ from regard.data.batching import epoch_batches, sorted_batches
 from regard.data.sources import Pairs
 from regard.decoding.batches import search_rows
 from regard.decoding.search import Hypothesis
-from regard.models.translator import Translator
+from regard.models.writer import Writer
 from regard.text.sampling import Segmenter
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Ids, Tokens
@@ -118,13 +118,13 @@ class TranslationTask:
             self._examples = Examples(self.train.texts, [np.concatenate([row, end]) for row in source], target)
         return self._examples
 
-    def loss(self, model: Translator, batch: Batch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
+    def loss(self, model: Writer, batch: Batch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Return the sums of smoothed and plain loss over the batch's target tokens."""
         return model.loss(batch.source, batch.target, smoothing=smoothing, noise=noise)
 
 
 @torch.no_grad()
-def mean_loss(model: Translator, examples: Examples, budget: int = 4096) -> float:
+def mean_loss(model: Writer, examples: Examples, budget: int = 4096) -> float:
     """Return the plain loss a target token."""
     total, count = 0.0, 0
     for numbers in sorted_batches(examples.lengths, budget=budget):
@@ -135,7 +135,7 @@ def mean_loss(model: Translator, examples: Examples, budget: int = 4096) -> floa
 
 
 def translate_rows(
-    model: Translator, rows: Sequence[Ids], config: DecodingConfig, workers: int = 1
+    model: Writer, rows: Sequence[Ids], config: DecodingConfig, workers: int = 1
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each source row (with its end), searched in batches of like length."""
-    return search_rows(model, rows, config, longest=model.config.places - 1, each=Workers(workers).map)
+    return search_rows(model, rows, config, longest=model.settings.places - 1, each=Workers(workers).map)

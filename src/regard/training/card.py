@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.config.model import TranslatorConfig
+from regard.config.model import WritingConfig
 from regard.config.run import RunConfig
 
 
-def model_card(run: RunConfig, model: TranslatorConfig, parameters: int, task: dict[str, Any]) -> str:
+def model_card(run: RunConfig, model: WritingConfig, parameters: int, task: dict[str, Any]) -> str:
     """Return the card as Markdown: what it is, from which data, how good, how to use it."""
     measured = [
         f"| {name.removeprefix('valid_')} | {value:.2f} | {task['metrics'].get(name + '_signature', '')} |"
@@ -23,8 +23,7 @@ def model_card(run: RunConfig, model: TranslatorConfig, parameters: int, task: d
         "---",
         "# A translation model made with Regard",
         "",
-        f"A Transformer encoder–decoder of {parameters / 1e6:.2f} M parameters: {model.encoder.layers}+"
-        f"{model.decoder.layers} layers, {model.width} wide, norm {model.norm} each part, step {task['step']}.",
+        f"{model.summary()}; {parameters / 1e6:.2f} M parameters, step {task['step']}.",
         "",
         f"Trained on {files} (digest `{task['data']['train'][:16]}`), "
         f"validated on data of digest `{task['data']['valid'][:16]}`, seed {run.training.seed}.",

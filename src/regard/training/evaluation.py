@@ -13,8 +13,9 @@ from torch import Tensor
 
 from regard.attention.trace import trace
 from regard.config.decoding import DecodingConfig
-from regard.config.model import TranslatorConfig
+from regard.config.model import WritingConfig
 from regard.models import build
+from regard.models.writer import Writer
 from regard.tasks.alignment import choose_head
 from regard.tasks.metrics import bleu, exact_match, perplexity
 from regard.tasks.translation import Examples, Languages, mean_loss, translate_rows
@@ -27,9 +28,9 @@ MOST_ALIGNED = 200
 class TranslationEvaluator:
     """A model of its own, float32, that receives the weights to be measured."""
 
-    def __init__(self, config: TranslatorConfig, languages: Languages, valid: Examples, device: str) -> None:
+    def __init__(self, config: WritingConfig, languages: Languages, valid: Examples, device: str) -> None:
         self.languages, self.valid = languages, valid
-        self.model = build(config).to(device).eval()
+        self.model: Writer = build(config).to(device).eval()
         self.greedy = DecodingConfig(beam=1, batch_size=128, batch_tokens=2048)
 
     def load(self, named: Mapping[str, Tensor]) -> None:
@@ -61,11 +62,13 @@ class TranslationEvaluator:
         return [self.languages.target.decode(hypotheses[0].ids) for hypotheses in found]
 
     @torch.no_grad()
-    def aligning_head(self) -> dict[str, Any]:
+    def aligning_head(self) -> dict[str, Any] | None:
         """Return the cross-attention head that aligns words best on validation sentences, for `task.json`."""
+        if not self.model.looks():
+            return None
         count = min(MOST_ALIGNED, len(self.valid))
         batch = self.valid.batch(np.arange(count))
-        with trace("decoder.*.cross") as seen:
+        with trace(",".join(self.model.looks())) as seen:
             self.model.score_tokens(batch.source, batch.target)
         weights = {site: seen[site].weights for site in seen}
         source, target = (

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from regard.attention.noise import Noise
-from regard.config.model import TRANSLATOR_PRESETS, TranslatorConfig
+from regard.config.model import RECURRENT_PRESETS, TRANSLATOR_PRESETS, WritingConfig
 from regard.config.run import RunConfig
 from regard.config.training import TrainingConfig
 from regard.errors import ConfigError, TrainingError
@@ -26,22 +26,33 @@ GOING_ON = 0.05  # share of the usual rates for a model that has learned before
 PROBES = 3  # updates timed for each number format
 
 
-def model_config(config: RunConfig, languages: Languages, target_tokens: int) -> tuple[TranslatorConfig, str]:
+def model_config(config: RunConfig, languages: Languages, target_tokens: int) -> tuple[WritingConfig, str]:
     """Return the model for this data and why it was chosen."""
     sizes = {"source_vocabulary": languages.source.size, "target_vocabulary": languages.target.size}
     special = {"pad": languages.target.pad, "end": languages.target.end, "start": languages.target.start}
     same = languages.source.digest == languages.target.digest
-    if config.preset == "custom":
-        chosen, reason = config.model, "as given"
-    elif config.preset != "auto":
-        chosen, reason = TRANSLATOR_PRESETS[config.preset], "as asked"
-    else:
+    name, reason = config.preset, "as given" if config.preset == "custom" else "as asked"
+    if name == "auto":
         name = _size(target_tokens, languages.target.size)
-        chosen, reason = TRANSLATOR_PRESETS[name], f"{name}, for {target_tokens:,} target tokens"
+        reason = f"{name}, for {target_tokens:,} target tokens"
         if name == "micro":
             reason += f" of {languages.target.size} kinds"
+    chosen = _preset(config, name)
     places = max(chosen.places, 2 * config.data.max_length)
     return chosen.override({**sizes, **special, "shared": same, "places": places}), reason
+
+
+def _preset(config: RunConfig, name: str) -> WritingConfig:
+    """Return the model of a preset; of a recurrent one the preset gives the sizes alone."""
+    if config.arch == "transformer":
+        return config.model if name == "custom" else TRANSLATOR_PRESETS[name]
+    if name == "custom":
+        return config.recurrent
+    if name not in RECURRENT_PRESETS:
+        raise ConfigError(f"preset must be one of {', '.join(RECURRENT_PRESETS)} with --arch rnn, not {name}")
+    sizes = RECURRENT_PRESETS[name]
+    named = {field: getattr(sizes, field) for field in ("embedding", "width", "layers", "dropout")}
+    return config.recurrent.override(named)
 
 
 def _size(target_tokens: int, vocabulary: int) -> str:

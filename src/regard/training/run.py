@@ -197,7 +197,8 @@ class _Run:
             return Report(self.directory.path, step, reason, seconds, {})
         average = weights.named(torch.stack(trainer.recent).mean(0)) if len(trainer.recent) > 1 else None
         metrics = self.job.finish(evaluator, average, step, trainer.counters.best, self._say)
-        self.directory.write_run({**self.known, "finished": {"step": step, "seconds": seconds, "metrics": metrics}})
+        finished = {"step": step, "seconds": seconds, "tokens": trainer.counters.tokens, "metrics": metrics}
+        self.directory.write_run({**self.known, "finished": finished})
         facts = {"step": step, "metrics": metrics, "seconds": seconds, "reason": reason}
         tell(self.watchers, "done", folder=str(self.directory.path), **facts)
         return Report(self.directory.path, step, reason, seconds, metrics)

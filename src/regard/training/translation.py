@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.checkpoint.directory import load_model, save_model
 from regard.checkpoint.files import write_file
 from regard.config.decoding import DecodingConfig
+from regard.config.model import WritingConfig
 from regard.config.run import RunConfig
 from regard.data.order import chance
 from regard.data.sources import Pairs, read_pairs
@@ -57,6 +58,7 @@ class TranslationJob:
         self.tokens = int(train.lengths[:, 1].sum())
         seed, sampling = config.training.seed, config.tokenizer.sampling
         self.task = TranslationTask(self.languages, train, self.valid, seed=seed, sampling=sampling)
+        self.model_config: WritingConfig
         if self.start is None:
             self.model_config, self.reason = model_config(config, self.languages, self.tokens)
         else:
@@ -123,8 +125,7 @@ class TranslationJob:
         return [
             f"data: {train:,} pairs, {self.tokens:,} target tokens; validation {valid:,} pairs",
             f"tokens: {self.config.tokenizer.kind}, {kinds} kinds",
-            f"model: {parameters / 1e6:.2f} M parameters, {config.encoder.layers}+{config.decoder.layers} layers of "
-            f"{config.width} ({self.reason})",
+            f"model: {parameters / 1e6:.2f} M parameters, {config.summary()} ({self.reason})",
         ]
 
     def keep(self, evaluator: TranslationEvaluator, found: Evaluation, step: int) -> None:

@@ -1,0 +1,218 @@
+"""Several models on one test set as a report: a page that stands alone, Markdown, and what to conclude."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.view.chart import Points, lines
+
+SHORT, LONG = 20, 40  # words of a source that count as short, and as long
+SURE = 0.05  # chance of error below which a difference counts
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What is known of one model."""
+
+    name: str
+    summary: str
+    parameters: int
+    scores: dict[str, Any]  # BLEU and the others, with signatures
+    low: float  # BLEU of the 95 % interval, by bootstrap
+    high: float
+    chance: float | None  # that the best is no better than this one; None for the best itself
+    by_length: list[dict[str, Any]]  # words, sentences, bleu
+    decoding: float  # sentences a second
+    training: float | None = None  # target tokens a second, where the model was trained here
+    minutes: float | None = None
+    losses: Points = ()  # update, validation loss
+    said: str = ""  # its translation of the shown sentence
+    picture: str = ""  # an SVG of where it looked
+
+    @property
+    def bleu(self) -> float:
+        """Lower-cased BLEU, which decides."""
+        return float(self.scores["bleu_lowercase"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it but the picture as plain values."""
+        return {name: value for name, value in vars(self).items() if name != "picture"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """A comparison, ready to be shown; models in the order in which they were given."""
+
+    title: str
+    models: Sequence[Compared]
+    sentence: str  # the one that every model translates
+    reference: str
+    facts: dict[str, Any] = field(default_factory=dict)  # data, budget, machine
+
+    def conclusion(self) -> str:
+        """Return what to conclude, in two sentences.
+
+        >>> one = Compared("a", "", 1, {"bleu_lowercase": 30.0}, 29, 31, None, [], 1.0)
+        >>> two = Compared("b", "", 1, {"bleu_lowercase": 20.0}, 19, 21, 0.001, [], 1.0)
+        >>> Report("t", [two, one], "", "").conclusion()
+        'a is best with 30.0 BLEU (29.0–31.0), surely better than b.'
+        """
+        best = max(self.models, key=lambda one: one.bleu)
+        beaten = [one.name for one in self.models if one.chance is not None and one.chance < SURE]
+        level = [one.name for one in self.models if one.chance is not None and one.chance >= SURE]
+        first = f"{best.name} is best with {best.bleu:.1f} BLEU ({best.low:.1f}–{best.high:.1f})"
+        first += f", surely better than {_listed(beaten)}" if beaten else ""
+        first += f"; from {_listed(level)} the test set cannot tell it" if level else ""
+        kept = {one.name: share for one in self.models if (share := kept_on_long(one)) is not None}
+        if len(kept) < 2:
+            return f"{first}."
+        most, least = max(kept, key=lambda name: kept[name]), min(kept, key=lambda name: kept[name])
+        shares = f"{most} keeps {100 * kept[most]:.0f} % of its BLEU on short ones, {least} {100 * kept[least]:.0f} %"
+        return f"{first}. On sources of over {LONG} words {shares}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return {
+            "title": self.title,
+            **self.facts,
+            "conclusion": self.conclusion(),
+            "sentence": self.sentence,
+            "reference": self.reference,
+            "models": [one.to_dict() for one in self.models],
+        }
+
+    def markdown(self) -> str:
+        """Return the report as Markdown."""
+        head, *rows = self.table()
+        shown = [f"| {' | '.join(row)} |" for row in (head, ["---"] + ["---:"] * (len(head) - 1), *rows)]
+        words = [f"- **{one.name}**: {one.said}" for one in self.models] if self.sentence else []
+        said = [f"> {self.sentence}", "", *words, f"- *reference*: {self.reference}", ""] if self.sentence else []
+        return "\n".join([f"# {self.title}", "", self.conclusion(), "", *shown, "", *said, self.signature(), ""])
+
+    def table(self) -> list[list[str]]:
+        """Return the table of quality, size and speed, its head first."""
+        head = ["model", "BLEU (lower-cased)", "95 %", "cased", "chrF", "TER", "exact", "parameters"]
+        made = [[*head, "training tokens/s", "sentences/s"]]
+        for one in self.models:
+            scores = one.scores
+            made.append(
+                [
+                    one.name,
+                    f"{one.bleu:.2f}",
+                    f"{one.low:.1f}–{one.high:.1f}",
+                    *(f"{scores[name]:.2f}" for name in ("bleu", "chrf", "ter")),
+                    f"{scores['exact_match']:.1f} %",
+                    f"{one.parameters / 1e6:.2f} M",
+                    "" if one.training is None else f"{one.training:,.0f}",
+                    f"{one.decoding:,.0f}",
+                ]
+            )
+        return made
+
+    def signature(self) -> str:
+        """Return the signature of the BLEU that decides."""
+        return f"BLEU: {self.models[0].scores['bleu_lowercase_signature']}"
+
+    def curves(self) -> dict[str, str]:
+        """Return the charts by title: quality by length, and loss while training."""
+        groups = max((one.by_length for one in self.models), key=len)
+        names = [group["words"] for group in groups]
+        quality = {
+            one.name: [
+                (float(names.index(group["words"])), group["bleu"])
+                for group in one.by_length
+                if group["words"] in names
+            ]
+            for one in self.models
+        }
+        ticks = {float(place): name for place, name in enumerate(names)}
+        charts: dict[str, str] = {}
+        if len(names) > 1:
+            title = "Quality by length of the source"
+            charts[title] = lines(quality, title=title, across="words of the source", up="BLEU", ticks=ticks)
+        losses = {one.name: one.losses for one in self.models if len(one.losses) > 1}
+        if losses:
+            title = "Validation loss while training"
+            charts[title] = lines(losses, title=title, across="updates", up="nats a token")
+        return charts
+
+    def page(self) -> str:
+        """Return the report as one page that loads nothing from anywhere."""
+        head, *rows = ([html.escape(cell) for cell in row] for row in self.table())
+        body = "".join(f"<tr><th scope=row>{row[0]}</th>{_cells(row[1:])}</tr>" for row in rows)
+        about = "".join(
+            f"<dt>{html.escape(one.name)}</dt><dd>{html.escape(one.summary)}"
+            + (f", {one.minutes:.1f} minutes of training" if one.minutes is not None else "")
+            + "</dd>"
+            for one in self.models
+        )
+        said = "".join(
+            f"<figure><figcaption><b>{html.escape(one.name)}</b>: {html.escape(one.said)}</figcaption>"
+            f"{one.picture}</figure>"
+            for one in self.models
+        )
+        given, wanted = html.escape(self.sentence), html.escape(self.reference)
+        shown = f"<h2>One sentence in every model</h2><p>{given}<br><i>{wanted}</i></p><div class=looks>{said}</div>"
+        drawn = "".join(
+            f"<figure><figcaption><b>{title}</b></figcaption>{chart}</figure>" for title, chart in self.curves().items()
+        )
+        facts = "; ".join(f"{name}: {value}" for name, value in self.facts.items())
+        return (
+            f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{html.escape(self.title)}</title>"
+            '<meta name=viewport content="width=device-width, initial-scale=1">'
+            "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+            f"<style>{STYLE}</style></head><body><main><h1>{html.escape(self.title)}</h1>"
+            f"<p class=lead>{html.escape(self.conclusion())}</p><div class=wide><table><thead><tr>"
+            f"{''.join(f'<th scope=col>{cell}</th>' for cell in head)}</tr></thead><tbody>{body}</tbody></table></div>"
+            f"{drawn}{shown if given else ''}"
+            f"<h2>What was compared</h2><dl>{about}</dl><p class=small>{html.escape(facts)}<br>"
+            f"{html.escape(self.signature())}; intervals and chances by paired bootstrap</p></main></body></html>\n"
+        )
+
+
+def kept_on_long(one: Compared) -> float | None:
+    """Return the share of its BLEU on short sources that a model keeps on long ones; None where there are none."""
+    groups = [(_bounds(group["words"]), group) for group in one.by_length]
+    short = [group for (_, high), group in groups if high <= SHORT]
+    long = [group for (low, _), group in groups if low > LONG]
+    if not short or not long or not any(group["bleu"] for group in short):
+        return None
+    return _mean(long) / max(1e-9, _mean(short))
+
+
+def _mean(groups: Sequence[dict[str, Any]]) -> float:
+    count = sum(group["sentences"] for group in groups)
+    return float(sum(group["bleu"] * group["sentences"] for group in groups) / count)
+
+
+def _bounds(words: str) -> tuple[int, int]:
+    """Return the lowest and highest length of a group.
+
+    >>> _bounds("11–20"), _bounds("over 60")[0]
+    ((11, 20), 61)
+    """
+    if words.startswith("over "):
+        return int(words[5:]) + 1, 10**9
+    low, high = words.split("–")
+    return int(low), int(high)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _cells(cells: Sequence[str]) -> str:
+    return "".join(f"<td>{cell}</td>" for cell in cells)
+
+
+STYLE = (
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0}main{max-width:60rem;margin:auto;"
+    "padding:1.5rem}.lead{font-size:1.15rem}.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:"
+    "tabular-nums}th,td{padding:.3rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid #8884}"
+    "th:first-child{text-align:left}figure{margin:1.5rem 0}svg{max-width:100%;height:auto}.looks{display:grid;gap:1rem;"
+    "grid-template-columns:repeat(auto-fill,minmax(18rem,1fr))}.looks figure{margin:0}dt{font-weight:600}"
+    ".small{font-size:.85rem;opacity:.8}"
+)
