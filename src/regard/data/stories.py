@@ -1,0 +1,264 @@
+"""Read stories with questions in the form of the bAbI tasks: strictly, every fault with its place.
+
+    1 Mary moved to the bathroom.
+    2 John went to the hallway.
+    3 Where is Mary? ⇥ bathroom ⇥ 1
+
+Each line has a number; 1 begins a new story. A question has its answer and the numbers of the sentences that support it
+behind tabs; an answer of several words is a list with commas and counts as one answer. Several files are several tasks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from regard.config.data import ReadConfig
+from regard.data.fields import Row
+from regard.data.lines import Fault, Line, lines, open_bytes
+from regard.data.sources import Ledger, digest_of
+from regard.errors import DataError, UsageError
+
+_WORDS = re.compile(r"[^\s.?!,;:\"]+")
+_SPLITS = re.compile(r"[._-](train|training|valid|validation|dev|test)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question, the sentences told before it, its answer and which of the sentences support it."""
+
+    task: str
+    sentences: tuple[str, ...]
+    text: str
+    answer: str = ""  # "": nobody knows
+    support: tuple[int, ...] = ()  # places among the sentences, from 0
+    place: str = ""  # file:line
+
+
+@dataclass(frozen=True)
+class Stories:
+    """The questions of one or more files, in their order."""
+
+    questions: list[Question]
+    digest: str  # SHA-256 over all questions in their order
+    names: tuple[str, ...] = ()  # of the files
+    read: int = 0  # stories, accepted and rejected
+    rejected: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)  # of fault → stories rejected for it
+    reject_files: tuple[str, ...] = ()  # where rejected stories are
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of the tasks, in the order of the files."""
+        return list(dict.fromkeys(question.task for question in self.questions))
+
+    @classmethod
+    def of(cls, questions: Sequence[Question]) -> Stories:
+        """Return questions that come from no file."""
+        return cls(list(questions), _digest(questions))
+
+    def chosen(self, numbers: Sequence[int]) -> Stories:
+        """Return some of the questions, with a digest of their own."""
+        questions = [self.questions[number] for number in numbers]
+        return replace(self, questions=questions, digest=_digest(questions))
+
+
+def _digest(questions: Sequence[Question]) -> str:
+    rows = [(q.task, "\n".join(q.sentences), q.text, q.answer, " ".join(map(str, q.support))) for q in questions]
+    return digest_of(*([row[column] for row in rows] for column in range(5)))
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a sentence, in lower case, without marks around them.
+
+    >>> words_of("Where is the box-lid?")
+    ['where', 'is', 'the', 'box-lid']
+    """
+    return _WORDS.findall(text.lower())
+
+
+def answer_of(text: str) -> str:
+    """Return an answer as the model knows it: in lower case, the parts of a list joined by commas.
+
+    >>> answer_of("Apple, milk")
+    'apple,milk'
+    """
+    return ",".join(" ".join(part.split()) for part in text.lower().split(","))
+
+
+def task_of(path: str | Path) -> str:
+    """Return the name of the task that a file holds: its own without endings and without the split.
+
+    >>> task_of("en/qa2_two-supporting-facts_train.txt.gz")
+    'qa2_two-supporting-facts'
+    """
+    name = Path(path).name
+    stem = name.split(".")[0] or name
+    return _SPLITS.sub("", stem) or stem
+
+
+def read_stories(
+    paths: Sequence[str | Path], config: ReadConfig | None = None, *, rejects: str | Path | None = None
+) -> Stories:
+    """Return the questions of all files; each file is a task, named after it.
+
+    With `config.lenient`, stories with a fault go to `<name>.rejected.jsonl`, beside the data or in the folder
+    `rejects`.
+    """
+    if not paths:
+        raise UsageError("no file of stories given: at least one is needed")
+    parts = [_read(str(path), config or ReadConfig(), rejects) for path in paths]
+    questions = [question for part in parts for question in part.questions]
+    kinds: dict[str, int] = {}
+    for part in parts:
+        for kind, count in part.kinds.items():
+            kinds[kind] = kinds.get(kind, 0) + count
+    return Stories(
+        questions,
+        _digest(questions),
+        tuple(map(str, paths)),
+        sum(part.read for part in parts),
+        sum(part.rejected for part in parts),
+        kinds,
+        tuple(file for part in parts for file in part.reject_files),
+    )
+
+
+def _read(name: str, config: ReadConfig, rejects: str | Path | None) -> Stories:
+    questions: list[Question] = []
+    with open_bytes(name) as stream, Ledger([name], config, rejects) as ledger:
+        for told in _stories(lines(stream, name, config.encoding)):
+            found, fault = _parsed(told, name)
+            row = Row(told[0].number, b"\n".join(line.raw for line in told), (), fault)
+            if ledger.accepts(row, [row.raw], name):
+                questions += found
+    ledger.settle()
+    files = (str(ledger.path),) if ledger.rejected else ()
+    return Stories(questions, "", (name,), ledger.read, ledger.rejected, dict(ledger.kinds.most_common()), files)
+
+
+def _stories(given: Iterator[Line]) -> Iterator[list[Line]]:
+    """Yield the lines of each story: a new one begins at number 1."""
+    told: list[Line] = []
+    for line in given:
+        if told and line.text.split(maxsplit=1)[:1] == ["1"]:
+            yield told
+            told = []
+        told.append(line)
+    if told:
+        yield told
+
+
+def _parsed(told: list[Line], name: str) -> tuple[list[Question], Fault | None]:
+    """Return the questions of one story, or its first fault."""
+    found: list[Question] = []
+    sentences: list[str] = []
+    places: dict[int, int] = {}  # a line's number in the story → its place among the sentences; questions have none
+    task = task_of(name)
+    for expected, line in enumerate(told, start=1):
+        try:
+            text = _numbered(line, expected)
+            if "\t" not in text:
+                places[expected] = len(sentences)
+                sentences.append(_sentence(line, text))
+                continue
+            asked, answer, support = _question(line, text, expected, places, bool(sentences))
+        except _Wrong as wrong:
+            return [], wrong.fault
+        found.append(Question(task, tuple(sentences), asked, answer, support, f"{name}:{line.number}"))
+    if not found:
+        what = f"the story of {len(told)} lines has no question"
+        advice = "a question is a line with its answer behind a tab"
+        return [], Fault(told[0].number, 0, "no question", what, advice)
+    return found, None
+
+
+class _Wrong(Exception):
+    """Carries a fault out of a line."""
+
+    def __init__(self, line: Line, kind: str, what: str, advice: str, column: int = 0) -> None:
+        self.fault = line.fault or Fault(line.number, column, kind, what, advice)
+        super().__init__(what)
+
+
+def _numbered(line: Line, expected: int) -> str:
+    """Return a line's text behind its number, which must be the next one."""
+    if line.fault:
+        raise _Wrong(line, "", "", "")
+    if not line.text.strip():
+        raise _Wrong(line, "blank line", "the line is blank", "take it out")
+    number, _, text = line.text.strip(" ").partition(" ")
+    if not (number.isascii() and number.isdecimal()):
+        what, advice = f"the line begins with {number[:20]!r}, not with its number", "write “1 Mary went home.”"
+        raise _Wrong(line, "no number", what, advice)
+    if int(number[:18]) != expected:
+        what = f"the line is number {number[:18]} but the story goes on with {expected}"
+        raise _Wrong(line, "wrong number", what, "number the lines of a story 1, 2, 3, …")
+    return text
+
+
+def _sentence(line: Line, text: str) -> str:
+    if not words_of(text):
+        raise _Wrong(line, "no words", "the sentence has no words", "take the line out and number the others anew")
+    if text.rstrip().endswith("?"):
+        what, advice = "the question has no answer", "write the answer and its supporting lines behind tabs"
+        raise _Wrong(line, "no answer", what, advice)
+    return text.strip()
+
+
+def _question(
+    line: Line, text: str, number: int, places: dict[int, int], told: bool
+) -> tuple[str, str, tuple[int, ...]]:
+    """Return a question's text, answer and the places of its supporting sentences."""
+    cells = [cell.strip() for cell in text.split("\t")]
+    if len(cells) > 3:
+        what = f"the question has {len(cells) - 1} tabs"
+        raise _Wrong(line, "tabs", what, "write question, answer and supporting lines, with a tab between")
+    if not words_of(cells[0]):
+        raise _Wrong(line, "no words", "the question has no words", "write it before the first tab")
+    if not cells[1] or not all(part.strip() for part in cells[1].split(",")):
+        what = "the question has no answer" if not cells[1] else f"the list {cells[1]!r} has an empty part"
+        raise _Wrong(line, "no answer", what, "write the answer behind the first tab")
+    if not told:
+        raise _Wrong(line, "nothing told", "the question comes before any sentence", "tell something first")
+    support = []
+    for word in cells[2].split() if len(cells) == 3 else []:
+        if not (word.isascii() and word.isdecimal()) or int(word[:18]) not in places:
+            what = f"the supporting line {word[:20]!r} is no sentence before line {number} of its story"
+            raise _Wrong(line, "wrong support", what, "give the numbers of sentences told before the question")
+        support.append(places[int(word)])
+    return cells[0], answer_of(cells[1]), tuple(support)
+
+
+def check_mix(stories: Stories) -> None:
+    """Raise `DataError` when tasks that are to be learned together do not speak one language.
+
+    Two files of one task must share half of their words; a file that shares no word at all with any other one has
+    nothing to learn from them.
+    """
+    texts: dict[str, set[str]] = {}
+    for question in stories.questions:
+        name = question.place.rpartition(":")[0] or question.task
+        texts.setdefault(name, set()).update((question.text, *question.sentences))
+    by_file = {name: {word for text in found for word in words_of(text)} for name, found in texts.items()}
+    for name, known in by_file.items():
+        others = {other: found for other, found in by_file.items() if other != name}
+        for other, found in others.items():
+            shared = known & found
+            if task_of(other) == task_of(name) and 2 * len(shared) < min(len(known), len(found)):
+                raise DataError(
+                    f"holds the same task as {other} in other words: they share {len(shared)} of {len(known)}",
+                    place=name,
+                    advice="give one version of a task, or train them apart",
+                )
+        if others and not known & set().union(*others.values()):
+            raise DataError(
+                f"shares none of its {len(known)} words with any other of the {len(by_file)} files",
+                place=name,
+                advice="tasks learned together need one language: train it apart",
+            )
