@@ -45,8 +45,9 @@ lint: $(DEV)
 test: lint
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -q -n 2 --dist loadscope
 
+# Needs a quiet machine and an hour or two; `make bench BENCH=--quick` takes three minutes. Peers: pip install '.[bench]'.
 bench: $(DEV)
-	$(BIN)/python -m benchmarks
+	$(BIN)/regard bench $(BENCH)
 
 bars: $(DEV)
 	$(BIN)/python -m benchmarks.bars

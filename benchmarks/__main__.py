@@ -1,8 +1,10 @@
-"""Speed, measured side by side: `python -m benchmarks`; each part also runs alone, with --help."""
+"""Speed, measured side by side: `python -m benchmarks` is `regard bench`; `startup` and `bars` run alone."""
 
 from __future__ import annotations
 
-from benchmarks.training_step import main
+import sys
+
+from regard.cli import main
 
 if __name__ == "__main__":
-    main()
+    main(["bench", *sys.argv[1:]])

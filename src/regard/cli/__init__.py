@@ -24,6 +24,7 @@ VERBS = {
     "convert": ("convert", "write a model in another tool's layout"),
     "data": ("data", "check, clean or make data files"),
     "doctor": ("doctor", "this machine: processors, kernels, extras, advice"),
+    "bench": ("bench", "speed beside every installed peer, and how cost grows"),
 }
 
 HELP = """Attention models from your own files: train, translate, and see where the model looked.

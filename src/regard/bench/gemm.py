@@ -1,0 +1,34 @@
+"""The yardstick: how many operations a second a large matrix product reaches on this machine, now."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from regard.bench.child import Job, Turns
+
+ROWS, INNER, COLUMNS = 4096, 512, 2048
+SECONDS = 0.4  # of one turn
+NAME = f"matrix product {ROWS}×{INNER}×{COLUMNS}"
+
+
+def gemm(job: Job, turns: Turns) -> None:
+    """Measure the product in float32 and bf16."""
+    turns.serve({"float32": lambda: operations(torch.float32), "bf16": lambda: operations(torch.bfloat16)})
+
+
+def operations(kind: torch.dtype, seconds: float = SECONDS) -> float:
+    """Return operations a second of one product in this number format.
+
+    >>> operations(torch.float32, 0.01) > 0
+    True
+    """
+    states, weights = torch.randn(ROWS, INNER).to(kind), torch.randn(COLUMNS, INNER).to(kind)
+    with torch.inference_mode():
+        torch.nn.functional.linear(states, weights)  # the first call prepares the kernel
+        count, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            torch.nn.functional.linear(states, weights)
+            count += 1
+        return 2 * ROWS * INNER * COLUMNS * count / (time.perf_counter() - began)

@@ -1,0 +1,112 @@
+"""What the peers that encode texts share: one BERT with made-up weights, its tokenizer, batches and the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from regard.bench import work
+from regard.bench.child import Best, Job, seconds
+from regard.bench.settings import EncoderSize
+from regard.text.tokenizer import SPECIALS
+
+Arrays = NDArray[Any]
+Forward = Callable[[Arrays, Arrays], Arrays]  # ids and mask [B, T] → states [B, T, D]
+
+BATCHES = (8, 16, 32, 64)  # texts together that peers choose from
+PLACES = 512
+
+
+def bert(job: Job) -> Any:
+    """Return transformers' BERT of the job's size, ready for inference; the same weights for everybody."""
+    from transformers import BertConfig, BertModel
+
+    size = EncoderSize(**job.facts["size"])
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=size.vocabulary,
+        hidden_size=size.width,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=size.feedforward,
+        max_position_embeddings=PLACES,
+        pad_token_id=SPECIALS.index("<pad>"),
+    )
+    return BertModel(config, add_pooling_layer=False).eval()
+
+
+class Exportable(torch.nn.Module):
+    """BERT with plain tensors in and out, as exporters want it."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self.model = bert(job)
+        self.model.set_attn_implementation("eager")
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return the last states."""
+        found: torch.Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return found
+
+
+def example(job: Job) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and mask of two rows, for exporters."""
+    ids = torch.full((2, 9), len(SPECIALS))
+    return ids, torch.ones_like(ids)
+
+
+def rows(job: Job) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Return what turns texts into rows of token numbers with a mark at each end."""
+    made = work.tokenizer(job.facts["size"]["vocabulary"])
+    return lambda texts: [[made.start, *ids, made.end] for ids in made.encode_all(texts)]
+
+
+def encoder_task(job: Job, forward: Forward) -> Best[int]:
+    """Return the task of turning all texts into vectors, longest first, in batches of the size that suits best."""
+    texts = work.texts(job.facts["lengths"], job.facts["size"]["vocabulary"])
+    tokens = rows(job)
+
+    def encode(size: int) -> Arrays:
+        given = tokens(texts)
+        order = sorted(range(len(given)), key=lambda number: -len(given[number]))
+        vectors = np.empty((len(given), job.facts["size"]["width"]), np.float32)
+        for first in range(0, len(order), size):
+            numbers = order[first : first + size]
+            ids = work.padded([given[number] for number in numbers])
+            mask = (ids != 0).astype(np.int64)
+            states = forward(ids, mask)
+            real = mask[:, :, None].astype(np.float32)
+            vectors[numbers] = (states * real).sum(1) / real.sum(1)
+        return vectors
+
+    return Best(
+        lambda size: len(texts) / seconds(lambda: encode(size)), {f"batch {size}": size for size in batch_sizes(job)}
+    )
+
+
+def batch_sizes(job: Job) -> Sequence[int]:
+    """Return the sizes of batches that are tried; a quick run tries one."""
+    return BATCHES[2:3] if job.facts.get("quick") else BATCHES
+
+
+def onnx_file(job: Job, folder: Path) -> Path:
+    """Write the model as ONNX and return where."""
+    path = folder / "model.onnx"
+    names = ("input_ids", "attention_mask")
+    free = {0: "rows", 1: "places"}
+    torch.onnx.export(
+        Exportable(job),
+        example(job),
+        str(path),
+        input_names=list(names),
+        output_names=["states"],
+        dynamic_axes=dict.fromkeys((*names, "states"), free),
+        opset_version=17,
+        dynamo=False,
+    )
+    return path

@@ -1,0 +1,78 @@
+"""The plain loop that models of other libraries are trained by: padded batches made beforehand, autocast for bf16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard.bench import work
+from regard.bench.child import Job, Turns, seconds
+from regard.text.tokenizer import SPECIALS
+
+DROPOUT = SMOOTHING = 0.1
+START = SPECIALS.index("<s>")
+BETAS = (0.9, 0.98)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A batch as other libraries take it."""
+
+    source: Tensor  # [B, S], each row with its end
+    given: Tensor  # [B, T], what the decoder reads
+    wanted: Tensor  # [B, T], what it should write
+
+
+def padded_batches(job: Job, start: int) -> tuple[list[Padded], int]:
+    """Return the job's batches, padded with zeros, and how many target tokens they have."""
+    batches = work.batches(job.facts["lengths"], job.facts["size"]["vocabulary"])
+    made = []
+    for batch in batches:
+        targets = [row.tolist() for row in batch.target]
+        rows = (
+            [row.tolist() for row in batch.source],
+            [[start, *row] for row in targets],
+            [[*row, work.END] for row in targets],
+        )
+        made.append(Padded(*(torch.from_numpy(work.padded(some)) for some in rows)))
+    return made, sum(batch.count for batch in batches)
+
+
+def training_loop(
+    job: Job, turns: Turns, model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], *, start: int
+) -> None:
+    """Train a model on the job's batches: forwards, smoothed cross-entropy, backwards, fused AdamW."""
+    batches, tokens = padded_batches(job, start)
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, betas=BETAS, eps=1e-9, weight_decay=0.0, fused=True)
+
+    def updates() -> None:
+        for batch in batches:
+            with torch.autocast("cpu", torch.bfloat16, enabled=job.variant == "bf16"):
+                loss = smoothed_loss(logits(batch.source, batch.given), batch.wanted)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    turns.serve({"training": lambda: tokens / seconds(updates)})
+
+
+def smoothed_loss(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Return the mean loss a token; padding does not count."""
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1), wanted.flatten(), ignore_index=0, label_smoothing=SMOOTHING
+    )
+
+
+def columns(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return token rows as a padded table, and the mask of what is real.
+
+    >>> ids, mask = columns([[5, 1], [6, 7, 1]])
+    >>> ids.tolist(), mask.tolist()
+    ([[5, 1, 0], [6, 7, 1]], [[1, 1, 0], [1, 1, 1]])
+    """
+    ids = torch.from_numpy(work.padded(rows))
+    return ids, (ids != 0).long()

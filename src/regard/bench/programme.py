@@ -1,0 +1,60 @@
+"""Who takes part in a contest: ours in each number format, then every peer that is installed."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from regard.bench.child import Job
+from regard.bench.contestant import Entry
+from regard.bench.measure import OURS
+from regard.bench.ours import WORKERS
+from regard.bench.peers import Peer, peer
+from regard.bench.settings import BenchConfig
+from regard.pipeline.folders import PRECISIONS
+
+_FORMATS = ("float32", "bf16")
+_TRAINED = (*_FORMATS, f"bf16 {WORKERS}")
+
+
+def entries(contest: str, config: BenchConfig, facts: Mapping[str, Any], missing: list[str]) -> list[Entry]:
+    """Return the contestants; who cannot take part is named in `missing`, in one line with the reason."""
+    given = {**facts, "quick": config.quick, "eole_python": config.eole_python}
+    made = [entry(OURS, "ours", contest, variant, config, given) for variant in our_variants(contest, config)]
+    for name in config.libraries():
+        module, found = peer(name)
+        if not found.contests.get(contest):
+            continue
+        if reason := _absent(found, config):
+            missing.append(f"skipped: {reason}")
+            continue
+        variants = found.variants(contest, quick=config.quick)
+        if not variants:
+            missing.append(f"skipped: {name} has no part in the {contest} of a quick run")
+        made += [entry(name, module, contest, variant, config, given) for variant in variants]
+    return made
+
+
+def entry(library: str, module: str, contest: str, variant: str, config: BenchConfig, facts: dict[str, Any]) -> Entry:
+    """Return one contestant; the first word of its variant is its number format."""
+    return Entry(library, Job(module, contest, variant, config.processors, facts), variant.partition(" ")[0])
+
+
+def our_variants(contest: str, config: BenchConfig) -> tuple[str, ...]:
+    """Return the number formats that we take part in: all there are, in a quick run the usual one."""
+    if contest == "translation":
+        return tuple(PRECISIONS)
+    variants = _TRAINED if contest == "training" and config.processors > 1 else _FORMATS
+    return variants[1:] if config.quick else variants
+
+
+def _absent(found: Peer, config: BenchConfig) -> str:
+    """Say why a peer cannot take part; nothing when it can. Eole may be at home in another Python."""
+    if found.name != "eole" or not config.eole_python:
+        return found.missing()
+    try:
+        done = subprocess.run([config.eole_python, "-c", "import eole"], capture_output=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"eole: {config.eole_python} cannot be run ({error})"
+    return "" if done.returncode == 0 else f"eole is not installed in {config.eole_python} (pip install eole)"

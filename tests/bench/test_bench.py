@@ -1,0 +1,84 @@
+"""The command as users call it, at a size that is done in a moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from regard.bench.settings import BenchConfig
+from regard.cli import run
+from regard.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    words = [sys.executable, "-m", "regard", "bench", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=600)
+
+
+def test_a_tiny_run_gives_rows_a_file_and_a_picture(tmp_path: Path) -> None:
+    flags = "--quick --size tiny --only training --repeats 2 --threads 1 --peers torch --json".split()
+    done = bench(*flags, "--out", str(tmp_path / "made"))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    trained = {row["peer"]: row for row in rows if row["bench"] == "training tiny"}
+    assert set(trained) == {"regard bf16", "torch bf16"}
+    for row in trained.values():
+        assert row["unit"] == "target tokens/s"
+        assert row["value"] > 0
+        assert row["low"] <= row["ratio"] <= row["high"]
+        assert 0 < row["peak"] < 1
+        assert row["memory"] > 10**7
+        assert row["against"] == "torch bf16"
+        assert len(row["rounds"]) == 2
+    assert trained["torch bf16"]["ratio"] == 1
+    assert [row["unit"] for row in rows if row["bench"].startswith("matrix product")] == ["GFLOP/s"] * 2
+    written = json.loads((tmp_path / "made" / "bench.json").read_text())
+    assert written["rows"] == rows
+    assert written["machine"]["threads"] == 1
+    picture = ElementTree.parse(tmp_path / "made" / "bench.svg").getroot()
+    shown = " ".join(element.text or "" for element in picture.iter())
+    assert "regard bf16" in shown
+    assert "torch bf16" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--only", "trainig"], "only must name some of training"),
+        (["--only", "trainig"], "(did you mean training?)"),
+        (["--peers", "torch,jonmt"], "(did you mean joeynmt?)"),
+        (["--repeats", "-1"], "--repeats"),
+        (["--size", "huge"], "--size"),
+    ],
+)
+def test_a_mistake_is_one_message(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", *flags]) == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert "Traceback" not in message
+
+
+def test_a_file_is_no_place_for_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "taken").write_text("mine")
+    assert run(["bench", "--quick", "--out", str(tmp_path / "taken")]) == 2
+    assert "is a file: choose a folder for --out" in capsys.readouterr().err
+
+
+def test_settings_choose_what_is_run() -> None:
+    assert BenchConfig().benches() == ["training", "translation", "latency", "encoding", "growth"]
+    assert BenchConfig(only="growth, training").benches() == ["training", "growth"]
+    assert [size.name for size in BenchConfig().sizes()] == ["small", "base"]
+    assert BenchConfig(quick=True).rounds == 3
+    assert BenchConfig(quick=True, repeats=7).rounds == 7
+    assert BenchConfig(peers="eole,torch").libraries() == ["torch", "eole"]
+    with pytest.raises(ConfigError, match="nothing"):
+        BenchConfig(peers="nothing")
