@@ -294,7 +294,7 @@ def test_it_learns_to_write_digits_in_reverse(changes: dict[str, object]) -> Non
         rows = [generator.integers(5, 15, generator.integers(2, 6)).tolist() for _ in range(count)]
         return Tokens.from_rows([[*row, 1] for row in rows]), Tokens.from_rows([row[::-1] for row in rows])
 
-    for step in range(150):
+    for step in range(250):
         source, target = examples(32)
         optimizer.zero_grad()
         (model.loss(source, target, noise=Noise(1, step))[0] / 32).backward()
