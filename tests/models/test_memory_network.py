@@ -192,7 +192,7 @@ def test_what_the_model_cannot_hold_is_refused() -> None:
         MemoryConfig(hops=0)
     with pytest.raises(ConfigError, match="encoding must be one of bag, position, not 'bags' .did you mean bag"):
         MemoryConfig(encoding="bags")
-    with pytest.raises(ConfigError, match="vocabulary and longest and width come from"):
+    with pytest.raises(ConfigError, match="vocabulary, longest and width come from"):
         MemoryNetwork(MemoryConfig())
     with pytest.raises(UsageError, match="a question has 3 words but the model holds 2"):
         small(longest=2)(told([0]))

@@ -53,9 +53,7 @@ class MemoryNetwork(Model):
     def __init__(self, config: MemoryConfig, members: int = 1) -> None:
         super().__init__()
         if not (config.vocabulary and config.longest and config.width):
-            raise ConfigError(
-                "vocabulary and longest and width come from the training stories: none may be 0 in a model"
-            )
+            raise ConfigError("vocabulary, longest and width come from the training stories: none may be 0 in a model")
         self.config, self.members = config, members
         self.size = config.vocabulary + (config.memory if config.temporal else 0)  # words, then one for each age
         tied = config.tying == "adjacent"
@@ -93,7 +91,8 @@ class MemoryNetwork(Model):
         config, device = self.config, self.device()
         asked, facts = self._bags(told)
         tilt: Tensor | None = self.tilt  # type: ignore[assignment]
-        memory = [facts.sums(table, tilt) for table in self.tables]  # each [N, M, d]
+        used = sorted({table for pair in self.hops for table in pair})
+        memory = {table: facts.sums(self.tables[table], tilt) for table in used}  # each [N, M, d]
         mask = own_story(told.counts, shared=int(config.empties), device=device)
         bias = self._emptiness(told) if config.empties and not linear else None
         state = asked.sums(self.tables[0], tilt).transpose(0, 1)[None]  # [1, M, B, d]
