@@ -54,7 +54,7 @@ def test_config_and_weights_come_back(changes: dict[str, Any]) -> None:
 
 def test_model_types() -> None:
     kinds = [hf_names.model_type(small_config(**changes))[0] for changes in VARIANTS]
-    assert kinds == ["marian"] * 5 + ["pegasus"] * 2 + [hf_names.OWN] * 4
+    assert kinds == ["marian"] * 5 + ["pegasus"] * 2 + ["regard-translator"] * 4
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -174,7 +174,7 @@ def test_lists_of_end_tokens_give_the_first() -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(
-    kind=st.sampled_from(["marian", "pegasus", hf_names.OWN]),
+    kind=st.sampled_from(["marian", "pegasus", "regard-translator"]),
     name=st.integers(0, 40),
     value=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
@@ -183,9 +183,9 @@ def test_lists_of_end_tokens_give_the_first() -> None:
     ),
 )
 def test_any_value_in_any_field_is_read_or_refused(kind: str, name: int, value: Any) -> None:
-    changes = {"marian": {"norm": "after"}, "pegasus": {}, hf_names.OWN: {"positions": "learned"}}[kind]
+    changes = {"marian": {"norm": "after"}, "pegasus": {}, "regard-translator": {"positions": "learned"}}[kind]
     fields = copy.deepcopy(hf_names.write_config(small_config(**changes)))
-    place = fields["regard"] if kind == hf_names.OWN and name % 2 else fields
+    place = fields["regard"] if kind in hf_names.OWN and name % 2 else fields
     place[sorted(place)[name % len(place)]] = value
     try:
         assert isinstance(hf_names.read_config(fields, "config.json"), TranslatorConfig)

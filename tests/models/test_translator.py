@@ -50,11 +50,11 @@ def test_steps_equal_the_whole_and_rows_equal_themselves_alone(changes: dict[str
         candidates, state = model.step(token, state, 0)
         for row in range(3):
             if place < len(wanted[row]):
-                assert candidates.logp[row, wanted[row][place]] == pytest.approx(whole[row][place], abs=1e-4)
+                assert candidates.logp[row, wanted[row][place]] == pytest.approx(whole[row][place], abs=1e-3)
         token = np.array([row[min(place, len(row) - 1)] for row in wanted])
     for row in range(3):
         alone = model.score_tokens(Tokens.from_rows([SOURCE.row(row)]), Tokens.from_rows([TARGET.row(row)]))
-        np.testing.assert_allclose(alone[0], whole[row], atol=1e-4)
+        np.testing.assert_allclose(alone[0], whole[row], atol=1e-3)
 
 
 def test_rows_can_be_kept_dropped_and_repeated_at_any_time() -> None:

@@ -42,7 +42,7 @@ def sentence_lengths(count: int, seed: int) -> tuple[Lengths, Lengths]:
     """Return source and target lengths as captions of pictures have them: 13.5 tokens on average, few above 30.
 
     >>> source, target = sentence_lengths(1000, seed=1)
-    >>> 12 < source.mean() < 15, int(source.min()) >= SHORTEST, int(target.max()) <= LONGEST
+    >>> 12 < float(source.mean()) < 15, int(source.min()) >= SHORTEST, int(target.max()) <= LONGEST
     (True, True, True)
     """
     chance = np.random.default_rng(seed)

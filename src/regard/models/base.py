@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.attention.positions import Learned
 from regard.attention.rows import Rows
 from regard.blocks.heads import best_tokens
 from regard.tokens import Candidates, Tokens
@@ -61,9 +62,9 @@ def start_weights(model: nn.Module, seed: int) -> None:
                 module.weight.uniform_(-bound, bound, generator=generator)
                 if module.bias is not None:
                     module.bias.zero_()
-        elif isinstance(module, nn.Embedding):
+        elif isinstance(module, nn.Embedding | Learned):
             with torch.no_grad():
-                module.weight.normal_(0, module.embedding_dim**-0.5, generator=generator)
+                module.weight.normal_(0, module.weight.shape[1] ** -0.5, generator=generator)
 
 
 def candidates(logits: Tensor, k: int, vocabulary: int, end: int) -> Candidates:

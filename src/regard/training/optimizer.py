@@ -15,7 +15,7 @@ from regard.training.processes import Processes
 from regard.training.weights import FlatWeights
 
 WARMUP_SHARE = 0.05  # of the plan, where the user gives no number of updates
-WARMUP_MOST = {"muon": 200, "adamw": 4000}  # updates of warm-up, where the user gives no number
+WARMUP_MOST = {"muon": 200}  # 4,000 otherwise: updates of warm-up, where the user gives no number
 LARGE_STEPS = 600  # updates at the highest rate, where it falls with the root of their number
 COOL_DOWN = 0.3  # share of the plan over which that rate goes to zero in the end
 
@@ -27,7 +27,7 @@ def learning_rate(config: TrainingConfig, peak: float, step: int, progress: floa
     >>> learning_rate(config, 1.0, 4, 0.0), learning_rate(config, 1.0, 500, 0.9)
     (0.5, 1.0)
     """
-    most = config.warmup or WARMUP_MOST[config.optimizer]
+    most = config.warmup or WARMUP_MOST.get(config.optimizer, 4000)
     rise = (step + 1) / most if config.warmup else max(progress / WARMUP_SHARE, (step + 1) / most)
     if rise < 1:
         return peak * rise
