@@ -62,12 +62,7 @@ class Additive(nn.Module):
         return self.key(key)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.compare(self.query(query.to(self.query.weight.dtype)), key)
-
-    def compare(self, asked: Tensor, key: Tensor) -> Tensor:
-        """Return the scores of queries that went through W already, in the format of the keys."""
-        scores: Tensor = _TanhSums.apply(asked.to(key.dtype), key, self.weigh.weight[0].to(key.dtype))
-        return scores
+        return tanh_sums(self.query(query.to(self.query.weight.dtype)), key, self.weigh.weight[0])
 
 
 class Concat(Additive):
@@ -118,6 +113,16 @@ class _TanhSums(torch.autograd.Function):
             part = slice(first, first + size)
             made = room[: rows - first]
             yield part, torch.add(query[part, :, None], key[part, None], alpha=2, out=made).sigmoid_()
+
+
+def tanh_sums(query: Tensor, key: Tensor, weigh: Tensor) -> Tensor:
+    """Return v · tanh(q + k), [B, H, Q, K] in the format of the keys, for projected queries and keys and v [w].
+
+    >>> tanh_sums(torch.full((1, 1, 1, 2), 9.0), torch.ones(1, 1, 3, 2), torch.tensor([2.0, 3.0])).tolist()
+    [[[[5.0, 5.0, 5.0]]]]
+    """
+    scores: Tensor = _TanhSums.apply(query.to(key.dtype), key, weigh.to(key.dtype))
+    return scores
 
 
 class Bilinear(nn.Module):

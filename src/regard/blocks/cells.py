@@ -93,12 +93,14 @@ def _tanh_(states: Tensor) -> Tensor:
 
 
 class _LSTMStep(torch.autograd.Function):
-    """Sums [R, 4D] of input gate, forget gate, candidate and output gate, and a cell, become output and new cell."""
+    """Sums [R, 4D] of input gate, forget gate, candidate and output gate, over inputs and over the last output, and a
+    cell become output and new cell.
+    """
 
     @staticmethod
-    def forward(ctx: Any, sums: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.dtype = sums.dtype
-        gates = sums.to(cell.dtype, copy=True)
+    def forward(ctx: Any, sums: Tensor, turned: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.dtypes = sums.dtype, turned.dtype
+        gates = sums.to(cell.dtype) + turned
         write, keep, candidate, show = gates.chunk(4, dim=1)
         candidate.mul_(2)  # tanh x = 2 σ(2x) − 1
         gates.sigmoid_()
@@ -110,7 +112,7 @@ class _LSTMStep(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_output: Tensor, to_new: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, to_output: Tensor, to_new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         gates, cell, seen = ctx.saved_tensors
         write, keep, candidate, show = gates.chunk(4, dim=1)
         made = torch.empty_like(gates)
@@ -122,7 +124,7 @@ class _LSTMStep(torch.autograd.Function):
         tanh_gradient.grad_input(inner * write, candidate, grad_input=to_candidate)
         for gradient, gate in ((made[:, : 2 * cell.shape[1]], gates[:, : 2 * cell.shape[1]]), (to_show, show)):
             sigmoid_gradient.grad_input(gradient, gate, grad_input=gradient)
-        return made.to(ctx.dtype), inner.mul_(keep)
+        return made.to(ctx.dtypes[0]), made.to(ctx.dtypes[1]), inner.mul_(keep)
 
 
 class _GRUStep(torch.autograd.Function):
@@ -209,7 +211,7 @@ class LSTM(nn.Module):
         held = Held(self.lstm_state.weight.t())
 
         def step(sums: Tensor, state: State) -> State:
-            output, cell = _LSTMStep.apply(sums + held.times(state[0]), wide(state[1]))
+            output, cell = _LSTMStep.apply(sums, held.times(state[0]), wide(state[1]))
             return output, cell
 
         return step
@@ -252,11 +254,11 @@ class GRU(nn.Module):
 
     def stepper(self) -> Step:
         """Return a function for one step of a loop."""
-        held = Held(self.gru_state.weight.t())
+        held, bias = Held(self.gru_state.weight.t()), wide(self.gru_state.bias)
 
         def step(sums: Tensor, state: State) -> State:
             before = wide(state[0])
-            return (_GRUStep.apply(sums, held.times(before) + self.gru_state.bias, before),)
+            return (_GRUStep.apply(sums, held.times(before) + bias, before),)
 
         return step
 

@@ -25,6 +25,7 @@ from regard.attention.scores import (
     hard,
     sampled,
     softmax,
+    tanh_sums,
 )
 from regard.blocks.cells import CELLS, Cell, Held, State, wide
 from regard.config.model import RecurrentConfig
@@ -201,26 +202,28 @@ class RecurrentDecoder(nn.Module):
     def _fed(self, states: Tensor, rows: Rows, state: DecoderState, look: _Look, noise: Noise | None) -> Written:
         """The pass in which each step needs the one before: a loop, with nothing in it that can be done outside."""
         cells = _Cells(self.cells, self.config.dropout, noise)
-        sums = rows.pad(functional.linear(states, self.cells[0].entry, self.cells[0].bias)).unbind(1)
+        sums = rows.pad(wide(functional.linear(states, self.cells[0].entry, self.cells[0].bias))).unbind(1)
         layers, beside, made = state.layers, state.beside, []
         if beside is None:  # what the last state sees goes into the cell
-            outputs, cut = [], sums[0].shape[1]
+            fed, shown = look.value.split([sums[0].shape[1], self.readout.out_features], dim=2)
+            held, looked = Held(fed), []
             for given in sums:
-                seen = look(layers[-1][0])
-                layers = cells.step(given + seen[:, :cut], layers)
-                outputs.append(layers[-1][0])
-                made.append(seen[:, cut:])
-            joined, looks = (rows.pack(torch.stack(parts, dim=1)) for parts in (outputs, made))
-            hidden = torch.tanh((self.readout(joined.to(states.dtype)) + looks).to(states.dtype))
+                looked.append(look(layers[-1][0]))
+                layers = cells.step(given + held.times(looked[-1]).flatten(0, 1), layers)
+                made.append(layers[-1][0])
+            read = self.readout(rows.pack(torch.stack(made, dim=1)).to(states.dtype))
+            seen = (torch.cat(looked, dim=1) @ shown).view(rows.count, rows.longest, -1)
+            hidden = torch.tanh((read + rows.pack(seen)).to(states.dtype))
         else:
-            fed, readout = Held(self.cells[0].feed.t()), Held(self.readout.weight.t())
+            feed, readout, held = Held(self.cells[0].feed.t()), Held(self.readout.weight.t()), Held(look.value)
+            bias = wide(self.readout.bias)
             for given in sums:
-                layers = cells.step(given + fed.times(beside), layers)
+                layers = cells.step(given + feed.times(beside), layers)
                 top = layers[-1][0]
-                beside = torch.tanh(readout.times(top) + self.readout.bias + look(top))
+                beside = torch.tanh(readout.times(top) + bias + held.times(look(top)).flatten(0, 1))
                 made.append(beside)
             hidden = rows.pack(torch.stack(made, dim=1)).to(states.dtype)
-        told = rows.pack(torch.cat(look.told, dim=2)[:, 0]) if look.told else None
+        told = rows.pack(torch.cat(look.told, dim=2).squeeze(1)) if look.told else None
         return self._written(hidden, DecoderState(layers, beside), told, noise)
 
     def _written(self, hidden: Tensor, state: DecoderState, told: Tensor | None, noise: Noise | None) -> Written:
@@ -246,45 +249,46 @@ class _Cells:
     """The cells of a loop above one another, one step at a time."""
 
     def __init__(self, cells: Sequence[Cell], dropout: float, noise: Noise | None) -> None:
-        self.cells, self.dropout, self.noise = cells, dropout, noise
+        self.dropout, self.noise = dropout, noise
         self.steppers = [cell.stepper() for cell in cells]
-        self.entries = [Held(cell.entry.t()) for cell in cells[1:]]
+        self.entries = [(Held(cell.entry.t()), wide(cell.bias)) for cell in cells[1:]]
         self.steps = 0
 
     def step(self, sums: Tensor, layers: Sequence[State]) -> list[State]:
         """Return each layer's next state, given the sums of the lowest one's inputs."""
         made = [self.steppers[0](sums, layers[0])]
-        for number, entry in enumerate(self.entries, start=1):
+        for number, (entry, bias) in enumerate(self.entries, start=1):
             below = drop(made[-1][0], self.dropout, self.noise, f"decoder.{number}.{self.steps}")
-            made.append(self.steppers[number](entry.times(below) + self.cells[number].bias, layers[number]))
+            made.append(self.steppers[number](entry.times(below) + bias, layers[number]))
         self.steps += 1
         return made
 
 
 class _Look:
-    """A look at the source in each step of a loop, with the gradients of keys and values made once for all steps.
+    """A look at the source in each step of a loop.
 
-    `attend` mixes the places themselves, and so returns where each row looks; the mix of values is made from that.
+    `attend` mixes the places themselves, and so returns where each row looks. The mix of values is left to the loop,
+    which makes the gradient of the values once for all steps.
     """
 
     def __init__(self, decoder: RecurrentDecoder, memory: Memory, mask: PlacedMask | None, noise: Noise | None) -> None:
         self.decoder, self.key, self.mask, self.noise = decoder, memory.key, mask, noise
         sentences, _, places, _ = memory.key.shape
         self.places = torch.eye(places, dtype=memory.key.dtype, device=memory.key.device).expand(sentences, 1, -1, -1)
-        self.value = Held(memory.value[:, 0])
+        self.value = memory.value.squeeze(1)  # [S, K, V]
         self.score = _HeldScore(decoder.comparing, memory.key)
         self.told: list[Tensor] = []  # log-chances of the places drawn in each step
         self.steps = 0
 
     def __call__(self, states: Tensor) -> Tensor:
-        """Return what the rows see, [R, V] for states [R, D]."""
+        """Return where rows look, [S, rows of a sentence, K] for their states [R, D]."""
         query = wide(states).view(len(self.key), 1, -1, states.shape[1])
         normalize = self.decoder.normalize(self.noise, self.steps)
         weights = attend(query, self.key, self.places, mask=self.mask, score=self.score, normalize=normalize, site=SITE)
         if isinstance(normalize, Drawn):
             self.told.append(normalize.told)
         self.steps += 1
-        return self.value.times(weights[:, 0]).flatten(0, 1)
+        return weights.squeeze(1)
 
 
 class _HeldScore:
@@ -292,7 +296,10 @@ class _HeldScore:
 
     def __init__(self, score: Score, key: Tensor) -> None:
         self.score = score
-        self.held = Held(score.query.weight.t() if isinstance(score, Additive) else key[:, 0].mT)
+        if isinstance(score, Additive):
+            self.held, self.weigh = Held(score.query.weight.t()), score.weigh.weight[0].to(key.dtype)
+        else:
+            self.held = Held(key.squeeze(1).mT)
 
     def prepare(self, key: Tensor) -> Tensor:
         return self.score.prepare(key)
@@ -300,8 +307,8 @@ class _HeldScore:
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """Return the scores [B, 1, Q, K]."""
         if isinstance(self.score, Additive):
-            return self.score.compare(self.held.times(query.flatten(0, 2)).view(*query.shape[:3], -1), key)
-        return self.held.times(query[:, 0]).unsqueeze(1)
+            return tanh_sums(self.held.times(query.flatten(0, 2)).view(*query.shape[:3], -1), key, self.weigh)
+        return self.held.times(query.squeeze(1)).unsqueeze(1)
 
 
 def _score(config: RecurrentConfig, read: int) -> Additive | Bilinear | Dot | None:
