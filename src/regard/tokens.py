@@ -1,4 +1,4 @@
-"""What words and tensors share: `Tokens`, packed token numbers, and `Candidates`, possible next tokens."""
+"""What words and tensors share: `Tokens`, packed token numbers; pairs of them; `Candidates`, possible next tokens."""
 
 from __future__ import annotations
 
@@ -46,6 +46,24 @@ class Tokens:
     def row(self, number: int) -> Ids:
         """Return one row's token numbers."""
         return self.ids[self.offsets[number] : self.offsets[number + 1]]
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """A batch of pairs: source rows (with their end) and target rows (without start and end)."""
+
+    source: Tokens
+    target: Tokens
+
+    @property
+    def count(self) -> int:
+        """Target tokens that are predicted, ends included."""
+        return len(self.target.ids) + len(self.target)
+
+    @property
+    def shape(self) -> str:
+        """Say how large the batch is."""
+        return f"{len(self.source)} rows of up to {self.source.lengths.max()} and {self.target.lengths.max()} tokens"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import torch
 
 from regard.checkpoint import files
 from regard.checkpoint.directory import RunDirectory
+from regard.checkpoint.disk import Disk
 from regard.errors import DiskError, UsageError
 
 STRACE = shutil.which("strace")
@@ -204,7 +205,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-class Blind(files.Disk):
+class Blind(Disk):
     """A disk that does not know how full it is."""
 
     def free(self, folder: Path) -> int:
@@ -212,7 +213,7 @@ class Blind(files.Disk):
 
 
 @pytest.mark.parametrize("disk", [files.DISK, Blind()])
-def test_full_disk(small_disk: Path, disk: files.Disk) -> None:
+def test_full_disk(small_disk: Path, disk: Disk) -> None:
     path = small_disk / "run"
     begun(path)
     (small_disk / "ballast").write_bytes(bytes(900_000))

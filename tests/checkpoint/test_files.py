@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from regard.checkpoint import files
+from regard.checkpoint.disk import Disk
 from regard.errors import CheckpointError, DiskError, UsageError
 
 
@@ -101,7 +102,7 @@ def test_a_set_that_was_not_put_in_place_is_read_where_it_is_and_finished_later(
     assert names(tmp_path) == {"config.json", files.MANIFEST}
 
 
-class WithoutLinks(files.Disk):
+class WithoutLinks(Disk):
     def link(self, old: Path, new: Path) -> None:
         raise OSError(errno.EPERM, "no links here")
 
@@ -112,7 +113,7 @@ def test_publishing_where_the_file_system_has_no_links(tmp_path: Path) -> None:
     assert names(tmp_path) == {"config.json", files.MANIFEST}
 
 
-class Nearly(files.Disk):
+class Nearly(Disk):
     def free(self, folder: Path) -> int:
         return 1100
 
@@ -137,7 +138,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         files.write_file(Path("/proc/nowhere/x"), b"")
 
 
-class ReadOnly(files.Disk):
+class ReadOnly(Disk):
     def create(self, path: Path):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 

@@ -25,6 +25,7 @@ import torch
 
 from regard.checkpoint import files
 from regard.checkpoint.directory import RunDirectory
+from regard.checkpoint.disk import Disk
 from regard.errors import RegardError
 
 ROOT = 0
@@ -48,7 +49,7 @@ class Written:
         self.file.close()
 
 
-class Recording(files.Disk):
+class Recording(Disk):
     """A disk that does what it is told and records it; files and folders are told apart by number, not by name."""
 
     def __init__(self, root: Path) -> None:
@@ -205,7 +206,7 @@ class Model:
         return disk
 
 
-class QuietDisk(files.Disk):
+class QuietDisk(Disk):
     """The real disk without the waiting, to look at what came back."""
 
     def sync(self, file: BinaryIO) -> None: ...

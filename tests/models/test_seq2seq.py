@@ -20,6 +20,7 @@ from regard.models.base import start_weights
 from regard.models.seq2seq import Recurrent
 from regard.tokens import Tokens
 from tests.blocks.plain import plain_step
+from tests.models.writing import steps_equal_the_whole
 
 SOURCE = Tokens.from_rows([[5, 6, 7, 8, 1], [9, 1], [10, 11, 1]])
 TARGET = Tokens.from_rows([[12, 13], [14, 15, 16, 17], [18]])
@@ -60,19 +61,7 @@ VARIANTS: list[dict[str, object]] = [
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_steps_equal_the_whole_and_rows_equal_themselves_alone(changes: dict[str, object]) -> None:
     model = small(**changes)
-    whole = model.score_tokens(SOURCE, TARGET)
-    state = model.start(SOURCE, room=2)
-    wanted = [[*row.tolist(), model.end_token] for row in TARGET]
-    token = np.full(3, model.start_token)
-    for place in range(5):
-        candidates, state = model.step(token, state, 0)
-        for row in range(3):
-            if place < len(wanted[row]):
-                assert candidates.logp[row, wanted[row][place]] == pytest.approx(whole[row][place], abs=1e-4)
-        token = np.array([row[min(place, len(row) - 1)] for row in wanted])
-    for row in range(3):
-        alone = model.score_tokens(Tokens.from_rows([SOURCE.row(row)]), Tokens.from_rows([TARGET.row(row)]))
-        np.testing.assert_allclose(alone[0], whole[row], atol=1e-4)
+    whole = steps_equal_the_whole(model, SOURCE, TARGET, 1e-4)
     turned = [Tokens.from_rows([side.row(row) for row in (2, 0, 1)]) for side in (SOURCE, TARGET)]
     for row, found in zip((2, 0, 1), model.score_tokens(*turned), strict=True):
         np.testing.assert_allclose(found, whole[row], atol=1e-4)

@@ -14,6 +14,7 @@ from regard.models import build
 from regard.models.base import candidates, start_weights
 from regard.models.translator import Translator
 from regard.tokens import Tokens
+from tests.models.writing import steps_equal_the_whole
 
 SOURCE = Tokens.from_rows([[5, 6, 7, 8, 1], [9, 1], [10, 11, 1]])
 TARGET = Tokens.from_rows([[12, 13], [14, 15, 16, 17], [18]])
@@ -42,19 +43,7 @@ VARIANTS = [
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_steps_equal_the_whole_and_rows_equal_themselves_alone(changes: dict[str, object]) -> None:
     model = small(**changes)
-    whole = model.score_tokens(SOURCE, TARGET)
-    state = model.start(SOURCE, room=2)  # smaller than needed: the cache grows
-    wanted = [[*row.tolist(), model.end_token] for row in TARGET]
-    token = np.full(3, model.start_token)
-    for place in range(5):
-        candidates, state = model.step(token, state, 0)
-        for row in range(3):
-            if place < len(wanted[row]):
-                assert candidates.logp[row, wanted[row][place]] == pytest.approx(whole[row][place], abs=1e-3)
-        token = np.array([row[min(place, len(row) - 1)] for row in wanted])
-    for row in range(3):
-        alone = model.score_tokens(Tokens.from_rows([SOURCE.row(row)]), Tokens.from_rows([TARGET.row(row)]))
-        np.testing.assert_allclose(alone[0], whole[row], atol=1e-3)
+    steps_equal_the_whole(model, SOURCE, TARGET, 1e-3)
 
 
 def test_rows_can_be_kept_dropped_and_repeated_at_any_time() -> None:

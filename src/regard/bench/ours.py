@@ -26,7 +26,7 @@ from regard.data.batching import sorted_batches
 from regard.models import build
 from regard.models.base import start_weights
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Tokens
+from regard.tokens import PairBatch, Tokens
 from regard.training.optimizer import Optimizer
 from regard.training.processes import Processes, others
 from regard.training.weights import FlatWeights
@@ -55,7 +55,7 @@ def training(job: Job, turns: Turns) -> None:
             processes.said_by_first([0.0])
 
 
-def our_updates(job: Job, batches: Sequence[work.Batch], processes: Processes) -> Callable[[], None]:
+def our_updates(job: Job, batches: Sequence[PairBatch], processes: Processes) -> Callable[[], None]:
     """Return what makes an update on each batch: dropout wherever `nn.Transformer` has it, AdamW, no average."""
     rates = {"dropout": DROPOUT, "attention_dropout": DROPOUT, "activation_dropout": DROPOUT}
     longest = max(int(batch.source.lengths.max()) for batch in batches)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -13,7 +12,7 @@ from tokenizers import models, pre_tokenizers
 
 from regard.data.batching import epoch_batches
 from regard.text.tokenizer import SPECIALS, Tokenizer
-from regard.tokens import Tokens
+from regard.tokens import PairBatch, Tokens
 
 Lengths = NDArray[np.int64]
 PairLengths = tuple[list[int], list[int]]  # of the source and target rows of one batch
@@ -23,19 +22,6 @@ END = SPECIALS.index("</s>")
 POOL = 20_000  # sentence pairs that batches are cut from
 SHORTEST, LONGEST = 4, 45  # tokens of a sentence
 LONGEST_TEXT = 126  # tokens of a text to encode, without its two marks
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Source rows (with their end) and target rows (without start and end)."""
-
-    source: Tokens
-    target: Tokens
-
-    @property
-    def count(self) -> int:
-        """Target tokens that are predicted, ends included."""
-        return len(self.target.ids) + len(self.target)
 
 
 def sentence_lengths(count: int, seed: int) -> tuple[Lengths, Lengths]:
@@ -77,7 +63,7 @@ def training_lengths(budget: int, count: int, seed: int = 1) -> list[PairLengths
     return [(source[some].tolist(), target[some].tolist()) for some in numbers[:count]]
 
 
-def batches(lengths: Sequence[PairLengths], vocabulary: int, seed: int = 1) -> list[Batch]:
+def batches(lengths: Sequence[PairLengths], vocabulary: int, seed: int = 1) -> list[PairBatch]:
     """Return batches with rows of these lengths; source rows get their end.
 
     >>> batch = batches([([2, 1], [3, 1])], 50)[0]
@@ -88,17 +74,17 @@ def batches(lengths: Sequence[PairLengths], vocabulary: int, seed: int = 1) -> l
     for place, (source, target) in enumerate(lengths):
         rows = [np.append(row, END) for row in drawn_rows(source, vocabulary, seed + place)]
         others = drawn_rows(target, vocabulary, seed + place + 1000)
-        made.append(Batch(*(Tokens.from_rows([row.astype(np.int32) for row in some]) for some in (rows, others))))
+        made.append(PairBatch(*(Tokens.from_rows([row.astype(np.int32) for row in some]) for some in (rows, others))))
     return made
 
 
-def share(batch: Batch, rank: int, count: int) -> Batch:
+def share(batch: PairBatch, rank: int, count: int) -> PairBatch:
     """Return the part of a batch that one of several processes computes: rows are dealt out like cards.
 
     >>> share(batches([([2, 1, 5], [3, 1, 4])], 50)[0], 0, 2).source.lengths.tolist()
     [3, 6]
     """
-    return Batch(*(Tokens.from_rows(list(side)[rank::count]) for side in (batch.source, batch.target)))
+    return PairBatch(*(Tokens.from_rows(list(side)[rank::count]) for side in (batch.source, batch.target)))
 
 
 def pairs(count: int, vocabulary: int, seed: int = 1) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:

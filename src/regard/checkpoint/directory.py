@@ -19,6 +19,8 @@ from typing import Any, Literal, Self
 from torch import Tensor
 
 from regard.checkpoint import files, weights
+from regard.checkpoint.disk import DISK, Disk
+from regard.checkpoint.lock import Lock
 from regard.checkpoint.model_folder import LoadedModel, load_model, save_model
 from regard.errors import CheckpointError, UsageError
 
@@ -55,11 +57,11 @@ class RunDirectory:
         *,
         tell: Callable[[str], object] = lambda message: None,
         keep: int = 2,
-        disk: files.Disk = files.DISK,
+        disk: Disk = DISK,
     ) -> None:
         self.path = Path(path)
         self.tell, self.keep, self.disk = tell, max(2, keep), disk
-        self._lock = files.Lock(self.path / _LOCK)
+        self._lock = Lock(self.path / _LOCK)
 
     def lock(self) -> Self:
         """Make the folder, take its lock and clear what dead writers left; a second trainer is refused."""

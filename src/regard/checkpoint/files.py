@@ -5,7 +5,6 @@
     write_folder    a folder that appears whole, with a manifest, or not at all
     publish         several files of a folder that also holds other things, replaced all together
     verify_folder   compare a folder with its manifest
-    Lock            one writer at a time
 
 A crash at any point, even one that loses what the disk had not yet confirmed, leaves the old or the new content.
 """
@@ -14,26 +13,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import json
 import os
 import secrets
 import shutil
-import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from regard.errors import CheckpointError, DiskError, UsageError
+from regard.checkpoint.disk import DISK, Disk, check_room, readable, telling
+from regard.errors import CheckpointError
 
 MANIFEST = "MANIFEST.json"
 NEW = "model.new"  # a published set on its way into its folder; while it exists, it is the one to read
 _TEMPORARY, _REPLACED = ".tmp-", ".old-"
 _JSON_LIMIT = 64 << 20  # bytes of a JSON file
-_ROOM = 1.2  # free space asked for, as a multiple of what will be written
-_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.EISDIR)
 
 
 class Sink(Protocol):
@@ -43,48 +39,6 @@ class Sink(Protocol):
 
 
 Content = bytes | Callable[[Sink], object]  # a file's bytes, or what writes them
-
-
-class Disk:
-    """The system calls that writing uses, together, so that a modelled disk can stand in for the real one."""
-
-    def free(self, folder: Path) -> int:
-        return shutil.disk_usage(folder).free
-
-    def make_folder(self, path: Path) -> None:
-        path.mkdir()
-
-    def create(self, path: Path) -> BinaryIO:
-        return open(path, "xb")
-
-    def append(self, path: Path) -> BinaryIO:
-        return open(path, "ab")
-
-    def sync(self, file: BinaryIO) -> None:
-        file.flush()
-        os.fsync(file.fileno())
-
-    def sync_folder(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def rename(self, old: Path, new: Path) -> None:
-        os.replace(old, new)
-
-    def link(self, old: Path, new: Path) -> None:
-        os.link(old, new)
-
-    def remove(self, path: Path) -> None:
-        path.unlink()
-
-    def remove_folder(self, path: Path) -> None:
-        path.rmdir()
-
-
-DISK = Disk()
 
 
 def write_file(path: Path, content: Content, *, size: int = 0, disk: Disk = DISK) -> None:
@@ -99,9 +53,9 @@ def write_file(path: Path, content: Content, *, size: int = 0, disk: Disk = DISK
     b'seen'
     """
     size += len(content) if isinstance(content, bytes) else 0
-    with _telling(path, size, disk):
+    with telling(path, size, disk):
         _make_parents(path.parent, disk)
-        _check_room(path, size, disk)
+        check_room(path, size, disk)
         temporary = _temporary(path)
         try:
             _write_new(temporary, content, disk)
@@ -115,7 +69,7 @@ def write_file(path: Path, content: Content, *, size: int = 0, disk: Disk = DISK
 def append_lines(path: Path, lines: Iterable[str], *, disk: Disk = DISK) -> None:
     """Add lines to the end of a file; `sync_file` makes them last through a power loss."""
     data = "".join(f"{line}\n" for line in lines).encode()
-    with _telling(path, len(data), disk):
+    with telling(path, len(data), disk):
         new = not path.exists()
         with disk.append(path) as file:
             file.write(data)
@@ -125,13 +79,13 @@ def append_lines(path: Path, lines: Iterable[str], *, disk: Disk = DISK) -> None
 
 def sync_file(path: Path, *, disk: Disk = DISK) -> None:
     """Make what was appended to a file last through a power loss."""
-    with _telling(path, 0, disk), disk.append(path) as file:
+    with telling(path, 0, disk), disk.append(path) as file:
         disk.sync(file)
 
 
 def make_folder(path: Path, *, disk: Disk = DISK) -> None:
     """Make a folder and its parents, unless they exist, so that they last through a power loss."""
-    with _telling(path, 0, disk):
+    with telling(path, 0, disk):
         _make_parents(path, disk)
 
 
@@ -147,10 +101,10 @@ def write_folder(target: Path, files: Mapping[str, Content], *, size: int = 0, d
     ['counters.json']
     """
     size += sum(len(content) for content in files.values() if isinstance(content, bytes))
-    with _telling(target, size, disk):
+    with telling(target, size, disk):
         _make_parents(target.parent, disk)
         _clear_dead(target, disk)
-        _check_room(target, size, disk)
+        check_room(target, size, disk)
         temporary = _temporary(target)
         try:
             disk.make_folder(temporary)
@@ -185,7 +139,7 @@ def finish_publishing(folder: Path, *, disk: Disk = DISK) -> None:
         remove(new, disk=disk)
         return
     names = verify_folder(new)
-    with _telling(folder, 0, disk):
+    with telling(folder, 0, disk):
         for gone in set(_listed(folder)) - set(names):
             remove(folder / gone, disk=disk)
         for name in [*names, MANIFEST]:
@@ -246,7 +200,7 @@ def read_bytes(path: Path, *, most: int) -> bytes:
         if path.exists() and not path.is_file():  # opening a pipe would wait for ever
             raise CheckpointError(f"{path}: not a file")
         if path.stat().st_size > most:
-            raise CheckpointError(f"{path}: {_readable(path.stat().st_size)}; at most {_readable(most)} are read here")
+            raise CheckpointError(f"{path}: {readable(path.stat().st_size)}; at most {readable(most)} are read here")
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
@@ -291,7 +245,7 @@ def remove(path: Path, *, disk: Disk = DISK) -> None:
 def move_aside(path: Path, ending: str, *, disk: Disk = DISK) -> Path:
     """Rename a file or folder to the same name with an ending; an earlier one of that name is removed."""
     aside = path.with_name(path.name + ending)
-    with _telling(path, 0, disk):
+    with telling(path, 0, disk):
         remove(aside, disk=disk)
         disk.rename(path, aside)
     return aside
@@ -299,7 +253,7 @@ def move_aside(path: Path, ending: str, *, disk: Disk = DISK) -> Path:
 
 def retire(path: Path, *, disk: Disk = DISK) -> None:
     """Remove a folder so that it is never seen half removed."""
-    with _telling(path, 0, disk):
+    with telling(path, 0, disk):
         aside = _temporary(path)
         disk.rename(path, aside)
         remove(aside, disk=disk)
@@ -318,59 +272,11 @@ def recover(folder: Path, *, disk: Disk = DISK, only: str = "") -> None:
             if (folder / name).exists():
                 remove(path, disk=disk)
             else:
-                with _telling(path, 0, disk):
+                with telling(path, 0, disk):
                     disk.rename(path, folder / name)
                     disk.sync_folder(folder)
         elif _TEMPORARY in path.name and not only:
             remove(path, disk=disk)
-
-
-class Lock:
-    """An advisory lock on a file that names its holder; a second holder is refused.
-
-    The system lets go of it when its process ends, however it ends.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor: int | None = None
-
-    @property
-    def held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._descriptor is not None
-
-    def take(self) -> None:
-        """Take the lock, or raise `UsageError` that names who has it."""
-        if self.held:
-            return
-        with _telling(self.path, 0, DISK):
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
-            os.close(descriptor)
-            raise UsageError(
-                f"{self.path.parent} is in use by another training{_holder(holder)}: wait for it, stop it, "
-                "or choose another --out"
-            ) from None
-        except OSError as error:
-            os.close(descriptor)
-            raise UsageError(f"{self.path} cannot be locked: {error.strerror or error}") from None
-        who = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}
-        os.ftruncate(descriptor, 0)
-        with contextlib.suppress(OSError):  # the record only serves the message; the lock itself is held
-            os.pwrite(descriptor, json.dumps(who).encode() + b"\n", 0)
-        self._descriptor = descriptor
-
-    def release(self) -> None:
-        """Let go of the lock; the file stays, so that no two holders lock different files of one name."""
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, 0)
-            os.close(self._descriptor)
-            self._descriptor = None
 
 
 class _Digesting:
@@ -467,51 +373,3 @@ def _temporary(path: Path) -> Path:
 
 def _nonce() -> str:
     return f"{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def _boot() -> str:
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
-
-
-def _holder(record: str) -> str:
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        who = json.loads(record)
-        return f" (process {who['pid']} on {who['host']})"
-    return ""
-
-
-def _check_room(path: Path, size: int, disk: Disk) -> None:
-    free, needed = disk.free(path.parent), int(size * _ROOM)
-    if free < needed:
-        raise DiskError(f"{path} was not written: {_readable(free)} free, {_readable(needed)} needed: free some space")
-
-
-def _readable(count: float) -> str:
-    for unit in ("bytes", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.4g} {unit}"
-        count /= 1000
-    return f"{count:.4g} GB"
-
-
-@contextlib.contextmanager
-def _telling(path: Path, size: int, disk: Disk) -> Iterator[None]:
-    """Turn what the system says about a failed write into our errors."""
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        if error.errno in _UNWRITABLE:
-            where = error.filename2 or error.filename or path
-            advice = "choose a folder that you may write to"
-            raise UsageError(f"{path} cannot be written ({reason}: {where}): {advice}") from None
-        try:
-            free = _readable(disk.free(path.parent))
-        except OSError:
-            free = "unknown"
-        raise DiskError(
-            f"{path} was not written ({reason}): {free} free, {_readable(int(size * _ROOM))} needed; "
-            "what was saved before is intact"
-        ) from None

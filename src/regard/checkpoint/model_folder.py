@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from regard.checkpoint import files, hf_names, sentencepiece_files, weights
+from regard.checkpoint.disk import DISK, Disk
 from regard.config.decoding import DecodingConfig
 from regard.config.model import WritingConfig
 from regard.errors import CheckpointError, ConfigError
@@ -65,7 +66,7 @@ def save_model(
     task: Mapping[str, Any],
     card: str,
     fields: Mapping[str, Any] | None = None,
-    disk: files.Disk = files.DISK,
+    disk: Disk = DISK,
 ) -> None:
     """Write a model into a folder so that readers find the old one or the new one whole; other files there stay.
 

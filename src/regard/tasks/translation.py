@@ -20,26 +20,8 @@ from regard.decoding.search import Hypothesis
 from regard.models.writer import Writer
 from regard.text.sampling import Segmenter
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Ids, Tokens
+from regard.tokens import Ids, PairBatch, Tokens
 from regard.workers import Workers
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Source rows (with their end) and target rows (without start and end)."""
-
-    source: Tokens
-    target: Tokens
-
-    @property
-    def count(self) -> int:
-        """Target tokens that are predicted, ends included."""
-        return len(self.target.ids) + len(self.target)
-
-    @property
-    def shape(self) -> str:
-        """Say how large the batch is."""
-        return f"{len(self.source)} rows of up to {self.source.lengths.max()} and {self.target.lengths.max()} tokens"
 
 
 @dataclass(frozen=True)
@@ -58,9 +40,9 @@ class Examples:
         """[examples, 2]: source and target lengths, ends included."""
         return np.array([(len(s), len(t) + 1) for s, t in zip(self.source, self.target, strict=True)], dtype=np.int64)
 
-    def batch(self, numbers: NDArray[np.int64]) -> Batch:
+    def batch(self, numbers: NDArray[np.int64]) -> PairBatch:
         """Return the examples with these numbers."""
-        return Batch(
+        return PairBatch(
             Tokens.from_rows([self.source[number] for number in numbers]),
             Tokens.from_rows([self.target[number] for number in numbers]),
         )
@@ -103,7 +85,7 @@ class TranslationTask:
         lengths = self._drawn(epoch).lengths
         return epoch_batches(lengths, budget=budget, seed=self.seed, epoch=epoch, digest=self.train.texts.digest)
 
-    def batch(self, numbers: NDArray[np.int64], epoch: int) -> Batch:
+    def batch(self, numbers: NDArray[np.int64], epoch: int) -> PairBatch:
         """Return training examples, with segmentations drawn for this epoch where asked."""
         return self._drawn(epoch).batch(numbers)
 
@@ -118,7 +100,7 @@ class TranslationTask:
             self._examples = Examples(self.train.texts, [np.concatenate([row, end]) for row in source], target)
         return self._examples
 
-    def loss(self, model: Writer, batch: Batch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
+    def loss(self, model: Writer, batch: PairBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Return the sums of smoothed and plain loss over the batch's target tokens."""
         return model.loss(batch.source, batch.target, smoothing=smoothing, noise=noise)
 
