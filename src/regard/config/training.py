@@ -18,9 +18,9 @@ class TrainingConfig(Config):
     batch_tokens: int = knob(0, "target tokens of one batch; 0: chosen from the size of the data", low=0)
     accumulate: int = knob(1, "batches added up before an update", low=1)
     optimizer: str = knob(
-        "auto",
-        "how matrices move: by orthogonalised momentum (muon), or by AdamW as all else; auto: muon in short plans",
-        choices=("auto", "muon", "adamw"),
+        "muon",
+        "how matrices move: by orthogonalised momentum (muon), or by AdamW as all else",
+        choices=("muon", "adamw"),
     )
     learning_rate: float = knob(0.0, "highest learning rate; 0: chosen from the width", low=0)
     matrix_rate: float = knob(
@@ -33,7 +33,7 @@ class TrainingConfig(Config):
         choices=("auto", "root", "cosine", "inverse_sqrt", "constant"),
     )
     warmup: int = knob(0, "updates of warm-up; 0: chosen from the plan", low=0)
-    weight_decay: float = knob(0.0, "weight decay, on matrices only", low=0)
+    weight_decay: float = knob(0.1, "weight decay, on matrices only", low=0)
     beta1: float = knob(0.9, "Adam's first decay", low=0, high=1)
     beta2: float = knob(0.98, "Adam's second decay", low=0, high=1)
     clip: float = knob(1.0, "largest norm of the gradient; 0: no limit", low=0)

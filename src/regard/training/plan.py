@@ -21,7 +21,6 @@ from regard.training.weights import FlatWeights
 SMALL_ALPHABET = 512  # vocabularies below this are letters or digits rather than words
 DEFAULT_TOKENS = 40_000_000  # target tokens seen in all where the user sets no length
 MATRIX_RATE = 0.02
-SHORT_UPDATES, SHORT_MINUTES = 2500, 5.0  # plans in which orthogonalised momentum is ahead in the end
 GOING_ON = 0.05  # share of the usual rates for a model that has learned before
 PROBES = 3  # updates timed for each number format
 
@@ -71,25 +70,15 @@ def training_config(config: TrainingConfig, width: int, target_tokens: int, *, g
     changes: dict[str, object] = {}
     if not config.batch_tokens:
         changes["batch_tokens"] = _batch_tokens(target_tokens)
-    optimizer = _optimizer(config, target_tokens) if config.optimizer == "auto" else config.optimizer
-    changes["optimizer"] = optimizer
-    usual = min(0.04, 2 / width) if optimizer == "muon" else min(4e-3, 0.5 / width)
+    usual = min(0.04, 2 / width) if config.optimizer == "muon" else min(4e-3, 0.5 / width)
     rate = config.learning_rate or usual * (GOING_ON if goes_on else 1.0)
     changes["learning_rate"] = rate
     changes["matrix_rate"] = config.matrix_rate or MATRIX_RATE * rate / usual  # one given rate moves both
     if config.schedule == "auto":
-        changes["schedule"] = "root" if optimizer == "muon" else "cosine"
+        changes["schedule"] = "root" if config.optimizer == "muon" else "cosine"
     if not (config.steps or config.epochs or config.minutes):
         changes["epochs"] = float(max(3, min(100, round(DEFAULT_TOKENS / max(1, target_tokens)))))
     return replace(config, **changes)  # type: ignore[arg-type]
-
-
-def _optimizer(config: TrainingConfig, target_tokens: int) -> str:
-    """Return how matrices move best: orthogonalised momentum is far ahead at first, AdamW in the end."""
-    tokens = config.batch_tokens or _batch_tokens(target_tokens)
-    updates = [config.steps, config.epochs * target_tokens / tokens / config.accumulate]
-    short = 0 < config.minutes <= SHORT_MINUTES or any(0 < number <= SHORT_UPDATES for number in updates)
-    return "muon" if short else "adamw"
 
 
 def _batch_tokens(target_tokens: int) -> int:
