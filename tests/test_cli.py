@@ -99,6 +99,7 @@ def test_every_setting_of_a_run_is_a_flag() -> None:
         (["data", "check", "no-such-file.tsv"], "no-such-file.tsv"),
         (["data", "make", "dats", "--out", "x.tsv"], "did you mean dates?"),
         (["data", "make", "dates", "--out", "x.doc"], "must end in .tsv"),
+        (["data", "make", "copy", "--lengths", "7", "--out", "x.tsv"], "as in 24-30"),
         (["data", "make", "dates", "--count", "3", "--out", "/dev/null/x.tsv"], "cannot be written"),
     ],
 )
@@ -225,6 +226,9 @@ def test_made_data_is_written_checked_and_cleaned(tmp_path: Path, capfd: pytest.
     assert report["overlaps"]["test"]["pairs"] == 53
 
     clean = str(tmp_path / "clean.jsonl")
+    joined = str(tmp_path / "joined.tsv")
+    assert run(["data", "join", both, "--most", "3", "--out", joined, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["rows"] == len(Path(joined).read_text().splitlines()) < 53
     assert run(["data", "clean", both, "--max-words", "7", "--out", clean, "--json"]) == 0
     facts = json.loads(capfd.readouterr().out)
     kept = [json.loads(line) for line in Path(clean).read_text().splitlines()]

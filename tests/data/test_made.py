@@ -45,6 +45,12 @@ def test_letters() -> None:
         assert {letter for row in rows for letter in row.source.split()} == set("abcdefghijklmnop")
 
 
+def test_lengths_can_be_asked_for() -> None:
+    rows = list(make("reverse", 400, lengths=(24, 30)))
+    assert {len(source.split()) for source, _ in rows} == set(range(24, 31))
+    assert all(source.split()[::-1] == target.split() for source, target in rows)
+
+
 def test_dates_are_right_and_named_in_every_language() -> None:
     pytest.importorskip("babel")
     rows = list(make_rows("dates", 3000))
@@ -95,6 +101,10 @@ def test_what_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
         make("dates", 1, languages=["de", "xx"])
     with pytest.raises(ConfigError, match="dates and numbers only"):
         make("copy", 1, languages=["de"])
+    with pytest.raises(ConfigError, match="copy, reverse and sort only"):
+        make("dates", 1, lengths=(3, 4))
+    with pytest.raises(UsageError, match="lengths 5-4"):
+        make("copy", 1, lengths=(5, 4))
     monkeypatch.setitem(sys.modules, "num2words", None)
     with pytest.raises(UsageError, match="pip install num2words"):
         make("numbers", 1)

@@ -1,4 +1,4 @@
-"""`regard data check|clean|make`: look over data files, clean them, or make some."""
+"""`regard data check|clean|join|make`: look over data files, clean them, join their rows, or make some."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ CLEAN = """Write the pairs of FILES that pass: not repeated, not too long, not i
   regard data clean train.en train.de --exclude test.en test.de --out clean.en clean.de
   regard data clean pairs.csv --ratio 3 --max-words 100 --out pairs.tsv
 """
+JOIN = """Write rows of one to --most pairs of FILES joined, to train and test on texts of many lengths.
+
+Every pair is used once in a pass; each pass joins others.
+
+\b
+  regard data join train.en train.de --most 5 --passes 3 --out long.en long.de
+"""
 MAKE = """Write made data, exact and without end: dates, numbers (extra `made`), copy, reverse or sort.
 
 A target belongs to one split for good, so that test data never stands in training data.
@@ -35,6 +42,7 @@ A target belongs to one split for good, so that test data never stands in traini
 \b
   regard data make dates --count 50000 --out dates.tsv
   regard data make sort --count 1000 --split test --out test.in test.out
+  regard data make reverse --lengths 24-30 --out long.tsv
 """
 
 
@@ -130,6 +138,7 @@ def clean(
         Option(
             ["--languages"], default="", metavar="CODES", help="for dates and numbers: de,fr,… [default: some twenty]"
         ),
+        Option(["--lengths"], metavar="LOW-HIGH", help="for copy, reverse and sort: letters of a row [default: 3-12]"),
     ],
     greedy=("--out",),
 )
@@ -141,14 +150,56 @@ def make(
     seed: int,
     split: str,
     languages: str,
+    lengths: str | None,
     as_json: bool,
 ) -> None:
     """Write made pairs."""
     from regard.data.made import make as make_pairs
 
     codes = [code.strip() for code in languages.split(",") if code.strip()]
-    _write_pairs(out, list(make_pairs(kind, count, seed, split=split, languages=codes)))
+    _write_pairs(out, list(make_pairs(kind, count, seed, split=split, languages=codes, lengths=_range(lengths))))
     give({"pairs": count, "files": list(out)}, [f"{count:,} pairs written to {' and '.join(out)}"], as_json)
+
+
+def _range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    low, _, high = text.partition("-")
+    if not (low.isdecimal() and high.isdecimal()):
+        raise UsageError(f"--lengths {text}: give the fewest and the most letters, as in 24-30")
+    return int(low), int(high)
+
+
+@verb(
+    JOIN,
+    [
+        FILES,
+        OUT,
+        Option(["--most"], type=click.IntRange(1), default=5, help="most pairs joined to one row [default: 5]"),
+        Option(["--passes"], type=click.IntRange(1), default=1, help="times that every pair is used [default: 1]"),
+        Option(["--seed"], type=click.IntRange(0), default=1, help="seed of who is joined with whom [default: 1]"),
+        *READING,
+    ],
+    greedy=("--out",),
+)
+def join(
+    context: click.Context,
+    files: tuple[str, ...],
+    out: tuple[str, ...],
+    most: int,
+    passes: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Write joined pairs."""
+    from regard.data.join import joined
+    from regard.data.sources import read_pairs
+
+    pairs = read_pairs(files, ReadConfig().override(changes(context)))
+    made = list(joined(pairs, most=most, passes=passes, seed=seed))
+    _write_pairs(out, made)
+    lines = [f"{len(pairs):,} pairs joined to {len(made):,} rows in {' and '.join(out)}"]
+    give({"read": pairs.read, "rejected": pairs.rejected, "rows": len(made), "files": list(out)}, lines, as_json)
 
 
 def _write_pairs(out: tuple[str, ...], pairs: list[tuple[str, str]]) -> None:
@@ -175,7 +226,7 @@ def _tab_separated(path: str, pairs: Iterable[tuple[str, str]]) -> Iterator[str]
 
 data = click.Group(
     "data",
-    commands=[check, clean, make],
-    help="Check, clean or make data files.",
+    commands=[check, clean, join, make],
+    help="Check, clean, join or make data files.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

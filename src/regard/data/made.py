@@ -31,20 +31,33 @@ class Made(NamedTuple):
 
 
 def make(
-    kind: str, count: int, seed: int = 1, *, split: str = "train", languages: Sequence[str] = ()
+    kind: str,
+    count: int,
+    seed: int = 1,
+    *,
+    split: str = "train",
+    languages: Sequence[str] = (),
+    lengths: tuple[int, int] | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Yield pairs of a kind: dates, numbers, copy, reverse or sort.
 
     >>> list(make("reverse", 2, seed=5))
     [('k d k d c c', 'c c d k d k'), ('g l p e', 'e p l g')]
     """
-    return ((row.source, row.target) for row in make_rows(kind, count, seed, split=split, languages=languages))
+    rows = make_rows(kind, count, seed, split=split, languages=languages, lengths=lengths)
+    return ((row.source, row.target) for row in rows)
 
 
 def make_rows(
-    kind: str, count: int, seed: int = 1, *, split: str = "train", languages: Sequence[str] = ()
+    kind: str,
+    count: int,
+    seed: int = 1,
+    *,
+    split: str = "train",
+    languages: Sequence[str] = (),
+    lengths: tuple[int, int] | None = None,
 ) -> Iterator[Made]:
-    """Yield made rows; the same arguments give the same rows.
+    """Yield made rows; the same arguments give the same rows. `lengths`: fewest and most letters of a row.
 
     A target belongs to one split for good: a date of the test split is in no language in the training split,
     whatever the seed (`split_of`).
@@ -55,7 +68,9 @@ def make_rows(
         raise UsageError(f"unknown split {split!r}{nearest(split, SPLITS)}: there are {', '.join(SPLITS)}")
     if count < 0:
         raise UsageError(f"count ({count}) must not be negative")
-    draw = KINDS[kind](languages)
+    if lengths and not 1 <= lengths[0] <= lengths[1]:
+        raise UsageError(f"lengths {lengths[0]}-{lengths[1]}: the first must be at least 1 and not above the second")
+    draw = KINDS[kind](languages, lengths)
     return _rows(draw, count, Random(f"{kind} {seed} {split}"), split)
 
 
@@ -70,6 +85,8 @@ def split_of(target: str) -> str:
 
 
 Draw = Callable[[Random], Made]
+Lengths = tuple[int, int] | None  # fewest and most letters
+Kind = Callable[[Sequence[str], Lengths], Draw]
 
 
 def _rows(draw: Draw, count: int, random: Random, split: str) -> Iterator[Made]:
@@ -94,8 +111,9 @@ def _languages(given: Sequence[str], known: Sequence[str], allowed: Callable[[st
     return given or known
 
 
-def _dates(given: Sequence[str]) -> Draw:
+def _dates(given: Sequence[str], lengths: Lengths) -> Draw:
     """A day as people write it → ISO: viernes, 3 de marzo de 2017 → 2017-03-03."""
+    _no_lengths(lengths)
     babel = _library("babel.dates", "Babel")
     locales = set(_library("babel.localedata", "Babel").locale_identifiers())
     languages = _languages(given, DATE_LANGUAGES, locales.__contains__)
@@ -110,8 +128,9 @@ def _dates(given: Sequence[str]) -> Draw:
     return draw
 
 
-def _numbers(given: Sequence[str]) -> Draw:
+def _numbers(given: Sequence[str], lengths: Lengths) -> Draw:
     """A number in words → digits: zweiundvierzig → 42."""
+    _no_lengths(lengths)
     library = _library("num2words", "num2words")
     languages = _languages(given, NUMBER_LANGUAGES, library.CONVERTER_CLASSES.__contains__)
 
@@ -124,13 +143,18 @@ def _numbers(given: Sequence[str]) -> Draw:
     return draw
 
 
-def _letters(change: Callable[[list[str]], list[str]]) -> Callable[[Sequence[str]], Draw]:
-    def ready(given: Sequence[str]) -> Draw:
+def _no_lengths(lengths: Lengths) -> None:
+    if lengths:
+        raise ConfigError("lengths are for copy, reverse and sort only")
+
+
+def _letters(change: Callable[[list[str]], list[str]]) -> Kind:
+    def ready(given: Sequence[str], lengths: Lengths) -> Draw:
         if given:
             raise ConfigError("languages are for dates and numbers only")
 
         def draw(random: Random) -> Made:
-            letters = random.choices(ALPHABET, k=random.randint(*LENGTHS))
+            letters = random.choices(ALPHABET, k=random.randint(*(lengths or LENGTHS)))
             return Made(" ".join(letters), " ".join(change(letters)), str(len(letters)))
 
         return draw
@@ -138,7 +162,7 @@ def _letters(change: Callable[[list[str]], list[str]]) -> Callable[[Sequence[str
     return ready
 
 
-KINDS: Mapping[str, Callable[[Sequence[str]], Draw]] = {
+KINDS: Mapping[str, Kind] = {
     "dates": _dates,
     "numbers": _numbers,
     "copy": _letters(list),
