@@ -27,7 +27,7 @@ FLOORS = {
     "tasks": 5,
     "training": 6, "view": 6,
     "pipeline": 7, "convert": 7, "doctor": 7, "info": 7,
-    "demo": 8, "bench": 8, "compare": 8,
+    "demo": 8, "bench": 8, "compare": 8, "claims": 8,
     "cli": 9,
 }  # fmt: skip
 WORDS, TENSORS = {"text", "data"}, {"attention", "blocks", "models"}  # two columns that do not know each other

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regard.cli import run
-from regard.cli.translate import arrived
+from regard.cli.texts import arrived
 from regard.errors import DataError
 
 SMALL = "--tokenizer words --preset custom --model.width 16 --model.dropout 0 --threads 1 --precision float32".split()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.compare import Contender, architecture, compare, train_all, write
+from regard.compare import Contender, compare, train_all, write
+from regard.config.architecture import architecture
 from regard.config.run import RunConfig
 from regard.data.made import make
 from regard.data.sources import read_pairs

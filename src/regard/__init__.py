@@ -29,7 +29,17 @@ if TYPE_CHECKING:
         TrainingError,
         UsageError,
     )
-    from regard.pipeline import Translation, TranslationPipeline, load, train
+    from regard.pipeline import (
+        Answer,
+        ClassificationPipeline,
+        FeaturePipeline,
+        Label,
+        StoryPipeline,
+        Translation,
+        TranslationPipeline,
+        load,
+        train,
+    )
     from regard.text.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
@@ -40,13 +50,18 @@ for _capacity in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
     os.environ.setdefault(_capacity, "128")
 
 __all__ = [
+    "Answer",
     "CheckpointError",
+    "ClassificationPipeline",
     "ConfigError",
     "DataError",
     "DecodingConfig",
     "DiskError",
+    "FeaturePipeline",
+    "Label",
     "RegardError",
     "RunConfig",
+    "StoryPipeline",
     "Tokenizer",
     "TrainingConfig",
     "TrainingError",
@@ -61,13 +76,18 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Answer": "pipeline",
     "CheckpointError": "errors",
+    "ClassificationPipeline": "pipeline",
     "ConfigError": "errors",
     "DataError": "errors",
     "DecodingConfig": "config.decoding",
     "DiskError": "errors",
+    "FeaturePipeline": "pipeline",
+    "Label": "pipeline",
     "RegardError": "errors",
     "RunConfig": "config.run",
+    "StoryPipeline": "pipeline",
     "Tokenizer": "text.tokenizer",
     "TrainingConfig": "config.training",
     "TrainingError": "errors",

@@ -13,12 +13,12 @@ import numpy as np
 
 from regard.checkpoint.directory import RunDirectory
 from regard.checkpoint.files import json_bytes, write_file
-from regard.config.model import CELLS, SCORES
+from regard.config.architecture import architecture
 from regard.config.run import RunConfig
 from regard.data.sources import Pairs
-from regard.errors import UsageError, nearest
+from regard.errors import UsageError
 from regard.info import describe
-from regard.pipeline import Translation, TranslationPipeline, load
+from regard.pipeline import Translation, TranslationPipeline, load_translator
 from regard.tasks.metrics import paired_bootstrap, scores_by_length, translation_scores
 from regard.training.run import train_run
 from regard.training.watch import Watcher
@@ -26,7 +26,6 @@ from regard.view.chart import matrix
 from regard.view.record import Record
 from regard.view.report import Compared, Report
 
-HARD = "hard"
 SHOWN_WORDS = (8, 14)  # words of the sentence that is shown, where none is given
 
 Tell = Callable[[str], object]
@@ -38,36 +37,6 @@ class Contender:
 
     name: str
     folder: Path
-
-
-def architecture(text: str) -> dict[str, Any]:
-    """Return a run's settings for one entry of `--arch`: transformer, or cell:attention.
-
-    Without attention an LSTM is told the source at the start (Sutskever et al. 2014), a GRU at every step (Cho et al.
-    2014); additive attention goes into the cell (Bahdanau et al. 2015), the others follow it (Luong et al. 2015).
-
-    >>> architecture("gru:none")["recurrent.context"], architecture("transformer")
-    ('every', {'arch': 'transformer'})
-    """
-    if text == "transformer":
-        return {"arch": "transformer"}
-    cell, _, attention = text.partition(":")
-    known = (*SCORES, HARD)
-    if cell not in CELLS or attention not in known:
-        every = ["transformer", *(f"{one}:{other}" for one in CELLS for other in known)]
-        raise UsageError(
-            f"unknown architecture {text!r}{nearest(text, every)}: give transformer or CELL:ATTENTION, with a cell of "
-            f"{', '.join(CELLS)} and attention of {', '.join(known)}"
-        )
-    made: dict[str, Any] = {"arch": "rnn", "recurrent.cell": cell}
-    if attention == HARD:
-        return {**made, "recurrent.attention": "additive", "recurrent.choice": "straight_through"}
-    made["recurrent.attention"] = attention
-    if attention == "none":
-        return {**made, "recurrent.context": "every" if cell == "gru" else "start"}
-    if attention == "dot":
-        made |= {"recurrent.directions": "one"}
-    return {**made, "recurrent.input_feeding": "context" if attention == "additive" else "none"}
 
 
 def train_all(
@@ -130,7 +99,7 @@ def _compared(one: Contender, found: dict[str, Any], sure: dict[str, Any]) -> Co
 
 
 def _measure(one: Contender, test: Pairs, sentence: str, threads: int) -> dict[str, Any]:
-    model: TranslationPipeline = load(one.folder, threads=threads)
+    model: TranslationPipeline = load_translator(one.folder, threads=threads)
     known = describe(one.folder)
     model(test.source[0])  # the first call prepares what later ones find ready
     began = time.perf_counter()

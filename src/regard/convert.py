@@ -15,7 +15,8 @@ from torch import Tensor
 from regard.attention.positions import sinusoids
 from regard.checkpoint import files, hf_names, old_weights
 from regard.checkpoint.directory import existing
-from regard.checkpoint.model_folder import LoadedModel, has_only_old_weights, load_model, save_model
+from regard.checkpoint.folder import has_only_old_weights
+from regard.checkpoint.model_folder import LoadedModel, load_model, save_model
 from regard.config.model import StackConfig, TranslatorConfig
 from regard.errors import ConfigError, UsageError, nearest
 from regard.text.tokenizer import Tokenizer

@@ -16,7 +16,7 @@ from regard.config.model import StackConfig, TranslatorConfig
 from regard.config.run import RunConfig
 from regard.config.training import TrainingConfig
 from regard.data.made import Made, make_rows
-from regard.pipeline import Translation, load
+from regard.pipeline import Translation, load_translator
 from regard.tasks.metrics import exact_match
 from regard.training.run import train_run
 from regard.training.watch import Watcher
@@ -113,7 +113,7 @@ def run_demo(folder: Path, seconds: float, watchers: Sequence[Watcher], tell: Ca
             _write_rows(data / f"{name}.tsv", make_rows("dates", count, split=name))
     model_folder = folder / "model"
     train_run(demo_config(data, seconds), model_folder, watchers=watchers)
-    model = load(model_folder)
+    model = load_translator(model_folder)
     unseen = list(make_rows("dates", UNSEEN, split="test"))
     tell(f"translating {UNSEEN:,} dates never seen in training, in any language")
     said: list[Translation] = model.translate([row.source for row in unseen], split=False)

@@ -5,16 +5,31 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.filesize import decimal
 
-from regard.checkpoint import hf_names
+from regard.checkpoint import hf_names, memory_folder, reader_folder
 from regard.checkpoint.directory import RunDirectory, existing
 from regard.checkpoint.files import is_temporary, published, read_json
-from regard.checkpoint.model_folder import CONFIG, TARGET_TOKENIZER, TASK_FILE, TOKENIZER, expected_shapes
-from regard.config.model import WritingConfig
+from regard.checkpoint.folder import CONFIG, TASK_FILE, expected_shapes
+from regard.checkpoint.model_folder import TARGET_TOKENIZER, TOKENIZER
+from regard.checkpoint.own_folder import OwnConfig, own_config
+from regard.config.model import ClassifierConfig, ElmoConfig, MemoryConfig
 from regard.errors import CheckpointError
+from regard.tasks.story_scores import StoryScores
+
+
+class Described(OwnConfig, Protocol):
+    """The config of a model of any family."""
+
+    def summary(self) -> str:
+        """Say what it is in a few words."""
+        ...
+
+
+# types of our own, whose config is read as ours; all other types are translators'
+KINDS: dict[str, type[ElmoConfig | ClassifierConfig | MemoryConfig]] = {**reader_folder.KINDS, **memory_folder.KINDS}
 
 
 @dataclass(frozen=True)
@@ -23,7 +38,7 @@ class FolderInfo:
 
     folder: str
     kind: str  # run, model
-    model: WritingConfig | None = None  # nothing for a run that has not written its model yet
+    model: Described | None = None  # nothing for a run that has not written its model yet
     parameters: int = 0
     tokenizers: dict[str, int] = field(default_factory=dict)  # file → tokens
     task: dict[str, Any] = field(default_factory=dict)
@@ -44,13 +59,23 @@ class FolderInfo:
         wide = max(map(len, self.files), default=0)
         return lines + [f"  {name:<{wide}}  {decimal(count):>9}" for name, count in self.files.items()]
 
-    def _model_lines(self, model: WritingConfig) -> list[str]:
+    def _model_lines(self, model: Described) -> list[str]:
         lines = [f"model: {model.family}, {self.parameters:,} parameters, {model.summary()}"]
         lines += [f"tokens: {count:,} in {name}" for name, count in self.tokenizers.items()]
         metrics = self.task.get("metrics", {})
         shown = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float)]
-        lines += [f"scores at step {self.task.get('step', '?')}: {', '.join(shown)}"] if shown else []
+        place = f"{self.task.get('unit', 'step')} {self.task.get('step', '?')}"
+        lines += [f"scores at {place}: {', '.join(shown)}"] if shown else []
+        if self.task.get("task") == "stories":
+            lines += [f"  {line}" for line in StoryScores.from_dict(metrics["valid"]).lines()]
         lines += [f"  {value}" for name, value in metrics.items() if name.endswith("bleu_signature")]
+        if labels := self.task.get("labels"):
+            more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
+            lines.append(f"labels: {', '.join(labels[:20])}{more}")
+        if features := self.task.get("features"):
+            shares = ", ".join(f"{share:.2f}" for share in features["weights"])
+            scale = f"times {features['scale']:.3g}"
+            lines.append(f"features: frozen, in {features['folder']}/; layers mixed {shares}, {scale}")
         if align := self.task.get("align"):
             lines.append(f"best aligning head: {align['site']}, head {align['head']} (score {align['score']:.3g})")
         return lines
@@ -59,10 +84,11 @@ class FolderInfo:
         if not self.run:
             return []
         if self.run["finished"]:
-            return [f"training: finished at step {self.run['step']}"]
+            return [f"training: finished at {self.run['unit']} {self.run['step']}"]
+        unit = self.run["unit"]
         return [
-            f"training: stopped or still going, last report at step {self.run['step']}; "
-            f"saved at {', '.join(map(str, self.run['checkpoints'])) or 'no step yet'}",
+            f"training: stopped or still going, last report at {unit} {self.run['step']}; "
+            f"saved at {', '.join(map(str, self.run['checkpoints'])) or f'no {unit} yet'}",
             f"to go on: repeat its train command with --out {self.folder}",
         ]
 
@@ -79,13 +105,16 @@ def describe(folder: str | Path) -> FolderInfo:
     run = _run_state(path) if kind == "run" else {}
     if not (place / CONFIG).exists():
         return FolderInfo(str(path), kind, run=run, files=files)
-    model = hf_names.read_config(read_json(place / CONFIG), str(place / CONFIG))
+    fields = read_json(place / CONFIG)
+    where = str(place / CONFIG)
+    own = fields.get("model_type") in KINDS
+    model: Described = own_config(fields, KINDS, where) if own else hf_names.read_config(fields, where)
     return FolderInfo(
         str(path),
         kind,
         model,
         sum(map(math.prod, expected_shapes(model).values())),
-        {name: _tokens(place / name) for name in (TOKENIZER, TARGET_TOKENIZER) if (place / name).exists()},
+        {name: count(place / name) for name, count in COUNTS.items() if (place / name).exists()},
         read_json(place / TASK_FILE) if (place / TASK_FILE).exists() else {},
         run,
         files,
@@ -111,6 +140,7 @@ def _run_state(path: Path) -> dict[str, Any]:
     return {
         "finished": finished is not None,
         "step": step,
+        "unit": run.get("unit", "step"),
         "checkpoints": directory.steps(),
         "config": run.get("config"),
     }
@@ -122,3 +152,11 @@ def _tokens(path: Path) -> int:
     vocabulary = content.get("model", {}).get("vocab", [])
     added = {one["content"] for one in content.get("added_tokens", [])}
     return len(added | set(vocabulary if isinstance(vocabulary, dict) else (token for token, _ in vocabulary)))
+
+
+def _words(path: Path) -> int:
+    """Return how many words a memory network's vocabulary has."""
+    return len(read_json(path).get("words", []))
+
+
+COUNTS = {TOKENIZER: _tokens, TARGET_TOKENIZER: _tokens, memory_folder.VOCABULARY: _words}

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from regard.config.data import ReadConfig
-from regard.data.stories import Question, Stories, answer_of, check_mix, read_stories, task_of, words_of
+from regard.data.stories import (
+    Question,
+    Stories,
+    answer_of,
+    check_mix,
+    read_stories,
+    read_story,
+    task_of,
+    words_of,
+)
 from regard.errors import DataError, UsageError
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "babi"
@@ -145,3 +154,43 @@ def test_the_published_files_are_read_without_a_fault() -> None:
     assert all(question.support for question in stories.questions)
     assert max(len(question.sentences) for question in stories.questions) == 224
     check_mix(stories)
+
+
+def test_sentences_know_their_places(tmp_path: Path) -> None:
+    path = write(tmp_path, TWO)
+    second = read_stories([path]).questions[1]
+    assert [second.where(number) for number in range(3)] == [f"{path}:{line}" for line in (1, 2, 4)]
+    assert Question("one", ("Mary slept.",), "Who slept?", place="a:2").where(0) == "a:2"
+
+
+def test_a_story_is_plain_lines_or_numbered_ones_with_questions_among_them(tmp_path: Path) -> None:
+    told = ("Mary moved to the bathroom.", "John went to the hallway.")
+    plain = read_story(write(tmp_path, "\ufeff" + "\n\n".join([told[0], "Where is Mary?", "  " + told[1]]), "a.txt"))
+    numbered = read_story(write(tmp_path, f"1 {told[0]}\n2 Where is Mary? \tBathroom\t1\n3 {told[1]}\n", "b.txt.gz"))
+    assert plain.sentences == numbered.sentences == told
+    assert plain.places == (f"{tmp_path / 'a.txt'}:1", f"{tmp_path / 'a.txt'}:5")
+    assert plain.questions == (Question("", told[:1], "Where is Mary?", place=f"{tmp_path / 'a.txt'}:3"),)
+    (asked,) = numbered.questions
+    assert (asked.text, asked.answer, asked.sentences) == ("Where is Mary?", "bathroom", told[:1])
+    question = plain.asked("Where is John?", "question 1")
+    assert (question.sentences, question.place, question.where(1)) == (told, "question 1", plain.places[1])
+    years = read_story(write(tmp_path, "1984 was long ago.\n1 is a number.\n", "c.txt"))
+    assert years.sentences == ("1984 was long ago.", "1 is a number.")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "s.txt: the story is empty — write one sentence a line"),
+        (" \n...\n", "s.txt: the story is empty"),
+        ("Who slept?\n", "s.txt: the story is empty"),
+        ("1 Mary slept.\n1 John slept.\n", "s.txt:2: a second story begins"),
+        ("1 Mary slept.\n\n", "s.txt:2: the line is blank"),
+        ("1 Mary slept.\n3 John slept.\n", "s.txt:2: the line is number 3 but the story goes on with 2"),
+        ("Mary slept.\nJohn \x00slept.\n", "s.txt:2:6: NUL"),
+    ],
+)
+def test_a_faulty_story_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read_story(write(tmp_path, text, "s.txt"))
+    assert str(caught.value).removeprefix(f"{tmp_path}/").startswith(message)

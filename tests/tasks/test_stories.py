@@ -23,6 +23,7 @@ from regard.tasks.stories import (
     score,
     support_found,
 )
+from regard.tasks.story_scores import StoryScores, TaskScore, measured
 from regard.tokens import Tokens
 
 TOLD = ("Mary went home.", "John slept.", "Mary got the milk there.")
@@ -141,7 +142,40 @@ def test_answers_come_with_the_weights_of_every_hop() -> None:
     for one in given:
         assert one.text in VOCABULARY.words
         assert 0 < one.probability < 1
+        assert one.others == ()
         np.testing.assert_allclose(one.weights.sum(1), 1, atol=1e-6)
+
+
+def test_the_next_best_answers_come_in_their_order() -> None:
+    model, data = MemoryNetwork(small()), examples(STORIES, VOCABULARY, small())
+    chances = model.logits(model(data.batch(np.arange(3))))[0].softmax(-1)
+    for row, one in enumerate(answer(model, VOCABULARY, data, best=3)):
+        ranked = [(one.text, one.probability), *one.others]
+        best = chances[row].topk(3)
+        assert [text for text, _ in ranked] == [VOCABULARY.words[word] for word in best.indices.tolist()]
+        np.testing.assert_allclose([chance for _, chance in ranked], best.values.tolist())
+    assert len(answer(model, VOCABULARY, data, best=99)[0].others) == len(VOCABULARY.words) - 1
+
+
+def test_a_fault_in_a_sentence_has_its_own_place() -> None:
+    question = Question("one", ("John slept.", "Kuh muh."), "Who slept?", "john", (), "c.txt:3", ("c.txt:1", "c.txt:2"))
+    with pytest.raises(DataError, match=r"c.txt:2: the model does not know the word 'kuh'"):
+        examples(Stories.of([question]), VOCABULARY, small())
+    with pytest.raises(DataError, match=r"c.txt:3: the question has no words"):
+        examples(Stories.of([replace(question, sentences=TOLD, text="?", places=())]), VOCABULARY, small())
+
+
+def test_scores_are_means_over_tasks_and_survive_a_file() -> None:
+    data = examples(STORIES, VOCABULARY, small())
+    looked = np.ones((2, 3), dtype=np.float32)
+    given = [Answer("home", 1.0, looked[:, :1]), Answer("john", 1.0, looked), Answer("john", 1.0, looked[:, :2])]
+    found = measured(data, given, VOCABULARY)
+    assert [(one.task, one.questions, one.error) for one in found.tasks] == [("one", 2, 50.0), ("two", 1, 0.0)]
+    assert (found.questions, found.error, found.support) == (3, 25.0, 100.0)
+    assert StoryScores.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert found.lines()[-1] == "mean of 2 tasks  3 questions  error 25.0 %  support seen 100.0 %"
+    without = StoryScores((TaskScore("one", 7, 12.5, None),))
+    assert (without.support, without.rows()) == (None, [["one", "7", "12.5 %", "–"]])
 
 
 def test_support_is_found_when_all_of_it_is_looked_at_most() -> None:

@@ -20,6 +20,7 @@ from regard.errors import ConfigError, TrainingError, UsageError
 from regard.tasks.translation import TranslationTask
 from regard.training.optimizer import learning_rate
 from regard.training.run import train_run
+from tests.training.listener import Listener
 
 SMALL = {
     "preset": "custom",
@@ -34,19 +35,6 @@ SMALL = {
     "training.threads": 1,
     "training.precision": "float32",
 }
-
-
-class Listener:
-    """Keeps every event."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def event(self, kind: str, facts: dict[str, Any]) -> None:
-        self.events.append((kind, facts))
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [facts for found, facts in self.events if found == kind]
 
 
 @pytest.fixture

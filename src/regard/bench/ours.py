@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import regard
 from regard.attention.noise import Noise
 from regard.attention.positions import positions
 from regard.attention.rows import Rows
@@ -25,6 +24,7 @@ from regard.config.training import TrainingConfig
 from regard.data.batching import sorted_batches
 from regard.models import build
 from regard.models.base import start_weights
+from regard.pipeline import load_translator
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import PairBatch, Tokens
 from regard.training.optimizer import Optimizer
@@ -87,7 +87,7 @@ def beside(job: Job) -> None:
 
 def translation(job: Job, turns: Turns) -> None:
     """Translate texts by the pipeline that `regard.load` gives."""
-    pipeline = regard.load(translating.folder(job, "regard"), precision=job.variant, threads=job.threads)
+    pipeline = load_translator(translating.folder(job, "regard"), precision=job.variant, threads=job.threads)
 
     def run(texts: Sequence[str], beam: int) -> None:
         pipeline.translate(texts, split=False, beam=beam, max_ratio=1.0, max_extra=0)

@@ -29,8 +29,8 @@ def position_weights(width: int, longest: int) -> tuple[Tensor, Tensor]:
     >>> [[round(float(1 + k * j), 4) for j in b] for k in a]
     [[1.3333, 0.6667], [1.0, 1.0], [0.6667, 1.3333]]
     """
-    entries = torch.arange(1, width + 1, dtype=torch.float64)
-    places = torch.arange(1, longest + 1, dtype=torch.float64)
+    entries = torch.arange(1, width + 1, dtype=torch.float64, device="cpu")
+    places = torch.arange(1, longest + 1, dtype=torch.float64, device="cpu")
     a = 2 * (entries - (width + 1) / 2) / width
     b = 2 * (places - (longest + 1) / 2) / longest
     return a.float(), b.float()

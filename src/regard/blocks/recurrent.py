@@ -46,16 +46,23 @@ class Walk:
         steps = torch.arange(rows.longest, device=row.device)
         self.over = None if rows.even else steps[:, None] >= rows.lengths  # [T, B]
 
-    def run(self, cell: Cell, states: Tensor, start: State) -> tuple[Tensor, State]:
-        """Return the outputs at each token, [N, D] for states [N, I], and each row's last state."""
+    def spread(self, states: Tensor) -> Tensor:
+        """Return the states [N, I] step by step, [T, B, I]; zeros where a row has ended."""
         count, longest = self.rows.count, self.rows.longest
         inputs = states.new_zeros(longest * count, states.shape[1]).index_copy_(0, self.at, states[: self.rows.filled])
-        outputs, state = cell.run(inputs.view(longest, count, -1), start, self.over)
-        flat = outputs.flatten(0, 1)
-        packed = flat.index_select(0, self.at)
+        return inputs.view(longest, count, -1)
+
+    def gather(self, outputs: Tensor) -> Tensor:
+        """Return what came out step by step, [T, B, D], at each token, [N, D]."""
+        packed = outputs.flatten(0, 1).index_select(0, self.at)
         if self.rows.spare:
             packed = torch.cat([packed, packed.new_zeros(self.rows.spare, packed.shape[1])])
-        return packed, (flat.index_select(0, self.last), *state[1:])
+        return packed
+
+    def run(self, cell: Cell, states: Tensor, start: State) -> tuple[Tensor, State]:
+        """Return the outputs at each token, [N, D] for states [N, I], and each row's last state."""
+        outputs, state = cell.run(self.spread(states), start, self.over)
+        return self.gather(outputs), (outputs.flatten(0, 1).index_select(0, self.last), *state[1:])
 
 
 class RecurrentEncoder(nn.Module):
@@ -78,7 +85,7 @@ class RecurrentEncoder(nn.Module):
             if number:
                 states = drop(states, self.dropout, noise, f"encoder.{number}")
             sides: list[Cell] = list(cells)  # type: ignore[call-overload]
-            read = [walk.run(cell, states, _blank(cell, rows.count)) for walk, cell in zip(walks, sides, strict=True)]
+            read = [walk.run(cell, states, blank(cell, rows.count)) for walk, cell in zip(walks, sides, strict=True)]
             states = torch.cat([outputs for outputs, _ in read], dim=-1)
             last.append(tuple(torch.cat(parts, dim=-1) for parts in zip(*(state for _, state in read), strict=True)))
         return states, last
@@ -326,7 +333,7 @@ def _score(config: RecurrentConfig, read: int) -> Additive | Bilinear | Dot | No
             return Additive(width, read, width)
 
 
-def _blank(cell: Cell, rows: int) -> State:
+def blank(cell: Cell, rows: int) -> State:
     """Return the state of a cell that has read nothing."""
     return (cell.entry.new_zeros(rows, cell.width),) * cell.parts
 

@@ -17,29 +17,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from regard.checkpoint import files, hf_names, sentencepiece_files, weights
 from regard.checkpoint.disk import DISK, Disk
+from regard.checkpoint.folder import (
+    CARD,
+    CONFIG,
+    TASK_FILE,
+    VERSION,
+    expected_shapes,
+    headers,
+    opened,
+    patiently,
+    read_task,
+    verify,
+)
 from regard.config.decoding import DecodingConfig
 from regard.config.model import WritingConfig
 from regard.errors import CheckpointError, ConfigError
-from regard.models import build
 from regard.text.tokenizer import Tokenizer
 
 _TOKENIZER_LIMIT = 256 << 20  # bytes of a tokenizer file
-_PATIENCE = 20  # times that a folder is read again because it was being replaced meanwhile
 TASK = "translate"
-VERSION = 1
-CONFIG = "config.json"
 TOKENIZER, TARGET_TOKENIZER = "tokenizer.json", "target_tokenizer.json"
-TOKENIZER_CONFIG, GENERATION, TASK_FILE, CARD = (
-    "tokenizer_config.json",
-    "generation_config.json",
-    "task.json",
-    "README.md",
-)
+TOKENIZER_CONFIG, GENERATION = "tokenizer_config.json", "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -100,38 +102,17 @@ def load_model(folder: str | Path, *, weights_from: Path | None = None) -> Loade
     `weights_from` is another folder to read the weights from, for one whose own were converted first. A folder that a
     training run replaces at this moment is read again.
     """
-    folder = Path(folder)
-    for _ in range(_PATIENCE):
-        before = _version(folder)
-        try:
-            return _load(folder, weights_from)
-        except CheckpointError:
-            if _version(folder) == before:
-                raise
-    return _load(folder, weights_from)
-
-
-def _version(folder: Path) -> list[tuple[int, int]]:
-    """Return what changes whenever a folder's model is replaced, even by one with the same content."""
-    seen = []
-    for manifest in (folder / files.MANIFEST, folder / files.NEW / files.MANIFEST):
-        try:
-            found = manifest.stat()
-        except OSError:
-            seen.append((0, 0))
-        else:
-            seen.append((found.st_ino, found.st_mtime_ns))
-    return seen
+    return patiently(Path(folder), lambda place: _load(place, weights_from))
 
 
 def _load(folder: Path, weights_from: Path | None) -> LoadedModel:
-    path = _opened(folder)
-    task = _read_task(path)
+    path = opened(folder)
+    task = read_task(path, TASK)
     fields = files.read_json(path / CONFIG)
     where = str(path / CONFIG)
     config = hf_names.read_config(fields, where)
-    _verify(path)
-    entries = _headers(weights_from or path)
+    verify(path, (CONFIG, weights.FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE))
+    entries = headers(weights_from or path)
     config, loaded, report = read_weights(path, config, entries)
     source, target = _read_tokenizers(path, fields)
     for side, tokenizer, size in (
@@ -165,77 +146,6 @@ def read_weights(
         raise CheckpointError(message if str(path) in message else f"{path}: weights: {message}") from None
 
 
-def expected_shapes(config: WritingConfig) -> dict[str, tuple[int, ...]]:
-    """Return names and shapes of a config's weights without making them."""
-    with torch.device("meta"):
-        return {name: tuple(tensor.shape) for name, tensor in build(config).state_dict().items()}
-
-
-def _opened(folder: Path) -> Path:
-    """Return where to read a folder's model from, or say what is there instead."""
-    if not folder.is_dir():
-        what = "a file" if folder.exists() else "no such folder"
-        raise CheckpointError(f"{folder}: {what}; a run's or model's folder is needed")
-    path = files.published(folder)
-    if (path / CONFIG).is_file():
-        return path
-    if (folder / "run.json").exists():
-        raise CheckpointError(f"{folder}: a run that has not written its model yet: go on with the same train command")
-    raise CheckpointError(f"{folder}: no {CONFIG} in it; a run's or model's folder is needed")
-
-
-def _verify(path: Path) -> None:
-    """Compare what will be read with the manifest, if there is one."""
-    if not (path / files.MANIFEST).exists():
-        return
-    read = (CONFIG, weights.FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE)
-    try:
-        files.verify_folder(path, read)
-    except CheckpointError as error:
-        advice = f"copy the folder again, or delete {files.MANIFEST} if the change was meant"
-        raise CheckpointError(f"{error}: {advice}") from None
-
-
-def has_only_old_weights(folder: Path) -> bool:
-    """Whether a folder's weights are pickled and nothing else."""
-    safe = any((folder / name).exists() for name in (weights.FILE, weights.INDEX))
-    return not safe and any((folder / name).exists() for name in (weights.OLD_FILE, weights.OLD_INDEX))
-
-
-def _headers(path: Path) -> dict[str, weights.Entry]:
-    """Return the entries of all weight files of a folder."""
-    if (path / weights.FILE).exists():
-        return weights.read_header(path / weights.FILE)
-    if (path / weights.INDEX).exists():
-        placed = files.read_json(path / weights.INDEX).get("weight_map")
-        plain = isinstance(placed, dict) and all(isinstance(name, str) for name in placed.values())
-        shards = sorted(set(placed.values())) if plain and placed else []
-        if not shards or any(Path(name).name != name for name in shards):
-            raise CheckpointError(f"{path / weights.INDEX}: weight_map must name files of this folder")
-        return {name: entry for shard in shards for name, entry in weights.read_header(path / shard).items()}
-    if has_only_old_weights(path):
-        raise CheckpointError(
-            f"{path}: only old pickled weights ({weights.OLD_FILE}), which are not opened here: "
-            f"turn the folder into a safe one with `regard convert {path} OUT --to regard`"
-        )
-    raise CheckpointError(f"{path / weights.FILE}: no such file; the folder holds no weights")
-
-
-def _read_task(path: Path) -> dict[str, Any]:
-    """Return what task.json holds, if the folder has one and it is of this task."""
-    if not (path / TASK_FILE).exists():
-        return {}
-    task = files.read_json(path / TASK_FILE)
-    if task.get("task") != TASK:
-        raise CheckpointError(f"{path}: a model for the task {task.get('task')!r:.60}; one for {TASK!r} is needed")
-    version = task.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise CheckpointError(
-            f"{path / TASK_FILE}: version {version!r:.60}; up to {VERSION} is read here: use a newer Regard"
-        )
-    return task
-
-
 def _read_decoding(path: Path, fields: Mapping[str, Any], task: Mapping[str, Any]) -> DecodingConfig:
     ours = task.get("decoding")
     if isinstance(ours, dict):
@@ -250,14 +160,15 @@ def _read_decoding(path: Path, fields: Mapping[str, Any], task: Mapping[str, Any
 def _read_tokenizers(path: Path, fields: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of both sides; one for both unless the folder holds two."""
     if (path / TOKENIZER).exists():
-        source = _tokenizer(path / TOKENIZER)
-        return source, _tokenizer(path / TARGET_TOKENIZER) if (path / TARGET_TOKENIZER).exists() else source
+        source = read_tokenizer(path / TOKENIZER)
+        return source, read_tokenizer(path / TARGET_TOKENIZER) if (path / TARGET_TOKENIZER).exists() else source
     if sentencepiece_files.present(path):
         return sentencepiece_files.read(path)
     raise CheckpointError(f"{path}: no {TOKENIZER}, and no {' and '.join(sentencepiece_files.FILES)} either")
 
 
-def _tokenizer(path: Path) -> Tokenizer:
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Return the tokenizer of a file, checked before it is opened."""
     try:
         text = files.read_bytes(path, most=_TOKENIZER_LIMIT).decode()
     except UnicodeDecodeError as error:

@@ -1,23 +1,36 @@
-"""`regard evaluate`: a test set translated and scored."""
+"""`regard evaluate`: a test set translated, labelled or answered, and scored."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
+from regard.cli.answer import evaluate_stories
+from regard.cli.classify import evaluate_labels
 from regard.cli.models import COMPUTING, ENSEMBLE, FILES, FOLDER, READING, SEARCHING, SPLIT, opened, windows
-from regard.cli.options import Option, changes, verb
+from regard.cli.options import Option, changes, refuse_others, verb
 from regard.cli.output import give, progress, table, write_lines
 from regard.config.data import ReadConfig
 from regard.config.decoding import DecodingConfig
+from regard.config.model import UNSEEN
+from regard.errors import UsageError
 
-HELP = """Translate the source side of FILES and compare with the target side: BLEU, chrF and TER with signatures.
+HELP = """Score a model on FILES.
+
+A translator translates their source side; BLEU, chrF and TER compare it with the target side. A classifier labels their
+texts: accuracy with its 95 % interval, macro-F1 and which labels it confuses. A memory network answers the questions of
+stories, each file a task: the share of wrong answers, and how often the sentences that support a right answer are those
+that were looked at most.
 
 \b
   regard evaluate runs/en-de test.en test.de
   regard evaluate runs/en-de test.tsv --beam 8 --out said.de --json
+  regard evaluate runs/mood test.csv
+  regard evaluate runs/babi qa1_test.txt qa2_test.txt --json
 """
+STORIES = ("--out", "--unseen", "--encoding", "--lenient", "--max-reject", "--device", "--threads", "--json")
 NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", "ter": "TER"}
 
 
@@ -26,9 +39,15 @@ NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", 
     [
         FOLDER,
         FILES,
-        Option(["--out"], metavar="FILE", help="write the translations here"),
+        Option(["--out"], metavar="FILE", help="write the translations, labels or answers here"),
         SPLIT,
         ENSEMBLE,
+        Option(
+            ["--unseen"],
+            type=click.Choice(UNSEEN),
+            default="refuse",
+            help="answers unseen in training: refuse them, or count them as wrong [default: refuse]",
+        ),
         *READING,
         *SEARCHING,
         *COMPUTING,
@@ -41,14 +60,30 @@ def evaluate(
     out: str | None,
     split: bool,
     ensemble: tuple[str, ...],
+    unseen: str,
     as_json: bool,
     **computing: Any,
 ) -> None:
     """Score a test set."""
+    from regard.checkpoint.folder import task_of
+
+    reading = ReadConfig().override(changes(context, ReadConfig))
+    task = task_of(folder) if Path(folder).is_dir() else "translate"
+    if task != "stories" and unseen != "refuse":
+        raise UsageError(f"--unseen is for stories: {folder} is a model for the task {task!r}")
+    if task == "classify":
+        if split or ensemble or changes(context, DecodingConfig):
+            raise UsageError(f"{folder} is a classifier: --split, --ensemble and settings of the search are not for it")
+        evaluate_labels(folder, files, reading, out, as_json, computing)
+        return
+    if task == "stories":
+        refuse_others(context, STORIES, f"{folder}, which answers questions about stories")
+        evaluate_stories(folder, files, reading, out, as_json, computing, unseen)
+        return
     from regard.data.sources import read_pairs
     from regard.tasks.metrics import scores_by_length, translation_scores
 
-    pairs = read_pairs(files, ReadConfig().override(changes(context, ReadConfig)))
+    pairs = read_pairs(files, reading)
     model = opened(folder, computing, ensemble)
     settings = changes(context, DecodingConfig)
     found = (model.translate(window, split=split, **settings) for window in windows(pairs.source))

@@ -57,8 +57,8 @@ def windows(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def opened(folder: str, computing: dict[str, Any], ensemble: tuple[str, ...] = ()) -> TranslationPipeline:
     """Return the pipeline of a folder, or of several that translate together."""
-    from regard.pipeline import load
+    from regard.pipeline import load_translator
 
-    model = load(folder, ensemble=ensemble, **computing)
+    model = load_translator(folder, ensemble=ensemble, **computing)
     gc.freeze()  # what is loaded stays: searching it for garbage again and again takes time
     return model

@@ -37,23 +37,39 @@ class KnobOption(Option):
         return f"{self.opts[0]} {self.shown}".rstrip(), self.help or ""
 
 
-class Verb(click.Command):
-    """A command whose help lists its options by section, and whose `greedy` options take several values."""
+def two(words: Sequence[str]) -> int:
+    """Return how many values a greedy option takes: a parallel corpus is two files."""
+    return 2
 
-    def __init__(self, *arguments: Any, greedy: Iterable[str] = (), **settings: Any) -> None:
+
+class Verb(click.Command):
+    """A command whose help lists its options by section, and whose `greedy` options take several values.
+
+    How many they take at most, `most` says of the words of the command line.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        greedy: Iterable[str] = (),
+        most: typing.Callable[[Sequence[str]], int] = two,
+        **settings: Any,
+    ) -> None:
         super().__init__(*arguments, **settings)
-        self.greedy = tuple(greedy)
+        self.greedy, self.most = tuple(greedy), most
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
-        """Spell `--valid a b` as `--valid a --valid b`: a parallel corpus is two files."""
+        """Spell `--valid a b` as `--valid a --valid b`."""
         spelled: list[str] = []
+        most = self.most(arguments)
         while arguments:
             word, *arguments = arguments
             spelled.append(word)
             if word in self.greedy and arguments:
                 spelled.append(arguments.pop(0))
-                if arguments and not arguments[0].startswith("-"):
-                    spelled += [word, arguments.pop(0)]
+                for _ in range(most - 1):
+                    if arguments and not arguments[0].startswith("-"):
+                        spelled += [word, arguments.pop(0)]
         return super().parse_args(context, spelled)
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -189,8 +205,21 @@ def changes(context: click.Context, config: type[Config] | None = None) -> dict[
     return given
 
 
+def refuse_others(context: click.Context, known: Iterable[str], why: str) -> None:
+    """Raise for the first option on the command line that is none of these flags and no argument."""
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
+        if isinstance(option, click.Option) and given and option.opts[0] not in known:
+            raise UsageError(f"{option.opts[0]} means nothing to {why}: leave it out")
+
+
 def verb(
-    help: str, options: Sequence[click.Parameter] = (), *, greedy: Iterable[str] = (), name: str = ""
+    help: str,
+    options: Sequence[click.Parameter] = (),
+    *,
+    greedy: Iterable[str] = (),
+    most: typing.Callable[[Sequence[str]], int] = two,
+    name: str = "",
 ) -> typing.Callable[[typing.Callable[..., None]], Verb]:
     """Return a decorator that makes a function a verb; it is called with the context and all that was given.
 
@@ -205,7 +234,13 @@ def verb(
         every = [*options, JSON]
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
         return Verb(
-            name or function.__name__, callback=call, params=every, help=help, greedy=greedy, context_settings=settings
+            name or function.__name__,
+            callback=call,
+            params=every,
+            help=help,
+            greedy=greedy,
+            most=most,
+            context_settings=settings,
         )
 
     return decorate

@@ -12,6 +12,7 @@ from regard.cli.options import Option, changes, dotted_options, verb
 from regard.cli.output import give, watching
 from regard.config.model import TRANSLATOR_PRESETS
 from regard.config.run import TASKS, RunConfig
+from regard.config.tasks import in_own_names, usual
 from regard.errors import ConfigError, UsageError, nearest
 from regard.phrases import duration
 from regard.view.progress import measures
@@ -25,6 +26,13 @@ FLAGS = {
     "recurrent.attention": "--attention",
     "recurrent.choice": "--choice",
     "recurrent.input_feeding": "--input-feeding",
+    "memory.hops": "--hops",
+    "stories.starts": "--starts",
+    "stories.unseen": "--unseen",
+    "classify.features": "--features",
+    "classify.seeds": "--seeds",
+    "classify.test": "--test",
+    "language.document": "--document",
     "training.minutes": "--minutes",
     "training.steps": "--steps",
     "training.epochs": "--epochs",
@@ -54,17 +62,39 @@ FLAGS = {
     "data.read.lenient": "--lenient",
     "data.read.max_reject": "--max-reject",
 }
-SECTIONS = {"training.": "Training", "tokenizer.": "Words", "data.read.": "Reading files", "": "Run"}
+SECTIONS = {
+    "memory.": "Stories",
+    "stories.": "Stories",
+    "training.": "Training",
+    "tokenizer.": "Words",
+    "data.read.": "Reading files",
+    "": "Run",
+}
 NEGATED = {"tokenizer.joint": "a tokenizer for each language instead of one for both"}
+
+MANY_FILES = {"stories", "language"}  # tasks whose files are as many as there are; the others have two, or one
+
+TRIES = {  # task → how its model is used
+    "translate": 'regard translate {} "…"',
+    "stories": 'regard answer {} --story STORY.txt "…"',
+    "language": "regard train classify TEXTS.csv --features {} --out FOLDER",
+    "classify": 'regard classify {} "…"',
+}
 
 HELP = """Train a model on FILES: two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too).
 
-Ctrl-C finishes the step and saves; the same command goes on from there.
+A language model reads plain text, a classifier texts with a label each; stories with questions are in the form of the
+bAbI tasks, one file a task.
+
+Ctrl-C finishes the step, or the pass over stories, and saves; the same command goes on from there.
 
 \b
   regard train translate train.en train.de --valid val.en val.de --out runs/en-de
   regard train translate pairs.tsv --minutes 30 --out runs/x
   regard train translate mine.tsv --from runs/en-de --out runs/mine
+  regard train language books/*.txt --arch elmo --out runs/elmo
+  regard train classify reviews.csv --features runs/elmo --out runs/mood
+  regard train stories qa1_train.txt qa2_train.txt --valid qa1_test.txt qa2_test.txt --hops 3 --out runs/babi
   regard train --recipe recipes/multi30k-en-de.json --out runs/x
 """
 
@@ -84,6 +114,7 @@ Ctrl-C finishes the step and saves; the same command goes on from there.
         *dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated=NEGATED, skip=("task", "data.train")),
     ],
     greedy=("--valid", "--data.valid"),
+    most=lambda words: len(words) if {*words} & MANY_FILES else 2,
 )
 def train(context: click.Context, words: tuple[str, ...], out: str, recipe: str | None, as_json: bool) -> None:
     """Train a model."""
@@ -93,9 +124,9 @@ def train(context: click.Context, words: tuple[str, ...], out: str, recipe: str 
     with watching(as_json) as watcher:
         report = train_run(config, Path(out), watchers=[watcher])
     facts = {"folder": str(report.folder), "step": report.step, "reason": report.reason, "metrics": report.metrics}
-    lines = [f"{report.folder}: step {report.step}, {report.reason}, {duration(report.seconds)} of training"]
+    lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {duration(report.seconds)} of training"]
     if report.finished:
-        lines += [measures(report.metrics), f'try it: regard translate {report.folder} "…"']
+        lines += [measures(report.metrics), f"try it: {TRIES[config.task].format(report.folder)}"]
     give({"event": "report", **facts, "seconds": round(report.seconds, 1)}, lines, as_json)
 
 
@@ -106,7 +137,7 @@ def run_config(words: tuple[str, ...], recipe: str | None, given: dict[str, Any]
     if task not in TASKS:
         advice = f"regard train translate {' '.join(words)} …" if Path(task).exists() else ", ".join(TASKS)
         raise UsageError(f"unknown task {task!r}{nearest(task, TASKS)}: the first word says what to learn – {advice}")
-    given = {"task": task, **given}
+    given = {**(usual(task) if task != config.task else {}), **in_own_names(task, given)}
     if files:
         given["data.train"] = files
     elif not config.data.train:

@@ -49,3 +49,15 @@ class DataConfig(Config):
     valid: tuple[str, ...] = knob((), "validation files; none: a small share of the training data is held out")
     read: ReadConfig = knob(ReadConfig, "how files are read")
     max_length: int = knob(256, "longest row in tokens, for training; longer ones are left out and counted", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig(Config):
+    """How running text becomes rows of tokens."""
+
+    document: str = knob(
+        "auto",
+        "what stands between two boundaries; auto: paragraphs where a file has blank lines, else lines",
+        choices=("auto", "paragraph", "line"),
+    )
+    row: int = knob(64, "tokens of a row: documents are laid end to end and cut into rows of this length", low=2)

@@ -102,6 +102,13 @@ class MemoryConfig(Config):
     temporal: bool = knob(True, "sentences carry how long ago they were told")
     empties: bool = knob(True, "empty memories take part in the softmax, so that a hop may look at nothing")
 
+    def summary(self) -> str:
+        """Say what it is in a few words."""
+        return (
+            f"memory network, {self.hops} hop{'s' if self.hops > 1 else ''} of width {self.width} over the last "
+            f"{self.memory} sentences, {self.encoding} encoding, {self.tying} tying"
+        )
+
 
 CELLS = ("lstm", "gru")
 SCORES = ("none", "additive", "dot", "bilinear", "concat")
@@ -183,6 +190,88 @@ RECURRENT_PRESETS: dict[str, RecurrentConfig] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class ElmoConfig(Config):
+    """Two recurrent language models, one from each end, whose layers are features (Peters et al. 2018)."""
+
+    family: str = knob("elmo", "which model this is", choices=("elmo",))
+    vocabulary: int = knob(0, "token numbers; 0: from the tokenizer", low=0)
+    cell: str = knob("lstm", "what remembers from token to token", choices=CELLS)
+    width: int = knob(256, "width of the embeddings and of a cell's state", low=1)
+    layers: int = knob(2, "cells above one another, in each direction", low=1, high=16)
+    dropout: float = knob(0.1, "dropout on embeddings, between cells and on the output", low=0, high=0.95)
+    boundary: int = knob(1, "token number before the first and after the last token of a text", low=0)
+
+    def summary(self) -> str:
+        """Say what it is in a few words."""
+        return (
+            f"two language models, {self.cell}, from the left and from the right, {self.layers} layers of {self.width}"
+        )
+
+
+ELMO_PRESETS: dict[str, ElmoConfig] = {
+    "micro": ElmoConfig(width=64),
+    "tiny": ElmoConfig(width=128),
+    "small": ElmoConfig(width=256),
+    "base": ElmoConfig(width=512),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderConfig(Config):
+    """Words of a text, with frozen features beside them where there are any, read both ways by recurrent layers."""
+
+    vocabulary: int = knob(0, "token numbers; 0: from the tokenizer", low=0)
+    embedding: int = knob(128, "width of the embeddings", low=1)
+    cell: str = knob("lstm", "what remembers from token to token", choices=CELLS)
+    width: int = knob(128, "width of a cell's state, in each direction", low=1)
+    layers: int = knob(1, "cells above one another, in each direction", low=1, high=16)
+    dropout: float = knob(0.3, "dropout on what goes in and between cells", low=0, high=0.95)
+    feature_layers: int = knob(0, "layers of frozen features, which are mixed; 0: from --features, if given", low=0)
+    feature_width: int = knob(0, "width of those layers; 0: from --features, if given", low=0)
+
+    def check(self) -> None:
+        if bool(self.feature_layers) != bool(self.feature_width):
+            raise ConfigError("feature_layers and feature_width are both 0, or both are not")
+
+
+POOLINGS = ("attention", "mean", "max")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(Config):
+    """An encoder that gives a state for each token, one state made of them all, and a score for each label."""
+
+    family: str = knob("classifier", "which model this is", choices=("classifier",))
+    labels: int = knob(0, "labels to choose from; 0: from the data", low=0)
+    pooling: str = knob("attention", "how the states of all tokens become one", choices=POOLINGS)
+    dropout: float = knob(0.3, "dropout on that one state", low=0, high=0.95)
+    encoder: ReaderConfig = knob(ReaderConfig, "what reads the text")
+
+    def summary(self) -> str:
+        """Say what it is in a few words."""
+        reader = self.encoder
+        words = f"words of {reader.embedding}"
+        if reader.feature_layers:
+            words += f" and {reader.feature_layers} frozen layers of {reader.feature_width}"
+        layers = f"{reader.layers} layer{'s' if reader.layers > 1 else ''} of {reader.width} over {words}"
+        return f"{reader.cell} both ways, {layers}, {self.pooling} pooling, {self.labels} labels"
+
+
+def _classifier(width: int) -> ClassifierConfig:
+    return ClassifierConfig(encoder=ReaderConfig(embedding=width, width=width))
+
+
+CLASSIFIER_PRESETS: dict[str, ClassifierConfig] = {
+    "tiny": _classifier(64),
+    "small": _classifier(128),
+    "base": _classifier(256),
+}
+
+
+UNSEEN = ("refuse", "wrong")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemoryTrainingConfig(Config):
     """How memory networks are trained: plain gradient descent from several starts at once, the best one is kept."""
 
@@ -200,3 +289,6 @@ class MemoryTrainingConfig(Config):
     patience: int = knob(30, "the linear start ends after N passes without a lower held-out loss", low=1)
     noise: float = knob(0.1, "share of empty memories put between sentences while training", low=0, high=1)
     held_out: float = knob(0.1, "share of the questions that is not learned but ends the linear start", low=0, high=0.9)
+    unseen: str = knob(
+        "refuse", "validation questions whose answer is unseen in training: refuse, or count as wrong", choices=UNSEEN
+    )

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
-from regard.config.data import DataConfig, TokenizerConfig
+from regard.config.data import DataConfig, LanguageConfig, TokenizerConfig
 from regard.config.decoding import DecodingConfig
 from regard.config.knob import Config, knob
-from regard.config.model import RecurrentConfig, TranslatorConfig
-from regard.config.training import TrainingConfig
+from regard.config.model import (
+    ClassifierConfig,
+    ElmoConfig,
+    MemoryConfig,
+    MemoryTrainingConfig,
+    RecurrentConfig,
+    TranslatorConfig,
+)
+from regard.config.tasks import OFFERED, refuse
+from regard.config.training import ClassifyConfig, TrainingConfig
+from regard.errors import ConfigError
 
-TASKS = ("translate",)
-ARCHITECTURES = ("transformer", "rnn")
+TASKS = ("translate", "stories", "language", "classify")
+ARCHITECTURES = ("transformer", "rnn", "elmo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,3 +44,22 @@ class RunConfig(Config):
     )
     training: TrainingConfig = knob(TrainingConfig, "how it is trained")
     decoding: DecodingConfig = knob(DecodingConfig, "how translations are searched for")
+    memory: MemoryConfig = knob(MemoryConfig, "the memory network that answers questions about stories")
+    stories: MemoryTrainingConfig = knob(MemoryTrainingConfig, "how memory networks are trained")
+    elmo: ElmoConfig = knob(ElmoConfig, "the language model; the preset gives its sizes unless it is custom")
+    language: LanguageConfig = knob(LanguageConfig, "how running text becomes rows of tokens")
+    classifier: ClassifierConfig = knob(
+        ClassifierConfig, "the classifier; the preset gives its sizes unless it is custom"
+    )
+    classify: ClassifyConfig = knob(ClassifyConfig, "what a classifier has beside its own words")
+
+    def check(self) -> None:
+        values = {known: attrgetter(known.path)(self) for known in self.knobs()}
+        refuse(self.task, {known.path: value for known, value in values.items() if value != known.default})
+        offered = OFFERED.get(self.task, ARCHITECTURES)
+        if self.arch not in offered:
+            raise ConfigError(f"arch must be {' or '.join(offered)} for the task {self.task}, not {self.arch}")
+        if self.classify.seeds > 1 and self.training.workers > 1:
+            raise ConfigError("several seeds are trained one after the other by one process: leave out --workers")
+        if self.task == "stories" and self.training.precision == "bf16":
+            raise ConfigError("memory networks are trained in float32: leave out --precision bf16")

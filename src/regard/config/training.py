@@ -54,3 +54,17 @@ class TrainingConfig(Config):
     workers: int = knob(1, "processes that train together on this machine, each with its share of every batch", low=1)
     device: str = knob("cpu", "where to compute: cpu, cuda, cuda:1, mps")
     tensorboard: bool = knob(False, "write TensorBoard logs into the run folder (extra tensorboard)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyConfig(Config):
+    """What a classifier has beside its own words, and how often it is trained."""
+
+    features: str = knob("", "a folder of `regard train language`, whose frozen layers stand beside the words")
+    features_memory: int = knob(
+        2048, "megabytes up to which the features of all texts are made once and kept; else anew in each batch", low=0
+    )
+    seeds: int = knob(
+        1, "train N times, with N seeds one after the other, and report mean and spread", low=1, high=1000
+    )
+    test: str = knob("", "a file that the model is scored on in the end, with --seeds each of them")

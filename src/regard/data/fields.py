@@ -114,7 +114,8 @@ def _placed(
             return len(columns), list(range(len(columns)))
     flags = " and ".join(f"--{role}" for role in roles)
     places = []
-    for role, given in columns:
+    for role, asked in columns:
+        given = asked or (role if role in names else "")
         if not given:
             shown = f": {', '.join(names)}" if names else ""
             raise DataError(
@@ -261,6 +262,8 @@ def _json_fields(line: Line, columns: Sequence[Column]) -> tuple[str, ...] | Fau
         if not given and name not in texts and isinstance(inner, dict) and len(inner) == len(columns):
             name = list(inner)[number]
         value = texts.get(name)
+        if role == "label" and type(value) in (int, bool):
+            value = json.dumps(value)  # labels are often numbers
         if not isinstance(value, str):
             what = f"the field {name!r} is not a text" if name in texts else f"no field {name!r}{nearest(name, texts)}"
             return wrong(what, f"name the field with --{role}")

@@ -202,7 +202,7 @@ Found = tuple[Row, Sequence[bytes], str]  # a row, its bytes, and the file to na
 
 
 def _columns(name: str, stream: BinaryIO, config: ReadConfig) -> Iterator[Found]:
-    form = config.format if config.format != "auto" else FORMS.get(_ending(name), "lines")
+    form = form_of(name, config)
     if form == "lines":
         raise DataError(
             "one file of plain lines has no second column",
@@ -216,9 +216,16 @@ def _columns(name: str, stream: BinaryIO, config: ReadConfig) -> Iterator[Found]
         yield row, [row.raw], name
 
 
-def _ending(name: str) -> str:
+def form_of(name: str, config: ReadConfig) -> str:
+    """Return the form of a file: as the config says, or by the name's ending.
+
+    >>> form_of("reviews.csv.gz", ReadConfig())
+    'csv'
+    """
+    if config.format != "auto":
+        return config.format
     suffixes = [suffix.lower() for suffix in Path(name).suffixes]
-    return next((suffix for suffix in reversed(suffixes) if suffix != ".gz"), "")
+    return FORMS.get(next((suffix for suffix in reversed(suffixes) if suffix != ".gz"), ""), "lines")
 
 
 def _blank_side(row: Row) -> Fault | None:

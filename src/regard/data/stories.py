@@ -35,6 +35,11 @@ class Question:
     answer: str = ""  # "": nobody knows
     support: tuple[int, ...] = ()  # places among the sentences, from 0
     place: str = ""  # file:line
+    places: tuple[str, ...] = field(default=(), compare=False)  # of the sentences, where known
+
+    def where(self, sentence: int) -> str:
+        """Return the place of a sentence, or at least of its question."""
+        return self.places[sentence] if self.places else self.place
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,11 @@ class Stories:
 
     def __len__(self) -> int:
         return len(self.questions)
+
+    @property
+    def reject_file(self) -> str:
+        """Where rejected stories are, in words."""
+        return ", ".join(self.reject_files)
 
     @property
     def tasks(self) -> list[str]:
@@ -158,6 +168,7 @@ def _parsed(told: list[Line], name: str) -> tuple[list[Question], Fault | None]:
     """Return the questions of one story, or its first fault."""
     found: list[Question] = []
     sentences: list[str] = []
+    told_at: list[str] = []
     places: dict[int, int] = {}  # a line's number in the story → its place among the sentences; questions have none
     task = task_of(name)
     for expected, line in enumerate(told, start=1):
@@ -166,11 +177,13 @@ def _parsed(told: list[Line], name: str) -> tuple[list[Question], Fault | None]:
             if "\t" not in text:
                 places[expected] = len(sentences)
                 sentences.append(_sentence(line, text))
+                told_at.append(f"{name}:{line.number}")
                 continue
             asked, answer, support = _question(line, text, expected, places, bool(sentences))
         except _Wrong as wrong:
             return [], wrong.fault
-        found.append(Question(task, tuple(sentences), asked, answer, support, f"{name}:{line.number}"))
+        place = f"{name}:{line.number}"
+        found.append(Question(task, tuple(sentences), asked, answer, support, place, tuple(told_at)))
     if not found:
         what = f"the story of {len(told)} lines has no question"
         advice = "a question is a line with its answer behind a tab"
@@ -233,6 +246,60 @@ def _question(
             raise _Wrong(line, "wrong support", what, "give the numbers of sentences told before the question")
         support.append(places[int(word)])
     return cells[0], answer_of(cells[1]), tuple(support)
+
+
+@dataclass(frozen=True)
+class Story:
+    """Sentences told one after the other, and the questions that stand among them."""
+
+    sentences: tuple[str, ...]
+    places: tuple[str, ...]
+    questions: tuple[Question, ...]  # each with what was told before it
+
+    def asked(self, text: str, place: str = "") -> Question:
+        """Return a question about the whole story."""
+        return Question("", self.sentences, text, place=place, places=self.places)
+
+
+def read_story(path: str | Path, config: ReadConfig | None = None) -> Story:
+    """Return the story of a file: one sentence a line, plain or with the numbers of the bAbI tasks.
+
+    A line that ends with a question mark is a question; what follows it behind a tab, in the form of the bAbI tasks, is
+    its answer. Blank lines between plain ones do not count.
+    """
+    name = str(path)
+    told, places, asked = list[str](), list[str](), list[Question]()
+    with open_bytes(name) as stream:
+        for text, place in _story_lines(lines(stream, name, (config or ReadConfig()).encoding), name):
+            question, *rest = (cell.strip() for cell in text.split("\t"))
+            if rest or text.endswith("?"):
+                answer = answer_of(rest[0]) if rest else ""
+                asked.append(Question("", tuple(told), question, answer, place=place, places=tuple(places)))
+            else:
+                told.append(text)
+                places.append(place)
+    if not told:
+        raise DataError("the story is empty", place=name, advice="write one sentence a line")
+    return Story(tuple(told), tuple(places), tuple(asked))
+
+
+def _story_lines(given: Iterator[Line], name: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a story's lines that have words, without numbers, and their places."""
+    numbered = False
+    for count, line in enumerate(given, start=1):
+        if line.fault:
+            raise line.fault.error(name)
+        first = line.text.split(maxsplit=1)[:1] == ["1"]
+        if first and numbered:
+            what, advice = "a second story begins", "put the story into a file of its own"
+            raise DataError(what, place=f"{name}:{line.number}", advice=advice)
+        numbered = numbered or (first and count == 1)
+        try:
+            text = _numbered(line, count) if numbered else line.text
+        except _Wrong as wrong:
+            raise wrong.fault.error(name) from None
+        if words_of(text):
+            yield text.strip(), f"{name}:{line.number}"
 
 
 def check_mix(stories: Stories) -> None:

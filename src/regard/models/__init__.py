@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, overload
 
-from regard.config.model import MemoryConfig, RecurrentConfig, TranslatorConfig
+from regard.config.model import ClassifierConfig, ElmoConfig, MemoryConfig, RecurrentConfig, TranslatorConfig
 from regard.errors import ConfigError, nearest
+from regard.models.classifier import Classifier
+from regard.models.elmo import Elmo
 from regard.models.memory_network import MemoryNetwork
 from regard.models.seq2seq import Recurrent
 from regard.models.translator import Translator
@@ -14,7 +16,11 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "translator": (TranslatorConfig, Translator),
     "seq2seq": (RecurrentConfig, Recurrent),
     "memory_network": (MemoryConfig, MemoryNetwork),
+    "elmo": (ElmoConfig, Elmo),
+    "classifier": (ClassifierConfig, Classifier),
 }
+AnyConfig = TranslatorConfig | RecurrentConfig | MemoryConfig | ElmoConfig | ClassifierConfig
+AnyModel = Translator | Recurrent | MemoryNetwork | Elmo | Classifier
 
 
 @overload
@@ -23,7 +29,11 @@ def build(config: TranslatorConfig) -> Translator: ...
 def build(config: RecurrentConfig) -> Recurrent: ...
 @overload
 def build(config: MemoryConfig) -> MemoryNetwork: ...
-def build(config: TranslatorConfig | RecurrentConfig | MemoryConfig) -> Translator | Recurrent | MemoryNetwork:
+@overload
+def build(config: ElmoConfig) -> Elmo: ...
+@overload
+def build(config: ClassifierConfig) -> Classifier: ...
+def build(config: AnyConfig) -> AnyModel:
     """Return the model of this config with fresh weights.
 
     >>> from regard.config.model import TRANSLATOR_PRESETS
@@ -33,5 +43,5 @@ def build(config: TranslatorConfig | RecurrentConfig | MemoryConfig) -> Translat
     if config.family not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise ConfigError(f"family must be one of {known}, not {config.family}{nearest(config.family, FAMILIES)}")
-    model: Translator | Recurrent | MemoryNetwork = FAMILIES[config.family][1](config)
+    model: AnyModel = FAMILIES[config.family][1](config)
     return model

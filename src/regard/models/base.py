@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from regard.attention.positions import Learned
 from regard.attention.rows import Rows
 from regard.blocks.heads import best_tokens
+from regard.errors import UsageError
 from regard.tokens import Candidates, Tokens
 
 LSTM = dict.fromkeys(("lstm_input", "lstm_state", "lstm_feed"), 4)
@@ -43,6 +46,18 @@ class Model(nn.Module):
             for name, module in self.named_modules()
             if isinstance(module, nn.Linear) and name != "output"
         }
+
+
+Placed = TypeVar("Placed", bound=Model)
+
+
+def placed(model: Placed, device: str, precision: torch.dtype = torch.float32) -> Placed:
+    """Return the model where it is to compute, in a number format; a device that is not there is refused."""
+    try:
+        return model.to(device=device, dtype=precision)
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UsageError(f"the model cannot be put on the device {device!r}: {reason}") from None
 
 
 def _parts(name: str) -> int:

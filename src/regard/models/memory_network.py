@@ -66,7 +66,8 @@ class MemoryNetwork(Model):
         tilt, places = position_weights(config.width, config.longest + int(config.temporal))
         self.register_buffer("tilt", tilt if config.encoding == "position" else None, persistent=False)
         self.places = places.numpy()
-        self.start(seed=0)
+        if not self.tables[0].is_meta:
+            self.start(seed=0)
 
     @torch.no_grad()
     def start(self, seed: int) -> None:

@@ -29,6 +29,11 @@ class Task(Protocol):
     """The only one who knows what a batch means."""
 
     @property
+    def counted(self) -> str:
+        """What the predictions of a batch are, for people: tokens, texts."""
+        ...
+
+    @property
     def lengths(self) -> NDArray[np.int64]:
         """Lengths of the training examples, [examples, sides]."""
         ...

@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from regard.errors import UsageError
 
 LENGTHS = (10, 20, 30, 40, 60)  # upper ends, in source words, of the groups reported apart
@@ -87,3 +90,36 @@ def scores_by_length(
             name = f"{low + 1}–{high}" if high < 10**9 else f"over {low}"
             groups.append({"words": name, "sentences": len(chosen), "bleu": bleu(said, wanted)})
     return groups
+
+
+def confusion(wanted: NDArray[np.int64], said: NDArray[np.int64], labels: int) -> NDArray[np.int64]:
+    """Return how many texts of each label were given which label, [labels, labels]: rows are what is right.
+
+    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
+    [[1, 1], [0, 1]]
+    """
+    return np.bincount(wanted * labels + said, minlength=labels * labels).reshape(labels, labels)
+
+
+def label_scores(table: NDArray[np.int64]) -> dict[str, float]:
+    """Return accuracy with its 95 % interval (Wilson 1927) and macro-F1, in percent, from a table of confusions.
+
+    Macro-F1 is the mean over the labels that occur, as right ones or as given ones.
+
+    >>> {name: round(value, 1) for name, value in label_scores(np.array([[8, 2], [0, 0]])).items()}
+    {'accuracy': 80.0, 'accuracy_low': 49.0, 'accuracy_high': 94.3, 'macro_f1': 44.4}
+    """
+    count, right = int(table.sum()), int(np.trace(table))
+    if not count:
+        raise UsageError("there is nothing to compare: the test set is empty")
+    share, squared = right / count, 1.959964**2
+    middle = (share + squared / (2 * count)) / (1 + squared / count)
+    wide = math.sqrt(squared * (share * (1 - share) / count + squared / (4 * count**2))) / (1 + squared / count)
+    both = table.sum(0) + table.sum(1)  # texts that have the label, and texts that were given it
+    f1 = 2 * np.diag(table)[both > 0] / both[both > 0]
+    return {
+        "accuracy": 100 * share,
+        "accuracy_low": 100 * (middle - wide),
+        "accuracy_high": 100 * (middle + wide),
+        "macro_f1": 100 * float(f1.mean()),
+    }

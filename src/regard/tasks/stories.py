@@ -63,9 +63,11 @@ class Vocabulary:
             raise CheckpointError(f"{where}: not a vocabulary of words and answers")
         return cls(tuple(words), frozenset(answers))
 
-    def encode(self, text: str, longest: int = 0) -> list[int]:
+    def encode(self, text: str, longest: int = 0, kind: str = "sentence") -> list[int]:
         """Return the numbers of a text's words; each must be known, and at most `longest` of them are held."""
         words = words_of(text)
+        if not words:
+            raise DataError(f"the {kind} has no words", advice="write some")
         for word in words:
             if word not in self.numbers:
                 raise DataError(
@@ -73,7 +75,6 @@ class Vocabulary:
                     advice="it knows only words of the stories that it was trained on",
                 )
         if longest and len(words) > longest:
-            kind = "question" if text.rstrip().endswith("?") else "sentence"
             raise DataError(f"the {kind} has {len(words)} words, the model holds {longest}", advice="shorten it")
         return [self.numbers[word] for word in words]
 
@@ -172,22 +173,25 @@ def examples(stories: Stories, vocabulary: Vocabulary, config: MemoryConfig, *, 
     told, asked, answers, support = list[list[int]](), list[list[int]](), list[int](), list[set[int]]()
     for question in stories.questions:
         remembered = question.sentences[-config.memory :]
+        forgotten = len(question.sentences) - len(remembered)
+        place = question.place
         try:
-            for sentence in remembered:
+            for number, sentence in enumerate(remembered, forgotten):
                 if sentence not in facts:
+                    place = question.where(number)
                     rows.append(vocabulary.encode(sentence, config.longest))
                     facts[sentence] = len(facts)
-            asked.append(vocabulary.encode(question.text, config.longest))
+            place = question.place
+            asked.append(vocabulary.encode(question.text, config.longest, "question"))
             if refuse and question.answer not in vocabulary.answers:
                 raise DataError(
                     f"the answer {question.answer!r} was never seen in training",
                     advice="the model cannot give it: add such stories to the training data, or take the question out",
                 )
         except DataError as error:
-            raise DataError(error.what, place=question.place, advice=error.advice) from None
+            raise DataError(error.what, place=place, advice=error.advice) from None
         told.append([facts[sentence] for sentence in remembered])
         answers.append(vocabulary.numbers[question.answer] if question.answer in vocabulary.answers else UNSEEN)
-        forgotten = len(question.sentences) - len(remembered)
         support.append({place - forgotten for place in question.support})
     tasks = stories.tasks
     return Examples(
@@ -239,6 +243,7 @@ class Answer:
     text: str
     probability: float
     weights: NDArray[np.float32]  # [hops, sentences remembered]; what is missing to one went to empty memories
+    others: tuple[tuple[str, float], ...] = ()  # the next best, with their probabilities
 
     @property
     def most(self) -> NDArray[np.float32]:
@@ -248,21 +253,19 @@ class Answer:
 
 
 @torch.no_grad()
-def answer(
-    model: MemoryNetwork, vocabulary: Vocabulary, data: Examples, numbers: Numbers | None = None
-) -> list[Answer]:
-    """Return the first network's answers with its weights."""
+def answer(model: MemoryNetwork, vocabulary: Vocabulary, data: Examples, *, best: int = 1) -> list[Answer]:
+    """Return the first network's answers with its weights; of each question the `best` likeliest."""
     given = []
     for part in data.batches():
         told = data.batch(part)
         with trace("hop.*") as seen:
             states = model(told)
-        chance, best = model.logits(states)[0].softmax(-1).max(-1)
+        ranked, order = model.logits(states)[0].softmax(-1).sort(dim=-1, descending=True, stable=True)  # [B, V]
         looked = np.stack([seen[f"hop.{number}"].weights[0, 0] for number in range(model.config.hops)])
         ends = np.append(0, np.cumsum(told.counts))
-        for row, word in enumerate(best.tolist()):
-            weights = looked[:, row, ends[row] : ends[row + 1]]
-            given.append(Answer(vocabulary.words[word], float(chance[row]), weights))
+        for row, (chances, words) in enumerate(zip(ranked[:, :best].tolist(), order[:, :best].tolist(), strict=True)):
+            (text, chance), *others = zip((vocabulary.words[word] for word in words), chances, strict=True)
+            given.append(Answer(text, chance, looked[:, row, ends[row] : ends[row + 1]], tuple(others)))
     return given
 
 

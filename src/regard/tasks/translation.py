@@ -65,6 +65,8 @@ class Languages:
 class TranslationTask:
     """Knows what a batch of translation means."""
 
+    counted = "tokens"
+
     def __init__(self, languages: Languages, train: Examples, valid: Examples, *, seed: int, sampling: float) -> None:
         self.languages, self.train, self.valid, self.seed = languages, train, valid, seed
         self._epoch, self._examples = -1, train

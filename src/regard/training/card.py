@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from regard.config.model import WritingConfig
 from regard.config.run import RunConfig
 
+KINDS = {  # task → its tag, what its models are, how they are used
+    "translate": ("translation", "A translation model", 'regard translate THIS_FOLDER "A text to translate."'),
+    "language": (
+        "feature-extraction",
+        "A language model whose layers are features of words",
+        "regard train classify texts.csv --features THIS_FOLDER --out runs/labels",
+    ),
+    "classify": ("text-classification", "A text classifier", 'regard classify THIS_FOLDER "A text."'),
+    "stories": (
+        "question-answering",
+        "A memory network for questions about stories",
+        'regard answer THIS_FOLDER --story story.txt "Where is the apple?"',
+    ),
+}
 
-def model_card(run: RunConfig, model: WritingConfig, parameters: int, task: dict[str, Any]) -> str:
-    """Return the card as Markdown: what it is, from which data, how good, how to use it."""
+
+class Described(Protocol):
+    """The config of a model."""
+
+    def summary(self) -> str:
+        """Say what it is in a few words."""
+        ...
+
+
+def model_card(
+    run: RunConfig, model: Described, parameters: int, task: dict[str, Any], details: Sequence[str] = ()
+) -> str:
+    """Return the card as Markdown: what it is, from which data, how good, how to use it.
+
+    `details` are lines below the measures.
+    """
     measured = [
         f"| {name.removeprefix('valid_')} | {value:.2f} | {task['metrics'].get(name + '_signature', '')} |"
         for name, value in task["metrics"].items()
         if isinstance(value, float)
     ]
+    tag, title, use = KINDS[run.task]
     files = ", ".join(f"`{name}`" for name in run.data.train)
     lines = [
         "---",
         "library_name: regard",
-        "tags: [translation]",
+        f"tags: [{tag}]",
         "---",
-        "# A translation model made with Regard",
+        f"# {title} made with Regard",
         "",
-        f"{model.summary()}; {parameters / 1e6:.2f} M parameters, step {task['step']}.",
+        f"{model.summary()}; {parameters:,} parameters, {task.get('unit', 'step')} {task['step']}.",
         "",
         f"Trained on {files} (digest `{task['data']['train'][:16]}`), "
-        f"validated on data of digest `{task['data']['valid'][:16]}`, seed {run.training.seed}.",
+        f"validated on data of digest `{task['data']['valid'][:16]}`, seed {task.get('seed', run.training.seed)}.",
         "",
         "## Measured on validation data",
         "",
@@ -34,10 +63,11 @@ def model_card(run: RunConfig, model: WritingConfig, parameters: int, task: dict
         "| --- | ---: | --- |",
         *measured,
         "",
+        *details,
         "## Use",
         "",
         "```",
-        'regard translate THIS_FOLDER "A text to translate."',
+        use,
         "```",
         "",
         "It knows what its training data shows and no more; texts of another kind may come out wrong.",

@@ -1,15 +1,72 @@
-"""What a run must know of the task it trains: its data, its model, its measures, its folder."""
+"""What a run must know of what it trains: how training goes, and a task's data, model, measures and folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from regard.models.base import Model
+from regard.checkpoint.directory import RunDirectory
+from regard.config.run import RunConfig
+from regard.models.base import Model, start_weights
 from regard.tasks.base import Task
+from regard.training.processes import Processes
+from regard.training.watch import Watcher, tell
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """One sitting of a run: its settings, its folder, who watches and who trains along."""
+
+    config: RunConfig
+    directory: RunDirectory
+    watchers: Sequence[Watcher]
+    processes: Processes
+
+    def say(self, text: str) -> None:
+        """Tell the user something."""
+        tell(self.watchers, "note", text=text)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be trained, in words, and about how long it takes."""
+
+    lines: list[str]
+    parameters: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How training ended; what was measured is there only when nothing is left to do."""
+
+    step: int
+    reason: str  # "plan done", "patience", or the signal that stopped it
+    seconds: float
+    metrics: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # for the run's record
+
+
+class Training(Protocol):
+    """One way to train: reads its data when it is made, then chooses, plans and trains."""
+
+    unit: str  # what is counted: step, pass
+    digests: dict[str, str]  # of the data
+
+    def choose(self) -> dict[str, Any]:
+        """Return what is chosen when a run begins and kept for good."""
+        ...
+
+    def plan(self, chosen: Mapping[str, Any]) -> Plan:
+        """Say what will be done."""
+        ...
+
+    def train(self, chosen: Mapping[str, Any]) -> Outcome:
+        """Go on from the newest checkpoint until the plan is done or a signal comes."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -47,6 +104,7 @@ class Job(Protocol):
     width: int  # of the model
     tokens: int  # predictions in one pass over the data
     goes_on: bool  # whether the model starts from another's weights
+    wishes: dict[str, float]  # settings of training that suit the task, where the user leaves the choice
 
     @property
     def task(self) -> Task:
@@ -76,4 +134,52 @@ class Job(Protocol):
         ...
 
 
+Made = TypeVar("Made", bound=Model)
 Say = Callable[[str], object]  # tells the user something
+
+
+def started(model: Made, seed: int, weights: Mapping[str, Tensor] | None = None) -> Made:
+    """Return the model with its first weights: another's, or those that belong to a seed."""
+    if weights is None:
+        start_weights(model, seed)
+    else:
+        model.load_state_dict(dict(weights))
+    return model
+
+
+def load_better(
+    evaluator: Evaluator,
+    kept: Mapping[str, Tensor],
+    average: Mapping[str, Tensor] | None,
+    best: Sequence[float],
+    say: Say,
+) -> bool:
+    """Load the average of the last weights where it measures better than the best ones kept, else these.
+
+    Returns whether it is the average.
+    """
+    if average is not None:
+        evaluator.load(average)
+        if list(evaluator.measure().rank) > [*best]:
+            say("the average of the last evaluations is best")
+            return True
+    evaluator.load(kept)
+    return False
+
+
+class Rows(Protocol):
+    """What was read from files, some of it perhaps rejected."""
+
+    @property
+    def read(self) -> int: ...
+    @property
+    def rejected(self) -> int: ...
+    @property
+    def reject_file(self) -> str: ...
+
+
+def rejection_notes(rows: Rows, name: str) -> list[str]:
+    """Say how many rows a lenient reading left out, and where they are."""
+    if not rows.rejected:
+        return []
+    return [f"{rows.rejected:,} of {rows.read:,} {name} rows are rejected: see {rows.reject_file}"]

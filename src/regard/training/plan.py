@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -61,15 +63,22 @@ def _size(target_tokens: int, vocabulary: int) -> str:
     return "small" if target_tokens < 10_000_000 else "base"
 
 
-def training_config(config: TrainingConfig, width: int, target_tokens: int, *, goes_on: bool = False) -> TrainingConfig:
-    """Return the training settings with every automatic one chosen.
+def training_config(
+    config: TrainingConfig,
+    width: int,
+    target_tokens: int,
+    *,
+    goes_on: bool = False,
+    wishes: Mapping[str, float] = MappingProxyType({}),
+) -> TrainingConfig:
+    """Return the training settings with every automatic one chosen; `wishes` are what suits the task.
 
     Where matrices have a rate of their own, tables of words learn best at a much higher one. A model that goes on from
     another's weights learns gently.
     """
     changes: dict[str, object] = {}
     if not config.batch_tokens:
-        changes["batch_tokens"] = _batch_tokens(target_tokens)
+        config = replace(config, batch_tokens=int(wishes.get("batch_tokens", _batch_tokens(target_tokens))))
     usual = min(0.04, 2 / width) if config.optimizer == "muon" else min(4e-3, 0.5 / width)
     rate = config.learning_rate or usual * (GOING_ON if goes_on else 1.0)
     changes["learning_rate"] = rate
@@ -77,7 +86,8 @@ def training_config(config: TrainingConfig, width: int, target_tokens: int, *, g
     if config.schedule == "auto":
         changes["schedule"] = "root" if config.optimizer == "muon" else "cosine"
     if not (config.steps or config.epochs or config.minutes):
-        changes["epochs"] = float(max(3, min(100, round(DEFAULT_TOKENS / max(1, target_tokens)))))
+        passes = max(3, min(100, round(DEFAULT_TOKENS / max(1, target_tokens))))
+        changes["epochs"] = float(wishes.get("epochs", passes))
     return replace(config, **changes)  # type: ignore[arg-type]
 
 

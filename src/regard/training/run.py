@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,24 @@ import torch
 
 from regard.checkpoint.directory import RunDirectory, existing
 from regard.config.run import RunConfig
-from regard.config.training import TrainingConfig
 from regard.errors import ConfigError, UsageError
 from regard.machine import cores
-from regard.phrases import duration
-from regard.training.job import Job
-from regard.training.plan import planned_updates, time_formats, training_config
+from regard.training.batchwise import BatchTraining
+from regard.training.job import Sitting, Training
 from regard.training.processes import Processes, others
+from regard.training.seeds import SeveralSeeds
+from regard.training.story_run import StoryTraining
 from regard.training.tensorboard import TensorBoardWatcher
-from regard.training.trainer import Trainer
-from regard.training.translation import TranslationJob
 from regard.training.watch import Watcher, tell
-from regard.training.weights import FlatWeights
 
 MAY_CHANGE = ("threads", "workers", "save_every", "keep", "device", "tensorboard")  # settings of training
 READY, NOTHING_TO_DO = 1.0, 2.0  # what the first process tells the others
-JOBS = {"translate": TranslationJob}
+TRAININGS: dict[str, Callable[[Sitting], Training]] = {
+    "translate": BatchTraining,
+    "language": BatchTraining,
+    "classify": lambda sitting: _one_or_several(sitting),
+    "stories": StoryTraining,
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Report:
     reason: str  # "plan done", "patience", "finished before", or the signal that stopped it
     seconds: float
     metrics: dict[str, Any]
+    unit: str = "step"  # what is counted
 
     @property
     def finished(self) -> bool:
@@ -58,6 +61,13 @@ def train_run(config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = ())
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # what is left uninitialised is never read
     with processes:
         return _first(config, out, watchers, processes) if processes.first else _another(config, out, processes)
+
+
+def _one_or_several(sitting: Sitting) -> Training:
+    """Return what trains one model, or one for each of several seeds."""
+    if sitting.config.classify.seeds == 1:
+        return BatchTraining(sitting)
+    return SeveralSeeds(sitting, lambda config, out, watchers: train_run(config, out, watchers=watchers))
 
 
 def _with_others(config: RunConfig, out: Path, watchers: Sequence[Watcher]) -> Report:
@@ -84,8 +94,9 @@ def _first(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes:
                 processes.said_by_first([NOTHING_TO_DO])
                 tell(watchers, "note", text=f"{out} is finished: nothing to do (choose another --out to train anew)")
                 facts = known["finished"]
-                return Report(out, facts["step"], "finished before", facts["seconds"], facts["metrics"])
-        run = _Run(config, directory, known, watchers, processes)
+                counted = facts["seconds"], facts["metrics"], known.get("unit", "step")
+                return Report(out, facts["step"], "finished before", *counted)
+        run = _Run(Sitting(config, directory, watchers, processes), known)
         processes.said_by_first([READY])
         return run.train()
 
@@ -97,7 +108,7 @@ def _another(config: RunConfig, out: Path, processes: Processes) -> Report:
     known = directory.read_run()
     if said == NOTHING_TO_DO:
         return Report(out, known["finished"]["step"], "finished before", 0.0, {})
-    return _Run(config, directory, known, [], processes).train()
+    return _Run(Sitting(config, directory, [], processes), known).train()
 
 
 def _check_target(out: Path) -> None:
@@ -136,106 +147,45 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class _Run:
-    """One sitting of a run."""
+    """One sitting of a run, whatever it trains."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        directory: RunDirectory,
-        known: dict[str, Any],
-        watchers: Sequence[Watcher],
-        processes: Processes,
-    ) -> None:
-        self.config, self.directory, self.known, self.watchers = config, directory, known, watchers
-        self.processes = processes
-        self.job: Job = JOBS[config.task](config, directory.path)
-        if known and known["data"] != self.job.digests:
-            raise UsageError(f"the data changed since {directory.path} began: train on the same files, or anew")
-        self.training = self._training()
-
-    def _training(self) -> TrainingConfig:
-        """Return the training settings with all that was chosen when the run began."""
-        job = self.job
-        training = training_config(self.config.training, job.width, job.tokens, goes_on=job.goes_on)
-        if not self.known.get("chosen"):
-            timing = time_formats(job, training)
-            self.known = {
-                "config": self.config.to_dict(),
-                "data": job.digests,
-                "chosen": {
-                    "precision": timing.chosen,
-                    "precision_text": timing.text(),
-                    "seconds": timing.seconds[timing.chosen],
-                },
-                "versions": _environment(self.processes),
-            }
-            self.directory.write_run(self.known)
-        return training
+    def __init__(self, sitting: Sitting, known: dict[str, Any]) -> None:
+        self.sitting, self.known = sitting, known
+        self.training = TRAININGS[sitting.config.task](sitting)
+        digests, path = self.training.digests, sitting.directory.path
+        if known and known["data"] != digests:
+            raise UsageError(f"the data changed since {path} began: train on the same files, or anew")
+        if not known.get("chosen"):
+            chosen, versions = self.training.choose(), _environment(sitting.processes)
+            self.known = {"config": sitting.config.to_dict(), "data": digests, "unit": self.training.unit}
+            self.known |= {"chosen": chosen, "versions": versions}
+            sitting.directory.write_run(self.known)
 
     def train(self) -> Report:
         """Train until the plan is done or a signal comes."""
-        model = self.job.model()
-        self._tell_plan(model.parameter_count())
-        weights = FlatWeights(model, self.known["chosen"]["precision"], self.training.device)
-        evaluator = self.job.evaluator(self.training.device)
-        trainer = Trainer(
-            model,
-            weights,
-            self.job.task,
-            self.training,
-            directory=self.directory,
-            evaluator=evaluator,
-            keep_best=self.job.keep,
-            watchers=self.watchers,
-            processes=self.processes,
-        )
-        trainer.resume()
-        reason = trainer.run()
-        step, seconds = trainer.counters.step, trainer.counters.seconds
-        if reason.startswith("SIG") or not self.processes.first:
-            tell(self.watchers, "stop", reason=reason, step=step, resumable=True)
-            return Report(self.directory.path, step, reason, seconds, {})
-        average = weights.named(torch.stack(trainer.recent).mean(0)) if len(trainer.recent) > 1 else None
-        metrics = self.job.finish(evaluator, average, step, trainer.counters.best, self._say)
-        finished = {"step": step, "seconds": seconds, "tokens": trainer.counters.tokens, "metrics": metrics}
-        self.directory.write_run({**self.known, "finished": finished})
-        facts = {"step": step, "metrics": metrics, "seconds": seconds, "reason": reason}
-        tell(self.watchers, "done", folder=str(self.directory.path), **facts)
-        return Report(self.directory.path, step, reason, seconds, metrics)
+        folder, watchers, unit = self.sitting.directory.path, self.sitting.watchers, self.training.unit
+        self._tell_plan()
+        ended = self.training.train(self.known["chosen"])
+        step, seconds, metrics = ended.step, ended.seconds, ended.metrics
+        if ended.reason.startswith("SIG") or not self.sitting.processes.first:
+            tell(watchers, "stop", reason=ended.reason, step=step, unit=unit, resumable=True)
+            return Report(folder, step, ended.reason, seconds, {}, unit)
+        finished = {"step": step, "seconds": seconds, **ended.facts, "metrics": metrics}
+        self.sitting.directory.write_run({**self.known, "finished": finished})
+        tell(watchers, "done", folder=str(folder), step=step, metrics=metrics, seconds=seconds, reason=ended.reason)
+        return Report(folder, step, ended.reason, seconds, metrics, unit)
 
-    def _say(self, text: str) -> None:
-        tell(self.watchers, "note", text=text)
-
-    def _tell_plan(self, parameters: int) -> None:
-        training, chosen, processes = self.training, self.known["chosen"], self.processes.count
-        an_epoch = len(self.job.task.epoch(0, training.batch_tokens))
-        lengths = [
-            f"{training.steps:,} updates" if training.steps else "",
-            f"{training.epochs:g} passes of about {an_epoch // training.accumulate or 1:,} updates"
-            if training.epochs
-            else "",
-            f"{training.minutes:g} minutes" if training.minutes else "",
-        ]
-        estimate = 60 * training.minutes or planned_updates(training, an_epoch, 1.0) * chosen["seconds"] * 1.15
-        rate = f"learning rate {training.learning_rate:.2g}"
-        if training.optimizer == "muon":
-            rate += f" and {training.matrix_rate:.2g} for matrices"
+    def _tell_plan(self) -> None:
+        plan, before = self.training.plan(self.known["chosen"]), self.known["versions"]
         changed = [
-            f"{name} {self.known['versions'].get(name)} → {value}"
-            for name, value in _environment(self.processes).items()
-            if self.known["versions"].get(name) != value
+            f"{name} {before.get(name)} → {value}"
+            for name, value in _environment(self.sitting.processes).items()
+            if before.get(name) != value
         ]
-        lines = [
-            *self.job.lines(parameters),
-            f"numbers: {chosen['precision_text']}; {f'{processes} processes of ' if processes > 1 else ''}"
-            f"{torch.get_num_threads()} threads",
-            f"plan: {' or '.join(filter(None, lengths))}, {training.batch_tokens:,} tokens a batch, {rate}; "
-            f"about {duration(estimate)}",
-            *self.job.notes,
-        ]
+        lines = [*plan.lines]
         if changed:
             lines.append(f"the same bits as without the interruption are not promised: {', '.join(changed)}")
-        tell(self.watchers, "plan", lines=lines, parameters=parameters, seconds=estimate)
+        tell(self.sitting.watchers, "plan", lines=lines, parameters=plan.parameters, seconds=plan.seconds)
 
 
 def _environment(processes: Processes) -> dict[str, Any]:

@@ -75,7 +75,13 @@ class StoryTrainer:
     @property
     def done(self) -> bool:
         """Whether all passes are made."""
-        return self.progress.switched and self.progress.softmax >= self.config.epochs
+        return self.progress.switched and self.left == 0
+
+    @property
+    def left(self) -> int:
+        """How many passes are left; fewer, if the linear start ends before its time."""
+        linear = 0 if self.progress.switched else self.config.linear_epochs - self.progress.linear
+        return linear + max(0, self.config.epochs - self.progress.softmax)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return weights and progress, to be saved at the end of a pass."""
@@ -212,13 +218,7 @@ def train_stories(
     >>> train_stories(told, MemoryConfig(width=5, hops=1), quick).model.members
     1
     """
-    check_mix(stories)
-    training = training or MemoryTrainingConfig()
-    vocabulary = Vocabulary.of(stories)
-    config = completed(config or MemoryConfig(), stories, vocabulary)
-    model = MemoryNetwork(config, training.starts)
-    model.start(training.seed)
-    trainer = StoryTrainer(model, examples(stories, vocabulary, config), training)
+    trainer, vocabulary = prepared(stories, config or MemoryConfig(), training or MemoryTrainingConfig())
     if saved is not None:
         trainer.resume(*saved)
     while not trainer.done:
@@ -227,4 +227,14 @@ def train_stories(
         if save is not None:
             save(*trainer.state())
     member, errors = trainer.best()
-    return Trained(model.member(member), vocabulary, member, errors.tolist(), trainer.progress)
+    return Trained(trainer.model.member(member), vocabulary, member, errors.tolist(), trainer.progress)
+
+
+def prepared(stories: Stories, config: MemoryConfig, training: MemoryTrainingConfig) -> tuple[StoryTrainer, Vocabulary]:
+    """Return what trains networks on the questions from their first weights on, and the words that they know."""
+    check_mix(stories)
+    vocabulary = Vocabulary.of(stories)
+    config = completed(config, stories, vocabulary)
+    model = MemoryNetwork(config, training.starts)
+    model.start(training.seed)
+    return StoryTrainer(model, examples(stories, vocabulary, config), training), vocabulary

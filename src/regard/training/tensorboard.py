@@ -21,8 +21,9 @@ class TensorBoardWatcher:
     def event(self, kind: str, facts: dict[str, Any]) -> None:
         """Write what can be drawn."""
         if kind == "step":
-            for name in ("loss", "learning_rate", "tokens_per_second"):
-                self.writer.add_scalar(f"training/{name}", facts[name], facts["step"])
+            for name in facts:
+                if name in ("loss", "error", "learning_rate") or name.endswith("_per_second"):
+                    self.writer.add_scalar(f"training/{name}", facts[name], facts["step"])
         elif kind == "evaluate":
             for name, value in facts["metrics"].items():
                 self.writer.add_scalar(f"validation/{name}", value, facts["step"])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -23,6 +20,7 @@ from regard.tasks.base import Task
 from regard.training.job import Evaluation, Evaluator
 from regard.training.optimizer import Optimizer, learning_rate
 from regard.training.processes import Processes
+from regard.training.signals import StopRequest, stop_requests
 from regard.training.watch import Watcher, tell
 from regard.training.weights import FlatWeights
 
@@ -82,7 +80,7 @@ class Trainer:
         self.optimizer = Optimizer(weights, config, self.processes)
         self.counters = Counters()
         self.recent: list[Tensor] = []  # weights of the last evaluations, to be averaged
-        self.asked_to_stop = ""
+        self.asked_to_stop = StopRequest()
         self._epoch_of_batches, self._epoch_batches = -1, list[np.ndarray]()
         self._began = self._saved = self._reported = time.monotonic()
 
@@ -168,7 +166,7 @@ class Trainer:
 
     def run(self) -> str:
         """Train until the plan is done, patience ends or a signal comes; return why it stopped."""
-        with self._signals():
+        with stop_requests() as self.asked_to_stop:
             self._began = self._saved = time.monotonic()
             next_up = self._next_up()
             while next_up.progress < 1 and not next_up.stop:
@@ -185,7 +183,7 @@ class Trainer:
                     self.save()
             if next_up.stop:
                 self.save()
-                return self.asked_to_stop or "SIGTERM"
+                return self.asked_to_stop.name or "SIGTERM"
             return self._finish("plan done")
 
     def _next_up(self) -> NextUp:
@@ -266,7 +264,7 @@ class Trainer:
         facts: dict[str, Any] = {"metrics": found.metrics, "samples": found.samples, "best": better}
         tell(self.watchers, "evaluate", step=counters.step, **facts)
 
-    def _report(self, progress: float, loss: float, tokens_per_second: float, rate: float) -> None:
+    def _report(self, progress: float, loss: float, speed: float, rate: float) -> None:
         counters = self.counters
         now = time.monotonic()
         if not self.processes.first:
@@ -285,31 +283,9 @@ class Trainer:
             step=counters.step,
             of=self.config.steps or None,
             loss=loss,
-            tokens_per_second=tokens_per_second,
             seconds_left=spent * (1 - progress) / progress if progress > 0.002 else None,
             learning_rate=rate,
             fraction=progress,
             epoch=counters.epoch,
+            **{f"{self.task.counted}_per_second": speed},
         )
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM end the loop after the present step; a second one ends at once."""
-
-        def ask(number: int, frame: FrameType | None) -> None:
-            if self.asked_to_stop:
-                signal.signal(number, signal.SIG_DFL)
-                signal.raise_signal(number)
-            self.asked_to_stop = signal.Signals(number).name
-
-        old = {}
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                old[number] = signal.signal(number, ask)
-        except ValueError:
-            pass  # not the main thread: whoever called us handles signals
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)

@@ -19,14 +19,14 @@ from regard.data.order import chance
 from regard.data.sources import Pairs, read_pairs
 from regard.errors import UsageError
 from regard.models import build
-from regard.models.base import Model, start_weights
+from regard.models.base import Model
 from regard.tasks.metrics import bleu, translation_scores
 from regard.tasks.translation import Examples, Languages, TranslationTask
 from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
 from regard.training.card import model_card
 from regard.training.evaluation import MOST_TRANSLATED, TranslationEvaluator
-from regard.training.job import Evaluation, Say
+from regard.training.job import Evaluation, Say, load_better, rejection_notes, started
 from regard.training.plan import model_config
 
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 1000
@@ -39,12 +39,13 @@ class TranslationJob:
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
         self.notes: list[str] = []
+        self.wishes: dict[str, float] = {}
         self.decoding = config.decoding
         pairs = read_pairs(config.data.train, config.data.read)
-        rejects = _rejects(pairs, "training")
+        rejects = rejection_notes(pairs, "training")
         if config.data.valid:
             valid = read_pairs(config.data.valid, config.data.read)
-            rejects += _rejects(valid, "validation")
+            rejects += rejection_notes(valid, "validation")
         else:
             pairs, valid = hold_out(pairs, config.training.seed)
             self.notes.append(f"validation: {len(valid):,} of the training pairs are held out (chosen by the seed)")
@@ -106,12 +107,8 @@ class TranslationJob:
 
     def model(self) -> Model:
         """Return the model with its first weights."""
-        model = build(self.model_config)
-        if self.start is not None:
-            model.load_state_dict(self.start.weights)
-        else:
-            start_weights(model, self.config.training.seed)
-        return model
+        weights = self.start.weights if self.start is not None else None
+        return started(build(self.model_config), self.config.training.seed, weights)
 
     def evaluator(self, device: str) -> TranslationEvaluator:
         """Return what measures weights."""
@@ -162,14 +159,7 @@ class TranslationJob:
     ) -> dict[str, Any]:
         """Choose between the best weights and the average on validation data, score the choice, write it."""
         kept = load_model(self.folder)
-        chosen = int(kept.task["step"])
-        if average is not None:
-            evaluator.load(average)
-            if list(evaluator.measure().rank) > [*best]:
-                chosen = step
-                say("the average of the last evaluations is best")
-        if chosen != step or average is None:
-            evaluator.load(kept.weights)
+        chosen = step if load_better(evaluator, kept.weights, average, best, say) else int(kept.task["step"])
         count = min(MOST_TRANSLATED, len(self.valid))
         self.decoding, said = self._tuned(evaluator, count, say)
         scores = translation_scores(said, self.valid.texts.target[:count])
@@ -206,10 +196,3 @@ def hold_out(pairs: Pairs, seed: int) -> tuple[Pairs, Pairs]:
     kept = [number for number, text in enumerate(pairs.source) if text not in held]
     away = [number for number, text in enumerate(pairs.source) if text in held]
     return pairs.chosen(kept), pairs.chosen(away)
-
-
-def _rejects(pairs: Pairs, name: str) -> list[str]:
-    """Say how many rows a lenient reading left out, and where they are."""
-    if not pairs.rejected:
-        return []
-    return [f"{pairs.rejected:,} of {pairs.read:,} {name} rows are rejected: see {pairs.reject_file}"]

@@ -25,12 +25,14 @@ def lines_of(kind: str, facts: dict[str, Any]) -> list[str]:
 
     >>> lines_of("resume", {"step": 40})
     ['going on from step 40']
+    >>> lines_of("resume", {"step": 40, "unit": "pass"})
+    ['going on from pass 40']
     """
     match kind:
         case "plan":
             return [str(line) for line in facts.get("lines", [])] or [str(facts.get("text", ""))]
         case "resume":
-            return [f"going on from step {facts['step']}"]
+            return [f"going on from {_place(facts)}"]
         case "step":
             return [step_line(facts)]
         case "evaluate":
@@ -43,18 +45,39 @@ def lines_of(kind: str, facts: dict[str, Any]) -> list[str]:
 
 
 def step_line(facts: dict[str, Any]) -> str:
-    """Return where training stands, in one line."""
+    """Return where training stands, in one line.
+
+    >>> step_line({"step": 3, "unit": "pass", "of": 9, "loss": 0.5, "error": 12.5, "questions_per_second": 812.0})
+    'pass 3/9, loss 0.500, error 12.5 %, 812 questions/s'
+    """
     of = f"/{facts['of']}" if facts.get("of") else ""
-    parts = [f"step {facts['step']}{of}", f"loss {facts['loss']:.3f}", f"{facts['tokens_per_second']:,.0f} tokens/s"]
+    return ", ".join([f"{_place(facts)}{of}", *_state(facts)])
+
+
+def _place(facts: dict[str, Any]) -> str:
+    """Return what is counted and how far it is: step 40, pass 3."""
+    return f"{facts.get('unit', 'step')} {facts['step']}"
+
+
+def _state(facts: dict[str, Any]) -> list[str]:
+    """Return loss, error where it is known, speed and time left."""
+    parts = [f"loss {facts['loss']:.3f}"]
+    if "error" in facts:
+        parts.append(f"error {facts['error']:.1f} %")
+    parts += [
+        f"{value:,.0f} {name.removesuffix('_per_second')}/s"
+        for name, value in facts.items()
+        if name.endswith("_per_second")
+    ]
     if facts.get("seconds_left") is not None:
         parts.append(f"{duration(facts['seconds_left'])} left")
-    return ", ".join(parts)
+    return parts
 
 
 def evaluation_lines(facts: dict[str, Any]) -> list[str]:
     """Return the scores and the sample translations of one evaluation."""
     star = " (best so far)" if facts.get("best") else ""
-    lines = [f"step {facts['step']}: {measures(facts['metrics'])}{star}"]
+    lines = [f"{_place(facts)}: {measures(facts['metrics'])}{star}"]
     for source, reference, hypothesis in facts.get("samples", []):
         lines += [f"    {source}", f"    → {hypothesis}"]
         lines += [] if hypothesis == reference else [f"    = {reference}"]
@@ -71,7 +94,7 @@ def measures(metrics: dict[str, Any]) -> str:
 
 
 def _stop_lines(facts: dict[str, Any]) -> list[str]:
-    at = f" at step {facts['step']}" if "step" in facts else ""
+    at = f" at {_place(facts)}" if "step" in facts else ""
     advice = ["to go on: " + facts.get("command", "repeat the same command")] if facts.get("resumable") else []
     return [f"stopped{at} ({facts['reason']})" + ("; all is saved" if advice else ""), *advice]
 
@@ -113,7 +136,7 @@ class LiveWatcher:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self.progress: Progress = Progress(
-            TextColumn("step {task.fields[at]}", markup=False),
+            TextColumn("{task.fields[at]}", markup=False),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[facts]}", markup=False),
             TimeElapsedColumn(),
@@ -141,14 +164,11 @@ class LiveWatcher:
         self.progress.stop()
 
     def _move(self, facts: dict[str, Any]) -> None:
-        parts = [f"loss {facts['loss']:.3f}", f"{facts['tokens_per_second']:,.0f} tokens/s"]
-        if facts.get("seconds_left") is not None:
-            parts.append(f"{duration(facts['seconds_left'])} left")
-        shown = " · ".join([*parts, *([self._best] if self._best else [])])
+        shown = " · ".join([*_state(facts), *([self._best] if self._best else [])])
         if self._task is None:
             self.progress.start()
             self._task = self.progress.add_task("", total=1.0, at="", facts="")
-        self.progress.update(self._task, completed=facts.get("fraction") or 0.0, at=str(facts["step"]), facts=shown)
+        self.progress.update(self._task, completed=facts.get("fraction") or 0.0, at=_place(facts), facts=shown)
 
 
 def counted(

@@ -58,6 +58,16 @@ class Side:
         pairs = tuple((int(start), int(end)) for start, end in spans)
         return cls(text, tuple(pieces), tuple(int(word) for word in words), pairs, language)
 
+    @classmethod
+    def of_labels(cls, text: str, labels: Sequence[str]) -> Side:
+        """Return a side whose rows or columns are no words of its text, but have names of their own.
+
+        >>> Side.of_labels("One. Two words.", ["One.", "Two words."]).units(words=True)
+        [('One.', [0]), ('Two words.', [1])]
+        """
+        beyond = len(text.split())
+        return cls(text, tuple(labels), tuple(range(beyond, beyond + len(labels))))
+
     @property
     def special(self) -> tuple[bool, ...]:
         """Which tokens are special: no part of the text."""

@@ -165,13 +165,14 @@ function isBest(layer, head) {
 
 function drawSentences() {
   const own = seen().rows === seen().cols;
+  const [lookedAt, looking] = own ? ["seen", "looking"] : (KINDS[seen().name] || [])[2] || ["source", "target"];
   parts.lookedAt = view.columns.map((unit) => make("span", { class: unit.special ? "token special" : "token", dir: "auto" }, unit.label));
   parts.lookers = view.rows.map((unit, row) => make("button",
     { type: "button", class: unit.special ? "token special" : "token", dir: "auto", onclick: () => show({ row }) }, unit.label));
   const line = (name, side, tokens) => make("div", { class: `sentence ${side}` }, make("span", { class: "side" }, name),
     make("div", { class: "tokens" }, ...tokens));
   parts.sentences.replaceChildren(
-    line(own ? "seen" : "source", "source", parts.lookedAt), line(own ? "looking" : "target", "target", parts.lookers));
+    line(lookedAt, "source", parts.lookedAt), line(looking, "target", parts.lookers));
 }
 
 // Labels are measured as they will be drawn, so that no script or font is guessed at.

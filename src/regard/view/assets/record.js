@@ -60,5 +60,6 @@ export const KINDS = {
   "decoder.cross": ["target → source", "where the decoder looked in the source while producing each word"],
   "encoder.self": ["source → source", "where each source word looked among the source words"],
   "decoder.self": ["target → target", "where the decoder looked among the words it had written"],
+  memory: ["hop → sentence", "where each hop looked among the sentences of the story", ["story", "hops"]],
   "decoder.attention": ["target → source", "where the decoder looked in the source while producing each word"],
 };

@@ -1,0 +1,184 @@
+"""Read labelled texts from TSV, CSV or JSON lines: strictly, every fault with its place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.config.data import ReadConfig
+from regard.data.fields import Column, Row, field_fault, rows_of
+from regard.data.lines import Fault, lines, open_bytes
+from regard.data.order import chance
+from regard.data.sources import Ledger, digest_of, form_of
+from regard.errors import DataError, UsageError, nearest
+
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.1, 2000
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Texts with a label each, in the order of the files."""
+
+    texts: list[str]
+    labels: list[str]
+    places: list[str]  # file:line of each
+    digest: str  # SHA-256 over all rows in their order
+    read: int = 0  # accepted + rejected
+    rejected: int = 0
+    reject_file: str = ""  # where the rejected rows are
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @classmethod
+    def of(cls, texts: Sequence[str], labels: Sequence[str]) -> Labelled:
+        """Return labelled texts that come from no file."""
+        places = [f"row {number}" for number in range(1, len(texts) + 1)]
+        return cls(list(texts), list(labels), places, digest_of(texts, labels), len(texts))
+
+    @property
+    def classes(self) -> list[str]:
+        """The labels that occur, numbers by size, other names by the alphabet.
+
+        >>> Labelled.of(["a", "b", "c"], ["10", "9", "10"]).classes
+        ['9', '10']
+        """
+        found = set(self.labels)
+        numbers = all(label.isascii() and label.isdecimal() and len(label) < 19 for label in found)
+        return sorted(found, key=lambda label: (int(label) if numbers else 0, label))
+
+    def numbers(self, classes: Sequence[str]) -> NDArray[np.int64]:
+        """Return each row's place among the classes, or say which row has a label that is none of them."""
+        known = {label: place for place, label in enumerate(classes)}
+        for label, place in zip(self.labels, self.places, strict=True):
+            if label not in known:
+                raise DataError(
+                    f"the label {label!r:.80} is not one that was learned{nearest(label, known)}",
+                    place=place,
+                    advice=f"there are {_listed(classes)}",
+                )
+        return np.array([known[label] for label in self.labels], dtype=np.int64)
+
+    def chosen(self, numbers: Sequence[int] | NDArray[np.int64]) -> Labelled:
+        """Return some of the rows, with a digest of their own."""
+        texts, labels, places = (
+            [column[number] for number in numbers] for column in (self.texts, self.labels, self.places)
+        )
+        return replace(self, texts=texts, labels=labels, places=places, digest=digest_of(texts, labels))
+
+
+def read_labelled(
+    paths: Sequence[str | Path], config: ReadConfig | None = None, *, rejects: str | Path | None = None
+) -> Labelled:
+    """Return the labelled texts of all files, each with a column of texts and one of labels.
+
+    With `config.lenient`, faulty rows go to `<name>.rejected.jsonl`, beside the first file or in the folder `rejects`.
+    """
+    if not paths:
+        raise UsageError("no file of labelled texts given: at least one is needed")
+    config = config or ReadConfig()
+    names = [str(path) for path in paths]
+    texts, labels, places = list[str](), list[str](), list[str]()
+    with ExitStack() as stack:
+        ledger = stack.enter_context(Ledger(names, config, rejects))
+        for name in names:
+            for row in _rows(name, config, stack):
+                if ledger.accepts(row, [row.raw], name):
+                    texts.append(row.fields[0])
+                    labels.append(row.fields[1].strip())
+                    places.append(f"{name}:{row.line}")
+    ledger.settle()
+    reject_file = str(ledger.path) if ledger.rejected else ""
+    return Labelled(texts, labels, places, digest_of(texts, labels), ledger.read, ledger.rejected, reject_file)
+
+
+def _rows(name: str, config: ReadConfig, stack: ExitStack) -> Iterator[Row]:
+    form = form_of(name, config)
+    if form == "lines":
+        raise DataError(
+            "plain lines have no column of labels",
+            place=name,
+            advice="say what the file is with --format tsv, csv or jsonl",
+        )
+    found = lines(stack.enter_context(open_bytes(name)), name, config.encoding)
+    first = next(found, None)
+    if first is None:
+        return
+    columns: list[Column] = [("text", config.text), ("label", config.label)]
+    if form == "tsv" and not (config.text or config.label):
+        columns = _named(first.text.split("\t")) or columns
+    for row in rows_of(chain([first], found), form, columns, config, name):
+        yield row if row.fault else row._replace(fault=field_fault(row) or _blank(row))
+
+
+def _named(cells: Sequence[str]) -> list[Column]:
+    """Return the columns that the first row of a TSV names; nothing where it is data.
+
+    >>> _named(["sentence", "label"]), _named(["good film", "1"])
+    ([('text', '1'), ('label', 'label')], [])
+    """
+    names = [cell.strip() for cell in cells]
+    if "label" not in names:
+        return []
+    other = str(2 - names.index("label")) if len(names) == 2 else ""
+    return [("text", "text" if "text" in names else other), ("label", "label")]
+
+
+def _blank(row: Row) -> Fault | None:
+    for role, cell in zip(("text", "label"), row.fields, strict=True):
+        if not cell.strip():
+            return Fault(row.line, 0, f"blank {role}", f"the {role} is blank", "fill it in or take the row out")
+    return None
+
+
+def check_classes(rows: Labelled, name: str) -> list[str]:
+    """Return the classes to learn, or raise `DataError` where there is but one."""
+    classes = rows.classes
+    if len(classes) < 2:
+        raise DataError(
+            f"all {len(rows):,} texts have the label {classes[0]!r:.80}",
+            place=name,
+            advice="at least two labels are needed; is --label the right column?",
+        )
+    return classes
+
+
+def hold_out(rows: Labelled) -> tuple[Labelled, Labelled]:
+    """Return the rows without a small share, and that share: as much of each label, chosen by the data alone.
+
+    Equal texts are wholly on one side, and every label keeps at least one of its texts for training.
+    """
+    by_label: dict[str, list[str]] = {}
+    for text, label in dict(zip(rows.texts, rows.labels, strict=True)).items():
+        by_label.setdefault(label, []).append(text)
+    distinct = sum(map(len, by_label.values()))
+    share = min(HELD_OUT_SHARE, HELD_OUT_MOST / distinct)
+    drawn = chance(seed=0, epoch=0, digest=rows.digest, purpose=2)
+    held: set[str] = set()
+    for label in sorted(by_label):
+        texts = by_label[label]
+        count = min(round(share * len(texts)), len(texts) - 1)
+        held.update(texts[place] for place in drawn.permutation(len(texts))[:count])
+    kept = [number for number, text in enumerate(rows.texts) if text not in held]
+    away = [number for number, text in enumerate(rows.texts) if text in held]
+    if not away:
+        raise UsageError(f"{len(rows)} texts are too few to hold some out: give validation data with --valid")
+    return rows.chosen(kept), rows.chosen(away)
+
+
+def counts(rows: Labelled) -> Mapping[str, int]:
+    """Return how many texts each label has, in the order of the classes."""
+    found = Counter(rows.labels)
+    return {label: found[label] for label in rows.classes}
+
+
+def _listed(classes: Sequence[str], most: int = 20) -> str:
+    more = f" and {len(classes) - most} more" if len(classes) > most else ""
+    return ", ".join(classes[:most]) + more

@@ -1,0 +1,174 @@
+"""Training a language model on running text: documents, a tokenizer, the model's size, and what is kept in the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from regard.checkpoint.reader_folder import LoadedReader, load_reader, save_reader
+from regard.config.model import ELMO_PRESETS, ElmoConfig
+from regard.config.run import RunConfig
+from regard.data.documents import Documents, read_documents
+from regard.data.order import chance
+from regard.errors import ConfigError, UsageError
+from regard.models import build
+from regard.models.elmo import Elmo
+from regard.tasks.language import LanguageTask, Stream, mean_losses
+from regard.tasks.metrics import perplexity
+from regard.text.learn import learn
+from regard.text.tokenizer import Tokenizer
+from regard.training.card import model_card
+from regard.training.job import Evaluation, Say, load_better, rejection_notes, started
+from regard.training.tokenizing import kept_tokenizer
+
+TASK = "language"
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 200_000  # of the text, in characters at most
+BATCH_TOKENS = 2048  # rows of many steps are slow to read and cheap to put together: many small updates teach more
+SIZES = ((100_000, "micro"), (1_000_000, "tiny"), (20_000_000, "small"))  # tokens up to which a preset is chosen
+
+
+class LanguageJob:
+    """Running text and the language models that learn it."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.notes: list[str] = []
+        documents = self._read(config.data.train, "training")
+        if config.data.valid:
+            valid = self._read(config.data.valid, "validation")
+        else:
+            documents, valid = hold_out(documents, config.training.seed)
+            self.notes.append(f"validation: {len(valid):,} of the documents are held out (chosen by the seed)")
+        self.digests = {"train": documents.digest, "valid": valid.digest}
+        self.start: LoadedReader[ElmoConfig] | None = None
+        if config.start_from:
+            self.start = load_reader(config.start_from, ElmoConfig, TASK)
+        self.goes_on = self.start is not None
+        self.tokenizer = kept_tokenizer(folder, lambda: self._tokenizer(documents.texts))
+        self.documents = len(documents), len(valid)
+        train = Stream.of(documents, self.tokenizer, config.language.row)
+        self.valid = Stream.of(valid, self.tokenizer, config.language.row)
+        self.task = LanguageTask(train, seed=config.training.seed)
+        self.tokens = len(train.ids)
+        self.model_config, self.reason = self._model_config()
+        self.width = self.model_config.width
+        self.wishes: dict[str, float] = {"batch_tokens": max(BATCH_TOKENS, config.language.row)}
+
+    def _read(self, files: Sequence[str], name: str) -> Documents:
+        found = read_documents(files, self.config.data.read, self.config.language.document)
+        self.notes += rejection_notes(found, name)
+        return found
+
+    def _tokenizer(self, texts: list[str]) -> Tokenizer:
+        return learn(texts, self.config.tokenizer) if self.start is None else self.start.tokenizer
+
+    def _model_config(self) -> tuple[ElmoConfig, str]:
+        """Return the model for this data and why it was chosen."""
+        if self.start is not None:
+            return self.start.config, f"as in {self.config.start_from}"
+        given, name = self.config.elmo, self.config.preset
+        reason = "as given" if name == "custom" else "as asked"
+        if name == "auto":
+            name = next((size for most, size in SIZES if self.tokens < most), "base")
+            reason = f"{name}, for {self.tokens:,} tokens"
+        if name != "custom":
+            if name not in ELMO_PRESETS:
+                raise ConfigError(f"preset must be one of {', '.join(ELMO_PRESETS)} with --arch elmo, not {name}")
+            given = given.override({"width": ELMO_PRESETS[name].width})
+        return given.override({"vocabulary": self.tokenizer.size, "boundary": self.tokenizer.end}), reason
+
+    # ---- what a run asks
+
+    def model(self) -> Elmo:
+        """Return the model with its first weights."""
+        weights = self.start.weights if self.start is not None else None
+        return started(build(self.model_config), self.config.training.seed, weights)
+
+    def evaluator(self, device: str) -> LanguageEvaluator:
+        """Return what measures weights."""
+        return LanguageEvaluator(self.model_config, self.valid, device)
+
+    def lines(self, parameters: int) -> list[str]:
+        """Say what the data and the model are."""
+        train, valid = self.documents
+        length = self.task.train.length
+        return [
+            f"data: {train:,} documents, {self.tokens:,} tokens in rows of {length}; validation {valid:,} documents, "
+            f"{len(self.valid.ids):,} tokens",
+            f"tokens: {self.config.tokenizer.kind}, {self.tokenizer.size:,} kinds",
+            f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
+        ]
+
+    def keep(self, evaluator: LanguageEvaluator, found: Evaluation, step: int) -> None:
+        """Write the measured weights as the run's model."""
+        self._write(evaluator, step, {f"valid_{name}": value for name, value in found.metrics.items()})
+
+    def _write(self, evaluator: LanguageEvaluator, step: int, metrics: dict[str, Any]) -> None:
+        facts: dict[str, Any] = {"step": step, "data": self.digests, "metrics": metrics}
+        card = model_card(self.config, self.model_config, evaluator.model.parameter_count(), facts)
+        state = evaluator.model.state_dict()
+        save_reader(self.folder, self.model_config, state, tokenizer=self.tokenizer, task=TASK, facts=facts, card=card)
+
+    def finish(
+        self,
+        evaluator: LanguageEvaluator,
+        average: Mapping[str, Tensor] | None,
+        step: int,
+        best: Sequence[float],
+        say: Say,
+    ) -> dict[str, Any]:
+        """Choose between the best weights and the average on validation data, and write the choice."""
+        kept = load_reader(self.folder, ElmoConfig, TASK)
+        if not load_better(evaluator, kept.weights, average, best, say):
+            return dict(kept.task["metrics"])
+        metrics = {f"valid_{name}": value for name, value in evaluator.measure().metrics.items()}
+        self._write(evaluator, step, metrics)
+        return metrics
+
+
+class LanguageEvaluator:
+    """A model of its own, float32, that receives the weights to be measured."""
+
+    def __init__(self, config: ElmoConfig, valid: Stream, device: str) -> None:
+        self.valid = valid
+        self.model: Elmo = build(config).to(device).eval()
+
+    def load(self, named: Mapping[str, Tensor]) -> None:
+        """Take these weights."""
+        self.model.load_state_dict(dict(named))
+
+    def measure(self) -> Evaluation:
+        """Return loss and perplexity of held-out text, from the left and from the right."""
+        began = time.perf_counter()
+        forward, backward = mean_losses(self.model, self.valid)
+        loss = (forward + backward) / 2
+        metrics = {
+            "loss": loss,
+            "perplexity": perplexity(loss, 1),
+            "perplexity_forward": perplexity(forward, 1),
+            "perplexity_backward": perplexity(backward, 1),
+        }
+        return Evaluation(metrics, (-loss,), [], time.perf_counter() - began)
+
+
+def hold_out(documents: Documents, seed: int) -> tuple[Documents, Documents]:
+    """Return the documents without a small share of the text, and that share; equal texts are wholly on one side."""
+    sizes: dict[str, int] = {}
+    for text in documents.texts:
+        sizes[text] = sizes.get(text, 0) + len(text)
+    if len(sizes) < 2:
+        raise UsageError("one document cannot be split: give validation text with --valid, or set --document line")
+    texts = sorted(sizes)
+    drawn = chance(seed=seed, epoch=0, digest=documents.digest, purpose=2).permutation(len(texts))
+    grown = np.cumsum([sizes[texts[number]] for number in drawn])
+    most = min(HELD_OUT_MOST, HELD_OUT_SHARE * grown[-1])
+    count = min(max(1, int(np.searchsorted(grown, most))), len(texts) - 1)
+    held = {texts[number] for number in drawn[:count]}
+    kept = [number for number, text in enumerate(documents.texts) if text not in held]
+    away = [number for number, text in enumerate(documents.texts) if text in held]
+    return documents.chosen(kept), documents.chosen(away)

@@ -1,0 +1,129 @@
+"""One run for each of several seeds: mean and spread of their scores, and the best of them as the run's model.
+
+RUN/seeds/N/    the whole run of seed N
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from regard.checkpoint import files
+from regard.checkpoint.folder import TASK_FILE
+from regard.checkpoint.reader_folder import FEATURES, copy_features
+from regard.config.run import RunConfig
+from regard.data.labelled import read_labelled
+from regard.errors import UsageError
+from regard.tasks.features import Features
+from regard.training.job import Outcome, Plan, Sitting
+from regard.training.watch import Watcher, tell
+
+QUIET = ("plan", "done", "stop")  # what a single run tells and the run of all of them tells itself
+
+
+class Ended(Protocol):
+    """How a single run ended."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def metrics(self) -> dict[str, Any]: ...
+    @property
+    def finished(self) -> bool: ...
+
+
+Train = Callable[[RunConfig, Path, Sequence[Watcher]], Ended]
+
+
+class SeveralSeeds:
+    """A classifier trained from several seeds, one after the other."""
+
+    unit = "seed"
+
+    def __init__(self, sitting: Sitting, train: Train) -> None:
+        self.sitting, self.single = sitting, train
+        config = sitting.config
+        if sitting.processes.count > 1:
+            raise UsageError("several seeds are trained one after the other by one process: start it without torchrun")
+        test = (config.classify.test,) if config.classify.test else ()
+        parts = {"train": config.data.train, "valid": config.data.valid, "test": test}
+        self.digests = {name: read_labelled(found, config.data.read).digest for name, found in parts.items() if found}
+        if config.classify.features:
+            self.digests["features"] = Features.opened(config.classify.features).digest
+        first = config.training.seed
+        self.seeds = range(first, first + config.classify.seeds)
+
+    def choose(self) -> dict[str, Any]:
+        """Return nothing: every single run chooses for itself."""
+        return {"seeds": [*self.seeds]}
+
+    def plan(self, chosen: Mapping[str, Any]) -> Plan:
+        """Say how many runs there will be."""
+        return Plan([f"plan: {len(self.seeds)} runs, seeds {self.seeds[0]} to {self.seeds[-1]}"], 0, 0.0)
+
+    def train(self, chosen: Mapping[str, Any]) -> Outcome:
+        """Train what is left to train, then keep the best."""
+        watchers: list[Watcher] = [Inner(self.sitting.watchers)]
+        found: dict[int, dict[str, Any]] = {}
+        seconds = 0.0
+        for seed in self.seeds:
+            self.sitting.say(f"seed {seed} ({seed - self.seeds[0] + 1} of {len(self.seeds)})")
+            config = self.sitting.config.override({"training.seed": seed, "classify.seeds": 1})
+            ended = self.single(config, self._folder(seed), watchers)
+            seconds += ended.seconds
+            if not ended.finished:
+                return Outcome(len(found), ended.reason, seconds)
+            found[seed] = ended.metrics
+        metrics = spread(list(found.values()))
+        best = max(found, key=lambda seed: (found[seed]["valid_accuracy"], -found[seed]["valid_loss"], -seed))
+        facts = {"best": best, "each": [{"seed": seed, **one} for seed, one in found.items()]}
+        self._keep(best, {**facts, **metrics})
+        return Outcome(len(found), "plan done", seconds, metrics, {"seeds": facts})
+
+    def _folder(self, seed: int) -> Path:
+        return self.sitting.directory.path / "seeds" / str(seed)
+
+    def _keep(self, seed: int, facts: Mapping[str, Any]) -> None:
+        """Put the model of one seed, with what is known of all, in place as the run's own."""
+        source, folder = self._folder(seed), self.sitting.directory.path
+        if (source / FEATURES).exists():
+            copy_features(source / FEATURES, folder)
+        path = files.published(source)
+        contents: dict[str, files.Content] = {name: (path / name).read_bytes() for name in files.read_manifest(path)}
+        contents[TASK_FILE] = files.json_bytes({**files.read_json(path / TASK_FILE), "seeds": dict(facts)})
+        files.publish(folder, contents)
+
+
+class Inner:
+    """Passes on what a single run tells, but for what the run of all of them tells itself."""
+
+    def __init__(self, watchers: Sequence[Watcher]) -> None:
+        self.watchers = watchers
+
+    def event(self, kind: str, facts: dict[str, Any]) -> None:
+        """Pass the event on; a plan's lines as notes, an evaluation without its samples."""
+        if kind == "plan":
+            for line in facts["lines"]:
+                tell(self.watchers, "note", text=f"  {line}")
+        elif kind not in QUIET:
+            tell(self.watchers, kind, **({**facts, "samples": []} if kind == "evaluate" else facts))
+
+
+def spread(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of each measure, and its standard deviation over the runs.
+
+    >>> spread([{"accuracy": 80.0}, {"accuracy": 84.0}])
+    {'accuracy': 82.0, 'accuracy_deviation': 2.8284271247461903}
+    """
+    made: dict[str, float] = {}
+    for name in found[0]:
+        values = [float(one[name]) for one in found]
+        made[name] = statistics.fmean(values)
+        made[f"{name}_deviation"] = statistics.stdev(values) if len(values) > 1 else 0.0
+    return made
