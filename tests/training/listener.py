@@ -1,10 +1,8 @@
-"""What a run tells and writes down: a watcher that remembers, the log, and sudden deaths."""
+"""What runs are tested with: a watcher that remembers, and sudden deaths."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +19,6 @@ class Listener:
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [facts for found, facts in self.events if found == kind]
-
-
-def log_of(folder: Path) -> list[dict[str, Any]]:
-    """The reports in a run's log, without what a clock told."""
-    reports = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
-    return [{name: value for name, value in report.items() if name != "seconds"} for report in reports]
 
 
 def sittings(task: type[Any], train: Callable[[], object], monkeypatch: pytest.MonkeyPatch, every: int = 11) -> int:

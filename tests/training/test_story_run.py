@@ -16,6 +16,7 @@ from regard.checkpoint.memory_folder import load_memory
 from regard.config.run import RunConfig
 from regard.errors import ConfigError, DataError, UsageError
 from regard.training.run import Report, train_run
+from tests.training.listener import Listener
 from tests.walks import write
 
 QUICK = {
@@ -28,19 +29,6 @@ QUICK = {
     "stories.batch": 16,
     "training.threads": 1,
 }
-
-
-class Listener:
-    """Keeps every event."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def event(self, kind: str, facts: dict[str, Any]) -> None:
-        self.events.append((kind, facts))
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [facts for found, facts in self.events if found == kind]
 
 
 class Stopper(Listener):

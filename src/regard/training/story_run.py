@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -136,7 +137,8 @@ class StoryTraining:
         facts = trainer.step()
         best = min(trainer.sound, key=lambda member: facts["losses"][member])
         told = {"loss": facts["losses"][best], "error": facts["errors"][best], "learning_rate": facts["learning_rate"]}
-        self._log("step", {**told, **{name: facts[name] for name in ("linear", "losses", "errors")}})
+        losses = [loss if math.isfinite(loss) else None for loss in facts["losses"]]  # of a broken start: null
+        self._log("step", {**told, "linear": facts["linear"], "losses": losses, "errors": facts["errors"]})
         done, left = trainer.progress.epoch, trainer.left
         rate = len(trainer.learned) / max(1e-9, trainer.progress.seconds - before)
         place = {"step": done, "unit": self.unit, "of": done + left, "fraction": done / (done + left), "epoch": done}
