@@ -33,9 +33,8 @@ def command(data: Path, out: Path, arguments: argparse.Namespace, precision: str
     ]
 
 
-def events(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    assert process.stdout is not None
-    lines = process.stdout.read().splitlines()
+def events(said: Path) -> list[dict[str, Any]]:
+    lines = said.read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
 
@@ -68,9 +67,10 @@ def bar(data: Path, work: Path, arguments: argparse.Namespace, precision: str) -
             chance.uniform(0, setting_up) if early else setting_up + chance.uniform(0, 0.9 * trained / arguments.kills)
         )
         moment = life if kills < arguments.kills else None
-        process = subprocess.Popen(
-            command(data, killed, arguments, precision), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        said = work / f"said-{precision}.jsonl"  # a file: a pipe that nobody reads would stop a long run
+        with open(said, "wb") as stdout:
+            words = command(data, killed, arguments, precision)
+            process = subprocess.Popen(words, stdout=stdout, stderr=subprocess.DEVNULL)
         saved_before = (killed / "checkpoints").is_dir() and any((killed / "checkpoints").glob("step-*[0-9]"))
         try:
             process.wait(timeout=moment)
@@ -79,7 +79,7 @@ def bar(data: Path, work: Path, arguments: argparse.Namespace, precision: str) -
             process.kill()
             process.wait()
             ended, kills = False, kills + 1
-        told = events(process)
+        told = events(said)
         resumed = [event["step"] for event in told if event.get("event") == "resume"]
         steps = [event["step"] for event in told if event.get("event") in ("step", "save", "evaluate", "done")]
         first = resumed[0] if resumed else 0
