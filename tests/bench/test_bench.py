@@ -11,9 +11,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from regard.bench import recurrent
+from regard.bench.peers.torch import StepByStep
 from regard.bench.settings import BenchConfig
 from regard.cli import run
 from regard.errors import ConfigError
+from regard.models import build
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -50,6 +53,21 @@ def test_a_tiny_run_gives_rows_a_file_and_a_picture(tmp_path: Path) -> None:
     assert "torch bf16" in shown
 
 
+def test_the_recurrence_is_the_peers_own_model(tmp_path: Path) -> None:
+    """Both have the same weights to learn, so that their speeds can be compared."""
+    shape = recurrent.SHAPES["tiny"]
+    theirs = sum(part.numel() for part in StepByStep(shape, at_once=True).parameters())
+    ours = build(shape.config(recurrent.FEEDING["fed"])).parameter_count()
+    assert abs(ours - theirs) < 0.05 * theirs
+    flags = "--quick --size tiny --only recurrent --repeats 1 --threads 1 --peers torch --json".split()
+    done = bench(*flags, "--out", str(tmp_path / "made"))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert {row["bench"] for row in rows} == {"recurrent tiny fed", "recurrent tiny following"}
+    assert {row["library"] for row in rows} == {"regard", "torch"}
+    assert all(row["value"] > 0 for row in rows)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -74,7 +92,7 @@ def test_a_file_is_no_place_for_results(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_settings_choose_what_is_run() -> None:
-    assert BenchConfig().benches() == ["training", "translation", "latency", "encoding", "growth"]
+    assert BenchConfig().benches() == ["training", "recurrent", "translation", "latency", "encoding", "growth"]
     assert BenchConfig(only="growth, training").benches() == ["training", "growth"]
     assert [size.name for size in BenchConfig().sizes()] == ["small", "base"]
     assert BenchConfig(quick=True).rounds == 3

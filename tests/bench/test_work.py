@@ -16,7 +16,7 @@ def test_everybody_has_the_same_tokens() -> None:
     lengths = work.training_lengths(128, 2)
     job = Job("peers.torch", "training", "bf16", 1, {"size": {"vocabulary": 200}, "lengths": lengths})
     ours = work.batches(lengths, 200)
-    theirs, tokens = padded_batches(job, start=3)
+    theirs, tokens = padded_batches(job, 3, job.facts["size"]["vocabulary"])
     assert tokens == sum(batch.count for batch in ours) == sum(len(row) + sum(row) for _, row in lengths)
     for batch, table in zip(ours, theirs, strict=True):
         assert [row[row != 0].tolist() for row in table.source] == [row.tolist() for row in batch.source]

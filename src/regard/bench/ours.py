@@ -15,11 +15,13 @@ from torch import Tensor
 from regard.attention.noise import Noise
 from regard.attention.positions import positions
 from regard.attention.rows import Rows
+from regard.bench import recurrent as recurring
 from regard.bench import translation as translating
 from regard.bench import work
 from regard.bench.child import Job, Turns, seconds
 from regard.bench.settings import EncoderSize, Size
 from regard.blocks.transformer import BlockShape, Encoder
+from regard.config.model import WritingConfig
 from regard.config.training import TrainingConfig
 from regard.data.batching import sorted_batches
 from regard.models import build
@@ -49,7 +51,7 @@ def training(job: Job, turns: Turns) -> None:
 
             def turn() -> float:
                 processes.said_by_first([1.0])  # the others wait here, idle, until a turn begins
-                return tokens / seconds(updates)
+                return _rate(tokens, updates)
 
             turns.serve({"training": turn})
             processes.said_by_first([0.0])
@@ -59,20 +61,52 @@ def our_updates(job: Job, batches: Sequence[PairBatch], processes: Processes) ->
     """Return what makes an update on each batch: dropout wherever `nn.Transformer` has it, AdamW, no average."""
     rates = {"dropout": DROPOUT, "attention_dropout": DROPOUT, "activation_dropout": DROPOUT}
     longest = max(int(batch.source.lengths.max()) for batch in batches)
-    model = build(Size(**job.facts["size"]).config(**rates, places=max(512, longest)))
+    config = Size(**job.facts["size"]).config(**rates, places=max(512, longest))
+    return updating(config, job.variant.split()[0], batches, processes, clip=0.0, smoothing=SMOOTHING)
+
+
+def updating(
+    config: WritingConfig,
+    precision: str,
+    batches: Sequence[PairBatch],
+    processes: Processes,
+    *,
+    clip: float,
+    smoothing: float,
+) -> Callable[[], None]:
+    """Return what makes an update on each batch, each process on its share."""
+    model = build(config)
     start_weights(model, 1)
-    weights = FlatWeights(model, job.variant.split()[0])
-    optimizer = Optimizer(weights, TrainingConfig(optimizer="adamw", clip=0.0, ema=0.0), processes)
+    weights = FlatWeights(model, precision)
+    optimizer = Optimizer(weights, TrainingConfig(optimizer="adamw", clip=clip, ema=0.0), processes)
     shares = [(work.share(batch, processes.rank, processes.count), batch.count) for batch in batches]
 
     def updates() -> None:
         for number, (batch, count) in enumerate(shares):
             noise = Noise(1, number, processes.rank)
-            model.loss(batch.source, batch.target, smoothing=SMOOTHING, noise=noise)[0].backward()
+            model.loss(batch.source, batch.target, smoothing=smoothing, noise=noise)[0].backward()
             optimizer.gradient_norm(1 / count)
             optimizer.update(1e-4)
 
     return updates
+
+
+def recurrent(job: Job, turns: Turns) -> None:
+    """Train recurrent models on the same batches again and again."""
+    shape = recurring.Shape(**job.facts["shape"])
+    batches = work.batches(job.facts["lengths"], shape.vocabulary)
+    tokens = sum(batch.count for batch in batches)
+    torch.set_num_threads(job.threads)
+    with Processes.started() as processes:
+        made = {
+            name: updating(shape.config(feeding), job.variant, batches, processes, clip=recurring.CLIP, smoothing=0.0)
+            for name, feeding in recurring.FEEDING.items()
+        }
+        turns.serve({name: partial(_rate, tokens, updates) for name, updates in made.items()})
+
+
+def _rate(tokens: int, updates: Callable[[], None]) -> float:
+    return tokens / seconds(updates)
 
 
 def beside(job: Job) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from regard.bench import encoding, gemm, training, translation
+from regard.bench import encoding, gemm, recurrent, training, translation
 from regard.bench.contest import Clock, Tell, hold
 from regard.bench.growth import growth
 from regard.bench.measure import Row, Task, rows
@@ -21,7 +21,13 @@ from regard.bench.report import Report
 from regard.bench.settings import QUICK_SECONDS, SIZES, BenchConfig, Size
 from regard.doctor import diagnose
 
-WEIGHTS = {"training": 3.0, "translation": 5.0, "encoding": 2.5, "growth": 2.0}  # shares of a quick run's time
+WEIGHTS = {
+    "training": 3.0,
+    "recurrent": 1.5,
+    "translation": 5.0,
+    "encoding": 2.5,
+    "growth": 2.0,
+}  # shares of a quick run's time
 _KINDS = {False: "translation", True: "latency"}  # whether sentences come one by one → bench
 
 
@@ -46,6 +52,7 @@ class _Run:
         asked, sizes = self.config.benches(), self.config.sizes()
         wanted = [name for name, (_, lone) in translation.TASKS.items() if _KINDS[lone] in asked]
         made = [Part("training", partial(self.train, size)) for size in sizes if "training" in asked]
+        made += [Part("recurrent", self.recur)] if "recurrent" in asked else []
         made += [Part("translation", partial(self.translate, size, wanted)) for size in sizes if wanted]
         made += [Part("encoding", self.encode)] if "encoding" in asked else []
         made += [Part("growth", self.grow)] if "growth" in asked else []
@@ -55,6 +62,11 @@ class _Run:
         """Run the bench of training."""
         facts = training.facts(size)
         return self._hold("training", facts, training.tasks(size, facts), clock)
+
+    def recur(self, clock: Clock) -> list[Row]:
+        """Run the bench of recurrent training."""
+        shape = recurrent.shape(self.config)
+        return self._hold("recurrent", recurrent.facts(shape), recurrent.tasks(shape), clock)
 
     def translate(self, size: Size, wanted: list[str], clock: Clock) -> list[Row]:
         """Run the benches of translation, in batches and one by one."""

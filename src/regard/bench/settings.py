@@ -10,7 +10,7 @@ from regard.config.model import StackConfig, TranslatorConfig
 from regard.errors import ConfigError, nearest
 from regard.machine import cores
 
-BENCHES = ("training", "translation", "latency", "encoding", "growth")
+BENCHES = ("training", "recurrent", "translation", "latency", "encoding", "growth")
 LIBRARIES = (
     "torch",
     "transformers",

@@ -26,9 +26,9 @@ class Padded:
     wanted: Tensor  # [B, T], what it should write
 
 
-def padded_batches(job: Job, start: int) -> tuple[list[Padded], int]:
+def padded_batches(job: Job, start: int, vocabulary: int) -> tuple[list[Padded], int]:
     """Return the job's batches, padded with zeros, and how many target tokens they have."""
-    batches = work.batches(job.facts["lengths"], job.facts["size"]["vocabulary"])
+    batches = work.batches(job.facts["lengths"], vocabulary)
     made = []
     for batch in batches:
         targets = [row.tolist() for row in batch.target]
@@ -45,25 +45,41 @@ def training_loop(
     job: Job, turns: Turns, model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], *, start: int
 ) -> None:
     """Train a model on the job's batches: forwards, smoothed cross-entropy, backwards, fused AdamW."""
-    batches, tokens = padded_batches(job, start)
+    batches, tokens = padded_batches(job, start, job.facts["size"]["vocabulary"])
+    updates = updating(model, logits, batches, bf16=job.variant == "bf16")
+    turns.serve({"training": lambda: tokens / seconds(updates)})
+
+
+def updating(
+    model: nn.Module,
+    logits: Callable[[Tensor, Tensor], Tensor],
+    batches: Sequence[Padded],
+    *,
+    bf16: bool,
+    clip: float = 0.0,
+    smoothing: float = SMOOTHING,
+) -> Callable[[], None]:
+    """Return what makes an update on each batch."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, betas=BETAS, eps=1e-9, weight_decay=0.0, fused=True)
 
     def updates() -> None:
         for batch in batches:
-            with torch.autocast("cpu", torch.bfloat16, enabled=job.variant == "bf16"):
-                loss = smoothed_loss(logits(batch.source, batch.given), batch.wanted)
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = smoothed_loss(logits(batch.source, batch.given), batch.wanted, smoothing)
             loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             optimizer.zero_grad()
 
-    turns.serve({"training": lambda: tokens / seconds(updates)})
+    return updates
 
 
-def smoothed_loss(logits: Tensor, wanted: Tensor) -> Tensor:
+def smoothed_loss(logits: Tensor, wanted: Tensor, smoothing: float = SMOOTHING) -> Tensor:
     """Return the mean loss a token; padding does not count."""
     return nn.functional.cross_entropy(
-        logits.flatten(0, 1), wanted.flatten(), ignore_index=0, label_smoothing=SMOOTHING
+        logits.flatten(0, 1), wanted.flatten(), ignore_index=0, label_smoothing=smoothing
     )
 
 
