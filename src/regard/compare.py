@@ -19,7 +19,7 @@ from regard.data.sources import Pairs
 from regard.errors import UsageError
 from regard.info import describe
 from regard.pipeline import Translation, TranslationPipeline, load_translator
-from regard.tasks.metrics import paired_bootstrap, scores_by_length, translation_scores
+from regard.tasks.metrics import paired_bootstrap, scores_by_length, short_and_long, translation_scores
 from regard.training.run import train_run
 from regard.training.watch import Watcher
 from regard.view.chart import matrix
@@ -90,6 +90,7 @@ def _compared(one: Contender, found: dict[str, Any], sure: dict[str, Any]) -> Co
         sure["chance"],
         found["by_length"],
         found["decoding"],
+        found["apart"],
         found["training"],
         found["minutes"],
         found["losses"],
@@ -110,6 +111,7 @@ def _measure(one: Contender, test: Pairs, sentence: str, threads: int) -> dict[s
         "summary": known.model.summary() if known.model else "",
         "parameters": known.parameters,
         "scores": translation_scores(said, test.target),
+        "apart": short_and_long(test.source, said, test.target),
         "by_length": scores_by_length(test.source, said, test.target),
         "decoding": len(said) / seconds,
         "said": said,

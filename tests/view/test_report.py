@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regard.view.chart import lines, matrix
-from regard.view.report import Compared, Report, kept_on_long
+from regard.view.report import Compared, Report
 
 HOSTILE = "<script>alert(1)</script>\" onload='x'"
 
@@ -19,7 +19,8 @@ def model(name: str, bleu: float, chance: float | None, long: float) -> Compared
     groups = [{"words": "1–10", "sentences": 3, "bleu": bleu}, {"words": "11–20", "sentences": 1, "bleu": bleu}]
     groups.append({"words": "over 40", "sentences": 2, "bleu": long})
     losses = [(1.0, 5.0), (2.0, 3.0)]
-    return Compared(name, "a model", 1000, scores, bleu - 2, bleu + 2, chance, groups, 10.0, 99.0, 1.5, losses, "Hund")
+    known = (name, "a model", 1000, scores, bleu - 2, bleu + 2, chance, groups, 10.0)
+    return Compared(*known, apart=(bleu, long), training=99.0, minutes=1.5, losses=losses, said="Hund")
 
 
 def report(*names: str) -> Report:
@@ -38,8 +39,14 @@ def test_the_conclusion_names_the_best_what_it_surely_beats_and_who_holds_on_lon
 
 def test_what_is_kept_on_long_texts_needs_long_and_short_ones() -> None:
     one = model("a", 20.0, None, 5.0)
-    assert kept_on_long(one) == pytest.approx(0.25)
-    assert kept_on_long(Compared("b", "", 1, one.scores, 0, 0, None, one.by_length[:2], 1.0)) is None
+    assert one.kept == pytest.approx(0.25)
+    assert one.to_dict()["kept_on_long"] == one.kept
+    other = Compared("b", "", 1, one.scores, 0, 0, None, one.by_length[:2], 1.0)
+    assert other.kept is None
+    head, first, second = Report("t", [one, other], "", "").table()
+    assert first[head.index("kept")] == "25 %"
+    assert second[head.index("kept")] == ""
+    assert "kept" not in Report("t", [other], "", "").table()[0]
 
 
 def test_texts_enter_the_page_as_text() -> None:

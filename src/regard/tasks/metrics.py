@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from regard.errors import UsageError
 
 LENGTHS = (10, 20, 30, 40, 60)  # upper ends, in source words, of the groups reported apart
+SHORT, LONG = 20, 40  # words up to which a source is short, and above which it is long
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
@@ -82,14 +84,33 @@ def scores_by_length(
     sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return BLEU for groups of source length in words: how the model holds up on long sentences."""
-    groups: list[dict[str, Any]] = []
-    for low, high in zip((0, *LENGTHS), (*LENGTHS, 10**9), strict=True):
-        chosen = [place for place, text in enumerate(sources) if low < max(1, len(text.split())) <= high]
-        if chosen:
-            said, wanted = [hypotheses[place] for place in chosen], [references[place] for place in chosen]
-            name = f"{low + 1}–{high}" if high < 10**9 else f"over {low}"
-            groups.append({"words": name, "sentences": len(chosen), "bleu": bleu(said, wanted)})
-    return groups
+    ends = (*LENGTHS, 10**9)
+    groups = [_of_lengths(low, high, sources, hypotheses, references) for low, high in pairwise((0, *ends))]
+    return [group for group in groups if group["sentences"]]
+
+
+def short_and_long(
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+) -> tuple[float, float] | None:
+    """Return BLEU of the short sources and of the long ones; None where one kind is missing.
+
+    >>> short_and_long(["ein Hund", " ".join(["ein"] * 41)], ["a dog runs home", "a"], ["a dog runs home", "a dog"])
+    (100.0, 0.0)
+    """
+    short, long = (
+        _of_lengths(low, high, sources, hypotheses, references) for low, high in ((0, SHORT), (LONG, 10**9))
+    )
+    return (short["bleu"], long["bleu"]) if short["sentences"] and long["sentences"] else None
+
+
+def _of_lengths(
+    low: int, high: int, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+) -> dict[str, Any]:
+    """Return what is known of the sources with more words than `low` and at most `high`."""
+    chosen = [place for place, text in enumerate(sources) if low < max(1, len(text.split())) <= high]
+    said, wanted = ([texts[place] for place in chosen] for texts in (hypotheses, references))
+    name = f"{low + 1}–{high}" if high < 10**9 else f"over {low}"
+    return {"words": name, "sentences": len(chosen), "bleu": bleu(said, wanted) if chosen else 0.0}
 
 
 def confusion(wanted: NDArray[np.int64], said: NDArray[np.int64], labels: int) -> NDArray[np.int64]:

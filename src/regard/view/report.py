@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from regard.tasks.metrics import LONG, SHORT
 from regard.view.chart import Points, lines
 
-SHORT, LONG = 20, 40  # words of a source that count as short, and as long
 SURE = 0.05  # chance of error below which a difference counts
 
 
@@ -26,6 +26,7 @@ class Compared:
     chance: float | None  # that the best is no better than this one; None for the best itself
     by_length: list[dict[str, Any]]  # words, sentences, bleu
     decoding: float  # sentences a second
+    apart: tuple[float, float] | None = None  # BLEU of short sources and of long ones, where there are both
     training: float | None = None  # target tokens a second, where the model was trained here
     minutes: float | None = None
     losses: Points = ()  # update, validation loss
@@ -37,9 +38,16 @@ class Compared:
         """Lower-cased BLEU, which decides."""
         return float(self.scores["bleu_lowercase"])
 
+    @property
+    def kept(self) -> float | None:
+        """The share of its BLEU on short sources that it keeps on long ones."""
+        return self.apart[1] / self.apart[0] if self.apart and self.apart[0] else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return all of it but the picture as plain values."""
-        return {name: value for name, value in vars(self).items() if name != "picture"}
+        made = {name: value for name, value in vars(self).items() if name not in ("picture", "apart")}
+        short, long = self.apart or (None, None)
+        return {**made, "bleu_short": short, "bleu_long": long, "kept_on_long": self.kept}
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Report:
         first = f"{best.name} is best with {best.bleu:.1f} BLEU ({best.low:.1f}–{best.high:.1f})"
         first += f", surely better than {_listed(beaten)}" if beaten else ""
         first += f"; from {_listed(level)} the test set cannot tell it" if level else ""
-        kept = {one.name: share for one in self.models if (share := kept_on_long(one)) is not None}
+        kept = {one.name: share for one in self.models if (share := one.kept) is not None}
         if len(kept) < 2:
             return f"{first}."
         most, least = max(kept, key=lambda name: kept[name]), min(kept, key=lambda name: kept[name])
@@ -95,7 +103,9 @@ class Report:
     def table(self) -> list[list[str]]:
         """Return the table of quality, size and speed, its head first."""
         head = ["model", "BLEU (lower-cased)", "95 %", "cased", "chrF", "TER", "exact", "parameters"]
-        made = [[*head, "training tokens/s", "sentences/s"]]
+        apart = any(one.apart for one in self.models)
+        lengths = [f"up to {SHORT} words", f"over {LONG}", "kept"] if apart else []
+        made = [[*head, *lengths, "training tokens/s", "sentences/s"]]
         for one in self.models:
             scores = one.scores
             made.append(
@@ -106,6 +116,7 @@ class Report:
                     *(f"{scores[name]:.2f}" for name in ("bleu", "chrf", "ter")),
                     f"{scores['exact_match']:.1f} %",
                     f"{one.parameters / 1e6:.2f} M",
+                    *(_apart(one) if apart else []),
                     "" if one.training is None else f"{one.training:,.0f}",
                     f"{one.decoding:,.0f}",
                 ]
@@ -173,31 +184,10 @@ class Report:
         )
 
 
-def kept_on_long(one: Compared) -> float | None:
-    """Return the share of its BLEU on short sources that a model keeps on long ones; None where there are none."""
-    groups = [(_bounds(group["words"]), group) for group in one.by_length]
-    short = [group for (_, high), group in groups if high <= SHORT]
-    long = [group for (low, _), group in groups if low > LONG]
-    if not short or not long or not any(group["bleu"] for group in short):
-        return None
-    return _mean(long) / max(1e-9, _mean(short))
-
-
-def _mean(groups: Sequence[dict[str, Any]]) -> float:
-    count = sum(group["sentences"] for group in groups)
-    return float(sum(group["bleu"] * group["sentences"] for group in groups) / count)
-
-
-def _bounds(words: str) -> tuple[int, int]:
-    """Return the lowest and highest length of a group.
-
-    >>> _bounds("11–20"), _bounds("over 60")[0]
-    ((11, 20), 61)
-    """
-    if words.startswith("over "):
-        return int(words[5:]) + 1, 10**9
-    low, high = words.split("–")
-    return int(low), int(high)
+def _apart(one: Compared) -> list[str]:
+    """Return BLEU of short sources and of long ones, and how much is kept."""
+    short, long = one.apart or (0.0, 0.0)
+    return [f"{short:.2f}", f"{long:.2f}", "" if one.kept is None else f"{100 * one.kept:.0f} %"]
 
 
 def _listed(names: Sequence[str]) -> str:
