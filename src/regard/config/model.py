@@ -182,9 +182,9 @@ def _recurrent(width: int, layers: int, dropout: float) -> RecurrentConfig:
 WritingConfig = TranslatorConfig | RecurrentConfig  # models that read one text and write another
 
 RECURRENT_PRESETS: dict[str, RecurrentConfig] = {
-    "micro": _recurrent(64, 1, 0.1),
-    "tiny": _recurrent(128, 1, 0.2),
-    "small": _recurrent(256, 1, 0.3),
+    "micro": _recurrent(128, 1, 0.1),
+    "tiny": _recurrent(256, 1, 0.3),
+    "small": _recurrent(512, 1, 0.3),
     "base": _recurrent(512, 2, 0.3),
 }
 
