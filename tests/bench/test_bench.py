@@ -68,6 +68,19 @@ def test_the_recurrence_is_the_peers_own_model(tmp_path: Path) -> None:
     assert all(row["value"] > 0 for row in rows)
 
 
+def test_a_peer_tells_the_setting_that_it_chose(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    flags = "--quick --size tiny --only latency --repeats 1 --threads 2 --peers transformers --json".split()
+    done = bench(*flags, "--out", str(tmp_path / "made"))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert {row["setting"] for row in rows if row.get("library") == "transformers"} <= {"1 thread", "2 threads"}
+    assert {row["bench"] for row in rows if row["unit"] == "ms/sentence"} == {
+        "latency tiny greedy",
+        "latency tiny beam 4",
+    }
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -1,6 +1,6 @@
 """The process that a contestant lives in: it prepares, says that it is ready, and takes one turn whenever it is asked.
 
-`python -m regard.bench.child` reads its job from the first line of standard input and then one task a line; it answers
+`main` reads its job from the first line of standard input and then one task a line; it answers
 each with a line of JSON. What libraries print goes to standard error.
 """
 
@@ -144,7 +144,3 @@ def main() -> None:
     finally:
         sys.stderr.flush()
         os._exit(0)  # threads and finalizers of foreign libraries are not waited for
-
-
-if __name__ == "__main__":
-    main()

@@ -49,7 +49,7 @@ class Contestant:
         self.entry, self.tasks, self.setting, self.memory = entry, list[str](), "", 0
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  # closed in close()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "regard.bench.child"],
+            [sys.executable, "-c", "from regard.bench.child import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
