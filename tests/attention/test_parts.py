@@ -104,6 +104,36 @@ def test_dropout_has_its_rate_its_mean_and_no_neighbours(rate: float) -> None:
         assert (dropped * other).mean().item() == pytest.approx(0, abs=0.003)
 
 
+def test_dropout_is_independent_over_steps_sites_parts_and_seeds() -> None:
+    """Products of two masks' deviations have mean 0 and a known spread; four of its deviations would be one in 16,000."""
+    count, rate = 200_000, 77 / 256
+    spread = rate * (1 - rate) / count**0.5
+
+    def dropped(noise: Noise, site: str) -> torch.Tensor:
+        return (noise.keep((count,), rate, site, torch.float32) == 0).double() - rate
+
+    first = dropped(Noise(1, 10), "encoder.0.attention")
+    assert first.mean().abs() < 4 * (rate * (1 - rate) / count) ** 0.5
+    others = [Noise(1, 11), Noise(1, 12), Noise(1, 9), Noise(1, 1010), Noise(2, 10), Noise(1, 10, 1)]
+    pairs = [dropped(other, "encoder.0.attention") for other in others]
+    pairs += [
+        dropped(Noise(1, 10), site) for site in ("encoder.1.attention", "decoder.0.attention", "source.embedding")
+    ]
+    pairs += [first.roll(shift) for shift in (1, 2, 64, 256, 8192)]
+    for other in pairs:
+        assert (first * other).mean().abs() < 4 * spread
+
+
+def test_how_many_are_dropped_in_a_row_of_steps_is_as_chance_has_it() -> None:
+    """The count at each place over many steps is binomial: its spread over places tells streaks and repeats."""
+    steps, count, rate = 200, 5_000, 64 / 256
+    drops = sum((Noise(3, step).keep((count,), rate, "x", torch.float32) == 0).double() for step in range(steps))
+    assert isinstance(drops, torch.Tensor)
+    expected = steps * rate * (1 - rate)
+    assert drops.mean().item() == pytest.approx(steps * rate, abs=4 * (expected / count) ** 0.5)
+    assert drops.var().item() == pytest.approx(expected, rel=4 * (2 / count) ** 0.5)
+
+
 def test_without_noise_nothing_is_dropped() -> None:
     states = torch.randn(3, 4)
     assert drop(states, 0.5, None, "x") is states
