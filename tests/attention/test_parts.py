@@ -105,7 +105,7 @@ def test_dropout_has_its_rate_its_mean_and_no_neighbours(rate: float) -> None:
 
 
 def test_dropout_is_independent_over_steps_sites_parts_and_seeds() -> None:
-    """Products of two masks' deviations have mean 0 and a known spread; four of its deviations would be one in 16,000."""
+    """Products of two masks' deviations have mean 0 and a known spread; four of it would be one in 16,000."""
     count, rate = 200_000, 77 / 256
     spread = rate * (1 - rate) / count**0.5
 
@@ -116,9 +116,8 @@ def test_dropout_is_independent_over_steps_sites_parts_and_seeds() -> None:
     assert first.mean().abs() < 4 * (rate * (1 - rate) / count) ** 0.5
     others = [Noise(1, 11), Noise(1, 12), Noise(1, 9), Noise(1, 1010), Noise(2, 10), Noise(1, 10, 1)]
     pairs = [dropped(other, "encoder.0.attention") for other in others]
-    pairs += [
-        dropped(Noise(1, 10), site) for site in ("encoder.1.attention", "decoder.0.attention", "source.embedding")
-    ]
+    sites = ("encoder.1.attention", "decoder.0.attention", "source.embedding")
+    pairs += [dropped(Noise(1, 10), site) for site in sites]
     pairs += [first.roll(shift) for shift in (1, 2, 64, 256, 8192)]
     for other in pairs:
         assert (first * other).mean().abs() < 4 * spread
