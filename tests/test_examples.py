@@ -1,0 +1,26 @@
+"""The examples run and show what they say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(name: str) -> list[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, str(ROOT / "examples" / name)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_first_hop_over_a_set_is_the_softmax_of_its_products() -> None:
+    plain, first, second, _ = [line.partition(":")[2].split() for line in run("attention_over_a_set.py")]
+    assert plain == first
+    assert len(second) == 6
+    assert second != first
+    assert abs(sum(map(float, second)) - 1) < 0.005
