@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -26,7 +27,8 @@ def lines(series: Mapping[str, Points], *, title: str, across: str, up: str, tic
     if not points:
         return ""
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    low, high = min(0.0, *ys) if min(ys) < 0.4 * max(ys) else min(ys), max(ys)
+    rungs = round_values(min(0.0, *ys) if min(ys) < 0.4 * max(ys) else min(ys), max(ys))
+    low, high = rungs[0], rungs[-1]
     wide, tall = WIDTH - LEFT - KEY, HEIGHT - FOOT - HEAD
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -40,12 +42,11 @@ def lines(series: Mapping[str, Points], *, title: str, across: str, up: str, tic
         f'aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="11" fill="currentColor">',
         f"<title>{escape(title)}</title>",
     ]
-    for number in range(5):
-        value = low + (high - low) * number / 4
+    for value in rungs:
         y = at(min(xs), value)[1]
         parts.append(f'<path d="M{LEFT} {y:.1f}h{wide}" stroke="currentColor" stroke-opacity=".18"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>')
-    shown = ticks or {x: f"{x:,.4g}" for x in (min(xs), (min(xs) + max(xs)) / 2, max(xs))}
+    shown = ticks or {x: f"{x:,.6g}" for x in round_values(min(xs), max(xs)) if min(xs) <= x <= max(xs)}
     for x, label in shown.items():
         parts.append(
             f'<text x="{at(x, low)[0]:.1f}" y="{HEIGHT - FOOT + 16}" text-anchor="middle">{escape(label)}</text>'
@@ -64,6 +65,21 @@ def lines(series: Mapping[str, Points], *, title: str, across: str, up: str, tic
         )
         parts.append(f'<text x="{WIDTH - KEY + 40}" y="{y + 4}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>"])
+
+
+def round_values(low: float, high: float) -> list[float]:
+    """Return round values at equal distances, four to eight of them, from at most `low` to at least `high`.
+
+    >>> round_values(0, 38.88), round_values(26, 1815)
+    ([0.0, 10.0, 20.0, 30.0, 40.0], [0.0, 500.0, 1000.0, 1500.0, 2000.0])
+    >>> round_values(0.31, 0.36)
+    [0.31, 0.32, 0.33, 0.34, 0.35, 0.36]
+    """
+    span = (high - low) or abs(high) or 1.0
+    size = 10 ** math.floor(math.log10(span / 4))
+    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= span / 6)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [float(f"{step * number:.10g}") for number in range(first, max(last, first + 1) + 1)]
 
 
 def matrix(weights: NDArray[np.floating], rows: Sequence[str], columns: Sequence[str], *, title: str) -> str:

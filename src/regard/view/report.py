@@ -199,7 +199,7 @@ def _cells(cells: Sequence[str]) -> str:
 
 
 STYLE = (
-    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0}main{max-width:60rem;margin:auto;"
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0}main{max-width:76rem;margin:auto;"
     "padding:1.5rem}.lead{font-size:1.15rem}.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:"
     "tabular-nums}th,td{padding:.3rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid #8884}"
     "th:first-child{text-align:left}figure{margin:1.5rem 0}svg{max-width:100%;height:auto}.looks{display:grid;gap:1rem;"
