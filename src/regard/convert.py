@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from regard.attention.positions import sinusoids
-from regard.checkpoint import files, hf_names, old_weights
+from regard.checkpoint import files, gpt_folder, hf_encoders, hf_gpt, hf_names, old_weights
 from regard.checkpoint.directory import existing
-from regard.checkpoint.folder import has_only_old_weights
+from regard.checkpoint.encoder_folder import load_encoder, save_encoder
+from regard.checkpoint.folder import CONFIG, has_only_old_weights
 from regard.checkpoint.model_folder import LoadedModel, load_model, save_model
+from regard.checkpoint.published import local_folder
+from regard.checkpoint.sentence_modules import MODULES, modules_content, read_modules, write_pooling
 from regard.config.model import StackConfig, TranslatorConfig
 from regard.errors import ConfigError, UsageError, nearest
 from regard.text.tokenizer import Tokenizer
@@ -34,24 +37,90 @@ class Converted:
 
 
 def convert(folder: str | Path, out: str | Path, *, to: str = "huggingface") -> Converted:
-    """Write a model, ours or a Marian or Pegasus folder, into a new folder for others or for us.
+    """Write a model, ours, from elsewhere or a published one, into a new folder for others or for us.
 
     `huggingface` is for `transformers` (a refusal says what it cannot express), `ctranslate2` for CTranslate2, and
     `regard` for ourselves: a folder with safe weights and one kind of tokenizer file, whatever it came as.
     """
     if to not in _WRITERS:
         raise ConfigError(f"to must be one of {', '.join(_WRITERS)}, not {to!r}{nearest(to, _WRITERS)}")
-    folder, out = Path(folder), Path(out)
+    folder, out = local_folder(folder), Path(out)
     if existing(out) != "none":
         raise UsageError(f"{out} exists and is not empty: choose a new folder for the converted model")
     files.recover(out)  # of an attempt that was killed
-    if folder.is_dir() and has_only_old_weights(folder):
-        with tempfile.TemporaryDirectory() as room:
-            old_weights.read_into(folder, Path(room))
-            model = load_model(folder, weights_from=Path(room))
-    else:
-        model = load_model(folder)
+    if not (folder.is_dir() and has_only_old_weights(folder)):
+        return _converted(folder, out, to, None)
+    with tempfile.TemporaryDirectory() as room:
+        old_weights.read_into(folder, Path(room))
+        return _converted(folder, out, to, Path(room))
+
+
+def _converted(folder: Path, out: Path, to: str, weights_from: Path | None) -> Converted:
+    """Write a folder's model; its weights may have been put somewhere else before."""
+    config = files.published(folder) / CONFIG
+    fields = files.read_json(config) if config.is_file() else {}
+    if hf_encoders.is_encoder(fields):
+        return _convert_encoder(folder, out, to, weights_from)
+    if fields.get("model_type") in gpt_folder.TYPES:
+        return _convert_gpt(folder, out, to, weights_from)
+    model = load_model(folder, weights_from=weights_from)
     return Converted(out, _WRITERS[to](model, folder, out), model.report)
+
+
+def _convert_encoder(folder: Path, out: Path, to: str, weights_from: Path | None) -> Converted:
+    _refuse_ctranslate2(folder, to, "an encoder")
+    model = load_encoder(folder, weights_from=weights_from)
+    kind, why = hf_encoders.written_as(model.config, model.kind)
+    if kind == hf_encoders.OWN and to == "huggingface":
+        raise UsageError(f"{folder} cannot be written for transformers: {why}")
+    sentences = (model.path / MODULES).exists()
+    modules = read_modules(model.path)
+    save_encoder(
+        out,
+        model.config,
+        model.weights,
+        tokenizer=model.tokenizer,
+        task=str(model.task.get("task", "")),
+        facts={name: value for name, value in model.task.items() if name not in ("task", "version")},
+        card=_card(folder),
+        labels=model.labels,
+        problem=model.problem,
+        kind=model.kind,
+        fields=model.fields,
+        longest=model.longest,
+        besides=modules_content(modules) if sentences else {},
+    )
+    if sentences:
+        write_pooling(out, modules, model.config.width)
+    return Converted(out, kind, model.report)
+
+
+def _convert_gpt(folder: Path, out: Path, to: str, weights_from: Path | None) -> Converted:
+    _refuse_ctranslate2(folder, to, "a causal language model")
+    model = gpt_folder.load_gpt(folder, weights_from=weights_from)
+    why = hf_gpt.own_reason(model.config)
+    if why and to == "huggingface":
+        raise UsageError(f"{folder} cannot be written for transformers: {why}")
+    gpt_folder.save_gpt(
+        out,
+        model.config,
+        model.weights,
+        tokenizer=model.tokenizer,
+        facts={name: value for name, value in model.task.items() if name not in ("task", "version")},
+        card=_card(folder),
+        fields=model.fields,
+    )
+    return Converted(out, gpt_folder.OWN if why else hf_gpt.KIND, model.report)
+
+
+def _refuse_ctranslate2(folder: Path, to: str, what: str) -> None:
+    if to == "ctranslate2":
+        raise UsageError(f"{folder} cannot be written for CTranslate2: {what}; translators can")
+
+
+def _card(folder: Path) -> str:
+    card = folder / "README.md"
+    return card.read_text(encoding="utf-8", errors="replace") if card.is_file() else f"# {folder.name}\n"
 
 
 def _to_regard(model: LoadedModel, folder: Path, out: Path) -> str:
@@ -69,7 +138,6 @@ def _to_huggingface(model: LoadedModel, folder: Path, out: Path) -> str:
 
 
 def _save(model: LoadedModel, folder: Path, out: Path) -> str:
-    card = folder / "README.md"
     save_model(
         out,
         model.config,
@@ -77,7 +145,7 @@ def _save(model: LoadedModel, folder: Path, out: Path) -> str:
         tokenizers={"source": model.source, "target": model.target},
         decoding=model.decoding,
         task={name: value for name, value in model.task.items() if name != "decoding"},
-        card=card.read_text(encoding="utf-8", errors="replace") if card.is_file() else f"# {folder.name}\n",
+        card=_card(folder),
         fields=model.fields,
     )
     return hf_names.model_type(model.config)[0]

@@ -9,12 +9,14 @@ from typing import Any, Protocol
 
 from rich.filesize import decimal
 
-from regard.checkpoint import hf_names, memory_folder, reader_folder
+from regard.checkpoint import gpt_folder, hf_encoders, hf_gpt, hf_names, memory_folder, reader_folder
 from regard.checkpoint.directory import RunDirectory, existing
+from regard.checkpoint.encoder_folder import PIECES, encoder_config, encoder_labels
 from regard.checkpoint.files import is_temporary, published, read_json
 from regard.checkpoint.folder import CONFIG, TASK_FILE, expected_shapes
 from regard.checkpoint.model_folder import TARGET_TOKENIZER, TOKENIZER
 from regard.checkpoint.own_folder import OwnConfig, own_config
+from regard.config.gpt import GptConfig
 from regard.config.model import ClassifierConfig, ElmoConfig, MemoryConfig
 from regard.errors import CheckpointError
 from regard.tasks.story_scores import StoryScores
@@ -29,7 +31,11 @@ class Described(OwnConfig, Protocol):
 
 
 # types of our own, whose config is read as ours; all other types are translators'
-KINDS: dict[str, type[ElmoConfig | ClassifierConfig | MemoryConfig]] = {**reader_folder.KINDS, **memory_folder.KINDS}
+KINDS: dict[str, type[ElmoConfig | ClassifierConfig | MemoryConfig | GptConfig]] = {
+    **reader_folder.KINDS,
+    **memory_folder.KINDS,
+    gpt_folder.OWN: GptConfig,
+}
 
 
 @dataclass(frozen=True)
@@ -107,18 +113,33 @@ def describe(folder: str | Path) -> FolderInfo:
         return FolderInfo(str(path), kind, run=run, files=files)
     fields = read_json(place / CONFIG)
     where = str(place / CONFIG)
-    own = fields.get("model_type") in KINDS
-    model: Described = own_config(fields, KINDS, where) if own else hf_names.read_config(fields, where)
+    model = _model(place, fields, where)
     return FolderInfo(
         str(path),
         kind,
         model,
         sum(map(math.prod, expected_shapes(model).values())),
         {name: count(place / name) for name, count in COUNTS.items() if (place / name).exists()},
-        read_json(place / TASK_FILE) if (place / TASK_FILE).exists() else {},
+        {**_labels(place, fields), **(read_json(place / TASK_FILE) if (place / TASK_FILE).exists() else {})},
         run,
         files,
     )
+
+
+def _model(place: Path, fields: dict[str, Any], where: str) -> Described:
+    """Return what a folder's `config.json` describes, whatever the type."""
+    kind = fields.get("model_type")
+    if kind in KINDS:
+        return own_config(fields, KINDS, where)
+    if kind == hf_gpt.KIND:
+        return hf_gpt.read_config(fields, where)
+    return encoder_config(place) if hf_encoders.is_encoder(fields) else hf_names.read_config(fields, where)
+
+
+def _labels(place: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the labels that an encoder's folder names."""
+    labels = encoder_labels(place) if hf_encoders.is_encoder(fields) else ()
+    return {"labels": list(labels)} if labels else {}
 
 
 def _sizes(path: Path) -> dict[str, int]:
@@ -159,4 +180,9 @@ def _words(path: Path) -> int:
     return len(read_json(path).get("words", []))
 
 
-COUNTS = {TOKENIZER: _tokens, TARGET_TOKENIZER: _tokens, memory_folder.VOCABULARY: _words}
+def _lines(path: Path) -> int:
+    """Return how many tokens an older vocabulary file lists."""
+    return len(path.read_bytes().splitlines())
+
+
+COUNTS = {TOKENIZER: _tokens, PIECES: _lines, TARGET_TOKENIZER: _tokens, memory_folder.VOCABULARY: _words}

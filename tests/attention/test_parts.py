@@ -59,14 +59,17 @@ def test_a_cache_grows_and_its_rows_can_be_chosen() -> None:
     parts = torch.arange(150, dtype=torch.float32).view(2, 3, 1, 5, 5)  # [L, R, H, T, d]
     for place in range(5):
         cache.make_room()
-        seen = [cache.put(layer, parts[layer, :, :, place], -parts[layer, :, :, place]) for layer in range(2)]
+        seen = [
+            cache.put(layer, torch.stack([parts[layer, :, :, place], -parts[layer, :, :, place]], 1))
+            for layer in range(2)
+        ]
         cache.length += 1
     for layer, (key, value) in enumerate(seen):
         assert torch.equal(key, parts[layer])
         assert torch.equal(value, -parts[layer])
     chosen = cache.select(torch.tensor([1, 1, 0]))
     chosen.make_room()
-    key, _ = chosen.put(1, torch.zeros(3, 1, 5), torch.zeros(3, 1, 5))
+    key, _ = chosen.put(1, torch.zeros(3, 2, 1, 5))
     assert torch.equal(key[:, :, :5], parts[1, [1, 1, 0]])
 
 

@@ -67,4 +67,4 @@ def test_shared_settings_have_one_name_and_one_value() -> None:
 
 
 def test_every_task_has_a_verb() -> None:
-    assert set(USED_BY) == set(TASKS)
+    assert set(TASKS) <= set(USED_BY)  # what language models are used for has names of its own

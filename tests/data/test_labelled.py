@@ -108,3 +108,26 @@ def test_equal_texts_are_held_out_together() -> None:
 def test_too_few_texts_cannot_be_split() -> None:
     with pytest.raises(UsageError, match="--valid"):
         hold_out(rows({"a": 2, "b": 2}))
+
+
+def test_a_text_may_have_several_labels_or_none(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("text,label\na,warm; old\nb,\nc,old\n")
+    found = read_labelled([tmp_path / "x.csv"], ReadConfig(separator=";"))
+    assert (found.each, found.classes) == ([("warm", "old"), (), ("old",)], ["old", "warm"])
+    assert found.marks(["old", "warm"]).tolist() == [[1, 1], [0, 0], [1, 0]]
+    with pytest.raises(DataError, match=r"x\.csv:2: the label 'warm' is not one"):
+        found.marks(["old"])
+    (tmp_path / "x.jsonl").write_text('{"text": "a", "label": ["warm", "old"]}\n')
+    assert read_labelled([tmp_path / "x.jsonl"], ReadConfig(separator=";")).each == [("warm", "old")]
+
+
+def test_texts_may_come_in_pairs(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("first,second,label\na,b,yes\nc, ,no\n")
+    columns = {"text": "first", "pair": "second", "label": "label"}
+    with pytest.raises(DataError, match=r"x\.csv:3: the second text is blank"):
+        read_labelled([tmp_path / "x.csv"], ReadConfig(**columns))
+    found = read_labelled([tmp_path / "x.csv"], ReadConfig(**columns, lenient=True, max_reject=60))
+    assert (found.texts, found.pairs, found.labels) == (["a"], ["b"], ["yes"])
+    twins = Labelled.of(["a"] * 40, ["yes", "no"] * 20, pairs=[f"b{number}" for number in range(40)])
+    kept, held = hold_out(twins)
+    assert (len(kept), len(held)) == (36, 4)

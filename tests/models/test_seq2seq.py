@@ -257,7 +257,7 @@ def test_gates_count_as_matrices_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attention": "dot"}, "set directions to one, or attention to bilinear"),
+        ({"attention": "dot", "directions": "both"}, "set directions to one, or attention to bilinear"),
         ({"bridge": "copy"}, "set bridge to dense"),
         ({"attention": "none", "input_feeding": "context"}, r"input_feeding \(context\) needs attention"),
         ({"attention": "none", "choice": "reinforce"}, r"choice \(reinforce\) needs attention"),

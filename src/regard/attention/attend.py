@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from regard.attention.masks import PlacedMask
 from regard.attention.noise import Noise, drop
 from regard.attention.scores import Normalize, ScaledDot, Score, softmax
+from regard.attention.sparse import BlockMask, attend_blocks
 from regard.attention.trace import Trace, watching
 from regard.errors import UsageError
 
@@ -40,7 +41,9 @@ def attend(
     _check(query, key, value)
     if mask is not None and mask.full:
         mask = None
-    if _fused_fits(query, score, normalize, dropout if noise is not None else 0.0):
+    if isinstance(mask, BlockMask) and type(score) is ScaledDot and normalize is softmax and bias is None:
+        mixed = attend_blocks(query, key, value, mask)
+    elif _fused_fits(query, score, normalize, dropout if noise is not None else 0.0):
         mixed = _fused(query, key, value, mask, bias)
     else:
         weights = _weights(query, key, mask, bias, score, normalize)
@@ -101,7 +104,7 @@ def _show(
     made = []
     for first in range(0, query.shape[2], SEEN_ROWS):
         rows = slice(first, first + SEEN_ROWS)
-        part = None if mask is None else PlacedMask(mask.mask, mask.query[:, rows], mask.key)
+        part = None if mask is None else mask.part(rows)
         part_bias = None if bias is None else bias[:, :, rows]
         made.append(_weights(query[:, :, rows].float(), key.float(), part, part_bias, score, normalize).cpu())
     seen.add(site, "" if mask is None else str(mask), torch.cat(made, dim=2).numpy())

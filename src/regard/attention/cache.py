@@ -35,13 +35,17 @@ class KeyValues:
             made[:room] = self.values
             self.values, self.spare = made, None
 
-    def put(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write a layer's keys and values of the next token, each [R, H, d]; return all of its so far, [R, H, t, d]."""
-        place = self.values[self.length, layer]
-        place[0] = key
-        place[1] = value
-        so_far = self.values[: self.length + 1, layer].permute(1, 2, 3, 0, 4)
-        return so_far[0], so_far[1]
+    def fill(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Write a layer's keys and values of the first tokens of all rows, each [R, H, T, d]; the room suffices."""
+        places = self.values[: key.shape[2], layer]
+        places[:, 0] = key.permute(2, 0, 1, 3)
+        places[:, 1] = value.permute(2, 0, 1, 3)
+
+    def put(self, layer: int, key_value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values of a layer's next token, [R, 2, H, d]; return all of its so far, each [R, H, t, d]."""
+        self.values[self.length, layer].copy_(key_value.transpose(0, 1))
+        key, value = self.values[: self.length + 1, layer].permute(1, 2, 3, 0, 4).unbind(0)
+        return key, value
 
     def select(self, rows: Tensor) -> Self:
         """Return the rows with these numbers, in this order; rows may repeat. This cache is used up."""

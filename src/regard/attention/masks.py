@@ -262,6 +262,10 @@ class PlacedMask:
         made: Tensor = self.__dict__[key]
         return made
 
+    def part(self, rows: slice) -> PlacedMask:
+        """Return the mask of some of the queries."""
+        return PlacedMask(self.mask, self.query[:, rows], self.key)
+
     def blocks(self, size: int) -> Tensor:
         """Which blocks of queries look at which blocks of keys at all, [B|1, ⌈Q/size⌉, ⌈K/size⌉]."""
         queries, keys = self.dense.shape[-2:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,28 @@ class Rows:
             packed = torch.cat([packed, packed.new_zeros(self.spare, *packed.shape[1:])])
         return packed
 
+    @cached_property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Neighbouring rows of one length: the place of their first token, how many there are, how long they are.
+
+        >>> Rows(np.array([3, 3, 1])).runs
+        [(0, 2, 3), (6, 1, 1)]
+        """
+        made: list[tuple[int, int, int]] = []
+        at = 0
+        for length in self.lengths.tolist():
+            if made and made[-1][2] == length:
+                made[-1] = (made[-1][0], made[-1][1] + 1, length)
+            else:
+                made.append((at, 1, length))
+            at += length
+        return made
+
+    @property
+    def firsts(self) -> Tensor:
+        """Where each row's first token stands among the packed ones, [B]."""
+        return self.lengths.cumsum(0) - self.lengths
+
     @property
     def slots(self) -> Tensor:
         """Slots of the padded rows, [1, T]."""
@@ -99,7 +122,8 @@ class Rows:
 
     def backwards(self) -> PlacedMask:
         """Everybody may look at itself and what came before."""
-        return (causal() & padding(self.lengths)).place(self.slots, self.slots)
+        mask = causal() if self.even else causal() & padding(self.lengths)
+        return mask.place(self.slots, self.slots)
 
     def seen_from(self, queries: Rows) -> PlacedMask:
         """Queries of other rows may look at every token of the row with their number."""

@@ -63,6 +63,11 @@ class Trace:
 _open: ContextVar[Trace | None] = ContextVar("regard_trace", default=None)
 
 
+def is_watched() -> bool:
+    """Whether a trace is open, whatever it wants to see."""
+    return _open.get() is not None
+
+
 def watching(site: str) -> Trace | None:
     """Return the open trace if it wants this site."""
     seen = _open.get()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +16,13 @@ from torch.nn import functional
 
 from regard.attention.attend import attend
 from regard.attention.cache import KeyValues, Memory
-from regard.attention.masks import PlacedMask
+from regard.attention.masks import Padding, PlacedMask
 from regard.attention.positions import Positions
 from regard.attention.rows import Rows
+from regard.attention.trace import watching
 from regard.blocks.transformer import ACTIVATIONS, DecoderBlock, EncoderBlock, Stack
 
+LEAST = 32  # tokens that runs of equally long rows have on average where attention goes run by run
 ROWS = 64  # how many rows weights are packed for; others work too
 FUSED = {"relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "silu": ("swish", "")}
 
@@ -76,7 +79,7 @@ class _Norm:
     def __call__(self, states: Tensor) -> Tensor:
         if self.norm is None:
             return states
-        return functional.layer_norm(states, self.shape, self.weight, self.bias, self.epsilon)
+        return torch.layer_norm(states, self.shape, self.weight, self.bias, self.epsilon)
 
 
 class PackedBlock:
@@ -91,32 +94,55 @@ class PackedBlock:
         self.attention_norm, self.feedforward_norm = _Norm(block.attention_norm), _Norm(block.feedforward_norm)
         self.cross = _PackedCross(block, pack) if isinstance(block, DecoderBlock) else None
 
-    def encode(self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions) -> Tensor:  # [N, D]
-        """Return the states of whole rows after this block."""
+    def encode(
+        self,
+        states: Tensor,  # [N, D]
+        rows: Rows,
+        mask: PlacedMask | None,
+        positions: Positions,
+        keep: Callable[[Tensor, Tensor], None] | None = None,
+        by_length: bool = False,
+    ) -> Tensor:
+        """Return the states of whole rows after this block; `keep` is told keys and values, each [B, H, T, d]."""
 
         def look(normed: Tensor, states: Tensor) -> Tensor:
+            if by_length:
+                return self.out.added(self._by_length(self.qkv(normed), rows, mask), states)
             padded = rows.pad(self.qkv(normed))  # [B, T, 3D]
             query, key, value = padded.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
             query, key = positions.rotate(query, rows.slots), positions.rotate(key, rows.slots)
+            if keep is not None:
+                keep(key, value)
             mixed = attend(query, key, value, mask=mask, site=self.site)
             return self.out.added(rows.pack(mixed.transpose(1, 2).flatten(2)), states)
 
         return self._think(self._with(self.attention_norm, states, look))
 
+    def _by_length(self, three: Tensor, rows: Rows, mask: PlacedMask | None) -> Tensor:  # [N, 3D]
+        """Return what tokens take from their own rows, [N, D]: rows of one length together, no padding, in float32."""
+        heads = three.float().unflatten(-1, (3, self.heads, -1))  # [N, 3, H, d]
+        made = []
+        for first, count, length in rows.runs:
+            run = heads[first : first + count * length].unflatten(0, (count, length))
+            query, key, value = run.permute(2, 0, 3, 1, 4)
+            made.append(attend(query, key, value).transpose(1, 2).flatten(0, 1).flatten(1))
+        if watching(self.site) is not None:  # what is seen is padded as ever; what is computed stays the same
+            query, key, value = rows.pad(heads).permute(2, 0, 3, 1, 4)
+            attend(query, key, value, mask=mask, site=self.site)
+        return torch.cat(made).to(three.dtype)
+
     def step(self, states: Tensor, past: Past, number: int) -> Tensor:  # [R, D]
         """Return the states of one more token of each row; `number` is the layer's."""
-
-        def look(normed: Tensor, states: Tensor) -> Tensor:
-            three = self.qkv(normed).view(len(states), 3, self.heads, -1).float()
-            query, key = (past.positions.rotate(three[:, one].unsqueeze(2), past.at) for one in (0, 1))
-            keys, values = past.cache.put(number, key.squeeze(2), three[:, 2])
-            mixed = attend(query, keys, values, site=self.site)
-            return self.out.added(mixed.flatten(1).to(states.dtype), states)
-
-        states = self._with(self.attention_norm, states, look)
+        normed = self.attention_norm(states) if self.norm_before else states
+        three = self.qkv(normed).float().view(len(states), 3, self.heads, -1)
+        if past.turned:
+            three = torch.cat([past.positions.rotate(three[:, :2], past.at), three[:, 2:]], dim=1)
+        keys, values = past.cache.put(number, three[:, 1:])
+        mixed = attend(three[:, 0].unsqueeze(2), keys, values, site=self.site)
+        states = self.out.added(mixed.flatten(1).to(states.dtype), states)
+        states = states if self.norm_before else self.attention_norm(states)
         if self.cross is not None:
-            cross, memory, mask = self.cross, past.memories[number], past.mask
-            states = self._with(cross.norm, states, lambda normed, states: cross.step(normed, states, memory, mask))
+            states = self.cross.step(states, past.memories[number], past.mask, self.norm_before)
         return self._think(states)
 
     def _think(self, states: Tensor) -> Tensor:
@@ -139,12 +165,14 @@ class _PackedCross:
         self.query, self.out = _product(block.cross.query, pack), _product(block.cross.out, pack)
         self.norm = _Norm(block.cross_norm)
 
-    def step(self, normed: Tensor, states: Tensor, memory: Memory, mask: PlacedMask | None) -> Tensor:
-        """Return the states with what they take from their sentence's memory added."""
+    def step(self, states: Tensor, memory: Memory, mask: PlacedMask | None, norm_before: bool) -> Tensor:
+        """Return the states with what they take from their sentence's memory added, normed before or after."""
         sentences, heads, _, width = memory.key.shape
-        grouped = self.query(normed).view(sentences, -1, heads, width).transpose(1, 2)  # [S, H, rows, d]
-        mixed = attend(grouped.float(), memory.key, memory.value, mask=mask, site=self.site)
-        return self.out.added(mixed.transpose(1, 2).reshape(states.shape).to(states.dtype), states)
+        normed = self.norm(states) if norm_before else states
+        grouped = self.query(normed).float().view(sentences, -1, heads, width).transpose(1, 2)  # [S, H, rows, d]
+        mixed = attend(grouped, memory.key, memory.value, mask=mask, site=self.site)
+        states = self.out.added(mixed.transpose(1, 2).reshape(states.shape).to(states.dtype), states)
+        return states if norm_before else self.norm(states)
 
 
 def _product(layer: nn.Linear, pack: bool) -> Product:
@@ -160,24 +188,32 @@ class Past:
     mask: PlacedMask | None  # which places of its memory a row may look at
     positions: Positions
     at: Tensor  # [1, 1], the place of the token
+    turned: bool  # whether places turn queries and keys
 
 
 class PackedStack:
     """A stack of blocks in use; not packed, it follows its modules' weights."""
 
-    def __init__(self, stack: Stack, positions: Positions, pack: bool = True) -> None:
+    def __init__(self, stack: Stack, positions: Positions, pack: bool = True, by_length: bool = False) -> None:
+        self.by_length = by_length  # where rows are whole and sorted, those of one length look around together
         self.blocks = [PackedBlock(block, pack) for block in stack.blocks if isinstance(block, EncoderBlock)]
         self.norm, self.positions = _Norm(stack.norm), positions
+        self.turned = type(positions).rotate is not Positions.rotate
         self.remembering = [
             (_product(block.cross.key_value, pack), block.cross.heads)
             for block in stack.blocks
             if isinstance(block, DecoderBlock)
         ]
 
-    def encode(self, states: Tensor, rows: Rows, mask: PlacedMask | None) -> Tensor:
-        """Return the states of whole rows after all blocks, [N, D]."""
-        for block in self.blocks:
-            states = block.encode(states, rows, mask, self.positions)
+    def encode(self, states: Tensor, rows: Rows, mask: PlacedMask | None, cache: KeyValues | None = None) -> Tensor:
+        """Return the states of whole rows after all blocks, [N, D]; an empty cache is filled with equally long rows."""
+        plain = rows.spare == 0 and type(mask) is PlacedMask and type(mask.mask) is Padding
+        by_length = self.by_length and plain and 0 < LEAST * len(rows.runs) <= rows.filled
+        for number, block in enumerate(self.blocks):
+            keep = None if cache is None else partial(cache.fill, number)
+            states = block.encode(states, rows, mask, self.positions, keep, by_length)
+        if cache is not None:
+            cache.length = rows.longest
         return self.norm(states)
 
     def remember(self, states: Tensor, rows: Rows) -> list[Memory]:
@@ -193,7 +229,7 @@ class PackedStack:
         """Return the last states [R, D] of one more token of each row, whose keys and values join the cache."""
         cache.make_room()
         at = torch.full((1, 1), cache.length, device=states.device)
-        past = Past(cache, memories, mask, self.positions, at)
+        past = Past(cache, memories, mask, self.positions, at, self.turned)
         for number, block in enumerate(self.blocks):
             states = block.step(states, past, number)
         cache.length += 1

@@ -70,7 +70,7 @@ class RecurrentEncoder(nn.Module):
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        self.dropout, self.directions = config.dropout, 2 if config.directions == "both" else 1
+        self.dropout, self.directions = config.dropout, config.sides
         widths = [config.embedding] + [self.directions * config.width] * (config.layers - 1)
         kind = CELLS[config.cell]
         self.layers = nn.ModuleList(
@@ -123,7 +123,7 @@ class RecurrentDecoder(nn.Module):
     def __init__(self, config: RecurrentConfig, written: int) -> None:
         super().__init__()
         self.config = config
-        read = config.width * (2 if config.directions == "both" else 1)
+        read = config.width * config.sides
         attends, repeated = config.attention != "none", config.context == "every"
         fed = {"none": 0, "context": read, "output": written}[config.input_feeding]
         kind, width = CELLS[config.cell], config.width
@@ -244,11 +244,11 @@ class RecurrentDecoder(nn.Module):
 
     def normalize(self, noise: Noise | None, step: int = 0) -> Normalize:
         """Return how scores become weights: one place is chosen by chance in training and by rank in use."""
-        if self.config.choice == "soft":
+        if self.config.look == "soft":
             return softmax
         if noise is None:
             return hard
-        draw = Drawn if self.config.choice == "reinforce" else sampled
+        draw = Drawn if self.config.look == "reinforce" else sampled
         return draw(noise, f"{SITE}.{step}")
 
 
@@ -320,7 +320,7 @@ class _HeldScore:
 
 def _score(config: RecurrentConfig, read: int) -> Additive | Bilinear | Dot | None:
     width = config.width
-    match config.attention:
+    match config.score:
         case "none":
             return None
         case "dot":

@@ -165,8 +165,8 @@ class Stack(nn.Module):
 class Encoder(Stack):
     """A stack of encoder blocks."""
 
-    def __init__(self, layers: int, shape: BlockShape) -> None:
-        super().__init__(EncoderBlock, layers, shape, "encoder")
+    def __init__(self, layers: int, shape: BlockShape, name: str = "encoder") -> None:
+        super().__init__(EncoderBlock, layers, shape, name)
 
     def forward(
         self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions, noise: Noise | None

@@ -206,7 +206,7 @@ def read_bytes(path: Path, *, most: int) -> bytes:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def json_bytes(values: Mapping[str, Any]) -> bytes:
+def json_bytes(values: Mapping[str, Any] | list[Any]) -> bytes:
     """Return a JSON file's content.
 
     >>> json_bytes({"step": 7})
@@ -217,12 +217,18 @@ def json_bytes(values: Mapping[str, Any]) -> bytes:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object that a JSON file holds, or raise `CheckpointError` with its name."""
-    try:
-        values = json.loads(read_bytes(path, most=_JSON_LIMIT))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not JSON: {error}") from None
+    values = read_json_value(path)
     if not isinstance(values, dict):
         raise CheckpointError(f"{path}: a JSON object is expected")
+    return values
+
+
+def read_json_value(path: Path) -> object:
+    """Return what a JSON file holds, or raise `CheckpointError` with its name."""
+    try:
+        values: object = json.loads(read_bytes(path, most=_JSON_LIMIT))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from None
     return values
 
 

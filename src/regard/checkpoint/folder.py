@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import torch
-
-from regard.checkpoint import files, weights
+from regard.checkpoint import files, hf_encoders, hf_gpt, weights
 from regard.config.tasks import USED_BY
 from regard.errors import CheckpointError
 from regard.models import FAMILIES
+from regard.models.base import unfilled
 
 _PATIENCE = 20  # times that a folder is read again because it was being replaced meanwhile
 VERSION = 1
@@ -31,7 +30,7 @@ class FamilyConfig(Protocol):
 
 def expected_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
     """Return names and shapes of a config's weights without making them."""
-    with torch.device("meta"):
+    with unfilled():
         return {name: tuple(tensor.shape) for name, tensor in FAMILIES[config.family][1](config).state_dict().items()}
 
 
@@ -74,8 +73,24 @@ def opened(folder: Path) -> Path:
 
 
 def task_of(folder: str | Path) -> str:
-    """Return the task that a folder's model was trained for; one from elsewhere, without a task, translates."""
-    return patiently(Path(folder), lambda place: str(_task(opened(place)).get("task", "translate")))
+    """Return the task that a folder's model was trained for; one from elsewhere has its head's, or translates."""
+    return patiently(Path(folder), lambda place: _task_at(opened(place)))
+
+
+def is_encoder_folder(folder: str | Path) -> bool:
+    """Whether a folder holds an encoder; a name that is no folder may be a published one's."""
+    if not Path(folder).is_dir():
+        return not Path(folder).exists()
+    return patiently(Path(folder), lambda place: hf_encoders.is_encoder(files.read_json(opened(place) / CONFIG)))
+
+
+def _task_at(path: Path) -> str:
+    task, fields = _task(path), files.read_json(path / CONFIG)
+    if not task and fields.get("model_type") == hf_gpt.KIND:
+        return "generate"
+    if task or not hf_encoders.is_encoder(fields):
+        return str(task.get("task", "translate"))
+    return hf_encoders.TASKS[hf_encoders.head_of(fields, headers(path), str(path / CONFIG))[0]]
 
 
 def read_task(path: Path, wanted: str) -> dict[str, Any]:

@@ -76,7 +76,7 @@ _NORMS = {"marian": "after", "pegasus": "before"}
 _EPSILON = 1e-5  # fixed in both of their classes, no field
 
 # their activation, ours; the first of theirs is what we write
-_ACTIVATIONS = (
+ACTIVATIONS = (
     ("relu", "relu"),
     ("gelu", "gelu"),
     ("gelu_python", "gelu"),
@@ -126,7 +126,27 @@ class WeightReport:
     renamed: dict[str, str] = field(default_factory=dict)  # name in the file → name it stands for
     missing: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    why: dict[str, str] = field(default_factory=dict)  # an ignored name → the reason
     notes: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Say it in words.
+
+        >>> WeightReport(found=["a"], missing=["b"], ignored=["c"], why={"c": "a buffer"}).lines()
+        ['weights: 1 found, 0 renamed, 1 missing, 1 ignored', 'missing, made anew: b', 'ignored: c (a buffer)']
+        """
+        counts = (len(self.found), len(self.renamed), len(self.missing), len(self.ignored))
+        lines = ["weights: {} found, {} renamed, {} missing, {} ignored".format(*counts)]
+        if self.renamed:
+            old, new = next(iter(self.renamed.items()))
+            lines.append(f"renamed: {old} is {new}" + (", and so on" if len(self.renamed) > 1 else ""))
+        if self.missing:
+            lines.append(f"missing, made anew: {', '.join(self.missing)}")
+        reasons: dict[str, list[str]] = {}
+        for name in self.ignored:
+            reasons.setdefault(self.why.get(name, "not used"), []).append(name)
+        lines += [f"ignored: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+        return lines + self.notes
 
 
 def model_type(config: WritingConfig) -> tuple[str, str]:
@@ -155,7 +175,7 @@ def write_config(config: WritingConfig, kept: Mapping[str, Any] | None = None) -
     """Return the content of `config.json`; `kept` is an imported folder's, whose other fields are written back."""
     kind, _ = model_type(config)
     if kept and kept.get("model_type") == kind and _same(kept, config):
-        return _in_float32(kept)
+        return in_float32(kept)
     if kind in OWN:
         own = {"model_type": kind, "architectures": [ARCHITECTURES[kind]], "regard": config.to_dict()}
         return {**(kept or {}), **own}
@@ -164,9 +184,9 @@ def write_config(config: WritingConfig, kept: Mapping[str, Any] | None = None) -
     for theirs, ours in _FIELDS:
         fields[theirs] = _at(values, ours)
     spelled = values["activation"]
-    fields["activation_function"] = next(theirs for theirs, ours in _ACTIVATIONS if ours == spelled)
+    fields["activation_function"] = next(theirs for theirs, ours in ACTIVATIONS if ours == spelled)
     fields |= {"bos_token_id": None, "forced_eos_token_id": config.end, "use_cache": True}
-    return _in_float32({**(kept or {}), **fields})
+    return in_float32({**(kept or {}), **fields})
 
 
 def read_config(fields: Mapping[str, Any], where: str) -> WritingConfig:
@@ -186,9 +206,9 @@ def read_config(fields: Mapping[str, Any], where: str) -> WritingConfig:
         defaults = _DEFAULTS | _FAMILY_DEFAULTS[kind]
         for theirs, ours in _FIELDS:
             default = changes["source_vocabulary"] if theirs == "decoder_vocab_size" else defaults[theirs]
-            changes[ours] = _value(fields, theirs, default, where)
+            changes[ours] = field_value(fields, theirs, default, where)
         spelled = changes["activation"]
-        changes["activation"] = dict(_ACTIVATIONS).get(spelled, spelled)
+        changes["activation"] = dict(ACTIVATIONS).get(spelled, spelled)
         if changes["shared"]:
             changes["target_vocabulary"] = changes["source_vocabulary"]
         return _sane(TranslatorConfig().override(changes), where)
@@ -381,13 +401,13 @@ def _same(kept: Mapping[str, Any], config: WritingConfig) -> bool:
         return False
 
 
-def _in_float32(fields: Mapping[str, Any]) -> dict[str, Any]:
+def in_float32(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields saying that the weights are float32, as we write them; the older spelling is kept if used."""
     spelled = "torch_dtype" if "torch_dtype" in fields and "dtype" not in fields else "dtype"
     return {**fields, spelled: "float32"}
 
 
-def _value(fields: Mapping[str, Any], name: str, default: Any, where: str) -> Any:
+def field_value(fields: Mapping[str, Any], name: str, default: Any, where: str) -> Any:
     """Return a field's value if it has the default's type; a list of token numbers gives its first."""
     value = fields.get(name)
     if value is None:

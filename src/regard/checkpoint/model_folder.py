@@ -137,9 +137,7 @@ def read_weights(
         shapes = {name: entry.shape for name, entry in entries.items()}
         matched = hf_names.Weights(config, shapes, expected_shapes(config))
         numbers = {name: entries[name] for name in matched.wanted}
-        odd = [name for name, entry in numbers.items() if entry.dtype not in ("F32", "F16", "BF16", "F64")]
-        if odd:
-            raise CheckpointError(f"{odd[0]} is stored as {numbers[odd[0]].dtype}: F32, F16 and BF16 are read")
+        weights.check_numbers(numbers)
         return config, matched.assemble(weights.read_some(numbers)), matched.report
     except CheckpointError as error:
         message = str(error)

@@ -78,6 +78,13 @@ def read(path: Path) -> dict[str, Tensor]:
         raise _unsound(path, str(error)) from None
 
 
+def check_numbers(entries: Mapping[str, Entry]) -> None:
+    """Raise for the first tensor that is not stored as numbers of a kind that weights have."""
+    for name, entry in entries.items():
+        if entry.dtype not in ("F32", "F16", "BF16", "F64"):
+            raise CheckpointError(f"{name} is stored as {entry.dtype}: F32, F16 and BF16 are read")
+
+
 def read_some(entries: Mapping[str, Entry]) -> dict[str, Tensor]:
     """Return the tensors that the entries name, from as many files as they lie in; all must be finite numbers."""
     tensors = {}

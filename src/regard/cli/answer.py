@@ -1,30 +1,36 @@
-"""`regard answer`: questions about a story, with the sentences that each hop looked at."""
+"""`regard answer`: questions about a passage, by spans of it, or about a story, with what each hop looked at."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, FOLDER
+from regard.cli.models import COMPUTING, FOLDER, windows
 from regard.cli.options import Option, verb
-from regard.cli.output import give, json_line, note, write_lines
+from regard.cli.output import give, json_line, note, progress, write_lines
+from regard.cli.texts import given
 from regard.config.data import ReadConfig
 from regard.config.tasks import USED_BY
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
     from regard.data.stories import Question, Story
-    from regard.pipeline import Answer
+    from regard.pipeline import Answer, SpanAnswer
 
-HELP = """Answer QUESTIONS about a story, and show which sentences were looked at, hop by hop.
+HELP = """Answer QUESTIONS about a passage by exact spans of it, or about a story with a memory network.
 
-The story is a file of one sentence a line, plain or with the numbers of the bAbI tasks. Without QUESTIONS, those in the
-file are answered, each from what was told before it; where there are none, those on standard input, line by line.
+A passage is a text file, read in windows where it is long; each answer comes with its probability and its place in
+characters. Without QUESTIONS, those on standard input are answered, line by line.
+
+A story is a file of one sentence a line, plain or with the numbers of the bAbI tasks; which sentences were looked at is
+shown hop by hop. Without QUESTIONS, those in the file are answered, each from what was told before it.
 
 \b
+  regard answer runs/qa --passage notes.txt "Who was Jim Henson?"
+  regard answer runs/qa --passage notes.txt --in questions.txt --json
   regard answer runs/babi --story story.txt "Where is the apple?"
   regard answer runs/babi --story story.txt --json < questions.txt
   regard answer runs/babi --story story.txt "Where is the apple?" --page apple.html
@@ -37,6 +43,8 @@ WIDTH = 110  # terminal columns at most
     [
         FOLDER,
         click.Argument(["questions"], nargs=-1, metavar="[QUESTION]…"),
+        Option(["--passage"], metavar="FILE", help="the text that the answers are in"),
+        Option(["--in", "source"], metavar="FILE", help="take the questions from this file, one a line"),
         Option(["--story"], metavar="FILE", help="what was told, one sentence a line"),
         Option(["--best"], type=click.IntRange(1), default=3, help="answers shown for each question [default: 3]"),
         Option(["--page"], metavar="FILE", help="write a page that shows where each hop looked"),
@@ -44,7 +52,7 @@ WIDTH = 110  # terminal columns at most
         *COMPUTING,
     ],
 )
-def answer(context: click.Context, folder: str, questions: tuple[str, ...], as_json: bool, **given: Any) -> None:
+def answer(context: click.Context, folder: str, questions: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Answer what was asked, in the way of the folder's task."""
     from regard.checkpoint.folder import task_of
 
@@ -52,7 +60,7 @@ def answer(context: click.Context, folder: str, questions: tuple[str, ...], as_j
     if task not in ANSWERS:
         use = f" (`{USED_BY[task]}` uses it)" if task in USED_BY else ""
         raise UsageError(f"{folder}: a model for the task {task!r}, which answers no questions{use}")
-    ANSWERS[task](folder, questions, as_json, **given)
+    ANSWERS[task](folder, questions, as_json, **settings)
 
 
 def _about_story(
@@ -64,9 +72,13 @@ def _about_story(
     best: int,
     page: str | None,
     encoding: str,
+    passage: str | None,
+    source: str | None,
     **computing: Any,
 ) -> None:
     """Answer questions about a story with a memory network."""
+    if passage or source:
+        raise UsageError(f"{folder} answers questions about stories: --passage and --in are not for it, see --story")
     if not story:
         raise UsageError("what the questions are about is missing: give a file of one sentence a line with --story")
     from regard.data.stories import read_story
@@ -89,7 +101,58 @@ def _about_story(
         note(f"page: {page}")
 
 
-ANSWERS = {"stories": _about_story}  # task → what answers for it
+def _about_passage(
+    folder: str,
+    questions: tuple[str, ...],
+    as_json: bool,
+    *,
+    passage: str | None,
+    source: str | None,
+    best: int,
+    story: str | None,
+    page: str | None,
+    encoding: str,
+    **computing: Any,
+) -> None:
+    """Answer questions about a passage by spans of it."""
+    if story or page:
+        raise UsageError(f"{folder} answers by spans of a passage: --story and --page are not for it, see --passage")
+    if not passage:
+        raise UsageError("what the questions are about is missing: give a text file with --passage")
+    from regard.data.sources import read_lines
+    from regard.pipeline import load_answerer
+
+    text = "\n".join(read_lines(passage, ReadConfig(encoding=encoding)))
+    if not text.strip():
+        raise UsageError(f"{passage}: the passage is blank")
+    waiting, _ = given(questions, source, encoding)
+    model = load_answerer(folder, **computing)
+    asked = 0
+    for window in waiting:
+        filled = [question for question in window if question.strip()]
+        for found in model.answers([(question, text) for question in filled], best=best):
+            for line in [json_line(found.to_dict())] if as_json else span_lines(found, first=not asked):
+                print(line, flush=True)
+            asked += 1
+    if not asked:
+        raise UsageError("no question: give one behind the folder, with --in, or on standard input")
+    note(model.account.line())
+
+
+def span_lines(found: SpanAnswer, *, first: bool = True) -> list[str]:
+    """Return an answer for people: the question, the span with its place and probability, and the next best."""
+    from regard.view.record import visible
+
+    said = visible(found.text) if found.text else "no answer"
+    place = f"  (characters {found.start} to {found.stop})" if found.text else ""
+    others = [f"  {100 * one.score:5.1f} %  {visible(one.text)}" for one in found.others if one.score >= 0.0005]
+    return [*([] if first else [""]), visible(found.question), f"→ {said}  {100 * found.score:.1f} %{place}", *others]
+
+
+ANSWERS: dict[str, Callable[..., None]] = {
+    "stories": _about_story,
+    "answer": _about_passage,
+}  # task → what answers for it
 
 
 def _asked(told: Story, questions: tuple[str, ...], encoding: str) -> Iterable[Question]:
@@ -141,3 +204,23 @@ def evaluate_stories(
     if out:
         write_lines(out, said)
     give(scores.to_dict(), scores.lines(), as_json)
+
+
+def evaluate_answers(
+    folder: str, files: tuple[str, ...], reading: ReadConfig, out: str | None, as_json: bool, computing: dict[str, Any]
+) -> None:
+    """Answer the questions of files in the form of SQuAD; give exact match and F1."""
+    from regard.data.passages import read_questions
+    from regard.pipeline import load_answerer
+    from regard.pipeline.answering import pairs_of
+
+    rows = read_questions(files, reading)
+    model = load_answerer(folder, **computing)
+    answered = (model.answers(window) for window in windows(pairs_of(rows.asked)))
+    said = list(progress(answered, len(rows), "questions"))
+    if out:
+        pairs = zip(rows.asked, said, strict=True)
+        write_lines(out, (json_line({"id": one.name, **found.to_dict()}) for one, found in pairs))
+    scores = model.scores(rows, said)
+    parts = [f"{key.replace('_', ' ')} {scores[key]:.2f} %" for key in scores if key.endswith(("exact", "f1"))]
+    give(scores, [f"{len(rows):,} questions: {', '.join(parts)}", model.account.line()], as_json)

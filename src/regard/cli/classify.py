@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,13 +10,17 @@ import click
 from regard.cli.models import COMPUTING, FOLDER, windows
 from regard.cli.options import Option, verb
 from regard.cli.output import give, json_line, note, progress, table, write_lines
-from regard.cli.texts import GIVEN, given, put
+from regard.cli.texts import GIVEN, given, put_each
 from regard.config.data import ReadConfig
+from regard.errors import UsageError
 
 if TYPE_CHECKING:
+    from regard.data.labelled import Labelled
     from regard.pipeline import Label
 
 HELP = """Label TEXT, the lines of a file, or standard input line by line, in order: label, tab, probability.
+
+A text longer than the model reads is read in windows. Where texts come in pairs, a tab stands between the two.
 
 \b
   regard classify runs/mood "A quiet triumph."
@@ -47,30 +50,37 @@ def classify(
     **computing: Any,
 ) -> None:
     """Label what was given."""
-    cut = 0
+    waiting = given(texts, source, encoding)
+    from regard.pipeline import load_classifier
 
-    def lines() -> Iterator[str]:
-        nonlocal cut
-        waiting, total = given(texts, source, encoding)
-        from regard.pipeline import load_classifier
+    model = load_classifier(folder, **computing)
+    pairs = bool(model.task.get("pairs"))
+    put_each(
+        waiting,
+        out,
+        model,
+        lambda model, window: model.stream(*_sides(window, pairs)),
+        lambda _, number, label: [shown(label, number, every, as_json)],
+    )
 
-        model = load_classifier(folder, **computing)
-        found = (list(model.stream(window)) for window in waiting)
-        said = progress(found, total, "texts") if out and total else itertools.chain.from_iterable(found)
-        for number, label in enumerate(said):
-            cut += label.cut > 0
-            yield shown(label, number, every, as_json)
 
-    put(lines(), out)
-    if cut:
-        note(f"{cut:,} texts were read only as far as the model reads: --json says how many tokens were cut")
+def _sides(texts: Sequence[str], pairs: bool) -> tuple[list[str], list[str] | None]:
+    """Return texts, and the second text of each where they come in pairs."""
+    if not pairs:
+        return list(texts), None
+    sides = [text.split("\t") for text in texts]
+    for text, found in zip(texts, sides, strict=True):
+        if len(found) != 2 and text.strip():
+            raise UsageError(f"{text[:60]!r}: this model reads pairs of texts: put a tab between the two")
+    return [found[0] for found in sides], [found[-1] for found in sides]
 
 
 def shown(label: Label, number: int, every: bool, as_json: bool) -> str:
     """Return the line for one text."""
     if as_json:
         facts: dict[str, Any] = {"number": number, "text": label.text, "label": str(label) or None}
-        facts |= {"probability": round(label.probability, 6), "cut": label.cut}
+        facts |= {"probability": round(label.probability, 6), "cut": label.cut, "windows": label.windows}
+        facts["labels"] = list(label.labels)
         if every:
             facts["probabilities"] = {name: round(chance, 6) for name, chance in label.probabilities.items()}
         return json_line(facts)
@@ -80,28 +90,65 @@ def shown(label: Label, number: int, every: bool, as_json: bool) -> str:
 
 
 def evaluate_labels(
-    folder: str, files: tuple[str, ...], reading: ReadConfig, out: str | None, as_json: bool, computing: dict[str, Any]
+    folder: str,
+    files: tuple[str, ...],
+    reading: ReadConfig,
+    out: str | None,
+    as_json: bool,
+    computing: dict[str, Any],
+    errors: str | None = None,
 ) -> None:
     """Label a test set and give accuracy with its interval, macro-F1 and the table of confusions."""
     from regard.data.labelled import read_labelled
     from regard.pipeline import load_classifier
 
-    rows = read_labelled(files, reading)
     model = load_classifier(folder, **computing)
-    rows.numbers(model.labels)  # an unknown label is refused before anything is computed
-    said = list(progress((list(model.stream(window)) for window in windows(rows.texts)), len(rows), "texts"))
+    separator = model.task.get("separator")
+    if model.thresholds is not None and separator and not reading.separator:
+        reading = reading.override({"separator": separator})
+    rows = read_labelled(files, reading)
+    rows.marks(model.labels)  # an unknown label is refused before anything is computed
+    numbers = windows(range(len(rows)))
+    found = (list(model.stream(*_chosen(rows, some))) for some in numbers)
+    said = list(progress(found, len(rows), "texts"))
     if out:
         write_lines(out, (f"{label}\t{label.probability:.4f}" for label in said))
     scores = model.scores(rows, said)
+    if errors:
+        from regard.tasks.errors import label_errors
+        from regard.view.errors_page import errors_page
+
+        write_lines(errors, [errors_page(label_errors(rows, said, model.labels), title=folder)])
+        note(f"error book: {errors}")
+    if "confusion" not in scores:
+        _give_several(scores, model.account.line(), as_json)
+        return
     low, high = scores["accuracy_low"], scores["accuracy_high"]
     lines = [
         f"{len(rows):,} texts, accuracy {scores['accuracy']:.2f} % (95 % interval {low:.1f} to {high:.1f}), "
         f"macro-F1 {scores['macro_f1']:.2f} %",
         "rows are what is right, columns what was said:",
         *table([["", *model.labels], *([label, *map(str, row)] for label, row in _rows(scores))]),
+        f"calibration error {scores['calibration_error']:.4f} (15 bins)",
+        model.account.line(),
     ]
-    if scores["cut"]:
-        lines.append(f"{scores['cut']:,} texts were read only as far as the model reads")
+    give({**scores, "account": model.account.to_dict()}, lines, as_json)
+
+
+def _chosen(rows: Labelled, numbers: Sequence[int]) -> tuple[list[str], list[str] | None]:
+    pairs = None if rows.pairs is None else [rows.pairs[number] for number in numbers]
+    return [rows.texts[number] for number in numbers], pairs
+
+
+def _give_several(scores: dict[str, Any], account: str, as_json: bool) -> None:
+    """Give the scores of texts that may have several labels."""
+    lines = [
+        f"{scores['texts']:,} texts, macro-F1 {scores['macro_f1']:.2f} %, micro-F1 {scores['micro_f1']:.2f} %, "
+        f"all labels right {scores['exact']:.2f} %",
+        *table([[label, f"{value:.2f}"] for label, value in scores["f1_by_label"].items()]),
+        f"calibration error {scores['calibration_error']:.4f} (15 bins)",
+        account,
+    ]
     give(scores, lines, as_json)
 
 

@@ -9,11 +9,13 @@ from regard.cli.output import give
 
 HELP = """Write the model of FOLDER into the new folder OUT, in another layout.
 
-FOLDER is a run, a model of ours, or a Marian or Pegasus folder from elsewhere.
+FOLDER is a run, a model of ours, a folder from elsewhere (bert, distilbert, roberta, xlm-roberta, gpt2, marian,
+pegasus), or the name of a published one.
 
 \b
   regard convert runs/en-de out/ --to huggingface
   regard convert runs/en-de fast/ --to ctranslate2
+  regard convert any/huggingface/folder out/
 """
 LAYOUTS = "huggingface: for transformers; ctranslate2: for CTranslate2; regard: for ourselves [default: huggingface]"
 
@@ -31,5 +33,5 @@ def convert(context: click.Context, folder: str, out: str, to: str, as_json: boo
     from regard.convert import convert as convert_folder
 
     made = convert_folder(folder, out, to=to)
-    facts = {"folder": str(made.folder), "model_type": made.model_type}
-    give(facts, [f"{made.folder}: written as {made.model_type}"], as_json)
+    facts = {"folder": str(made.folder), "model_type": made.model_type, "weights": vars(made.report)}
+    give(facts, [f"{made.folder}: written as {made.model_type}", *made.report.lines()], as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,6 +14,8 @@ from regard.config.decoding import DecodingConfig
 
 if TYPE_CHECKING:
     from regard.pipeline import TranslationPipeline
+
+Item = TypeVar("Item")
 
 FOLDER = click.Argument(["folder"], metavar="FOLDER")
 FILES = click.Argument(["files"], nargs=-1, required=True, metavar="FILES…")
@@ -47,11 +49,30 @@ COMPUTING: list[click.Parameter] = [
 ]
 
 
+TRANSLATING: list[click.Parameter] = [  # translators compute in the engine, too
+    Option(
+        ["--backend"],
+        type=click.Choice(["auto", "engine", "torch"]),
+        default="auto",
+        section="Computing",
+        help="what computes; auto: the engine where it is there and fits [default: auto]",
+    ),
+    Option(
+        ["--precision"],
+        type=click.Choice(["float32", "bf16", "int8"]),
+        default="float32",
+        section="Computing",
+        help="number format; int8: the engine's, fastest [default: float32]",
+    ),
+    *(option for option in COMPUTING if option.name != "precision"),
+]
+
+
 WINDOW = 512  # texts that are sorted by length and translated together; progress is told after each such window
 
 
-def windows(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield texts some at a time."""
+def windows(texts: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Yield texts, or their numbers, some at a time."""
     return (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
 
 

@@ -148,8 +148,9 @@ def _one_knob(knob: Knob, short: str, dotted: str, section: str, negated: str = 
             type=_click_type(knob),
             multiple=many,
             default=None,
-            shown=_metavar(knob),
+            shown=f"[{_metavar(knob)}]" if knob.bare else _metavar(knob),
             help=f"{knob.help} [{_default(knob)}]",
+            **({"is_flag": False, "flag_value": knob.bare} if knob.bare else {}),
         )
     ]
 
@@ -186,7 +187,8 @@ def _default(knob: Knob) -> str:
     if knob.default in ("", (), None):
         value = "none"
     bounds = f"; {knob.low:g} to {knob.high:g}" if knob.low is not None and knob.high is not None else ""
-    return f"default: {value}{bounds}"
+    alone = f"; the flag alone: {knob.bare}" if knob.bare else ""
+    return f"default: {value}{bounds}{alone}"
 
 
 def changes(context: click.Context, config: type[Config] | None = None) -> dict[str, Any]:

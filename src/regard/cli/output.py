@@ -81,6 +81,19 @@ def write_lines(path: str, lines: Iterable[str]) -> None:
     write_file(place, write)
 
 
+def write_array(path: str, values: Any) -> None:
+    """Write numbers as a NumPy file that appears whole."""
+    import io
+
+    import numpy as np
+
+    content = io.BytesIO()
+    np.save(content, values, allow_pickle=False)
+    if Path(path).is_dir():
+        raise UsageError(f"{path} is a folder: name a file")
+    write_file(Path(path), content.getvalue())
+
+
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows with their columns aligned, numbers to the right.
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
 import click
 
 from regard.cli.models import WINDOW, windows
 from regard.cli.options import Option
-from regard.cli.output import write_lines
+from regard.cli.output import note, progress, write_lines
 from regard.errors import UsageError
 
+Item = TypeVar("Item")
+Opened = TypeVar("Opened", bound="Accountable")
 GIVEN: list[click.Parameter] = [
     click.Argument(["texts"], nargs=-1, metavar="[TEXT]…"),
     Option(["--in", "source"], metavar="FILE", help="take the lines of this file"),
@@ -45,6 +49,28 @@ def put(lines: Iterable[str], out: str | None) -> None:
         return
     for line in lines:
         print(line, flush=True)
+
+
+class Accountable(Protocol):
+    """A model that keeps account of how much of the texts it read."""
+
+    @property
+    def account(self) -> Any: ...
+
+
+def put_each(
+    waiting: tuple[Iterable[Sequence[str]], int],
+    out: str | None,
+    model: Opened,
+    read: Callable[[Opened, Sequence[str]], Iterable[Item]],
+    shown: Callable[[Opened, int, Item], Iterable[str]],
+) -> None:
+    """Let a model read texts as they come, write what it says of each, and tell how much of them it read."""
+    windows, total = waiting
+    found = (list(read(model, window)) for window in windows)
+    said = progress(found, total, "texts") if out and total else chain.from_iterable(found)
+    put((line for number, one in enumerate(said) for line in shown(model, number, one)), out)
+    note(model.account.line())
 
 
 def arrived(lines: Iterable[str], most: int = WINDOW) -> Iterator[list[str]]:

@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 from regard.checkpoint.files import read_json
+from regard.checkpoint.starting import with_usual
 from regard.cli.options import Option, changes, dotted_options, verb
 from regard.cli.output import give, watching
 from regard.config.model import TRANSLATOR_PRESETS
 from regard.config.run import TASKS, RunConfig
-from regard.config.tasks import in_own_names, usual
+from regard.config.tasks import in_own_names
+from regard.data.pictures import asked_for
 from regard.errors import ConfigError, UsageError, nearest
 from regard.phrases import duration
 from regard.view.progress import measures
@@ -32,7 +34,15 @@ FLAGS = {
     "classify.features": "--features",
     "classify.seeds": "--seeds",
     "classify.test": "--test",
+    "classify.weights": "--weights",
+    "classify.frozen": "--frozen",
+    "classify.layer_decay": "--layer-decay",
     "language.document": "--document",
+    "masking.rate": "--mask-rate",
+    "masking.whole_words": "--whole-words",
+    "masking.next_sentence": "--next-sentence",
+    "masking.words": "--words",
+    "language.row": "--row",
     "training.minutes": "--minutes",
     "training.steps": "--steps",
     "training.epochs": "--epochs",
@@ -57,6 +67,8 @@ FLAGS = {
     "data.read.target": "--target",
     "data.read.text": "--text",
     "data.read.label": "--label",
+    "data.read.pair": "--pair",
+    "data.read.separator": "--separator",
     "data.read.no_header": "--no-header",
     "data.read.delimiter": "--delimiter",
     "data.read.lenient": "--lenient",
@@ -72,13 +84,18 @@ SECTIONS = {
 }
 NEGATED = {"tokenizer.joint": "a tokenizer for each language instead of one for both"}
 
-MANY_FILES = {"stories", "language"}  # tasks whose files are as many as there are; the others have two, or one
+MANY_FILES = {"stories", "language", "tag", "answer"}  # tasks that take any number of files; the others two, or one
 
-TRIES = {  # task → how its model is used
+TRIES = {  # task, or architecture where it has several uses → how its model is used
     "translate": 'regard translate {} "…"',
     "stories": 'regard answer {} --story STORY.txt "…"',
     "language": "regard train classify TEXTS.csv --features {} --out FOLDER",
+    "gpt": 'regard generate {} "…"',
+    "digits": "regard complete {}",
+    "bert": 'regard fill {} "… [MASK] …"',
     "classify": 'regard classify {} "…"',
+    "tag": 'regard tag {} "…"',
+    "answer": 'regard answer {} --passage PASSAGE.txt "…"',
 }
 
 HELP = """Train a model on FILES: two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too).
@@ -93,7 +110,14 @@ Ctrl-C finishes the step, or the pass over stories, and saves; the same command 
   regard train translate pairs.tsv --minutes 30 --out runs/x
   regard train translate mine.tsv --from runs/en-de --out runs/mine
   regard train language books/*.txt --arch elmo --out runs/elmo
+  regard train language books/*.txt --arch bert --preset mini --minutes 60 --out runs/bert
+  regard train language notes/*.txt --from runs/bert --out runs/adapted
+  regard train language book.txt --arch gpt --tokenizer characters --minutes 20 --out runs/gpt
+  regard train language digits --arch gpt --out runs/digits
   regard train classify reviews.csv --features runs/elmo --out runs/mood
+  regard train classify reviews.csv --from folder/of/a/bert --out runs/mood
+  regard train tag names.conll --from folder/of/a/bert --out runs/names
+  regard train answer squad.json --from folder/of/a/bert --out runs/answers
   regard train stories qa1_train.txt qa2_train.txt --valid qa1_test.txt qa2_test.txt --hops 3 --out runs/babi
   regard train --recipe recipes/multi30k-en-de.json --out runs/x
 """
@@ -126,8 +150,15 @@ def train(context: click.Context, words: tuple[str, ...], out: str, recipe: str 
     facts = {"folder": str(report.folder), "step": report.step, "reason": report.reason, "metrics": report.metrics}
     lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {duration(report.seconds)} of training"]
     if report.finished:
-        lines += [measures(report.metrics), f"try it: {TRIES[config.task].format(report.folder)}"]
+        lines += [measures(report.metrics), f"try it: {_tried(config).format(report.folder)}"]
     give({"event": "report", **facts, "seconds": round(report.seconds, 1)}, lines, as_json)
+
+
+def _tried(config: RunConfig) -> str:
+    """Return how the model of a run is used."""
+    if asked_for(config.data.train):
+        return TRIES["digits"]
+    return TRIES.get(config.arch if config.task == "language" else config.task, TRIES[config.task])
 
 
 def run_config(words: tuple[str, ...], recipe: str | None, given: dict[str, Any]) -> RunConfig:
@@ -137,7 +168,7 @@ def run_config(words: tuple[str, ...], recipe: str | None, given: dict[str, Any]
     if task not in TASKS:
         advice = f"regard train translate {' '.join(words)} …" if Path(task).exists() else ", ".join(TASKS)
         raise UsageError(f"unknown task {task!r}{nearest(task, TASKS)}: the first word says what to learn – {advice}")
-    given = {**(usual(task) if task != config.task else {}), **in_own_names(task, given)}
+    given = with_usual(task, given) if task != config.task else in_own_names(task, given)
     if files:
         given["data.train"] = files
     elif not config.data.train:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, ENSEMBLE, FOLDER, SEARCHING, opened
+from regard.cli.models import ENSEMBLE, FOLDER, SEARCHING, TRANSLATING, opened
 from regard.cli.options import Option, changes, verb
 from regard.cli.output import json_line, progress
 from regard.cli.texts import GIVEN, given, put
@@ -57,7 +57,7 @@ WORDS = "What it must say"
             help="source phrase, tab, target phrase: forced where the source has it",
         ),
         *SEARCHING,
-        *COMPUTING,
+        *TRANSLATING,
     ],
 )
 def translate(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.config.model import CELLS, SCORES
+from regard.config.model import CELLS, HARD, SCORES
 from regard.errors import UsageError, nearest
-
-HARD = "hard"
 
 
 def architecture(text: str) -> dict[str, Any]:
@@ -22,19 +20,15 @@ def architecture(text: str) -> dict[str, Any]:
     if text == "transformer":
         return {"arch": "transformer"}
     cell, _, attention = text.partition(":")
-    known = (*SCORES, HARD)
-    if cell not in CELLS or attention not in known:
-        every = ["transformer", *(f"{one}:{other}" for one in CELLS for other in known)]
+    if cell not in CELLS or attention not in SCORES:
+        every = ["transformer", *(f"{one}:{other}" for one in CELLS for other in SCORES)]
         raise UsageError(
             f"unknown architecture {text!r}{nearest(text, every)}: give transformer or CELL:ATTENTION, with a cell of "
-            f"{', '.join(CELLS)} and attention of {', '.join(known)}"
+            f"{', '.join(CELLS)} and attention of {', '.join(SCORES)}"
         )
-    made: dict[str, Any] = {"arch": "rnn", "recurrent.cell": cell}
-    if attention == HARD:
-        return {**made, "recurrent.attention": "additive", "recurrent.choice": "straight_through"}
-    made["recurrent.attention"] = attention
+    made: dict[str, Any] = {"arch": "rnn", "recurrent.cell": cell, "recurrent.attention": attention}
     if attention == "none":
         return {**made, "recurrent.context": "every" if cell == "gru" else "start"}
-    if attention == "dot":
-        made |= {"recurrent.directions": "one"}
+    if attention == HARD:
+        return made
     return {**made, "recurrent.input_feeding": "context" if attention == "additive" else "none"}

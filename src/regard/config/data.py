@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regard.config.knob import Config, knob
+from regard.errors import ConfigError
 
 TOKENIZER_KINDS = ("bpe", "unigram", "wordpiece", "words", "characters")
 
@@ -21,6 +22,8 @@ class ReadConfig(Config):
     target: str = knob("", "column or field of the target text: a name, or a number from 1")
     text: str = knob("", "column or field of the text: a name, or a number from 1")
     label: str = knob("", "column or field of the label: a name, or a number from 1")
+    pair: str = knob("", "column or field of a second text, where texts come in pairs: a name, or a number from 1")
+    separator: str = knob("", "what stands between the labels of a text that may have several, such as ;")
     no_header: bool = knob(False, "a CSV's first row is data, not names")
     delimiter: str = knob("", "column separator of a CSV (default: comma)")
     lenient: bool = knob(False, "put faulty rows into a reject file and go on")
@@ -57,7 +60,35 @@ class LanguageConfig(Config):
 
     document: str = knob(
         "auto",
-        "what stands between two boundaries; auto: paragraphs where a file has blank lines, else lines",
-        choices=("auto", "paragraph", "line"),
+        "what stands between two boundaries; auto: paragraphs where a file has blank lines, else lines; with --arch "
+        "gpt whole files",
+        choices=("auto", "paragraph", "line", "file"),
     )
-    row: int = knob(64, "tokens of a row: documents are laid end to end and cut into rows of this length", low=2)
+    row: int = knob(
+        0, "tokens of a row: documents are laid end to end and cut into rows; 0: chosen for the model", low=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskingConfig(Config):
+    """Which words are hidden from a model that learns to tell them."""
+
+    rate: float = knob(0.25, "share of a row's tokens that the model is to tell", low=0.01, high=0.9)
+    masked: float = knob(0.8, "share of those that become the mask token", low=0, high=1)
+    random: float = knob(0.1, "share of those that become any other token; what is left stays as it is", low=0, high=1)
+    whole_words: bool = knob(False, "hide all tokens of a word together")
+    next_sentence: bool = knob(False, "rows are two texts, and the model also tells whether the second follows")
+    dropout: float = knob(
+        0.0, "dropout while it learns; what is written has the usual 0.1, for fine-tuning", low=0, high=0.95
+    )
+    words: str = knob(
+        "kept",
+        "with --from: keep its vocabulary, or learn a new one whose pieces start from what the old ones know",
+        choices=("kept", "new"),
+    )
+
+    def check(self) -> None:
+        if self.masked + self.random > 1:
+            raise ConfigError(
+                f"masked ({self.masked:g}) and random ({self.random:g}) are shares of one whole: at most 1 in all"
+            )

@@ -19,9 +19,13 @@ def knob(
     choices: tuple[str, ...] = (),
     low: float | None = None,
     high: float | None = None,
+    bare: str = "",
 ) -> Any:
-    """Declare a config field with its help, its choices or its range (both ends allowed)."""
-    metadata = {"help": help, "choices": choices, "low": low, "high": high}
+    """Declare a config field with its help, its choices or its range (both ends allowed).
+
+    `bare` is what its flag means without a value.
+    """
+    metadata = {"help": help, "choices": choices, "low": low, "high": high, "bare": bare}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -39,6 +43,7 @@ class Knob:
     choices: tuple[str, ...]
     low: float | None
     high: float | None
+    bare: str = ""  # what its flag means without a value
 
 
 def _plain(hint: Any) -> tuple[Any, bool]:
@@ -73,7 +78,7 @@ class Config:
                 continue
             default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
             told = field.metadata
-            limits = told.get("choices", ()), told.get("low"), told.get("high")
+            limits = told.get("choices", ()), told.get("low"), told.get("high"), told.get("bare", "")
             yield Knob(field.name, kind, optional, default, told.get("help", ""), *limits)
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,23 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import attrgetter
 
-from regard.config.data import DataConfig, LanguageConfig, TokenizerConfig
+from regard.config.data import DataConfig, LanguageConfig, MaskingConfig, TokenizerConfig
 from regard.config.decoding import DecodingConfig
+from regard.config.gpt import GptConfig
 from regard.config.knob import Config, knob
 from regard.config.model import (
     ClassifierConfig,
     ElmoConfig,
+    EncoderConfig,
     MemoryConfig,
     MemoryTrainingConfig,
     RecurrentConfig,
     TranslatorConfig,
 )
-from regard.config.tasks import OFFERED, refuse
-from regard.config.training import ClassifyConfig, TrainingConfig
+from regard.config.tasks import OFFERED, TUNED, refuse
+from regard.config.training import AnswerConfig, ClassifyConfig, TrainingConfig
 from regard.errors import ConfigError
 
-TASKS = ("translate", "stories", "language", "classify")
-ARCHITECTURES = ("transformer", "rnn", "elmo")
+TASKS = ("translate", "stories", "language", "classify", "tag", "answer")
+ARCHITECTURES = ("transformer", "rnn", "elmo", "bert", "gpt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class RunConfig(Config):
     preset: str = knob(
         "auto",
         "model size; auto: by the size of the data",
-        choices=("auto", "micro", "tiny", "small", "base", "big", "custom"),
+        choices=("auto", "micro", "tiny", "mini", "small", "medium", "base", "big", "large", "custom"),
     )
     arch: str = knob("transformer", "what kind of model reads and writes", choices=ARCHITECTURES)
     start_from: str = knob("", "a run or model folder to go on from")
@@ -47,11 +49,15 @@ class RunConfig(Config):
     memory: MemoryConfig = knob(MemoryConfig, "the memory network that answers questions about stories")
     stories: MemoryTrainingConfig = knob(MemoryTrainingConfig, "how memory networks are trained")
     elmo: ElmoConfig = knob(ElmoConfig, "the language model; the preset gives its sizes unless it is custom")
+    gpt: GptConfig = knob(GptConfig, "the causal language model; the preset gives its sizes unless it is custom")
+    bert: EncoderConfig = knob(EncoderConfig, "the encoder; the preset gives its sizes unless it is custom")
+    masking: MaskingConfig = knob(MaskingConfig, "which words an encoder learns to tell")
     language: LanguageConfig = knob(LanguageConfig, "how running text becomes rows of tokens")
     classifier: ClassifierConfig = knob(
         ClassifierConfig, "the classifier; the preset gives its sizes unless it is custom"
     )
-    classify: ClassifyConfig = knob(ClassifyConfig, "what a classifier has beside its own words")
+    classify: ClassifyConfig = knob(ClassifyConfig, "how classifiers, taggers and answerers are trained and scored")
+    answer: AnswerConfig = knob(AnswerConfig, "how passages are read that questions are answered from")
 
     def check(self) -> None:
         values = {known: attrgetter(known.path)(self) for known in self.knobs()}
@@ -61,5 +67,10 @@ class RunConfig(Config):
             raise ConfigError(f"arch must be {' or '.join(offered)} for the task {self.task}, not {self.arch}")
         if self.classify.seeds > 1 and self.training.workers > 1:
             raise ConfigError("several seeds are trained one after the other by one process: leave out --workers")
+        if self.task in TUNED and (self.arch == "bert") != bool(self.start_from):
+            raise ConfigError(
+                f"{self.task} with --from is for encoders (--arch bert), and they start from a folder: "
+                f"arch is {self.arch}, --from is {self.start_from or 'not given'}"
+            )
         if self.task == "stories" and self.training.precision == "bf16":
             raise ConfigError("memory networks are trained in float32: leave out --precision bf16")

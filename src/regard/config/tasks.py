@@ -11,31 +11,76 @@ USED_BY = {  # task → the verb for its models
     "translate": "regard translate",
     "stories": "regard answer",
     "language": "regard train classify --features",
+    "generate": "regard generate",
+    "fill": "regard fill",
     "classify": "regard classify",
+    "tag": "regard tag",
+    "answer": "regard answer",
 }
-OFFERED = {"translate": ("transformer", "rnn"), "language": ("elmo",), "classify": ("rnn",)}  # task → its architectures
+OFFERED = {  # task → its architectures
+    "translate": ("transformer", "rnn"),
+    "language": ("elmo", "bert", "gpt"),
+    "classify": ("rnn", "bert"),
+    "tag": ("bert",),
+    "answer": ("bert",),
+}
+TUNED = ("classify", "tag", "answer")  # tasks that an encoder is fine-tuned for
+TUNING: dict[str, Any] = {  # usual settings of a model that starts from one that can read
+    "arch": "bert",
+    "data.max_length": 512,
+    "training.optimizer": "adamw",
+    "training.weight_decay": 0.01,
+    "training.beta2": 0.999,
+    "training.label_smoothing": 0.0,
+    "training.ema": 0.0,
+}
 USUAL: dict[str, dict[str, Any]] = {  # settings whose usual value differs from the translator's
     "language": {"arch": "elmo", "training.label_smoothing": 0.0},
     "classify": {"arch": "rnn", "training.label_smoothing": 0.0},
+    "tag": TUNING,
+    "answer": {**TUNING, "data.max_length": 384},
+}
+USUAL_FOR: dict[tuple[str, str], dict[str, Any]] = {  # of those, what one architecture has otherwise
+    ("classify", "bert"): TUNING,
+    ("language", "bert"): {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": True},
 }
 
 GROUPS = {  # groups of settings that one task alone reads
     "memory.": "stories",
     "stories.": "stories",
     "elmo.": "language",
+    "gpt.": "language",
+    "bert.": "language",
+    "masking.": "language",
     "language.": "language",
     "classifier.": "classify",
-    "classify.": "classify",
+    "classify.": "classify, tag, answer",
+    "answer.": "answer",
 }
+MODELS = {"elmo.": "elmo", "gpt.": "gpt", "bert.": "bert", "masking.": "bert"}  # groups that one architecture reads
 READING = ("data.train", "data.valid", "data.read.encoding", "data.read.lenient", "data.read.max_reject")
 COMPUTING = ("training.threads", "training.device", "training.keep", "training.tensorboard", "training.precision")
-SIZES = ("elmo.width", "classifier.encoder.embedding", "classifier.encoder.width")  # what presets decide
+SIZES = (  # what presets decide
+    "elmo.width",
+    "classifier.encoder.embedding",
+    "classifier.encoder.width",
+    "gpt.width",
+    "gpt.stack.layers",
+    "gpt.stack.heads",
+    "gpt.stack.feedforward",
+    "bert.width",
+    "bert.stack.layers",
+    "bert.stack.heads",
+    "bert.stack.feedforward",
+)
 TOKENIZING = ("tokenizer.kind", "tokenizer.size", "tokenizer.normalization", "tokenizer.lowercase")
 BATCHWISE = ("task", "preset", "arch", *READING, *TOKENIZING, "training.")
 READ = {  # all else that a task reads, by how the paths begin, where that is not every other setting
     "stories": ("task", *READING, *COMPUTING),
     "language": (*BATCHWISE, "start_from"),
-    "classify": (*BATCHWISE, "data.read.", "data.max_length"),
+    "classify": (*BATCHWISE, "data.read.", "data.max_length", "start_from"),
+    "tag": (*BATCHWISE, "data.read.", "data.max_length", "start_from"),
+    "answer": (*BATCHWISE, "data.max_length", "start_from"),
 }
 SAME = {"stories": ("seed", "epochs", "learning_rate", "clip")}  # settings of training that a task has as its own
 PASSES = "stories are learned in passes: set --epochs"
@@ -61,7 +106,11 @@ def refuse(task: str, given: Mapping[str, Any]) -> None:
         if path in SIZES and given.get("preset") != "custom":
             raise ConfigError(f"{path} ({value}) is a size that the preset gives: add --preset custom")
         owner = next((owner for group, owner in GROUPS.items() if path.startswith(group)), "")
-        if owner == task or (not owner and (task not in READ or path.startswith(READ[task]))):
+        model = next((model for group, model in MODELS.items() if path.startswith(group)), "")
+        owned = task in owner.split(", ")
+        if owned and model and given.get("arch", model) != model:
+            raise ConfigError(f"{path} ({value}) means nothing to --arch {given['arch']}: it is for --arch {model}")
+        if owned or (not owner and (task not in READ or path.startswith(READ[task]))):
             continue
         advice = f"it is for {owner}" if owner else INSTEAD.get(path, "leave it out")
         raise ConfigError(f"{path} ({value}) means nothing to the task {task}: {advice}")
@@ -83,10 +132,11 @@ def in_own_names(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def usual(task: str) -> dict[str, Any]:
-    """Return the settings, by dotted path, that a task has where nobody says otherwise.
+def usual(task: str, arch: str = "", *, start_from: str = "") -> dict[str, Any]:
+    """Return the settings, by dotted path, that a task, or an architecture for it, has where nobody says otherwise.
 
-    >>> usual("language")["arch"]
-    'elmo'
+    >>> usual("language")["arch"], usual("classify", start_from="a/model")["arch"]
+    ('elmo', 'bert')
     """
-    return {"task": task, **USUAL.get(task, {})}
+    arch = arch or ("bert" if start_from and task in TUNED else "")
+    return {"task": task, **USUAL.get(task, {}), **USUAL_FOR.get((task, arch), {})}

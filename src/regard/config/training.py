@@ -17,6 +17,12 @@ class TrainingConfig(Config):
     seed: int = knob(1, "seed of order, noise and first weights", low=0)
     batch_tokens: int = knob(0, "target tokens of one batch; 0: chosen from the size of the data", low=0)
     accumulate: int = knob(1, "batches added up before an update", low=1)
+    ramp: float = knob(
+        0.0,
+        "share of the plan over which those grow from one to all, a larger batch late; 0: always all",
+        low=0,
+        high=1,
+    )
     optimizer: str = knob(
         "muon",
         "how matrices move: by orthogonalised momentum (muon), or by AdamW as all else",
@@ -58,7 +64,7 @@ class TrainingConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyConfig(Config):
-    """What a classifier has beside its own words, and how often it is trained."""
+    """What a model that labels texts, words or spans has beside its own words, and how it is trained and scored."""
 
     features: str = knob("", "a folder of `regard train language`, whose frozen layers stand beside the words")
     features_memory: int = knob(
@@ -68,3 +74,21 @@ class ClassifyConfig(Config):
         1, "train N times, with N seeds one after the other, and report mean and spread", low=1, high=1000
     )
     test: str = knob("", "a file that the model is scored on in the end, with --seeds each of them")
+    weights: str = knob(
+        "equal",
+        "what counts the same: each text or word (equal), or each label in all (balanced)",
+        choices=("equal", "balanced"),
+    )
+    frozen: bool = knob(False, "learn only the head; the encoder stays as it is, and its states are made once")
+    layer_decay: float = knob(
+        1.0, "each layer's rate is that of the layer above times this, words last; 1: all the same", low=0.1, high=1
+    )
+    fresh: bool = knob(False, "begin with fresh weights of the same sizes: what did pre-training give?")
+    baseline: bool = knob(True, "train a simple baseline beside the model and say what attention gives over it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerConfig(Config):
+    """How passages are read that questions are answered from."""
+
+    overlap: int = knob(128, "tokens that neighbouring windows of a long passage share", low=0)

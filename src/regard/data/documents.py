@@ -1,4 +1,4 @@
-"""Read running text: paragraphs or lines of plain text files, each a document; every fault with its place."""
+"""Read running text: paragraphs, lines or all of plain text files, each a document; every fault with its place."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_documents(
     *,
     rejects: str | Path | None = None,
 ) -> Documents:
-    """Return the documents of all files: `paragraph` (up to a blank line) or `line`.
+    """Return the documents of all files: `paragraph` (up to a blank line), `line`, or `file`, with its line breaks.
 
     `auto` takes paragraphs where a file has blank lines between its text, and lines where it has none. With
     `config.lenient`, faulty lines go to `<name>.rejected.jsonl`, beside the first file or in the folder `rejects`.
@@ -59,7 +59,7 @@ def read_documents(
         ledger = stack.enter_context(Ledger(names, config, rejects))
         for name in names:
             stream = stack.enter_context(open_bytes(name))
-            kept = [line.text.strip() for line in _accepted(lines(stream, name, config.encoding), ledger, name)]
+            kept = [line.text for line in _accepted(lines(stream, name, config.encoding), ledger, name)]
             found = list(_documents(kept, document))
             if not found and not ledger.rejected:
                 raise DataError("holds no text", place=name, advice="at least one line that is not blank is needed")
@@ -77,9 +77,16 @@ def _accepted(found: Iterator[Line], ledger: Ledger, name: str) -> Iterator[Line
 def _documents(found: Sequence[str], document: str) -> Iterator[str]:
     r"""Yield the documents of a file's lines, blank ones included.
 
+    >>> list(_documents(["", "one", " more", "", "two", ""], "file"))
+    ['one\n more\n\ntwo\n']
     >>> list(_documents(["", "one", "more", "", "two"], "auto")), list(_documents(["one", "two"], "auto"))
     (['one more', 'two'], ['one', 'two'])
     """
+    if document == "file":
+        text = "\n".join([*found, ""]).lstrip("\n")
+        yield from [text.rstrip("\n") + "\n"] if text.strip() else []
+        return
+    found = [text.strip() for text in found]
     filled = [place for place, text in enumerate(found) if text]
     apart = bool(filled) and filled[-1] - filled[0] + 1 > len(filled)  # blank lines stand between
     if document == "line" or (document == "auto" and not apart):

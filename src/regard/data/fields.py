@@ -237,12 +237,12 @@ def _json_lines(lines: Iterator[Line], columns: Sequence[Column], config: ReadCo
         fault = line.fault or _blank(line)
         fields: tuple[str, ...] = ()
         if not fault:
-            found = _json_fields(line, columns)
+            found = _json_fields(line, columns, config.separator)
             fault, fields = (found, ()) if isinstance(found, Fault) else (None, found)
         yield Row(line.number, line.raw, fields, fault)
 
 
-def _json_fields(line: Line, columns: Sequence[Column]) -> tuple[str, ...] | Fault:
+def _json_fields(line: Line, columns: Sequence[Column], separator: str = "") -> tuple[str, ...] | Fault:
     def wrong(what: str, advice: str, column: int = 0) -> Fault:
         return Fault(line.number, column, "wrong JSON", what, advice)
 
@@ -264,6 +264,8 @@ def _json_fields(line: Line, columns: Sequence[Column]) -> tuple[str, ...] | Fau
         value = texts.get(name)
         if role == "label" and type(value) in (int, bool):
             value = json.dumps(value)  # labels are often numbers
+        if role == "label" and separator and isinstance(value, list) and all(isinstance(one, str) for one in value):
+            value = separator.join(value)
         if not isinstance(value, str):
             what = f"the field {name!r} is not a text" if name in texts else f"no field {name!r}{nearest(name, texts)}"
             return wrong(what, f"name the field with --{role}")

@@ -1,4 +1,7 @@
-"""Read labelled texts from TSV, CSV or JSON lines: strictly, every fault with its place."""
+"""Read labelled texts, or pairs of texts, from TSV, CSV or JSON lines: strictly, every fault with its place.
+
+Where a separator is given, a text may have several labels or none.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +36,33 @@ class Labelled:
     read: int = 0  # accepted + rejected
     rejected: int = 0
     reject_file: str = ""  # where the rejected rows are
+    pairs: list[str] | None = None  # the second text of each, where texts come in pairs
+    separator: str = ""  # between the labels of a text that may have several
 
     def __len__(self) -> int:
         return len(self.texts)
 
     @classmethod
-    def of(cls, texts: Sequence[str], labels: Sequence[str]) -> Labelled:
+    def of(
+        cls, texts: Sequence[str], labels: Sequence[str], *, pairs: Sequence[str] | None = None, separator: str = ""
+    ) -> Labelled:
         """Return labelled texts that come from no file."""
         places = [f"row {number}" for number in range(1, len(texts) + 1)]
-        return cls(list(texts), list(labels), places, digest_of(texts, labels), len(texts))
+        second = None if pairs is None else list(pairs)
+        digest = _digest(texts, second, labels)
+        return cls(list(texts), list(labels), places, digest, len(texts), pairs=second, separator=separator)
+
+    @property
+    def each(self) -> list[tuple[str, ...]]:
+        """The labels of each text.
+
+        >>> Labelled.of(["a", "b"], ["warm; old", ""], separator=";").each
+        [('warm', 'old'), ()]
+        """
+        if not self.separator:
+            return [(label,) for label in self.labels]
+        parts = ([part.strip() for part in label.split(self.separator)] for label in self.labels)
+        return [tuple(dict.fromkeys(filter(None, found))) for found in parts]
 
     @property
     def classes(self) -> list[str]:
@@ -50,34 +71,57 @@ class Labelled:
         >>> Labelled.of(["a", "b", "c"], ["10", "9", "10"]).classes
         ['9', '10']
         """
-        found = set(self.labels)
+        found = set(chain.from_iterable(self.each))
         numbers = all(label.isascii() and label.isdecimal() and len(label) < 19 for label in found)
         return sorted(found, key=lambda label: (int(label) if numbers else 0, label))
 
     def numbers(self, classes: Sequence[str]) -> NDArray[np.int64]:
         """Return each row's place among the classes, or say which row has a label that is none of them."""
         known = {label: place for place, label in enumerate(classes)}
-        for label, place in zip(self.labels, self.places, strict=True):
-            if label not in known:
-                raise DataError(
-                    f"the label {label!r:.80} is not one that was learned{nearest(label, known)}",
-                    place=place,
-                    advice=f"there are {_listed(classes)}",
-                )
+        self._check(known)
         return np.array([known[label] for label in self.labels], dtype=np.int64)
+
+    def marks(self, classes: Sequence[str]) -> NDArray[np.float32]:
+        """Return which of the classes each text has, [texts, classes], 1 or 0; an unknown label is refused.
+
+        >>> Labelled.of(["a", "b"], ["warm;old", "old"], separator=";").marks(["old", "warm"]).tolist()
+        [[1.0, 1.0], [1.0, 0.0]]
+        """
+        known = {label: place for place, label in enumerate(classes)}
+        self._check(known)
+        made = np.zeros((len(self), len(classes)), dtype=np.float32)
+        for row, labels in zip(made, self.each, strict=True):
+            row[[known[label] for label in labels]] = 1
+        return made
+
+    def _check(self, known: Mapping[str, int]) -> None:
+        for labels, place in zip(self.each, self.places, strict=True):
+            for label in labels:
+                if label not in known:
+                    raise DataError(
+                        f"the label {label!r:.80} is not one that was learned{nearest(label, known)}",
+                        place=place,
+                        advice=f"there are {listed(list(known))}",
+                    )
 
     def chosen(self, numbers: Sequence[int] | NDArray[np.int64]) -> Labelled:
         """Return some of the rows, with a digest of their own."""
         texts, labels, places = (
             [column[number] for number in numbers] for column in (self.texts, self.labels, self.places)
         )
-        return replace(self, texts=texts, labels=labels, places=places, digest=digest_of(texts, labels))
+        pairs = None if self.pairs is None else [self.pairs[number] for number in numbers]
+        digest = _digest(texts, pairs, labels)
+        return replace(self, texts=texts, labels=labels, places=places, digest=digest, pairs=pairs)
+
+
+def _digest(texts: Sequence[str], pairs: Sequence[str] | None, labels: Sequence[str]) -> str:
+    return digest_of(texts, labels) if pairs is None else digest_of(texts, pairs, labels)
 
 
 def read_labelled(
     paths: Sequence[str | Path], config: ReadConfig | None = None, *, rejects: str | Path | None = None
 ) -> Labelled:
-    """Return the labelled texts of all files, each with a column of texts and one of labels.
+    """Return the labelled texts of all files, each with a column of texts, maybe one of second texts, one of labels.
 
     With `config.lenient`, faulty rows go to `<name>.rejected.jsonl`, beside the first file or in the folder `rejects`.
     """
@@ -85,7 +129,7 @@ def read_labelled(
         raise UsageError("no file of labelled texts given: at least one is needed")
     config = config or ReadConfig()
     names = [str(path) for path in paths]
-    texts, labels, places = list[str](), list[str](), list[str]()
+    texts, labels, places, pairs = list[str](), list[str](), list[str](), list[str]()
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger(names, config, rejects))
         for name in names:
@@ -93,10 +137,14 @@ def read_labelled(
                 if ledger.accepts(row, [row.raw], name):
                     texts.append(row.fields[0])
                     labels.append(row.fields[1].strip())
+                    pairs += row.fields[2:]
                     places.append(f"{name}:{row.line}")
     ledger.settle()
+    second, counted = pairs if config.pair else None, (ledger.read, ledger.rejected)
     reject_file = str(ledger.path) if ledger.rejected else ""
-    return Labelled(texts, labels, places, digest_of(texts, labels), ledger.read, ledger.rejected, reject_file)
+    return Labelled(
+        texts, labels, places, _digest(texts, second, labels), *counted, reject_file, second, config.separator
+    )
 
 
 def _rows(name: str, config: ReadConfig, stack: ExitStack) -> Iterator[Row]:
@@ -112,10 +160,12 @@ def _rows(name: str, config: ReadConfig, stack: ExitStack) -> Iterator[Row]:
     if first is None:
         return
     columns: list[Column] = [("text", config.text), ("label", config.label)]
-    if form == "tsv" and not (config.text or config.label):
+    if config.pair:
+        columns.append(("pair", config.pair))
+    elif form == "tsv" and not (config.text or config.label):
         columns = _named(first.text.split("\t")) or columns
     for row in rows_of(chain([first], found), form, columns, config, name):
-        yield row if row.fault else row._replace(fault=field_fault(row) or _blank(row))
+        yield row if row.fault else row._replace(fault=field_fault(row) or _blank(row, bool(config.separator)))
 
 
 def _named(cells: Sequence[str]) -> list[Column]:
@@ -131,9 +181,9 @@ def _named(cells: Sequence[str]) -> list[Column]:
     return [("text", "text" if "text" in names else other), ("label", "label")]
 
 
-def _blank(row: Row) -> Fault | None:
-    for role, cell in zip(("text", "label"), row.fields, strict=True):
-        if not cell.strip():
+def _blank(row: Row, unlabelled: bool) -> Fault | None:
+    for role, cell in zip(("text", "label", "second text"), row.fields, strict=False):
+        if not cell.strip() and not (unlabelled and role == "label"):
             return Fault(row.line, 0, f"blank {role}", f"the {role} is blank", "fill it in or take the row out")
     return None
 
@@ -141,6 +191,8 @@ def _blank(row: Row) -> Fault | None:
 def check_classes(rows: Labelled, name: str) -> list[str]:
     """Return the classes to learn, or raise `DataError` where there is but one."""
     classes = rows.classes
+    if not classes:
+        raise DataError("no text has a label", place=name, advice="is --label the right column?")
     if len(classes) < 2:
         raise DataError(
             f"all {len(rows):,} texts have the label {classes[0]!r:.80}",
@@ -156,8 +208,9 @@ def hold_out(rows: Labelled) -> tuple[Labelled, Labelled]:
     Equal texts are wholly on one side, and every label keeps at least one of its texts for training.
     """
     by_label: dict[str, list[str]] = {}
-    for text, label in dict(zip(rows.texts, rows.labels, strict=True)).items():
-        by_label.setdefault(label, []).append(text)
+    keys = rows.texts if rows.pairs is None else [*map("\x1f".join, zip(rows.texts, rows.pairs, strict=True))]
+    for text, label in dict(zip(keys, rows.labels, strict=True)).items():
+        by_label.setdefault("" if rows.separator else label, []).append(text)
     distinct = sum(map(len, by_label.values()))
     share = min(HELD_OUT_SHARE, HELD_OUT_MOST / distinct)
     drawn = chance(seed=0, epoch=0, digest=rows.digest, purpose=2)
@@ -166,8 +219,8 @@ def hold_out(rows: Labelled) -> tuple[Labelled, Labelled]:
         texts = by_label[label]
         count = min(round(share * len(texts)), len(texts) - 1)
         held.update(texts[place] for place in drawn.permutation(len(texts))[:count])
-    kept = [number for number, text in enumerate(rows.texts) if text not in held]
-    away = [number for number, text in enumerate(rows.texts) if text in held]
+    kept = [number for number, text in enumerate(keys) if text not in held]
+    away = [number for number, text in enumerate(keys) if text in held]
     if not away:
         raise UsageError(f"{len(rows)} texts are too few to hold some out: give validation data with --valid")
     return rows.chosen(kept), rows.chosen(away)
@@ -175,10 +228,11 @@ def hold_out(rows: Labelled) -> tuple[Labelled, Labelled]:
 
 def counts(rows: Labelled) -> Mapping[str, int]:
     """Return how many texts each label has, in the order of the classes."""
-    found = Counter(rows.labels)
+    found = Counter(chain.from_iterable(rows.each))
     return {label: found[label] for label in rows.classes}
 
 
-def _listed(classes: Sequence[str], most: int = 20) -> str:
+def listed(classes: Sequence[str], most: int = 20) -> str:
+    """Return names in a row, the first of them where there are many."""
     more = f" and {len(classes) - most} more" if len(classes) > most else ""
     return ", ".join(classes[:most]) + more

@@ -29,10 +29,11 @@ class Fault(NamedTuple):
     kind: str  # for totals
     what: str
     advice: str
+    path: str = ""  # where in a JSON document, instead of a line
 
     def error(self, name: str) -> DataError:
         """Return the fault as `file:line:column: what — what to do`."""
-        place = f"{name}:{self.line}:{self.column}" if self.column else f"{name}:{self.line}"
+        place = f"{name}:{self.line}:{self.column}" if self.column else f"{name}:{self.path or self.line}"
         return DataError(self.what, place=place, advice=self.advice)
 
 

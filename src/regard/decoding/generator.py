@@ -62,6 +62,22 @@ class Generator(Protocol[S]):
 
 
 @runtime_checkable
+class Searching(Protocol):
+    """A generator that can do a whole plain search by itself, as `search` would do it."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token numbers there are."""
+        ...
+
+    def search(
+        self, source: Tokens, limits: Rows, *, beam: int, nbest: int, length_power: float
+    ) -> list[list[tuple[list[int], float, float, bool]]]:
+        """Return the best texts for each source text: ids, score, total, and whether the model ended it."""
+        ...
+
+
+@runtime_checkable
 class Attending(Protocol):
     """A generator that can say where it looked; the penalty for coverage needs it."""
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from regard.config.decoding import DecodingConfig
 from regard.decoding.choice import Choice, Values, best_columns, choose
 from regard.decoding.constraints import Forced
-from regard.decoding.generator import Attending, Generator, Rows, S
+from regard.decoding.generator import Attending, Generator, Rows, S, Searching
 from regard.decoding.rules import Draw, Forbid, History, NoRepeat, Rule
 from regard.errors import ConfigError, UsageError
 from regard.tokens import Candidates, Ids, Tokens
@@ -79,9 +79,21 @@ def search(
     """
     if len(source) == 0:
         return []
+    if isinstance(generator, Searching) and not (rules or prefixes or forced) and _is_plain(config, generator.vocabulary):
+        limited = np.asarray(limits, np.int64)
+        found = generator.search(
+            source, limited, beam=config.beam, nbest=config.nbest, length_power=config.length_power
+        )
+        return [[Hypothesis(*one) for one in some] for some in found]
     none = [Forced.none()] * len(source)
     wishes = _Wishes(limits, prefixes or [[]] * len(source), none if forced is None else forced)
     return _Search(generator, source, config, wishes, rules).run()
+
+
+def _is_plain(config: DecodingConfig, vocabulary: int) -> bool:
+    """Whether a search is greedy or by beam and nothing else."""
+    wishes = config.sample or config.diverse or config.coverage or config.no_repeat
+    return not wishes and config.beam + 3 < vocabulary
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any, overload
 
-from regard.config.model import ClassifierConfig, ElmoConfig, MemoryConfig, RecurrentConfig, TranslatorConfig
+from regard.config.gpt import GptConfig
+from regard.config.model import (
+    ClassifierConfig,
+    ElmoConfig,
+    EncoderConfig,
+    MemoryConfig,
+    RecurrentConfig,
+    TranslatorConfig,
+)
 from regard.errors import ConfigError, nearest
 from regard.models.classifier import Classifier
 from regard.models.elmo import Elmo
+from regard.models.encoder import Encoder
+from regard.models.gpt import Gpt
 from regard.models.memory_network import MemoryNetwork
 from regard.models.seq2seq import Recurrent
 from regard.models.translator import Translator
@@ -18,9 +28,13 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "memory_network": (MemoryConfig, MemoryNetwork),
     "elmo": (ElmoConfig, Elmo),
     "classifier": (ClassifierConfig, Classifier),
+    "bert": (EncoderConfig, Encoder),
+    "gpt": (GptConfig, Gpt),
 }
-AnyConfig = TranslatorConfig | RecurrentConfig | MemoryConfig | ElmoConfig | ClassifierConfig
-AnyModel = Translator | Recurrent | MemoryNetwork | Elmo | Classifier
+AnyConfig = (
+    TranslatorConfig | RecurrentConfig | MemoryConfig | ElmoConfig | ClassifierConfig | EncoderConfig | GptConfig
+)
+AnyModel = Translator | Recurrent | MemoryNetwork | Elmo | Classifier | Encoder | Gpt
 
 
 @overload
@@ -33,6 +47,10 @@ def build(config: MemoryConfig) -> MemoryNetwork: ...
 def build(config: ElmoConfig) -> Elmo: ...
 @overload
 def build(config: ClassifierConfig) -> Classifier: ...
+@overload
+def build(config: EncoderConfig) -> Encoder: ...
+@overload
+def build(config: GptConfig) -> Gpt: ...
 def build(config: AnyConfig) -> AnyModel:
     """Return the model of this config with fresh weights.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from regard.attention.positions import Learned
 from regard.attention.rows import Rows
@@ -46,6 +49,28 @@ class Model(nn.Module):
             for name, module in self.named_modules()
             if isinstance(module, nn.Linear) and name != "output"
         }
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves tensors as they are where a layer would fill them with its first numbers."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in ("normal_", "uniform_", "kaiming_uniform_", "zeros_", "ones_"):
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def unfilled() -> Iterator[None]:
+    """Make models that have shapes only: at once, without memory.
+
+    >>> with unfilled():
+    ...     layer = nn.Linear(100_000, 100_000)
+    >>> layer.weight.shape, layer.weight.device.type
+    (torch.Size([100000, 100000]), 'meta')
+    """
+    with torch.device("meta"), _Unfilled():
+        yield
 
 
 Placed = TypeVar("Placed", bound=Model)

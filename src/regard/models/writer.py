@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.attention.noise import Noise, drop
-from regard.blocks.heads import CHUNK, target_log_probabilities, vocabulary_loss
-from regard.blocks.packed import Product, can_pack
+from regard.blocks.heads import target_log_probabilities, vocabulary_loss
+from regard.blocks.packed import Product
 from regard.errors import UsageError
-from regard.models.base import Model
+from regard.models.packing import Packable, output_product
 from regard.tokens import Candidates, Tokens
 
 BLOCK = 128  # training batches have a multiple of this many tokens
@@ -47,7 +47,7 @@ class WriterConfig(Protocol):
     def start(self) -> int: ...
 
 
-class Writer(Model):
+class Writer(Packable):
     """Reads a source text, writes a target text; how, its kinds say."""
 
     settings: WriterConfig
@@ -157,40 +157,9 @@ class Writer(Model):
         found = target_log_probabilities(hidden, self.output_weight, self.output_bias, self.door(wanted)[0])
         return np.split(found.cpu().numpy(), wanted.offsets[1:-1])
 
-    # weights laid out for decoding
-    def in_use(self, pack: bool) -> Any:
-        """Return the parts that decoding uses; packed, they keep the weights of the moment."""
-        raise NotImplementedError
-
-    def pack(self) -> Self:
-        """Lay out the weights for fast decoding on this processor; they must not change by hand from now on."""
-        with torch.inference_mode(False), torch.no_grad():
-            self.__dict__["packed"] = self.in_use(pack=True)
-        return self
-
-    def used(self) -> Any:
-        """Return the packed parts, or parts that follow the weights."""
-        return self.__dict__.get("packed") or self.in_use(pack=False)
-
-    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
-        """Take other weights; what was packed is forgotten."""
-        self.__dict__.pop("packed", None)
-        return super().load_state_dict(*arguments, **options)
-
-    def _apply(self, *arguments: Any, **options: Any) -> Self:
-        self.__dict__.pop("packed", None)
-        return super()._apply(*arguments, **options)
-
     def output_product(self, pack: bool) -> Product:
-        """Return the way from hidden states to logits; packed, in whole chunks: what is added is never likely."""
-        weight: Tensor = self.output_weight
-        bias: Tensor | None = self.output_bias
-        spare = -len(weight) % CHUNK if pack and can_pack(weight) else 0
-        if spare:
-            weight = torch.cat([weight, weight.new_zeros(spare, weight.shape[1])])
-            given = weight.new_zeros(len(weight) - spare) if bias is None else bias
-            bias = torch.cat([given, weight.new_full((spare,), -torch.inf)])
-        return Product(weight, bias, pack)
+        """Return the way from hidden states to logits."""
+        return output_product(self.output_weight, self.output_bias, pack)
 
 
 def rows_by_sentence(rows: NDArray[np.int64], before: int, sentences: int) -> NDArray[np.int64]:

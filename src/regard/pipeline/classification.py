@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,77 @@ from numpy.typing import NDArray
 from regard.data.labelled import Labelled
 from regard.errors import UsageError
 from regard.models.classifier import Classifier
+from regard.models.encoder import Encoder
+from regard.tasks.calibration import calibration_error, several_f1, sigmoid, softmax
 from regard.tasks.classification import Perception, label_chances
+from regard.tasks.encoding import Account, read_texts, text_scores
 from regard.tasks.metrics import confusion, label_scores
+from regard.text.framing import Framing
 
 TOGETHER = 512  # texts that are read together
+SEPARATOR = ";"  # between the labels of a text that may have several, where the data had none
+
+Chances = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a model says of texts, and how much of them it read."""
+
+    chances: Chances  # [texts, labels]
+    cut: NDArray[np.int64]  # [texts], tokens that were not read
+    windows: NDArray[np.int64]  # [texts], rows that each was read in
+    account: Account
+
+
+class LabelReader(Protocol):
+    """A model that reads texts and tells the chances of labels."""
+
+    def told(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Told:
+        """Return the chances of all labels for each text."""
+        ...
+
+
+@dataclass(frozen=True)
+class OwnReader:
+    """A classifier with words of its own."""
+
+    model: Classifier
+    perception: Perception
+
+    def told(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Told:
+        """Return the chances of all labels for each text."""
+        if pairs is not None:
+            raise UsageError("this classifier reads single texts, not pairs: one made with --from reads both")
+        read = self.perception.read(texts)
+        tokens = int(read.lengths.sum() + read.cut.sum())
+        counted = (len(texts), tokens, self.perception.longest, 0, len(texts))
+        account = Account(*counted, int((read.cut > 0).sum()), int(read.cut.sum()))
+        return Told(label_chances(self.model, read), read.cut, np.ones(len(texts), dtype=np.int64), account)
+
+
+@dataclass(frozen=True)
+class EncoderReader:
+    """An encoder with a head for labels, whose chances are calibrated."""
+
+    model: Encoder
+    framing: Framing
+    longest: int
+    temperature: float = 1.0
+    several: bool = False
+
+    def told(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Told:
+        """Return the chances of all labels for each text; a long text is read in windows, a long pair is cut."""
+        read = read_texts(self.framing, texts, pairs, self.longest)
+        scores = text_scores(self.model, read, len(texts))
+        chances = sigmoid(scores, self.temperature) if self.several else softmax(scores, self.temperature)
+        cut = np.zeros(len(texts), dtype=np.int64)
+        if read.account.cut_texts and pairs is not None:
+            whole = [self.framing.tokenizer.encode_all(side) for side in (texts, pairs)]
+            lengths = np.array([len(one) + len(other) for one, other in zip(*whole, strict=True)])
+            cut = np.maximum(0, lengths + self.framing.room(pair=True) - self.longest)
+        windows = np.bincount(np.asarray(read.owners, dtype=np.int64), minlength=len(texts))
+        return Told(chances, cut, windows, read.account)
 
 
 class Label(str):
@@ -24,16 +92,30 @@ class Label(str):
     text: str
     probability: float
     probabilities: dict[str, float]  # of all labels, the likeliest first
-    cut: int  # tokens at the end of the text that were not read
+    cut: int  # tokens of the text that were not read
+    windows: int  # rows that it was read in
+    labels: tuple[str, ...]  # all that the text has; the likeliest alone where labels exclude each other
 
     @classmethod
-    def of(cls, text: str, chances: NDArray[np.float32], cut: int, labels: Sequence[str]) -> Label:
-        """Return the likeliest of the labels."""
+    def of(
+        cls,
+        text: str,
+        chances: Chances,
+        cut: int,
+        windows: int,
+        labels: Sequence[str],
+        thresholds: Sequence[float] | None = None,
+        separator: str = SEPARATOR,
+    ) -> Label:
+        """Return the likeliest of the labels; with thresholds, all labels that reach theirs."""
         ranked = np.argsort(-chances, kind="stable")
-        made = cls(labels[ranked[0]])
-        made.text, made.cut = text, int(cut)
+        given = [ranked[0]] if thresholds is None else [one for one in ranked if chances[one] >= thresholds[one]]
+        made = cls(separator.join(labels[one] for one in given))
+        made.text, made.cut, made.windows = text, int(cut), int(windows)
+        made.labels = tuple(labels[one] for one in given)
         made.probabilities = {labels[number]: float(chances[number]) for number in ranked}
-        made.probability = made.probabilities[made]
+        least = min((float(chances[one]) for one in given), default=1 - float(chances.max()))
+        made.probability = least  # of the least sure of them; of having none, where it has none
         return made
 
     @classmethod
@@ -41,45 +123,68 @@ class Label(str):
         """Return the empty label of a blank text."""
         made = cls("")
         made.text, made.cut, made.probability, made.probabilities = text, 0, 0.0, {}
+        made.windows, made.labels = 0, ()
         return made
 
 
 class ClassificationPipeline:
-    """Texts in, labels out."""
+    """Texts in, labels out; `account` says how much of all texts so far was read."""
 
-    def __init__(self, model: Classifier, perception: Perception, task: dict[str, Any]) -> None:
-        self.model, self.perception, self.task = model, perception, task
+    def __init__(self, reader: LabelReader, task: dict[str, Any]) -> None:
+        self.reader, self.task = reader, task
         self.labels: list[str] = list(task["labels"])
+        levels = task.get("thresholds")
+        self.thresholds = None if levels is None else [float(levels[name]) for name in self.labels]
+        self.account = Account()
 
-    def stream(self, texts: Iterable[str]) -> Iterator[Label]:
+    def stream(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> Iterator[Label]:
         """Yield the label of each text, in order; a blank text has an empty one."""
-        waiting = iter(texts)
+        waiting, others = iter(texts), None if pairs is None else iter(pairs)
         while some := list(islice(waiting, TOGETHER)):
-            filled = [text for text in some if text.strip()]
-            read = self.perception.read(filled)
-            found = zip(filled, label_chances(self.model, read), read.cut, strict=True)
-            for text in some:
-                yield Label.of(*next(found), self.labels) if text.strip() else Label.none(text)
+            second = None if others is None else list(islice(others, len(some)))
+            filled = [number for number, text in enumerate(some) if text.strip()]
+            wanted = None if second is None else [second[number] for number in filled]
+            told = self.reader.told([some[number] for number in filled], wanted) if filled else None
+            if told is not None:
+                self.account.add(told.account)
+            made = [Label.none(text) for text in some]
+            separator = str(self.task.get("separator") or SEPARATOR)
+            for place, number in enumerate(filled):
+                assert told is not None
+                facts = told.chances[place], told.cut[place], told.windows[place]
+                made[number] = Label.of(some[number], *facts, self.labels, self.thresholds, separator)
+            yield from made
 
-    def classify(self, texts: Sequence[str]) -> list[Label]:
-        """Return the label of each text."""
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Label]:
+        """Return the label of each text, or pair of texts."""
         if isinstance(texts, str):
             raise UsageError("classify takes a list of texts: call the pipeline itself with one")
-        return list(self.stream(texts))
+        return list(self.stream(texts, pairs))
 
-    def __call__(self, text: str) -> Label:
-        """Return the label of one text."""
-        return self.classify([text])[0]
+    def __call__(self, text: str, pair: str | None = None) -> Label:
+        """Return the label of one text, or of a pair."""
+        return self.classify([text], None if pair is None else [pair])[0]
 
     def scores(self, wanted: Labelled, said: Sequence[Label]) -> dict[str, Any]:
-        """Return accuracy with its interval, macro-F1 and the table of confusions of labels that were given."""
-        right = wanted.numbers(self.labels)
-        given = np.array([self.labels.index(label) for label in said], dtype=np.int64)
-        table = confusion(right, given, len(self.labels))
+        """Return the scores of labels that were given, with calibration error and what was not read."""
+        cut = {"cut": sum(label.cut > 0 for label in said), "windowed": sum(label.windows > 1 for label in said)}
+        chances = np.array([[label.probabilities.get(name, 0.0) for name in self.labels] for label in said])
+        if self.thresholds is not None:
+            marks = wanted.marks(self.labels)
+            given = np.array([[name in label.labels for name in self.labels] for label in said])
+            each = {name: several_f1(given[:, [at]], marks[:, [at]])["micro_f1"] for at, name in enumerate(self.labels)}
+            right = (chances >= 0.5) == (marks > 0)
+            error = calibration_error(np.maximum(chances, 1 - chances).ravel(), right.ravel())
+            facts: dict[str, Any] = {"texts": len(wanted), **several_f1(given, marks), "calibration_error": error}
+            return {**facts, "labels": self.labels, "f1_by_label": each, **cut}
+        numbers = wanted.numbers(self.labels)
+        said_numbers = np.array([self.labels.index(label) for label in said], dtype=np.int64)
+        table = confusion(numbers, said_numbers, len(self.labels))
         return {
             "texts": len(wanted),
             **label_scores(table),
+            "calibration_error": calibration_error(chances.max(1), said_numbers == numbers),
             "labels": self.labels,
             "confusion": table.tolist(),
-            "cut": sum(label.cut > 0 for label in said),
+            **cut,
         }

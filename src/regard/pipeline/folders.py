@@ -10,31 +10,56 @@ from typing import Any, Protocol
 import torch
 
 from regard.checkpoint.directory import LoadedModel, load_model
-from regard.checkpoint.folder import task_of
+from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder
+from regard.checkpoint.folder import is_encoder_folder, task_of
+from regard.checkpoint.gpt_folder import load_gpt
 from regard.checkpoint.memory_folder import VOCABULARY, load_memory
 from regard.checkpoint.reader_folder import FEATURES, load_reader
+from regard.checkpoint.sentence_modules import read_modules
+from regard.checkpoint.starting import with_usual
 from regard.config.model import ClassifierConfig
 from regard.config.run import RunConfig
-from regard.config.tasks import in_own_names, usual
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError, nearest
 from regard.machine import cores
 from regard.models import build
 from regard.models.base import placed
+from regard.models.encoder import Encoder
 from regard.models.writer import Writer
-from regard.pipeline.classification import ClassificationPipeline
+from regard.pipeline.answering import LONGEST_ROW, AnsweringPipeline
+from regard.pipeline.classification import ClassificationPipeline, EncoderReader, OwnReader
+from regard.pipeline.compiling import compiled
+from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
+from regard.pipeline.filling import FillingPipeline
+from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.stories import StoryPipeline
+from regard.pipeline.tagging import TaggingPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.tasks.classification import Perception
 from regard.tasks.features import Features
+from regard.tasks.masking import token_counts_of
 from regard.tasks.stories import Vocabulary
+from regard.text.framing import MASKS, Framing
 from regard.training.run import train_run
 from regard.training.watch import Watcher
 
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
-Pipeline = TranslationPipeline | FeaturePipeline | ClassificationPipeline | StoryPipeline
+Pipeline = (
+    TranslationPipeline
+    | FeaturePipeline
+    | ClassificationPipeline
+    | StoryPipeline
+    | TaggingPipeline
+    | AnsweringPipeline
+    | GenerationPipeline
+    | EmbeddingPipeline
+    | FillingPipeline
+)
 # where a setting without its group is looked for
-GROUPS = ("training", "data", "tokenizer", "data.read", "decoding", "memory", "stories", "language", "classify")
+GROUPS = (
+    *("training", "data", "tokenizer", "data.read", "decoding"),
+    *("memory", "stories", "language", "masking", "classify", "answer"),
+)
 
 
 def load(
@@ -44,15 +69,21 @@ def load(
     device: str = "cpu",
     precision: str = "float32",
     threads: int = 0,
+    backend: str = "auto",
 ) -> Pipeline:
     """Return the pipeline of a run's or model's folder, whatever its task.
 
-    Of several folders with translators, return one whose models decide together.
+    Of several folders with translators, return one whose models decide together. Translators compute in the engine
+    where it is there (`backend`: auto, engine or torch), in float32, bf16 or int8.
     """
     folders = [folder] if isinstance(folder, str | Path) else [*folder]
     if len(folders) == 1 and not ensemble and (opener := OPENERS.get(task_of(folders[0]))) is not None:
+        if backend == "engine":
+            raise UsageError(f"{folders[0]}: the engine computes translators; leave out the backend")
         return opener(folders[0], device=device, precision=precision, threads=threads)
-    return load_translator(folders, ensemble=ensemble, device=device, precision=precision, threads=threads)
+    return load_translator(
+        folders, ensemble=ensemble, device=device, precision=precision, threads=threads, backend=backend
+    )
 
 
 def load_features(
@@ -72,6 +103,8 @@ def load_classifier(
 ) -> ClassificationPipeline:
     """Return the classifier of a folder; its frozen features are in the same folder."""
     dtype = _computing(precision, threads)
+    if is_encoder_folder(folder):
+        return ClassificationPipeline(*_label_reader(folder, device, dtype))
     loaded = load_reader(folder, ClassifierConfig, "classify")
     model = build(loaded.config)
     model.load_state_dict(loaded.weights)
@@ -84,7 +117,89 @@ def load_classifier(
         if not isinstance(beside, dict) or features.digest != beside.get("digest"):
             raise CheckpointError(f"{Path(folder) / FEATURES}: not the features that the classifier was trained with")
     perception = Perception(loaded.tokenizer, int(loaded.task["max_length"]), features)
-    return ClassificationPipeline(placed(model, device, dtype).eval(), perception, loaded.task)
+    return ClassificationPipeline(OwnReader(placed(model, device, dtype).eval(), perception), loaded.task)
+
+
+def _tuned(folder: str | Path, task: str, head: str, device: str, dtype: torch.dtype) -> tuple[LoadedEncoder, Encoder]:
+    """Return the encoder of a folder, ready to use; one without this head, or for another task, is refused."""
+    loaded = load_encoder(folder, task=task)
+    if loaded.config.head != head:
+        held = loaded.config.head
+        raise CheckpointError(f"{folder}: a model with a {held} head, where `regard {task}` needs a {head} head")
+    return loaded, placed(loaded.model(), device, dtype).eval().pack()
+
+
+def _longest(loaded: LoadedEncoder) -> int:
+    """Return how many tokens a row has, as in training where that is known."""
+    return min(loaded.longest, int(loaded.task.get("max_length", loaded.longest)))
+
+
+def _label_reader(folder: str | Path, device: str, dtype: torch.dtype) -> tuple[EncoderReader, dict[str, Any]]:
+    loaded, model = _tuned(folder, "classify", "label", device, dtype)
+    several = loaded.problem == "multi_label_classification"
+    task = {**loaded.task, "labels": list(loaded.labels)}
+    if several:
+        task.setdefault("thresholds", dict.fromkeys(loaded.labels, 0.5))
+    temperature = float(loaded.task.get("temperature", 1.0))
+    return EncoderReader(model, Framing(loaded.tokenizer), _longest(loaded), temperature, several), task
+
+
+def load_tagger(
+    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+) -> TaggingPipeline:
+    """Return the tagger of a folder, which labels the words of texts."""
+    loaded, model = _tuned(folder, "tag", "token", device, _computing(precision, threads))
+    return TaggingPipeline(model, Framing(loaded.tokenizer), _longest(loaded), loaded.labels, loaded.task)
+
+
+def load_answerer(
+    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+) -> AnsweringPipeline:
+    """Return what answers questions by spans of passages."""
+    loaded, model = _tuned(folder, "answer", "span", device, _computing(precision, threads))
+    return AnsweringPipeline(model, Framing(loaded.tokenizer), min(_longest(loaded), LONGEST_ROW), loaded.task)
+
+
+def load_embedder(
+    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+) -> EmbeddingPipeline:
+    """Return the encoder of a folder or of a published name, whatever its head, to make vectors of texts."""
+    dtype, threads = _computing(precision, threads), threads or cores()
+    loaded = load_encoder(folder, head="plain")
+    model = placed(loaded.model(), device, dtype).eval().pack()
+    workers = threads if device == "cpu" else 1  # where there are several batches, a core for each pays best
+    return EmbeddingPipeline(
+        model, Framing(loaded.tokenizer), read_modules(loaded.path), longest=loaded.longest, workers=workers
+    )
+
+
+def load_filler(
+    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+) -> FillingPipeline:
+    """Return the masked-word model of a folder or of a published name, which fills the gaps of texts."""
+    dtype = _computing(precision, threads)
+    loaded = load_encoder(folder)
+    if loaded.config.head not in ("masked", "pretraining"):
+        raise CheckpointError(
+            f"{folder}: a {loaded.config.head} head; one for masked words is needed: "
+            f"`regard train language FILES --from {folder}` gives it one"
+        )
+    if Framing(loaded.tokenizer).mask < 0:
+        raise CheckpointError(f"{folder}: its tokenizer has no mask token ({' or '.join(MASKS)}) to write gaps with")
+    counts = token_counts_of(loaded.path, loaded.tokenizer.size)
+    model = placed(loaded.model(), device, dtype).eval().pack()
+    return FillingPipeline(model, loaded.tokenizer, loaded.task, loaded.longest, counts)
+
+
+def load_generator(
+    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+) -> GenerationPipeline:
+    """Return the causal language model of a folder or of a published name, which continues texts."""
+    dtype = _computing(precision, threads)
+    loaded = load_gpt(folder)
+    model = build(loaded.config)
+    model.load_state_dict(loaded.weights)
+    return GenerationPipeline(placed(model, device, dtype).eval().pack(), loaded.tokenizer, loaded.task)
 
 
 def load_stories(
@@ -108,14 +223,16 @@ def load_translator(
     device: str = "cpu",
     precision: str = "float32",
     threads: int = 0,
+    backend: str = "auto",
 ) -> TranslationPipeline:
     """Return the translator of a run's or model's folder; of several folders, one whose models decide together."""
     folders = [folder] if isinstance(folder, str | Path) else [*folder]
     folders += ensemble
     if not folders:
         raise UsageError("load needs at least one folder")
-    threads, dtype = threads or cores(), _computing(precision, threads)
     loaded = [load_model(Path(one)) for one in folders]
+    engines = compiled(loaded, backend, precision, device)
+    threads, dtype = threads or cores(), _computing("float32" if engines else precision, threads)
     first = loaded[0]
     for one, other in zip(folders, loaded, strict=True):
         for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
@@ -124,10 +241,14 @@ def load_translator(
                     f"{one} has another {side} tokenizer than {folders[0]}: models that decide together must be "
                     "trained with the same one"
                 )
-    models = [_model(one, device, dtype) for one in loaded]
+    models = [_model(one, device, dtype, pack=not engines) for one in loaded]
     workers = threads if device == "cpu" else 1  # where there are several batches, a core for each pays best
     return TranslationPipeline(
-        models, first.source, first.target, decoding=first.decoding, task=first.task, workers=workers
+        *(models, first.source, first.target),
+        decoding=first.decoding,
+        task=first.task,
+        workers=workers,
+        engines=engines,
     )
 
 
@@ -145,7 +266,7 @@ def train(
     `kind="unigram"`; with it they are written `decoding__beam=4`.
     """
     given = {_setting(name): value for name, value in settings.items()}
-    given = {**usual(task), **in_own_names(task, given)}
+    given = with_usual(task, given)
     given |= {"data.train": [*map(str, files)], "data.valid": [*map(str, valid)]}
     report = train_run(RunConfig().override(given), Path(out), watchers=watchers)
     if not report.finished:
@@ -169,10 +290,11 @@ def _setting(name: str) -> str:
     raise ConfigError(f"unknown setting {name!r}{nearest(dotted, [path.rpartition('.')[2] for path in paths])}")
 
 
-def _model(loaded: LoadedModel, device: str, precision: torch.dtype) -> Writer:
+def _model(loaded: LoadedModel, device: str, precision: torch.dtype, pack: bool) -> Writer:
     model: Writer = build(loaded.config)
     model.load_state_dict(loaded.weights)
-    return placed(model, device, precision).eval().pack()
+    model = placed(model, device, precision).eval()
+    return model.pack() if pack else model
 
 
 def _computing(precision: str, threads: int) -> torch.dtype:
@@ -191,6 +313,11 @@ class Opener(Protocol):
 
 OPENERS: dict[str, Opener] = {  # all other folders translate
     "language": load_features,
+    "generate": load_generator,
+    "fill": load_filler,
+    "embed": load_embedder,
     "classify": load_classifier,
+    "tag": load_tagger,
+    "answer": load_answerer,
     "stories": load_stories,
 }

@@ -11,13 +11,14 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.attention.trace import trace
+from regard.attention.trace import is_watched, trace
 from regard.config.decoding import DecodingConfig
 from regard.decoding.batches import batches, search_rows
 from regard.decoding.constraints import Constraints, Words
 from regard.decoding.ensemble import Ensemble, mean_probability
 from regard.decoding.generator import Generator
 from regard.decoding.search import Hypothesis, worth
+from regard.engine.translator import Engine
 from regard.errors import UsageError
 from regard.models.writer import Writer
 from regard.pipeline.parts import Part, made_parts, paired_parts, split_text
@@ -120,16 +121,20 @@ class TranslationPipeline:
         decoding: DecodingConfig | None = None,
         task: Mapping[str, Any] | None = None,
         workers: int = 1,
+        engines: Sequence[Engine] = (),
     ) -> None:
         """Take models that share tokenizers, the settings of their search and what their `task.json` says.
 
-        `workers` batches are computed at a time, each on a core of its own.
+        `workers` batches are computed at a time, each on a core of its own. `engines` are the same models compiled:
+        they write and score wherever nobody asks where the model looked.
         """
         self.workers = Workers(workers)
         facts = task or {}
         self.models, self.source, self.target = [model.eval() for model in models], source, target
         self.decoding = decoding or DecodingConfig()
-        self.generator: Generator[Any] = Ensemble(self.models) if len(self.models) > 1 else self.models[0]
+        self.generator: Generator[Any] = _together(self.models)
+        self.engines = list(engines)
+        self.compiled: Generator[Any] | None = _together(self.engines) if self.engines else None
         places = min(model.settings.places for model in self.models)
         self.longest = min(places, int(facts.get("max_length") or places))  # tokens of a source, the end included
         self.room = places - 1  # tokens of a translation
@@ -221,6 +226,19 @@ class TranslationPipeline:
     def _settings(self, given: Mapping[str, Any]) -> DecodingConfig:
         return self.decoding.override(given) if given else self.decoding
 
+    def _is_compiled(self, config: DecodingConfig) -> bool:
+        """Whether the engines answer: not while someone watches, nor where coverage counts."""
+        return self.compiled is not None and not config.coverage and not is_watched()
+
+    def _writing(self, config: DecodingConfig) -> Generator[Any]:
+        """Return what writes; models that have only been read so far are first laid out for it."""
+        if self.compiled is not None and self._is_compiled(config):
+            return self.compiled
+        for model in self.models if self.engines else ():
+            if "packed" not in model.__dict__:
+                model.pack()
+        return self.generator
+
     def _search(
         self, sentences: Sequence[str], config: DecodingConfig, wishes: Constraints, prefixes: Sequence[str]
     ) -> list[list[_Said]]:
@@ -235,7 +253,7 @@ class TranslationPipeline:
             if needed > self.room:
                 raise UsageError(f"{needed} tokens are forced upon {sentences[number]!r:.60}, but {self.room} fit")
         found = search_rows(
-            self.generator,
+            self._writing(config),
             [[*rows[number], self.source.end] for number in real],
             config,
             longest=self.room,
@@ -306,7 +324,8 @@ class TranslationPipeline:
             chosen = numbers.tolist()
             source = Tokens.from_rows([rows[number] for number in chosen])
             target = Tokens.from_rows([parts[number].ids for number in chosen])
-            found = [_forced(model, source, target, bool(config.coverage)) for model in self.models]
+            writers: Sequence[Writer | Engine] = self.engines if self._is_compiled(config) else self.models
+            found = [_forced(model, source, target, bool(config.coverage)) for model in writers]
             for place, number in enumerate(chosen):
                 logp = mean_probability([logps[place] for logps, _ in found])
                 total = float(logp.sum(dtype=np.float64))
@@ -315,11 +334,15 @@ class TranslationPipeline:
         return made
 
 
+def _together(models: Sequence[Generator[Any]]) -> Generator[Any]:
+    return Ensemble(models) if len(models) > 1 else models[0]
+
+
 def _forced(
-    model: Writer, source: Tokens, target: Tokens, watched: bool
+    model: Writer | Engine, source: Tokens, target: Tokens, watched: bool
 ) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float64]]]:
     """Return each row's log-probabilities and, if watched, how much each source token was looked at in all."""
-    if not watched:
+    if not watched or isinstance(model, Engine):
         return model.score_tokens(source, target), []
     site = [*model.looks()][-1]  # where a search looks, too
     with trace(site) as seen:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from regard.attention.noise import Noise
 from regard.data.batching import epoch_batches, sorted_batches
 from regard.models.classifier import Classifier, Texts
+from regard.models.encoder import Encoder
+from regard.tasks.encoding import Encoded, KeptStates, encoder_states, summed_losses
 from regard.tasks.features import Features, Spans
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Ids, Tokens
@@ -137,3 +141,82 @@ def label_chances(model: Classifier, texts: TextRows) -> NDArray[np.float32]:
     for numbers in sorted_batches(texts.lengths, budget=BUDGET):
         made[numbers] = model.chances(texts.batch(numbers))
     return made
+
+
+# ---- encoders that learned to read before
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
+    """Rows that an encoder reads, and the label of each, or marks where a text may have several."""
+
+    tokens: Tokens
+    wanted: Numbers | NDArray[np.float32]
+    shares: NDArray[np.float32]  # a text's windows share it
+    states: Tensor | None = None  # of the first tokens, where the encoder does not change
+
+    @property
+    def count(self) -> float:
+        """Texts: each has one label, or marks."""
+        return float(self.shares.sum())
+
+    @property
+    def shape(self) -> str:
+        """Say how large the batch is."""
+        return f"{len(self.tokens)} texts of up to {self.tokens.lengths.max()} tokens"
+
+
+class EncodedTask:
+    """Knows what a batch of labelled texts means to an encoder."""
+
+    counted = "texts"
+
+    def __init__(
+        self,
+        train: Encoded,
+        wanted: Numbers | NDArray[np.float32],
+        *,
+        seed: int,
+        digest: str,
+        weights: NDArray[np.float32] | None = None,
+        kept: KeptStates | None = None,
+    ) -> None:
+        self.train, self.seed, self.digest, self.kept = train, seed, digest, kept
+        self.wanted = wanted[np.asarray(train.owners, dtype=np.int64)]
+        self.weights = None if weights is None else torch.from_numpy(weights)
+
+    @property
+    def lengths(self) -> Numbers:
+        """Lengths of the training rows, in tokens."""
+        return self.train.lengths
+
+    def epoch(self, epoch: int, budget: int) -> list[Numbers]:
+        """Return the row numbers of each batch of an epoch, in order."""
+        return self.train.epoch(budget=budget, seed=self.seed, epoch=epoch, digest=self.digest)
+
+    def batch(self, numbers: Numbers, epoch: int) -> EncodedBatch:
+        """Return training rows and their labels."""
+        rest = self.wanted[numbers], self.train.shares[numbers]
+        if self.kept is None:
+            return EncodedBatch(self.train.batch(numbers), *rest)
+        return EncodedBatch(Tokens.from_rows([[0]] * len(numbers)), *rest, self.kept.of(numbers))
+
+    def loss(self, model: Encoder, batch: EncodedBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
+        """Return the sums of what is minimised and of the plain loss over the batch's texts."""
+        states, rows = encoder_states(model, batch.tokens, noise, batch.states)
+        scores, shares = model.label_scores(states, rows, noise).float(), torch.from_numpy(batch.shares)
+        wanted = torch.from_numpy(batch.wanted)
+        if wanted.dim() == 1:
+            return summed_losses(scores, wanted, smoothing, self.weights, shares)
+        return _marks_losses(scores, wanted.to(scores.device), smoothing, self.weights, shares.to(scores.device))
+
+
+def _marks_losses(
+    scores: Tensor, marks: Tensor, smoothing: float, weights: Tensor | None, shares: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the sums over rows of the losses of all labels, each for itself; weights are those of having a label."""
+    plain = binary_cross_entropy_with_logits(scores, marks, reduction="none").sum(1)
+    heavier = None if weights is None else weights.to(scores.device)
+    aim = marks * (1 - smoothing) + smoothing / 2
+    each = binary_cross_entropy_with_logits(scores, aim, pos_weight=heavier, reduction="none").sum(1)
+    return (each * shares).sum(), (plain.detach() * shares).sum()

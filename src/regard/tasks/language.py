@@ -69,16 +69,33 @@ class Stream:
         """How many rows a round has."""
         return -(-len(self.ids) // self.length)
 
+    def places(self, numbers: Numbers, first: int = 0, more: int = 0) -> Numbers:
+        """Return where the tokens of rows stand, [B, length + more], in a round that begins at token `first`.
+
+        Places are counted on behind the last token, so that no two rows of a round share one.
+        """
+        return first + numbers[:, None] * self.length + np.arange(self.length + more)
+
+    def at(self, places: Numbers) -> Ids:
+        """Return the tokens at places."""
+        return self.ids[places % len(self.ids)]
+
     def rows(self, numbers: Numbers, first: int = 0) -> Tokens:
-        """Return the rows with these numbers of a round that begins at token `first`."""
-        places = first + numbers[:, None] * self.length + np.arange(self.length + 1)
-        taken = self.ids[places % len(self.ids)]
-        offsets = np.arange(len(numbers) + 1, dtype=np.int32) * (self.length + 1)
-        return Tokens(taken.reshape(-1), offsets)
+        """Return the rows with these numbers, each with the first token of the next one at its end."""
+        return even_rows(self.at(self.places(numbers, first, 1)))
 
 
-class LanguageTask:
-    """Knows what a batch of running text means; every epoch cuts the text at other places."""
+def even_rows(ids: Ids) -> Tokens:
+    """Return rows of one length, [B, T], packed end to end.
+
+    >>> even_rows(np.array([[5, 6], [7, 8]], dtype=np.int32)).offsets.tolist()
+    [0, 2, 4]
+    """
+    return Tokens(ids.reshape(-1), np.arange(len(ids) + 1, dtype=np.int32) * ids.shape[1])
+
+
+class RoundTask:
+    """Batches of rows of a stream, each once in a round; every round cuts the text at other places."""
 
     counted = "predictions"
 
@@ -96,10 +113,18 @@ class LanguageTask:
         size = max(1, budget // self.train.length)
         return [arranged[first : first + size] for first in range(0, len(arranged), size)]
 
+    def first(self, epoch: int) -> int:
+        """Return the token that an epoch's first row begins with."""
+        draw = chance(seed=self.seed, epoch=epoch, digest=self.train.digest, purpose=SHIFT)
+        return int(draw.integers(len(self.train.ids)))
+
+
+class LanguageTask(RoundTask):
+    """Knows what a batch of running text means to a model that tells it from the left and from the right."""
+
     def batch(self, numbers: Numbers, epoch: int) -> LanguageBatch:
         """Return training rows as this epoch cuts them."""
-        draw = chance(seed=self.seed, epoch=epoch, digest=self.train.digest, purpose=SHIFT)
-        return LanguageBatch(self.train.rows(numbers, int(draw.integers(len(self.train.ids)))))
+        return LanguageBatch(self.train.rows(numbers, self.first(epoch)))
 
     def loss(self, model: Elmo, batch: LanguageBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Return the sums of smoothed and plain loss over the batch's predictions."""

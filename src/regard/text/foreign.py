@@ -130,7 +130,7 @@ def _whole(value: object) -> bool:
 def _check_token(token: object, field: str, where: str) -> str:
     if not isinstance(token, str) or not token or len(token) > LONGEST_TOKEN:
         raise _fault(where, field, f"{str(token)[:40]!r} is not a token: 1 to {LONGEST_TOKEN} characters of text are")
-    if any("\ud800" <= letter <= "\udfff" for letter in token):
+    if not token.isascii() and any("\ud800" <= letter <= "\udfff" for letter in token):
         raise _fault(where, field, f"{ascii(token)[:40]} holds half a surrogate pair")
     return token
 

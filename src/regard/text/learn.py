@@ -60,10 +60,11 @@ def chosen_size(texts: Iterable[str], kind: str = "bpe") -> int:
     >>> chosen_size(["a b c d", "d c b a"] * 100, "unigram")
     16
     """
+    if kind == "characters":
+        texts = list(texts)
+        return min(len(SPECIALS) + len(set().union(*texts, " ")), LARGEST)
     counts = _counted(texts, re.compile(r"[^\W\d_]+|\d|[^\w\s]|_"))
     letters = {letter for word in counts for letter in word}
-    if kind == "characters":
-        return min(len(SPECIALS) + len(letters) + 1, LARGEST)
     if kind == "words":
         return min(len(SPECIALS) + 2 * len(counts) + 1, LARGEST)
     alphabet = BYTES if kind == "bpe" else len(letters) + 1

@@ -99,9 +99,18 @@ class Tokenizer:
         """
         return [self._readable(int(number)) for number in ids]
 
+    @property
+    def specials(self) -> frozenset[int]:
+        """The numbers of all special tokens, the unknown one included."""
+        return frozenset({*self._specials, self.unknown} - {-1})
+
     def dumps(self) -> str:
         """Return the content of a `tokenizer.json`, the same for the same tokenizer."""
         return self._text
+
+    def without_template(self) -> Tokenizer:
+        """Return the same tokenizer without what other tools would put around a text: for texts to be continued."""
+        return Tokenizer.loads(json.dumps({**json.loads(self._text), "post_processor": None}), where="this tokenizer")
 
     @classmethod
     def loads(cls, text: str, *, where: str = "tokenizer.json") -> Tokenizer:

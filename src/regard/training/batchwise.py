@@ -12,18 +12,35 @@ import torch
 from regard.config.run import RunConfig
 from regard.models.base import Model
 from regard.phrases import duration
+from regard.training.answering import AnsweringJob
+from regard.training.causal import CausalJob
 from regard.training.classification import ClassificationJob
+from regard.training.encoder_classification import EncoderClassificationJob
+from regard.training.fine_tuning import EncoderJob
 from regard.training.job import Job, Outcome, Plan, Sitting
 from regard.training.language import LanguageJob
+from regard.training.masked import MaskedJob
 from regard.training.plan import planned_updates, time_formats, training_config
+from regard.training.tagging import TaggingJob
 from regard.training.trainer import Trainer
 from regard.training.translation import TranslationJob
 from regard.training.weights import FlatWeights
 
+LANGUAGE: dict[str, Callable[[RunConfig, Path], Job]] = {  # by architecture
+    "elmo": LanguageJob,
+    "bert": MaskedJob,
+    "gpt": CausalJob,
+}
+CLASSIFY: dict[str, Callable[[RunConfig, Path], Job]] = {
+    "rnn": ClassificationJob,
+    "bert": EncoderClassificationJob,
+}
 JOBS: dict[str, Callable[[RunConfig, Path], Job]] = {
     "translate": TranslationJob,
-    "language": LanguageJob,
-    "classify": ClassificationJob,
+    "language": lambda config, folder: LANGUAGE[config.arch](config, folder),
+    "tag": TaggingJob,
+    "answer": AnsweringJob,
+    "classify": lambda config, folder: CLASSIFY[config.arch](config, folder),
 }
 
 
@@ -91,6 +108,7 @@ class BatchTraining:
             keep_best=self.job.keep,
             watchers=sitting.watchers,
             processes=sitting.processes,
+            rates=self.job.rates if isinstance(self.job, EncoderJob) else None,
         )
         trainer.resume()
         reason = trainer.run()

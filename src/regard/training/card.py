@@ -14,7 +14,19 @@ KINDS = {  # task → its tag, what its models are, how they are used
         "A language model whose layers are features of words",
         "regard train classify texts.csv --features THIS_FOLDER --out runs/labels",
     ),
+    "fill": (
+        "fill-mask",
+        "An encoder trained to tell hidden words",
+        'regard fill THIS_FOLDER "Paris is the [MASK] of France."',
+    ),
+    "generate": ("text-generation", "A causal language model", 'regard generate THIS_FOLDER "Once upon"'),
     "classify": ("text-classification", "A text classifier", 'regard classify THIS_FOLDER "A text."'),
+    "tag": ("token-classification", "A tagger of words", 'regard tag THIS_FOLDER "A text."'),
+    "answer": (
+        "question-answering",
+        "Answers questions by spans of a passage",
+        'regard answer THIS_FOLDER --passage notes.txt "Who was it?"',
+    ),
     "stories": (
         "question-answering",
         "A memory network for questions about stories",
@@ -32,18 +44,23 @@ class Described(Protocol):
 
 
 def model_card(
-    run: RunConfig, model: Described, parameters: int, task: dict[str, Any], details: Sequence[str] = ()
+    run: RunConfig,
+    model: Described,
+    parameters: int,
+    task: dict[str, Any],
+    details: Sequence[str] = (),
+    use_as: str = "",
 ) -> str:
     """Return the card as Markdown: what it is, from which data, how good, how to use it.
 
-    `details` are lines below the measures.
+    `details` are lines below the measures; `use_as` is the task of its folder, where that is not the run's.
     """
     measured = [
         f"| {name.removeprefix('valid_')} | {value:.2f} | {task['metrics'].get(name + '_signature', '')} |"
         for name, value in task["metrics"].items()
         if isinstance(value, float)
     ]
-    tag, title, use = KINDS[run.task]
+    tag, title, use = KINDS[use_as or run.task]
     files = ", ".join(f"`{name}`" for name in run.data.train)
     lines = [
         "---",

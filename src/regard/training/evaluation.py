@@ -22,6 +22,8 @@ from regard.tasks.translation import Examples, Languages, mean_loss, translate_r
 from regard.training.job import Evaluation
 
 MOST_TRANSLATED = 1000  # validation sentences translated at each evaluation; the loss is over all of them
+FEW_TRANSLATED = 50  # while the model knows next to nothing, not even when to end a text
+HOPELESS = 150.0  # perplexity from which on that is so
 MOST_ALIGNED = 200
 
 
@@ -42,7 +44,8 @@ class TranslationEvaluator:
         """Return loss, perplexity, BLEU and exact match of greedy translations."""
         began = time.perf_counter()
         loss = mean_loss(self.model, self.valid)
-        count = min(MOST_TRANSLATED, len(self.valid))
+        most = MOST_TRANSLATED if perplexity(loss, 1) < HOPELESS else FEW_TRANSLATED
+        count = min(most, len(self.valid))
         said = self.translations(count, self.greedy)
         source, wanted = self.valid.texts.source[:count], self.valid.texts.target[:count]
         metrics = {

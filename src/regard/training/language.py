@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,41 +29,69 @@ from regard.training.tokenizing import kept_tokenizer
 
 TASK = "language"
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 200_000  # of the text, in characters at most
+ROW = 64  # tokens of a row, where the user sets no number
 BATCH_TOKENS = 2048  # rows of many steps are slow to read and cheap to put together: many small updates teach more
 SIZES = ((100_000, "micro"), (1_000_000, "tiny"), (20_000_000, "small"))  # tokens up to which a preset is chosen
 
 
+@dataclass(frozen=True)
+class Texts:
+    """Running text to learn and to measure on, and what is to be said of it."""
+
+    train: Documents
+    valid: Documents
+    notes: list[str]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of the data."""
+        return {"train": self.train.digest, "valid": self.valid.digest}
+
+    def line(self, train: Stream, valid: Stream, around: int = 0) -> str:
+        """Say how much there is; `around` special tokens stand around a row."""
+        return (
+            f"data: {len(self.train):,} documents, {len(train.ids):,} tokens in rows of {train.length + around}; "
+            f"validation {len(self.valid):,} documents, {len(valid.ids):,} tokens"
+        )
+
+
+def read_texts(config: RunConfig) -> Texts:
+    """Return the texts of a run; where no validation text is given, some documents are held out."""
+    notes: list[str] = []
+
+    def read(files: Sequence[str], name: str) -> Documents:
+        found = read_documents(files, config.data.read, config.language.document)
+        notes.extend(rejection_notes(found, name))
+        return found
+
+    train = read(config.data.train, "training")
+    if config.data.valid:
+        return Texts(train, read(config.data.valid, "validation"), notes)
+    train, valid = hold_out(train, config.training.seed)
+    notes.append(f"validation: {len(valid):,} of the documents are held out (chosen by the seed)")
+    return Texts(train, valid, notes)
+
+
 class LanguageJob:
-    """Running text and the language models that learn it."""
+    """Running text and the recurrent language models that learn it."""
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
-        self.notes: list[str] = []
-        documents = self._read(config.data.train, "training")
-        if config.data.valid:
-            valid = self._read(config.data.valid, "validation")
-        else:
-            documents, valid = hold_out(documents, config.training.seed)
-            self.notes.append(f"validation: {len(valid):,} of the documents are held out (chosen by the seed)")
-        self.digests = {"train": documents.digest, "valid": valid.digest}
+        texts = read_texts(config)
+        self.notes, self.digests = texts.notes, texts.digests
         self.start: LoadedReader[ElmoConfig] | None = None
         if config.start_from:
             self.start = load_reader(config.start_from, ElmoConfig, TASK)
         self.goes_on = self.start is not None
-        self.tokenizer = kept_tokenizer(folder, lambda: self._tokenizer(documents.texts))
-        self.documents = len(documents), len(valid)
-        train = Stream.of(documents, self.tokenizer, config.language.row)
-        self.valid = Stream.of(valid, self.tokenizer, config.language.row)
+        self.tokenizer = kept_tokenizer(folder, lambda: self._tokenizer(texts.train.texts))
+        self.texts = texts
+        row = config.language.row or ROW
+        train, self.valid = (Stream.of(part, self.tokenizer, row) for part in (texts.train, texts.valid))
         self.task = LanguageTask(train, seed=config.training.seed)
         self.tokens = len(train.ids)
         self.model_config, self.reason = self._model_config()
         self.width = self.model_config.width
-        self.wishes: dict[str, float] = {"batch_tokens": max(BATCH_TOKENS, config.language.row)}
-
-    def _read(self, files: Sequence[str], name: str) -> Documents:
-        found = read_documents(files, self.config.data.read, self.config.language.document)
-        self.notes += rejection_notes(found, name)
-        return found
+        self.wishes: dict[str, float] = {"batch_tokens": max(BATCH_TOKENS, row)}
 
     def _tokenizer(self, texts: list[str]) -> Tokenizer:
         return learn(texts, self.config.tokenizer) if self.start is None else self.start.tokenizer
@@ -95,11 +124,8 @@ class LanguageJob:
 
     def lines(self, parameters: int) -> list[str]:
         """Say what the data and the model are."""
-        train, valid = self.documents
-        length = self.task.train.length
         return [
-            f"data: {train:,} documents, {self.tokens:,} tokens in rows of {length}; validation {valid:,} documents, "
-            f"{len(self.valid.ids):,} tokens",
+            self.texts.line(self.task.train, self.valid),
             f"tokens: {self.config.tokenizer.kind}, {self.tokenizer.size:,} kinds",
             f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
         ]

@@ -50,11 +50,23 @@ class Optimizer:
     Matrices from states to states move by Muon, everything else by AdamW (Loshchilov & Hutter 2019); or all by AdamW.
     """
 
-    def __init__(self, weights: FlatWeights, config: TrainingConfig, processes: Processes | None = None) -> None:
+    def __init__(
+        self,
+        weights: FlatWeights,
+        config: TrainingConfig,
+        processes: Processes | None = None,
+        rates: Mapping[str, float] | None = None,
+    ) -> None:
+        """`rates` are what the rate is multiplied with, by name of a weight; 1 where nothing is said."""
         self.weights, self.config, self.processes = weights, config, processes or Processes()
         self.updates = 0
         self.average = weights.master.clone() if config.ema else None
         self.gradient = torch.zeros_like(weights.master)
+        self._shares: Tensor | None = None
+        if rates is not None:
+            self._shares = torch.ones_like(weights.master)
+            for name, part in weights.named(self._shares).items():
+                part.fill_(rates.get(name, 1.0))
         first = weights.inner if config.optimizer == "muon" else 0
         inner = weights.master[:first], self.gradient[:first], weights.groups
         self._muon = Muon(*inner, config.weight_decay, weights.compute.dtype, self.processes) if first else None
@@ -85,11 +97,14 @@ class Optimizer:
 
     def update(self, rate: float) -> None:
         """Change the weights by the gradient taken last; matrices' own rate rises and falls with the given one."""
+        before = None if self._shares is None else self.weights.master.clone()
         for group in self._adam.param_groups:
             group["lr"] = rate
         self._adam.step()
         if self._muon is not None:
             self._muon.step(rate * self.config.matrix_rate / self.config.learning_rate)
+        if before is not None and self._shares is not None:  # an update, decay too, is in proportion to the rate
+            self.weights.master.copy_(torch.lerp(before, self.weights.master, self._shares))
         self.updates += 1
         self.weights.publish()
         if self.average is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -45,12 +46,13 @@ def model_config(config: RunConfig, languages: Languages, target_tokens: int) ->
 
 def _preset(config: RunConfig, name: str) -> WritingConfig:
     """Return the model of a preset; of a recurrent one the preset gives the sizes alone."""
-    if config.arch == "transformer":
-        return config.model if name == "custom" else TRANSLATOR_PRESETS[name]
+    presets = TRANSLATOR_PRESETS if config.arch == "transformer" else RECURRENT_PRESETS
     if name == "custom":
-        return config.recurrent
-    if name not in RECURRENT_PRESETS:
-        raise ConfigError(f"preset must be one of {', '.join(RECURRENT_PRESETS)} with --arch rnn, not {name}")
+        return config.model if config.arch == "transformer" else config.recurrent
+    if name not in presets:
+        raise ConfigError(f"preset must be one of {', '.join(presets)} with --arch {config.arch}, not {name}")
+    if config.arch == "transformer":
+        return TRANSLATOR_PRESETS[name]
     sizes = RECURRENT_PRESETS[name]
     named = {field: getattr(sizes, field) for field in ("embedding", "width", "layers", "dropout")}
     return config.recurrent.override(named)
@@ -80,7 +82,8 @@ def training_config(
     if not config.batch_tokens:
         config = replace(config, batch_tokens=int(wishes.get("batch_tokens", _batch_tokens(target_tokens))))
     usual = min(0.04, 2 / width) if config.optimizer == "muon" else min(4e-3, 0.5 / width)
-    rate = config.learning_rate or usual * (GOING_ON if goes_on else 1.0)
+    usual = wishes.get("usual_rate", usual)  # that of tables of words; in step with it, matrices have theirs
+    rate = config.learning_rate or wishes.get("learning_rate") or usual * (GOING_ON if goes_on else 1.0)
     changes["learning_rate"] = rate
     changes["matrix_rate"] = config.matrix_rate or MATRIX_RATE * rate / usual  # one given rate moves both
     if config.schedule == "auto":
@@ -88,6 +91,9 @@ def training_config(
     if not (config.steps or config.epochs or config.minutes):
         passes = max(3, min(100, round(DEFAULT_TOKENS / max(1, target_tokens))))
         changes["epochs"] = float(wishes.get("epochs", passes))
+    if "evaluations" in wishes and not (config.evaluate_every or config.minutes):  # of a pass
+        passing = target_tokens / (config.batch_tokens * config.accumulate)
+        changes["evaluate_every"] = max(1, math.ceil(passing / wishes["evaluations"]))
     return replace(config, **changes)  # type: ignore[arg-type]
 
 

@@ -30,6 +30,8 @@ TRAININGS: dict[str, Callable[[Sitting], Training]] = {
     "translate": BatchTraining,
     "language": BatchTraining,
     "classify": lambda sitting: _one_or_several(sitting),
+    "tag": lambda sitting: _one_or_several(sitting),
+    "answer": lambda sitting: _one_or_several(sitting),
     "stories": StoryTraining,
 }
 

@@ -13,14 +13,32 @@ from typing import Any, Protocol
 from regard.checkpoint import files
 from regard.checkpoint.folder import TASK_FILE
 from regard.checkpoint.reader_folder import FEATURES, copy_features
+from regard.config.data import ReadConfig
 from regard.config.run import RunConfig
 from regard.data.labelled import read_labelled
+from regard.data.passages import read_questions
+from regard.data.tagged import read_tagged
 from regard.errors import UsageError
 from regard.tasks.features import Features
 from regard.training.job import Outcome, Plan, Sitting
 from regard.training.watch import Watcher, tell
 
 QUIET = ("plan", "done", "stop")  # what a single run tells and the run of all of them tells itself
+
+
+class Digested(Protocol):
+    """Data that was read."""
+
+    @property
+    def digest(self) -> str: ...
+
+
+READERS: dict[str, Callable[[Sequence[str], ReadConfig], Digested]] = {
+    "classify": read_labelled,
+    "tag": read_tagged,
+    "answer": read_questions,
+}
+RANKED = ("valid_f1", "valid_accuracy", "valid_micro_f1")  # what decides which seed's model is kept
 
 
 class Ended(Protocol):
@@ -42,7 +60,7 @@ Train = Callable[[RunConfig, Path, Sequence[Watcher]], Ended]
 
 
 class SeveralSeeds:
-    """A classifier trained from several seeds, one after the other."""
+    """A model trained from several seeds, one after the other."""
 
     unit = "seed"
 
@@ -53,7 +71,8 @@ class SeveralSeeds:
             raise UsageError("several seeds are trained one after the other by one process: start it without torchrun")
         test = (config.classify.test,) if config.classify.test else ()
         parts = {"train": config.data.train, "valid": config.data.valid, "test": test}
-        self.digests = {name: read_labelled(found, config.data.read).digest for name, found in parts.items() if found}
+        read = READERS[config.task]
+        self.digests = {name: read(found, config.data.read).digest for name, found in parts.items() if found}
         if config.classify.features:
             self.digests["features"] = Features.opened(config.classify.features).digest
         first = config.training.seed
@@ -81,7 +100,8 @@ class SeveralSeeds:
                 return Outcome(len(found), ended.reason, seconds)
             found[seed] = ended.metrics
         metrics = spread(list(found.values()))
-        best = max(found, key=lambda seed: (found[seed]["valid_accuracy"], -found[seed]["valid_loss"], -seed))
+        measure = next(name for name in RANKED if name in metrics)
+        best = max(found, key=lambda seed: (found[seed][measure], -found[seed].get("valid_loss", 0.0), -seed))
         facts = {"best": best, "each": [{"seed": seed, **one} for seed, one in found.items()]}
         self._keep(best, {**facts, **metrics})
         return Outcome(len(found), "plan done", seconds, metrics, {"seeds": facts})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,11 +73,12 @@ class Trainer:
         keep_best: Callable[[Evaluator, Evaluation, int], None],
         watchers: Sequence[Watcher] = (),
         processes: Processes | None = None,
+        rates: Mapping[str, float] | None = None,
     ) -> None:
         self.processes = processes or Processes()
         self.model, self.weights, self.task, self.config = model, weights, task, config
         self.directory, self.evaluator, self.keep_best, self.watchers = directory, evaluator, keep_best, watchers
-        self.optimizer = Optimizer(weights, config, self.processes)
+        self.optimizer = Optimizer(weights, config, self.processes, rates)
         self.counters = Counters()
         self.recent: list[Tensor] = []  # weights of the last evaluations, to be averaged
         self.asked_to_stop = StopRequest()
@@ -142,10 +143,12 @@ class Trainer:
             self._epoch_of_batches = self.counters.epoch
         return self._epoch_batches
 
-    def _next_batches(self) -> list[np.ndarray]:
+    def _next_batches(self, progress: float) -> list[np.ndarray]:
         """Return the example numbers of the batches that make the next update."""
-        batches = self._batches()
-        return batches[self.counters.place : self.counters.place + self.config.accumulate]
+        batches, ramp = self._batches(), self.config.ramp
+        grown = min(1.0, progress / ramp) if ramp else 1.0
+        count = max(1, math.ceil(grown * self.config.accumulate))
+        return batches[self.counters.place : self.counters.place + count]
 
     def _evaluation_due(self, progress: float) -> bool:
         config, counters = self.config, self.counters
@@ -206,7 +209,7 @@ class Trainer:
         """Make one update."""
         config, counters, processes = self.config, self.counters, self.processes
         began = time.monotonic()
-        chosen = self._next_batches()
+        chosen = self._next_batches(progress)
         sums = np.zeros(2)  # loss, tokens
         for number, examples in enumerate(chosen):
             mine = processes.share(examples)

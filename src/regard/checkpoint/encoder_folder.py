@@ -1,0 +1,333 @@
+"""An encoder as a folder in Hugging Face layout: others read what we write, and we read theirs.
+
+config.json                 what the model is, in their terms (`hf_encoders`), with the labels' names
+model.safetensors           weights under their names; several files with an index when large (read only)
+tokenizer.json              text to tokens; older folders have vocab.txt, or vocab.json and merges.txt
+tokenizer_config.json       special tokens and longest row, for others
+modules.json, 1_Pooling/    how one vector is made of a text, if it is (`sentence_modules`)
+task.json                   what is ours alone: the task and its settings
+README.md                   the model card
+MANIFEST.json               size and digest of each file
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard.checkpoint import files, hf_encoders, weights
+from regard.checkpoint.folder import (
+    CARD,
+    CONFIG,
+    TASK_FILE,
+    VERSION,
+    expected_shapes,
+    has_only_old_weights,
+    headers,
+    opened,
+    patiently,
+    read_task,
+    verify,
+)
+from regard.checkpoint.hf_names import WeightReport
+from regard.checkpoint.model_folder import TOKENIZER, TOKENIZER_CONFIG, read_tokenizer
+from regard.checkpoint.own_folder import own_config
+from regard.checkpoint.published import local_folder
+from regard.config.model import EncoderConfig
+from regard.errors import CheckpointError
+from regard.models.base import unfilled
+from regard.models.encoder import Encoder, start_encoder
+from regard.text.framing import Framing, with_template
+from regard.text.tokenizer import Tokenizer
+from regard.text.vocabulary_files import byte_pairs, word_pieces
+
+PIECES, PAIRS, MERGES = "vocab.txt", "vocab.json", "merges.txt"  # of older folders
+_HEADS = ("pooler", "masked", "next", "span", "output")  # how the names of weights begin that are not the backbone's
+_LONGEST = 1 << 20  # a longest row beyond this means that nobody said how long
+
+
+@dataclass(frozen=True)
+class LoadedEncoder:
+    """A model as its folder holds it."""
+
+    config: EncoderConfig
+    weights: dict[str, Tensor]  # under our names, float32; what the folder lacks is made anew
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]  # names of a label or token head's labels
+    problem: str  # what the labels are, as others say it: single_label_classification, …; nothing where unsaid
+    longest: int  # tokens of a row, special ones counted
+    kind: str  # their type
+    fields: dict[str, Any]  # config.json as it stands, to be written back
+    task: dict[str, Any]  # task.json; nothing for a folder from elsewhere
+    report: WeightReport
+    digest: str  # of config, weights and tokenizer
+    path: Path  # where it was read
+
+    def model(self) -> Encoder:
+        """Return the model with a copy of these weights."""
+        with unfilled():
+            made = Encoder(self.config)
+        made.load_state_dict({name: tensor.clone() for name, tensor in self.weights.items()}, assign=True)
+        return made
+
+
+def load_encoder(
+    folder: str | Path,
+    *,
+    head: str | None = None,
+    labels: Sequence[str] | None = None,
+    seed: int = 1,
+    task: str = "",
+    weights_from: Path | None = None,
+) -> LoadedEncoder:
+    """Return the encoder of a folder or of a published name after checking all of it.
+
+    Another `head` than the folder's is made anew, by the seed; one of the same kind and with the same labels is kept.
+    A model that was trained here for another `task` is refused, if one is given. `weights_from` is another folder to
+    read the weights from, for one whose own were converted first.
+    """
+    place = local_folder(folder)
+    wish = _Wish(head, None if labels is None else tuple(labels), seed, task, weights_from)
+    return patiently(place, lambda one: _load(one, wish))
+
+
+@dataclass(frozen=True)
+class _Wish:
+    head: str | None
+    labels: tuple[str, ...] | None
+    seed: int
+    task: str
+    weights_from: Path | None
+
+
+def _load(folder: Path, wish: _Wish) -> LoadedEncoder:
+    path = opened(folder)
+    task = read_task(path, wish.task) if wish.task else _any_task(path)
+    fields, where = files.read_json(path / CONFIG), str(path / CONFIG)
+    verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
+    entries = headers(wish.weights_from or path)
+    config, labels, kept, note = _shaped(fields, list(entries), wish, where)
+    kind = str(fields.get("model_type"))
+    loaded, report = _read_weights(path, config, kind, entries, kept, wish.seed)
+    report.notes += [note] if note else []
+    tokenizer = read_encoder_tokenizer(path, kind)
+    if tokenizer.size > config.vocabulary:
+        raise CheckpointError(
+            f"{path}: the tokenizer has {tokenizer.size} tokens, but {CONFIG} says {config.vocabulary}: "
+            "it is not the one that the weights were trained with"
+        )
+    digest = _digest(path, wish.weights_from, tokenizer)
+    longest = _longest(path, config)
+    facts = (labels.names, labels.problem, longest, kind, fields, task, report, digest, path)
+    return LoadedEncoder(config, loaded, tokenizer, *facts)
+
+
+def encoder_config(path: Path) -> EncoderConfig:
+    """Return the config of an encoder's folder, with the head that its weights hold; no weights are read."""
+    return _described(path)[0]
+
+
+def encoder_labels(path: Path) -> tuple[str, ...]:
+    """Return the names of the labels of an encoder's folder."""
+    return _described(path)[1].names
+
+
+def _described(path: Path) -> tuple[EncoderConfig, hf_encoders.Labels, bool, str]:
+    fields = files.read_json(path / CONFIG)
+    names = [] if fields.get("model_type") == hf_encoders.OWN else list(_names(path))
+    return _shaped(fields, names, _Wish(None, None, 1, "", None), str(path / CONFIG))
+
+
+def _names(path: Path) -> list[str]:
+    return [] if has_only_old_weights(path) else list(headers(path))
+
+
+def _any_task(path: Path) -> dict[str, Any]:
+    return files.read_json(path / TASK_FILE) if (path / TASK_FILE).exists() else {}
+
+
+def _shaped(
+    fields: Mapping[str, Any], names: list[str], wish: _Wish, where: str
+) -> tuple[EncoderConfig, hf_encoders.Labels, bool, str]:
+    """Return the config with the head that is wanted, its labels, whether that is the folder's head, and a note."""
+    note = ""
+    if fields.get("model_type") == hf_encoders.OWN:
+        config = own_config(fields, {hf_encoders.OWN: EncoderConfig}, where)
+        held = config.head
+    else:
+        held, note = hf_encoders.head_of(fields, names, where)
+        config = hf_encoders.read_config(fields, held, 0, where)
+    labelled = ("label", "token")
+    labels = hf_encoders.read_labels(fields, where) if held in labelled else hf_encoders.Labels()
+    head = wish.head or held
+    kept = head == held and wish.labels in (None, labels.names)
+    if wish.labels is not None and wish.labels != labels.names:
+        labels = hf_encoders.Labels(wish.labels)
+    if head in labelled and not labels.names:
+        raise CheckpointError(f"{where}: a {head} head needs labels: none are in the folder, and none are given")
+    count = len(labels.names) if head in labelled else 0
+    if head == held:
+        config = replace(config, labels=count)
+    elif fields.get("model_type") == hf_encoders.OWN:
+        config = replace(config, head=head, labels=count)
+    else:
+        config = hf_encoders.read_config(fields, head, count, where)
+        note = ""
+    if head == "plain" and fields.get("model_type") != hf_encoders.OWN:
+        config = replace(config, pooler=_has_pooler(fields, names))
+    if head not in labelled:
+        labels = hf_encoders.Labels()
+    return config, labels, kept, note
+
+
+def _has_pooler(fields: Mapping[str, Any], names: list[str]) -> bool:
+    kind = hf_encoders.KINDS[str(fields["model_type"])]
+    wanted = [theirs for ours, theirs in kind.heads["plain"].names if ours == "pooler"]
+    return any(name.endswith(f"{one}.weight"[1:]) for name in names for one in wanted)
+
+
+def _read_weights(
+    path: Path,
+    config: EncoderConfig,
+    kind: str,
+    entries: Mapping[str, weights.Entry],
+    kept: bool,
+    seed: int,
+) -> tuple[dict[str, Tensor], WeightReport]:
+    try:
+        shapes = {name: entry.shape for name, entry in entries.items()}
+        freedom: tuple[Sequence[str], Sequence[str]] = ((), ()) if kept else (_HEADS, ("output",))
+        matched = hf_encoders.Weights(config, kind, shapes, expected_shapes(config), *freedom)
+        numbers = {name: entries[name] for name in matched.wanted}
+        weights.check_numbers(numbers)
+        made = _fresh(config, seed) if matched.fresh else {}
+        return matched.assemble(weights.read_some(numbers), made), matched.report
+    except CheckpointError as error:
+        message = str(error)
+        raise CheckpointError(message if str(path) in message else f"{path}: weights: {message}") from None
+
+
+def _fresh(config: EncoderConfig, seed: int) -> dict[str, Tensor]:
+    """Return a model's first weights, of which its head is used."""
+    model = Encoder(config)
+    start_encoder(model, seed)
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+def read_encoder_tokenizer(path: Path, kind: str) -> Tokenizer:
+    """Return a folder's tokenizer with the template of its type."""
+    row = hf_encoders.KINDS.get(kind)
+    start, end, double = row.template if row is not None else ("", "", False)
+    if (path / TOKENIZER).exists():
+        found = read_tokenizer(path / TOKENIZER)
+    else:
+        settings = files.read_json(path / TOKENIZER_CONFIG) if (path / TOKENIZER_CONFIG).exists() else {}
+        found = _older_tokenizer(path, settings)
+    known = all(found.backend.token_to_id(name) is not None for name in (start, end))
+    return with_template(found, start, end, double=double) if known and not Framing(found).room() else found
+
+
+def _older_tokenizer(path: Path, settings: Mapping[str, Any]) -> Tokenizer:
+    if (path / PIECES).exists():
+        return word_pieces(_lines(path / PIECES), settings, str(path / PIECES))
+    if (path / PAIRS).exists() and (path / MERGES).exists():
+        numbers = files.read_json(path / PAIRS)
+        merges = [line for line in _lines(path / MERGES) if line and not line.startswith("#version")]
+        return byte_pairs(numbers, merges, settings)
+    raise CheckpointError(f"{path}: no {TOKENIZER}, no {PIECES}, and no {PAIRS} with {MERGES}: a tokenizer is needed")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = files.read_bytes(path, most=64 << 20).decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8: {error}") from None
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def _longest(path: Path, config: EncoderConfig) -> int:
+    """Return the longest row that a folder's files allow: the model's, or a smaller one."""
+    content = files.read_json(path / TOKENIZER_CONFIG) if (path / TOKENIZER_CONFIG).exists() else {}
+    value = content.get("model_max_length")
+    return min(config.places, int(value)) if isinstance(value, int | float) and 2 < value < _LONGEST else config.places
+
+
+def _digest(path: Path, weights_from: Path | None, tokenizer: Tokenizer) -> str:
+    """Return the SHA-256 of what decides a model's answers: its config, weights and tokenizer."""
+    digest = hashlib.sha256((path / CONFIG).read_bytes())
+    for file in sorted({entry.file for entry in headers(weights_from or path).values()}):
+        with open(file, "rb") as opened_file:
+            digest.update(hashlib.file_digest(opened_file, "sha256").digest())
+    digest.update(tokenizer.digest.encode())
+    return digest.hexdigest()
+
+
+def save_encoder(
+    folder: str | Path,
+    config: EncoderConfig,
+    model_weights: Mapping[str, Tensor],
+    *,
+    tokenizer: Tokenizer,
+    task: str,
+    facts: Mapping[str, Any],
+    card: str,
+    labels: Sequence[str] = (),
+    problem: str = "",
+    kind: str = "bert",
+    fields: Mapping[str, Any] | None = None,
+    longest: int = 0,
+    besides: Mapping[str, bytes] | None = None,
+) -> str:
+    """Write an encoder so that readers find the old one or the new one whole; return the type it is written as.
+
+    `kind` and `fields` are those of the folder that the model came from, if it did: what we do not know in its
+    `config.json` is written back. `facts` go into `task.json`; without a task there is none.
+    """
+    floats = {name: tensor.detach().cpu().float() for name, tensor in model_weights.items()}
+    expected = expected_shapes(config)
+    if {name: tuple(tensor.shape) for name, tensor in floats.items()} != expected:
+        different = sorted(expected.keys() ^ floats.keys())[:5]
+        raise ValueError(f"the weights are not those of the config; names that differ: {different}")
+    if config.head in ("label", "token") and labels and len(labels) != config.labels:
+        raise ValueError(f"{config.labels} labels need as many names, not {len(labels)}")
+    written, _ = hf_encoders.written_as(config, kind)
+    theirs = hf_encoders.to_theirs(config, written, floats)
+    named = hf_encoders.Labels(tuple(labels), problem)
+    contents: dict[str, files.Content] = {
+        weights.FILE: weights.content(theirs),
+        TOKENIZER: tokenizer.dumps().encode(),
+        TOKENIZER_CONFIG: files.json_bytes(_tokenizer_config(tokenizer, config, longest or config.places)),
+        **(besides or {}),
+        CARD: card.encode(),
+        CONFIG: files.json_bytes(hf_encoders.write_config(config, written, named, fields)),
+    }
+    if task:
+        contents[TASK_FILE] = files.json_bytes({"task": task, "version": VERSION, **facts})
+    files.publish(Path(folder), contents, size=weights.size(theirs))
+    return written
+
+
+def _tokenizer_config(tokenizer: Tokenizer, config: EncoderConfig, longest: int) -> dict[str, Any]:
+    """Return what tells other tools which tokens are special and how long a row may be."""
+    framing = Framing(tokenizer)
+    roles = {
+        "pad_token": framing.pad,
+        "unk_token": framing.unknown,
+        "cls_token": framing.start,
+        "sep_token": framing.end,
+        "mask_token": framing.mask,
+    }
+    named = {role: tokenizer.backend.id_to_token(number) for role, number in roles.items() if number >= 0}
+    types = ["token_type_ids"] if config.types > 1 else []
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": longest,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", *types, "attention_mask"],
+        **named,
+    }

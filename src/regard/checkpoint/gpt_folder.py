@@ -1,0 +1,162 @@
+"""A causal language model as a folder: Hugging Face's `gpt2` where its positions allow, else a type of our own.
+
+Beside config and weights there are `tokenizer.json` (older folders: `vocab.json` and `merges.txt`),
+`generation_config.json`, and for models trained here `task.json` and the card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard.checkpoint import files, hf_gpt, weights
+from regard.checkpoint.encoder_folder import read_encoder_tokenizer
+from regard.checkpoint.folder import (
+    CARD,
+    CONFIG,
+    TASK_FILE,
+    VERSION,
+    expected_shapes,
+    headers,
+    opened,
+    patiently,
+    read_task,
+    verify,
+)
+from regard.checkpoint.hf_names import WeightReport
+from regard.checkpoint.model_folder import GENERATION, TOKENIZER, TOKENIZER_CONFIG
+from regard.checkpoint.own_folder import own_config, own_type, own_weights, save_own
+from regard.checkpoint.published import local_folder
+from regard.config.gpt import GptConfig
+from regard.errors import CheckpointError
+from regard.text.tokenizer import Tokenizer
+
+TASK = "generate"
+OWN = own_type(GptConfig().family)
+TYPES = (hf_gpt.KIND, OWN)
+END = "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class LoadedGpt:
+    """A model as its folder holds it."""
+
+    config: GptConfig
+    weights: dict[str, Tensor]  # under our names, float32
+    tokenizer: Tokenizer
+    task: dict[str, Any]  # task.json; nothing for a folder from elsewhere
+    fields: dict[str, Any]  # config.json as it stands, to be written back
+    report: WeightReport = field(default_factory=WeightReport)
+
+
+def save_gpt(
+    folder: str | Path,
+    config: GptConfig,
+    model_weights: Mapping[str, Tensor],
+    *,
+    tokenizer: Tokenizer,
+    facts: Mapping[str, Any],
+    card: str,
+    fields: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model so that readers find the old one or the new one whole; `fields` are of the folder it came from."""
+    besides = {
+        TOKENIZER: tokenizer.dumps().encode(),
+        TOKENIZER_CONFIG: files.json_bytes(_tokenizer_config(tokenizer, config)),
+        GENERATION: files.json_bytes(_generation(config)),
+    }
+    if hf_gpt.own_reason(config):
+        save_own(folder, config, model_weights, task=TASK, facts=facts, card=card, besides=besides)
+        return
+    floats = {name: tensor.detach().cpu().float() for name, tensor in model_weights.items()}
+    theirs = hf_gpt.to_theirs(config, floats)
+    contents: dict[str, files.Content] = {
+        weights.FILE: weights.content(theirs),
+        **besides,
+        TASK_FILE: files.json_bytes({"task": TASK, "version": VERSION, **facts}),
+        CARD: card.encode(),
+        CONFIG: files.json_bytes(hf_gpt.write_config(config, fields)),
+    }
+    files.publish(Path(folder), contents, size=weights.size(theirs))
+
+
+def load_gpt(folder: str | Path, *, weights_from: Path | None = None) -> LoadedGpt:
+    """Return the model of a folder, ours or a gpt2 one from elsewhere, or of a published name; all of it is checked.
+
+    `weights_from` is another folder to read the weights from, for one whose own were converted first.
+    """
+    return patiently(local_folder(folder), lambda place: _load(place, weights_from))
+
+
+def _load(folder: Path, weights_from: Path | None) -> LoadedGpt:
+    path = opened(folder)
+    task = read_task(path, TASK)
+    fields, where = files.read_json(path / CONFIG), str(path / CONFIG)
+    kind = fields.get("model_type")
+    if kind not in TYPES:
+        raise CheckpointError(f"{where}: a model of type {kind!r:.60}; {' and '.join(TYPES)} write texts")
+    verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
+    report = WeightReport()
+    if kind == OWN:
+        config = own_config(fields, {OWN: GptConfig}, where)
+        loaded = own_weights(path, config)
+    else:
+        config = hf_gpt.read_config(fields, where)
+        loaded, report = _read_weights(path, config, fields, weights_from)
+    tokenizer = _read_tokenizer(path)
+    if tokenizer.size > config.vocabulary:
+        raise CheckpointError(
+            f"{path}: the tokenizer has {tokenizer.size} tokens, but {CONFIG} says {config.vocabulary}"
+        )
+    return LoadedGpt(config, loaded, tokenizer, task, fields, report)
+
+
+def _read_weights(
+    path: Path, config: GptConfig, fields: Mapping[str, Any], weights_from: Path | None
+) -> tuple[dict[str, Tensor], WeightReport]:
+    entries = headers(weights_from or path)
+    try:
+        matched = hf_gpt.Weights(
+            config, {name: entry.shape for name, entry in entries.items()}, expected_shapes(config)
+        )
+        numbers = {name: entries[name] for name in matched.wanted}
+        weights.check_numbers(numbers)
+        return matched.assemble(weights.read_some(numbers), fields), matched.report
+    except CheckpointError as error:
+        message = str(error)
+        raise CheckpointError(message if str(path) in message else f"{path}: weights: {message}") from None
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    """Return a folder's tokenizer; in older ones, of two files, nobody says that the end is a special token."""
+    found = read_encoder_tokenizer(path, hf_gpt.KIND)
+    number = found.backend.token_to_id(END)
+    if number is None or number in found.specials:
+        return found
+    found.backend.add_special_tokens([END])
+    return Tokenizer(found.backend)
+
+
+def _tokenizer_config(tokenizer: Tokenizer, config: GptConfig) -> dict[str, Any]:
+    """Return what tells other tools which tokens are special and how long a row may be."""
+    end = tokenizer.backend.id_to_token(config.end) if config.end >= 0 else None
+    roles = {"bos_token": end, "eos_token": end, "pad_token": end}
+    if tokenizer.unknown >= 0:
+        roles["unk_token"] = tokenizer.backend.id_to_token(tokenizer.unknown)
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.places,
+        "clean_up_tokenization_spaces": False,
+        "padding_side": "left",
+        "model_input_names": ["input_ids", "attention_mask"],
+        **{role: token for role, token in roles.items() if token is not None},
+    }
+
+
+def _generation(config: GptConfig) -> dict[str, Any]:
+    ends = ("bos_token_id", "eos_token_id", "pad_token_id") if config.end >= 0 else ()
+    return {"max_length": config.places, **dict.fromkeys(ends, config.end)}

@@ -1,0 +1,76 @@
+"""`regard embed`: vectors of texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from regard.cli.models import COMPUTING, FOLDER
+from regard.cli.options import changes, knob_options, verb
+from regard.cli.output import give, json_line, note, progress, write_array
+from regard.cli.texts import GIVEN, given
+from regard.config.embedding import EmbeddingConfig
+from regard.errors import UsageError
+
+HELP = """Make one vector of TEXT, of each line of a file, or of standard input line by line.
+
+FOLDER is an encoder's: a run, a folder of bert, distilbert, roberta or xlm-roberta from elsewhere, or the name of a
+published one. --out is a NumPy file; without it each vector is a line of numbers.
+
+\b
+  regard embed runs/adapted --in texts.txt --out vectors.npy
+  regard embed sentence-transformers/all-MiniLM-L6-v2 "A quiet triumph." --json
+"""
+EMBEDDING = knob_options(EmbeddingConfig, section="Vectors")
+
+
+@verb(HELP, [FOLDER, *GIVEN, *EMBEDDING, *COMPUTING])
+def embed(
+    context: click.Context,
+    folder: str,
+    texts: tuple[str, ...],
+    source: str | None,
+    out: str | None,
+    encoding: str,
+    as_json: bool,
+    **computing: Any,
+) -> None:
+    """Make vectors of what was given."""
+    import numpy as np
+
+    if out and not out.endswith(".npy"):
+        raise UsageError(f"{out}: vectors are written as a NumPy file: name it *.npy")
+    config = EmbeddingConfig().override(changes(context, EmbeddingConfig))
+    waiting, total = given(texts, source, encoding)
+    from regard.pipeline import load_embedder
+
+    model = load_embedder(folder, **computing)
+    accounts, windows = [], 0
+    made: list[Any] = []
+
+    def each() -> Any:
+        nonlocal windows
+        for window in waiting:
+            found = model.embed(window, config)
+            accounts.append(found.truncation)
+            windows += found.windows
+            yield list(zip(window, found.vectors, strict=True))
+
+    shown = progress(each(), total, "texts") if out and total else (row for rows in each() for row in rows)
+    for number, (text, vector) in enumerate(shown):
+        if out:
+            made.append(vector)
+        elif as_json:
+            print(json_line({"number": number, "text": text, "vector": [round(float(one), 7) for one in vector]}))
+        else:
+            print(" ".join(f"{one:.6g}" for one in vector), flush=True)
+    account = sum(accounts[1:], accounts[0]) if accounts else None
+    if out:
+        vectors = np.stack(made) if made else np.zeros((0, model.width), np.float32)
+        write_array(out, vectors)
+        facts = {"file": out, "texts": len(vectors), "width": int(vectors.shape[1]), "windows": windows}
+        facts |= {"truncation": account.to_dict() if account else None}
+        give(facts, [f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} numbers"], as_json)
+    if account is not None:
+        note(account.line() + (f"; {windows:,} more windows were made of long texts" if windows else ""))

@@ -1,0 +1,112 @@
+"""`regard fill`: the likeliest words for the gaps of texts, of a file, or of standard input line by line."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from regard.cli.models import COMPUTING, FOLDER
+from regard.cli.options import Option, verb
+from regard.cli.output import give, json_line, note, progress
+from regard.cli.texts import GIVEN, given, put
+from regard.config.data import ReadConfig
+
+if TYPE_CHECKING:
+    from regard.pipeline import Filled
+
+HELP = """Tell the likeliest words for the gaps of TEXT, of the lines of a file, or of standard input line by line.
+
+A gap is written as the model's mask token, [MASK] or <mask>. Each line is a word, its probability, and the text with
+it; with several gaps, those of the first gap come first.
+
+\b
+  regard fill runs/bert "Paris is the [MASK] of France."
+  regard fill bert-base-uncased "The [MASK] sat on the [MASK]." --top 3
+  regard fill runs/bert --in gaps.txt --json
+"""
+
+
+@verb(
+    HELP,
+    [
+        FOLDER,
+        *GIVEN,
+        Option(
+            ["--top"],
+            type=click.IntRange(1, 1000),
+            default=5,
+            metavar="N",
+            help="words for each gap [default: 5]",
+        ),
+        *COMPUTING,
+    ],
+)
+def fill(
+    context: click.Context,
+    folder: str,
+    texts: tuple[str, ...],
+    source: str | None,
+    out: str | None,
+    encoding: str,
+    top: int,
+    as_json: bool,
+    **computing: Any,
+) -> None:
+    """Fill what was given."""
+    cut = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal cut
+        waiting, total = given(texts, source, encoding)
+        from regard.pipeline import load_filler
+
+        model = load_filler(folder, **computing)
+        found = (list(model.stream(window, k=top)) for window in waiting)
+        said = progress(found, total, "texts") if out and total else itertools.chain.from_iterable(found)
+        for number, filled in enumerate(said):
+            cut += filled.cut > 0
+            yield shown(filled, number, as_json)
+
+    put(lines(), out)
+    if cut:
+        note(f"{cut:,} texts were read only around their gaps: --json says how many tokens were cut")
+
+
+def shown(filled: Filled, number: int, as_json: bool) -> str:
+    """Return the lines for one text."""
+    if not as_json:
+        return "\n".join(f"{one.word}\t{one.probability:.4f}\t{one.text}" for gap in filled.gaps for one in gap)
+    gaps = [
+        [
+            {"word": one.word, "probability": round(one.probability, 6), "token": one.token, "text": one.text}
+            for one in gap
+        ]
+        for gap in filled.gaps
+    ]
+    return json_line({"number": number, "text": filled.text, "best": filled.best, "gaps": gaps, "cut": filled.cut})
+
+
+def evaluate_gaps(
+    folder: str, files: tuple[str, ...], reading: ReadConfig, as_json: bool, computing: dict[str, Any]
+) -> None:
+    """Hide some tokens of running text and give the perplexity of telling them."""
+    from regard.data.documents import read_documents
+    from regard.pipeline import load_filler
+
+    documents = read_documents(files, reading)
+    scores = load_filler(folder, **computing).scores(documents)
+    lines = [
+        f"{scores['documents']:,} documents, {scores['tokens']:,} tokens, {scores['hidden']:,} of them hidden: "
+        f"perplexity {scores['perplexity']:.2f}"
+    ]
+    if "perplexity_unigram" in scores:
+        lines.append(
+            f"told by their counts alone: perplexity {scores['perplexity_unigram']:.2f}, "
+            f"{scores['times_better']:.2f} times that of the model"
+        )
+    if "next_accuracy" in scores:
+        lines.append(f"pairs told apart: {scores['next_accuracy']:.1f} %")
+    give(scores, lines, as_json)

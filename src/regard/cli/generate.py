@@ -1,0 +1,105 @@
+"""`regard generate`: texts continued by a causal language model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from regard.cli.models import COMPUTING, FOLDER
+from regard.cli.options import Option, changes, knob_options, verb
+from regard.cli.output import json_line, note
+from regard.cli.texts import put
+from regard.config.gpt import GenerationConfig
+from regard.errors import UsageError
+
+if TYPE_CHECKING:
+    from regard.pipeline import Generated, GenerationPipeline
+
+HELP = """Continue TEXT, or the lines of a file; without any, begin a text of one's own.
+
+On a terminal a single text appears while it is written. The same seed gives the same text again.
+
+\b
+  regard generate runs/gpt "Once upon"
+  regard generate runs/gpt "Once upon" --temperature 0.8 --top-k 40 --most 500 --seed 7
+  regard generate runs/gpt --in beginnings.txt --greedy --json
+  regard generate gpt2 "The cat" --count 5
+"""
+BETWEEN = "―――"  # between two texts, for people
+
+
+@verb(
+    HELP,
+    [
+        FOLDER,
+        click.Argument(["texts"], nargs=-1, metavar="[TEXT]…"),
+        Option(["--in", "source"], metavar="FILE", help="continue the lines of this file"),
+        Option(["--out"], metavar="FILE", help="write here instead of to standard output; .gz is compressed"),
+        Option(["--encoding"], default="utf-8", help="text encoding of what is read [default: utf-8]"),
+        *knob_options(GenerationConfig, section="Writing"),
+        *COMPUTING,
+    ],
+)
+def generate(
+    context: click.Context,
+    folder: str,
+    texts: tuple[str, ...],
+    source: str | None,
+    out: str | None,
+    encoding: str,
+    as_json: bool,
+    **computing: Any,
+) -> None:
+    """Continue what was given."""
+    if texts and source:
+        raise UsageError("texts and --in are both given: keep one of them")
+    config = GenerationConfig().override(changes(context, GenerationConfig))
+    prompts = list(texts) or [""]
+    if source:
+        from regard.config.data import ReadConfig
+        from regard.data.sources import read_lines
+
+        prompts = list(read_lines(source, ReadConfig(encoding=encoding)))
+    from regard.pipeline import load_generator
+
+    model = load_generator(folder, **computing)
+    if len(prompts) == config.count == 1 and not as_json and not out and sys.stdout.isatty():
+        _live(model, prompts[0], config)
+        return
+    put(_lines(model, prompts, config, as_json), out)
+
+
+def _live(model: GenerationPipeline, prompt: str, config: GenerationConfig) -> None:
+    """Show one text while it is written."""
+    print(prompt, end="", flush=True)
+    ((made,),) = model.generate([prompt], config, hear=lambda text: print(text, end="", flush=True))
+    print()
+    _tell(made)
+
+
+def _lines(model: GenerationPipeline, prompts: Sequence[str], config: GenerationConfig, as_json: bool) -> Iterator[str]:
+    first = True
+    for number, prompt in enumerate(prompts):
+        (some,) = model.generate([prompt], config)
+        _tell(some[0])
+        for sample, made in enumerate(some):
+            if as_json:
+                facts = {"number": number, "sample": sample, "prompt": prompt, "text": str(made)}
+                facts |= {"tokens": len(made.ids), "finished": made.finished, "logp": round(made.logp, 4)}
+                yield json_line({**facts, "cut": made.cut})
+                continue
+            if not first:
+                yield BETWEEN
+            first = False
+            yield made.whole
+
+
+def _tell(made: Generated) -> None:
+    """Say what of the prompt the model could not use."""
+    if made.cut:
+        note(f"the text is longer than the model reads: its first {made.cut:,} tokens were left out")
+    if made.unknown:
+        note(f"{made.unknown:,} tokens of the text are unknown to the model")

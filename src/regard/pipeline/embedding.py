@@ -1,0 +1,156 @@
+"""`EmbeddingPipeline`: texts in, vectors out; how alike texts are, and which are nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.checkpoint.sentence_modules import SentenceModules
+from regard.config.embedding import EmbeddingConfig
+from regard.data.batching import sorted_batches
+from regard.errors import UsageError
+from regard.models.encoder import Encoder
+from regard.text.framing import Framing, Truncation
+from regard.tokens import Tokens
+from regard.workers import Workers
+
+Vectors = NDArray[np.float32]
+_BLOCK = 1 << 22  # similarities that exist at a time
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Vectors of texts, and what of the texts was not read."""
+
+    vectors: Vectors  # [texts, D]
+    truncation: Truncation
+    windows: int = 0  # windows that were made of texts that were too long
+
+
+@dataclass(frozen=True)
+class Near:
+    """A text's nearest ones, nearest first."""
+
+    numbers: NDArray[np.int64]  # [queries, k]
+    cosines: NDArray[np.float32]
+
+
+class EmbeddingPipeline:
+    """Makes one vector of a text."""
+
+    def __init__(
+        self, model: Encoder, framing: Framing, modules: SentenceModules, *, longest: int, workers: int = 1
+    ) -> None:
+        self.model, self.framing, self.modules = model, framing, modules
+        self.longest = min(longest, modules.longest or longest)
+        self.most = longest
+        self.workers = Workers(workers)
+
+    @property
+    def width(self) -> int:
+        """How many numbers a vector has, as the folder pools."""
+        return self.model.config.width * len(self.modules.pooling)
+
+    def embed(self, texts: Sequence[str], config: EmbeddingConfig | None = None) -> Embedded:
+        """Return the vectors of texts, in their order."""
+        if isinstance(texts, str):
+            raise UsageError("embed takes a list of texts: put the text into one")
+        config = config or EmbeddingConfig()
+        longest = config.max_length or self.longest
+        if longest > self.most:
+            raise UsageError(f"max_length ({longest}) is more than the model reads: {self.most} tokens at most")
+        pooling = self.modules.pooling if config.pooling == "folder" else (config.pooling,)
+        if config.long == "windows":
+            vectors, account, windows = self._windows(texts, longest, pooling, config)
+        else:
+            tokens, account = self.framing.rows(texts, longest=longest)
+            if config.long == "refuse" and account.cut_texts:
+                raise UsageError(f"{account.line()}: shorten them, or allow --long cut or windows")
+            vectors, windows = self._vectors(tokens, pooling, config.batch_tokens), 0
+        if config.normalize == "yes" or (config.normalize == "folder" and self.modules.normalize):
+            vectors = normalized(vectors)
+        return Embedded(vectors, account, windows)
+
+    def __call__(self, text: str) -> Vectors:
+        """Return the vector of one text."""
+        vector: Vectors = self.embed([text]).vectors[0]
+        return vector
+
+    def similar(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
+        """Return how alike the texts of each pair are: the cosine of their vectors."""
+        if len(first) != len(second):
+            raise UsageError(f"{len(first)} texts need as many to compare with, not {len(second)}")
+        made = normalized(self.embed([*first, *second]).vectors)
+        cosines: Vectors = np.einsum("nd,nd->n", made[: len(first)], made[len(first) :])
+        return cosines
+
+    def _vectors(self, tokens: Tokens, pooling: Sequence[str], budget: int) -> Vectors:
+        """Return the vectors of rows, computed with rows of like length together."""
+        made = np.zeros((len(tokens), self.model.config.width * len(pooling)), np.float32)
+        batches = sorted_batches(tokens.lengths[:, None].astype(np.int64), budget=budget)
+        found = self.workers.map(lambda numbers: self.model.vectors(_rows(tokens, numbers), pooling), batches)
+        for numbers, vectors in zip(batches, found, strict=True):
+            made[numbers] = vectors
+        return made
+
+    def _windows(
+        self, texts: Sequence[str], longest: int, pooling: Sequence[str], config: EmbeddingConfig
+    ) -> tuple[Vectors, Truncation, int]:
+        """Return the mean of the vectors of a text's windows, each counting as much as it has tokens."""
+        room = longest - self.framing.room()
+        if room < 1:
+            raise UsageError(f"rows of {longest} tokens have no room for a text")
+        rows, owners, shares, total = [], [], [], 0
+        for number, ids in enumerate(self.framing.tokenizer.encode_all(texts)):
+            total += len(ids)
+            for start in range(0, max(len(ids), 1), room):
+                rows.append(self.framing.frame(ids[start : start + room])[0])
+                owners.append(number)
+                shares.append(max(len(rows[-1]), 1))
+        found = self._vectors(Tokens.from_rows(rows), pooling, config.batch_tokens)
+        weights = np.asarray(shares, np.float32)[:, None]
+        made = np.zeros((len(texts), found.shape[1]), np.float32)
+        whole = np.zeros((len(texts), 1), np.float32)
+        np.add.at(made, owners, found * weights)
+        np.add.at(whole, owners, weights)
+        made /= np.maximum(whole, 1)
+        return made, Truncation(len(texts), total, 0, 0, longest), len(rows) - len(texts)
+
+
+def normalized(vectors: Vectors) -> Vectors:
+    """Return vectors of length 1; one of length 0 stays.
+
+    >>> normalized(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)).tolist()
+    [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    made: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return made
+
+
+def nearest_rows(queries: Vectors, known: Vectors, k: int) -> Near:
+    """Return for each query the k known vectors of the largest cosine, in blocks of queries.
+
+    >>> near = nearest_rows(np.array([[1.0, 0.1]], np.float32), np.eye(2, dtype=np.float32), k=2)
+    >>> near.numbers.tolist(), near.cosines.round(2).tolist()
+    ([[0, 1]], [[0.9900000095367432, 0.10000000149011612]])
+    """
+    k = min(k, len(known))
+    queries, known = normalized(queries), normalized(known)
+    numbers, cosines = [np.zeros((0, k), np.int64)], [np.zeros((0, k), np.float32)]
+    size = max(1, _BLOCK // max(1, len(known)))
+    for first in range(0, len(queries), size):
+        scores = queries[first : first + size] @ known.T
+        best = np.argpartition(-scores, k - 1, axis=1)[:, :k] if k < len(known) else np.argsort(-scores, axis=1)
+        found = np.take_along_axis(scores, best, axis=1)
+        order = np.argsort(-found, axis=1, kind="stable")
+        numbers.append(np.take_along_axis(best, order, axis=1))
+        cosines.append(np.take_along_axis(found, order, axis=1))
+    return Near(np.concatenate(numbers), np.concatenate(cosines))
+
+
+def _rows(tokens: Tokens, numbers: NDArray[np.int64]) -> Tokens:
+    """Return some rows of tokens; segments of single texts are all 0, and are left out."""
+    return Tokens.from_rows([tokens.row(int(number)) for number in numbers])

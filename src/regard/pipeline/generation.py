@@ -1,0 +1,173 @@
+"""`GenerationPipeline`: a text in, its continuation out; and half a picture in, the whole one out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from regard.config.decoding import DecodingConfig
+from regard.config.gpt import GenerationConfig
+from regard.data.pictures import LEVELS, Picture, pixels, spelled
+from regard.decoding.rules import Forbid, History, Rule
+from regard.decoding.search import Hypothesis, search
+from regard.errors import UsageError
+from regard.models.gpt import Gpt
+from regard.text.tokenizer import Tokenizer
+from regard.tokens import Candidates, Tokens
+
+HALF = "\ufffd"  # shown for a character whose bytes are not all there yet
+Hear = Callable[[str], object]
+
+
+class Generated(str):
+    """A continuation: a text that knows what it continues."""
+
+    prompt: str
+    ids: list[int]  # of the continuation
+    logp: float  # sum of the log-probabilities of its tokens, and of the end where there is one
+    finished: bool  # whether the model ended it, not the limit
+    cut: int  # tokens at the prompt's beginning that were not read
+    unknown: int  # tokens of the prompt that the model does not know
+
+    @property
+    def whole(self) -> str:
+        """The prompt and its continuation."""
+        return self.prompt + self
+
+
+class Heard:
+    """A rule that forbids nothing and tells the text as it is written."""
+
+    def __init__(self, text: Callable[[Sequence[int]], str], hear: Hear) -> None:
+        self.text, self.hear = text, hear
+        self.told = 0
+
+    def reach(self, length: int) -> int:
+        return 0
+
+    def __call__(self, history: History, candidates: Candidates) -> Candidates:
+        self.tell(self.text(history.tokens[0].tolist()))
+        return candidates
+
+    def tell(self, text: str, *, last: bool = False) -> None:
+        """Tell what is new; half a character waits for the rest of it."""
+        if len(text) > self.told and (last or not text.endswith(HALF)):
+            self.hear(text[self.told :])
+            self.told = len(text)
+
+
+class GenerationPipeline:
+    """Texts in, continuations out."""
+
+    def __init__(self, model: Gpt, tokenizer: Tokenizer, task: dict[str, Any]) -> None:
+        self.model, self.tokenizer, self.task = model, tokenizer, task
+        known = set(range(tokenizer.size)) - tokenizer.specials
+        self._never = sorted(set(range(model.config.vocabulary)) - known - {model.end_token})
+        # where documents were lines or paragraphs a text begins one; in a whole file it stands somewhere
+        self._begins = task.get("document", "file") != "file"
+
+    def __call__(self, prompt: str = "", **settings: Any) -> Generated:
+        """Return one continuation of a text; settings are those of `GenerationConfig`."""
+        return self.generate([prompt], GenerationConfig(**settings))[0][0]
+
+    def generate(
+        self, prompts: Sequence[str], config: GenerationConfig | None = None, *, hear: Hear | None = None
+    ) -> list[list[Generated]]:
+        """Return the continuations of each text; those of one text differ by their draws alone.
+
+        `hear` is told a single continuation of a single text bit by bit, while it is written.
+        """
+        config = config or GenerationConfig()
+        if hear is not None and (len(prompts) != 1 or config.count != 1):
+            raise UsageError("only one continuation of one text can be heard while it is written")
+        read = [self._read(prompt) for prompt in prompts]
+        rules: list[Rule] = [Forbid([[token] for token in self._never])] if self._never else []
+        heard = None
+        if hear is not None:
+            heard = Heard(lambda ids: self._text(read[0], ids), hear)
+            rules.append(heard)
+        found = self._search(read, config, rules)
+        made = [
+            [self._generated(prompt, ids, one) for one in some]
+            for prompt, ids, some in zip(prompts, read, found, strict=True)
+        ]
+        if heard is not None:
+            heard.tell(made[0][0], last=True)
+        return made
+
+    def _read(self, prompt: str) -> list[int]:
+        (ids,) = self.tokenizer.encode_all([prompt])
+        return ids if ids and not self._begins else [*self._boundary(), *ids]
+
+    def _boundary(self) -> list[int]:
+        if self.model.config.end < 0:
+            raise UsageError("this model has no token that begins a text: give a text to continue")
+        return [self.model.config.end]
+
+    def _search(
+        self, rows: Sequence[list[int]], config: GenerationConfig, rules: Sequence[Rule], most: int = 0
+    ) -> list[list[Hypothesis]]:
+        """Return what is written after each row; rows of one length are written together."""
+        decoding = DecodingConfig(
+            beam=1,
+            nbest=config.count,
+            sample=not config.greedy,
+            temperature=config.temperature,
+            top_k=config.top_k,
+            top_p=config.top_p,
+            no_repeat=config.no_repeat,
+            seed=config.seed,
+        )
+        found: list[list[Hypothesis]] = [[]] * len(rows)
+        lengths = np.array([len(row) for row in rows])
+        for length in sorted(set(lengths.tolist())):
+            numbers = np.flatnonzero(lengths == length).tolist()
+            tokens = Tokens.from_rows([rows[number] for number in numbers])
+            limits = [most or config.most] * len(numbers)
+            for number, some in zip(
+                numbers, search(self.model, tokens, decoding, limits=limits, rules=rules), strict=True
+            ):
+                found[number] = some
+        return found
+
+    def _text(self, given: Sequence[int], ids: Sequence[int]) -> str:
+        """Return the text of tokens that follow others."""
+        return self.tokenizer.decode([*given, *ids])[len(self.tokenizer.decode(given)) :]
+
+    def _generated(self, prompt: str, given: list[int], found: Hypothesis) -> Generated:
+        made = Generated(self._text(given, found.ids))
+        made.prompt, made.ids, made.logp, made.finished = prompt, found.ids, found.total, found.finished
+        places = self.model.config.places
+        made.cut = len(given) - places // 2 if len(given) > places else 0
+        made.unknown = given.count(self.tokenizer.unknown)
+        return made
+
+    # pictures
+    def complete(self, picture: Picture, config: GenerationConfig | None = None) -> list[Picture]:
+        """Return the picture with its missing pixels (-1), which are the last, filled in; as many times as asked."""
+        height, width = self.size()
+        known = picture.reshape(-1) >= 0
+        given = int(known.sum())
+        if picture.shape != (height, width) or not bool(known[:given].all()):
+            raise UsageError(f"a picture of {height} × {width} pixels is needed, of which only the last are missing")
+        if given == picture.size:
+            raise UsageError("no pixel is missing: leave some out")
+        letters = spelled(picture.reshape(-1)[:given])
+        levels = {number for ids in self.tokenizer.encode_all([*LEVELS]) for number in ids}
+        others = sorted(set(range(self.model.vocabulary)) - levels)
+        found = self._search(
+            [self._read(letters)],
+            config or GenerationConfig(),
+            [Forbid([[one] for one in others])],
+            picture.size - given,
+        )
+        return [pixels(letters + self.tokenizer.decode(one.ids), height, width) for one in found[0]]
+
+    def size(self) -> tuple[int, int]:
+        """Return height and width of the pictures that the model knows; one that knows none is refused."""
+        facts = self.task.get("pictures")
+        if not isinstance(facts, dict):
+            raise UsageError("this model was trained on text, not on pictures: use `regard generate`")
+        return int(facts["height"]), int(facts["width"])

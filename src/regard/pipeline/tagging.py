@@ -1,0 +1,137 @@
+"""`TaggingPipeline`: texts to words with tags, and to the entities that these mark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from regard.data.tagged import Tagged
+from regard.models.encoder import Encoder
+from regard.tasks.encoding import Account
+from regard.tasks.tagging import (
+    best_tags,
+    entities,
+    entity_scores,
+    followers,
+    read_words,
+    split_words,
+    word_chances,
+    word_spans,
+)
+from regard.text.framing import Framing
+
+TOGETHER = 512  # texts that are read together
+
+
+@dataclass(frozen=True)
+class Found:
+    """A span of a text that is of a kind."""
+
+    text: str
+    kind: str
+    start: int  # characters of the text
+    stop: int
+    probability: float  # that of its least sure word
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {**vars(self), "probability": round(self.probability, 6)}
+
+
+@dataclass(frozen=True)
+class TaggedText:
+    """A text with its words, their tags and what they mark."""
+
+    text: str
+    words: list[str]
+    spans: list[tuple[int, int]]  # characters
+    tags: list[str]
+    probabilities: list[float]  # of each tag, alone
+    windows: int
+
+    @property
+    def found(self) -> list[Found]:
+        """The entities, exact spans of the text."""
+        made = []
+        for one in entities(self.tags):
+            start, stop = self.spans[one.start][0], self.spans[one.stop - 1][1]
+            least = min(self.probabilities[one.start : one.stop])
+            made.append(Found(self.text[start:stop], one.kind, start, stop, least))
+        return made
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        facts: dict[str, Any] = {"text": self.text, "words": self.words, "tags": self.tags, "windows": self.windows}
+        return {**facts, "entities": [one.to_dict() for one in self.found]}
+
+
+class TaggingPipeline:
+    """Texts in, tagged words out; `account` says how texts so far were read."""
+
+    def __init__(
+        self, model: Encoder, framing: Framing, longest: int, tags: Sequence[str], task: dict[str, Any]
+    ) -> None:
+        self.model, self.framing, self.longest, self.tags, self.task = model, framing, longest, list(tags), task
+        self.allowed = followers(self.tags)
+        self.account = Account()
+
+    def stream(self, texts: Iterable[str], *, apart: bool = False) -> Iterator[TaggedText]:
+        """Yield each text tagged, in order; with `apart`, words are what white space parts."""
+        waiting = iter(texts)
+        while some := list(islice(waiting, TOGETHER)):
+            spans = [_white(text) if apart else split_words(text) for text in some]
+            yield from self._tagged(some, spans)
+
+    def _tagged(self, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]) -> Iterator[TaggedText]:
+        read = read_words(self.framing, texts, spans, self.longest)
+        self.account.add(read.account)
+        windows = np.bincount(np.asarray(read.owners, dtype=np.int64), minlength=len(texts))
+        chances = word_chances(self.model, read, [len(one) for one in spans])
+        for number, (text, where, scores) in enumerate(zip(texts, spans, chances, strict=True)):
+            best = best_tags(scores, self.allowed) if len(scores) else np.zeros(0, dtype=np.int64)
+            words = [text[start:stop] for start, stop in where]
+            sure = np.exp(scores[np.arange(len(best)), best]).tolist()
+            tags = [self.tags[one] for one in best]
+            yield TaggedText(text, words, list(where), tags, sure, int(windows[number]))
+
+    def tag(self, texts: Sequence[str], *, apart: bool = False) -> list[TaggedText]:
+        """Return each text tagged."""
+        return list(self.stream(texts, apart=apart))
+
+    def __call__(self, text: str) -> TaggedText:
+        """Return one text tagged."""
+        return self.tag([text])[0]
+
+    def sentences(self, rows: Tagged) -> list[list[str]]:
+        """Return the tags of sentences whose words are known."""
+        made: list[list[str]] = []
+        for first in range(0, len(rows), TOGETHER):
+            some = rows.sentences[first : first + TOGETHER]
+            spans = [word_spans(one.words) for one in some]
+            made += [found.tags for found in self._tagged([one.text for one in some], spans)]
+        return made
+
+    def scores(self, rows: Tagged, said: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """Return strict entity F1, by kind too."""
+        rows.numbers(self.tags)  # an unknown tag is refused
+        wanted = [list(one.tags) for one in rows.sentences]
+        kinds = sorted({tag[2:] for tag in self.tags if tag.startswith("B-")})
+        each = {kind: entity_scores(*(_only(side, kind) for side in (said, wanted)))["f1"] for kind in kinds}
+        return {"sentences": len(rows), **entity_scores(said, wanted), "f1_by_kind": each}
+
+
+def _only(rows: Sequence[Sequence[str]], kind: str) -> list[list[str]]:
+    return [[tag if tag[2:] == kind else "O" for tag in tags] for tags in rows]
+
+
+def _white(text: str) -> list[tuple[int, int]]:
+    made, at = [], 0
+    for word in text.split():
+        start = text.index(word, at)
+        at = start + len(word)
+        made.append((start, at))
+    return made

@@ -1,0 +1,62 @@
+"""Causal language modelling as a task: documents end to end in rows, each token told from those before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.attention.noise import Noise
+from regard.models.gpt import Gpt
+from regard.tasks.language import EVALUATED, Numbers, RoundTask, Stream
+from regard.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class CausalBatch:
+    """Rows of running text."""
+
+    rows: Tokens
+
+    @property
+    def count(self) -> int:
+        """Predictions: all tokens of a row but the first."""
+        return len(self.rows.ids) - len(self.rows)
+
+    @property
+    def shape(self) -> str:
+        """Say how large the batch is."""
+        return f"{len(self.rows)} rows of {self.rows.lengths.max()} tokens"
+
+
+class CausalTask(RoundTask):
+    """Every epoch cuts the text at other places; where rows are documents, each begins at a boundary in every epoch."""
+
+    counted = "tokens"
+
+    def __init__(self, train: Stream, *, seed: int, whole: bool = False) -> None:
+        super().__init__(train, seed=seed)
+        self.whole = whole
+
+    def first(self, epoch: int) -> int:
+        """Return the token that an epoch's first row begins with: documents begin after the last boundary."""
+        return len(self.train.ids) - 1 if self.whole else super().first(epoch)
+
+    def batch(self, numbers: Numbers, epoch: int) -> CausalBatch:
+        """Return training rows as this epoch cuts them."""
+        return CausalBatch(self.train.rows(numbers, self.first(epoch)))
+
+    def loss(self, model: Gpt, batch: CausalBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
+        """Return the sums of smoothed and plain loss over the batch's predictions."""
+        return model.loss(batch.rows, smoothing=smoothing, noise=noise)
+
+
+@torch.no_grad()
+def total_loss(model: Gpt, text: Stream) -> float:
+    """Return the loss of all tokens of a text together, in nats: each is told once, from those before it in its row."""
+    ids = np.insert(text.ids, 0, text.ids[-1])  # a boundary stands before the first document, too
+    rows = [ids[first : first + text.length + 1] for first in range(0, len(text.ids), text.length)]
+    parts = (rows[first : first + EVALUATED] for first in range(0, len(rows), EVALUATED))
+    return sum(float(model.loss(Tokens.from_rows(part))[1]) for part in parts)

@@ -1,0 +1,259 @@
+"""Special tokens around texts: what an encoder reads, with types and the places in the text that tokens came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from regard.errors import CheckpointError, UsageError
+from regard.text.tokenizer import Tokenizer
+from regard.tokens import Tokens
+
+MASKS = ("[MASK]", "<mask>")  # what the token is called that stands for a hidden word
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a template puts around one text or two, with types."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]  # of two texts
+    after: tuple[int, ...]
+    types: tuple[int, ...]  # of: before, the first text, between, the second text, after
+
+    @property
+    def room(self) -> int:
+        """How many tokens it adds."""
+        return len(self.before) + len(self.between) + len(self.after)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text or a pair as an encoder reads it."""
+
+    ids: list[int]
+    types: list[int]
+    spans: list[tuple[int, int]]  # characters of the token's own text; empty for special tokens
+    sides: list[int]  # -1 for special tokens, 0 for the first text, 1 for the second
+    words: list[int]  # number of the white-space-separated word; -1 for special tokens
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """How much of the texts was left out because they were too long."""
+
+    texts: int
+    tokens: int  # of all texts, special ones not counted
+    cut_texts: int
+    cut_tokens: int
+    longest: int
+
+    def line(self) -> str:
+        """Say it in a line.
+
+        >>> Truncation(texts=3, tokens=900, cut_texts=1, cut_tokens=88, longest=512).line()
+        '1 of 3 texts cut to 512 tokens: 88 of 900 tokens (9.8%) were not read'
+        >>> Truncation(texts=3, tokens=90, cut_texts=0, cut_tokens=0, longest=512).line()
+        'nothing cut: 3 texts, 90 tokens'
+        """
+        if not self.cut_texts:
+            return f"nothing cut: {self.texts:,} texts, {self.tokens:,} tokens"
+        share = f"{100 * self.cut_tokens / self.tokens:.2g}%"
+        return (
+            f"{self.cut_texts:,} of {self.texts:,} texts cut to {self.longest:,} tokens: "
+            f"{self.cut_tokens:,} of {self.tokens:,} tokens ({share}) were not read"
+        )
+
+    def __add__(self, other: Truncation) -> Truncation:
+        """Return what was left out of both."""
+        return Truncation(
+            self.texts + other.texts,
+            self.tokens + other.tokens,
+            self.cut_texts + other.cut_texts,
+            self.cut_tokens + other.cut_tokens,
+            max(self.longest, other.longest),
+        )
+
+    def to_dict(self) -> dict[str, int]:
+        """Return it as plain values."""
+        return dict(vars(self))
+
+
+class Framing:
+    """Puts texts into a tokenizer's own template.
+
+    >>> from regard.config.data import TokenizerConfig
+    >>> from regard.text.learn import learn
+    >>> framing = Framing(with_marks(learn(["low lower lowest"] * 9, TokenizerConfig(size=270))))
+    >>> framing.frame([7, 8], [9])
+    ([3, 7, 8, 1, 9, 1], [0, 0, 0, 0, 1, 1])
+    >>> seen = framing.read("low")
+    >>> seen.spans, seen.sides
+    ([(0, 0), (0, 3), (0, 0)], [-1, 0, -1])
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.start, self.end, self.pad, self.unknown = tokenizer.start, tokenizer.end, tokenizer.pad, tokenizer.unknown
+        numbers = [number for name in MASKS if (number := tokenizer.backend.token_to_id(name)) is not None]
+        self.mask = numbers[0] if numbers else -1
+        self.alone, self.pair = (_frame(tokenizer.backend, pair) for pair in (False, True))
+
+    def room(self, pair: bool = False) -> int:
+        """Return how many special tokens are put around a text or a pair."""
+        return (self.pair if pair else self.alone).room
+
+    def frame(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
+        """Return the tokens of a text or a pair with the special ones around them, and the types of all."""
+        frame = self.alone if second is None else self.pair
+        parts = (frame.before, first, frame.between, () if second is None else second, frame.after)
+        ids = [number for part in parts for number in part]
+        return ids, [kind for part, kind in zip(parts, frame.types, strict=True) for _ in part]
+
+    def read(self, text: str, pair: str | None = None, *, marks: bool = False) -> Reading:
+        """Return a text or a pair with places; with `marks` a special token that is written in a text is one."""
+        tokenizer = self._finding if marks else self.tokenizer
+        texts = [tokenizer.encode(text)] + ([] if pair is None else [tokenizer.encode(pair)])
+        frame = self.alone if pair is None else self.pair
+        ids, types = self.frame(*(encoded.ids for encoded in texts))
+        opening = len(frame.before)
+        spans, sides, words = [(0, 0)] * opening, [-1] * opening, [-1] * opening
+        gaps = [frame.between, frame.after] if pair is not None else [frame.after]
+        for side, (encoded, gap) in enumerate(zip(texts, gaps, strict=True)):
+            spans += [*encoded.spans, *[(0, 0)] * len(gap)]
+            sides += [side] * len(encoded.ids) + [-1] * len(gap)
+            words += [*encoded.words, *[-1] * len(gap)]
+        return Reading(ids, types, spans, sides, words)
+
+    def rows(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, longest: int, marks: bool = False
+    ) -> tuple[Tokens, Truncation]:
+        """Return texts or pairs as rows of at most `longest` tokens, and what had to be cut.
+
+        Of a pair the longer text is cut first, token by token.
+        """
+        room = longest - self.room(pairs is not None)
+        if room < 1:
+            raise UsageError(f"rows of {longest} tokens have no room for a text: {longest - room + 1} are needed")
+        tokenizer = self._finding if marks else self.tokenizer
+        first = tokenizer.encode_all(texts)
+        if pairs is not None and len(pairs) != len(texts):
+            raise UsageError(f"{len(texts)} texts need as many second texts, not {len(pairs)}")
+        second = None if pairs is None else tokenizer.encode_all(pairs)
+        rows, types, tokens, cut_texts, cut_tokens = [], [], 0, 0, 0
+        for number, one in enumerate(first):
+            two = None if second is None else second[number]
+            whole = len(one) + (0 if two is None else len(two))
+            tokens += whole
+            if whole > room:
+                cut_texts, cut_tokens = cut_texts + 1, cut_tokens + whole - room
+                left, right = _fitting(len(one), 0 if two is None else len(two), room)
+                one, two = one[:left], None if two is None else two[:right]
+            ids, kinds = self.frame(one, two)
+            rows.append(ids)
+            types += kinds
+        packed = Tokens.from_rows(rows)
+        segments = np.asarray(types, dtype=np.int32)
+        account = Truncation(len(rows), tokens, cut_texts, cut_tokens, longest)
+        return Tokens(packed.ids, packed.offsets, segments), account
+
+    @cached_property
+    def _finding(self) -> _Finding:
+        return _Finding(tokenizers.Tokenizer.from_str(self.tokenizer.dumps()), self.tokenizer.dumps())
+
+
+class _Finding(Tokenizer):
+    """A tokenizer that does find special tokens in a text."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, text: str = "") -> None:
+        super().__init__(backend, text)
+        backend.encode_special_tokens = False
+        self._controls = set()
+
+
+def _fitting(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return the lengths of two texts that fit, the longer one cut first; of an odd room it keeps the more.
+
+    >>> _fitting(9, 3, 8), _fitting(9, 8, 7), _fitting(8, 8, 7), _fitting(9, 0, 8)
+    ((5, 3), (4, 3), (3, 4), (8, 0))
+    """
+    shorter = min(first, second, room // 2)
+    return (room - shorter, shorter) if first > second else (shorter, room - shorter)
+
+
+def _frame(backend: tokenizers.Tokenizer, pair: bool) -> Frame:
+    """Return what the tokenizer's template puts around texts, found by trying it."""
+    try:
+        found = backend.encode("a", "a") if pair else backend.encode("a")
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # the library's panics are no Exceptions
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise CheckpointError(f"the tokenizer's template cannot be used: {reason}") from None
+    sides = [-1 if side is None else side for side in found.sequence_ids]
+    first = [place for place, side in enumerate(sides) if side == 0]
+    last = [place for place, side in enumerate(sides) if side == (1 if pair else 0)]
+    if not first or not last:
+        raise CheckpointError("the tokenizer makes no tokens of a text: another one is needed")
+    stop = first[-1] + 1
+    parts = (slice(0, first[0]), slice(stop, last[0]), slice(last[-1] + 1, len(sides)))
+    before, between, after = (tuple(found.ids[part]) for part in parts)
+    kinds = found.type_ids
+
+    def kind(part: slice) -> int:
+        return kinds[part][0] if kinds[part] else 0
+
+    types = (kind(parts[0]), kinds[first[0]], kind(parts[1]), kinds[last[0]], kind(parts[2]))
+    return Frame(before, between if pair else (), after, types)
+
+
+def with_template(tokenizer: Tokenizer, start: str, end: str, *, double: bool = False) -> Tokenizer:
+    """Return the tokenizer with a template: start A end, and for pairs start A end B end, of types 0 and 1.
+
+    With `double`, two ends stand between the texts, and all types are 0 (RoBERTa).
+    """
+    content = json.loads(tokenizer.dumps())
+    second = 0 if double else 1
+
+    def special(token: str, kind: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": token, "type_id": kind}}
+
+    def text(name: str, kind: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    single = [special(start, 0), text("A", 0), special(end, 0)]
+    doubled = [special(end, 0)] if double else []
+    template = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, *doubled, text("B", second), special(end, second)],
+        "special_tokens": {
+            token: {"id": token, "ids": [tokenizer.backend.token_to_id(token)], "tokens": [token]}
+            for token in dict.fromkeys((start, end))
+        },
+    }
+    old = content.get("post_processor") or {}
+    keeps = old.get("type") == "ByteLevel"  # decides which places tokens come from, and adds none
+    whole = {"type": "Sequence", "processors": [old, template]} if keeps else template
+    return Tokenizer.loads(json.dumps({**content, "post_processor": whole}), where="this tokenizer")
+
+
+def with_marks(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer learned here with a token for hidden words and a template, as an encoder needs them."""
+    content = json.loads(tokenizer.dumps())
+    name = MASKS[1]
+    if tokenizer.backend.token_to_id(name) is None:
+        flags = {"single_word": False, "lstrip": True, "rstrip": True, "normalized": False}  # spaces around are its own
+        content["added_tokens"] = [
+            *(content.get("added_tokens") or []),
+            {"id": tokenizer.size, "content": name, **flags, "special": True},
+        ]
+        tokenizer = Tokenizer.loads(json.dumps(content), where="this tokenizer")
+    start, end = (str(tokenizer.backend.id_to_token(number)) for number in (tokenizer.start, tokenizer.end))
+    return with_template(tokenizer, start, end)

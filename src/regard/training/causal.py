@@ -1,0 +1,227 @@
+"""Training a causal language model: documents or images, a tokenizer, the model's size, and what is kept in the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from regard.checkpoint.gpt_folder import TASK, LoadedGpt, load_gpt, save_gpt
+from regard.config.gpt import GPT_PRESETS, GptConfig
+from regard.config.run import RunConfig
+from regard.data.documents import Documents, read_documents
+from regard.data.pictures import Pictures, asked_for, read_pictures
+from regard.errors import ConfigError, UsageError
+from regard.models import build
+from regard.models.gpt import Gpt
+from regard.tasks.causal import CausalTask, total_loss
+from regard.tasks.language import Stream
+from regard.text.learn import learn
+from regard.text.tokenizer import Tokenizer
+from regard.training.card import model_card
+from regard.training.job import Evaluation, Say, load_better, rejection_notes, started
+from regard.training.language import hold_out
+from regard.training.tokenizing import kept_tokenizer
+
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.1, 200_000  # of whole files, in characters at most
+BATCH_TOKENS = 4096
+SIZES = ((200_000, "micro"), (800_000, "tiny"))  # tokens up to which a preset is chosen; above, small
+WHOLE = 1024  # tokens of documents that are rows, at most
+
+
+class CausalJob:
+    """Running text, or pictures, and the causal models that learn it."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.notes: list[str] = []
+        self.pictures: Pictures | None = None
+        self.held_out: list[int] = []  # numbers of pictures
+        documents, valid = self._documents()
+        self.digests = {"train": documents.digest, "valid": valid.digest}
+        self.start: LoadedGpt | None = load_gpt(config.start_from) if config.start_from else None
+        self.goes_on = self.start is not None
+        self.tokenizer = kept_tokenizer(folder, lambda: self._tokenizer(documents.texts))
+        self.documents = len(documents), len(valid)
+        self.characters = sum(map(len, valid.texts))
+        most = config.language.row or (self.start.config.places if self.start is not None else config.gpt.places)
+        train, self.valid = (Stream.of(part, self.tokenizer, most) for part in (documents, valid))
+        whole = 0 if config.language.row else _one_length(train.ids, self.tokenizer.end)
+        if whole:
+            train, self.valid = (Stream(part.ids, whole, part.digest) for part in (train, self.valid))
+        self.task = CausalTask(train, seed=config.training.seed, whole=whole > 0)
+        self.tokens = len(train.ids)
+        self.model_config, self.reason = self._model_config(train.length)
+        self.width = self.model_config.width
+        self.wishes: dict[str, float] = {"batch_tokens": max(BATCH_TOKENS, train.length)}
+
+    # ---- data
+
+    def _documents(self) -> tuple[Documents, Documents]:
+        """Return what is learned and what is measured."""
+        config = self.config
+        if asked_for(config.data.train):
+            if config.data.valid:
+                raise UsageError("pictures are split by the seed: leave out --valid")
+            self.pictures = read_pictures()
+            every = self.pictures.documents()
+            train, valid = hold_out(every, config.training.seed)
+            away = set(valid.texts)
+            self.held_out = [number for number, text in enumerate(every.texts) if text in away]
+            self.notes.append(f"validation: {len(valid):,} of the pictures are held out (chosen by the seed)")
+            return train, valid
+        train = self._read(config.data.train, "training")
+        if config.data.valid:
+            return train, self._read(config.data.valid, "validation")
+        if self.document != "file":
+            train, valid = hold_out(train, config.training.seed)
+            self.notes.append(f"validation: {len(valid):,} of the documents are held out (chosen by the seed)")
+            return train, valid
+        train, valid = last_part(train)
+        self.notes.append(f"validation: the last {sum(map(len, valid.texts)):,} characters are held out")
+        return train, valid
+
+    @property
+    def document(self) -> str:
+        """What a document is."""
+        asked = self.config.language.document
+        return "line" if self.pictures is not None else "file" if asked == "auto" else asked
+
+    def _read(self, files: Sequence[str], name: str) -> Documents:
+        found = read_documents(files, self.config.data.read, self.document)
+        self.notes += rejection_notes(found, name)
+        return found
+
+    def _tokenizer(self, texts: list[str]) -> Tokenizer:
+        if self.start is not None:
+            return self.start.tokenizer
+        tokenizing = self.config.tokenizer
+        if self.pictures is not None:
+            tokenizing = tokenizing.override({"kind": "characters", "size": 0})
+        return learn(texts, tokenizing).without_template()
+
+    def _model_config(self, length: int) -> tuple[GptConfig, str]:
+        """Return the model for this data and why it was chosen."""
+        if self.start is not None:
+            theirs = self.start.config
+            if length > theirs.places:
+                raise ConfigError(
+                    f"language.row ({length}) is more than the {theirs.places} tokens of {self.config.start_from}"
+                )
+            return theirs, f"as in {self.config.start_from}"
+        given, name = self.config.gpt, self.config.preset
+        reason = "as given" if name == "custom" else "as asked"
+        if name == "auto":
+            name = next((size for most, size in SIZES if self.tokens < most), "small")
+            reason = f"{name}, for {self.tokens:,} tokens"
+        if name != "custom":
+            if name not in GPT_PRESETS:
+                raise ConfigError(f"preset must be one of {', '.join(GPT_PRESETS)} with --arch gpt, not {name}")
+            given = given.override({"width": GPT_PRESETS[name].width, "stack": GPT_PRESETS[name].stack.to_dict()})
+        known = {"vocabulary": self.tokenizer.size, "end": self.tokenizer.end, "places": max(2, length)}
+        return given.override(known), reason
+
+    # ---- what a run asks
+
+    def model(self) -> Gpt:
+        """Return the model with its first weights."""
+        weights = self.start.weights if self.start is not None else None
+        return started(build(self.model_config), self.config.training.seed, weights)
+
+    def evaluator(self, device: str) -> CausalEvaluator:
+        """Return what measures weights."""
+        return CausalEvaluator(self.model_config, self.valid, self.characters, device)
+
+    def lines(self, parameters: int) -> list[str]:
+        """Say what the data and the model are."""
+        train, valid = self.documents
+        what = "pictures" if self.pictures is not None else "documents"
+        kind = "characters" if self.pictures is not None else self.config.tokenizer.kind
+        rows = "each a row" if self.task.whole else f"in rows of {self.task.train.length}"
+        return [
+            f"data: {train:,} {what}, {self.tokens:,} tokens, {rows}; validation {valid:,} {what}, "
+            f"{len(self.valid.ids):,} tokens of {self.characters:,} characters",
+            f"tokens: {kind}, {self.tokenizer.size:,} kinds",
+            f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
+        ]
+
+    def keep(self, evaluator: CausalEvaluator, found: Evaluation, step: int) -> None:
+        """Write the measured weights as the run's model."""
+        self._write(evaluator, step, {f"valid_{name}": value for name, value in found.metrics.items()})
+
+    def _write(self, evaluator: CausalEvaluator, step: int, metrics: dict[str, Any]) -> None:
+        facts: dict[str, Any] = {"step": step, "data": self.digests, "metrics": metrics, "document": self.document}
+        if self.pictures is not None:
+            facts["pictures"] = {**self.pictures.facts(), "held_out": self.held_out}
+        parameters = evaluator.model.parameter_count()
+        card = model_card(self.config, self.model_config, parameters, facts, use_as=TASK)
+        fields = self.start.fields if self.start is not None else None
+        state = evaluator.model.state_dict()
+        save_gpt(self.folder, self.model_config, state, tokenizer=self.tokenizer, facts=facts, card=card, fields=fields)
+
+    def finish(
+        self,
+        evaluator: CausalEvaluator,
+        average: Mapping[str, Tensor] | None,
+        step: int,
+        best: Sequence[float],
+        say: Say,
+    ) -> dict[str, Any]:
+        """Choose between the best weights and the average on validation data, and write the choice."""
+        kept = load_gpt(self.folder)
+        if not load_better(evaluator, kept.weights, average, best, say):
+            return dict(kept.task["metrics"])
+        metrics = {f"valid_{name}": value for name, value in evaluator.measure().metrics.items()}
+        self._write(evaluator, step, metrics)
+        return metrics
+
+
+class CausalEvaluator:
+    """A model of its own, float32, that receives the weights to be measured."""
+
+    def __init__(self, config: GptConfig, valid: Stream, characters: int, device: str) -> None:
+        self.valid, self.characters = valid, characters
+        self.model: Gpt = build(config).to(device).eval()
+
+    def load(self, named: Mapping[str, Tensor]) -> None:
+        """Take these weights."""
+        self.model.load_state_dict(dict(named))
+
+    def measure(self) -> Evaluation:
+        """Return the loss of held-out text in nats, a token and a character, and the perplexity of a token."""
+        began = time.perf_counter()
+        total = total_loss(self.model, self.valid)
+        loss = total / len(self.valid.ids)
+        metrics = {"loss": loss, "loss_per_character": total / self.characters, "perplexity": math.exp(min(loss, 700))}
+        return Evaluation(metrics, (-loss,), [], time.perf_counter() - began)
+
+
+def last_part(documents: Documents) -> tuple[Documents, Documents]:
+    """Return each document without its last part, and those parts; they are cut between two lines where there are some.
+
+    >>> kept, away = last_part(Documents.of(["a line\\n" * 20]))
+    >>> len(kept.texts[0]), len(away.texts[0])
+    (126, 14)
+    """
+    share = min(HELD_OUT_SHARE, HELD_OUT_MOST / sum(map(len, documents.texts)))
+    kept, away = [], []
+    for text in documents.texts:
+        place = len(text) - max(1, round(share * len(text)))
+        place = text.rfind("\n", 0, place) + 1 or place
+        kept.append(text[:place])
+        away.append(text[place:])
+    if not any(kept):
+        raise UsageError("the text is too short to hold some of it out: give validation text with --valid")
+    return documents.of([text for text in kept if text]), documents.of(away)
+
+
+def _one_length(ids: np.ndarray, end: int) -> int:
+    """Return how many tokens each document has, its boundary counted, where all have equally many; else 0."""
+    lengths = np.diff(np.flatnonzero(ids == end), prepend=-1)
+    same = len(lengths) > 1 and int(lengths.min()) == int(lengths.max()) <= WHOLE
+    return int(lengths[0]) if same else 0

@@ -1,0 +1,208 @@
+"""Fine-tuning an encoder to classify: one label a text, several, or labels of pairs of texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.config.run import RunConfig
+from regard.data.labelled import Labelled, check_classes, counts, hold_out, listed, read_labelled
+from regard.errors import ConfigError
+from regard.models.encoder import Encoder
+from regard.tasks.baseline import Baseline, Gain, f1_gain, paired_gain
+from regard.tasks.calibration import (
+    best_temperature,
+    best_thresholds,
+    calibration_error,
+    label_loss,
+    marks_loss,
+    several_f1,
+    sigmoid,
+    softmax,
+)
+from regard.tasks.classification import EncodedTask
+from regard.tasks.encoding import Encoded, balanced_weights, read_texts, text_scores
+from regard.tasks.metrics import confusion, label_scores
+from regard.training.fine_tuning import EncoderJob, told_gain
+from regard.training.job import Say
+
+Scores = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Labelled texts as the encoder reads them."""
+
+    given: Labelled
+    rows: Encoded
+    wanted: NDArray[Any]  # [texts], or marks [texts, labels]
+
+
+class EncoderClassificationJob(EncoderJob):
+    """Labelled texts and the encoder that learns them."""
+
+    name, head, passes, batch_rows = "classify", "label", 3.0, 32
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        super().__init__(config, folder)
+        if config.classify.features:
+            raise ConfigError("frozen features (--features) stand beside words of a classifier's own: leave out --from")
+        train = self._read(config.data.train, "train")
+        self.several = bool(train.separator)
+        self.names = tuple(check_classes(train, config.data.train[0]))
+        self.problem = "multi_label_classification" if self.several else "single_label_classification"
+        if config.data.valid:
+            valid = self._read(config.data.valid, "valid")
+        else:
+            train, valid = hold_out(train)
+            self.digests |= {"train": train.digest, "valid": valid.digest}
+            self.notes.append(f"validation: {len(valid):,} of the texts are held out, as many of each label")
+        test = self._read([config.classify.test], "test") if config.classify.test else None
+        self.begin()
+        self.counts = counts(train)
+        missing = [name for name in self.names if name not in counts(valid)]
+        if missing:
+            self.notes.append(f"no validation text has the label {listed(missing)}: it is not measured")
+        self.train, self.valid = self._part(train, "training"), self._part(valid, "validation")
+        self.test = None if test is None else self._part(test, "test")
+        rows = self.train.rows
+        self.learn(rows)
+        seed, digest = config.training.seed, train.digest
+        self.task = EncodedTask(
+            rows, self.train.wanted, seed=seed, digest=digest, weights=self._weights(), kept=self.kept_states(rows)
+        )
+
+    def _read(self, files: Any, name: str) -> Labelled:
+        found = read_labelled(files, self.config.data.read)
+        self.note_read(found, name)
+        return found
+
+    def _part(self, given: Labelled, name: str) -> Part:
+        wanted = given.marks(self.names) if self.several else given.numbers(self.names)
+        rows = read_texts(self.framing, given.texts, given.pairs, self.longest)
+        self.account(rows.account, name)
+        return Part(given, rows, wanted)
+
+    def _weights(self) -> NDArray[np.float32] | None:
+        if self.config.classify.weights == "equal":
+            return None
+        found = np.array([self.counts.get(name, 0) for name in self.names], dtype=np.int64)
+        if not self.several:
+            return balanced_weights(found)
+        return ((len(self.train.given) - found) / np.maximum(1, found)).clip(1, 100).astype(np.float32)
+
+    def lines(self, parameters: int) -> list[str]:
+        """Say what the data and the model are."""
+        shown = listed([f"{label} {count:,}" for label, count in self.counts.items()], 12)
+        tested = f", test {len(self.test.given):,}" if self.test is not None else ""
+        what = "pairs of texts" if self.train.given.pairs is not None else "texts"
+        many = ", several a text" if self.several else ""
+        data = f"data: {len(self.train.given):,} {what}, {self.tokens:,} tokens; validation {len(self.valid.given):,}"
+        return [data + tested, f"labels: {len(self.names)}{many} ({shown})", self.model_line(parameters)]
+
+    def reading(self) -> dict[str, Any]:
+        """Return what must be known to read texts as in training."""
+        read = self.config.data.read
+        return {"labels": list(self.names), "separator": read.separator, "pairs": bool(read.pair)}
+
+    # ---- measures
+
+    def measured(self, model: Encoder) -> tuple[dict[str, float], tuple[float, ...], list[tuple[str, str, str]]]:
+        """Return loss and shares of right labels on validation texts."""
+        scores = self._scores(model, self.valid)
+        metrics = self._metrics(scores, self.valid, 1.0, None)
+        said = self._said(scores[:2], 1.0, None)
+        samples = [*zip(self.valid.given.texts[:2], self.valid.given.labels[:2], said, strict=False)]
+        best = metrics["micro_f1" if self.several else "accuracy"]
+        return metrics, (round(best, 4), -metrics["loss"]), samples
+
+    def _scores(self, model: Encoder, part: Part) -> Scores:
+        return text_scores(model, part.rows, len(part.given))
+
+    def _said(self, scores: Scores, temperature: float, thresholds: NDArray[np.float64] | None) -> list[str]:
+        if not self.several:
+            return [self.names[number] for number in scores.argmax(1)]
+        marks = self._given(scores, temperature, thresholds)
+        separator = self.config.data.read.separator
+        return [separator.join(self.names[number] for number in np.flatnonzero(row)) for row in marks]
+
+    def _given(self, scores: Scores, temperature: float, thresholds: NDArray[np.float64] | None) -> NDArray[np.bool_]:
+        return np.asarray(sigmoid(scores, temperature) >= (0.5 if thresholds is None else thresholds))
+
+    def _metrics(
+        self, scores: Scores, part: Part, temperature: float, thresholds: NDArray[np.float64] | None
+    ) -> dict[str, float]:
+        if self.several:
+            loss = marks_loss(scores, part.wanted, temperature)
+            return {"loss": loss, **several_f1(self._given(scores, temperature, thresholds), part.wanted)}
+        found = label_scores(confusion(part.wanted, scores.argmax(1), len(self.names)))
+        loss = label_loss(scores, part.wanted, temperature)
+        return {"loss": loss, "accuracy": found["accuracy"], "macro_f1": found["macro_f1"]}
+
+    def _calibration(self, scores: Scores, part: Part, temperature: float) -> float:
+        if self.several:
+            chances = sigmoid(scores, temperature)
+            sure = np.maximum(chances, 1 - chances)
+            return calibration_error(sure.ravel(), ((chances >= 0.5) == (part.wanted > 0)).ravel())
+        chances = softmax(scores, temperature)
+        return calibration_error(chances.max(1), chances.argmax(1) == part.wanted)
+
+    def concluded(self, model: Encoder, say: Say) -> tuple[dict[str, float], dict[str, Any]]:
+        """Tune temperature and thresholds on validation texts; score these and the test's, beside the baseline."""
+        valid = self._scores(model, self.valid)
+        temperature = best_temperature(valid, self.valid.wanted)
+        thresholds = best_thresholds(sigmoid(valid, temperature), self.valid.wanted) if self.several else None
+        facts: dict[str, Any] = {"temperature": temperature}
+        facts |= {} if thresholds is None else {"thresholds": dict(zip(self.names, thresholds.tolist(), strict=True))}
+        metrics: dict[str, float] = {}
+        base = self._baseline() if self.config.classify.baseline else None
+        for name, part in (("valid", self.valid), ("test", self.test)):
+            if part is None:
+                continue
+            scores = valid if name == "valid" else self._scores(model, part)
+            found = self._metrics(scores, part, temperature, thresholds)
+            found["calibration_error_before"] = self._calibration(scores, part, 1.0)
+            found["calibration_error"] = self._calibration(scores, part, temperature)
+            if thresholds is not None:
+                found["macro_f1_before"] = several_f1(self._given(scores, temperature, None), part.wanted)["macro_f1"]
+            metrics |= {f"{name}_{key}": value for key, value in found.items()}
+            if base is not None and (name == "test") == (self.test is not None):
+                metrics |= self._beside(base, part, scores, (temperature, thresholds), name, say)
+        return metrics, facts
+
+    def _baseline(self) -> Baseline:
+        given, valid = self.train.given, self.valid
+        return Baseline.fitted(
+            given.texts,
+            self.train.wanted,
+            len(self.names),
+            pairs=given.pairs,
+            valid=(valid.given.texts, valid.given.pairs, valid.wanted),
+        )
+
+    def _beside(
+        self,
+        base: Baseline,
+        part: Part,
+        scores: Scores,
+        tuned: tuple[float, NDArray[np.float64] | None],
+        name: str,
+        say: Say,
+    ) -> dict[str, float]:
+        """Return how the baseline does on the same texts, and what attention gives over it."""
+        theirs = base.scores(part.given.texts, part.given.pairs)
+        if not self.several:
+            right = [found.argmax(1) == part.wanted for found in (scores, theirs)]
+            gain: Gain = paired_gain(*right)
+            return told_gain(gain, 100 * float(right[1].mean()), name, "baseline (words counted) accuracy", say)
+        valid = base.scores(self.valid.given.texts, self.valid.given.pairs)
+        levels = best_thresholds(sigmoid(valid), self.valid.wanted)
+        given = [self._given(scores, *tuned), self._given(theirs, 1.0, levels)]
+        wanted = part.wanted > 0
+        counted = [np.stack([one & wanted, one, wanted], axis=2).astype(np.int64) for one in given]
+        score = several_f1(given[1], part.wanted)["macro_f1"]
+        return told_gain(f1_gain(*counted), score, name, "baseline (words counted) macro-F1", say)

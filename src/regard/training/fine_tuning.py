@@ -1,0 +1,248 @@
+"""Fine-tuning: an encoder that can read learns a head for labels, tags or answers; what these tasks share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder, save_encoder
+from regard.config.run import RunConfig
+from regard.errors import ConfigError
+from regard.models.encoder import Encoder, start_encoder
+from regard.tasks.base import Task
+from regard.tasks.baseline import Gain
+from regard.tasks.encoding import Account, Encoded, KeptStates, head_alone
+from regard.text.framing import Framing
+from regard.training.card import model_card
+from regard.training.job import Evaluation, Say, load_better, rejection_notes
+
+RATE, RATE_MOST = 22.0, 3e-4  # over the width squared: the highest rate, where the user sets none
+FROZEN_RATE, FROZEN_PASSES = 2e-3, 20.0  # where nothing but the head learns
+HEAD = ("output", "pooler")  # how the names of a head's weights begin
+EVALUATIONS = 2.0  # of a pass
+
+
+class Read(Protocol):
+    """Examples that were read from files."""
+
+    @property
+    def digest(self) -> str: ...
+    @property
+    def read(self) -> int: ...
+    @property
+    def rejected(self) -> int: ...
+    @property
+    def reject_file(self) -> str: ...
+    def __len__(self) -> int: ...
+
+
+class EncoderJob:
+    """An encoder that starts from another's weights, and the head that it learns.
+
+    A task reads its data first, then calls `begin`, and sets `task`.
+    """
+
+    name: str  # of the task
+    head: str
+    passes: float  # over the data, where the user sets no length
+    batch_rows: int  # about so many rows in a batch, where the user sets no number of tokens
+    goes_on = True
+    task: Task
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.notes: list[str] = []
+        self.digests: dict[str, str] = {}
+        self.names: tuple[str, ...] = ()  # of labels or tags
+        self.problem = ""
+
+    def note_read(self, found: Read, name: str) -> None:
+        """Keep the digest of data that was read, and say what was rejected."""
+        self.digests[name] = found.digest
+        words = {"train": "training", "valid": "validation"}
+        self.notes += rejection_notes(found, words.get(name, name))
+
+    def begin(self) -> None:
+        """Open the folder to start from, with a head for these names."""
+        config = self.config
+        labels = self.names if self.names else None
+        self.start: LoadedEncoder = load_encoder(
+            config.start_from, head=self.head, labels=labels, seed=config.training.seed
+        )
+        self.digests["start"] = self.start.digest
+        self.model_config = self.start.config
+        self.framing = Framing(self.start.tokenizer)
+        self.longest = min(self.start.longest, config.data.max_length)
+        self.width = self.model_config.width
+        self.first = self.start.weights
+        if config.classify.fresh:
+            model = Encoder(self.model_config)
+            start_encoder(model, config.training.seed)
+            self.first = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+    def learn(self, train: Encoded) -> None:
+        """Take the training rows: how many tokens they have, and the settings that suit them."""
+        self.rows = train
+        self.tokens = int(train.lengths.sum())
+        frozen = self.config.classify.frozen
+        self.wishes: dict[str, float] = {
+            "epochs": FROZEN_PASSES if frozen else self.passes,
+            "batch_tokens": max(1, self.batch_rows * self.tokens // len(train)),
+            "learning_rate": FROZEN_RATE if frozen else min(RATE_MOST, RATE / self.width**2),
+            "evaluations": 0.5 if frozen else EVALUATIONS,
+        }
+
+    def kept_states(self, train: Encoded, places: Sequence[np.ndarray] | None = None) -> KeptStates | None:
+        """Return the states that the head reads, where the encoder is frozen; made once."""
+        if not self.config.classify.frozen:
+            return None
+        count = len(train) if places is None else sum(map(len, places))
+        needed, given = 2 * count * self.width >> 20, self.config.classify.features_memory
+        if needed > given:
+            raise ConfigError(
+                f"the frozen states of all texts take {needed:,} MB, and --classify.features_memory allows {given:,}: "
+                "allow more, or learn with fewer texts"
+            )
+        began = time.perf_counter()
+        model = Encoder(self.model_config).eval()
+        model.load_state_dict(self.first)
+        made = KeptStates(model.pack(), train, places)
+        size = made.states.numel() * made.states.element_size() / 2**20
+        self.notes.append(f"frozen: states made once ({size:,.1f} MB, {time.perf_counter() - began:.1f} s)")
+        return made
+
+    def account(self, found: Account, name: str) -> None:
+        """Say what became of texts that are too long."""
+        if found.windowed or found.cut_texts:
+            self.notes.append(f"{name}: {found.line()}")
+
+    # ---- what a run asks
+
+    @property
+    def rates(self) -> Mapping[str, float] | None:
+        """What the rate of each weight is multiplied with; nothing where all are the same."""
+        decay, layers = self.config.classify.layer_decay, self.model_config.stack.layers
+        if decay == 1 or self.config.classify.frozen:
+            return None
+        depth = {f"stack.blocks.{number}.": layers - number for number in range(layers)}
+
+        def below(name: str) -> int:
+            if name.startswith(HEAD):
+                return 0
+            return next((steps for start, steps in depth.items() if name.startswith(start)), layers + 1)
+
+        return {name: decay ** below(name) for name in self.first}
+
+    def model(self) -> Encoder:
+        """Return the model that learns, with its first weights; of a frozen one, the head alone."""
+        if not self.config.classify.frozen:
+            model = Encoder(self.model_config)
+            model.load_state_dict(self.first)
+            return model
+        model = Encoder(head_alone(self.model_config))
+        start_encoder(model, self.config.training.seed)
+        model.load_state_dict({**model.state_dict(), **_head(self.first)})
+        return model
+
+    def whole(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return all weights of the model: a frozen one's encoder with the head that was learned."""
+        return {**self.first, **_head(named)} if self.config.classify.frozen else dict(named)
+
+    def evaluator(self, device: str) -> EncoderEvaluator:
+        """Return what measures weights."""
+        return EncoderEvaluator(self, device)
+
+    def measured(self, model: Encoder) -> tuple[dict[str, float], tuple[float, ...], list[tuple[str, str, str]]]:
+        """Return measures on validation data, what ranks them, and samples."""
+        raise NotImplementedError
+
+    def concluded(self, model: Encoder, say: Say) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return the measures of the model that is kept, and facts for its folder."""
+        raise NotImplementedError
+
+    def model_line(self, parameters: int) -> str:
+        """Say what the model is and where it comes from."""
+        what = "fresh weights, sizes" if self.config.classify.fresh else "weights"
+        frozen = "; only the head learns" if self.config.classify.frozen else ""
+        made = f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()}"
+        return f"{made} ({what} from {self.config.start_from}{frozen})"
+
+    def keep(self, evaluator: EncoderEvaluator, found: Evaluation, step: int) -> None:
+        """Write the measured weights as the run's model."""
+        self._write(evaluator.model, step, {f"valid_{name}": value for name, value in found.metrics.items()}, {})
+
+    def _write(self, model: Encoder, step: int, metrics: Mapping[str, float], more: Mapping[str, Any]) -> None:
+        facts: dict[str, Any] = {
+            "step": step,
+            "data": self.digests,
+            "metrics": dict(metrics),
+            "max_length": self.longest,
+            **self.reading(),
+            **more,
+        }
+        save_encoder(
+            self.folder,
+            self.model_config,
+            model.state_dict(),
+            tokenizer=self.start.tokenizer,
+            task=self.name,
+            facts=facts,
+            card=model_card(self.config, self.model_config, model.parameter_count(), facts),
+            labels=self.names,
+            problem=self.problem,
+            kind=self.start.kind,
+            fields=self.start.fields,
+        )
+
+    def reading(self) -> dict[str, Any]:
+        """Return what must be known to read texts as in training."""
+        return {}
+
+    def finish(
+        self,
+        evaluator: EncoderEvaluator,
+        average: Mapping[str, Tensor] | None,
+        step: int,
+        best: Sequence[float],
+        say: Say,
+    ) -> dict[str, Any]:
+        """Choose between the best weights and the average on validation data, score the choice, write it."""
+        kept = load_encoder(self.folder, task=self.name)
+        chosen = step if load_better(evaluator, kept.weights, average, best, say) else int(kept.task["step"])
+        metrics, facts = self.concluded(evaluator.model, say)
+        self._write(evaluator.model, chosen, metrics, facts)
+        return metrics
+
+
+def _head(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in named.items() if name.startswith(HEAD)}
+
+
+class EncoderEvaluator:
+    """A model of its own, float32, that receives the weights to be measured."""
+
+    def __init__(self, job: EncoderJob, device: str) -> None:
+        self.job = job
+        self.model = Encoder(job.model_config).to(device).eval()
+
+    def load(self, named: Mapping[str, Tensor]) -> None:
+        """Take these weights."""
+        self.model.load_state_dict(self.job.whole(named))
+        self.model.pack()
+
+    def measure(self) -> Evaluation:
+        """Measure them on validation data."""
+        began = time.perf_counter()
+        metrics, rank, samples = self.job.measured(self.model)
+        return Evaluation(metrics, rank, samples, time.perf_counter() - began)
+
+
+def told_gain(gain: Gain, baseline: float, name: str, what: str, say: Say) -> dict[str, float]:
+    """Say what attention gives over a baseline; return it as measures."""
+    say(f"{name}: {what} {baseline:.2f}; {gain.verdict()}")
+    return {f"{name}_baseline": baseline, f"{name}_gain": gain.points, f"{name}_gain_interval": gain.interval}

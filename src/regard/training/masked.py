@@ -1,0 +1,230 @@
+"""Training an encoder on running text with hidden words: documents, a tokenizer, the model's size, what is kept."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder, save_encoder
+from regard.config.model import ENCODER_PRESETS, EncoderConfig
+from regard.config.run import RunConfig
+from regard.errors import ConfigError, DataError, UsageError
+from regard.models import build
+from regard.models.encoder import Encoder
+from regard.tasks.filling import Word, best_words, gap_text
+from regard.tasks.language import Stream, even_rows
+from regard.tasks.masking import COUNTS, Layout, MaskedTask, fixed_batches, masked_scores, token_counts, unigram_loss
+from regard.tasks.metrics import perplexity
+from regard.tasks.vocabulary import carried
+from regard.text.tokenizer import Tokenizer
+from regard.text.wordpieces import learn_masked
+from regard.training.card import model_card
+from regard.training.job import Evaluation, Say, load_better, started
+from regard.training.language import read_texts
+from regard.training.tokenizing import kept_tokenizer
+
+TASK = "fill"  # what the folder's model does
+ROW = 128  # tokens of a row, where the user sets no number
+BATCH_TOKENS = 4096
+USUAL_RATE, USUAL_WIDTH = 0.01, 0.5  # of the table of words: faster, it keeps a model from looking at what is around
+ALL_TOKENS = 40_000_000  # read in all where the user sets no length
+SIZES = ((300_000, "tiny"), (30_000_000, "mini"), (300_000_000, "small"))  # tokens up to which a preset is chosen
+SAMPLES, BEST = 3, 3  # gaps that are shown at each evaluation, and words for each
+
+
+class MaskedJob:
+    """Running text and the encoder that learns to tell its hidden words."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.texts = read_texts(config)
+        self.notes, self.digests = self.texts.notes, self.texts.digests
+        self.head = "pretraining" if config.masking.next_sentence else "masked"
+        self.start: LoadedEncoder | None = None
+        if config.start_from:
+            self.start = load_encoder(config.start_from, head=self.head, seed=config.training.seed)
+            self.notes += self.start.report.lines()
+        self.goes_on = self.start is not None
+        self.tokenizer = kept_tokenizer(folder, self._tokenizer)
+        self.layout = Layout.of(self.tokenizer, config.masking)
+        self.model_config, self.reason = self._model_config()
+        self.width = self.model_config.width
+        train, self.valid = (self._stream(part) for part in (self.texts.train, self.texts.valid))
+        self.counts = token_counts(train, self.tokenizer.size)
+        self.task = MaskedTask(train, self.layout, seed=config.training.seed)
+        self.tokens = max(1, round(config.masking.rate * len(train.ids)))
+        self.wishes: dict[str, float] = {
+            "batch_tokens": max(BATCH_TOKENS, train.length),
+            "usual_rate": min(USUAL_RATE, USUAL_WIDTH / self.width),
+            "epochs": max(3, min(40, round(ALL_TOKENS / len(train.ids)))),
+        }
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.start is not None and self.config.masking.words == "kept":
+            return self.start.tokenizer
+        return learn_masked(self.texts.train.texts, self.config.tokenizer)
+
+    def _stream(self, documents: Any) -> Stream:
+        row, most = self.config.language.row or min(ROW, self.model_config.places), self.model_config.places
+        if not self.layout.room + 2 <= row <= most:
+            raise ConfigError(f"language.row ({row}) must be between {self.layout.room + 2} and {most}, all it reads")
+        made = Stream.of(documents, self.tokenizer, row - self.layout.room)
+        if not self.layout.masking.ordinary[made.ids].any():
+            raise DataError("no word in it is known to the tokenizer", advice="give text in the model's own language")
+        return made
+
+    def _model_config(self) -> tuple[EncoderConfig, str]:
+        """Return the model for this data, as it is written, and why it was chosen."""
+        sizes = {"vocabulary": self.tokenizer.size, "head": self.head}
+        if self.start is not None:
+            config = self.start.config
+            if self.config.masking.next_sentence and config.types < 2:
+                raise UsageError(f"{self.config.start_from} does not tell the texts of a pair apart: no next sentences")
+            if self.tokenizer.digest == self.start.tokenizer.digest:
+                return config, f"as in {self.config.start_from}"
+            return config.override(sizes | {"pad": self.tokenizer.pad}), f"as in {self.config.start_from}, new words"
+        given, name = self.config.bert, self.config.preset
+        reason = "as given" if name == "custom" else "as asked"
+        if name == "auto":
+            letters = sum(map(len, self.texts.train.texts))
+            name = next((size for most, size in SIZES if letters < 4 * most), "base")
+            reason = f"{name}, for {letters:,} letters"
+        if name != "custom":
+            if name not in ENCODER_PRESETS:
+                raise ConfigError(f"preset must be one of {', '.join(ENCODER_PRESETS)} with --arch bert, not {name}")
+            preset = ENCODER_PRESETS[name]
+            given = given.override({"width": preset.width, "stack": preset.stack.to_dict()})
+        return given.override(sizes | {"pad": self.tokenizer.pad}), reason
+
+    # ---- what a run asks
+
+    def model(self) -> Encoder:
+        """Return the model with its first weights; while it learns it has a dropout of its own."""
+        dropout = self.config.masking.dropout
+        config = self.model_config.override({"dropout": dropout, "attention_dropout": dropout})
+        return started(build(config), self.config.training.seed, self._weights())
+
+    def _weights(self) -> Mapping[str, Tensor] | None:
+        if self.start is None or self.tokenizer.digest == self.start.tokenizer.digest:
+            return None if self.start is None else self.start.weights
+        return carried(self.start.weights, self.start.tokenizer, self.tokenizer)
+
+    def evaluator(self, device: str) -> MaskedEvaluator:
+        """Return what measures weights."""
+        return MaskedEvaluator(self.model_config, self.tokenizer, self.layout, self.valid, self.counts, device)
+
+    def lines(self, parameters: int) -> list[str]:
+        """Say what the data and the model are."""
+        masking = self.config.masking
+        hidden = f"{100 * masking.rate:.3g} % of the {'words' if masking.whole_words else 'tokens'} are hidden"
+        return [
+            self.texts.line(self.task.train, self.valid, self.layout.room) + f"; {hidden}",
+            f"tokens: {self.tokenizer.size:,} kinds",
+            f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
+        ]
+
+    def keep(self, evaluator: MaskedEvaluator, found: Evaluation, step: int) -> None:
+        """Write the measured weights as the run's model."""
+        self._write(evaluator, step, {f"valid_{name}": value for name, value in found.metrics.items()})
+
+    def _write(self, evaluator: MaskedEvaluator, step: int, metrics: dict[str, Any]) -> None:
+        facts: dict[str, Any] = {"step": step, "data": self.digests, "metrics": metrics}
+        card = model_card(self.config, self.model_config, evaluator.model.parameter_count(), facts, use_as=TASK)
+        origin: dict[str, Any] = {} if self.start is None else {"kind": self.start.kind, "fields": self.start.fields}
+        save_encoder(
+            self.folder,
+            self.model_config,
+            evaluator.model.state_dict(),
+            tokenizer=self.tokenizer,
+            task=TASK,
+            facts=facts | {"row": self.task.train.length + self.layout.room},
+            card=card,
+            besides={COUNTS: json.dumps(self.counts.tolist()).encode()},
+            **origin,
+        )
+
+    def finish(
+        self,
+        evaluator: MaskedEvaluator,
+        average: Mapping[str, Tensor] | None,
+        step: int,
+        best: Sequence[float],
+        say: Say,
+    ) -> dict[str, Any]:
+        """Choose between the best weights and the average on validation data, and write the choice."""
+        kept = load_encoder(self.folder)
+        if not load_better(evaluator, kept.weights, average, best, say):
+            return dict(kept.task["metrics"])
+        metrics = {f"valid_{name}": value for name, value in evaluator.measure().metrics.items()}
+        self._write(evaluator, step, metrics)
+        return metrics
+
+
+class MaskedEvaluator:
+    """A model of its own, float32, that receives the weights to be measured."""
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        tokenizer: Tokenizer,
+        layout: Layout,
+        valid: Stream,
+        counts: NDArray[np.int64],
+        device: str,
+    ) -> None:
+        self.tokenizer, self.layout, self.valid = tokenizer, layout, valid
+        self.model: Encoder = build(config).to(device).eval()
+        self.unigram = perplexity(unigram_loss(counts, valid, layout), 1)
+        self.gaps = _gaps(valid, layout)
+
+    def load(self, named: Mapping[str, Tensor]) -> None:
+        """Take these weights."""
+        self.model.load_state_dict(dict(named))
+
+    def measure(self) -> Evaluation:
+        """Return loss and perplexity of hidden words of held-out text, beside what their counts alone would give."""
+        began = time.perf_counter()
+        found = masked_scores(self.model, self.valid, self.layout)
+        metrics = {"loss": found.loss, "perplexity": perplexity(found.loss, 1), "perplexity_unigram": self.unigram}
+        if found.together is not None:
+            metrics["next_accuracy"] = found.together
+        return Evaluation(metrics, (-found.loss,), self.samples(), time.perf_counter() - began)
+
+    def samples(self) -> list[tuple[str, str, str]]:
+        """Return some gaps, what stood there and what the model would put there."""
+        made = []
+        for row, place in self.gaps:
+            ids = row.copy()
+            ids[0, place] = self.layout.masking.mask
+            found, chances = best_words(self.model, even_rows(ids), np.array([place]), BEST)
+            said = [
+                f"{Word.of(self.tokenizer, int(number)).text} {100 * chance:.0f} %"
+                for number, chance in zip(found[0], chances[0], strict=True)
+            ]
+            wanted = Word.of(self.tokenizer, int(row[0, place])).text
+            made.append(
+                (gap_text(self.tokenizer, row[0].tolist(), place, self.layout.masking.mask), wanted, ", ".join(said))
+            )
+        return made
+
+
+def _gaps(text: Stream, layout: Layout) -> list[tuple[NDArray[np.int32], int]]:
+    """Return rows without anything hidden, each [1, T], and in the middle of each a word that is one token."""
+    batch = next(fixed_batches(text, layout))
+    ids = batch.rows.ids.copy()
+    ids[batch.places] = batch.targets
+    width, made = int(batch.rows.lengths[0]), []
+    for number in range(min(SAMPLES, len(batch.rows))):
+        row = ids[number * width : (number + 1) * width][None]
+        inner = layout.masking.continues[row[0]]
+        places = np.flatnonzero(layout.masking.ordinary[row[0]] & ~inner & ~np.roll(inner, -1))
+        if len(places):
+            made.append((row, int(places[len(places) // 2])))
+    return made

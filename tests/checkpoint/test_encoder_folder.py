@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from regard.attention.trace import trace
+from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder, save_encoder
+from regard.checkpoint.folder import task_of
+from regard.checkpoint.hf_encoders import TASKS
+from regard.checkpoint.weights import FILE, INDEX
+from regard.config.model import EncoderConfig, StackConfig
+from regard.errors import CheckpointError
+from regard.models.encoder import Encoder, start_encoder
+from regard.tokens import Tokens
+from tests.checkpoint.encoders import CASES, LABELS, made, outputs, texts
+
+pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
+
+
+def differ(ours: np.ndarray, theirs: np.ndarray) -> float:
+    assert ours.shape == theirs.shape
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def written(loaded: LoadedEncoder, folder: Path, **changes: Any) -> str:
+    given: dict[str, Any] = {"task": "", "facts": {}, "card": "", "labels": loaded.labels, "problem": loaded.problem}
+    given |= {"tokenizer": loaded.tokenizer, "kind": loaded.kind, "fields": loaded.fields, **changes}
+    return save_encoder(folder, loaded.config, loaded.weights, **given)
+
+
+@pytest.mark.parametrize(("kind", "head"), CASES)
+def test_folders_give_what_transformers_gives_and_go_back(kind: str, head: str, tmp_path: Path) -> None:
+    theirs = made(kind, head, tmp_path / "there")
+    fields = json.loads((tmp_path / "there/config.json").read_text())
+    (tmp_path / "there/config.json").write_text(json.dumps({**fields, "its_own_field": [1, {"kept": None}]}))
+    loaded = load_encoder(tmp_path / "there")
+    assert (loaded.kind, loaded.config.head) == (kind, head)
+    assert loaded.labels == (LABELS if head in ("label", "token") else ())
+    assert not loaded.report.missing
+    assert task_of(tmp_path / "there") == TASKS[head]
+    tokens = texts(loaded.config.types)
+    states, scores = outputs(theirs, tokens, head)
+    for model in (loaded.model(), loaded.model().pack()):
+        assert differ(model.encode(tokens), states) < 1e-5
+        if scores is not None:
+            assert differ(model.pool(tokens) if head == "plain" else model.scores(tokens), scores) < 1e-5
+    assert written(loaded, tmp_path / "back") == kind
+    again, told = type(theirs).from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not any(told.values())
+    for name, tensor in theirs.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name])
+    back = json.loads((tmp_path / "back/config.json").read_text())
+    assert back == {**fields, "its_own_field": [1, {"kept": None}]}
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta"])
+def test_alone_beside_others_and_in_training_agree(kind: str, tmp_path: Path) -> None:
+    made(kind, "plain", tmp_path)
+    model = load_encoder(tmp_path).model()
+    tokens = texts(model.config.types)
+    together = model.encode(tokens)
+    for number, row in enumerate(tokens):
+        start, stop = tokens.offsets[number : number + 2]
+        assert tokens.segments is not None
+        alone = model.encode(Tokens.from_rows([row]), tokens.segments[start:stop])
+        assert differ(alone, together[start:stop]) < 1e-5
+    ids, rows = model.door(tokens, block=8)
+    trained = model(ids, rows, model.door_types(tokens, rows.spare))[: rows.filled]
+    assert differ(trained.detach().numpy(), together) < 1e-5
+
+
+def test_attention_can_be_watched(tmp_path: Path) -> None:
+    made("bert", "plain", tmp_path)
+    model, tokens = load_encoder(tmp_path).model(), texts(2)
+    even = Tokens.from_rows([tokens.row(0)] * 9 + [tokens.row(1)] * 9)  # two lengths, each of which looks by itself
+    with trace("encoder.*") as seen:
+        watched = model.encode(even)
+    assert np.array_equal(watched, model.encode(even))
+    assert seen["encoder.0.self"].weights.shape == (18, 7, 7, 7)
+    assert differ(watched[:7], model.encode(Tokens.from_rows([tokens.row(0)]))) < 1e-5
+    with trace("encoder.*") as seen:
+        watched = model.encode(tokens)
+    assert np.array_equal(watched, model.encode(tokens))
+    assert seen["encoder.1.self"].weights.shape == (4, 7, 13, 13)
+    assert np.allclose(seen["encoder.1.self"].weights[1, :, :3, :3].sum(-1), 1, atol=1e-6)
+
+
+def rewritten(folder: Path, change: Any) -> None:
+    tensors = safetensors.torch.load_file(folder / FILE)
+    safetensors.torch.save_file(change(tensors), folder / FILE, metadata={"format": "pt"})
+
+
+def test_old_names_buffers_and_a_missing_prefix_are_read(tmp_path: Path) -> None:
+    made("bert", "masked", tmp_path)
+    right = load_encoder(tmp_path).weights
+
+    def older(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        renamed = {}
+        for name, tensor in tensors.items():
+            plain = name.removeprefix("bert.")
+            plain = plain.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            renamed[plain] = tensor
+        renamed["embeddings.position_ids"] = torch.arange(23)[None]
+        renamed["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
+        renamed["cls.seq_relationship.weight"] = torch.zeros(2, 14)
+        return renamed
+
+    rewritten(tmp_path, older)
+    loaded = load_encoder(tmp_path)
+    assert all(torch.equal(right[name], loaded.weights[name]) for name in right)
+    assert loaded.report.renamed["embeddings.LayerNorm.gamma"] == "bert.embeddings.LayerNorm.weight"
+    reasons = loaded.report.why
+    assert reasons["embeddings.position_ids"] == "a buffer, not a weight"
+    assert reasons["cls.predictions.decoder.weight"] == "a tied copy"
+    assert "NextSentence" in reasons["cls.seq_relationship.weight"]
+    assert loaded.report.lines()[0].endswith("0 missing, 3 ignored")
+
+
+def test_a_tied_copy_that_differs_is_told(tmp_path: Path) -> None:
+    made("bert", "masked", tmp_path)
+    rewritten(tmp_path, lambda tensors: {**tensors, "cls.predictions.decoder.weight": torch.ones(61, 14)})
+    assert "although they are tied" in load_encoder(tmp_path).report.lines()[-1]
+
+
+def test_shards_and_half_precision_are_read(tmp_path: Path) -> None:
+    made("roberta", "label", tmp_path)
+    right = load_encoder(tmp_path).weights
+    tensors = {name: tensor.bfloat16() for name, tensor in safetensors.torch.load_file(tmp_path / FILE).items()}
+    (tmp_path / FILE).unlink()
+    parts = {
+        "model-00001-of-00002.safetensors": sorted(tensors)[::2],
+        "model-00002-of-00002.safetensors": sorted(tensors)[1::2],
+    }
+    for file, names in parts.items():
+        safetensors.torch.save_file({name: tensors[name] for name in names}, tmp_path / file)
+    placed = {name: file for file, names in parts.items() for name in names}
+    (tmp_path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": placed}))
+    loaded = load_encoder(tmp_path).weights
+    assert all(torch.equal(right[name].bfloat16().float(), loaded[name]) for name in right)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta"])
+def test_an_untied_output_is_its_own(kind: str, tmp_path: Path) -> None:
+    theirs = made(kind, "masked", tmp_path / "there", tie_word_embeddings=False)
+    loaded = load_encoder(tmp_path / "there")
+    tokens = texts(loaded.config.types)
+    right = outputs(theirs, tokens, "masked")[1]
+    assert right is not None
+    assert differ(loaded.model().scores(tokens), right) < 1e-5
+    written(loaded, tmp_path / "back")
+    again, told = type(theirs).from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not any(told.values())
+    assert np.array_equal(outputs(again, tokens, "masked")[1], right)  # type: ignore[arg-type]
+
+
+def test_another_head_is_made_anew_and_the_backbone_kept(tmp_path: Path) -> None:
+    made("bert", "label", tmp_path)
+    right = load_encoder(tmp_path)
+    same = load_encoder(tmp_path, head="label", labels=LABELS)
+    assert torch.equal(same.weights["output.weight"], right.weights["output.weight"])
+    other = load_encoder(tmp_path, head="label", labels=("x", "y", "z"), seed=5)
+    assert not torch.equal(other.weights["output.weight"], right.weights["output.weight"])
+    assert torch.equal(other.weights["pooler.weight"], right.weights["pooler.weight"])
+    assert other.report.missing == ["classifier.weight", "classifier.bias"]
+    tagging = load_encoder(tmp_path, head="token", labels=LABELS, seed=5)
+    assert not torch.equal(tagging.weights["output.weight"], right.weights["output.weight"])
+    assert torch.equal(tagging.weights["words.weight"], right.weights["words.weight"])
+    again = load_encoder(tmp_path, head="token", labels=LABELS, seed=5)
+    assert torch.equal(tagging.weights["output.weight"], again.weights["output.weight"])
+    assert load_encoder(tmp_path, head="masked").report.missing[0].startswith("cls.predictions")
+    made("bert", "plain", tmp_path / "plain")
+    with pytest.raises(CheckpointError, match="needs labels"):
+        load_encoder(tmp_path / "plain", head="label")
+
+
+def test_heads_are_found_where_architectures_lie(tmp_path: Path) -> None:
+    made("bert", "plain", tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "architectures": ["BertForMaskedLM"]}))
+    loaded = load_encoder(tmp_path)
+    assert loaded.config.head == "plain"
+    assert "names BertForMaskedLM" in loaded.report.notes[0]
+    del fields["architectures"]
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    assert load_encoder(tmp_path).report.notes == []
+
+
+def test_models_that_nobody_else_knows_have_a_type_of_ours(tmp_path: Path) -> None:
+    made("bert", "plain", tmp_path / "there")
+    tokenizer = load_encoder(tmp_path / "there").tokenizer
+    stack = StackConfig(layers=2, heads=3, feedforward=11)
+    config = EncoderConfig(vocabulary=61, width=15, stack=stack, norm="before", head="label", labels=2)
+    model = Encoder(config)
+    start_encoder(model, 3)
+    facts: dict[str, Any] = {"tokenizer": tokenizer, "task": "classify", "facts": {"step": 7}, "card": "# It"}
+    kind = save_encoder(tmp_path / "ours", config, model.state_dict(), labels=("a", "b"), **facts)
+    loaded = load_encoder(tmp_path / "ours", task="classify")
+    assert (kind, loaded.config, loaded.labels, loaded.task["step"]) == ("regard-bert", config, ("a", "b"), 7)
+    assert np.array_equal(loaded.model().scores(texts(2)), model.scores(texts(2)))
+    with pytest.raises(CheckpointError, match="a model for the task 'classify'"):
+        load_encoder(tmp_path / "ours", task="tag")
+
+
+FAULTS = [
+    ({"model_type": "t5"}, "a model of type 't5'.*bert, distilbert, roberta, xlm-roberta"),
+    ({"is_decoder": True}, "is_decoder is true"),
+    ({"position_embedding_type": "relative_key"}, "only 'absolute' is read"),
+    ({"hidden_size": "wide"}, "hidden_size must be of type int"),
+    ({"intermediate_size": 18}, r"has shape \[19, 14\], config.json asks for \[18, 14\]"),
+    ({"num_hidden_layers": 3}, r"16 weights are missing, encoder.layer.2.attention.self.query.weight"),
+    ({"hidden_act": "snake"}, "activation must be one of"),
+    ({"vocab_size": 40}, r"word_embeddings.weight has shape \[61, 14\]"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS)
+def test_folders_that_cannot_be_read_say_why(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    made("bert", "plain", tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, **change}))
+    with pytest.raises(CheckpointError, match=message):
+        load_encoder(tmp_path)
+
+
+def test_a_folder_without_weights_or_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    made("bert", "plain", tmp_path)
+    pieces = (tmp_path / "vocab.txt").read_text()
+    (tmp_path / "vocab.txt").write_text(pieces + "more\n")
+    with pytest.raises(CheckpointError, match="the tokenizer has 62 tokens, but config.json says 61"):
+        load_encoder(tmp_path)
+    (tmp_path / "vocab.txt").unlink()
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json, no vocab\.txt"):
+        load_encoder(tmp_path)
+    (tmp_path / "vocab.txt").write_text(pieces)
+    (tmp_path / FILE).unlink()
+    with pytest.raises(CheckpointError, match="holds no weights"):
+        load_encoder(tmp_path)
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="regard convert"):
+        load_encoder(tmp_path)

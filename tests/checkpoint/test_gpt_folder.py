@@ -1,0 +1,216 @@
+"""Causal models as folders: their numbers and texts are those of transformers, both ways, old files included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from regard.checkpoint import weights
+from regard.checkpoint.folder import task_of
+from regard.checkpoint.gpt_folder import LoadedGpt, load_gpt, save_gpt
+from regard.config.data import TokenizerConfig
+from regard.config.decoding import DecodingConfig
+from regard.config.gpt import GptConfig
+from regard.config.model import StackConfig
+from regard.decoding.search import search
+from regard.errors import CheckpointError
+from regard.models import build
+from regard.models.base import start_weights
+from regard.models.gpt import Gpt
+from regard.text.learn import learn
+from regard.text.tokenizer import Tokenizer
+from regard.tokens import Tokens
+
+transformers = pytest.importorskip("transformers")
+
+TEXTS = ["the cat sat on the mat", "a dog ran over the hill and far away"]
+WORDS = learn(TEXTS * 9, TokenizerConfig(size=280)).without_template()
+ODD = {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False}
+
+
+def theirs(folder: Path, **changes: Any) -> Any:
+    """A random model of theirs with large weights (small ones hide errors), in a folder with a tokenizer."""
+    values: dict[str, Any] = {"vocab_size": WORDS.size + 3, "n_positions": 40, "n_embd": 12, "n_layer": 3, "n_head": 2}
+    values |= {"bos_token_id": WORDS.end, "eos_token_id": WORDS.end, "n_inner": 20}
+    torch.manual_seed(1)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**values, **changes})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3)
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(WORDS.dumps(), "utf-8")
+    return model
+
+
+def ours(loaded: LoadedGpt) -> Gpt:
+    model = build(loaded.config)
+    model.load_state_dict(loaded.weights)
+    return model.eval()
+
+
+def rows() -> list[list[int]]:
+    chance = np.random.default_rng(2)
+    return [chance.integers(4, WORDS.size, length).tolist() for length in (9, 4, 17)]
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    assert float((found - wanted).abs().max()) <= 1e-5 * float(wanted.abs().max())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"n_inner": None, "tie_word_embeddings": False},
+        {"activation_function": "gelu", "layer_norm_epsilon": 1e-2},
+        ODD,
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_logits_are_theirs(tmp_path: Path, changes: dict[str, Any]) -> None:
+    reference = theirs(tmp_path, **changes)
+    loaded = load_gpt(tmp_path)
+    model, given = ours(loaded), rows()
+    wanted = torch.cat([reference(torch.tensor([row])).logits[0] for row in given])
+    close(model.logits(Tokens.from_rows(given)), wanted)
+    assert not loaded.report.missing and not loaded.report.ignored
+    assert task_of(tmp_path) == "generate"
+
+
+@torch.no_grad()
+def test_generation_is_theirs(tmp_path: Path) -> None:
+    reference = theirs(tmp_path)
+    model = ours(load_gpt(tmp_path)).pack()
+    for row in rows():
+        wanted = reference.generate(torch.tensor([row]), max_new_tokens=20, do_sample=False, pad_token_id=WORDS.end)[
+            0
+        ].tolist()[len(row) :]
+        (found,) = search(model, Tokens.from_rows([row]), DecodingConfig(beam=1), limits=[20])
+        assert [*found[0].ids, WORDS.end][: len(wanted)] == wanted
+
+
+@torch.no_grad()
+def test_old_files_without_prefix_with_buffers_in_shards_and_in_bfloat16(tmp_path: Path) -> None:
+    reference = theirs(tmp_path).bfloat16().float()
+    stored = weights.read(tmp_path / weights.FILE)
+    named = {name.removeprefix("transformer."): tensor.bfloat16() for name, tensor in stored.items()}
+    named["lm_head.weight"] = named["wte.weight"].clone()
+    for layer in range(3):
+        named[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 40, 40)
+        named[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+    (tmp_path / weights.FILE).unlink()
+    placed = {}
+    for shard, names in enumerate(([*named][::2], [*named][1::2])):
+        file = f"model-0000{shard + 1}-of-00002.safetensors"
+        weights_of = {name: named[name].contiguous() for name in names}
+        with open(tmp_path / file, "wb") as sink:
+            weights.content(weights_of)(sink)  # type: ignore[operator]
+        placed |= dict.fromkeys(names, file)
+    (tmp_path / weights.INDEX).write_text(json.dumps({"weight_map": placed}))
+    loaded = load_gpt(tmp_path)
+    row = rows()[0]
+    close(ours(loaded).logits(Tokens.from_rows([row])), reference(torch.tensor([row])).logits[0])
+    assert loaded.report.renamed["wte.weight"] == "transformer.wte.weight"
+    assert len(loaded.report.ignored) == 7  # six buffers and the tied copy
+    assert not loaded.report.notes
+
+
+@torch.no_grad()
+def test_an_old_tokenizer_of_two_files_reads_as_theirs(tmp_path: Path) -> None:
+    theirs(tmp_path)
+    model = json.loads(WORDS.dumps())["model"]
+    vocabulary = {**model["vocab"], "<|endoftext|>": len(model["vocab"])}
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), "utf-8")
+    pairs = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs]), "utf-8")
+    tokenizer = load_gpt(tmp_path).tokenizer
+    reference = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
+    for text in (*TEXTS, "The  cat's naïve\n日本", ""):
+        assert tokenizer.encode_all([text])[0] == reference(text)["input_ids"], text
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    assert vocabulary["<|endoftext|>"] in tokenizer.specials
+
+
+def test_a_folder_comes_back_as_it_was(tmp_path: Path) -> None:
+    theirs(tmp_path / "in", gradient_checkpointing=True)
+    loaded = load_gpt(tmp_path / "in")
+    save_gpt(
+        tmp_path / "out",
+        loaded.config,
+        loaded.weights,
+        tokenizer=loaded.tokenizer,
+        facts={},
+        card="",
+        fields=loaded.fields,
+    )
+    before, after = (weights.read(tmp_path / name / weights.FILE) for name in ("in", "out"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    first, second = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("in", "out"))
+    assert first == second
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@torch.no_grad()
+def test_our_model_opens_in_transformers_with_nothing_missing(tmp_path: Path, tied: bool) -> None:
+    stack = StackConfig(layers=2, heads=3, feedforward=10)
+    config = GptConfig(
+        vocabulary=WORDS.size, width=12, stack=stack, places=30, tied=tied, end=WORDS.end, positions="learned"
+    )
+    model = build(config)
+    start_weights(model, 5)
+    save_gpt(tmp_path, config, model.state_dict(), tokenizer=WORDS, facts={"step": 1}, card="a card")
+    opened, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    row = rows()[0]
+    close(opened.eval()(torch.tensor([row])).logits[0], model.logits(Tokens.from_rows([row])))
+    spoken = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert spoken(TEXTS[0])["input_ids"] == WORDS.encode(TEXTS[0]).ids  # no end is put behind it
+    assert spoken.eos_token_id == WORDS.end
+    again = load_gpt(tmp_path)
+    assert again.config == config and again.task["step"] == 1
+
+
+@pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
+def test_other_positions_have_a_type_of_our_own(tmp_path: Path, positions: str) -> None:
+    config = GptConfig(vocabulary=WORDS.size, width=12, stack=StackConfig(heads=2), positions=positions)
+    model = build(config)
+    save_gpt(tmp_path, config, model.state_dict(), tokenizer=WORDS, facts={}, card="")
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "regard-gpt"
+    loaded = load_gpt(tmp_path)
+    assert loaded.config == config
+    assert all(torch.equal(tensor, loaded.weights[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_type": "bert"}, "a model of type 'bert'; gpt2 and regard-gpt write texts"),
+        ({"n_layer": 5}, "24 weights are missing, h.3.ln_1.weight"),
+        ({"n_embd": 16}, r"wte.weight has shape \[\d+, 12\], config.json asks for \[\d+, 16\]"),
+        ({"n_head": 5}, "must divide width"),
+        ({"vocab_size": 20}, r"has shape|tokens, but config.json says"),
+        ({"add_cross_attention": True}, "add_cross_attention is true"),
+        ({"n_embd": "wide"}, "n_embd must be of type int"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    theirs(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, **change}))
+    with pytest.raises(CheckpointError, match=words):
+        load_gpt(tmp_path)
+
+
+def test_an_end_beyond_the_vocabulary_is_none(tmp_path: Path) -> None:
+    theirs(tmp_path, eos_token_id=50256, bos_token_id=50256)
+    assert load_gpt(tmp_path).config.end == -1
+    tokenizer: Tokenizer = load_gpt(tmp_path).tokenizer
+    assert tokenizer.size == WORDS.size

@@ -1,0 +1,112 @@
+"""Continuing texts: prompts alone and in company, draws, what is heard, limits, and pictures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from regard.config.data import TokenizerConfig
+from regard.config.gpt import GenerationConfig, GptConfig
+from regard.config.model import StackConfig
+from regard.data.pictures import LEVELS, missing_after
+from regard.errors import ConfigError, UsageError
+from regard.models.base import start_weights
+from regard.models.gpt import Gpt
+from regard.pipeline.generation import GenerationPipeline
+from regard.text.learn import learn
+
+TEXTS = ["the cat sat on the mat\n", "a dog ran – naïve – over the hill 日本\n"]
+
+
+def pipeline(
+    kind: str = "bpe", positions: str = "learned", texts: list[str] | None = None, **task: object
+) -> GenerationPipeline:
+    tokenizer = learn((texts or TEXTS) * 9, TokenizerConfig(kind=kind)).without_template()
+    stack = StackConfig(layers=2, heads=2, feedforward=24)
+    config = GptConfig(
+        vocabulary=tokenizer.size + 2, width=12, stack=stack, places=64, end=tokenizer.end, positions=positions
+    )
+    model = Gpt(config)
+    start_weights(model, 2)
+    with torch.no_grad():
+        model.words.weight.normal_(0, 0.5, generator=torch.Generator().manual_seed(1))
+    return GenerationPipeline(model.eval().pack(), tokenizer, dict(task))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters", "unigram"])
+def test_a_text_in_company_is_the_same_as_alone(kind: str) -> None:
+    writer, config = pipeline(kind), GenerationConfig(most=20, count=2)
+    prompts = ["the cat", "a", "over the hill", "a dog"]
+    together = writer.generate(prompts, config)
+    assert together == [writer.generate([prompt], config)[0] for prompt in prompts]
+    assert all(len(one.ids) <= 20 for some in together for one in some)
+    assert together[0][0] != together[0][1]
+
+
+def test_the_same_seed_draws_the_same_and_another_does_not() -> None:
+    writer = pipeline()
+    first, again, other = (writer("the cat", most=30, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert writer("the cat", most=30, greedy=True) == writer("the cat", most=30, top_k=1, seed=9)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters", "unigram"])
+def test_what_is_heard_bit_by_bit_is_the_text(kind: str) -> None:
+    writer, heard = pipeline(kind), list[str]()
+    ((made,),) = writer.generate(["the"], GenerationConfig(most=60), hear=heard.append)
+    assert "".join(heard) == made
+    assert len(heard) > 5
+    assert made.whole == "the" + made
+
+
+def test_special_tokens_and_numbers_without_text_are_never_written() -> None:
+    writer = pipeline()
+    with torch.no_grad():  # what must not be written is by far the likeliest
+        for number in (writer.tokenizer.pad, writer.tokenizer.unknown, writer.tokenizer.size + 1):
+            writer.model.words.weight[number] *= 50
+    writer.model.pack()
+    for seed in range(5):
+        made = writer("the cat", most=20, seed=seed)
+        assert not {*made.ids} & ({*writer.tokenizer.specials} | {writer.tokenizer.size, writer.tokenizer.size + 1})
+
+
+def test_a_document_begins_at_a_boundary_where_documents_are_lines() -> None:
+    somewhere, beginning = pipeline(document="file"), pipeline(document="line")
+    assert somewhere._read("a dog") == beginning._read("a dog")[1:]
+    assert beginning._read("a dog")[0] == beginning.model.config.end == somewhere._read("")[0]
+
+
+def test_what_of_a_long_or_strange_prompt_was_not_read_is_told() -> None:
+    writer = pipeline("characters")
+    made = writer("the cat " * 20, most=3)
+    assert made.cut == 160 - 32
+    assert writer("the XXX", most=3).unknown == 3
+
+
+def test_what_is_refused() -> None:
+    writer = pipeline()
+    with pytest.raises(UsageError, match="only one continuation of one text"):
+        writer.generate(["a", "b"], GenerationConfig(), hear=print)
+    with pytest.raises(UsageError, match="trained on text, not on pictures"):
+        writer.complete(np.zeros((2, 2), np.int64))
+    with pytest.raises(ConfigError, match="drop --greedy or --count"):
+        GenerationConfig(greedy=True, count=2)
+
+
+def test_a_picture_is_finished_with_levels_and_what_was_given_stays() -> None:
+    writer = pipeline("characters", texts=[LEVELS], document="line", pictures={"height": 4, "width": 3, "levels": 17})
+    whole = np.arange(12).reshape(4, 3)
+    for rows in (0, 2, 3):
+        made = writer.complete(missing_after(whole, rows), GenerationConfig(count=3))
+        assert len(made) == 3
+        for picture in made:
+            assert picture.shape == (4, 3) and picture.min() >= 0 and picture.max() <= 16
+            assert (picture[:rows] == whole[:rows]).all()
+        assert any((made[0] != other).any() for other in made[1:])
+    with pytest.raises(UsageError, match="no pixel is missing"):
+        writer.complete(whole)
+    with pytest.raises(UsageError, match="of which only the last are missing"):
+        writer.complete(np.where(whole == 1, -1, whole))
+    with pytest.raises(UsageError, match="4 × 3 pixels"):
+        writer.complete(whole.T)

@@ -1,0 +1,151 @@
+"""Training causal models: they learn, go on exactly where they stopped, write folders, and say what they refuse."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from regard.checkpoint.gpt_folder import load_gpt
+from regard.config.run import RunConfig
+from regard.config.tasks import usual
+from regard.data.documents import Documents, read_documents
+from regard.errors import CheckpointError, ConfigError, UsageError
+from regard.models import build
+from regard.tasks.causal import CausalTask, total_loss
+from regard.tasks.language import Stream
+from regard.tokens import Tokens
+from regard.training.causal import CausalJob, last_part
+from regard.training.run import train_run
+from tests.training.listener import Listener, sittings
+
+SMALL = {
+    "arch": "gpt",
+    "preset": "custom",
+    "gpt.width": 16,
+    "gpt.stack.layers": 1,
+    "gpt.stack.heads": 2,
+    "gpt.stack.feedforward": 32,
+    "tokenizer.kind": "characters",
+    "language.row": 16,
+    "training.batch_tokens": 128,
+    "training.threads": 1,
+    "training.precision": "float32",
+}
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """Lines in which each letter has one letter after it."""
+    chance = random.Random(1)
+    path = tmp_path / "book.txt"
+    alphabet = "abcdefghij"
+    lines = ["".join(alphabet[(first + step) % 10] for step in range(12)) for first in chance.choices(range(10), k=150)]
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+def config(book: Path, **changes: object) -> RunConfig:
+    given = {**usual("language"), **SMALL, "data.train": (str(book),), **changes}
+    return RunConfig().override({name: value for name, value in given.items() if value is not None})
+
+
+def same(one: Path, other: Path) -> bool:
+    first, second = load_gpt(one).weights, load_gpt(other).weights
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_it_learns_what_follows_and_is_written_as_gpt2(book: Path, tmp_path: Path) -> None:
+    listener = Listener()
+    settings = {"training.steps": 150, "training.learning_rate": 0.02, "gpt.dropout": 0.0}
+    settings |= {"gpt.positions": "learned"}
+    report = train_run(config(book, **settings), tmp_path / "run", watchers=[listener])
+    assert report.metrics["valid_loss"] < 0.5  # only a line's first letter is a surprise: about 0.18 a letter
+    assert report.metrics["valid_perplexity"] == pytest.approx(np.exp(report.metrics["valid_loss"]))
+    lines = listener.of("plan")[0]["lines"]
+    assert any("in rows of 16" in line for line in lines)
+    assert any("the last 195 characters are held out" in line for line in lines)
+    assert [name for name in listener.of("step")[0] if name.endswith("_per_second")] == ["tokens_per_second"]
+    loaded = load_gpt(tmp_path / "run")
+    assert json.loads((tmp_path / "run/config.json").read_text())["model_type"] == "gpt2"
+    assert loaded.task["document"] == "file" and loaded.config.places == 16
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_interrupted_at_any_step_it_ends_in_the_same_bits(
+    book: Path, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"training.steps": 14, "training.save_every": 3, "training.evaluate_every": 5, "training.average": 2}
+    settings |= {"training.precision": precision, "gpt.dropout": 0.2}
+    train_run(config(book, **settings), tmp_path / "alone")
+    begun = sittings(CausalTask, lambda: train_run(config(book, **settings), tmp_path / "killed"), monkeypatch)
+    assert begun > 1
+    assert same(tmp_path / "alone", tmp_path / "killed")
+    assert (tmp_path / "alone/log.jsonl").read_bytes() == (tmp_path / "killed/log.jsonl").read_bytes()
+
+
+def test_it_goes_on_from_another_model_with_its_words(book: Path, tmp_path: Path) -> None:
+    train_run(config(book, **{"training.steps": 4}), tmp_path / "first")
+    more = {"start_from": str(tmp_path / "first"), "training.steps": 1, "training.learning_rate": 1e-9}
+    train_run(config(book, **more), tmp_path / "second")
+    first, second = load_gpt(tmp_path / "first"), load_gpt(tmp_path / "second")
+    torch.testing.assert_close(first.weights, second.weights, rtol=1e-3, atol=1e-5)
+    assert first.tokenizer.digest == second.tokenizer.digest
+    with pytest.raises(ConfigError, match=r"language\.row \(20\) is more than the 16 tokens of"):
+        train_run(config(book, **{**more, "language.row": 20}), tmp_path / "third")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"preset": "big", **{name: None for name in SMALL if name.startswith("gpt.")}}, "preset must be one of micro"),
+        ({"data.train": ("digits",), "data.valid": ("x.txt",)}, "split by the seed: leave out --valid"),
+        ({"start_from": "book.txt"}, "book.txt"),
+    ],
+)
+def test_what_it_refuses(book: Path, tmp_path: Path, changes: dict[str, object], words: str) -> None:
+    if "start_from" in changes:
+        changes = {"start_from": str(book)}
+    with pytest.raises((ConfigError, UsageError, CheckpointError), match=words):
+        train_run(config(book, **changes), tmp_path / "run")
+
+
+def test_documents_of_one_length_are_rows_and_begin_at_boundaries(book: Path, tmp_path: Path) -> None:
+    job = CausalJob(config(book, **{"language.row": 0, "language.document": "line"}), tmp_path)
+    assert job.task.whole and job.model_config.places == 13
+    batch = job.task.batch(np.array([0, 5]), 3)
+    end = job.tokenizer.end
+    for row in batch.rows:
+        assert row[0] == row[-1] == end and end not in row[1:-1]
+    assert batch.count == 2 * 13
+
+
+def test_every_token_of_a_text_is_told_once() -> None:
+    from regard.config.gpt import GptConfig
+    from regard.config.model import StackConfig
+
+    model = build(GptConfig(vocabulary=9, width=8, stack=StackConfig(layers=1, heads=2, feedforward=8), places=4))
+    ids = np.array([5, 6, 7, 8, 5, 6, 7, 8, 3, 1], np.int32)
+    rows = [[1, 5, 6, 7, 8], [8, 5, 6, 7, 8], [8, 3, 1]]
+    wanted = sum(float(model.loss(Tokens.from_rows([row]))[1]) for row in rows)
+    assert total_loss(model, Stream(ids, 4, "ab")) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_file_is_a_document_with_its_line_breaks(tmp_path: Path) -> None:
+    path = tmp_path / "play.txt"
+    path.write_bytes(b"\nFirst:\r\n  Speak.\n\n\nAll:\nSpeak!\n\n")
+    assert read_documents([path], None, "file").texts == ["First:\n  Speak.\n\n\nAll:\nSpeak!\n"]
+
+
+def test_the_last_part_of_each_file_is_held_out() -> None:
+    kept, away = last_part(Documents.of(["ab\n" * 100, "x" * 50]))
+    assert [len(text) for text in kept.texts] == [270, 45]
+    assert [len(text) for text in away.texts] == [30, 5]
+    long = Documents.of(["a line of text\n" * 400_000])
+    assert sum(map(len, last_part(long)[1].texts)) <= 200_015
+    with pytest.raises(UsageError, match="too short"):
+        last_part(Documents.of(["x"]))
