@@ -9,6 +9,7 @@ MADE   := $(VENV)/.made
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.dev
 DOCS   := $(VENV)/.docs
+ENGINE := $(shell find engine -type f)
 
 .PHONY: setup demo test lint bench bars docs clean
 
@@ -19,7 +20,7 @@ $(MADE):
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(READY): pyproject.toml constraints.txt | $(MADE)
+$(READY): pyproject.toml constraints.txt $(ENGINE) | $(MADE)
 	@echo "Installing Regard and what it needs into $(VENV) (once; a few minutes on a slow line)"
 	$(PIP) -e .
 	@touch $@

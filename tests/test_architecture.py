@@ -24,14 +24,26 @@ FLOORS = {
     "data": 2, "blocks": 2,
     "models": 3,
     "decoding": 4, "checkpoint": 4, "engine": 4,
-    "tasks": 5,
+    "tasks": 5, "compiled": 5,
     "training": 6, "view": 6,
     "pipeline": 7, "convert": 7, "doctor": 7, "info": 7,
     "demo": 8, "bench": 8, "compare": 8, "claims": 8,
     "cli": 9,
 }  # fmt: skip
 WORDS, TENSORS = {"text", "data"}, {"attention", "blocks", "models"}  # two columns that do not know each other
-WITHOUT_TORCH = {"config", "errors", "machine", "phrases", "tokens", "text", "data", "decoding", "engine", "view", "cli"}
+WITHOUT_TORCH = {
+    "config",
+    "errors",
+    "machine",
+    "phrases",
+    "tokens",
+    "text",
+    "data",
+    "decoding",
+    "engine",
+    "view",
+    "cli",
+}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 

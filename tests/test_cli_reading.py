@@ -112,7 +112,7 @@ def test_several_seeds_are_reported_with_their_spread(room: Path, capfd: Output)
             ["evaluate", "{mood}", "{other}"],
             "other.csv:3: the label 'godd' is not one that was learned (did you mean good?)",
         ),
-        (["evaluate", "{mood}", "{test}", "--beam", "3"], "settings of the search are not for it"),
+        (["evaluate", "{mood}", "{test}", "--beam", "3"], "--beam means nothing to"),
     ],
 )
 def test_what_is_wrong_is_said_once_and_exits_with_two(

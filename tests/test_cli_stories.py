@@ -222,6 +222,6 @@ def test_a_folder_of_another_task_is_named_with_its_verb(room: Path, tmp_path: P
     (other / "config.json").write_text("{}")
     (other / "task.json").write_text(json.dumps({**task, "task": "translate"}))
     assert run(["answer", str(other), "--story", str(room / "story.txt"), "Where?"]) == 2
-    assert "which answers no questions (`regard translate` uses it)" in capfd.readouterr().err
+    assert "which answers no questions (`regard translate` uses this one)" in capfd.readouterr().err
     assert run(["evaluate", str(other), test, test, "--unseen", "wrong"]) == 2
     assert "--unseen is for stories" in capfd.readouterr().err

@@ -11,8 +11,8 @@ import numpy as np
 
 from regard.data.passages import Asked, hold_out_questions, read_questions
 from regard.data.tagged import Sentence, hold_out_sentences, read_tagged
+from regard.tasks.entities import entities, entity_scores
 from regard.tasks.spans import LONGEST_ANSWER, answer_scores
-from regard.tasks.tagging import entities, entity_scores
 
 IGNORED = -100  # a label that no loss is over
 LENGTH, OVERLAP = 384, 128

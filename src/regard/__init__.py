@@ -4,6 +4,18 @@
     said = model("Two dogs run in the snow.")
     print(said, said.score, said.alignment)
 
+`load` opens every kind of folder, and published models by their names; what it returns is called with a text:
+
+    translator           TranslationPipeline     model(text) is a Translation, a str
+    classifier           ClassificationPipeline  model(text) is a Label, a str
+    tagger               TaggingPipeline         model(text).found are entities, exact spans of the text
+    answerer             AnsweringPipeline       model(question, passage) is a SpanAnswer
+    memory network       StoryPipeline           model(sentences, question) is an Answer, a str
+    masked-word model    FillingPipeline         model("A [MASK] text.").gaps are words with probabilities
+    causal model         GenerationPipeline      model("Once upon") is a Generated, a str
+    encoder, no head     EmbeddingPipeline       model(text) is a vector
+    ELMo-like model      FeaturePipeline         model(text).layers are features of words
+
 Names are resolved on first use, so that `import regard` costs no import of torch.
 """
 
@@ -31,12 +43,21 @@ if TYPE_CHECKING:
     )
     from regard.pipeline import (
         Answer,
+        AnsweringPipeline,
         ClassificationPipeline,
+        Embedded,
+        EmbeddingPipeline,
         FeaturePipeline,
+        Filled,
+        FillingPipeline,
         Generated,
         GenerationPipeline,
         Label,
+        SpanAnswer,
         StoryPipeline,
+        TaggedText,
+        TaggingPipeline,
+        TextFeatures,
         Translation,
         TranslationPipeline,
         load,
@@ -53,19 +74,28 @@ for _capacity in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
 
 __all__ = [
     "Answer",
+    "AnsweringPipeline",
     "CheckpointError",
     "ClassificationPipeline",
     "ConfigError",
     "DataError",
     "DecodingConfig",
     "DiskError",
+    "Embedded",
+    "EmbeddingPipeline",
     "FeaturePipeline",
+    "Filled",
+    "FillingPipeline",
     "Generated",
     "GenerationPipeline",
     "Label",
     "RegardError",
     "RunConfig",
+    "SpanAnswer",
     "StoryPipeline",
+    "TaggedText",
+    "TaggingPipeline",
+    "TextFeatures",
     "Tokenizer",
     "TrainingConfig",
     "TrainingError",
@@ -81,19 +111,28 @@ __all__ = [
 
 _HOMES = {
     "Answer": "pipeline",
+    "AnsweringPipeline": "pipeline",
     "CheckpointError": "errors",
     "ClassificationPipeline": "pipeline",
     "ConfigError": "errors",
     "DataError": "errors",
     "DecodingConfig": "config.decoding",
     "DiskError": "errors",
+    "Embedded": "pipeline",
+    "EmbeddingPipeline": "pipeline",
     "FeaturePipeline": "pipeline",
+    "Filled": "pipeline",
+    "FillingPipeline": "pipeline",
     "Generated": "pipeline",
     "GenerationPipeline": "pipeline",
     "Label": "pipeline",
     "RegardError": "errors",
     "RunConfig": "config.run",
+    "SpanAnswer": "pipeline",
     "StoryPipeline": "pipeline",
+    "TaggedText": "pipeline",
+    "TaggingPipeline": "pipeline",
+    "TextFeatures": "pipeline",
     "Tokenizer": "text.tokenizer",
     "TrainingConfig": "config.training",
     "TrainingError": "errors",

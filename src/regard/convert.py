@@ -13,17 +13,34 @@ import torch
 from torch import Tensor
 
 from regard.attention.positions import sinusoids
-from regard.checkpoint import files, gpt_folder, hf_encoders, hf_gpt, hf_names, old_weights
+from regard.checkpoint import (
+    files,
+    gpt_folder,
+    hf_encoders,
+    hf_gpt,
+    hf_names,
+    memory_folder,
+    old_weights,
+    reader_folder,
+    weights,
+)
 from regard.checkpoint.directory import existing
 from regard.checkpoint.encoder_folder import load_encoder, save_encoder
-from regard.checkpoint.folder import CONFIG, has_only_old_weights
+from regard.checkpoint.folder import CARD, CONFIG, TASK_FILE, has_only_old_weights, headers, task_of
 from regard.checkpoint.model_folder import LoadedModel, load_model, save_model
+from regard.checkpoint.own_folder import copy_own
 from regard.checkpoint.published import local_folder
 from regard.checkpoint.sentence_modules import MODULES, modules_content, read_modules, write_pooling
+from regard.checkpoint.tokenizer_files import TOKENIZER
+from regard.compiled import save_compiled
 from regard.config.model import StackConfig, TranslatorConfig
+from regard.config.tasks import used_by
 from regard.errors import ConfigError, UsageError, nearest
+from regard.tasks.masking import COUNTS
 from regard.text.tokenizer import Tokenizer
 
+TOOLS = {"huggingface": "transformers", "ctranslate2": "CTranslate2"}
+OWN_KINDS = {*reader_folder.KINDS, *memory_folder.KINDS}  # families that others do not know
 _NEVER = -1e4  # bias of tokens that are never written: beyond any logit, within half precision
 
 
@@ -36,11 +53,12 @@ class Converted:
     report: hf_names.WeightReport
 
 
-def convert(folder: str | Path, out: str | Path, *, to: str = "huggingface") -> Converted:
+def convert(folder: str | Path, out: str | Path, *, to: str = "huggingface", precision: str | None = None) -> Converted:
     """Write a model, ours, from elsewhere or a published one, into a new folder for others or for us.
 
     `huggingface` is for `transformers` (a refusal says what it cannot express), `ctranslate2` for CTranslate2, and
-    `regard` for ourselves: a folder with safe weights and one kind of tokenizer file, whatever it came as.
+    `regard` for ourselves: a folder with safe weights and one kind of tokenizer file, whatever it came as. With a
+    `precision` it is for our engine, in that number format and ready to use.
     """
     if to not in _WRITERS:
         raise ConfigError(f"to must be one of {', '.join(_WRITERS)}, not {to!r}{nearest(to, _WRITERS)}")
@@ -49,21 +67,29 @@ def convert(folder: str | Path, out: str | Path, *, to: str = "huggingface") -> 
         raise UsageError(f"{out} exists and is not empty: choose a new folder for the converted model")
     files.recover(out)  # of an attempt that was killed
     if not (folder.is_dir() and has_only_old_weights(folder)):
-        return _converted(folder, out, to, None)
+        return _converted(folder, out, to, None, precision)
     with tempfile.TemporaryDirectory() as room:
         old_weights.read_into(folder, Path(room))
-        return _converted(folder, out, to, Path(room))
+        return _converted(folder, out, to, Path(room), precision)
 
 
-def _converted(folder: Path, out: Path, to: str, weights_from: Path | None) -> Converted:
+def _converted(folder: Path, out: Path, to: str, weights_from: Path | None, precision: str | None) -> Converted:
     """Write a folder's model; its weights may have been put somewhere else before."""
     config = files.published(folder) / CONFIG
     fields = files.read_json(config) if config.is_file() else {}
+    foreign = hf_encoders.is_encoder(fields) or fields.get("model_type") in gpt_folder.TYPES
+    if precision is not None and foreign:
+        raise UsageError(f"{folder} cannot be written for the engine: it computes translators")
     if hf_encoders.is_encoder(fields):
         return _convert_encoder(folder, out, to, weights_from)
     if fields.get("model_type") in gpt_folder.TYPES:
         return _convert_gpt(folder, out, to, weights_from)
+    if fields.get("model_type") in OWN_KINDS:
+        return _convert_own(folder, out, to, str(fields["model_type"]))
     model = load_model(folder, weights_from=weights_from)
+    if precision is not None:
+        save_compiled(model, folder, out, precision, _card(folder))
+        return Converted(out, f"{hf_names.model_type(model.config)[0]} for the engine, {precision}", model.report)
     return Converted(out, _WRITERS[to](model, folder, out), model.report)
 
 
@@ -88,11 +114,16 @@ def _convert_encoder(folder: Path, out: Path, to: str, weights_from: Path | None
         kind=model.kind,
         fields=model.fields,
         longest=model.longest,
-        besides=modules_content(modules) if sentences else {},
+        besides=(modules_content(modules) if sentences else {}) | _counts(model.path),
     )
     if sentences:
         write_pooling(out, modules, model.config.width)
     return Converted(out, kind, model.report)
+
+
+def _counts(path: Path) -> dict[str, bytes]:
+    """Return the file of how often each token was met in pre-training, where a folder has it."""
+    return {COUNTS: (path / COUNTS).read_bytes()} if (path / COUNTS).is_file() else {}
 
 
 def _convert_gpt(folder: Path, out: Path, to: str, weights_from: Path | None) -> Converted:
@@ -111,6 +142,21 @@ def _convert_gpt(folder: Path, out: Path, to: str, weights_from: Path | None) ->
         fields=model.fields,
     )
     return Converted(out, gpt_folder.OWN if why else hf_gpt.KIND, model.report)
+
+
+def _convert_own(folder: Path, out: Path, to: str, kind: str) -> Converted:
+    """Copy a model of a family that others do not know, without what a run has beside it."""
+    task = task_of(folder)
+    if to != "regard":
+        raise UsageError(
+            f"{folder} cannot be written for {TOOLS[to]}: a {kind.removeprefix('regard-').replace('-', ' ')} model is "
+            f"for Regard alone{used_by(task)}; --to regard copies it"
+        )
+    copy_own(folder, out, (CONFIG, weights.FILE, TOKENIZER, memory_folder.VOCABULARY, TASK_FILE, CARD))
+    if (folder / reader_folder.FEATURES).is_dir():
+        reader_folder.copy_features(folder / reader_folder.FEATURES, out)
+    found = list(headers(files.published(folder)))
+    return Converted(out, kind, hf_names.WeightReport(found=found))
 
 
 def _refuse_ctranslate2(folder: Path, to: str, what: str) -> None:

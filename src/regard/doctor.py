@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard.engine.library import absence, library
 from regard.machine import cores
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "huggingface_hub", "Babel", "click", "rich")
@@ -52,6 +53,7 @@ class Diagnosis:
     extras: dict[str, list[str]]  # extra → modules missing
     allocator: str
     free_disk: int
+    engine: list[str]  # the instruction sets it computes with, best first; none: it is absent
     advice: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,6 +70,7 @@ class Diagnosis:
             f"instructions  {', '.join(self.instructions) or 'none of those that Regard looks for'}",
             f"accelerators  {', '.join(self.accelerators) or 'none: everything runs on the processor'}",
         ]
+        found.append(f"engine        {', '.join(self.engine) or 'absent: everything runs on torch'}")
         if self.products:
             speeds = ", ".join(f"{name} {speed:,.0f}" for name, speed in self.products.items())
             found.append(f"products      {speeds} billion operations/s")
@@ -93,6 +96,7 @@ def diagnose(*, quick: bool = False) -> Diagnosis:
         extras={name: [one for one in modules if not _present(one)] for name, (modules, _) in EXTRAS.items()},
         allocator=_allocator(),
         free_disk=shutil.disk_usage(Path.cwd()).free,
+        engine=[] if absence() else library().instructions,
     )
     found.advice.extend(_advice(found))
     return found
@@ -124,6 +128,8 @@ def _advice(found: Diagnosis) -> list[str]:
             )
         else:
             advice.append(f"bf16 products run at {gain:.1f} times the speed of float32: stay with --precision float32")
+    if not found.engine:
+        advice.append(f"translation is several times faster with the engine, but {absence()}")
     for extra, missing in found.extras.items():
         if missing:
             advice.append(f"for {EXTRAS[extra][1]}: pip install 'regard[{extra}]'")

@@ -11,13 +11,14 @@ from rich.filesize import decimal
 
 from regard.checkpoint import gpt_folder, hf_encoders, hf_gpt, hf_names, memory_folder, reader_folder
 from regard.checkpoint.directory import RunDirectory, existing
-from regard.checkpoint.encoder_folder import PIECES, encoder_config, encoder_labels
+from regard.checkpoint.encoder_folder import encoder_config, encoder_labels
 from regard.checkpoint.files import is_temporary, published, read_json
 from regard.checkpoint.folder import CONFIG, TASK_FILE, expected_shapes
-from regard.checkpoint.model_folder import TARGET_TOKENIZER, TOKENIZER
 from regard.checkpoint.own_folder import OwnConfig, own_config
+from regard.checkpoint.published import local_folder
+from regard.checkpoint.tokenizer_files import PIECES, TARGET_TOKENIZER, TOKENIZER
 from regard.config.gpt import GptConfig
-from regard.config.model import ClassifierConfig, ElmoConfig, MemoryConfig
+from regard.config.model import ClassifierConfig, ElmoConfig, MemoryConfig, TaggerConfig
 from regard.errors import CheckpointError
 from regard.tasks.story_scores import StoryScores
 
@@ -31,7 +32,7 @@ class Described(OwnConfig, Protocol):
 
 
 # types of our own, whose config is read as ours; all other types are translators'
-KINDS: dict[str, type[ElmoConfig | ClassifierConfig | MemoryConfig | GptConfig]] = {
+KINDS: dict[str, type[ElmoConfig | ClassifierConfig | TaggerConfig | MemoryConfig | GptConfig]] = {
     **reader_folder.KINDS,
     **memory_folder.KINDS,
     gpt_folder.OWN: GptConfig,
@@ -101,7 +102,7 @@ class FolderInfo:
 
 def describe(folder: str | Path) -> FolderInfo:
     """Return what a folder holds, or say that it is no model and no run."""
-    path = Path(folder)
+    path = local_folder(folder)
     kind = existing(path)
     if kind not in ("run", "model"):
         what = "no such folder" if not path.exists() else "neither a run nor a model"

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from regard.bench import recurrent
+from regard.bench.peers import peer
 from regard.bench.peers.torch import StepByStep
 from regard.bench.settings import BenchConfig
 from regard.cli import run
@@ -82,6 +83,21 @@ def test_a_peer_tells_the_setting_that_it_chose(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "trainers"),
+    [("masked", {"trainer bf16"}), ("fine-tuning", {"trainer bf16", "trainer bf16 by length"}), ("encoding", set())],
+)
+def test_encoders_learn_and_read_beside_transformers(name: str, trainers: set[str], tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    flags = f"--quick --size tiny --only {name} --repeats 1 --threads 1 --peers transformers,trainer --json".split()
+    done = bench(*flags, "--out", str(tmp_path / "made"))
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in json.loads(done.stdout) if row["bench"] == f"{name} tiny"]
+    beside = trainers if peer("trainer")[1].present() else set()
+    assert {row["peer"] for row in rows} == {"regard bf16", "transformers bf16", *beside}
+    assert all(row["value"] > 0 and row["peak"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["--only", "trainig"], "only must name some of training"),
@@ -105,7 +121,8 @@ def test_a_file_is_no_place_for_results(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_settings_choose_what_is_run() -> None:
-    assert BenchConfig().benches() == ["training", "recurrent", "translation", "latency", "encoding", "growth"]
+    usual = ["training", "recurrent", "masked", "fine-tuning", "translation", "latency", "encoding", "growth"]
+    assert BenchConfig().benches() == usual
     assert BenchConfig(only="growth, training").benches() == ["training", "growth"]
     assert [size.name for size in BenchConfig().sizes()] == ["small", "base"]
     assert BenchConfig(quick=True).rounds == 3

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from regard.bench import cost, translation, work
+from regard.bench import cost, fine_tuning, masked, translation, work
 from regard.bench.child import Job
-from regard.bench.ours import our_encoder
-from regard.bench.peers.loop import padded_batches
-from regard.bench.settings import ENCODERS, SIZES, EncoderSize, Size
+from regard.bench.ours import DROPOUTS, our_embedder
+from regard.bench.peers.loop import IGNORED, padded_batches
+from regard.bench.peers.transformers import masked_inputs, tuning_inputs
+from regard.bench.settings import ENCODERS, MASKED, SIZES, TUNED, Size
 from regard.models import build
+from regard.models.encoder import Encoder
 
 
 def test_everybody_has_the_same_tokens() -> None:
@@ -68,14 +70,60 @@ def test_peers_write_as_many_tokens_as_we_do() -> None:
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_a_vector_does_not_depend_on_the_other_texts(precision: str) -> None:
     size = ENCODERS["tiny"]
-    assert isinstance(size, EncoderSize)
-    encode = our_encoder(size, work.tokenizer(size.vocabulary), precision)
+    encode = our_embedder(size, precision, 1)
     texts = work.texts([3, 11, 5, 2, 7], size.vocabulary)
-    together = encode(texts)
+    together = encode.embed(texts).vectors
     assert together.shape == (5, size.width)
     for number, text in enumerate(texts):
-        torch.testing.assert_close(encode([text])[0], together[number], rtol=2e-2, atol=2e-2)
-    assert not torch.allclose(together[0], together[1], atol=0.1)
+        np.testing.assert_allclose(encode(text), together[number], rtol=2e-2, atol=2e-2)
+    assert not np.allclose(together[0], together[1], atol=0.1)
+
+
+def test_hidden_words_are_the_same_for_the_loop_of_transformers() -> None:
+    size = MASKED["tiny"]
+    task = masked.task(size)
+    mask = size.vocabulary - 1
+    shares, hidden = [], []
+    for numbers, theirs in zip(task.epoch(0, masked.budget(size)), masked_inputs(size), strict=True):
+        batch = task.batch(numbers, 0)
+        labels, given = theirs.named["labels"].flatten().numpy(), theirs.named["input_ids"]
+        assert given.shape == (size.rows, size.longest)
+        assert theirs.tokens == size.rows * size.longest
+        assert given.flatten().tolist() == batch.rows.ids.tolist()
+        assert np.flatnonzero(labels != IGNORED).tolist() == batch.places.tolist()
+        assert labels[batch.places].tolist() == batch.targets.tolist()
+        shares.append(len(batch.targets) / labels.size)
+        hidden.append(float((given.flatten()[torch.from_numpy(batch.places)] == mask).float().mean()))
+    assert 0.1 < np.mean(shares) < 0.16  # marks are never hidden
+    assert 0.7 < np.mean(hidden) < 0.9
+
+
+def test_texts_to_classify_are_the_same_for_the_loop_of_transformers() -> None:
+    size = TUNED["tiny"]
+    task = fine_tuning.task(size)
+    batches = task.epoch(0, fine_tuning.budget(size))
+    assert len({int(length) for length in task.lengths[:, 0]}) > 5
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(task.train)))
+    for numbers, theirs in zip(batches, tuning_inputs(size), strict=True):
+        batch = task.batch(numbers, 0)
+        rows = [row[row != 0].tolist() for row in theirs.named["input_ids"]]
+        assert rows == [row.tolist() for row in batch.tokens]
+        assert theirs.named["labels"].tolist() == batch.wanted.tolist()
+        assert theirs.tokens == int(theirs.named["attention_mask"].sum()) == len(batch.tokens.ids)
+
+
+def test_encoders_that_learn_are_those_of_the_peers() -> None:
+    pytest.importorskip("transformers")
+    from regard.bench.peers.bert import labelling_bert, masked_bert
+
+    for size, theirs, head in ((MASKED["tiny"], masked_bert, "masked"), (TUNED["tiny"], labelling_bert, "label")):
+        config = size.config(head=head, labels=2 if head == "label" else 0, **DROPOUTS)
+        model = theirs(size)
+        assert sum(part.numel() for part in model.parameters()) == Encoder(config).parameter_count()
+        assert (model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob) == (
+            config.dropout,
+            config.attention_dropout,
+        )
 
 
 def test_sizes_are_those_of_the_presets() -> None:

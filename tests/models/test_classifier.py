@@ -12,7 +12,8 @@ from regard.attention.trace import trace
 from regard.blocks.reading import POOLING, Mix, Pooling
 from regard.config.model import ClassifierConfig, ReaderConfig
 from regard.models.base import start_weights
-from regard.models.classifier import Classifier, Texts
+from regard.models.classifier import Classifier
+from regard.models.reader import Texts
 from regard.tokens import Tokens
 
 ROWS = [[7, 3, 9], [5], [4, 11, 6, 2, 8]]

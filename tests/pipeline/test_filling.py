@@ -104,10 +104,12 @@ def test_perplexity_of_a_text_by_a_model_from_elsewhere(model: FillingPipeline) 
 
 def test_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "gaps.txt").write_text("\n".join(SOME), "utf-8")
-    assert run(["fill", str(folder), "--in", str(tmp_path / "gaps.txt"), "--json", "--top", "2", "--threads", "1"]) == 0
+    assert (
+        run(["fill", str(folder), "--in", str(tmp_path / "gaps.txt"), "--json", "--best", "2", "--threads", "1"]) == 0
+    )
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["text"] for one in found] == SOME and len(found[2]["gaps"]) == 3 and len(found[0]["gaps"][0]) == 2
-    assert run(["fill", str(folder), SOME[0], "--top", "3"]) == 0
+    assert run(["fill", str(folder), SOME[0], "--best", "3"]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 3 and all(f"Paris is the {word} of" in text or word in text for word, _, text in lines)
     (tmp_path / "plain.txt").write_text("\n".join(TEXTS), "utf-8")

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from regard.config.data import TokenizerConfig
-from regard.config.gpt import GenerationConfig, GptConfig
+from regard.config.generation import GenerationConfig
+from regard.config.gpt import GptConfig
 from regard.config.model import StackConfig
 from regard.data.pictures import LEVELS, missing_after
 from regard.errors import ConfigError, UsageError

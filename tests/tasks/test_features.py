@@ -9,8 +9,8 @@ from regard.config.data import TokenizerConfig
 from regard.config.model import ElmoConfig
 from regard.models.base import start_weights
 from regard.models.elmo import Elmo
-from regard.tasks.classification import Perception
 from regard.tasks.features import Features, joined
+from regard.tasks.perception import Perception
 from regard.text.learn import learn
 from regard.tokens import Tokens
 

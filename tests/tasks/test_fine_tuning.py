@@ -19,8 +19,8 @@ from regard.tasks.calibration import (
     softmax,
 )
 from regard.tasks.encoding import windows
+from regard.tasks.entities import best_tags, entity_scores, followers, usual_tags
 from regard.tasks.spans import Span, answer_scores, best_threshold, overlap_answer, said_answers, word_f1
-from regard.tasks.tagging import best_tags, entity_scores, followers, usual_tags
 
 TAGS = ["O", "B-x", "I-x", "B-y", "I-y"]
 

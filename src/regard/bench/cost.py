@@ -35,7 +35,25 @@ def translation(size: Size, lengths: Sequence[int], beam: int) -> float:
     return 2 * (source_weights(size) * source + target_weights(size) * beam * (source + 1))
 
 
+def layer_weights(size: EncoderSize) -> int:
+    """Return the weights that each token is multiplied with in an encoder's layers."""
+    return size.layers * (4 * size.width**2 + 2 * size.width * size.feedforward)
+
+
 def encoding(size: EncoderSize, lengths: Sequence[int]) -> float:
     """Return operations for one text, its two marks counted."""
-    weights = size.layers * (4 * size.width**2 + 2 * size.width * size.feedforward)
-    return 2 * weights * sum(length + 2 for length in lengths) / len(lengths)
+    return 2 * layer_weights(size) * sum(length + 2 for length in lengths) / len(lengths)
+
+
+def masked(size: EncoderSize, rate: float) -> float:
+    """Return operations for one token: forwards once, backwards twice; words are scored where they are hidden.
+
+    >>> masked(EncoderSize("one", 1, 8, 2, 32, 100), 0.5) == 6 * (4 * 64 + 2 * 8 * 32 + 0.5 * (64 + 800))
+    True
+    """
+    return 6 * (layer_weights(size) + rate * (size.width**2 + size.width * size.vocabulary))
+
+
+def tuning(size: EncoderSize) -> float:
+    """Return operations for one token: forwards once, backwards twice; the head is not counted."""
+    return 6.0 * layer_weights(size)

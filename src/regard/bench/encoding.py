@@ -6,15 +6,15 @@ from dataclasses import asdict
 
 from regard.bench import cost, work
 from regard.bench.measure import Task
-from regard.bench.settings import EncoderSize
+from regard.bench.settings import ReadSize
 
 
-def facts(size: EncoderSize) -> dict[str, object]:
+def facts(size: ReadSize) -> dict[str, object]:
     """Return what contestants need to know."""
     return {"size": asdict(size), "lengths": work.text_lengths(size.texts, seed=5).tolist()}
 
 
-def tasks(size: EncoderSize, given: dict[str, object]) -> list[Task]:
+def tasks(size: ReadSize, given: dict[str, object]) -> list[Task]:
     """Return what is measured: texts a second."""
     lengths: list[int] = given["lengths"]  # type: ignore[assignment]
     tokens = sum(length + 2 for length in lengths) / len(lengths)

@@ -4,38 +4,43 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from regard.attention.noise import Noise
-from regard.attention.positions import positions
-from regard.attention.rows import Rows
+from regard.bench import fine_tuning as tuning
+from regard.bench import masked as masking
 from regard.bench import recurrent as recurring
 from regard.bench import translation as translating
 from regard.bench import work
 from regard.bench.child import Job, Turns, seconds
-from regard.bench.settings import EncoderSize, Size
-from regard.blocks.transformer import BlockShape, Encoder
-from regard.config.model import WritingConfig
+from regard.bench.settings import EncoderSize, ReadSize, Size, TaughtSize
+from regard.checkpoint.encoder_folder import save_encoder
+from regard.config.model import EncoderConfig, WritingConfig
 from regard.config.training import TrainingConfig
-from regard.data.batching import sorted_batches
 from regard.models import build
 from regard.models.base import start_weights
-from regard.pipeline import load_translator
-from regard.text.tokenizer import Tokenizer
-from regard.tokens import PairBatch, Tokens
+from regard.models.encoder import Encoder, start_encoder
+from regard.pipeline import EmbeddingPipeline, load_embedder, load_translator
+from regard.tasks.base import Task
+from regard.tasks.masking import MaskedBatch
+from regard.tokens import PairBatch
 from regard.training.optimizer import Optimizer
+from regard.training.plan import training_config
 from regard.training.processes import Processes, others
 from regard.training.weights import FlatWeights
 
 DROPOUT = SMOOTHING = 0.1
 WORKERS = "one-thread workers"
-ENCODED_TOKENS = 1024  # that an encoder reads together
+ENGINE = "engine"  # a variant that computes in the compiled library; the others compute in torch
+USUAL = "usual settings"
+DROPOUTS = {"dropout": DROPOUT, "attention_dropout": DROPOUT, "head_dropout": DROPOUT}
+ADAMW = TrainingConfig(optimizer="adamw", weight_decay=0.01, beta2=0.999, ema=0.0)  # as encoders are fine-tuned
 
 
 def training(job: Job, turns: Turns) -> None:
@@ -121,7 +126,9 @@ def beside(job: Job) -> None:
 
 def translation(job: Job, turns: Turns) -> None:
     """Translate texts by the pipeline that `regard.load` gives."""
-    pipeline = load_translator(translating.folder(job, "regard"), precision=job.variant, threads=job.threads)
+    precision, _, backend = job.variant.partition(" ")
+    folder = translating.folder(job, "regard")
+    pipeline = load_translator(folder, precision=precision, threads=job.threads, backend=backend or "torch")
 
     def run(texts: Sequence[str], beam: int) -> None:
         pipeline.translate(texts, split=False, beam=beam, max_ratio=1.0, max_extra=0)
@@ -142,36 +149,73 @@ def _translate(run: Callable[[Sequence[str], int], None], texts: Sequence[str], 
 
 
 def encoding(job: Job, turns: Turns) -> None:
-    """Turn texts into vectors, tokenisation included."""
-    size = EncoderSize(**job.facts["size"])
+    """Turn texts into vectors by the pipeline of `regard embed`, tokenisation included."""
+    size = ReadSize(**job.facts["size"])
     texts = work.texts(job.facts["lengths"], size.vocabulary)
-    encode = our_encoder(size, work.tokenizer(size.vocabulary), job.variant)
-    turns.serve({"encoding": lambda: len(texts) / seconds(lambda: encode(texts))})
+    pipeline = our_embedder(size, job.variant, job.threads)
+    turns.serve({"encoding": lambda: len(texts) / seconds(lambda: pipeline.embed(texts))})
 
 
-def our_encoder(size: EncoderSize, tokenizer: Tokenizer, precision: str) -> Callable[[Sequence[str]], Tensor]:
-    """Return what turns texts into vectors [B, D]: the mean of the last states, from packed rows of like length."""
-    shape = BlockShape(size.width, size.heads, size.feedforward, "gelu", False, 1e-12, 0.0, 0.0, 0.0)
-    scheme, encoder = positions("learned", 512, size.width), Encoder(size.layers, shape)
-    words, norm = torch.nn.Embedding(size.vocabulary, size.width), torch.nn.LayerNorm(size.width, 1e-12)
-    parts: list[torch.nn.Module] = [scheme, encoder, words, norm]
-    for part in parts:
-        start_weights(part, 1)
-        part.to({"float32": torch.float32, "bf16": torch.bfloat16}[precision]).eval()
+def our_embedder(size: EncoderSize, precision: str, threads: int) -> EmbeddingPipeline:
+    """Return what makes vectors of texts: an encoder with made-up weights, opened from its folder as any other."""
+    words = work.encoder_tokenizer(size.vocabulary + 1)  # the mask is one more
+    model = Encoder(size.config(vocabulary=words.size))
+    start_encoder(model, 1)
+    with tempfile.TemporaryDirectory() as room:
+        save_encoder(room, model.config, model.state_dict(), tokenizer=words, task="", facts={}, card="")
+        return load_embedder(room, precision=precision, threads=threads)
 
-    @torch.inference_mode()
-    def encode(texts: Sequence[str]) -> Tensor:
-        rows = [[tokenizer.start, *ids, tokenizer.end] for ids in tokenizer.encode_all(texts)]
-        vectors = torch.empty(len(rows), size.width)
-        for numbers in sorted_batches(np.array([[len(row)] for row in rows]), budget=ENCODED_TOKENS):
-            tokens = Tokens.from_rows([rows[number] for number in numbers])
-            at = Rows.of(tokens)
-            states = norm(scheme.embed(words(torch.from_numpy(tokens.ids.astype(np.int64))), at.positions))
-            states = encoder(states, at, at.everywhere(), scheme, None)
-            vectors[torch.from_numpy(numbers)] = at.pad(states).float().sum(1) / at.lengths[:, None]
-        return vectors
 
-    return encode
+def masked(job: Job, turns: Turns) -> None:
+    """Learn to tell hidden words: as everybody by AdamW, or with all usual settings of an encoder's pre-training."""
+    size = TaughtSize(**job.facts["size"])
+    precision, _, settings = job.variant.partition(" ")
+    task = masking.task(size)
+    training = training_config(TrainingConfig(), size.width, len(task.train.ids)) if settings == USUAL else ADAMW
+    learn = learning(task, size.config(head="masked", **DROPOUTS), training, precision)
+    _serve_learning(job, turns, "masked", learn, masking.budget(size))
+
+
+def fine_tuning(job: Job, turns: Turns) -> None:
+    """Learn to classify texts of mixed lengths."""
+    size = TaughtSize(**job.facts["size"])
+    config = size.config(head="label", labels=tuning.LABELS, **DROPOUTS)
+    learn = learning(tuning.task(size), config, ADAMW, job.variant)
+    _serve_learning(job, turns, "fine_tuning", learn, tuning.budget(size))
+
+
+def _serve_learning(job: Job, turns: Turns, name: str, learn: Callable[[int, int], float], budget: int) -> None:
+    torch.set_num_threads(job.threads)
+    turns.serve({name: lambda: learn(job.facts["size"]["steps"], budget)})
+
+
+def learning(
+    task: Task, config: EncoderConfig, training: TrainingConfig, precision: str
+) -> Callable[[int, int], float]:
+    """Return what makes so many updates with batches of so many tokens, and returns tokens a second.
+
+    An update is what the trainer does: cut the batch, forwards, backwards, clip, move; batches are those of an epoch.
+    """
+    model = Encoder(config)
+    start_encoder(model, 1)
+    optimizer = Optimizer(FlatWeights(model, precision), training)
+    done = 0
+
+    def learn(steps: int, budget: int) -> float:
+        nonlocal done
+        batches, tokens, began = task.epoch(0, budget), 0, time.perf_counter()
+        for _ in range(steps):
+            batch = task.batch(batches[done % len(batches)], 0)
+            loss, plain = task.loss(model, batch, 0.0, Noise(1, done))
+            loss.backward()
+            float(plain)
+            optimizer.gradient_norm(1 / batch.count)
+            optimizer.update(1e-4)
+            tokens += len((batch.rows if isinstance(batch, MaskedBatch) else batch.tokens).ids)
+            done += 1
+        return tokens / (time.perf_counter() - began)
+
+    return learn
 
 
 if __name__ == "__main__":

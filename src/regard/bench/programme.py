@@ -9,10 +9,11 @@ from typing import Any
 from regard.bench.child import Job
 from regard.bench.contestant import Entry
 from regard.bench.measure import OURS
-from regard.bench.ours import WORKERS
+from regard.bench.ours import ENGINE, USUAL, WORKERS
 from regard.bench.peers import Peer, peer
 from regard.bench.settings import BenchConfig
-from regard.pipeline.folders import PRECISIONS
+from regard.engine.layout import PRECISIONS
+from regard.engine.library import absence
 
 _FORMATS = ("float32", "bf16")
 _TRAINED = (*_FORMATS, f"bf16 {WORKERS}")
@@ -44,8 +45,10 @@ def entry(library: str, module: str, contest: str, variant: str, config: BenchCo
 def our_variants(contest: str, config: BenchConfig) -> tuple[str, ...]:
     """Return the number formats that we take part in: all there are, in a quick run the usual one."""
     if contest == "translation":
-        return tuple(PRECISIONS)
+        return (*_FORMATS, *(f"{one} {ENGINE}" for one in PRECISIONS if not absence()))
     variants = _TRAINED if contest == "training" and config.processors > 1 else _FORMATS
+    if contest == "masked" and not config.quick:
+        variants = (*variants, f"bf16 {USUAL}")
     return variants[1:] if config.quick else variants
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from regard.bench import encoding, gemm, recurrent, training, translation
+from regard.bench import encoding, fine_tuning, gemm, masked, recurrent, training, translation
 from regard.bench.contest import Clock, Tell, hold
 from regard.bench.growth import growth
 from regard.bench.measure import Row, Task, rows
@@ -24,6 +24,8 @@ from regard.doctor import diagnose
 WEIGHTS = {
     "training": 3.0,
     "recurrent": 1.5,
+    "masked": 2.0,
+    "fine-tuning": 2.0,
     "translation": 5.0,
     "encoding": 2.5,
     "growth": 2.0,
@@ -53,6 +55,8 @@ class _Run:
         wanted = [name for name, (_, lone) in translation.TASKS.items() if _KINDS[lone] in asked]
         made = [Part("training", partial(self.train, size)) for size in sizes if "training" in asked]
         made += [Part("recurrent", self.recur)] if "recurrent" in asked else []
+        made += [Part("masked", self.mask)] if "masked" in asked else []
+        made += [Part("fine-tuning", self.tune)] if "fine-tuning" in asked else []
         made += [Part("translation", partial(self.translate, size, wanted)) for size in sizes if wanted]
         made += [Part("encoding", self.encode)] if "encoding" in asked else []
         made += [Part("growth", self.grow)] if "growth" in asked else []
@@ -67,6 +71,16 @@ class _Run:
         """Run the bench of recurrent training."""
         shape = recurrent.shape(self.config)
         return self._hold("recurrent", recurrent.facts(shape), recurrent.tasks(shape), clock)
+
+    def mask(self, clock: Clock) -> list[Row]:
+        """Run the bench of telling hidden words."""
+        size = self.config.masked()
+        return self._hold("masked", masked.facts(size), masked.tasks(size), clock)
+
+    def tune(self, clock: Clock) -> list[Row]:
+        """Run the bench of fine-tuning."""
+        size = self.config.tuned()
+        return self._hold("fine_tuning", fine_tuning.facts(size), fine_tuning.tasks(size), clock)
 
     def translate(self, size: Size, wanted: list[str], clock: Clock) -> list[Row]:
         """Run the benches of translation, in batches and one by one."""

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from regard.config.knob import Config, knob
-from regard.config.model import StackConfig, TranslatorConfig
+from regard.config.model import EncoderConfig, StackConfig, TranslatorConfig
 from regard.errors import ConfigError, nearest
 from regard.machine import cores
+from regard.text.tokenizer import SPECIALS
 
-BENCHES = ("training", "recurrent", "translation", "latency", "encoding", "growth")
+BENCHES = ("training", "recurrent", "masked", "fine-tuning", "translation", "latency", "encoding", "growth")
 LIBRARIES = (
     "torch",
     "transformers",
@@ -59,7 +60,7 @@ class Size:
 
 @dataclass(frozen=True)
 class EncoderSize:
-    """An encoder of texts and how many of them it reads in a turn."""
+    """An encoder of texts."""
 
     name: str
     layers: int
@@ -67,7 +68,32 @@ class EncoderSize:
     heads: int
     feedforward: int
     vocabulary: int
+
+    def config(self, **changes: object) -> EncoderConfig:
+        """Return the encoder of this size, with some settings changed.
+
+        >>> ENCODERS["minilm"].config(head="masked").stack.layers
+        6
+        """
+        stack = StackConfig(layers=self.layers, heads=self.heads, feedforward=self.feedforward)
+        made = EncoderConfig(vocabulary=self.vocabulary, width=self.width, stack=stack, pad=SPECIALS.index("<pad>"))
+        return made.override({"pooler": False, **changes})
+
+
+@dataclass(frozen=True)
+class ReadSize(EncoderSize):
+    """An encoder that reads, and how many texts it reads in a turn."""
+
     texts: int
+
+
+@dataclass(frozen=True)
+class TaughtSize(EncoderSize):
+    """An encoder that learns, its batches and how many updates a turn has."""
+
+    rows: int  # of a batch
+    longest: int  # tokens of a row at most, the marks at its ends counted
+    steps: int
 
 
 SIZES = {
@@ -76,8 +102,16 @@ SIZES = {
     "tiny": Size("tiny", 1, 32, 2, 64, 200, 128, 1, 8, 2),
 }
 ENCODERS = {
-    "minilm": EncoderSize("minilm", 6, 384, 12, 1536, 30_522, 512),
-    "tiny": EncoderSize("tiny", 1, 32, 2, 64, 200, 8),
+    "minilm": ReadSize("minilm", 6, 384, 12, 1536, 30_522, 512),
+    "tiny": ReadSize("tiny", 1, 32, 2, 64, 200, 8),
+}
+MASKED = {
+    "mini": TaughtSize("mini", 4, 256, 4, 1024, 30_000, 32, 128, 3),
+    "tiny": TaughtSize("tiny", 1, 32, 2, 64, 200, 4, 16, 1),
+}
+TUNED = {
+    "minilm": TaughtSize("minilm", 6, 384, 12, 1536, 30_522, 32, 128, 4),
+    "tiny": TaughtSize("tiny", 1, 32, 2, 64, 200, 4, 16, 1),
 }
 
 
@@ -122,10 +156,20 @@ class BenchConfig(Config):
             return chosen
         return [replace(size, steps=1, sentences=min(128, size.sentences), lone=min(4, size.lone)) for size in chosen]
 
-    def encoder(self) -> EncoderSize:
-        """Return the encoder to measure."""
+    def encoder(self) -> ReadSize:
+        """Return the encoder to measure while it reads."""
         size = ENCODERS["tiny" if self.size == "tiny" else "minilm"]
         return replace(size, texts=min(256, size.texts)) if self.quick else size
+
+    def masked(self) -> TaughtSize:
+        """Return the encoder that learns to tell hidden words."""
+        size = MASKED["tiny" if self.size == "tiny" else "mini"]
+        return replace(size, rows=min(8, size.rows), steps=1) if self.quick else size
+
+    def tuned(self) -> TaughtSize:
+        """Return the encoder that learns to classify."""
+        size = TUNED["tiny" if self.size == "tiny" else "minilm"]
+        return replace(size, steps=min(2, size.steps)) if self.quick else size
 
     @property
     def rounds(self) -> int:

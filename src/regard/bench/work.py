@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from tokenizers import models, pre_tokenizers
 
 from regard.data.batching import epoch_batches
+from regard.text.framing import with_marks
 from regard.text.tokenizer import SPECIALS, Tokenizer
 from regard.tokens import PairBatch, Tokens
 
 Lengths = NDArray[np.int64]
 PairLengths = tuple[list[int], list[int]]  # of the source and target rows of one batch
 
-END = SPECIALS.index("</s>")
+START, END = (SPECIALS.index(name) for name in ("<s>", "</s>"))
+FIRST = len(SPECIALS)  # the first token that is a word
 
 POOL = 20_000  # sentence pairs that batches are cut from
 SHORTEST, LONGEST = 4, 45  # tokens of a sentence
@@ -132,6 +134,16 @@ def tokenizer(vocabulary: int) -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.add_special_tokens(list(SPECIALS))
     return Tokenizer(backend)
+
+
+def encoder_tokenizer(vocabulary: int) -> Tokenizer:
+    """Return a tokenizer of made words for an encoder: its last token is the mask, rows have a mark at each end.
+
+    >>> made = encoder_tokenizer(9)
+    >>> made.size, made.backend.id_to_token(8)
+    (9, '<mask>')
+    """
+    return with_marks(tokenizer(vocabulary - 1))
 
 
 def texts(lengths: Sequence[int] | Lengths, vocabulary: int, seed: int = 7) -> list[str]:

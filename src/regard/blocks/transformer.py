@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -171,10 +171,18 @@ class Encoder(Stack):
     def forward(
         self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions, noise: Noise | None
     ) -> Tensor:
-        for block in self.blocks:
-            states = block(states, rows, mask, positions, noise=noise)
+        for made in self.layers(states, rows, mask, positions, noise):
+            states = made
         normed: Tensor = self.norm(states)
         return normed
+
+    def layers(
+        self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions, noise: Noise | None
+    ) -> Iterator[Tensor]:
+        """Yield the states after each block, before the last norm."""
+        for block in self.blocks:
+            states = block(states, rows, mask, positions, noise=noise)
+            yield states
 
 
 class Decoder(Stack):

@@ -22,31 +22,37 @@ from torch import Tensor
 
 from regard.checkpoint import files, hf_encoders, weights
 from regard.checkpoint.folder import (
-    CARD,
     CONFIG,
     TASK_FILE,
-    VERSION,
+    checked_floats,
     expected_shapes,
     has_only_old_weights,
     headers,
+    naming_weights,
     opened,
     patiently,
+    publish_model,
     read_task,
     verify,
 )
 from regard.checkpoint.hf_names import WeightReport
-from regard.checkpoint.model_folder import TOKENIZER, TOKENIZER_CONFIG, read_tokenizer
 from regard.checkpoint.own_folder import own_config
 from regard.checkpoint.published import local_folder
+from regard.checkpoint.tokenizer_files import (
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    check_vocabulary,
+    read_folder_tokenizer,
+    read_settings,
+    tokenizer_config,
+)
 from regard.config.model import EncoderConfig
 from regard.errors import CheckpointError
 from regard.models.base import unfilled
 from regard.models.encoder import Encoder, start_encoder
-from regard.text.framing import Framing, with_template
+from regard.text.framing import Framing
 from regard.text.tokenizer import Tokenizer
-from regard.text.vocabulary_files import byte_pairs, word_pieces
 
-PIECES, PAIRS, MERGES = "vocab.txt", "vocab.json", "merges.txt"  # of older folders
 _HEADS = ("pooler", "masked", "next", "span", "output")  # how the names of weights begin that are not the backbone's
 _LONGEST = 1 << 20  # a longest row beyond this means that nobody said how long
 
@@ -116,11 +122,7 @@ def _load(folder: Path, wish: _Wish) -> LoadedEncoder:
     loaded, report = _read_weights(path, config, kind, entries, kept, wish.seed)
     report.notes += [note] if note else []
     tokenizer = read_encoder_tokenizer(path, kind)
-    if tokenizer.size > config.vocabulary:
-        raise CheckpointError(
-            f"{path}: the tokenizer has {tokenizer.size} tokens, but {CONFIG} says {config.vocabulary}: "
-            "it is not the one that the weights were trained with"
-        )
+    check_vocabulary(path, tokenizer, config.vocabulary)
     digest = _digest(path, wish.weights_from, tokenizer)
     longest = _longest(path, config)
     facts = (labels.names, labels.problem, longest, kind, fields, task, report, digest, path)
@@ -199,17 +201,12 @@ def _read_weights(
     kept: bool,
     seed: int,
 ) -> tuple[dict[str, Tensor], WeightReport]:
-    try:
+    with naming_weights(path):
         shapes = {name: entry.shape for name, entry in entries.items()}
         freedom: tuple[Sequence[str], Sequence[str]] = ((), ()) if kept else (_HEADS, ("output",))
         matched = hf_encoders.Weights(config, kind, shapes, expected_shapes(config), *freedom)
-        numbers = {name: entries[name] for name in matched.wanted}
-        weights.check_numbers(numbers)
-        made = _fresh(config, seed) if matched.fresh else {}
-        return matched.assemble(weights.read_some(numbers), made), matched.report
-    except CheckpointError as error:
-        message = str(error)
-        raise CheckpointError(message if str(path) in message else f"{path}: weights: {message}") from None
+        read = weights.read_checked(entries, matched.wanted)
+        return matched.assemble(read, _fresh(config, seed) if matched.fresh else {}), matched.report
 
 
 def _fresh(config: EncoderConfig, seed: int) -> dict[str, Tensor]:
@@ -222,38 +219,12 @@ def _fresh(config: EncoderConfig, seed: int) -> dict[str, Tensor]:
 def read_encoder_tokenizer(path: Path, kind: str) -> Tokenizer:
     """Return a folder's tokenizer with the template of its type."""
     row = hf_encoders.KINDS.get(kind)
-    start, end, double = row.template if row is not None else ("", "", False)
-    if (path / TOKENIZER).exists():
-        found = read_tokenizer(path / TOKENIZER)
-    else:
-        settings = files.read_json(path / TOKENIZER_CONFIG) if (path / TOKENIZER_CONFIG).exists() else {}
-        found = _older_tokenizer(path, settings)
-    known = all(found.backend.token_to_id(name) is not None for name in (start, end))
-    return with_template(found, start, end, double=double) if known and not Framing(found).room() else found
-
-
-def _older_tokenizer(path: Path, settings: Mapping[str, Any]) -> Tokenizer:
-    if (path / PIECES).exists():
-        return word_pieces(_lines(path / PIECES), settings, str(path / PIECES))
-    if (path / PAIRS).exists() and (path / MERGES).exists():
-        numbers = files.read_json(path / PAIRS)
-        merges = [line for line in _lines(path / MERGES) if line and not line.startswith("#version")]
-        return byte_pairs(numbers, merges, settings)
-    raise CheckpointError(f"{path}: no {TOKENIZER}, no {PIECES}, and no {PAIRS} with {MERGES}: a tokenizer is needed")
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        text = files.read_bytes(path, most=64 << 20).decode()
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: not UTF-8: {error}") from None
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    return read_folder_tokenizer(path, row.template) if row is not None else read_folder_tokenizer(path)
 
 
 def _longest(path: Path, config: EncoderConfig) -> int:
     """Return the longest row that a folder's files allow: the model's, or a smaller one."""
-    content = files.read_json(path / TOKENIZER_CONFIG) if (path / TOKENIZER_CONFIG).exists() else {}
-    value = content.get("model_max_length")
+    value = read_settings(path).get("model_max_length")
     return min(config.places, int(value)) if isinstance(value, int | float) and 2 < value < _LONGEST else config.places
 
 
@@ -288,27 +259,19 @@ def save_encoder(
     `kind` and `fields` are those of the folder that the model came from, if it did: what we do not know in its
     `config.json` is written back. `facts` go into `task.json`; without a task there is none.
     """
-    floats = {name: tensor.detach().cpu().float() for name, tensor in model_weights.items()}
-    expected = expected_shapes(config)
-    if {name: tuple(tensor.shape) for name, tensor in floats.items()} != expected:
-        different = sorted(expected.keys() ^ floats.keys())[:5]
-        raise ValueError(f"the weights are not those of the config; names that differ: {different}")
+    floats = checked_floats(config, model_weights)
     if config.head in ("label", "token") and labels and len(labels) != config.labels:
         raise ValueError(f"{config.labels} labels need as many names, not {len(labels)}")
     written, _ = hf_encoders.written_as(config, kind)
     theirs = hf_encoders.to_theirs(config, written, floats)
     named = hf_encoders.Labels(tuple(labels), problem)
-    contents: dict[str, files.Content] = {
-        weights.FILE: weights.content(theirs),
+    own = {
         TOKENIZER: tokenizer.dumps().encode(),
         TOKENIZER_CONFIG: files.json_bytes(_tokenizer_config(tokenizer, config, longest or config.places)),
         **(besides or {}),
-        CARD: card.encode(),
-        CONFIG: files.json_bytes(hf_encoders.write_config(config, written, named, fields)),
     }
-    if task:
-        contents[TASK_FILE] = files.json_bytes({"task": task, "version": VERSION, **facts})
-    files.publish(Path(folder), contents, size=weights.size(theirs))
+    written_fields = hf_encoders.write_config(config, written, named, fields)
+    publish_model(folder, written_fields, theirs, task=task, facts=facts, card=card, besides=own)
     return written
 
 
@@ -322,12 +285,5 @@ def _tokenizer_config(tokenizer: Tokenizer, config: EncoderConfig, longest: int)
         "sep_token": framing.end,
         "mask_token": framing.mask,
     }
-    named = {role: tokenizer.backend.id_to_token(number) for role, number in roles.items() if number >= 0}
     types = ["token_type_ids"] if config.types > 1 else []
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": longest,
-        "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", *types, "attention_mask"],
-        **named,
-    }
+    return tokenizer_config(tokenizer, roles, longest, ["input_ids", *types, "attention_mask"])

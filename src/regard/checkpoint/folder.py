@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from torch import Tensor
+
 from regard.checkpoint import files, hf_encoders, hf_gpt, weights
-from regard.config.tasks import USED_BY
+from regard.checkpoint.published import local_folder
+from regard.config.tasks import used_by
 from regard.errors import CheckpointError
 from regard.models import FAMILIES
 from regard.models.base import unfilled
@@ -73,15 +77,15 @@ def opened(folder: Path) -> Path:
 
 
 def task_of(folder: str | Path) -> str:
-    """Return the task that a folder's model was trained for; one from elsewhere has its head's, or translates."""
-    return patiently(Path(folder), lambda place: _task_at(opened(place)))
+    """Return the task of a folder's, or published, model: what it was trained for, its head's, or to translate."""
+    return patiently(local_folder(folder), lambda place: _task_at(opened(place)))
 
 
 def is_encoder_folder(folder: str | Path) -> bool:
-    """Whether a folder holds an encoder; a name that is no folder may be a published one's."""
-    if not Path(folder).is_dir():
-        return not Path(folder).exists()
-    return patiently(Path(folder), lambda place: hf_encoders.is_encoder(files.read_json(opened(place) / CONFIG)))
+    """Whether a folder, or what is published under this name, holds an encoder."""
+    return patiently(
+        local_folder(folder), lambda place: hf_encoders.is_encoder(files.read_json(opened(place) / CONFIG))
+    )
 
 
 def _task_at(path: Path) -> str:
@@ -100,7 +104,7 @@ def read_task(path: Path, wanted: str) -> dict[str, Any]:
         return {}
     found = task.get("task")
     if found != wanted:
-        use = f" (`{USED_BY[found]}` uses this one)" if found in USED_BY else ""
+        use = used_by(str(found))
         raise CheckpointError(f"{path}: a model for the task {found!r:.60}; one for {wanted!r} is needed{use}")
     version = task.get("version")
     if type(version) is not int or not 1 <= version <= VERSION:
@@ -148,3 +152,45 @@ def headers(path: Path) -> dict[str, weights.Entry]:
             f"turn the folder into a safe one with `regard convert {path} OUT --to regard`"
         )
     raise CheckpointError(f"{path / weights.FILE}: no such file; the folder holds no weights")
+
+
+@contextmanager
+def naming_weights(path: Path) -> Iterator[None]:
+    """Name the folder in whatever is wrong with its weights."""
+    try:
+        yield
+    except CheckpointError as error:
+        message = str(error)
+        raise CheckpointError(message if str(path) in message else f"{path}: weights: {message}") from None
+
+
+def checked_floats(config: FamilyConfig, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a model's weights as they are written, after comparing them with what its config asks for."""
+    floats = {name: tensor.detach().cpu().float() for name, tensor in named.items()}
+    expected = expected_shapes(config)
+    if {name: tuple(tensor.shape) for name, tensor in floats.items()} != expected:
+        different = sorted(expected.keys() ^ floats.keys())[:5]
+        raise ValueError(f"the weights are not those of the config; names that differ: {different}")
+    return floats
+
+
+def publish_model(
+    folder: str | Path,
+    fields: Mapping[str, Any],
+    named: Mapping[str, Tensor],
+    *,
+    task: str,
+    facts: Mapping[str, Any],
+    card: str,
+    besides: Mapping[str, bytes],
+) -> None:
+    """Write a model so that readers find the old one or the new one whole; other files there stay.
+
+    `fields` is its `config.json`, weights are under the names there; `facts` go into `task.json` (without a task there
+    is none), `besides` are the family's own files.
+    """
+    contents: dict[str, files.Content] = {weights.FILE: weights.content(named), **besides, CARD: card.encode()}
+    if task:
+        contents[TASK_FILE] = files.json_bytes({"task": task, "version": VERSION, **facts})
+    contents[CONFIG] = files.json_bytes(fields)
+    files.publish(Path(folder), contents, size=weights.size(named))

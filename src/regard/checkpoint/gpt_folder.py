@@ -14,23 +14,29 @@ from typing import Any
 from torch import Tensor
 
 from regard.checkpoint import files, hf_gpt, weights
-from regard.checkpoint.encoder_folder import read_encoder_tokenizer
 from regard.checkpoint.folder import (
-    CARD,
     CONFIG,
     TASK_FILE,
-    VERSION,
+    checked_floats,
     expected_shapes,
     headers,
+    naming_weights,
     opened,
     patiently,
+    publish_model,
     read_task,
     verify,
 )
 from regard.checkpoint.hf_names import WeightReport
-from regard.checkpoint.model_folder import GENERATION, TOKENIZER, TOKENIZER_CONFIG
 from regard.checkpoint.own_folder import own_config, own_type, own_weights, save_own
 from regard.checkpoint.published import local_folder
+from regard.checkpoint.tokenizer_files import (
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    check_vocabulary,
+    read_folder_tokenizer,
+    tokenizer_config,
+)
 from regard.config.gpt import GptConfig
 from regard.errors import CheckpointError
 from regard.text.tokenizer import Tokenizer
@@ -39,6 +45,7 @@ TASK = "generate"
 OWN = own_type(GptConfig().family)
 TYPES = (hf_gpt.KIND, OWN)
 END = "<|endoftext|>"
+GENERATION = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -72,16 +79,10 @@ def save_gpt(
     if hf_gpt.own_reason(config):
         save_own(folder, config, model_weights, task=TASK, facts=facts, card=card, besides=besides)
         return
-    floats = {name: tensor.detach().cpu().float() for name, tensor in model_weights.items()}
-    theirs = hf_gpt.to_theirs(config, floats)
-    contents: dict[str, files.Content] = {
-        weights.FILE: weights.content(theirs),
-        **besides,
-        TASK_FILE: files.json_bytes({"task": TASK, "version": VERSION, **facts}),
-        CARD: card.encode(),
-        CONFIG: files.json_bytes(hf_gpt.write_config(config, fields)),
-    }
-    files.publish(Path(folder), contents, size=weights.size(theirs))
+    theirs = hf_gpt.to_theirs(config, checked_floats(config, model_weights))
+    publish_model(
+        folder, hf_gpt.write_config(config, fields), theirs, task=TASK, facts=facts, card=card, besides=besides
+    )
 
 
 def load_gpt(folder: str | Path, *, weights_from: Path | None = None) -> LoadedGpt:
@@ -108,10 +109,7 @@ def _load(folder: Path, weights_from: Path | None) -> LoadedGpt:
         config = hf_gpt.read_config(fields, where)
         loaded, report = _read_weights(path, config, fields, weights_from)
     tokenizer = _read_tokenizer(path)
-    if tokenizer.size > config.vocabulary:
-        raise CheckpointError(
-            f"{path}: the tokenizer has {tokenizer.size} tokens, but {CONFIG} says {config.vocabulary}"
-        )
+    check_vocabulary(path, tokenizer, config.vocabulary)
     return LoadedGpt(config, loaded, tokenizer, task, fields, report)
 
 
@@ -119,21 +117,15 @@ def _read_weights(
     path: Path, config: GptConfig, fields: Mapping[str, Any], weights_from: Path | None
 ) -> tuple[dict[str, Tensor], WeightReport]:
     entries = headers(weights_from or path)
-    try:
-        matched = hf_gpt.Weights(
-            config, {name: entry.shape for name, entry in entries.items()}, expected_shapes(config)
-        )
-        numbers = {name: entries[name] for name in matched.wanted}
-        weights.check_numbers(numbers)
-        return matched.assemble(weights.read_some(numbers), fields), matched.report
-    except CheckpointError as error:
-        message = str(error)
-        raise CheckpointError(message if str(path) in message else f"{path}: weights: {message}") from None
+    with naming_weights(path):
+        shapes = {name: entry.shape for name, entry in entries.items()}
+        matched = hf_gpt.Weights(config, shapes, expected_shapes(config))
+        return matched.assemble(weights.read_checked(entries, matched.wanted), fields), matched.report
 
 
 def _read_tokenizer(path: Path) -> Tokenizer:
     """Return a folder's tokenizer; in older ones, of two files, nobody says that the end is a special token."""
-    found = read_encoder_tokenizer(path, hf_gpt.KIND)
+    found = read_folder_tokenizer(path)
     number = found.backend.token_to_id(END)
     if number is None or number in found.specials:
         return found
@@ -142,19 +134,8 @@ def _read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _tokenizer_config(tokenizer: Tokenizer, config: GptConfig) -> dict[str, Any]:
-    """Return what tells other tools which tokens are special and how long a row may be."""
-    end = tokenizer.backend.id_to_token(config.end) if config.end >= 0 else None
-    roles = {"bos_token": end, "eos_token": end, "pad_token": end}
-    if tokenizer.unknown >= 0:
-        roles["unk_token"] = tokenizer.backend.id_to_token(tokenizer.unknown)
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": config.places,
-        "clean_up_tokenization_spaces": False,
-        "padding_side": "left",
-        "model_input_names": ["input_ids", "attention_mask"],
-        **{role: token for role, token in roles.items() if token is not None},
-    }
+    roles = {**dict.fromkeys(("bos_token", "eos_token", "pad_token"), config.end), "unk_token": tokenizer.unknown}
+    return {**tokenizer_config(tokenizer, roles, config.places), "padding_side": "left"}
 
 
 def _generation(config: GptConfig) -> dict[str, Any]:

@@ -12,7 +12,7 @@ MANIFEST.json               size and digest of each file
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,22 +26,31 @@ from regard.checkpoint.folder import (
     CONFIG,
     TASK_FILE,
     VERSION,
+    checked_floats,
     expected_shapes,
     headers,
+    naming_weights,
     opened,
     patiently,
     read_task,
     verify,
+)
+from regard.checkpoint.published import local_folder
+from regard.checkpoint.tokenizer_files import (
+    TARGET_TOKENIZER,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    check_vocabulary,
+    read_tokenizer,
+    tokenizer_config,
 )
 from regard.config.decoding import DecodingConfig
 from regard.config.model import WritingConfig
 from regard.errors import CheckpointError, ConfigError
 from regard.text.tokenizer import Tokenizer
 
-_TOKENIZER_LIMIT = 256 << 20  # bytes of a tokenizer file
 TASK = "translate"
-TOKENIZER, TARGET_TOKENIZER = "tokenizer.json", "target_tokenizer.json"
-TOKENIZER_CONFIG, GENERATION = "tokenizer_config.json", "generation_config.json"
+GENERATION = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -68,22 +77,19 @@ def save_model(
     task: Mapping[str, Any],
     card: str,
     fields: Mapping[str, Any] | None = None,
+    instead: Mapping[str, files.Content] | None = None,
     disk: Disk = DISK,
 ) -> None:
     """Write a model into a folder so that readers find the old one or the new one whole; other files there stay.
 
     `tokenizers` has "source" and "target"; `fields` are the `config.json` of the folder that the model came from,
-    if it did: what we do not know in it is written back.
+    if it did: what we do not know in it is written back. `instead` are files to write instead of the weights.
     """
-    floats = {name: tensor.detach().cpu().float() for name, tensor in model_weights.items()}
-    expected = expected_shapes(model_config)
-    if {name: tuple(tensor.shape) for name, tensor in floats.items()} != expected:
-        different = sorted(name for name in expected.keys() ^ floats.keys())[:5]
-        raise ValueError(f"the weights are not those of the config; names that differ: {different}")
+    floats = checked_floats(model_config, model_weights)
     source, target = tokenizers["source"], tokenizers["target"]
     theirs = hf_names.to_theirs(model_config, floats)
     contents: dict[str, files.Content] = {
-        weights.FILE: weights.content(theirs),
+        **({weights.FILE: weights.content(theirs)} if instead is None else instead),
         TOKENIZER: source.dumps().encode(),
         TOKENIZER_CONFIG: files.json_bytes(_tokenizer_config(source, model_config)),
         GENERATION: files.json_bytes(hf_names.write_decoding(model_config, decoding)),
@@ -96,31 +102,34 @@ def save_model(
     files.publish(Path(folder), contents, size=weights.size(theirs), disk=disk)
 
 
-def load_model(folder: str | Path, *, weights_from: Path | None = None) -> LoadedModel:
-    """Return the model of a folder, ours or a Marian or Pegasus one from elsewhere, after checking all of it.
+Reader = Callable[[Path, WritingConfig], tuple[WritingConfig, dict[str, Tensor], hf_names.WeightReport]]
+
+
+def load_model(
+    folder: str | Path, *, weights_from: Path | None = None, read: Reader | None = None, beside: str = ""
+) -> LoadedModel:
+    """Return the model of a folder or published name, ours or a Marian or Pegasus one, after checking all of it.
 
     `weights_from` is another folder to read the weights from, for one whose own were converted first. A folder that a
-    training run replaces at this moment is read again.
+    training run replaces at this moment is read again. `read` reads other weights, those in the file `beside`.
     """
-    return patiently(Path(folder), lambda place: _load(place, weights_from))
+    return patiently(local_folder(folder), lambda place: _load(place, weights_from, read, beside))
 
 
-def _load(folder: Path, weights_from: Path | None) -> LoadedModel:
+def _load(folder: Path, weights_from: Path | None, read: Reader | None, beside: str) -> LoadedModel:
     path = opened(folder)
     task = read_task(path, TASK)
     fields = files.read_json(path / CONFIG)
     where = str(path / CONFIG)
     config = hf_names.read_config(fields, where)
-    verify(path, (CONFIG, weights.FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE))
-    entries = headers(weights_from or path)
-    config, loaded, report = read_weights(path, config, entries)
+    verify(path, (CONFIG, weights.FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE, beside))
+    if read is None:
+        config, loaded, report = read_weights(path, config, headers(weights_from or path))
+    else:
+        config, loaded, report = read(path, config)
     source, target = _read_tokenizers(path, fields)
-    for side, tokenizer, size in (
-        ("source", source, config.source_vocabulary),
-        ("target", target, config.target_vocabulary),
-    ):
-        if tokenizer.size > size:
-            raise CheckpointError(f"{path}: the {side} tokenizer has {tokenizer.size} tokens, but {CONFIG} says {size}")
+    check_vocabulary(path, source, config.source_vocabulary, "source")
+    check_vocabulary(path, target, config.target_vocabulary, "target")
     return LoadedModel(config, loaded, source, target, _read_decoding(path, fields, task), task, fields, report)
 
 
@@ -133,15 +142,10 @@ def read_weights(
     """
     if config.output_bias is False and hf_names.has_output_bias(entries):
         config = config.override({"output_bias": True})
-    try:
+    with naming_weights(path):
         shapes = {name: entry.shape for name, entry in entries.items()}
         matched = hf_names.Weights(config, shapes, expected_shapes(config))
-        numbers = {name: entries[name] for name in matched.wanted}
-        weights.check_numbers(numbers)
-        return config, matched.assemble(weights.read_some(numbers)), matched.report
-    except CheckpointError as error:
-        message = str(error)
-        raise CheckpointError(message if str(path) in message else f"{path}: weights: {message}") from None
+        return config, matched.assemble(weights.read_checked(entries, matched.wanted)), matched.report
 
 
 def _read_decoding(path: Path, fields: Mapping[str, Any], task: Mapping[str, Any]) -> DecodingConfig:
@@ -165,25 +169,7 @@ def _read_tokenizers(path: Path, fields: Mapping[str, Any]) -> tuple[Tokenizer, 
     raise CheckpointError(f"{path}: no {TOKENIZER}, and no {' and '.join(sentencepiece_files.FILES)} either")
 
 
-def read_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer of a file, checked before it is opened."""
-    try:
-        text = files.read_bytes(path, most=_TOKENIZER_LIMIT).decode()
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: not UTF-8: {error}") from None
-    return Tokenizer.loads(text, where=str(path))
-
-
 def _tokenizer_config(tokenizer: Tokenizer, config: WritingConfig) -> dict[str, Any]:
     """Return what tells other tools which tokens are special and how long a row may be."""
     roles = {"pad_token": config.pad, "eos_token": config.end, "unk_token": tokenizer.unknown}
-    if tokenizer.start >= 0:
-        roles["bos_token"] = tokenizer.start
-    named = {role: tokenizer.backend.id_to_token(number) for role, number in roles.items() if number >= 0}
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": config.places,
-        "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", "attention_mask"],
-        **named,
-    }
+    return tokenizer_config(tokenizer, {**roles, "bos_token": tokenizer.start}, config.places)

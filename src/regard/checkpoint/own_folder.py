@@ -10,14 +10,22 @@ MANIFEST.json          size and digest of each file
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from regard.checkpoint import files, weights
-from regard.checkpoint.folder import CARD, CONFIG, TASK_FILE, VERSION, FamilyConfig, expected_shapes, headers
+from regard.checkpoint.folder import (
+    CONFIG,
+    FamilyConfig,
+    checked_floats,
+    expected_shapes,
+    headers,
+    opened,
+    publish_model,
+)
 from regard.config.knob import Config
 from regard.errors import CheckpointError, ConfigError
 
@@ -57,15 +65,15 @@ def save_own(
 
     `facts` go into `task.json`, `besides` are the family's own files.
     """
-    floats = {name: tensor.detach().cpu().float() for name, tensor in model_weights.items()}
-    contents: dict[str, files.Content] = {
-        weights.FILE: weights.content(floats),
-        **besides,
-        TASK_FILE: files.json_bytes({"task": task, "version": VERSION, **facts}),
-        CARD: card.encode(),
-        CONFIG: files.json_bytes({"model_type": own_type(config.family), "regard": config.to_dict()}),
-    }
-    files.publish(Path(folder), contents, size=weights.size(floats))
+    fields = {"model_type": own_type(config.family), "regard": config.to_dict()}
+    floats = checked_floats(config, model_weights)
+    publish_model(folder, fields, floats, task=task, facts=facts, card=card, besides=besides)
+
+
+def copy_own(source: str | Path, out: Path, names: Iterable[str]) -> None:
+    """Put those of these files that a model's folder has into another one."""
+    path = opened(Path(source))
+    files.write_folder(out, {name: (path / name).read_bytes() for name in names if (path / name).exists()})
 
 
 def own_config(fields: Mapping[str, Any], kinds: Mapping[str, type[Kind]], where: str) -> Kind:

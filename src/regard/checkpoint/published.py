@@ -8,7 +8,7 @@ from pathlib import Path
 from regard.errors import CheckpointError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
-_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors", "1_Pooling/*", "2_Normalize/*"]
+_FILES = ["*.json", "*.txt", "*.model", "*.spm", "model*.safetensors", "1_Pooling/*", "2_Normalize/*"]
 _OLD = ["pytorch_model*.bin"]
 
 

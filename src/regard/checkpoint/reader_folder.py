@@ -1,6 +1,6 @@
-"""A model that reads text by one tokenizer, as a folder (`own_folder`): language models, classifiers.
+"""A model that reads text by one tokenizer, as a folder (`own_folder`): language models, classifiers, taggers.
 
-Beside a classifier's own files, `features/` holds its frozen features: a whole folder of this kind.
+Beside a classifier's or tagger's own files, `features/` holds its frozen features: a whole folder of this kind.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from torch import Tensor
 
 from regard.checkpoint import files, weights
 from regard.checkpoint.folder import CARD, CONFIG, TASK_FILE, opened, patiently, read_task, verify
-from regard.checkpoint.model_folder import TOKENIZER, read_tokenizer
-from regard.checkpoint.own_folder import own_config, own_type, own_weights, save_own
-from regard.config.model import ClassifierConfig, ElmoConfig
-from regard.errors import CheckpointError
+from regard.checkpoint.own_folder import copy_own, own_config, own_type, own_weights, save_own
+from regard.checkpoint.tokenizer_files import TOKENIZER, check_vocabulary, read_tokenizer
+from regard.config.model import ClassifierConfig, ElmoConfig, TaggerConfig
 from regard.text.tokenizer import Tokenizer
 
-FEATURES = "features"  # the folder in a classifier's folder
-KINDS = {own_type(kind().family): kind for kind in (ElmoConfig, ClassifierConfig)}
+FEATURES = "features"  # the folder in a classifier's or tagger's folder
+KINDS = {own_type(kind().family): kind for kind in (ElmoConfig, ClassifierConfig, TaggerConfig)}
 _READ = (CONFIG, weights.FILE, TOKENIZER, TASK_FILE)
 
-Family = TypeVar("Family", ElmoConfig, ClassifierConfig)
+Family = TypeVar("Family", ElmoConfig, ClassifierConfig, TaggerConfig)
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class LoadedReader(Generic[Family]):
 
 def save_reader(
     folder: str | Path,
-    config: ElmoConfig | ClassifierConfig,
+    config: ElmoConfig | ClassifierConfig | TaggerConfig,
     model_weights: Mapping[str, Tensor],
     *,
     tokenizer: Tokenizer,
@@ -67,8 +66,7 @@ def _load(folder: Path, kind: type[Family], name: str) -> LoadedReader[Family]:
     verify(path, _READ)
     loaded, tokenizer = own_weights(path, config), read_tokenizer(path / TOKENIZER)
     size = config.vocabulary if isinstance(config, ElmoConfig) else config.encoder.vocabulary
-    if tokenizer.size > size:
-        raise CheckpointError(f"{path}: the tokenizer has {tokenizer.size} tokens, but {CONFIG} says {size}")
+    check_vocabulary(path, tokenizer, size)
     return LoadedReader(config, loaded, tokenizer, task, _digest(path), path)
 
 
@@ -83,6 +81,4 @@ def _digest(path: Path) -> str:
 
 def copy_features(source: str | Path, folder: str | Path) -> None:
     """Put a whole copy of the features' folder into a classifier's folder, so that it can be moved."""
-    path = opened(Path(source))
-    contents = {name: (path / name).read_bytes() for name in (*_READ, CARD) if (path / name).exists()}
-    files.write_folder(Path(folder) / FEATURES, dict(contents))
+    copy_own(source, Path(folder) / FEATURES, (*_READ, CARD))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,13 @@ def read(path: Path) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path).items()}
     except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise _unsound(path, str(error)) from None
+
+
+def read_checked(entries: Mapping[str, Entry], wanted: Iterable[str]) -> dict[str, Tensor]:
+    """Return some of the tensors of files, whose numbers are of a kind that weights have."""
+    chosen = {name: entries[name] for name in wanted}
+    check_numbers(chosen)
+    return read_some(chosen)
 
 
 def check_numbers(entries: Mapping[str, Entry]) -> None:

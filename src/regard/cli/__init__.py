@@ -16,6 +16,7 @@ from regard.errors import RegardError, nearest
 VERBS = {
     "demo": ("demo", "make data, train a small model, translate and show where it looked"),
     "train": ("train", "train a model on your files"),
+    "distil": ("distil", "teach a smaller model what a fine-tuned one knows"),
     "translate": ("translate", "translate texts, a file or standard input"),
     "fill": ("fill", "the likeliest words for the gaps of a text"),
     "generate": ("generate", "continue texts with a language model"),

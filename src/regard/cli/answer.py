@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, FOLDER, windows
+from regard.cli.models import COMPUTING, FOLDER, TestSet, windows
 from regard.cli.options import Option, verb
 from regard.cli.output import give, json_line, note, progress, write_lines
-from regard.cli.texts import given
+from regard.cli.texts import ENCODING, Given
 from regard.config.data import ReadConfig
-from regard.config.tasks import USED_BY
+from regard.config.tasks import used_by
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ WIDTH = 110  # terminal columns at most
         Option(["--story"], metavar="FILE", help="what was told, one sentence a line"),
         Option(["--best"], type=click.IntRange(1), default=3, help="answers shown for each question [default: 3]"),
         Option(["--page"], metavar="FILE", help="write a page that shows where each hop looked"),
-        Option(["--encoding"], default="utf-8", help="text encoding of what is read [default: utf-8]"),
+        ENCODING,
         *COMPUTING,
     ],
 )
@@ -58,8 +58,7 @@ def answer(context: click.Context, folder: str, questions: tuple[str, ...], as_j
 
     task = task_of(folder)
     if task not in ANSWERS:
-        use = f" (`{USED_BY[task]}` uses it)" if task in USED_BY else ""
-        raise UsageError(f"{folder}: a model for the task {task!r}, which answers no questions{use}")
+        raise UsageError(f"{folder}: a model for the task {task!r}, which answers no questions{used_by(task)}")
     ANSWERS[task](folder, questions, as_json, **settings)
 
 
@@ -125,7 +124,7 @@ def _about_passage(
     text = "\n".join(read_lines(passage, ReadConfig(encoding=encoding)))
     if not text.strip():
         raise UsageError(f"{passage}: the passage is blank")
-    waiting, _ = given(questions, source, encoding)
+    waiting, _ = Given(questions, source, None, encoding, as_json).windows()
     model = load_answerer(folder, **computing)
     asked = 0
     for window in waiting:
@@ -186,41 +185,32 @@ def lines_of(found: Answer, *, first: bool = True) -> list[str]:
     return [*([] if first else [""]), visible(found.question), said, "", *table]
 
 
-def evaluate_stories(
-    folder: str,
-    files: tuple[str, ...],
-    reading: ReadConfig,
-    out: str | None,
-    as_json: bool,
-    computing: dict[str, Any],
-    unseen: str,
-) -> None:
+def evaluate_stories(test: TestSet) -> None:
     """Answer the questions of files, each a task; give the errors, and how often the supporting sentences were seen."""
     from regard.data.stories import read_stories
     from regard.pipeline import load_stories
 
-    stories = read_stories(files, reading)
-    scores, said = load_stories(folder, **computing).evaluate(stories, refuse=unseen == "refuse")
-    if out:
-        write_lines(out, said)
-    give(scores.to_dict(), scores.lines(), as_json)
+    stories = read_stories(test.files, test.reading)
+    scores, said = load_stories(test.folder, **test.computing).evaluate(stories, refuse=test.unseen == "refuse")
+    if test.out:
+        write_lines(test.out, said)
+    give(scores.to_dict(), scores.lines(), test.as_json)
 
 
-def evaluate_answers(
-    folder: str, files: tuple[str, ...], reading: ReadConfig, out: str | None, as_json: bool, computing: dict[str, Any]
-) -> None:
+def evaluate_answers(test: TestSet) -> None:
     """Answer the questions of files in the form of SQuAD; give exact match and F1."""
     from regard.data.passages import read_questions
     from regard.pipeline import load_answerer
     from regard.pipeline.answering import pairs_of
 
-    rows = read_questions(files, reading)
-    model = load_answerer(folder, **computing)
+    rows = read_questions(test.files, test.reading)
+    model = load_answerer(test.folder, **test.computing)
     answered = (model.answers(window) for window in windows(pairs_of(rows.asked)))
     said = list(progress(answered, len(rows), "questions"))
-    if out:
+    if test.out:
         pairs = zip(rows.asked, said, strict=True)
-        write_lines(out, (json_line({"id": one.name, **found.to_dict()}) for one, found in pairs))
+        write_lines(test.out, (json_line({"id": one.name, **found.to_dict()}) for one, found in pairs))
     scores = model.scores(rows, said)
     parts = [f"{key.replace('_', ' ')} {scores[key]:.2f} %" for key in scores if key.endswith(("exact", "f1"))]
-    give(scores, [f"{len(rows):,} questions: {', '.join(parts)}", model.account.line()], as_json)
+    lines = [f"{len(rows):,} questions: {', '.join(parts)}", model.account.line()]
+    give({**scores, "account": model.account.to_dict()}, lines, test.as_json)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, FOLDER, windows
-from regard.cli.options import Option, verb
+from regard.cli.models import COMPUTING, TestSet, windows
+from regard.cli.options import Option
 from regard.cli.output import give, json_line, note, progress, table, write_lines
-from regard.cli.texts import GIVEN, given, put_each
-from regard.config.data import ReadConfig
+from regard.cli.texts import Given, put_each, text_verb
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
     from regard.data.labelled import Labelled
-    from regard.pipeline import Label
+    from regard.pipeline import ClassificationPipeline, Label
+    from regard.tasks.encoding import Account
 
 HELP = """Label TEXT, the lines of a file, or standard input line by line, in order: label, tab, probability.
 
@@ -29,38 +29,20 @@ A text longer than the model reads is read in windows. Where texts come in pairs
 """
 
 
-@verb(
-    HELP,
-    [
-        FOLDER,
-        *GIVEN,
-        Option(["--all", "every"], is_flag=True, help="give the probability of every label"),
-        *COMPUTING,
-    ],
-)
-def classify(
-    context: click.Context,
-    folder: str,
-    texts: tuple[str, ...],
-    source: str | None,
-    out: str | None,
-    encoding: str,
-    every: bool,
-    as_json: bool,
-    **computing: Any,
-) -> None:
+@text_verb(HELP, [Option(["--all", "every"], is_flag=True, help="give the probability of every label"), *COMPUTING])
+def classify(context: click.Context, folder: str, given: Given, every: bool, **computing: Any) -> None:
     """Label what was given."""
-    waiting = given(texts, source, encoding)
-    from regard.pipeline import load_classifier
 
-    model = load_classifier(folder, **computing)
-    pairs = bool(model.task.get("pairs"))
+    def opened() -> ClassificationPipeline:
+        from regard.pipeline import load_classifier
+
+        return load_classifier(folder, **computing)
+
     put_each(
-        waiting,
-        out,
-        model,
-        lambda model, window: model.stream(*_sides(window, pairs)),
-        lambda _, number, label: [shown(label, number, every, as_json)],
+        given,
+        opened,
+        lambda model, window: model.stream(*_sides(window, bool(model.task.get("pairs")))),
+        lambda _, number, label: [shown(label, number, every, given.as_json)],
     )
 
 
@@ -89,39 +71,33 @@ def shown(label: Label, number: int, every: bool, as_json: bool) -> str:
     return f"{label}\t{label.probability:.4f}"
 
 
-def evaluate_labels(
-    folder: str,
-    files: tuple[str, ...],
-    reading: ReadConfig,
-    out: str | None,
-    as_json: bool,
-    computing: dict[str, Any],
-    errors: str | None = None,
-) -> None:
+def evaluate_labels(test: TestSet) -> None:
     """Label a test set and give accuracy with its interval, macro-F1 and the table of confusions."""
     from regard.data.labelled import read_labelled
     from regard.pipeline import load_classifier
 
-    model = load_classifier(folder, **computing)
+    reading = test.reading
+    model = load_classifier(test.folder, **test.computing)
     separator = model.task.get("separator")
     if model.thresholds is not None and separator and not reading.separator:
         reading = reading.override({"separator": separator})
-    rows = read_labelled(files, reading)
+    rows = read_labelled(test.files, reading)
     rows.marks(model.labels)  # an unknown label is refused before anything is computed
     numbers = windows(range(len(rows)))
     found = (list(model.stream(*_chosen(rows, some))) for some in numbers)
     said = list(progress(found, len(rows), "texts"))
-    if out:
-        write_lines(out, (f"{label}\t{label.probability:.4f}" for label in said))
+    if test.out:
+        write_lines(test.out, (f"{label}\t{label.probability:.4f}" for label in said))
     scores = model.scores(rows, said)
-    if errors:
+    if test.errors:
         from regard.tasks.errors import label_errors
         from regard.view.errors_page import errors_page
 
-        write_lines(errors, [errors_page(label_errors(rows, said, model.labels), title=folder)])
-        note(f"error book: {errors}")
+        page = errors_page(label_errors(rows, said, model.labels), title=test.folder)
+        write_lines(test.errors, [page])
+        note(f"error book: {test.errors}")
     if "confusion" not in scores:
-        _give_several(scores, model.account.line(), as_json)
+        _give_several(scores, model.account, test.as_json)
         return
     low, high = scores["accuracy_low"], scores["accuracy_high"]
     lines = [
@@ -132,7 +108,7 @@ def evaluate_labels(
         f"calibration error {scores['calibration_error']:.4f} (15 bins)",
         model.account.line(),
     ]
-    give({**scores, "account": model.account.to_dict()}, lines, as_json)
+    give({**scores, "account": model.account.to_dict()}, lines, test.as_json)
 
 
 def _chosen(rows: Labelled, numbers: Sequence[int]) -> tuple[list[str], list[str] | None]:
@@ -140,16 +116,16 @@ def _chosen(rows: Labelled, numbers: Sequence[int]) -> tuple[list[str], list[str
     return [rows.texts[number] for number in numbers], pairs
 
 
-def _give_several(scores: dict[str, Any], account: str, as_json: bool) -> None:
+def _give_several(scores: dict[str, Any], account: Account, as_json: bool) -> None:
     """Give the scores of texts that may have several labels."""
     lines = [
         f"{scores['texts']:,} texts, macro-F1 {scores['macro_f1']:.2f} %, micro-F1 {scores['micro_f1']:.2f} %, "
         f"all labels right {scores['exact']:.2f} %",
         *table([[label, f"{value:.2f}"] for label, value in scores["f1_by_label"].items()]),
         f"calibration error {scores['calibration_error']:.4f} (15 bins)",
-        account,
+        account.line(),
     ]
-    give(scores, lines, as_json)
+    give({**scores, "account": account.to_dict()}, lines, as_json)
 
 
 def _rows(scores: dict[str, Any]) -> Iterator[tuple[str, list[int]]]:

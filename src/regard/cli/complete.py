@@ -10,7 +10,7 @@ import click
 from regard.cli.models import COMPUTING, FOLDER
 from regard.cli.options import Option, changes, knob_options, verb
 from regard.cli.output import give
-from regard.config.gpt import GenerationConfig
+from regard.config.generation import GenerationConfig
 from regard.errors import UsageError
 
 HELP = """Finish a picture of which only the first rows are given.

@@ -16,6 +16,7 @@ pegasus), or the name of a published one.
   regard convert runs/en-de out/ --to huggingface
   regard convert runs/en-de fast/ --to ctranslate2
   regard convert any/huggingface/folder out/
+  regard convert runs/en-de small/ --precision int8
 """
 LAYOUTS = "huggingface: for transformers; ctranslate2: for CTranslate2; regard: for ourselves [default: huggingface]"
 
@@ -26,12 +27,17 @@ LAYOUTS = "huggingface: for transformers; ctranslate2: for CTranslate2; regard: 
         click.Argument(["folder"], metavar="FOLDER"),
         click.Argument(["out"], metavar="OUT"),
         Option(["--to"], default="huggingface", metavar="LAYOUT", help=LAYOUTS),
+        Option(
+            ["--precision"],
+            type=click.Choice(["float32", "bf16", "int8"]),
+            help="for our engine, in this number format and ready to use; translators only",
+        ),
     ],
 )
-def convert(context: click.Context, folder: str, out: str, to: str, as_json: bool) -> None:
+def convert(context: click.Context, folder: str, out: str, to: str, precision: str | None, as_json: bool) -> None:
     """Convert a folder."""
     from regard.convert import convert as convert_folder
 
-    made = convert_folder(folder, out, to=to)
+    made = convert_folder(folder, out, to=to, precision=precision)
     facts = {"folder": str(made.folder), "model_type": made.model_type, "weights": vars(made.report)}
     give(facts, [f"{made.folder}: written as {made.model_type}", *made.report.lines()], as_json)

@@ -224,9 +224,17 @@ def _tab_separated(path: str, pairs: Iterable[tuple[str, str]]) -> Iterator[str]
         yield f"{source}\t{target}"
 
 
+HELP = """Check, clean, join or make data files.
+
+\b
+  regard data check train.en train.de
+  regard data make dates --out dates.tsv
+"""
+
+
 data = click.Group(
     "data",
     commands=[check, clean, join, make],
-    help="Check, clean, join or make data files.",
+    help=HELP,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

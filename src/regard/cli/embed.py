@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from regard.cli.models import COMPUTING, FOLDER
-from regard.cli.options import changes, knob_options, verb
+from regard.cli.models import COMPUTING
+from regard.cli.options import changes, knob_options
 from regard.cli.output import give, json_line, note, progress, write_array
-from regard.cli.texts import GIVEN, given
+from regard.cli.texts import Given, text_verb
 from regard.config.embedding import EmbeddingConfig
 from regard.errors import UsageError
 
@@ -25,24 +25,16 @@ published one. --out is a NumPy file; without it each vector is a line of number
 EMBEDDING = knob_options(EmbeddingConfig, section="Vectors")
 
 
-@verb(HELP, [FOLDER, *GIVEN, *EMBEDDING, *COMPUTING])
-def embed(
-    context: click.Context,
-    folder: str,
-    texts: tuple[str, ...],
-    source: str | None,
-    out: str | None,
-    encoding: str,
-    as_json: bool,
-    **computing: Any,
-) -> None:
+@text_verb(HELP, [*EMBEDDING, *COMPUTING])
+def embed(context: click.Context, folder: str, given: Given, **computing: Any) -> None:
     """Make vectors of what was given."""
     import numpy as np
 
+    out = given.out
     if out and not out.endswith(".npy"):
         raise UsageError(f"{out}: vectors are written as a NumPy file: name it *.npy")
     config = EmbeddingConfig().override(changes(context, EmbeddingConfig))
-    waiting, total = given(texts, source, encoding)
+    waiting, total = given.windows()
     from regard.pipeline import load_embedder
 
     model = load_embedder(folder, **computing)
@@ -61,7 +53,7 @@ def embed(
     for number, (text, vector) in enumerate(shown):
         if out:
             made.append(vector)
-        elif as_json:
+        elif given.as_json:
             print(json_line({"number": number, "text": text, "vector": [round(float(one), 7) for one in vector]}))
         else:
             print(" ".join(f"{one:.6g}" for one in vector), flush=True)
@@ -71,6 +63,6 @@ def embed(
         write_array(out, vectors)
         facts = {"file": out, "texts": len(vectors), "width": int(vectors.shape[1]), "windows": windows}
         facts |= {"truncation": account.to_dict() if account else None}
-        give(facts, [f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} numbers"], as_json)
+        give(facts, [f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} numbers"], given.as_json)
     if account is not None:
         note(account.line() + (f"; {windows:,} more windows were made of long texts" if windows else ""))

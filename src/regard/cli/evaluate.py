@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -10,36 +10,61 @@ import click
 from regard.cli.answer import evaluate_answers, evaluate_stories
 from regard.cli.classify import evaluate_labels
 from regard.cli.fill import evaluate_gaps
-from regard.cli.models import COMPUTING, ENSEMBLE, FILES, FOLDER, READING, SEARCHING, SPLIT, opened, windows
-from regard.cli.options import Option, changes, refuse_others, verb
+from regard.cli.generate import evaluate_writing
+from regard.cli.models import COMPUTING, ENSEMBLE, FILES, FOLDER, READING, SEARCHING, SPLIT, TestSet, opened, windows
+from regard.cli.options import Option, changes, given, refuse_others, verb
 from regard.cli.output import give, progress, table, write_lines
 from regard.cli.tag import evaluate_tags
 from regard.config.data import ReadConfig
 from regard.config.decoding import DecodingConfig
 from regard.config.model import UNSEEN
+from regard.config.tasks import used_by
 from regard.errors import UsageError
+
+
+def evaluate_language(test: TestSet) -> None:
+    """Give the perplexity of running text, told from the left and from the right."""
+    from regard.data.documents import read_documents
+    from regard.pipeline import load_features
+
+    scores = load_features(test.folder, **test.computing).scores(read_documents(test.files, test.reading))
+    line = (
+        f"{scores['documents']:,} documents, {scores['tokens']:,} tokens: perplexity {scores['perplexity']:.2f} "
+        f"(from the left {scores['perplexity_forward']:.2f}, from the right {scores['perplexity_backward']:.2f})"
+    )
+    give(scores, [line], test.as_json)
+
 
 HELP = """Score a model on FILES.
 
 A translator translates their source side; BLEU, chrF and TER compare it with the target side. A classifier labels their
 texts: accuracy with its 95 % interval, macro-F1 and which labels it confuses; --errors makes a page of its mistakes. A
 tagger tags their sentences (CoNLL columns): strict F1 of entities. Answers to questions in the form of SQuAD: exact
-match and F1. A memory network answers the questions of
-stories, each file a task: the share of wrong answers, and how often the sentences that support a right answer are those
-that were looked at most. A masked-word model tells hidden tokens of plain text: their perplexity.
+match and F1. A memory network answers the questions of stories, each file a task: the share of wrong answers, and how
+often the sentences that support a right answer are those that were looked at most. Language models tell plain text,
+masked-word models hidden tokens of it: their perplexity.
 
 \b
   regard evaluate runs/en-de test.en test.de
   regard evaluate runs/en-de test.tsv --beam 8 --out said.de --json
   regard evaluate runs/mood test.csv --errors mistakes.html
   regard evaluate runs/names test.conll
+  regard evaluate runs/answers squad-dev.json
+  regard evaluate runs/bert test.txt
   regard evaluate runs/babi qa1_test.txt qa2_test.txt --json
 """
-WORDS = {"tag": evaluate_tags, "answer": evaluate_answers}  # task → what scores it
-FILES_READ = ("--out", "--encoding", "--lenient", "--max-reject", "--text", "--label")
-TUNED = (*FILES_READ, "--device", "--precision", "--threads", "--json")
-STORIES = ("--out", "--unseen", "--encoding", "--lenient", "--max-reject", "--device", "--threads", "--json")
-GAPS = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--json")
+TEXT = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--json")
+COLUMNS = ("--format", "--text", "--label", "--pair", "--separator", "--no-header", "--delimiter")
+SCORED: dict[str, tuple[Callable[[TestSet], None], tuple[str, ...]]] = {  # task → what scores it, and its flags
+    "classify": (evaluate_labels, ("--out", "--errors", *COLUMNS, *TEXT)),
+    "tag": (evaluate_tags, ("--out", "--text", "--label", *TEXT)),
+    "answer": (evaluate_answers, ("--out", *TEXT)),
+    "stories": (evaluate_stories, ("--out", "--unseen", *(flag for flag in TEXT if flag != "--precision"))),
+    "fill": (evaluate_gaps, TEXT),
+    "generate": (evaluate_writing, TEXT),
+    "language": (evaluate_language, TEXT),
+}
+ONLY = {"--unseen": "stories", "--errors": "classify"}  # flags of one task
 NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", "ter": "TER"}
 
 
@@ -79,28 +104,17 @@ def evaluate(
     from regard.checkpoint.folder import task_of
 
     reading = ReadConfig().override(changes(context, ReadConfig))
-    task = task_of(folder) if Path(folder).is_dir() else "translate"
-    if task != "stories" and unseen != "refuse":
-        raise UsageError(f"--unseen is for stories: {folder} is a model for the task {task!r}")
-    if task == "classify":
-        if split or ensemble or changes(context, DecodingConfig):
-            raise UsageError(f"{folder} is a classifier: --split, --ensemble and settings of the search are not for it")
-        evaluate_labels(folder, files, reading, out, as_json, computing, errors)
+    task = task_of(folder)
+    for flag, owner in ONLY.items():
+        if task != owner and given(context, flag):
+            raise UsageError(f"{flag} is for {owner}: {folder} is a model for the task {task!r}")
+    if task in SCORED:
+        score, flags = SCORED[task]
+        refuse_others(context, flags, f"{folder}, a model for the task {task!r}")
+        score(TestSet(folder, files, reading, computing, as_json, out, errors, unseen))
         return
-    if errors:
-        raise UsageError(f"an error book (--errors) is for classifiers: {folder} is a model for the task {task!r}")
-    if task in WORDS:
-        refuse_others(context, TUNED, f"{folder}, a model for the task {task!r}")
-        WORDS[task](folder, files, reading, out, as_json, computing)
-        return
-    if task == "fill":
-        refuse_others(context, GAPS, f"{folder}, which fills gaps")
-        evaluate_gaps(folder, files, reading, as_json, computing)
-        return
-    if task == "stories":
-        refuse_others(context, STORIES, f"{folder}, which answers questions about stories")
-        evaluate_stories(folder, files, reading, out, as_json, computing, unseen)
-        return
+    if task != "translate":
+        raise UsageError(f"{folder}: a model for the task {task!r}, which no test set scores{used_by(task)}")
     from regard.data.sources import read_pairs
     from regard.tasks.metrics import scores_by_length, translation_scores
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, FOLDER
-from regard.cli.options import Option, verb
-from regard.cli.output import give, json_line, note, progress
-from regard.cli.texts import GIVEN, given, put
-from regard.config.data import ReadConfig
+from regard.cli.models import COMPUTING, TestSet
+from regard.cli.options import Option
+from regard.cli.output import give, json_line, note
+from regard.cli.texts import Given, put_each, text_verb
 
 if TYPE_CHECKING:
-    from regard.pipeline import Filled
+    from regard.pipeline import Filled, FillingPipeline
 
 HELP = """Tell the likeliest words for the gaps of TEXT, of the lines of a file, or of standard input line by line.
 
@@ -24,53 +21,33 @@ it; with several gaps, those of the first gap come first.
 
 \b
   regard fill runs/bert "Paris is the [MASK] of France."
-  regard fill bert-base-uncased "The [MASK] sat on the [MASK]." --top 3
+  regard fill bert-base-uncased "The [MASK] sat on the [MASK]." --best 3
   regard fill runs/bert --in gaps.txt --json
 """
 
 
-@verb(
+@text_verb(
     HELP,
     [
-        FOLDER,
-        *GIVEN,
-        Option(
-            ["--top"],
-            type=click.IntRange(1, 1000),
-            default=5,
-            metavar="N",
-            help="words for each gap [default: 5]",
-        ),
+        Option(["--best"], type=click.IntRange(1, 1000), default=5, help="words for each gap [default: 5]"),
         *COMPUTING,
     ],
 )
-def fill(
-    context: click.Context,
-    folder: str,
-    texts: tuple[str, ...],
-    source: str | None,
-    out: str | None,
-    encoding: str,
-    top: int,
-    as_json: bool,
-    **computing: Any,
-) -> None:
+def fill(context: click.Context, folder: str, given: Given, best: int, **computing: Any) -> None:
     """Fill what was given."""
     cut = 0
 
-    def lines() -> Iterator[str]:
-        nonlocal cut
-        waiting, total = given(texts, source, encoding)
+    def opened() -> FillingPipeline:
         from regard.pipeline import load_filler
 
-        model = load_filler(folder, **computing)
-        found = (list(model.stream(window, k=top)) for window in waiting)
-        said = progress(found, total, "texts") if out and total else itertools.chain.from_iterable(found)
-        for number, filled in enumerate(said):
-            cut += filled.cut > 0
-            yield shown(filled, number, as_json)
+        return load_filler(folder, **computing)
 
-    put(lines(), out)
+    def told(model: FillingPipeline, number: int, filled: Filled) -> list[str]:
+        nonlocal cut
+        cut += filled.cut > 0
+        return [shown(filled, number, given.as_json)]
+
+    put_each(given, opened, lambda model, window: model.stream(window, k=best), told)
     if cut:
         note(f"{cut:,} texts were read only around their gaps: --json says how many tokens were cut")
 
@@ -89,15 +66,13 @@ def shown(filled: Filled, number: int, as_json: bool) -> str:
     return json_line({"number": number, "text": filled.text, "best": filled.best, "gaps": gaps, "cut": filled.cut})
 
 
-def evaluate_gaps(
-    folder: str, files: tuple[str, ...], reading: ReadConfig, as_json: bool, computing: dict[str, Any]
-) -> None:
+def evaluate_gaps(test: TestSet) -> None:
     """Hide some tokens of running text and give the perplexity of telling them."""
     from regard.data.documents import read_documents
     from regard.pipeline import load_filler
 
-    documents = read_documents(files, reading)
-    scores = load_filler(folder, **computing).scores(documents)
+    documents = read_documents(test.files, test.reading)
+    scores = load_filler(test.folder, **test.computing).scores(documents)
     lines = [
         f"{scores['documents']:,} documents, {scores['tokens']:,} tokens, {scores['hidden']:,} of them hidden: "
         f"perplexity {scores['perplexity']:.2f}"
@@ -109,4 +84,4 @@ def evaluate_gaps(
         )
     if "next_accuracy" in scores:
         lines.append(f"pairs told apart: {scores['next_accuracy']:.1f} %")
-    give(scores, lines, as_json)
+    give(scores, lines, test.as_json)

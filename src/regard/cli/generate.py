@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, FOLDER
-from regard.cli.options import Option, changes, knob_options, verb
-from regard.cli.output import json_line, note
-from regard.cli.texts import put
-from regard.config.gpt import GenerationConfig
-from regard.errors import UsageError
+from regard.cli.models import COMPUTING, TestSet
+from regard.cli.options import changes, knob_options
+from regard.cli.output import give, json_line, note
+from regard.cli.texts import Given, put, text_verb
+from regard.config.generation import GenerationConfig
 
 if TYPE_CHECKING:
     from regard.pipeline import Generated, GenerationPipeline
@@ -31,45 +30,18 @@ On a terminal a single text appears while it is written. The same seed gives the
 BETWEEN = "―――"  # between two texts, for people
 
 
-@verb(
-    HELP,
-    [
-        FOLDER,
-        click.Argument(["texts"], nargs=-1, metavar="[TEXT]…"),
-        Option(["--in", "source"], metavar="FILE", help="continue the lines of this file"),
-        Option(["--out"], metavar="FILE", help="write here instead of to standard output; .gz is compressed"),
-        Option(["--encoding"], default="utf-8", help="text encoding of what is read [default: utf-8]"),
-        *knob_options(GenerationConfig, section="Writing"),
-        *COMPUTING,
-    ],
-)
-def generate(
-    context: click.Context,
-    folder: str,
-    texts: tuple[str, ...],
-    source: str | None,
-    out: str | None,
-    encoding: str,
-    as_json: bool,
-    **computing: Any,
-) -> None:
+@text_verb(HELP, [*knob_options(GenerationConfig, section="Writing"), *COMPUTING])
+def generate(context: click.Context, folder: str, given: Given, **computing: Any) -> None:
     """Continue what was given."""
-    if texts and source:
-        raise UsageError("texts and --in are both given: keep one of them")
     config = GenerationConfig().override(changes(context, GenerationConfig))
-    prompts = list(texts) or [""]
-    if source:
-        from regard.config.data import ReadConfig
-        from regard.data.sources import read_lines
-
-        prompts = list(read_lines(source, ReadConfig(encoding=encoding)))
+    prompts = given.lines() if given.source else given.lines() or [""]
     from regard.pipeline import load_generator
 
     model = load_generator(folder, **computing)
-    if len(prompts) == config.count == 1 and not as_json and not out and sys.stdout.isatty():
+    if len(prompts) == config.count == 1 and not given.as_json and not given.out and sys.stdout.isatty():
         _live(model, prompts[0], config)
         return
-    put(_lines(model, prompts, config, as_json), out)
+    put(_lines(model, prompts, config, given.as_json), given.out)
 
 
 def _live(model: GenerationPipeline, prompt: str, config: GenerationConfig) -> None:
@@ -103,3 +75,18 @@ def _tell(made: Generated) -> None:
         note(f"the text is longer than the model reads: its first {made.cut:,} tokens were left out")
     if made.unknown:
         note(f"{made.unknown:,} tokens of the text are unknown to the model")
+
+
+def evaluate_writing(test: TestSet) -> None:
+    """Give the loss of running text, a token and a character, each token told from those before it."""
+    from regard.data.documents import read_documents
+    from regard.pipeline import load_generator
+
+    model = load_generator(test.folder, **test.computing)
+    scores = model.scores(read_documents(test.files, test.reading, model.task.get("document", "file")))
+    line = (
+        f"{scores['documents']:,} documents, {scores['tokens']:,} tokens of {scores['characters']:,} characters: "
+        f"{scores['loss']:.4f} nats a token, {scores['loss_per_character']:.4f} a character, "
+        f"perplexity {scores['perplexity']:.2f}"
+    )
+    give(scores, [line], test.as_json)

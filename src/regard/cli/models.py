@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -60,12 +61,25 @@ TRANSLATING: list[click.Parameter] = [  # translators compute in the engine, too
     Option(
         ["--precision"],
         type=click.Choice(["float32", "bf16", "int8"]),
-        default="float32",
         section="Computing",
-        help="number format; int8: the engine's, fastest [default: float32]",
+        help="number format; int8: the engine's, fastest [default: that of the folder; float32 as trained]",
     ),
     *(option for option in COMPUTING if option.name != "precision"),
 ]
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Files that a model is scored on, how they are read, and where what it says goes."""
+
+    folder: str
+    files: tuple[str, ...]
+    reading: ReadConfig
+    computing: dict[str, Any]
+    as_json: bool
+    out: str | None = None
+    errors: str | None = None  # a page about a classifier's mistakes
+    unseen: str = "refuse"  # answers to stories that were unseen in training
 
 
 WINDOW = 512  # texts that are sorted by length and translated together; progress is told after each such window

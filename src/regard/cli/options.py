@@ -207,11 +207,19 @@ def changes(context: click.Context, config: type[Config] | None = None) -> dict[
     return given
 
 
+def given(context: click.Context, flag: str) -> bool:
+    """Whether a flag is on the command line."""
+    return any(flag in option.opts and _on_command_line(context, option) for option in context.command.params)
+
+
+def _on_command_line(context: click.Context, option: click.Parameter) -> bool:
+    return context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
+
+
 def refuse_others(context: click.Context, known: Iterable[str], why: str) -> None:
     """Raise for the first option on the command line that is none of these flags and no argument."""
     for option in context.command.params:
-        given = context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
-        if isinstance(option, click.Option) and given and option.opts[0] not in known:
+        if isinstance(option, click.Option) and _on_command_line(context, option) and option.opts[0] not in known:
             raise UsageError(f"{option.opts[0]} means nothing to {why}: leave it out")
 
 

@@ -10,6 +10,7 @@ from regard.cli.embed import EMBEDDING
 from regard.cli.models import COMPUTING, FOLDER
 from regard.cli.options import Option, changes, verb
 from regard.cli.output import give, note
+from regard.cli.texts import ENCODING, IN, TEXTS
 from regard.config.embedding import EmbeddingConfig
 from regard.errors import UsageError
 
@@ -29,12 +30,12 @@ is searched for among the lines of a file, whose vectors may be given too.
     HELP,
     [
         FOLDER,
-        click.Argument(["texts"], nargs=-1, metavar="[TEXT]…"),
-        Option(["--in", "source"], metavar="FILE", help="take the lines of this file as texts"),
+        TEXTS,
+        IN,
         Option(["--among"], metavar="FILE", help="search among the lines of this file"),
         Option(["--vectors"], metavar="FILE", help="their vectors, as `regard embed --out` wrote them"),
         Option(["--best"], type=click.IntRange(1), default=5, help="how many of the nearest lines [default: 5]"),
-        Option(["--encoding"], default="utf-8", help="text encoding of what is read [default: utf-8]"),
+        ENCODING,
         *EMBEDDING,
         *COMPUTING,
     ],

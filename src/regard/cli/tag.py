@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, FOLDER
-from regard.cli.options import Option, verb
+from regard.cli.models import COMPUTING, TestSet
+from regard.cli.options import Option
 from regard.cli.output import give, json_line, table, write_lines
-from regard.cli.texts import GIVEN, given, put_each
-from regard.config.data import ReadConfig
+from regard.cli.texts import Given, put_each, text_verb
 
 if TYPE_CHECKING:
-    from regard.pipeline import TaggedText
+    from regard.pipeline import TaggedText, TaggingPipeline
 
 HELP = """Tag the words of TEXT, of the lines of a file, or of standard input line by line.
 
@@ -27,40 +26,27 @@ probability; parted by tabs. A model whose tags mark no entities gives every wor
 """
 
 
-@verb(
+@text_verb(
     HELP,
     [
-        FOLDER,
-        *GIVEN,
         Option(["--columns"], is_flag=True, help="give a word and its tag a line, a blank line after each text"),
         Option(["--words", "apart"], is_flag=True, help="words are what white space parts"),
         *COMPUTING,
     ],
 )
-def tag(
-    context: click.Context,
-    folder: str,
-    texts: tuple[str, ...],
-    source: str | None,
-    out: str | None,
-    encoding: str,
-    columns: bool,
-    apart: bool,
-    as_json: bool,
-    **computing: Any,
-) -> None:
+def tag(context: click.Context, folder: str, given: Given, columns: bool, apart: bool, **computing: Any) -> None:
     """Tag what was given."""
-    waiting = given(texts, source, encoding)
-    from regard.pipeline import load_tagger
 
-    model = load_tagger(folder, **computing)
-    plain = not any(name.startswith("B-") for name in model.tags)
+    def opened() -> TaggingPipeline:
+        from regard.pipeline import load_tagger
+
+        return load_tagger(folder, **computing)
+
     put_each(
-        waiting,
-        out,
-        model,
+        given,
+        opened,
         lambda model, window: model.stream(window, apart=apart),
-        lambda _, number, found: shown(found, number, columns or plain, as_json),
+        lambda model, number, found: shown(found, number, columns or not model.entities, given.as_json),
     )
 
 
@@ -76,20 +62,18 @@ def shown(found: TaggedText, number: int, columns: bool, as_json: bool) -> list[
     ]
 
 
-def evaluate_tags(
-    folder: str, files: tuple[str, ...], reading: ReadConfig, out: str | None, as_json: bool, computing: dict[str, Any]
-) -> None:
+def evaluate_tags(test: TestSet) -> None:
     """Tag a test set and give strict F1 of entities, by kind too."""
     from regard.data.tagged import read_tagged
     from regard.pipeline import load_tagger
 
-    rows = read_tagged(files, reading)
-    model = load_tagger(folder, **computing)
+    rows = read_tagged(test.files, test.reading)
+    model = load_tagger(test.folder, **test.computing)
     rows.numbers(model.tags)  # an unknown tag is refused before anything is computed
     said = model.sentences(rows)
-    if out:
+    if test.out:
         pairs = (zip(one.words, tags, strict=True) for one, tags in zip(rows.sentences, said, strict=True))
-        write_lines(out, (line for pair in pairs for line in [*map("\t".join, pair), ""]))
+        write_lines(test.out, (line for pair in pairs for line in [*map("\t".join, pair), ""]))
     scores = model.scores(rows, said)
     lines = [
         f"{len(rows):,} sentences, F1 {scores['f1']:.2f} % (precision {scores['precision']:.2f} %, recall "
@@ -97,4 +81,4 @@ def evaluate_tags(
         *table([[kind, f"{value:.2f}"] for kind, value in scores["f1_by_kind"].items()]),
         model.account.line(),
     ]
-    give({**scores, "account": model.account.to_dict()}, lines, as_json)
+    give({**scores, "account": model.account.to_dict()}, lines, test.as_json)

@@ -6,40 +6,83 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from regard.cli.models import WINDOW, windows
-from regard.cli.options import Option
+from regard.cli.models import FOLDER, WINDOW, windows
+from regard.cli.options import Option, Verb, verb
 from regard.cli.output import note, progress, write_lines
 from regard.errors import UsageError
 
 Item = TypeVar("Item")
-Opened = TypeVar("Opened", bound="Accountable")
-GIVEN: list[click.Parameter] = [
-    click.Argument(["texts"], nargs=-1, metavar="[TEXT]…"),
-    Option(["--in", "source"], metavar="FILE", help="take the lines of this file"),
-    Option(["--out"], metavar="FILE", help="write here instead of to standard output; .gz is compressed"),
-    Option(["--encoding"], default="utf-8", help="text encoding of what is read [default: utf-8]"),
-]
+Opened = TypeVar("Opened")
+TEXTS = click.Argument(["texts"], nargs=-1, metavar="[TEXT]…")
+IN = Option(["--in", "source"], metavar="FILE", help="take the lines of this file")
+OUT = Option(["--out"], metavar="FILE", help="write here instead of to standard output; .gz is compressed")
+ENCODING = Option(["--encoding"], default="utf-8", help="text encoding of what is read [default: utf-8]")
 
 
-def given(texts: tuple[str, ...], source: str | None, encoding: str) -> tuple[Iterable[Sequence[str]], int]:
-    """Return the texts that were given, some at a time, and how many there are; 0 where nobody knows yet."""
-    if texts and source:
-        raise UsageError("texts and --in are both given: keep one of them")
-    from regard.config.data import ReadConfig
-    from regard.data.sources import iter_lines, read_lines
+@dataclass(frozen=True)
+class Given:
+    """What a verb is to work on, and where and how its lines are written."""
 
-    reading = ReadConfig(encoding=encoding)
-    if texts:
-        return [texts], len(texts)
-    if source:
-        found = read_lines(source, reading)
-        return windows(found), len(found)
-    return arrived(iter_lines(sys.stdin.buffer, reading)), 0
+    texts: tuple[str, ...]
+    source: str | None  # a file of them
+    out: str | None
+    encoding: str
+    as_json: bool
+
+    def check(self) -> None:
+        """Refuse texts that are given twice."""
+        if self.texts and self.source:
+            raise UsageError("texts and --in are both given: keep one of them")
+
+    def lines(self) -> list[str]:
+        """Return the texts that were given, or the lines of the file; nothing is waited for."""
+        self.check()
+        if not self.source:
+            return list(self.texts)
+        from regard.config.data import ReadConfig
+        from regard.data.sources import read_lines
+
+        return list(read_lines(self.source, ReadConfig(encoding=self.encoding)))
+
+    def windows(self) -> tuple[Iterable[Sequence[str]], int]:
+        """Return the texts, some at a time, and how many there are; 0 for standard input, where nobody knows yet."""
+        if self.texts and not self.source:
+            return [self.texts], len(self.texts)
+        if found := self.lines():
+            return windows(found), len(found)
+        if self.source:
+            return [], 0
+        from regard.config.data import ReadConfig
+        from regard.data.sources import iter_lines
+
+        return arrived(iter_lines(sys.stdin.buffer, ReadConfig(encoding=self.encoding))), 0
+
+
+def text_verb(help: str, options: Sequence[click.Parameter] = ()) -> Callable[[Callable[..., None]], Verb]:
+    """Return a decorator that makes a function a verb for texts: it gets the context, a folder and what was `Given`."""
+
+    def decorate(function: Callable[..., None]) -> Verb:
+        def call(
+            context: click.Context,
+            folder: str,
+            texts: tuple[str, ...],
+            source: str | None,
+            out: str | None,
+            encoding: str,
+            as_json: bool,
+            **settings: Any,
+        ) -> None:
+            function(context, folder, Given(texts, source, out, encoding, as_json), **settings)
+
+        return verb(help, [FOLDER, TEXTS, IN, OUT, ENCODING, *options], name=function.__name__)(call)
+
+    return decorate
 
 
 def put(lines: Iterable[str], out: str | None) -> None:
@@ -51,26 +94,30 @@ def put(lines: Iterable[str], out: str | None) -> None:
         print(line, flush=True)
 
 
-class Accountable(Protocol):
-    """A model that keeps account of how much of the texts it read."""
-
-    @property
-    def account(self) -> Any: ...
-
-
 def put_each(
-    waiting: tuple[Iterable[Sequence[str]], int],
-    out: str | None,
-    model: Opened,
+    given: Given,
+    opened: Callable[[], Opened],
     read: Callable[[Opened, Sequence[str]], Iterable[Item]],
     shown: Callable[[Opened, int, Item], Iterable[str]],
 ) -> None:
-    """Let a model read texts as they come, write what it says of each, and tell how much of them it read."""
-    windows, total = waiting
-    found = (list(read(model, window)) for window in windows)
-    said = progress(found, total, "texts") if out and total else chain.from_iterable(found)
-    put((line for number, one in enumerate(said) for line in shown(model, number, one)), out)
-    note(model.account.line())
+    """Let a model read texts as they come, write what it says of each, and tell how much of them it read.
+
+    The model is opened when the place to write to is known to be one.
+    """
+    models: list[Opened] = []
+
+    def lines() -> Iterator[str]:
+        waiting, total = given.windows()
+        models.append(model := opened())
+        found = (list(read(model, window)) for window in waiting)
+        said = progress(found, total, "texts") if given.out and total else chain.from_iterable(found)
+        for number, one in enumerate(said):
+            yield from shown(model, number, one)
+
+    put(lines(), given.out)
+    for model in models:
+        if account := getattr(model, "account", None):
+            note(account.line())
 
 
 def arrived(lines: Iterable[str], most: int = WINDOW) -> Iterator[list[str]]:

@@ -100,8 +100,8 @@ TRIES = {  # task, or architecture where it has several uses → how its model i
 
 HELP = """Train a model on FILES: two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too).
 
-A language model reads plain text, a classifier texts with a label each; stories with questions are in the form of the
-bAbI tasks, one file a task.
+A language model reads plain text, a classifier texts with a label each, a tagger a word and its tag a line; stories
+with questions are in the form of the bAbI tasks, one file a task.
 
 Ctrl-C finishes the step, or the pass over stories, and saves; the same command goes on from there.
 
@@ -116,6 +116,7 @@ Ctrl-C finishes the step, or the pass over stories, and saves; the same command 
   regard train language digits --arch gpt --out runs/digits
   regard train classify reviews.csv --features runs/elmo --out runs/mood
   regard train classify reviews.csv --from folder/of/a/bert --out runs/mood
+  regard train tag names.conll --features runs/elmo --out runs/names
   regard train tag names.conll --from folder/of/a/bert --out runs/names
   regard train answer squad.json --from folder/of/a/bert --out runs/answers
   regard train stories qa1_train.txt qa2_train.txt --valid qa1_test.txt qa2_test.txt --hops 3 --out runs/babi
@@ -142,7 +143,11 @@ Ctrl-C finishes the step, or the pass over stories, and saves; the same command 
 )
 def train(context: click.Context, words: tuple[str, ...], out: str, recipe: str | None, as_json: bool) -> None:
     """Train a model."""
-    config = run_config(words, recipe, changes(context))
+    train_and_report(run_config(words, recipe, changes(context)), out, as_json)
+
+
+def train_and_report(config: RunConfig, out: str, as_json: bool) -> None:
+    """Train a run while it is shown, and give how it ended."""
     from regard.training.run import train_run
 
     with watching(as_json) as watcher:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import ENSEMBLE, FOLDER, SEARCHING, TRANSLATING, opened
-from regard.cli.options import Option, changes, verb
-from regard.cli.output import json_line, progress
-from regard.cli.texts import GIVEN, given, put
+from regard.cli.models import ENSEMBLE, SEARCHING, TRANSLATING, opened
+from regard.cli.options import Option, changes
+from regard.cli.output import json_line
+from regard.cli.texts import Given, put_each, text_verb
 
 if TYPE_CHECKING:
     from regard.decoding.constraints import Constraints
@@ -27,11 +26,9 @@ HELP = """Translate TEXT, the lines of a file, or standard input line by line, i
 WORDS = "What it must say"
 
 
-@verb(
+@text_verb(
     HELP,
     [
-        FOLDER,
-        *GIVEN,
         Option(["--align"], is_flag=True, help="add word alignments (0-0 1-2 …) after a tab"),
         Option(["--no-split"], is_flag=True, help="take each text as one sentence"),
         ENSEMBLE,
@@ -63,10 +60,7 @@ WORDS = "What it must say"
 def translate(
     context: click.Context,
     folder: str,
-    texts: tuple[str, ...],
-    source: str | None,
-    out: str | None,
-    encoding: str,
+    given: Given,
     align: bool,
     no_split: bool,
     ensemble: tuple[str, ...],
@@ -74,23 +68,17 @@ def translate(
     force_word: tuple[str, ...],
     forbid_word: tuple[str, ...],
     glossary: str | None,
-    as_json: bool,
     **computing: Any,
 ) -> None:
     """Translate what was given."""
-    settings = changes(context)
-
-    def lines() -> Iterator[str]:
-        waiting, total = given(texts, source, encoding)
-        model = opened(folder, computing, ensemble)
-        words = _constraints(force_word, forbid_word, glossary)
-        wishes = {"split": not no_split, "constraints": words, "prefix": prefix or "", **settings}
-        found = (list(model.stream(window, **wishes)) for window in waiting)
-        said = progress(found, total, "texts") if out and total else itertools.chain.from_iterable(found)
-        for number, translation in enumerate(said):
-            yield from shown(translation, number, align, as_json)
-
-    put(lines(), out)
+    words = _constraints(force_word, forbid_word, glossary)
+    wishes = {"split": not no_split, "constraints": words, "prefix": prefix or "", **changes(context)}
+    put_each(
+        given,
+        lambda: opened(folder, computing, ensemble),
+        lambda model, window: model.stream(window, **wishes),
+        lambda _, number, translation: shown(translation, number, align, given.as_json),
+    )
 
 
 def _constraints(force: tuple[str, ...], forbid: tuple[str, ...], glossary: str | None) -> Constraints | None:

@@ -1,12 +1,11 @@
-"""The causal language model: what it is made of, and how texts are generated with it."""
+"""The causal language model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from regard.config.knob import Config, knob
-from regard.config.model import ACTIVATIONS, StackConfig
-from regard.errors import ConfigError
+from regard.config.stack import ACTIVATIONS, StackConfig, check_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +30,7 @@ class GptConfig(Config):
     end: int = knob(1, "token number between two documents, which ends a text; -1: none", low=-1)
 
     def check(self) -> None:
-        if self.width % self.stack.heads:
-            fits = [str(heads) for heads in range(1, self.width + 1) if self.width % heads == 0][:8]
-            raise ConfigError(
-                f"stack.heads ({self.stack.heads}) must divide width ({self.width}): try {', '.join(fits)}"
-            )
-        if self.positions == "rotary" and (self.width // self.stack.heads) % 2:
-            raise ConfigError(f"rotary positions need an even head width, not {self.width // self.stack.heads}")
+        check_heads("stack.heads", self.width, self.stack.heads, rotary=self.positions == "rotary")
 
     def summary(self) -> str:
         """Say what it is in a few words."""
@@ -59,21 +52,3 @@ GPT_PRESETS: dict[str, GptConfig] = {
     "medium": _gpt(6, 384, 6),
     "base": _gpt(12, 768, 12),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationConfig(Config):
-    """How texts are continued."""
-
-    most: int = knob(200, "most tokens written", low=1)
-    count: int = knob(1, "continuations of each text, drawn with different luck", low=1, high=1000)
-    greedy: bool = knob(False, "always take the likeliest token instead of drawing")
-    temperature: float = knob(1.0, "sharpness: below 1 sharper, above 1 flatter", low=0.01, high=100)
-    top_k: int = knob(0, "draw among this many best tokens; 0: all", low=0)
-    top_p: float = knob(1.0, "draw among the tokens holding this share of probability", low=0.0, high=1)
-    no_repeat: int = knob(0, "forbid repeated runs of this many tokens; 0: allow", low=0)
-    seed: int = knob(1, "seed of drawing", low=0)
-
-    def check(self) -> None:
-        if self.greedy and self.count > 1:
-            raise ConfigError(f"the likeliest tokens make one text, not {self.count}: drop --greedy or --count")

@@ -7,6 +7,7 @@ import json
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Self
 
 from regard.errors import ConfigError, nearest
@@ -69,17 +70,7 @@ class Config:
     @classmethod
     def knobs(cls, *, deep: bool = True) -> Iterator[Knob]:
         """List the fields; those of contained configs follow with dotted paths."""
-        hints = typing.get_type_hints(cls)
-        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-            kind, optional = _plain(hints[field.name])
-            if deep and isinstance(kind, type) and issubclass(kind, Config):
-                for inner in kind.knobs():
-                    yield dataclasses.replace(inner, path=f"{field.name}.{inner.path}")
-                continue
-            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            told = field.metadata
-            limits = told.get("choices", ()), told.get("low"), told.get("high"), told.get("bare", "")
-            yield Knob(field.name, kind, optional, default, told.get("help", ""), *limits)
+        return iter(_listed(cls, deep))  # type: ignore[arg-type]  # a class is hashable
 
     def to_dict(self) -> dict[str, Any]:
         """Return the config as plain JSON values."""
@@ -117,6 +108,22 @@ class Config:
                 inner = inner[parent]
             inner[last] = value
         return type(self).from_dict(values)
+
+
+@cache
+def _listed(config: type[Config], deep: bool) -> tuple[Knob, ...]:
+    """Return a config's knobs; found once, for a config is made with every text that has settings of its own."""
+    hints, made = typing.get_type_hints(config), []
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        kind, optional = _plain(hints[field.name])
+        if deep and isinstance(kind, type) and issubclass(kind, Config):
+            made += [dataclasses.replace(inner, path=f"{field.name}.{inner.path}") for inner in kind.knobs()]
+            continue
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        told = field.metadata
+        limits = told.get("choices", ()), told.get("low"), told.get("high"), told.get("bare", "")
+        made.append(Knob(field.name, kind, optional, default, told.get("help", ""), *limits))
+    return tuple(made)
 
 
 def _checked(known: Knob, value: Any) -> Any:

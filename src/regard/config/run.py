@@ -16,10 +16,11 @@ from regard.config.model import (
     MemoryConfig,
     MemoryTrainingConfig,
     RecurrentConfig,
+    TaggerConfig,
     TranslatorConfig,
 )
 from regard.config.tasks import OFFERED, TUNED, refuse
-from regard.config.training import AnswerConfig, ClassifyConfig, TrainingConfig
+from regard.config.training import AnswerConfig, ClassifyConfig, DistilConfig, TrainingConfig
 from regard.errors import ConfigError
 
 TASKS = ("translate", "stories", "language", "classify", "tag", "answer")
@@ -56,8 +57,10 @@ class RunConfig(Config):
     classifier: ClassifierConfig = knob(
         ClassifierConfig, "the classifier; the preset gives its sizes unless it is custom"
     )
+    tagger: TaggerConfig = knob(TaggerConfig, "the tagger; the preset gives its sizes unless it is custom")
     classify: ClassifyConfig = knob(ClassifyConfig, "how classifiers, taggers and answerers are trained and scored")
     answer: AnswerConfig = knob(AnswerConfig, "how passages are read that questions are answered from")
+    distil: DistilConfig = knob(DistilConfig, "a student with fewer layers: what it learns from its teacher")
 
     def check(self) -> None:
         values = {known: attrgetter(known.path)(self) for known in self.knobs()}
@@ -71,6 +74,12 @@ class RunConfig(Config):
             raise ConfigError(
                 f"{self.task} with --from is for encoders (--arch bert), and they start from a folder: "
                 f"arch is {self.arch}, --from is {self.start_from or 'not given'}"
+            )
+        if self.distil.layers and not self.start_from:
+            raise ConfigError("a student starts from its teacher: regard distil FOLDER DATA --layers N --out FOLDER")
+        if self.distil.layers and (self.classify.frozen or self.classify.fresh):
+            raise ConfigError(
+                "a student learns in all its layers, from its teacher's: no --frozen, no --classify.fresh"
             )
         if self.task == "stories" and self.training.precision == "bf16":
             raise ConfigError("memory networks are trained in float32: leave out --precision bf16")

@@ -16,12 +16,13 @@ USED_BY = {  # task → the verb for its models
     "classify": "regard classify",
     "tag": "regard tag",
     "answer": "regard answer",
+    "embed": "regard embed",
 }
 OFFERED = {  # task → its architectures
     "translate": ("transformer", "rnn"),
     "language": ("elmo", "bert", "gpt"),
     "classify": ("rnn", "bert"),
-    "tag": ("bert",),
+    "tag": ("rnn", "bert"),
     "answer": ("bert",),
 }
 TUNED = ("classify", "tag", "answer")  # tasks that an encoder is fine-tuned for
@@ -37,11 +38,12 @@ TUNING: dict[str, Any] = {  # usual settings of a model that starts from one tha
 USUAL: dict[str, dict[str, Any]] = {  # settings whose usual value differs from the translator's
     "language": {"arch": "elmo", "training.label_smoothing": 0.0},
     "classify": {"arch": "rnn", "training.label_smoothing": 0.0},
-    "tag": TUNING,
+    "tag": {"arch": "rnn", "training.label_smoothing": 0.0},
     "answer": {**TUNING, "data.max_length": 384},
 }
 USUAL_FOR: dict[tuple[str, str], dict[str, Any]] = {  # of those, what one architecture has otherwise
     ("classify", "bert"): TUNING,
+    ("tag", "bert"): TUNING,
     ("language", "bert"): {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": True},
 }
 
@@ -54,16 +56,32 @@ GROUPS = {  # groups of settings that one task alone reads
     "masking.": "language",
     "language.": "language",
     "classifier.": "classify",
+    "tagger.": "tag",
+    "classify.features_memory": "classify, tag, answer",
+    "classify.features": "classify, tag",
     "classify.": "classify, tag, answer",
     "answer.": "answer",
+    "distil.": "classify, tag, answer",
 }
-MODELS = {"elmo.": "elmo", "gpt.": "gpt", "bert.": "bert", "masking.": "bert"}  # groups that one architecture reads
+MODELS = {  # groups, and single settings, that one architecture reads
+    "elmo.": "elmo",
+    "gpt.": "gpt",
+    "bert.": "bert",
+    "masking.": "bert",
+    "classifier.": "rnn",
+    "tagger.": "rnn",
+    "classify.frozen": "bert",
+    "classify.layer_decay": "bert",
+    "classify.fresh": "bert",
+}
 READING = ("data.train", "data.valid", "data.read.encoding", "data.read.lenient", "data.read.max_reject")
 COMPUTING = ("training.threads", "training.device", "training.keep", "training.tensorboard", "training.precision")
 SIZES = (  # what presets decide
     "elmo.width",
     "classifier.encoder.embedding",
     "classifier.encoder.width",
+    "tagger.encoder.embedding",
+    "tagger.encoder.width",
     "gpt.width",
     "gpt.stack.layers",
     "gpt.stack.heads",
@@ -95,6 +113,15 @@ INSTEAD = {
 }
 
 
+def used_by(task: str) -> str:
+    """Return which verb uses a task's models, in brackets for the end of a message; nothing for an unknown task.
+
+    >>> used_by("tag"), used_by("?")
+    (' (`regard tag` uses this one)', '')
+    """
+    return f" (`{USED_BY[task]}` uses this one)" if task in USED_BY else ""
+
+
 def refuse(task: str, given: Mapping[str, Any]) -> None:
     """Raise for the first of these settings, by dotted path, that means nothing to a task.
 
@@ -108,6 +135,8 @@ def refuse(task: str, given: Mapping[str, Any]) -> None:
         owner = next((owner for group, owner in GROUPS.items() if path.startswith(group)), "")
         model = next((model for group, model in MODELS.items() if path.startswith(group)), "")
         owned = task in owner.split(", ")
+        if owned and path == "classify.features" and given.get("arch") == "bert":
+            raise ConfigError("frozen features (--features) stand beside words of a reader's own: leave out --from")
         if owned and model and given.get("arch", model) != model:
             raise ConfigError(f"{path} ({value}) means nothing to --arch {given['arch']}: it is for --arch {model}")
         if owned or (not owner and (task not in READ or path.startswith(READ[task]))):

@@ -92,3 +92,13 @@ class AnswerConfig(Config):
     """How passages are read that questions are answered from."""
 
     overlap: int = knob(128, "tokens that neighbouring windows of a long passage share", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistilConfig(Config):
+    """How a student with fewer layers learns from the model that it starts from."""
+
+    layers: int = knob(0, "layers of a student of the model that is started from; 0: no student", low=0)
+    temperature: float = knob(2.0, "by what the scores of both are divided before they are compared", low=0.1)
+    truth: float = knob(0.5, "share of the true labels in the loss; the rest is the teacher's", low=0, high=1)
+    hidden: float = knob(1.0, "weight of the states of the copied layers, by their cosine; 0: not compared", low=0)

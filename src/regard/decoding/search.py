@@ -79,7 +79,11 @@ def search(
     """
     if len(source) == 0:
         return []
-    if isinstance(generator, Searching) and not (rules or prefixes or forced) and _is_plain(config, generator.vocabulary):
+    if (
+        isinstance(generator, Searching)
+        and not (rules or prefixes or forced)
+        and _is_plain(config, generator.vocabulary)
+    ):
         limited = np.asarray(limits, np.int64)
         found = generator.search(
             source, limited, beam=config.beam, nbest=config.nbest, length_power=config.length_power

@@ -11,6 +11,7 @@ from regard.config.model import (
     EncoderConfig,
     MemoryConfig,
     RecurrentConfig,
+    TaggerConfig,
     TranslatorConfig,
 )
 from regard.errors import ConfigError, nearest
@@ -20,6 +21,7 @@ from regard.models.encoder import Encoder
 from regard.models.gpt import Gpt
 from regard.models.memory_network import MemoryNetwork
 from regard.models.seq2seq import Recurrent
+from regard.models.tagger import Tagger
 from regard.models.translator import Translator
 
 FAMILIES: dict[str, tuple[Any, Any]] = {
@@ -28,13 +30,21 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "memory_network": (MemoryConfig, MemoryNetwork),
     "elmo": (ElmoConfig, Elmo),
     "classifier": (ClassifierConfig, Classifier),
+    "tagger": (TaggerConfig, Tagger),
     "bert": (EncoderConfig, Encoder),
     "gpt": (GptConfig, Gpt),
 }
 AnyConfig = (
-    TranslatorConfig | RecurrentConfig | MemoryConfig | ElmoConfig | ClassifierConfig | EncoderConfig | GptConfig
+    TranslatorConfig
+    | RecurrentConfig
+    | MemoryConfig
+    | ElmoConfig
+    | ClassifierConfig
+    | TaggerConfig
+    | EncoderConfig
+    | GptConfig
 )
-AnyModel = Translator | Recurrent | MemoryNetwork | Elmo | Classifier | Encoder | Gpt
+AnyModel = Translator | Recurrent | MemoryNetwork | Elmo | Classifier | Tagger | Encoder | Gpt
 
 
 @overload
@@ -47,6 +57,8 @@ def build(config: MemoryConfig) -> MemoryNetwork: ...
 def build(config: ElmoConfig) -> Elmo: ...
 @overload
 def build(config: ClassifierConfig) -> Classifier: ...
+@overload
+def build(config: TaggerConfig) -> Tagger: ...
 @overload
 def build(config: EncoderConfig) -> Encoder: ...
 @overload

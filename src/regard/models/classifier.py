@@ -1,11 +1,6 @@
-"""A classifier: an encoder gives a state for each token, pooling makes one of them, the output scores the labels.
-
-The encoder here reads a text's words by recurrent layers, with frozen features beside the words where there are any.
-"""
+"""A classifier: an encoder gives a state for each token, pooling makes one of them, the output scores the labels."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,58 +8,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.attention.noise import Noise, drop
-from regard.attention.rows import Rows
 from regard.blocks.heads import vocabulary_loss
-from regard.blocks.reading import Mix, Pooling
-from regard.blocks.recurrent import RecurrentEncoder
-from regard.config.model import ClassifierConfig, ReaderConfig, RecurrentConfig
-from regard.models.base import Model
-from regard.tokens import Tokens
+from regard.blocks.reading import Pooling
+from regard.config.model import ClassifierConfig
+from regard.models.reader import Reader, ReadingModel, Texts
 
 
-@dataclass(frozen=True)
-class Texts:
-    """What an encoder reads: rows of tokens, and what is known of each token beforehand."""
-
-    tokens: Tokens
-    features: NDArray[np.float16] | None = None  # [N, layers, F]
-
-
-class Reader(nn.Module):
-    """The words of a text, with a mix of frozen layers beside each, read both ways (Peters et al. 2018, section 3)."""
-
-    def __init__(self, config: ReaderConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.width = 2 * config.width
-        self.words = nn.Embedding(config.vocabulary, config.embedding)
-        self.mix = Mix(config.feature_layers) if config.feature_layers else None
-        settings = RecurrentConfig(
-            cell=config.cell,
-            embedding=config.embedding + config.feature_width,
-            width=config.width,
-            layers=config.layers,
-            dropout=config.dropout,
-        )
-        self.recurrent = RecurrentEncoder(settings)
-
-    def forward(self, ids: Tensor, rows: Rows, features: Tensor | None, noise: Noise | None) -> Tensor:
-        """Return a state for each token, [N, width]."""
-        states = self.words(ids)
-        if self.mix is not None:
-            assert features is not None
-            states = torch.cat([states, self.mix(features.to(states.dtype))], dim=1)
-        states, _ = self.recurrent(drop(states, self.config.dropout, noise, "words"), rows, noise)
-        return states
-
-    def mixed(self) -> tuple[list[float], float]:
-        """Return how much of each frozen layer is in the mix, and its scale; nothing where there are none."""
-        return ([], 0.0) if self.mix is None else (self.mix.shares().tolist(), self.mix.scale.item())
-
-
-class Classifier(Model):
+class Classifier(ReadingModel):
     """Reads texts, scores labels.
 
+    >>> from regard.config.model import ReaderConfig
+    >>> from regard.tokens import Tokens
     >>> model = Classifier(ClassifierConfig(labels=3, encoder=ReaderConfig(vocabulary=11, embedding=5, width=7)))
     >>> model.chances(Texts(Tokens.from_rows([[5, 6, 7], [8]]))).shape
     (2, 3)
@@ -79,9 +33,7 @@ class Classifier(Model):
 
     def forward(self, texts: Texts, noise: Noise | None = None) -> Tensor:
         """Return one state for each text, [B, width]."""
-        ids, rows = self.door(texts.tokens)
-        features = None if texts.features is None else torch.from_numpy(texts.features).to(self.device())
-        pooled = self.pooling(self.encoder(ids, rows, features, noise), rows)
+        pooled = self.pooling(*self.states(texts, noise))
         return drop(pooled, self.config.dropout, noise, "pooled")
 
     def loss(

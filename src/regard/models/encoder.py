@@ -81,6 +81,13 @@ class Encoder(Packable):
         """Return a state for each token, [N, D]; types are 0 where none are given."""
         return self.stack(self.embed(ids, rows, types, noise), rows, self.sight(rows), NOWHERE, noise)
 
+    def layers(
+        self, ids: Tensor, rows: Rows, types: Tensor | None = None, noise: Noise | None = None
+    ) -> list[Tensor]:  # ids and types [N]
+        """Return the states after each layer, each [N, D]; the last are those that the model gives."""
+        *made, last = self.stack.layers(self.embed(ids, rows, types, noise), rows, self.sight(rows), NOWHERE, noise)
+        return [*made, self.stack.norm(last)]
+
     def embed(self, ids: Tensor, rows: Rows, types: Tensor | None, noise: Noise | None) -> Tensor:
         """Return the states before the first block: word, place and type, normed."""
         config, words = self.config, self.words(ids)

@@ -15,9 +15,10 @@ from regard.errors import UsageError
 from regard.models.classifier import Classifier
 from regard.models.encoder import Encoder
 from regard.tasks.calibration import calibration_error, several_f1, sigmoid, softmax
-from regard.tasks.classification import Perception, label_chances
+from regard.tasks.classification import label_chances
 from regard.tasks.encoding import Account, read_texts, text_scores
 from regard.tasks.metrics import confusion, label_scores
+from regard.tasks.perception import Perception
 from regard.text.framing import Framing
 
 TOGETHER = 512  # texts that are read together
@@ -56,10 +57,8 @@ class OwnReader:
         if pairs is not None:
             raise UsageError("this classifier reads single texts, not pairs: one made with --from reads both")
         read = self.perception.read(texts)
-        tokens = int(read.lengths.sum() + read.cut.sum())
-        counted = (len(texts), tokens, self.perception.longest, 0, len(texts))
-        account = Account(*counted, int((read.cut > 0).sum()), int(read.cut.sum()))
-        return Told(label_chances(self.model, read), read.cut, np.ones(len(texts), dtype=np.int64), account)
+        windows = np.ones(len(texts), dtype=np.int64)
+        return Told(label_chances(self.model, read), read.cut, windows, self.perception.account(read))
 
 
 @dataclass(frozen=True)

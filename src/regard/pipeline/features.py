@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.documents import Documents
 from regard.errors import UsageError
 from regard.tasks.features import Features
+from regard.tasks.language import Stream, language_scores
 
 UNITS = ("words", "tokens")
 
@@ -57,6 +60,12 @@ class FeaturePipeline:
             TextFeatures(text, places, layers.transpose(1, 0, 2))
             for text, places, layers in zip(texts, spans, found, strict=True)
         ]
+
+    def scores(self, documents: Documents) -> dict[str, Any]:
+        """Return loss and perplexity of running text, from the left and from the right."""
+        text = Stream.of(documents, self.model.tokenizer, self.model.row)
+        facts: dict[str, Any] = {"documents": len(documents), "tokens": len(text.ids)}
+        return {**facts, **language_scores(self.model.model, text)}
 
     def __call__(self, text: str) -> TextFeatures:
         """Return the layers of one text, word by word."""

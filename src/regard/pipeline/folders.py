@@ -9,15 +9,17 @@ from typing import Any, Protocol
 
 import torch
 
-from regard.checkpoint.directory import LoadedModel, load_model
+from regard.checkpoint.directory import LoadedModel
 from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder
 from regard.checkpoint.folder import is_encoder_folder, task_of
 from regard.checkpoint.gpt_folder import load_gpt
 from regard.checkpoint.memory_folder import VOCABULARY, load_memory
-from regard.checkpoint.reader_folder import FEATURES, load_reader
+from regard.checkpoint.published import local_folder
+from regard.checkpoint.reader_folder import FEATURES, LoadedReader, load_reader
 from regard.checkpoint.sentence_modules import read_modules
 from regard.checkpoint.starting import with_usual
-from regard.config.model import ClassifierConfig
+from regard.compiled import compiled, open_translator
+from regard.config.model import ClassifierConfig, TaggerConfig
 from regard.config.run import RunConfig
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError, nearest
 from regard.machine import cores
@@ -27,17 +29,16 @@ from regard.models.encoder import Encoder
 from regard.models.writer import Writer
 from regard.pipeline.answering import LONGEST_ROW, AnsweringPipeline
 from regard.pipeline.classification import ClassificationPipeline, EncoderReader, OwnReader
-from regard.pipeline.compiling import compiled
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.filling import FillingPipeline
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.stories import StoryPipeline
-from regard.pipeline.tagging import TaggingPipeline
+from regard.pipeline.tagging import EncoderTagReader, OwnTagReader, TaggingPipeline
 from regard.pipeline.translation import TranslationPipeline
-from regard.tasks.classification import Perception
 from regard.tasks.features import Features
 from regard.tasks.masking import token_counts_of
+from regard.tasks.perception import Perception
 from regard.tasks.stories import Vocabulary
 from regard.text.framing import MASKS, Framing
 from regard.training.run import train_run
@@ -67,20 +68,21 @@ def load(
     *,
     ensemble: Sequence[str | Path] = (),
     device: str = "cpu",
-    precision: str = "float32",
+    precision: str | None = None,
     threads: int = 0,
     backend: str = "auto",
 ) -> Pipeline:
     """Return the pipeline of a run's or model's folder, whatever its task.
 
     Of several folders with translators, return one whose models decide together. Translators compute in the engine
-    where it is there (`backend`: auto, engine or torch), in float32, bf16 or int8.
+    where it is there (`backend`: auto, engine or torch), in float32, bf16 or int8; without a precision in that of the
+    folder.
     """
     folders = [folder] if isinstance(folder, str | Path) else [*folder]
     if len(folders) == 1 and not ensemble and (opener := OPENERS.get(task_of(folders[0]))) is not None:
         if backend == "engine":
             raise UsageError(f"{folders[0]}: the engine computes translators; leave out the backend")
-        return opener(folders[0], device=device, precision=precision, threads=threads)
+        return opener(folders[0], device=device, precision=precision or "float32", threads=threads)
     return load_translator(
         folders, ensemble=ensemble, device=device, precision=precision, threads=threads, backend=backend
     )
@@ -108,6 +110,17 @@ def load_classifier(
     loaded = load_reader(folder, ClassifierConfig, "classify")
     model = build(loaded.config)
     model.load_state_dict(loaded.weights)
+    perception = _perception(folder, loaded, device, dtype)
+    return ClassificationPipeline(OwnReader(placed(model, device, dtype).eval(), perception), loaded.task)
+
+
+def _perception(
+    folder: str | Path,
+    loaded: LoadedReader[ClassifierConfig] | LoadedReader[TaggerConfig],
+    device: str,
+    dtype: torch.dtype,
+) -> Perception:
+    """Return how a reader with words of its own reads texts, with its frozen features where it has some."""
     labels, beside = loaded.task.get("labels"), loaded.task.get("features")
     if not isinstance(labels, list) or len(labels) != loaded.config.labels:
         raise CheckpointError(f"{folder}: task.json does not name the {loaded.config.labels} labels of the model")
@@ -115,9 +128,10 @@ def load_classifier(
     if loaded.config.encoder.feature_layers:
         features = _features(Path(folder) / FEATURES, device, dtype)
         if not isinstance(beside, dict) or features.digest != beside.get("digest"):
-            raise CheckpointError(f"{Path(folder) / FEATURES}: not the features that the classifier was trained with")
-    perception = Perception(loaded.tokenizer, int(loaded.task["max_length"]), features)
-    return ClassificationPipeline(OwnReader(placed(model, device, dtype).eval(), perception), loaded.task)
+            raise CheckpointError(
+                f"{Path(folder) / FEATURES}: not the features that the {loaded.config.family} was trained with"
+            )
+    return Perception(loaded.tokenizer, int(loaded.task["max_length"]), features)
 
 
 def _tuned(folder: str | Path, task: str, head: str, device: str, dtype: torch.dtype) -> tuple[LoadedEncoder, Encoder]:
@@ -148,8 +162,17 @@ def load_tagger(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> TaggingPipeline:
     """Return the tagger of a folder, which labels the words of texts."""
-    loaded, model = _tuned(folder, "tag", "token", device, _computing(precision, threads))
-    return TaggingPipeline(model, Framing(loaded.tokenizer), _longest(loaded), loaded.labels, loaded.task)
+    dtype = _computing(precision, threads)
+    if is_encoder_folder(folder):
+        tuned, encoder = _tuned(folder, "tag", "token", device, dtype)
+        reader = EncoderTagReader(encoder, Framing(tuned.tokenizer), _longest(tuned))
+        return TaggingPipeline(reader, tuned.labels, tuned.task)
+    loaded = load_reader(folder, TaggerConfig, "tag")
+    model = build(loaded.config)
+    model.load_state_dict(loaded.weights)
+    perception = _perception(folder, loaded, device, dtype)
+    own = OwnTagReader(placed(model, device, dtype).eval(), perception)
+    return TaggingPipeline(own, loaded.task["labels"], loaded.task)
 
 
 def load_answerer(
@@ -221,7 +244,7 @@ def load_translator(
     *,
     ensemble: Sequence[str | Path] = (),
     device: str = "cpu",
-    precision: str = "float32",
+    precision: str | None = None,
     threads: int = 0,
     backend: str = "auto",
 ) -> TranslationPipeline:
@@ -230,9 +253,10 @@ def load_translator(
     folders += ensemble
     if not folders:
         raise UsageError("load needs at least one folder")
-    loaded = [load_model(Path(one)) for one in folders]
-    engines = compiled(loaded, backend, precision, device)
-    threads, dtype = threads or cores(), _computing("float32" if engines else precision, threads)
+    found = [open_translator(local_folder(one)) for one in folders]
+    engines = compiled(found, backend, precision, device)
+    loaded = [one.loaded for one in found]
+    threads, dtype = threads or cores(), _computing("float32" if engines else precision or "float32", threads)
     first = loaded[0]
     for one, other in zip(folders, loaded, strict=True):
         for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):

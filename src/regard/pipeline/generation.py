@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from regard.config.decoding import DecodingConfig
-from regard.config.gpt import GenerationConfig
+from regard.config.generation import GenerationConfig
+from regard.data.documents import Documents
 from regard.data.pictures import LEVELS, Picture, pixels, spelled
 from regard.decoding.rules import Forbid, History, Rule
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UsageError
 from regard.models.gpt import Gpt
+from regard.tasks.causal import causal_scores
+from regard.tasks.language import Stream
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Candidates, Tokens
 
@@ -164,6 +167,15 @@ class GenerationPipeline:
             picture.size - given,
         )
         return [pixels(letters + self.tokenizer.decode(one.ids), height, width) for one in found[0]]
+
+    def scores(self, documents: Documents) -> dict[str, Any]:
+        """Return the loss of running text in nats, a token and a character, and the perplexity of a token."""
+        if self.tokenizer.end < 0:
+            raise UsageError("this model has no token between documents: its loss over documents means nothing")
+        text = Stream.of(documents, self.tokenizer, self.model.config.places - 1)
+        characters = sum(map(len, documents.texts))
+        facts: dict[str, Any] = {"documents": len(documents), "tokens": len(text.ids), "characters": characters}
+        return {**facts, **causal_scores(self.model, text, characters)}
 
     def size(self) -> tuple[int, int]:
         """Return height and width of the pictures that the model knows; one that knows none is refused."""

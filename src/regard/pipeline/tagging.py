@@ -5,26 +5,69 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard.data.tagged import Tagged
 from regard.models.encoder import Encoder
+from regard.models.tagger import Tagger
 from regard.tasks.encoding import Account
-from regard.tasks.tagging import (
-    best_tags,
-    entities,
-    entity_scores,
-    followers,
-    read_words,
-    split_words,
-    word_chances,
-    word_spans,
-)
+from regard.tasks.entities import best_tags, entities, entity_scores, followers
+from regard.tasks.perception import Perception
+from regard.tasks.reader_tagging import WordRows
+from regard.tasks.tagging import Spans, read_words, split_words, word_chances, word_spans
 from regard.text.framing import Framing
 
 TOGETHER = 512  # texts that are read together
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a model says of the words of texts, and how much of these it read."""
+
+    chances: list[NDArray[np.float64]]  # of each text, logarithms [words, tags]
+    windows: NDArray[np.int64]  # [texts], rows that each was read in
+    account: Account
+
+
+class TagReader(Protocol):
+    """A model that reads texts and tells the chances of tags."""
+
+    def told(self, texts: Sequence[str], spans: Sequence[Spans]) -> Told:
+        """Return the chances of all tags for the words at these spans."""
+        ...
+
+
+@dataclass(frozen=True)
+class OwnTagReader:
+    """A tagger with words of its own."""
+
+    model: Tagger
+    perception: Perception
+
+    def told(self, texts: Sequence[str], spans: Sequence[Spans]) -> Told:
+        """Return the chances of all tags for the words at these spans; those beyond what is read are outside."""
+        read = WordRows.read(self.perception, texts, spans)
+        chances = word_chances(read, read.told(self.model), [len(one) for one in spans], self.model.config.outputs)
+        return Told(chances, np.ones(len(texts), dtype=np.int64), self.perception.account(read))
+
+
+@dataclass(frozen=True)
+class EncoderTagReader:
+    """An encoder with a head for the tags of words."""
+
+    model: Encoder
+    framing: Framing
+    longest: int
+
+    def told(self, texts: Sequence[str], spans: Sequence[Spans]) -> Told:
+        """Return the chances of all tags for the words at these spans; a long text is read in windows."""
+        read = read_words(self.framing, texts, spans, self.longest)
+        chances = word_chances(read, read.told(self.model), [len(one) for one in spans], self.model.config.outputs)
+        windows = np.bincount(np.asarray(read.owners, dtype=np.int64), minlength=len(texts))
+        return Told(chances, windows, read.account)
 
 
 @dataclass(frozen=True)
@@ -72,12 +115,15 @@ class TaggedText:
 class TaggingPipeline:
     """Texts in, tagged words out; `account` says how texts so far were read."""
 
-    def __init__(
-        self, model: Encoder, framing: Framing, longest: int, tags: Sequence[str], task: dict[str, Any]
-    ) -> None:
-        self.model, self.framing, self.longest, self.tags, self.task = model, framing, longest, list(tags), task
+    def __init__(self, reader: TagReader, tags: Sequence[str], task: dict[str, Any]) -> None:
+        self.reader, self.tags, self.task = reader, list(tags), task
         self.allowed = followers(self.tags)
         self.account = Account()
+
+    @property
+    def entities(self) -> bool:
+        """Whether the tags mark entities, rather than each word for itself."""
+        return any(name.startswith("B-") for name in self.tags)
 
     def stream(self, texts: Iterable[str], *, apart: bool = False) -> Iterator[TaggedText]:
         """Yield each text tagged, in order; with `apart`, words are what white space parts."""
@@ -86,17 +132,15 @@ class TaggingPipeline:
             spans = [_white(text) if apart else split_words(text) for text in some]
             yield from self._tagged(some, spans)
 
-    def _tagged(self, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]) -> Iterator[TaggedText]:
-        read = read_words(self.framing, texts, spans, self.longest)
-        self.account.add(read.account)
-        windows = np.bincount(np.asarray(read.owners, dtype=np.int64), minlength=len(texts))
-        chances = word_chances(self.model, read, [len(one) for one in spans])
-        for number, (text, where, scores) in enumerate(zip(texts, spans, chances, strict=True)):
+    def _tagged(self, texts: Sequence[str], spans: Sequence[Spans]) -> Iterator[TaggedText]:
+        told = self.reader.told(texts, spans)
+        self.account.add(told.account)
+        for number, (text, where, scores) in enumerate(zip(texts, spans, told.chances, strict=True)):
             best = best_tags(scores, self.allowed) if len(scores) else np.zeros(0, dtype=np.int64)
             words = [text[start:stop] for start, stop in where]
             sure = np.exp(scores[np.arange(len(best)), best]).tolist()
             tags = [self.tags[one] for one in best]
-            yield TaggedText(text, words, list(where), tags, sure, int(windows[number]))
+            yield TaggedText(text, words, list(where), tags, sure, int(told.windows[number]))
 
     def tag(self, texts: Sequence[str], *, apart: bool = False) -> list[TaggedText]:
         """Return each text tagged."""

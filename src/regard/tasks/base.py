@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -49,3 +50,36 @@ class Task(Protocol):
     def loss(self, model: Any, batch: Any, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Return the sums over a batch's predictions of what is minimised and of what is reported."""
         ...
+
+
+class BatchedRows(Protocol):
+    """Rows that can be dealt out to batches."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """[rows, 1], in tokens."""
+        ...
+
+    def epoch(self, *, budget: int, seed: int, epoch: int, digest: str) -> list[NDArray[np.int64]]:
+        """Return the row numbers of each batch of an epoch, in order; a pure function."""
+        ...
+
+
+Batched = TypeVar("Batched", bound=BatchedRows)
+
+
+class RowTask(Generic[Batched]):
+    """What tasks on rows share: which rows make a batch is a function of seed, epoch and data alone."""
+
+    def __init__(self, train: Batched, *, seed: int, digest: str, weights: NDArray[np.float32] | None = None) -> None:
+        self.train, self.seed, self.digest = train, seed, digest
+        self.weights = None if weights is None else torch.from_numpy(weights)  # of labels, where not all are equal
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Lengths of the training rows, in tokens."""
+        return self.train.lengths
+
+    def epoch(self, epoch: int, budget: int) -> list[NDArray[np.int64]]:
+        """Return the row numbers of each batch of an epoch, in order."""
+        return self.train.epoch(budget=budget, seed=self.seed, epoch=epoch, digest=self.digest)

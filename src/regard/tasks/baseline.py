@@ -161,18 +161,18 @@ class Gain:
     points: float
     interval: float
 
-    def verdict(self) -> str:
-        """Say it.
+    def verdict(self, who: str = "attention") -> str:
+        """Say it of what made the difference.
 
         >>> Gain(3.21, 1.4).verdict(), Gain(-0.4, 1.4).verdict()
         ('attention helped by 3.2 ± 1.4 points', 'attention made no difference that shows: -0.4 ± 1.4 points')
         """
         span = f"{self.points:.1f} ± {self.interval:.1f} points"
         if self.points > self.interval:
-            return f"attention helped by {span}"
+            return f"{who} helped by {span}"
         if self.points < -self.interval:
-            return f"attention did harm, by {span}: the baseline is better"
-        return f"attention made no difference that shows: {span}"
+            return f"{who} did harm, by {span}: the baseline is better"
+        return f"{who} made no difference that shows: {span}"
 
 
 def paired_gain(ours: Floats | NDArray[np.bool_], theirs: Floats | NDArray[np.bool_]) -> Gain:

@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.attention.noise import Noise
 from regard.models.gpt import Gpt
 from regard.tasks.language import EVALUATED, Numbers, RoundTask, Stream
+from regard.tasks.metrics import perplexity
 from regard.tokens import Tokens
 
 
@@ -60,3 +61,10 @@ def total_loss(model: Gpt, text: Stream) -> float:
     rows = [ids[first : first + text.length + 1] for first in range(0, len(text.ids), text.length)]
     parts = (rows[first : first + EVALUATED] for first in range(0, len(rows), EVALUATED))
     return sum(float(model.loss(Tokens.from_rows(part))[1]) for part in parts)
+
+
+def causal_scores(model: Gpt, text: Stream, characters: int) -> dict[str, float]:
+    """Return the loss of a text in nats, a token and a character, and the perplexity of a token."""
+    total = total_loss(model, text)
+    loss = total / len(text.ids)
+    return {"loss": loss, "loss_per_character": total / characters, "perplexity": perplexity(loss, 1)}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,80 +11,15 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from regard.attention.noise import Noise
-from regard.data.batching import epoch_batches, sorted_batches
-from regard.models.classifier import Classifier, Texts
+from regard.models.classifier import Classifier
 from regard.models.encoder import Encoder
+from regard.models.reader import Texts
+from regard.tasks.base import RowTask
 from regard.tasks.encoding import Encoded, KeptStates, encoder_states, summed_losses
-from regard.tasks.features import Features, Spans
-from regard.text.tokenizer import Tokenizer
-from regard.tokens import Ids, Tokens
+from regard.tasks.perception import TextRows
+from regard.tokens import Tokens
 
 Numbers = NDArray[np.int64]
-Halves = NDArray[np.float16]  # [T, layers, F]
-BUDGET = 4096  # tokens that are read together where nothing is learned
-
-
-@dataclass(frozen=True)
-class Perception:
-    """How a classifier reads texts: its tokenizer, how many tokens at most, and frozen features where it has them."""
-
-    tokenizer: Tokenizer
-    longest: int
-    features: Features | None = None
-
-    def read(self, texts: Sequence[str]) -> TextRows:
-        """Return the texts as token numbers, cut where they are too long; features are made when they are asked for."""
-        encoded = [self.tokenizer.encode(text) for text in texts]
-        kept, spans, rows, cut = list(texts), list[Spans](), list[Ids](), np.zeros(len(texts), dtype=np.int64)
-        for number, one in enumerate(encoded):
-            cut[number] = max(0, len(one.ids) - self.longest)
-            if cut[number]:
-                kept[number] = texts[number][: one.spans[self.longest - 1][1]]
-            ids = one.ids[: self.longest] or [max(self.tokenizer.unknown, 0)]
-            rows.append(np.array(ids, dtype=np.int32))
-            spans.append(one.spans[: self.longest] or [(0, len(texts[number]))])
-        return TextRows(kept, rows, spans, cut, self.features)
-
-
-@dataclass
-class TextRows:
-    """Texts as a classifier reads them."""
-
-    texts: list[str]  # as far as they are read
-    rows: list[Ids]
-    spans: list[Spans]  # of characters, one for each token
-    cut: Numbers  # [texts], tokens of each that are not read
-    features: Features | None
-    kept: list[Halves] | None = None  # the features of all texts, where they were made beforehand
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @cached_property
-    def lengths(self) -> Numbers:
-        """[texts, 1], in tokens."""
-        return np.array([len(row) for row in self.rows], dtype=np.int64).reshape(-1, 1)
-
-    @property
-    def feature_bytes(self) -> int:
-        """What the features of all texts take in memory."""
-        return 0 if self.features is None else 2 * int(self.lengths.sum()) * self.features.layers * self.features.width
-
-    def keep_features(self) -> None:
-        """Make the features of all texts now: they never change."""
-        if self.features is not None:
-            self.kept = [layers.astype(np.float16) for layers in self.features.at(self.texts, self.spans)]
-
-    def batch(self, numbers: Numbers) -> Texts:
-        """Return some of the texts, with their features."""
-        tokens = Tokens.from_rows([self.rows[number] for number in numbers])
-        if self.features is None:
-            return Texts(tokens)
-        if self.kept is not None:
-            return Texts(tokens, np.concatenate([self.kept[number] for number in numbers]))
-        chosen = [self.texts[number] for number in numbers], [self.spans[number] for number in numbers]
-        # in half precision, too, so that it makes no difference whether they were kept
-        return Texts(tokens, np.concatenate(list(self.features.at(*chosen))).astype(np.float16))
 
 
 @dataclass(frozen=True)
@@ -107,22 +40,22 @@ class LabelBatch:
         return f"{len(self.labels)} texts of up to {self.texts.tokens.lengths.max()} tokens"
 
 
-class ClassificationTask:
+class ClassificationTask(RowTask[TextRows]):
     """Knows what a batch of labelled texts means."""
 
     counted = "texts"
 
-    def __init__(self, train: TextRows, labels: Numbers, *, seed: int, digest: str) -> None:
-        self.train, self.labels, self.seed, self.digest = train, labels, seed, digest
-
-    @property
-    def lengths(self) -> Numbers:
-        """Lengths of the training texts, in tokens."""
-        return self.train.lengths
-
-    def epoch(self, epoch: int, budget: int) -> list[Numbers]:
-        """Return the text numbers of each batch of an epoch, in order."""
-        return epoch_batches(self.lengths, budget=budget, seed=self.seed, epoch=epoch, digest=self.digest)
+    def __init__(
+        self,
+        train: TextRows,
+        labels: Numbers,
+        *,
+        seed: int,
+        digest: str,
+        weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        super().__init__(train, seed=seed, digest=digest, weights=weights)
+        self.labels = labels
 
     def batch(self, numbers: Numbers, epoch: int) -> LabelBatch:
         """Return training texts and their labels."""
@@ -132,14 +65,17 @@ class ClassificationTask:
         self, model: Classifier, batch: LabelBatch, smoothing: float, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
         """Return the sums of smoothed and plain loss over the batch's texts."""
-        return model.loss(batch.texts, batch.labels, smoothing=smoothing, noise=noise)
+        if self.weights is None:
+            return model.loss(batch.texts, batch.labels, smoothing=smoothing, noise=noise)
+        scores = model.output(model(batch.texts, noise)).float()
+        return summed_losses(scores, torch.from_numpy(batch.labels), smoothing, self.weights)
 
 
 def label_chances(model: Classifier, texts: TextRows) -> NDArray[np.float32]:
     """Return the probability of each label for each text, [texts, labels]."""
     made = np.zeros((len(texts), model.config.labels), dtype=np.float32)
-    for numbers in sorted_batches(texts.lengths, budget=BUDGET):
-        made[numbers] = model.chances(texts.batch(numbers))
+    for numbers, some in texts.batches():
+        made[numbers] = model.chances(some)
     return made
 
 
@@ -166,7 +102,7 @@ class EncodedBatch:
         return f"{len(self.tokens)} texts of up to {self.tokens.lengths.max()} tokens"
 
 
-class EncodedTask:
+class EncodedTask(RowTask[Encoded]):
     """Knows what a batch of labelled texts means to an encoder."""
 
     counted = "texts"
@@ -181,18 +117,9 @@ class EncodedTask:
         weights: NDArray[np.float32] | None = None,
         kept: KeptStates | None = None,
     ) -> None:
-        self.train, self.seed, self.digest, self.kept = train, seed, digest, kept
+        super().__init__(train, seed=seed, digest=digest, weights=weights)
+        self.kept = kept
         self.wanted = wanted[np.asarray(train.owners, dtype=np.int64)]
-        self.weights = None if weights is None else torch.from_numpy(weights)
-
-    @property
-    def lengths(self) -> Numbers:
-        """Lengths of the training rows, in tokens."""
-        return self.train.lengths
-
-    def epoch(self, epoch: int, budget: int) -> list[Numbers]:
-        """Return the row numbers of each batch of an epoch, in order."""
-        return self.train.epoch(budget=budget, seed=self.seed, epoch=epoch, digest=self.digest)
 
     def batch(self, numbers: Numbers, epoch: int) -> EncodedBatch:
         """Return training rows and their labels."""

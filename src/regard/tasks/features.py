@@ -19,6 +19,7 @@ from regard.tokens import Tokens
 
 Layers = NDArray[np.float32]  # [T, layers, F]
 Spans = Sequence[tuple[int, int]]
+ROW = 64  # tokens of a row of running text, where a folder says nothing
 BUDGET = 4096  # tokens that are read together
 AHEAD = 256  # texts that are sorted by length together
 
@@ -30,6 +31,7 @@ class Features:
     model: Elmo
     tokenizer: Tokenizer
     digest: str  # of their folder
+    row: int = ROW  # tokens of a row, as in training
 
     @classmethod
     def opened(cls, folder: str | Path, device: str = "cpu") -> Features:
@@ -37,7 +39,8 @@ class Features:
         loaded = load_reader(folder, ElmoConfig, "language")
         model = build(loaded.config)
         model.load_state_dict(loaded.weights)
-        return cls(model.to(device).eval().requires_grad_(False), loaded.tokenizer, loaded.digest)
+        frozen = model.to(device).eval().requires_grad_(False)
+        return cls(frozen, loaded.tokenizer, loaded.digest, int(loaded.task.get("row", ROW)))
 
     @property
     def layers(self) -> int:

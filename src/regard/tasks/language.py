@@ -13,6 +13,7 @@ from regard.attention.noise import Noise
 from regard.data.documents import Documents
 from regard.data.order import chance, order
 from regard.models.elmo import Elmo
+from regard.tasks.metrics import perplexity
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Ids, Tokens
 
@@ -140,3 +141,15 @@ def mean_losses(model: Elmo, text: Stream) -> tuple[float, float]:
         count += len(rows.ids) - len(rows)
     left, right = sums / count
     return float(left), float(right)
+
+
+def language_scores(model: Elmo, text: Stream) -> dict[str, float]:
+    """Return loss and perplexity of text, from the left, from the right and on average."""
+    forward, backward = mean_losses(model, text)
+    loss = (forward + backward) / 2
+    return {
+        "loss": loss,
+        "perplexity": perplexity(loss, 1),
+        "perplexity_forward": perplexity(forward, 1),
+        "perplexity_backward": perplexity(backward, 1),
+    }

@@ -98,9 +98,7 @@ def short_and_long(
     >>> found and [round(one) for one in found]
     [100, 0]
     """
-    short, long = (
-        _of_lengths(low, high, sources, hypotheses, references) for low, high in ((0, SHORT), (LONG, 10**9))
-    )
+    short, long = (_of_lengths(low, high, sources, hypotheses, references) for low, high in ((0, SHORT), (LONG, 10**9)))
     return (short["bleu"], long["bleu"]) if short["sentences"] and long["sentences"] else None
 
 

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.attention.noise import Noise
+from regard.attention.rows import Rows
 from regard.data.passages import Asked
 from regard.errors import UsageError
 from regard.models.encoder import Encoder
+from regard.tasks.base import RowTask
 from regard.tasks.encoding import Account, Encoded, KeptStates, encoder_states, windows
 from regard.text.framing import Framing
 from regard.tokens import Tokens
@@ -186,7 +188,7 @@ class SpanBatch:
         return f"{len(self.tokens)} windows of up to {self.tokens.lengths.max()} tokens"
 
 
-class SpanTask:
+class SpanTask(RowTask[EncodedQuestions]):
     """Knows what a batch of questions about passages means."""
 
     counted = "windows"
@@ -194,16 +196,8 @@ class SpanTask:
     def __init__(
         self, train: EncodedQuestions, wanted: Numbers, *, seed: int, digest: str, kept: KeptStates | None = None
     ) -> None:
-        self.train, self.wanted, self.seed, self.digest, self.kept = train, wanted, seed, digest, kept
-
-    @property
-    def lengths(self) -> Numbers:
-        """Lengths of the training rows, in tokens."""
-        return self.train.lengths
-
-    def epoch(self, epoch: int, budget: int) -> list[Numbers]:
-        """Return the row numbers of each batch of an epoch, in order."""
-        return self.train.epoch(budget=budget, seed=self.seed, epoch=epoch, digest=self.digest)
+        super().__init__(train, seed=seed, digest=digest)
+        self.wanted, self.kept = wanted, kept
 
     def batch(self, numbers: Numbers, epoch: int) -> SpanBatch:
         """Return training rows and their answers."""
@@ -213,14 +207,19 @@ class SpanTask:
     def loss(self, model: Encoder, batch: SpanBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Return the sum over the rows of the mean surprise at the start and at the end, twice: nothing is smoothed."""
         states, rows = encoder_states(model, batch.tokens, noise, batch.states)
-        scores = model.label_scores(states, rows, noise).float()
-        barred = torch.from_numpy(~batch.allowed).to(scores.device)
-        padded = rows.pad(scores.masked_fill(barred[:, None], -1e4))
-        within = torch.arange(rows.longest, device=scores.device)[None] < rows.lengths[:, None]
-        logs = torch.log_softmax(padded.masked_fill(~within[:, :, None], -1e4), dim=1)  # [B, T, 2]
-        wanted = torch.from_numpy(batch.targets).to(scores.device)
+        logs = torch.log_softmax(span_scores(model, batch, states, rows, noise), dim=1)
+        wanted = torch.from_numpy(batch.targets).to(logs.device)
         loss = -logs.gather(1, wanted[:, None])[:, 0].mean(1).sum()
         return loss, loss.detach()
+
+
+def span_scores(model: Encoder, batch: SpanBatch, states: Tensor, rows: Rows, noise: Noise | None) -> Tensor:
+    """Return the scores of starts and ends at each place of each row, [B, T, 2]; -10,000 where none may be."""
+    scores = model.label_scores(states, rows, noise).float()
+    barred = torch.from_numpy(~batch.allowed).to(scores.device)
+    padded = rows.pad(scores.masked_fill(barred[:, None], -1e4))
+    within = torch.arange(rows.longest, device=scores.device)[None] < rows.lengths[:, None]
+    return padded.masked_fill(~within[:, :, None], -1e4)
 
 
 def allowed(read: EncodedQuestions, numbers: Numbers) -> NDArray[np.bool_]:

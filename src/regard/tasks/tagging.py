@@ -1,11 +1,11 @@
-"""Tagging as a task: a label for each word, decided at its first piece; entities that begin before they go on."""
+"""Tagging as a task: a tag for each word, decided at its first piece."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,133 +15,12 @@ from torch import Tensor
 from regard.attention.noise import Noise
 from regard.errors import UsageError
 from regard.models.encoder import Encoder
+from regard.tasks.base import RowTask
 from regard.tasks.encoding import OVERLAP, Account, Encoded, KeptStates, encoder_states, summed_losses, windows
 from regard.text.framing import Framing
 from regard.tokens import Ids, Tokens
 
 Numbers = NDArray[np.int64]
-Floats = NDArray[np.floating]
-
-
-class Entity(NamedTuple):
-    """Words from `start` up to `stop` that are of a kind."""
-
-    start: int
-    stop: int
-    kind: str
-
-
-def entities(tags: Sequence[str]) -> list[Entity]:
-    """Return the entities that valid tags mark.
-
-    >>> entities(["O", "B-place", "I-place", "B-place"])
-    [Entity(start=1, stop=3, kind='place'), Entity(start=3, stop=4, kind='place')]
-    """
-    made: list[Entity] = []
-    for place, tag in enumerate(tags):
-        if tag.startswith("B-"):
-            made.append(Entity(place, place + 1, tag[2:]))
-        elif tag.startswith("I-") and made and made[-1].stop == place and made[-1].kind == tag[2:]:
-            made[-1] = made[-1]._replace(stop=place + 1)
-    return made
-
-
-def followers(tags: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which tag may follow which, [tags + 1, tags]; the last row is the beginning of a sentence.
-
-    >>> followers(["O", "B-x", "I-x"]).tolist()
-    [[True, True, False], [True, True, True], [True, True, True], [True, True, False]]
-    """
-    made = np.ones((len(tags) + 1, len(tags)), dtype=np.bool_)
-    for column, tag in enumerate(tags):
-        if tag.startswith("I-"):
-            before = [other[2:] == tag[2:] and other[:2] in ("B-", "I-") for other in tags]
-            made[:, column] = [*before, False]
-    return made
-
-
-def best_tags(scores: Floats, allowed: NDArray[np.bool_]) -> Numbers:
-    """Return the likeliest valid tags of a sentence, given log-chances [words, tags] and `followers`.
-
-    >>> scores = np.log([[0.6, 0.3, 0.1], [0.1, 0.1, 0.8]])
-    >>> best_tags(scores, followers(["O", "B-x", "I-x"])).tolist()
-    [1, 2]
-    """
-    barred = np.where(allowed, 0.0, -np.inf)
-    total = np.asarray(scores[0] + barred[-1], dtype=np.float64)
-    back = np.zeros(scores.shape, dtype=np.int64)
-    for place in range(1, len(scores)):
-        ways = total[:, None] + barred[:-1]
-        back[place] = ways.argmax(0)
-        total = ways[back[place], np.arange(len(total))] + scores[place]
-    made = np.zeros(len(scores), dtype=np.int64)
-    made[-1] = total.argmax()
-    for place in range(len(scores) - 1, 0, -1):
-        made[place - 1] = back[place, made[place]]
-    return made
-
-
-def entity_counts(
-    said: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]], kinds: Sequence[str] | None = None
-) -> Numbers:
-    """Return of each sentence the entities that are right, said and wanted, [sentences, 1 or kinds, 3].
-
-    An entity is right where its words and its kind are.
-    """
-    groups = 1 if kinds is None else len(kinds)
-    made = np.zeros((len(said), groups, 3), dtype=np.int64)
-    for row, given, right in zip(made, said, wanted, strict=True):
-        sides = [{*entities(given)}, {*entities(right)}]
-        for column, found in enumerate((sides[0] & sides[1], *sides)):
-            for one in found:
-                if kinds is None or one.kind in kinds:
-                    row[0 if kinds is None else kinds.index(one.kind), column] += 1
-    return made
-
-
-def entity_scores(said: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return strict precision, recall and F1 of entities, in percent, and how many words have the right tag.
-
-    >>> round(entity_scores([["B-x", "O", "B-y"]], [["B-x", "O", "B-x"]])["f1"], 1)
-    50.0
-    """
-    right, given, there = (int(number) for number in entity_counts(said, wanted).sum((0, 1)))
-    pairs = [(one, other) for row in zip(said, wanted, strict=True) for one, other in zip(*row, strict=True)]
-    return {
-        "f1": 200.0 * right / max(1, given + there),
-        "precision": 100.0 * right / max(1, given),
-        "recall": 100.0 * right / max(1, there),
-        "accuracy": 100.0 * sum(one == other for one, other in pairs) / max(1, len(pairs)),
-    }
-
-
-def usual_tags(
-    sentences: Sequence[tuple[Sequence[str], Sequence[str]]], asked: Sequence[Sequence[str]], tags: Sequence[str]
-) -> list[list[str]]:
-    """Return the tag that each word had most often, valid ones: what a model must beat.
-
-    >>> seen = [(["in", "York"], ["O", "B-place"])]
-    >>> usual_tags(seen, [["near", "York"]], ["O", "B-place", "I-place"])
-    [['O', 'B-place']]
-    """
-    place = {tag: number for number, tag in enumerate(tags)}
-    counts: dict[str, NDArray[np.float64]] = {}
-    usual = np.zeros(len(tags))
-    for words, given in sentences:
-        for word, tag in zip(words, given, strict=True):
-            counts.setdefault(word, np.zeros(len(tags)))[place[tag]] += 1
-            usual[place[tag]] += 1
-    usual /= max(1.0, usual.sum())
-    allowed = followers(tags)
-    made = []
-    for words in asked:
-        scores = np.stack([counts.get(word, np.zeros(len(tags))) + usual + 1e-9 for word in words])
-        best = best_tags(np.log(scores / scores.sum(1, keepdims=True)), allowed)
-        made.append([tags[number] for number in best])
-    return made
-
-
-# ---- words as an encoder reads them
 
 
 @dataclass
@@ -151,9 +30,14 @@ class EncodedWords(Encoded):
     places: list[Numbers] = field(default_factory=list)  # in a row, the first pieces of the words that it decides
     words: list[Numbers] = field(default_factory=list)  # their numbers in the sentence
 
-    def first_pieces(self, numbers: Numbers, offsets: Ids) -> Numbers:
-        """Return where in packed rows the words stand that they decide."""
-        return np.concatenate([self.places[number] + offsets[at] for at, number in enumerate(numbers)])
+    def told(self, model: Encoder) -> Scored:
+        """Yield what a model says of all tokens, some rows at a time."""
+        return ((numbers, tokens.offsets, scores) for numbers, tokens, scores in self.scored(model))
+
+
+def packed_places(places: Sequence[Numbers], numbers: Numbers, offsets: Ids) -> Numbers:
+    """Return where places of some rows are when these rows are packed."""
+    return np.concatenate([places[number] + offsets[at] for at, number in enumerate(numbers)])
 
 
 Spans = Sequence[tuple[int, int]]
@@ -191,7 +75,7 @@ def read_words(framing: Framing, texts: Sequence[str], spans: Sequence[Spans], l
     made = EncodedWords(account=Account(texts=len(texts), longest=longest))
     for number, (text, where) in enumerate(zip(texts, spans, strict=True)):
         encoded = framing.tokenizer.encode(text)
-        pieces = _first_pieces(where, encoded.spans)
+        pieces = first_pieces(where, encoded.spans)
         found = windows(len(encoded.ids), room, room // OVERLAP)
         made.account.tokens += len(encoded.ids)
         made.account.windowed += len(found) > 1
@@ -208,10 +92,10 @@ def read_words(framing: Framing, texts: Sequence[str], spans: Sequence[Spans], l
     return made
 
 
-def _first_pieces(words: Spans, pieces: Spans) -> Numbers:
+def first_pieces(words: Spans, pieces: Spans) -> Numbers:
     """Return the number of each word's first piece; -1 where it has none.
 
-    >>> _first_pieces([(0, 5), (6, 8)], [(0, 2), (2, 5), (6, 8)]).tolist()
+    >>> first_pieces([(0, 5), (6, 8)], [(0, 2), (2, 5), (6, 8)]).tolist()
     [0, 2]
     """
     starts = np.array([start for start, _ in pieces], dtype=np.int64)
@@ -246,7 +130,7 @@ class TagBatch:
         return f"{len(self.tokens)} sentences of up to {self.tokens.lengths.max()} tokens"
 
 
-class TaggingTask:
+class TaggingTask(RowTask[EncodedWords]):
     """Knows what a batch of tagged sentences means."""
 
     counted = "words"
@@ -261,18 +145,9 @@ class TaggingTask:
         weights: NDArray[np.float32] | None = None,
         kept: KeptStates | None = None,
     ) -> None:
-        self.train, self.seed, self.digest, self.kept = train, seed, digest, kept
-        self.weights = None if weights is None else torch.from_numpy(weights)
+        super().__init__(train, seed=seed, digest=digest, weights=weights)
+        self.kept = kept
         self.tags = [tags[owner][words] for owner, words in zip(train.owners, train.words, strict=True)]
-
-    @property
-    def lengths(self) -> Numbers:
-        """Lengths of the training rows, in tokens."""
-        return self.train.lengths
-
-    def epoch(self, epoch: int, budget: int) -> list[Numbers]:
-        """Return the row numbers of each batch of an epoch, in order."""
-        return self.train.epoch(budget=budget, seed=self.seed, epoch=epoch, digest=self.digest)
 
     def batch(self, numbers: Numbers, epoch: int) -> TagBatch:
         """Return training rows and their tags."""
@@ -280,7 +155,7 @@ class TaggingTask:
         tags = np.concatenate([self.tags[number] for number in numbers])
         if self.kept is not None:  # what is kept are the states of first pieces
             return TagBatch(tokens, np.arange(len(tags), dtype=np.int64), tags, self.kept.of(numbers))
-        return TagBatch(tokens, self.train.first_pieces(numbers, tokens.offsets), tags)
+        return TagBatch(tokens, packed_places(self.train.places, numbers, tokens.offsets), tags)
 
     def loss(self, model: Encoder, batch: TagBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Return the sums of smoothed and plain loss over the batch's words."""
@@ -290,15 +165,29 @@ class TaggingTask:
         return summed_losses(scores, torch.from_numpy(batch.tags), smoothing, self.weights)
 
 
-def word_chances(model: Encoder, read: EncodedWords, counts: Sequence[int]) -> list[NDArray[np.float64]]:
+class Decided(Protocol):
+    """Rows of sentences, and where in them words are decided."""
+
+    places: list[Numbers]  # in a row, the first pieces of the words that it decides
+    words: list[Numbers]  # their numbers in the sentence
+
+    @property
+    def owners(self) -> Sequence[int]:
+        """The sentence of each row."""
+        ...
+
+
+Scored = Iterable[tuple[Numbers, Ids, NDArray[np.float32]]]  # some rows: numbers, offsets, scores of all their tokens
+
+
+def word_chances(read: Decided, scored: Scored, counts: Sequence[int], size: int) -> list[NDArray[np.float64]]:
     """Return the log-chances of the tags for each word of each sentence; one without a piece is outside."""
-    size = model.config.outputs
     made = [np.zeros((count, size)) for count in counts]
     for row in made:
         row[:, 1:] = -30.0
-    for numbers, tokens, scores in read.scored(model):
+    for numbers, offsets, scores in scored:
         for at, number in enumerate(numbers):
-            raised = scores[read.places[number] + tokens.offsets[at]].astype(np.float64)
+            raised = scores[read.places[number] + offsets[at]].astype(np.float64)
             raised -= raised.max(axis=1, keepdims=True) if len(raised) else 0
             made[read.owners[number]][read.words[number]] = raised - np.log(np.exp(raised).sum(1, keepdims=True))
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,13 @@ from regard.tasks.spans import (
     said_answers,
     targets,
 )
-from regard.training.fine_tuning import EncoderJob, told_gain
+from regard.training.fine_tuning import EncoderJob
+from regard.training.gain import told_gain
 from regard.training.job import Say
+from regard.training.keeping import Measured, measured_on
+from regard.training.parts import Parts
 
+HELD_OUT = "questions are held out, with whole passages"
 MOST_MEASURED = 1000  # validation questions answered at each evaluation
 
 
@@ -52,15 +55,9 @@ class AnsweringJob(EncoderJob):
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         super().__init__(config, folder)
-        train = self._read(config.data.train, "train")
-        if config.data.valid:
-            valid = self._read(config.data.valid, "valid")
-        else:
-            train, valid = hold_out_questions(train)
-            self.digests |= {"train": train.digest, "valid": valid.digest}
-            self.notes.append(f"validation: {len(valid):,} questions are held out, with whole passages")
-        test = self._read([config.classify.test], "test") if config.classify.test else None
-        self.begin()
+        parts = Parts.of(config, read_questions, lambda train: None, hold_out_questions, HELD_OUT)
+        self.begin(parts)
+        train, valid, test = parts.train, parts.valid, parts.test
         self.train, self.valid = self._part(train, "training"), self._part(valid, "validation")
         some = valid.chosen(np.arange(min(MOST_MEASURED, len(valid))))
         self.some = self.valid if len(some) == len(valid) else self._part(some, "")
@@ -76,11 +73,6 @@ class AnsweringJob(EncoderJob):
         lost = sum(bool(one.answers) for one in train.asked) - len(told)
         if lost:
             self.notes.append(f"{lost:,} answers are whole in no window, or tokens do not fit them: not learned")
-
-    def _read(self, files: Sequence[str], name: str) -> Questions:
-        found = read_questions(files, self.config.data.read)
-        self.note_read(found, name)
-        return found
 
     def _part(self, given: Questions, name: str) -> Part:
         asked = [(one.question, one.passage) for one in given.asked]
@@ -110,7 +102,7 @@ class AnsweringJob(EncoderJob):
     def _spans(self, model: Encoder, part: Part) -> list[list[Span]]:
         return best_spans(model, part.rows, len(part.given))
 
-    def measured(self, model: Encoder) -> tuple[dict[str, float], tuple[float, ...], list[tuple[str, str, str]]]:
+    def measured(self, model: Encoder) -> Measured:
         """Return exact match and F1 on validation questions, with the threshold that suits them."""
         spans, asked = self._spans(model, self.some), self.some.given.asked
         said = said_answers(spans, self.some.passages, best_threshold(spans, asked))
@@ -128,7 +120,7 @@ class AnsweringJob(EncoderJob):
             if name == "valid":
                 threshold = best_threshold(spans, asked)
             said = said_answers(spans, part.passages, threshold)
-            metrics |= {f"{name}_{key}": value for key, value in answer_scores(said, asked).items()}
+            metrics |= measured_on(name, answer_scores(said, asked))
             if self.config.classify.baseline and (name == "test") == (self.test is not None):
                 theirs = [overlap_answer(one.question, one.passage) for one in asked]
                 values = [answer_values(side, asked)[1] for side in (said, theirs)]

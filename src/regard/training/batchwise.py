@@ -15,12 +15,14 @@ from regard.phrases import duration
 from regard.training.answering import AnsweringJob
 from regard.training.causal import CausalJob
 from regard.training.classification import ClassificationJob
+from regard.training.distil import STUDENTS
 from regard.training.encoder_classification import EncoderClassificationJob
 from regard.training.fine_tuning import EncoderJob
 from regard.training.job import Job, Outcome, Plan, Sitting
 from regard.training.language import LanguageJob
 from regard.training.masked import MaskedJob
 from regard.training.plan import planned_updates, time_formats, training_config
+from regard.training.reader_tagging import ReaderTaggingJob
 from regard.training.tagging import TaggingJob
 from regard.training.trainer import Trainer
 from regard.training.translation import TranslationJob
@@ -35,10 +37,14 @@ CLASSIFY: dict[str, Callable[[RunConfig, Path], Job]] = {
     "rnn": ClassificationJob,
     "bert": EncoderClassificationJob,
 }
+TAG: dict[str, Callable[[RunConfig, Path], Job]] = {
+    "rnn": ReaderTaggingJob,
+    "bert": TaggingJob,
+}
 JOBS: dict[str, Callable[[RunConfig, Path], Job]] = {
     "translate": TranslationJob,
     "language": lambda config, folder: LANGUAGE[config.arch](config, folder),
-    "tag": TaggingJob,
+    "tag": lambda config, folder: TAG[config.arch](config, folder),
     "answer": AnsweringJob,
     "classify": lambda config, folder: CLASSIFY[config.arch](config, folder),
 }
@@ -51,7 +57,8 @@ class BatchTraining:
 
     def __init__(self, sitting: Sitting) -> None:
         self.sitting = sitting
-        self.job = job = JOBS[sitting.config.task](sitting.config, sitting.directory.path)
+        jobs = STUDENTS if sitting.config.distil.layers else JOBS
+        self.job = job = jobs[sitting.config.task](sitting.config, sitting.directory.path)
         self.digests = job.digests
         self.training = training_config(
             sitting.config.training, job.width, job.tokens, goes_on=job.goes_on, wishes=job.wishes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,12 @@ from regard.data.pictures import Pictures, asked_for, read_pictures
 from regard.errors import ConfigError, UsageError
 from regard.models import build
 from regard.models.gpt import Gpt
-from regard.tasks.causal import CausalTask, total_loss
+from regard.tasks.causal import CausalTask, causal_scores
 from regard.tasks.language import Stream
 from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
-from regard.training.card import model_card
-from regard.training.job import Evaluation, Say, load_better, rejection_notes, started
+from regard.training.job import rejection_notes, started
+from regard.training.keeping import KeepingJob, Measured, ModelEvaluator, chosen_size
 from regard.training.language import hold_out
 from regard.training.tokenizing import kept_tokenizer
 
@@ -34,8 +32,10 @@ SIZES = ((200_000, "micro"), (800_000, "tiny"))  # tokens up to which a preset i
 WHOLE = 1024  # tokens of documents that are rows, at most
 
 
-class CausalJob:
+class CausalJob(KeepingJob[GptConfig, "CausalEvaluator"]):
     """Running text, or pictures, and the causal models that learn it."""
+
+    name, concludes = TASK, False
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -114,15 +114,17 @@ class CausalJob:
                     f"language.row ({length}) is more than the {theirs.places} tokens of {self.config.start_from}"
                 )
             return theirs, f"as in {self.config.start_from}"
-        given, name = self.config.gpt, self.config.preset
-        reason = "as given" if name == "custom" else "as asked"
-        if name == "auto":
-            name = next((size for most, size in SIZES if self.tokens < most), "small")
-            reason = f"{name}, for {self.tokens:,} tokens"
-        if name != "custom":
-            if name not in GPT_PRESETS:
-                raise ConfigError(f"preset must be one of {', '.join(GPT_PRESETS)} with --arch gpt, not {name}")
-            given = given.override({"width": GPT_PRESETS[name].width, "stack": GPT_PRESETS[name].stack.to_dict()})
+        given = self.config.gpt
+        preset, reason = chosen_size(
+            self.config.preset,
+            GPT_PRESETS,
+            amount=self.tokens,
+            sizes=SIZES,
+            largest="small",
+            where="with --arch gpt",
+        )
+        if preset is not None:
+            given = given.override({"width": preset.width, "stack": preset.stack.to_dict()})
         known = {"vocabulary": self.tokenizer.size, "end": self.tokenizer.end, "places": max(2, length)}
         return given.override(known), reason
 
@@ -150,55 +152,33 @@ class CausalJob:
             f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
         ]
 
-    def keep(self, evaluator: CausalEvaluator, found: Evaluation, step: int) -> None:
-        """Write the measured weights as the run's model."""
-        self._write(evaluator, step, {f"valid_{name}": value for name, value in found.metrics.items()})
+    def facts(self, evaluator: CausalEvaluator) -> dict[str, Any]:
+        """Return what must be known of the texts, or pictures, that were read."""
+        if self.pictures is None:
+            return {"document": self.document}
+        return {"document": self.document, "pictures": {**self.pictures.facts(), "held_out": self.held_out}}
 
-    def _write(self, evaluator: CausalEvaluator, step: int, metrics: dict[str, Any]) -> None:
-        facts: dict[str, Any] = {"step": step, "data": self.digests, "metrics": metrics, "document": self.document}
-        if self.pictures is not None:
-            facts["pictures"] = {**self.pictures.facts(), "held_out": self.held_out}
-        parameters = evaluator.model.parameter_count()
-        card = model_card(self.config, self.model_config, parameters, facts, use_as=TASK)
-        fields = self.start.fields if self.start is not None else None
-        state = evaluator.model.state_dict()
-        save_gpt(self.folder, self.model_config, state, tokenizer=self.tokenizer, facts=facts, card=card, fields=fields)
+    def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
+        """Write weights as the run's model."""
+        fields, tokenizer = self.start.fields if self.start is not None else None, self.tokenizer
+        save_gpt(self.folder, self.model_config, weights, tokenizer=tokenizer, facts=facts, card=card, fields=fields)
 
-    def finish(
-        self,
-        evaluator: CausalEvaluator,
-        average: Mapping[str, Tensor] | None,
-        step: int,
-        best: Sequence[float],
-        say: Say,
-    ) -> dict[str, Any]:
-        """Choose between the best weights and the average on validation data, and write the choice."""
-        kept = load_gpt(self.folder)
-        if not load_better(evaluator, kept.weights, average, best, say):
-            return dict(kept.task["metrics"])
-        metrics = {f"valid_{name}": value for name, value in evaluator.measure().metrics.items()}
-        self._write(evaluator, step, metrics)
-        return metrics
+    def kept(self) -> LoadedGpt:
+        """Return the run's model as it was written."""
+        return load_gpt(self.folder)
 
 
-class CausalEvaluator:
-    """A model of its own, float32, that receives the weights to be measured."""
+class CausalEvaluator(ModelEvaluator[Gpt]):
+    """Measures how well each next token of held-out text is told."""
 
     def __init__(self, config: GptConfig, valid: Stream, characters: int, device: str) -> None:
+        super().__init__(build(config), device)
         self.valid, self.characters = valid, characters
-        self.model: Gpt = build(config).to(device).eval()
 
-    def load(self, named: Mapping[str, Tensor]) -> None:
-        """Take these weights."""
-        self.model.load_state_dict(dict(named))
-
-    def measure(self) -> Evaluation:
+    def measured(self) -> Measured:
         """Return the loss of held-out text in nats, a token and a character, and the perplexity of a token."""
-        began = time.perf_counter()
-        total = total_loss(self.model, self.valid)
-        loss = total / len(self.valid.ids)
-        metrics = {"loss": loss, "loss_per_character": total / self.characters, "perplexity": math.exp(min(loss, 700))}
-        return Evaluation(metrics, (-loss,), [], time.perf_counter() - began)
+        found = causal_scores(self.model, self.valid, self.characters)
+        return found, (-found["loss"],), []
 
 
 def last_part(documents: Documents) -> tuple[Documents, Documents]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from regard.config.run import RunConfig
 from regard.data.labelled import Labelled, check_classes, counts, hold_out, listed, read_labelled
-from regard.errors import ConfigError
 from regard.models.encoder import Encoder
 from regard.tasks.baseline import Baseline, Gain, f1_gain, paired_gain
 from regard.tasks.calibration import (
@@ -27,8 +26,12 @@ from regard.tasks.calibration import (
 from regard.tasks.classification import EncodedTask
 from regard.tasks.encoding import Encoded, balanced_weights, read_texts, text_scores
 from regard.tasks.metrics import confusion, label_scores
-from regard.training.fine_tuning import EncoderJob, told_gain
+from regard.training.classification import HELD_OUT
+from regard.training.fine_tuning import EncoderJob
+from regard.training.gain import told_gain
 from regard.training.job import Say
+from regard.training.keeping import Measured, measured_on
+from regard.training.parts import Parts
 
 Scores = NDArray[np.float32]
 
@@ -49,37 +52,25 @@ class EncoderClassificationJob(EncoderJob):
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         super().__init__(config, folder)
-        if config.classify.features:
-            raise ConfigError("frozen features (--features) stand beside words of a classifier's own: leave out --from")
-        train = self._read(config.data.train, "train")
-        self.several = bool(train.separator)
-        self.names = tuple(check_classes(train, config.data.train[0]))
-        self.problem = "multi_label_classification" if self.several else "single_label_classification"
-        if config.data.valid:
-            valid = self._read(config.data.valid, "valid")
-        else:
-            train, valid = hold_out(train)
-            self.digests |= {"train": train.digest, "valid": valid.digest}
-            self.notes.append(f"validation: {len(valid):,} of the texts are held out, as many of each label")
-        test = self._read([config.classify.test], "test") if config.classify.test else None
-        self.begin()
-        self.counts = counts(train)
-        missing = [name for name in self.names if name not in counts(valid)]
+        parts = Parts.of(config, read_labelled, self._check, hold_out, HELD_OUT)
+        self.begin(parts)
+        self.counts = counts(parts.train)
+        missing = [name for name in self.names if name not in counts(parts.valid)]
         if missing:
             self.notes.append(f"no validation text has the label {listed(missing)}: it is not measured")
-        self.train, self.valid = self._part(train, "training"), self._part(valid, "validation")
-        self.test = None if test is None else self._part(test, "test")
+        self.train, self.valid = self._part(parts.train, "training"), self._part(parts.valid, "validation")
+        self.test = None if parts.test is None else self._part(parts.test, "test")
         rows = self.train.rows
         self.learn(rows)
-        seed, digest = config.training.seed, train.digest
+        seed, digest = config.training.seed, parts.train.digest
         self.task = EncodedTask(
             rows, self.train.wanted, seed=seed, digest=digest, weights=self._weights(), kept=self.kept_states(rows)
         )
 
-    def _read(self, files: Any, name: str) -> Labelled:
-        found = read_labelled(files, self.config.data.read)
-        self.note_read(found, name)
-        return found
+    def _check(self, train: Labelled) -> None:
+        self.several = bool(train.separator)
+        self.names = tuple(check_classes(train, self.config.data.train[0]))
+        self.problem = "multi_label_classification" if self.several else "single_label_classification"
 
     def _part(self, given: Labelled, name: str) -> Part:
         wanted = given.marks(self.names) if self.several else given.numbers(self.names)
@@ -111,7 +102,7 @@ class EncoderClassificationJob(EncoderJob):
 
     # ---- measures
 
-    def measured(self, model: Encoder) -> tuple[dict[str, float], tuple[float, ...], list[tuple[str, str, str]]]:
+    def measured(self, model: Encoder) -> Measured:
         """Return loss and shares of right labels on validation texts."""
         scores = self._scores(model, self.valid)
         metrics = self._metrics(scores, self.valid, 1.0, None)
@@ -169,7 +160,7 @@ class EncoderClassificationJob(EncoderJob):
             found["calibration_error"] = self._calibration(scores, part, temperature)
             if thresholds is not None:
                 found["macro_f1_before"] = several_f1(self._given(scores, temperature, None), part.wanted)["macro_f1"]
-            metrics |= {f"{name}_{key}": value for key, value in found.items()}
+            metrics |= measured_on(name, found)
             if base is not None and (name == "test") == (self.test is not None):
                 metrics |= self._beside(base, part, scores, (temperature, thresholds), name, say)
         return metrics, facts

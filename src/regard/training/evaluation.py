@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +18,7 @@ from regard.models.writer import Writer
 from regard.tasks.alignment import choose_head
 from regard.tasks.metrics import bleu, exact_match, perplexity
 from regard.tasks.translation import Examples, Languages, mean_loss, translate_rows
-from regard.training.job import Evaluation
+from regard.training.keeping import Measured, ModelEvaluator
 
 MOST_TRANSLATED = 1000  # validation sentences translated at each evaluation; the loss is over all of them
 FEW_TRANSLATED = 50  # while the model knows next to nothing, not even when to end a text
@@ -27,22 +26,21 @@ HOPELESS = 150.0  # perplexity from which on that is so
 MOST_ALIGNED = 200
 
 
-class TranslationEvaluator:
+class TranslationEvaluator(ModelEvaluator[Writer]):
     """A model of its own, float32, that receives the weights to be measured."""
 
     def __init__(self, config: WritingConfig, languages: Languages, valid: Examples, device: str) -> None:
+        super().__init__(build(config), device)
         self.languages, self.valid = languages, valid
-        self.model: Writer = build(config).to(device).eval()
         self.greedy = DecodingConfig(beam=1, batch_size=128, batch_tokens=2048)
 
     def load(self, named: Mapping[str, Tensor]) -> None:
         """Take these weights."""
-        self.model.load_state_dict(dict(named))
+        super().load(named)
         self.model.pack()
 
-    def measure(self) -> Evaluation:
+    def measured(self) -> Measured:
         """Return loss, perplexity, BLEU and exact match of greedy translations."""
-        began = time.perf_counter()
         loss = mean_loss(self.model, self.valid)
         most = MOST_TRANSLATED if perplexity(loss, 1) < HOPELESS else FEW_TRANSLATED
         count = min(most, len(self.valid))
@@ -55,8 +53,7 @@ class TranslationEvaluator:
             "exact_match": exact_match(said, wanted),
         }
         samples = list(zip(source[:2], wanted[:2], said[:2], strict=True))
-        rank = (round(metrics["bleu"], 4), -loss)
-        return Evaluation(metrics, rank, samples, time.perf_counter() - began)
+        return metrics, (round(metrics["bleu"], 4), -loss), samples
 
     def translations(self, count: int, decoding: DecodingConfig) -> list[str]:
         """Return translations of the first validation sentences."""

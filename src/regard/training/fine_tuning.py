@@ -5,21 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder, save_encoder
+from regard.config.model import EncoderConfig
 from regard.config.run import RunConfig
 from regard.errors import ConfigError
 from regard.models.encoder import Encoder, start_encoder
 from regard.tasks.base import Task
-from regard.tasks.baseline import Gain
 from regard.tasks.encoding import Account, Encoded, KeptStates, head_alone
 from regard.text.framing import Framing
-from regard.training.card import model_card
-from regard.training.job import Evaluation, Say, load_better, rejection_notes
+from regard.training.job import Say
+from regard.training.keeping import KeepingJob, Measured, ModelEvaluator
+from regard.training.parts import Data, Parts
 
 RATE, RATE_MOST = 22.0, 3e-4  # over the width squared: the highest rate, where the user sets none
 FROZEN_RATE, FROZEN_PASSES = 2e-3, 20.0  # where nothing but the head learns
@@ -27,27 +28,12 @@ HEAD = ("output", "pooler")  # how the names of a head's weights begin
 EVALUATIONS = 2.0  # of a pass
 
 
-class Read(Protocol):
-    """Examples that were read from files."""
-
-    @property
-    def digest(self) -> str: ...
-    @property
-    def read(self) -> int: ...
-    @property
-    def rejected(self) -> int: ...
-    @property
-    def reject_file(self) -> str: ...
-    def __len__(self) -> int: ...
-
-
-class EncoderJob:
+class EncoderJob(KeepingJob[EncoderConfig, "EncoderEvaluator"]):
     """An encoder that starts from another's weights, and the head that it learns.
 
-    A task reads its data first, then calls `begin`, and sets `task`.
+    A task reads its data, calls `begin` with it, and sets `task`.
     """
 
-    name: str  # of the task
     head: str
     passes: float  # over the data, where the user sets no length
     batch_rows: int  # about so many rows in a batch, where the user sets no number of tokens
@@ -61,19 +47,12 @@ class EncoderJob:
         self.names: tuple[str, ...] = ()  # of labels or tags
         self.problem = ""
 
-    def note_read(self, found: Read, name: str) -> None:
-        """Keep the digest of data that was read, and say what was rejected."""
-        self.digests[name] = found.digest
-        words = {"train": "training", "valid": "validation"}
-        self.notes += rejection_notes(found, words.get(name, name))
-
-    def begin(self) -> None:
-        """Open the folder to start from, with a head for these names."""
+    def begin(self, parts: Parts[Data]) -> None:
+        """Take the data, and open the folder to start from, with a head for its names."""
         config = self.config
-        labels = self.names if self.names else None
-        self.start: LoadedEncoder = load_encoder(
-            config.start_from, head=self.head, labels=labels, seed=config.training.seed
-        )
+        self.notes += parts.notes
+        self.digests |= parts.digests
+        self.start = self.opened()
         self.digests["start"] = self.start.digest
         self.model_config = self.start.config
         self.framing = Framing(self.start.tokenizer)
@@ -84,6 +63,11 @@ class EncoderJob:
             model = Encoder(self.model_config)
             start_encoder(model, config.training.seed)
             self.first = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+    def opened(self) -> LoadedEncoder:
+        """Return the model that learning starts from, with the task's head."""
+        labels = self.names if self.names else None
+        return load_encoder(self.config.start_from, head=self.head, labels=labels, seed=self.config.training.seed)
 
     def learn(self, train: Encoded) -> None:
         """Take the training rows: how many tokens they have, and the settings that suit them."""
@@ -157,13 +141,17 @@ class EncoderJob:
         """Return what measures weights."""
         return EncoderEvaluator(self, device)
 
-    def measured(self, model: Encoder) -> tuple[dict[str, float], tuple[float, ...], list[tuple[str, str, str]]]:
+    def measured(self, model: Encoder) -> Measured:
         """Return measures on validation data, what ranks them, and samples."""
         raise NotImplementedError
 
     def concluded(self, model: Encoder, say: Say) -> tuple[dict[str, float], dict[str, Any]]:
         """Return the measures of the model that is kept, and facts for its folder."""
         raise NotImplementedError
+
+    def conclude(self, evaluator: EncoderEvaluator, say: Say) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Score the model that is kept."""
+        return self.concluded(evaluator.model, say)
 
     def model_line(self, parameters: int) -> str:
         """Say what the model is and where it comes from."""
@@ -172,77 +160,51 @@ class EncoderJob:
         made = f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()}"
         return f"{made} ({what} from {self.config.start_from}{frozen})"
 
-    def keep(self, evaluator: EncoderEvaluator, found: Evaluation, step: int) -> None:
-        """Write the measured weights as the run's model."""
-        self._write(evaluator.model, step, {f"valid_{name}": value for name, value in found.metrics.items()}, {})
+    def facts(self, evaluator: EncoderEvaluator) -> dict[str, Any]:
+        """Return what must be known to use the model."""
+        return {"max_length": self.longest, **self.reading()}
 
-    def _write(self, model: Encoder, step: int, metrics: Mapping[str, float], more: Mapping[str, Any]) -> None:
-        facts: dict[str, Any] = {
-            "step": step,
-            "data": self.digests,
-            "metrics": dict(metrics),
-            "max_length": self.longest,
-            **self.reading(),
-            **more,
-        }
+    def reading(self) -> dict[str, Any]:
+        """Return what a task must know beside it to read texts as in training."""
+        return {}
+
+    def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
+        """Write weights as the run's model."""
         save_encoder(
             self.folder,
             self.model_config,
-            model.state_dict(),
+            weights,
             tokenizer=self.start.tokenizer,
             task=self.name,
             facts=facts,
-            card=model_card(self.config, self.model_config, model.parameter_count(), facts),
+            card=card,
             labels=self.names,
             problem=self.problem,
             kind=self.start.kind,
             fields=self.start.fields,
         )
 
-    def reading(self) -> dict[str, Any]:
-        """Return what must be known to read texts as in training."""
-        return {}
-
-    def finish(
-        self,
-        evaluator: EncoderEvaluator,
-        average: Mapping[str, Tensor] | None,
-        step: int,
-        best: Sequence[float],
-        say: Say,
-    ) -> dict[str, Any]:
-        """Choose between the best weights and the average on validation data, score the choice, write it."""
-        kept = load_encoder(self.folder, task=self.name)
-        chosen = step if load_better(evaluator, kept.weights, average, best, say) else int(kept.task["step"])
-        metrics, facts = self.concluded(evaluator.model, say)
-        self._write(evaluator.model, chosen, metrics, facts)
-        return metrics
+    def kept(self) -> LoadedEncoder:
+        """Return the run's model as it was written."""
+        return load_encoder(self.folder, task=self.name)
 
 
 def _head(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named.items() if name.startswith(HEAD)}
 
 
-class EncoderEvaluator:
-    """A model of its own, float32, that receives the weights to be measured."""
+class EncoderEvaluator(ModelEvaluator[Encoder]):
+    """Measures an encoder and its head as the job says; of a frozen one, the head alone is received."""
 
     def __init__(self, job: EncoderJob, device: str) -> None:
+        super().__init__(Encoder(job.model_config), device)
         self.job = job
-        self.model = Encoder(job.model_config).to(device).eval()
 
     def load(self, named: Mapping[str, Tensor]) -> None:
         """Take these weights."""
-        self.model.load_state_dict(self.job.whole(named))
+        super().load(self.job.whole(named))
         self.model.pack()
 
-    def measure(self) -> Evaluation:
-        """Measure them on validation data."""
-        began = time.perf_counter()
-        metrics, rank, samples = self.job.measured(self.model)
-        return Evaluation(metrics, rank, samples, time.perf_counter() - began)
-
-
-def told_gain(gain: Gain, baseline: float, name: str, what: str, say: Say) -> dict[str, float]:
-    """Say what attention gives over a baseline; return it as measures."""
-    say(f"{name}: {what} {baseline:.2f}; {gain.verdict()}")
-    return {f"{name}_baseline": baseline, f"{name}_gain": gain.points, f"{name}_gain_interval": gain.interval}
+    def measured(self) -> Measured:
+        """Return what the job measures on validation data."""
+        return self.job.measured(self.model)

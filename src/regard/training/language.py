@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,20 +15,19 @@ from regard.config.model import ELMO_PRESETS, ElmoConfig
 from regard.config.run import RunConfig
 from regard.data.documents import Documents, read_documents
 from regard.data.order import chance
-from regard.errors import ConfigError, UsageError
+from regard.errors import UsageError
 from regard.models import build
 from regard.models.elmo import Elmo
-from regard.tasks.language import LanguageTask, Stream, mean_losses
-from regard.tasks.metrics import perplexity
+from regard.tasks.features import ROW
+from regard.tasks.language import LanguageTask, Stream, language_scores
 from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
-from regard.training.card import model_card
-from regard.training.job import Evaluation, Say, load_better, rejection_notes, started
+from regard.training.job import rejection_notes, started
+from regard.training.keeping import KeepingJob, Measured, ModelEvaluator, chosen_size
 from regard.training.tokenizing import kept_tokenizer
 
 TASK = "language"
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 200_000  # of the text, in characters at most
-ROW = 64  # tokens of a row, where the user sets no number
 BATCH_TOKENS = 2048  # rows of many steps are slow to read and cheap to put together: many small updates teach more
 SIZES = ((100_000, "micro"), (1_000_000, "tiny"), (20_000_000, "small"))  # tokens up to which a preset is chosen
 
@@ -72,8 +70,10 @@ def read_texts(config: RunConfig) -> Texts:
     return Texts(train, valid, notes)
 
 
-class LanguageJob:
+class LanguageJob(KeepingJob[ElmoConfig, "LanguageEvaluator"]):
     """Running text and the recurrent language models that learn it."""
+
+    name, concludes = TASK, False
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -100,15 +100,17 @@ class LanguageJob:
         """Return the model for this data and why it was chosen."""
         if self.start is not None:
             return self.start.config, f"as in {self.config.start_from}"
-        given, name = self.config.elmo, self.config.preset
-        reason = "as given" if name == "custom" else "as asked"
-        if name == "auto":
-            name = next((size for most, size in SIZES if self.tokens < most), "base")
-            reason = f"{name}, for {self.tokens:,} tokens"
-        if name != "custom":
-            if name not in ELMO_PRESETS:
-                raise ConfigError(f"preset must be one of {', '.join(ELMO_PRESETS)} with --arch elmo, not {name}")
-            given = given.override({"width": ELMO_PRESETS[name].width})
+        given = self.config.elmo
+        preset, reason = chosen_size(
+            self.config.preset,
+            ELMO_PRESETS,
+            amount=self.tokens,
+            sizes=SIZES,
+            largest="base",
+            where="with --arch elmo",
+        )
+        if preset is not None:
+            given = given.override({"width": preset.width})
         return given.override({"vocabulary": self.tokenizer.size, "boundary": self.tokenizer.end}), reason
 
     # ---- what a run asks
@@ -130,56 +132,31 @@ class LanguageJob:
             f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
         ]
 
-    def keep(self, evaluator: LanguageEvaluator, found: Evaluation, step: int) -> None:
-        """Write the measured weights as the run's model."""
-        self._write(evaluator, step, {f"valid_{name}": value for name, value in found.metrics.items()})
+    def facts(self, evaluator: LanguageEvaluator) -> dict[str, Any]:
+        """Return what must be known to read running text as in training."""
+        return {"row": self.task.train.length}
 
-    def _write(self, evaluator: LanguageEvaluator, step: int, metrics: dict[str, Any]) -> None:
-        facts: dict[str, Any] = {"step": step, "data": self.digests, "metrics": metrics}
-        card = model_card(self.config, self.model_config, evaluator.model.parameter_count(), facts)
-        state = evaluator.model.state_dict()
-        save_reader(self.folder, self.model_config, state, tokenizer=self.tokenizer, task=TASK, facts=facts, card=card)
+    def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
+        """Write weights as the run's model."""
+        tokenizer = self.tokenizer
+        save_reader(self.folder, self.model_config, weights, tokenizer=tokenizer, task=TASK, facts=facts, card=card)
 
-    def finish(
-        self,
-        evaluator: LanguageEvaluator,
-        average: Mapping[str, Tensor] | None,
-        step: int,
-        best: Sequence[float],
-        say: Say,
-    ) -> dict[str, Any]:
-        """Choose between the best weights and the average on validation data, and write the choice."""
-        kept = load_reader(self.folder, ElmoConfig, TASK)
-        if not load_better(evaluator, kept.weights, average, best, say):
-            return dict(kept.task["metrics"])
-        metrics = {f"valid_{name}": value for name, value in evaluator.measure().metrics.items()}
-        self._write(evaluator, step, metrics)
-        return metrics
+    def kept(self) -> LoadedReader[ElmoConfig]:
+        """Return the run's model as it was written."""
+        return load_reader(self.folder, ElmoConfig, TASK)
 
 
-class LanguageEvaluator:
-    """A model of its own, float32, that receives the weights to be measured."""
+class LanguageEvaluator(ModelEvaluator[Elmo]):
+    """Measures language models from both ends on held-out text."""
 
     def __init__(self, config: ElmoConfig, valid: Stream, device: str) -> None:
+        super().__init__(build(config), device)
         self.valid = valid
-        self.model: Elmo = build(config).to(device).eval()
 
-    def load(self, named: Mapping[str, Tensor]) -> None:
-        """Take these weights."""
-        self.model.load_state_dict(dict(named))
-
-    def measure(self) -> Evaluation:
+    def measured(self) -> Measured:
         """Return loss and perplexity of held-out text, from the left and from the right."""
-        began = time.perf_counter()
-        forward, backward = mean_losses(self.model, self.valid)
-        loss = (forward + backward) / 2
-        metrics = {
-            "loss": loss,
-            "perplexity": perplexity(loss, 1),
-            "perplexity_forward": perplexity(forward, 1),
-            "perplexity_backward": perplexity(backward, 1),
-        }
-        return Evaluation(metrics, (-loss,), [], time.perf_counter() - began)
+        found = language_scores(self.model, self.valid)
+        return found, (-found["loss"],), []
 
 
 def hold_out(documents: Documents, seed: int) -> tuple[Documents, Documents]:

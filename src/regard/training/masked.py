@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from regard.tasks.metrics import perplexity
 from regard.tasks.vocabulary import carried
 from regard.text.tokenizer import Tokenizer
 from regard.text.wordpieces import learn_masked
-from regard.training.card import model_card
-from regard.training.job import Evaluation, Say, load_better, started
+from regard.training.job import started
+from regard.training.keeping import KeepingJob, Measured, ModelEvaluator, chosen_size
 from regard.training.language import read_texts
 from regard.training.tokenizing import kept_tokenizer
 
@@ -36,11 +35,14 @@ BATCH_TOKENS = 4096
 USUAL_RATE, USUAL_WIDTH = 0.01, 0.5  # of the table of words: faster, it keeps a model from looking at what is around
 ALL_TOKENS = 40_000_000  # read in all where the user sets no length
 SIZES = ((300_000, "tiny"), (30_000_000, "mini"), (300_000_000, "small"))  # tokens up to which a preset is chosen
+LETTERS = 4  # of a token, about: the vocabulary is not known yet
 SAMPLES, BEST = 3, 3  # gaps that are shown at each evaluation, and words for each
 
 
-class MaskedJob:
+class MaskedJob(KeepingJob[EncoderConfig, "MaskedEvaluator"]):
     """Running text and the encoder that learns to tell its hidden words."""
+
+    name, concludes = TASK, False
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -90,16 +92,17 @@ class MaskedJob:
             if self.tokenizer.digest == self.start.tokenizer.digest:
                 return config, f"as in {self.config.start_from}"
             return config.override(sizes | {"pad": self.tokenizer.pad}), f"as in {self.config.start_from}, new words"
-        given, name = self.config.bert, self.config.preset
-        reason = "as given" if name == "custom" else "as asked"
-        if name == "auto":
-            letters = sum(map(len, self.texts.train.texts))
-            name = next((size for most, size in SIZES if letters < 4 * most), "base")
-            reason = f"{name}, for {letters:,} letters"
-        if name != "custom":
-            if name not in ENCODER_PRESETS:
-                raise ConfigError(f"preset must be one of {', '.join(ENCODER_PRESETS)} with --arch bert, not {name}")
-            preset = ENCODER_PRESETS[name]
+        given = self.config.bert
+        preset, reason = chosen_size(
+            self.config.preset,
+            ENCODER_PRESETS,
+            amount=sum(map(len, self.texts.train.texts)),
+            sizes=[(LETTERS * most, size) for most, size in SIZES],
+            largest="base",
+            what="letters",
+            where="with --arch bert",
+        )
+        if preset is not None:
             given = given.override({"width": preset.width, "stack": preset.stack.to_dict()})
         return given.override(sizes | {"pad": self.tokenizer.pad}), reason
 
@@ -130,45 +133,32 @@ class MaskedJob:
             f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
         ]
 
-    def keep(self, evaluator: MaskedEvaluator, found: Evaluation, step: int) -> None:
-        """Write the measured weights as the run's model."""
-        self._write(evaluator, step, {f"valid_{name}": value for name, value in found.metrics.items()})
+    def facts(self, evaluator: MaskedEvaluator) -> dict[str, Any]:
+        """Return what must be known to read texts as in training."""
+        return {"row": self.task.train.length + self.layout.room}
 
-    def _write(self, evaluator: MaskedEvaluator, step: int, metrics: dict[str, Any]) -> None:
-        facts: dict[str, Any] = {"step": step, "data": self.digests, "metrics": metrics}
-        card = model_card(self.config, self.model_config, evaluator.model.parameter_count(), facts, use_as=TASK)
+    def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
+        """Write weights as the run's model."""
         origin: dict[str, Any] = {} if self.start is None else {"kind": self.start.kind, "fields": self.start.fields}
         save_encoder(
             self.folder,
             self.model_config,
-            evaluator.model.state_dict(),
+            weights,
             tokenizer=self.tokenizer,
             task=TASK,
-            facts=facts | {"row": self.task.train.length + self.layout.room},
+            facts=facts,
             card=card,
             besides={COUNTS: json.dumps(self.counts.tolist()).encode()},
             **origin,
         )
 
-    def finish(
-        self,
-        evaluator: MaskedEvaluator,
-        average: Mapping[str, Tensor] | None,
-        step: int,
-        best: Sequence[float],
-        say: Say,
-    ) -> dict[str, Any]:
-        """Choose between the best weights and the average on validation data, and write the choice."""
-        kept = load_encoder(self.folder)
-        if not load_better(evaluator, kept.weights, average, best, say):
-            return dict(kept.task["metrics"])
-        metrics = {f"valid_{name}": value for name, value in evaluator.measure().metrics.items()}
-        self._write(evaluator, step, metrics)
-        return metrics
+    def kept(self) -> LoadedEncoder:
+        """Return the run's model as it was written."""
+        return load_encoder(self.folder)
 
 
-class MaskedEvaluator:
-    """A model of its own, float32, that receives the weights to be measured."""
+class MaskedEvaluator(ModelEvaluator[Encoder]):
+    """Measures how well hidden words of held-out text are told."""
 
     def __init__(
         self,
@@ -179,23 +169,18 @@ class MaskedEvaluator:
         counts: NDArray[np.int64],
         device: str,
     ) -> None:
+        super().__init__(build(config), device)
         self.tokenizer, self.layout, self.valid = tokenizer, layout, valid
-        self.model: Encoder = build(config).to(device).eval()
         self.unigram = perplexity(unigram_loss(counts, valid, layout), 1)
         self.gaps = _gaps(valid, layout)
 
-    def load(self, named: Mapping[str, Tensor]) -> None:
-        """Take these weights."""
-        self.model.load_state_dict(dict(named))
-
-    def measure(self) -> Evaluation:
+    def measured(self) -> Measured:
         """Return loss and perplexity of hidden words of held-out text, beside what their counts alone would give."""
-        began = time.perf_counter()
         found = masked_scores(self.model, self.valid, self.layout)
         metrics = {"loss": found.loss, "perplexity": perplexity(found.loss, 1), "perplexity_unigram": self.unigram}
         if found.together is not None:
             metrics["next_accuracy"] = found.together
-        return Evaluation(metrics, (-found.loss,), self.samples(), time.perf_counter() - began)
+        return metrics, (-found.loss,), self.samples()
 
     def samples(self) -> list[tuple[str, str, str]]:
         """Return some gaps, what stood there and what the model would put there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from regard.checkpoint.directory import load_model, save_model
+from regard.checkpoint.directory import LoadedModel, load_model, save_model
 from regard.checkpoint.files import write_file
 from regard.config.decoding import DecodingConfig
 from regard.config.model import WritingConfig
@@ -24,17 +24,19 @@ from regard.tasks.metrics import bleu, translation_scores
 from regard.tasks.translation import Examples, Languages, TranslationTask
 from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
-from regard.training.card import model_card
 from regard.training.evaluation import MOST_TRANSLATED, TranslationEvaluator
-from regard.training.job import Evaluation, Say, load_better, rejection_notes, started
+from regard.training.job import Say, rejection_notes, started
+from regard.training.keeping import KeepingJob, measured_on
 from regard.training.plan import model_config
 
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 1000
 LENGTH_POWERS = (0.6, 1.0, 1.4, 1.8)  # tried on validation data
 
 
-class TranslationJob:
+class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
     """Parallel text and the translator that learns it."""
+
+    name = "translate"
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -59,7 +61,6 @@ class TranslationJob:
         self.tokens = int(train.lengths[:, 1].sum())
         seed, sampling = config.training.seed, config.tokenizer.sampling
         self.task = TranslationTask(self.languages, train, self.valid, seed=seed, sampling=sampling)
-        self.model_config: WritingConfig
         if self.start is None:
             self.model_config, self.reason = model_config(config, self.languages, self.tokens)
         else:
@@ -125,47 +126,32 @@ class TranslationJob:
             f"model: {parameters / 1e6:.2f} M parameters, {config.summary()} ({self.reason})",
         ]
 
-    def keep(self, evaluator: TranslationEvaluator, found: Evaluation, step: int) -> None:
-        """Write the measured weights as the run's model."""
-        self._write(evaluator, step, {f"valid_{name}": value for name, value in found.metrics.items()})
+    def facts(self, evaluator: TranslationEvaluator) -> dict[str, Any]:
+        """Return what must be known to translate as in training."""
+        return {"max_length": self.config.data.max_length, "align": evaluator.aligning_head()}
 
-    def _write(self, evaluator: TranslationEvaluator, step: int, metrics: dict[str, Any]) -> None:
-        task: dict[str, Any] = {
-            "step": step,
-            "data": self.digests,
-            "metrics": metrics,
-            "max_length": self.config.data.max_length,
-            "align": evaluator.aligning_head(),
-        }
-        card = model_card(self.config, self.model_config, evaluator.model.parameter_count(), task)
+    def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
+        """Write weights as the run's model."""
         save_model(
             self.folder,
             self.model_config,
-            evaluator.model.state_dict(),
+            weights,
             tokenizers={"source": self.languages.source, "target": self.languages.target},
             decoding=self.decoding,
-            task=task,
+            task=facts,
             card=card,
             fields=self.start.fields if self.start is not None else None,
         )
 
-    def finish(
-        self,
-        evaluator: TranslationEvaluator,
-        average: Mapping[str, Tensor] | None,
-        step: int,
-        best: Sequence[float],
-        say: Say,
-    ) -> dict[str, Any]:
-        """Choose between the best weights and the average on validation data, score the choice, write it."""
-        kept = load_model(self.folder)
-        chosen = step if load_better(evaluator, kept.weights, average, best, say) else int(kept.task["step"])
+    def kept(self) -> LoadedModel:
+        """Return the run's model as it was written."""
+        return load_model(self.folder)
+
+    def conclude(self, evaluator: TranslationEvaluator, say: Say) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Tune the search on validation data and return the scores of its translations."""
         count = min(MOST_TRANSLATED, len(self.valid))
         self.decoding, said = self._tuned(evaluator, count, say)
-        scores = translation_scores(said, self.valid.texts.target[:count])
-        metrics = {f"valid_{name}": value for name, value in scores.items()}
-        self._write(evaluator, chosen, metrics)
-        return metrics
+        return measured_on("valid", translation_scores(said, self.valid.texts.target[:count])), {}
 
     def _tuned(self, evaluator: TranslationEvaluator, count: int, say: Say) -> tuple[DecodingConfig, list[str]]:
         """Return the search with the length power that scores best on validation data, and its translations."""

@@ -1,4 +1,4 @@
-"""What the peers that encode texts share: one BERT with made-up weights, its tokenizer, batches and the mean."""
+"""What the peers that encode texts share: BERT with made-up weights, its tokenizer, batches and the mean."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from regard.bench import fine_tuning as tuning
 from regard.bench import work
 from regard.bench.child import Best, Job, seconds
-from regard.bench.settings import EncoderSize
+from regard.bench.settings import EncoderSize, ReadSize, TaughtSize
 from regard.text.tokenizer import SPECIALS
 
 Arrays = NDArray[Any]
@@ -24,11 +25,17 @@ PLACES = 512
 
 def bert(job: Job) -> Any:
     """Return transformers' BERT of the job's size, ready for inference; the same weights for everybody."""
-    from transformers import BertConfig, BertModel
+    from transformers import BertModel
 
-    size = EncoderSize(**job.facts["size"])
     torch.manual_seed(1)
-    config = BertConfig(
+    return BertModel(bert_config(ReadSize(**job.facts["size"])), add_pooling_layer=False).eval()
+
+
+def bert_config(size: EncoderSize, **more: object) -> Any:
+    """Return transformers' config of a size; dropout is 0.1 everywhere, as it is unless something else is said."""
+    from transformers import BertConfig
+
+    return BertConfig(
         vocab_size=size.vocabulary,
         hidden_size=size.width,
         num_hidden_layers=size.layers,
@@ -36,8 +43,22 @@ def bert(job: Job) -> Any:
         intermediate_size=size.feedforward,
         max_position_embeddings=PLACES,
         pad_token_id=SPECIALS.index("<pad>"),
+        **more,
     )
-    return BertModel(config, add_pooling_layer=False).eval()
+
+
+def masked_bert(size: TaughtSize) -> Any:
+    """Return transformers' BERT that learns to tell hidden words."""
+    from transformers import BertForMaskedLM
+
+    return BertForMaskedLM(bert_config(size))
+
+
+def labelling_bert(size: TaughtSize) -> Any:
+    """Return transformers' BERT that learns to classify."""
+    from transformers import BertForSequenceClassification
+
+    return BertForSequenceClassification(bert_config(size, num_labels=tuning.LABELS))
 
 
 class Exportable(torch.nn.Module):

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from regard.bench import work
 from regard.bench.child import Job, Turns, seconds
-from regard.text.tokenizer import SPECIALS
 
 DROPOUT = SMOOTHING = 0.1
-START = SPECIALS.index("<s>")
+START = work.START
 BETAS = (0.9, 0.98)
+IGNORED = -100  # the label that transformers leaves out
 
 
 @dataclass(frozen=True)
@@ -92,3 +92,36 @@ def columns(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """
     ids = torch.from_numpy(work.padded(rows))
     return ids, (ids != 0).long()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A batch as transformers' encoders take it, and how many tokens it has."""
+
+    named: dict[str, Tensor]
+    tokens: int
+
+
+def learning_loop(job: Job, turns: Turns, model: nn.Module, batches: Sequence[Inputs]) -> None:
+    """Train a model that gives its own loss, a turn's updates at a time; the norm of the gradient is limited."""
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.01, fused=True)
+    steps, bf16 = job.facts["size"]["steps"], job.variant == "bf16"
+    done = 0
+
+    def updates(some: Sequence[Inputs]) -> None:
+        for batch in some:
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = model(**batch.named).loss
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def turn() -> float:
+        nonlocal done
+        some = [batches[(done + number) % len(batches)] for number in range(steps)]
+        done += steps
+        return sum(batch.tokens for batch in some) / seconds(lambda: updates(some))
+
+    turns.serve({job.contest: turn})

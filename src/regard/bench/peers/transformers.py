@@ -1,4 +1,4 @@
-"""Hugging Face transformers: Marian in a plain loop and by `generate`, BERT for vectors."""
+"""Hugging Face transformers: Marian in a plain loop and by `generate`, BERT in a plain loop and for vectors."""
 
 from __future__ import annotations
 
@@ -10,19 +10,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.bench import fine_tuning as tuning
+from regard.bench import masked as masking
 from regard.bench import translation as translating
 from regard.bench.child import Best, Job, Turns
 from regard.bench.peers import Peer
-from regard.bench.peers.bert import Arrays, bert, encoder_task
-from regard.bench.peers.loop import DROPOUT, START, columns, training_loop
-from regard.bench.settings import Size
+from regard.bench.peers.bert import Arrays, bert, encoder_task, labelling_bert, masked_bert
+from regard.bench.peers.loop import DROPOUT, IGNORED, START, Inputs, columns, learning_loop, training_loop
+from regard.bench.settings import Size, TaughtSize
 
 _BOTH = ("float32", "bf16")
 PEER = Peer(
     "transformers",
     {"transformers": "transformers"},
-    {"training": _BOTH, "translation": _BOTH, "encoding": _BOTH},
-    quick={"training": ("bf16",), "translation": ("float32",), "encoding": ("bf16",)},
+    {"training": _BOTH, "masked": _BOTH, "fine_tuning": _BOTH, "translation": _BOTH, "encoding": _BOTH},
+    quick={
+        "training": ("bf16",),
+        "masked": ("bf16",),
+        "fine_tuning": ("bf16",),
+        "translation": ("float32",),
+        "encoding": ("bf16",),
+    },
 )
 
 
@@ -69,6 +77,43 @@ def training(job: Job, turns: Turns) -> None:
         return found
 
     training_loop(job, turns, model, logits, start=START)
+
+
+def masked(job: Job, turns: Turns) -> None:
+    """Teach BERT to tell the hidden words of the same batches."""
+    size = TaughtSize(**job.facts["size"])
+    learning_loop(job, turns, masked_bert(size), masked_inputs(size))
+
+
+def masked_inputs(size: TaughtSize) -> list[Inputs]:
+    """Return our batches as transformers takes them: everywhere but at hidden tokens the label says to look away."""
+    task, made = masking.task(size), []
+    for numbers in task.epoch(0, masking.budget(size)):
+        batch = task.batch(numbers, 0)
+        ids = batch.rows.ids.astype(np.int64)
+        wanted = np.full(len(ids), IGNORED)
+        wanted[batch.places] = batch.targets
+        table, labels = (torch.from_numpy(one.reshape(len(numbers), -1)) for one in (ids, wanted))
+        given = {"input_ids": table, "attention_mask": torch.ones_like(table), "labels": labels}
+        made.append(Inputs(given, len(ids)))
+    return made
+
+
+def fine_tuning(job: Job, turns: Turns) -> None:
+    """Teach BERT to classify the same batches."""
+    size = TaughtSize(**job.facts["size"])
+    learning_loop(job, turns, labelling_bert(size), tuning_inputs(size))
+
+
+def tuning_inputs(size: TaughtSize) -> list[Inputs]:
+    """Return our batches as transformers takes them, padded."""
+    task, made = tuning.task(size), []
+    for numbers in task.epoch(0, tuning.budget(size)):
+        batch = task.batch(numbers, 0)
+        table, mask = columns([row.tolist() for row in batch.tokens])
+        given = {"input_ids": table, "attention_mask": mask, "labels": torch.from_numpy(batch.wanted)}
+        made.append(Inputs(given, len(batch.tokens.ids)))
+    return made
 
 
 def translation(job: Job, turns: Turns) -> None:

@@ -1,0 +1,193 @@
+#include "decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+namespace regard {
+namespace {
+
+constexpr int ROWS = 128;          // that go through all layers together
+constexpr size_t STEPS = 8;         // whose keys and values have room together
+constexpr float NEVER = -1e30f;    // logit of what stands for no token
+
+}  // namespace
+
+State::State(const Model& model, const Texts& source) : model_(model), room_(32) {
+  const size_t layers = model.decoder.size(), entry = model.entry();
+  source.check(model);
+  memory_ = Buffer(&model.pool, static_cast<size_t>(source.tokens()) * layers * entry * sizeof(float));
+  float* memory = memory_.as<float>();
+  encode(model, source, [&](int first, int count, Workspace& space) {
+    for (size_t layer = 0; layer < layers; layer++)
+      model.arithmetic.apply(space, space.states, space.stride, count, model.decoder[layer].cross.key_value, nullptr,
+                             IDENTITY, memory + (static_cast<size_t>(first) * layers + layer) * entry, layers * entry,
+                             false);
+  });
+  for (int i = 0; i < source.tokens(); i++) source_.push_back(memory + static_cast<size_t>(i) * layers * entry);
+  offsets_.assign(source.offsets, source.offsets + source.count + 1);
+  for (int text = 0; text < source.count; text++) {
+    sentence_.push_back(text);
+    longest_ = std::max(longest_, source.length(text));
+  }
+  past_.resize(sentence_.size() * room_);
+}
+
+void State::select(const int64_t* rows, int count) {
+  const size_t before = sentence_.size();
+  std::vector<int> sentence(static_cast<size_t>(count));
+  std::vector<const float*> past(static_cast<size_t>(count) * room_);
+  for (int i = 0; i < count; i++) {
+    if (rows[i] < 0 || static_cast<size_t>(rows[i]) >= before)
+      throw std::invalid_argument("there is no row " + std::to_string(rows[i]) + " to select");
+    const size_t row = static_cast<size_t>(rows[i]);
+    sentence[static_cast<size_t>(i)] = sentence_[row];
+    std::copy_n(past_.begin() + static_cast<std::ptrdiff_t>(row * room_), length_,
+                past.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(i) * room_));
+  }
+  sentence_.swap(sentence);
+  past_.swap(past);
+}
+
+void State::step(const int32_t* tokens, int rows, const Asked& asked) {
+  if (rows < 1 || static_cast<size_t>(rows) != sentence_.size())
+    throw std::invalid_argument(std::to_string(rows) + " tokens for " + std::to_string(sentence_.size()) + " rows");
+  const int vocabulary = model_.shape.target_vocabulary;
+  for (int i = 0; i < rows; i++)
+    if (tokens[i] < 0 || tokens[i] >= vocabulary || (asked.wanted && (asked.wanted[i] < 0 || asked.wanted[i] >= vocabulary)))
+      throw std::invalid_argument("a token of row " + std::to_string(i) + " is outside the target vocabulary");
+  if (asked.k < 0 || asked.k > vocabulary)
+    throw std::invalid_argument("k must be from 0 to " + std::to_string(vocabulary) + ", not " + std::to_string(asked.k));
+  model_.target_positions->check(static_cast<int>(length_) + 1);
+  const size_t count = static_cast<size_t>(rows), size = model_.decoder.size() * model_.entry();
+  if (length_ == room_) {
+    std::vector<const float*> past(count * 2 * room_);
+    for (size_t row = 0; row < count; row++)
+      std::copy_n(past_.begin() + static_cast<std::ptrdiff_t>(row * room_), room_,
+                  past.begin() + static_cast<std::ptrdiff_t>(row * 2 * room_));
+    past_.swap(past);
+    room_ *= 2;
+  }
+  const float* made = make_room(count * size);
+  for (size_t row = 0; row < count; row++) past_[row * room_ + length_] = made + row * size;
+  Workspace space(model_.pool, static_cast<size_t>(std::min(rows, ROWS)), static_cast<size_t>(model_.shape.width),
+                  model_.widest(), static_cast<size_t>(model_.shape.decoder_heads), std::max(static_cast<size_t>(longest_), length_ + 1));
+  for (int first = 0; first < rows; first += ROWS) {
+    const int some = std::min(ROWS, rows - first);
+    pass(tokens, first, some, space);
+    find(first, some, space, asked);
+  }
+  length_++;
+}
+
+float* State::make_room(size_t floats) {
+  const size_t bytes = floats * sizeof(float);
+  if (written_.empty() || written_.back().bytes() - used_ < bytes) {
+    written_.emplace_back(&model_.pool, STEPS * bytes);
+    used_ = 0;
+  }
+  used_ += bytes;
+  return written_.back().as<float>() + (used_ - bytes) / sizeof(float);
+}
+
+void State::pass(const int32_t* tokens, int first, int count, Workspace& space) {
+  for (int i = 0; i < count; i++) {
+    float* row = space.states + static_cast<size_t>(i) * space.stride;
+    model_.target.put(tokens[first + i], model_.shape.width, model_.shape.scale, row);
+    model_.target_positions->add(row, static_cast<int>(length_));
+  }
+  for (size_t layer = 0; layer < model_.decoder.size(); layer++) {
+    const DecoderBlock& block = model_.decoder[layer];
+    look_back(first, count, static_cast<int>(layer), space, block.look);
+    look_across(first, count, static_cast<int>(layer), space, block.cross);
+    model_.arithmetic.think(space, count, block.feedforward);
+  }
+}
+
+void State::look_back(int first, int count, int layer, Workspace& space, const SelfLook& part) {
+  const Arithmetic& arithmetic = model_.arithmetic;
+  const int width = model_.shape.width, heads = model_.shape.decoder_heads;
+  const size_t wide = static_cast<size_t>(width), key = static_cast<size_t>(layer) * model_.entry();
+  arithmetic.apply(space, space.states, space.stride, count, part.qkv, arithmetic.norm_before ? &part.norm : nullptr,
+                   IDENTITY, space.wide, space.wide_stride, false);
+  for (int i = 0; i < count; i++) {
+    float* row = space.wide + static_cast<size_t>(i) * space.wide_stride;
+    if (model_.target_positions->turns()) model_.target_positions->turn(row, 2 * heads, width / heads, static_cast<int>(length_));
+    const float* const* past = past_.data() + static_cast<size_t>(first + i) * room_;
+    std::memcpy(const_cast<float*>(past[length_]) + key, row + width, 2 * wide * sizeof(float));
+    arithmetic.operators->attend({row, space.wide_stride, 1, past, static_cast<int>(length_) + 1, key, key + wide, heads,
+                                  width / heads, space.scores, space.mixed + static_cast<size_t>(i) * space.stride,
+                                  space.stride, past + room_, i + 1 < count ? static_cast<int>(length_) : 0});
+  }
+  arithmetic.apply(space, space.mixed, space.stride, count, part.out, nullptr, IDENTITY, space.states, space.stride, true);
+  if (!arithmetic.norm_before) arithmetic.norm_rows(space.states, space.stride, count, part.norm);
+}
+
+void State::look_across(int first, int count, int layer, Workspace& space, const CrossLook& part) {
+  const Arithmetic& arithmetic = model_.arithmetic;
+  const int width = model_.shape.width, heads = model_.shape.decoder_heads;
+  const size_t wide = static_cast<size_t>(width), key = static_cast<size_t>(layer) * model_.entry();
+  arithmetic.apply(space, space.states, space.stride, count, part.query, arithmetic.norm_before ? &part.norm : nullptr,
+                   IDENTITY, space.wide, space.wide_stride, false);
+  for (int i = 0, next = 0; i < count; i = next) {  // rows of one sentence look together
+    const int sentence = sentence_[static_cast<size_t>(first + i)];
+    for (next = i + 1; next < count && sentence_[static_cast<size_t>(first + next)] == sentence;) next++;
+    const int from = offsets_[static_cast<size_t>(sentence)];
+    const size_t later = static_cast<size_t>(next < count ? sentence_[static_cast<size_t>(first + next)] : sentence);
+    const int coming = next < count ? offsets_[later + 1] - offsets_[later] : 0;
+    arithmetic.operators->attend({space.wide + static_cast<size_t>(i) * space.wide_stride, space.wide_stride, next - i,
+                                  source_.data() + from, offsets_[static_cast<size_t>(sentence) + 1] - from, key,
+                                  key + wide, heads, width / heads, space.scores,
+                                  space.mixed + static_cast<size_t>(i) * space.stride, space.stride,
+                                  source_.data() + offsets_[later], coming});
+  }
+  arithmetic.apply(space, space.mixed, space.stride, count, part.out, nullptr, IDENTITY, space.states, space.stride, true);
+  if (!arithmetic.norm_before) arithmetic.norm_rows(space.states, space.stride, count, part.norm);
+}
+
+void State::find(int first, int count, Workspace& space, const Asked& asked) const {
+  const Arithmetic& arithmetic = model_.arithmetic;
+  const Matrix& output = model_.output;
+  const int vocabulary = model_.shape.target_vocabulary, blocks = (vocabulary + LANES - 1) / LANES;
+  const size_t wide = static_cast<size_t>(VOCABULARY_BLOCKS * LANES), k = static_cast<size_t>(asked.k);
+  const size_t bytes = number_bytes(output.precision), stride = operand_stride(output);
+  std::vector<Best> best(static_cast<size_t>(count));
+  for (int i = 0; i < count; i++) {
+    const size_t row = static_cast<size_t>(first + i);
+    float* states = space.states + static_cast<size_t>(i) * space.stride;
+    if (arithmetic.norm_before)
+      arithmetic.operators->norm(states, model_.shape.width, model_.decoder_norm.weight, model_.decoder_norm.bias,
+                                 arithmetic.epsilon, states);
+    space.scales[i] = arithmetic.operators->prepare(states, model_.shape.width, output.precision,
+                                                    space.values + static_cast<size_t>(i) * stride * bytes);
+    Best& one = best[static_cast<size_t>(i)];
+    one = {-3e38f, {}, asked.k, 0, asked.wanted ? asked.wanted[row] : model_.shape.end, 0, nullptr, nullptr};
+    if (asked.k) one.values = asked.logp + row * k, one.ids = asked.ids + row * k;
+  }
+  for (int block = 0; block < blocks; block += VOCABULARY_BLOCKS) {
+    const int some = std::min(VOCABULARY_BLOCKS, blocks - block), from = block * LANES;
+    const int real = std::min(some * LANES, vocabulary - from);
+    arithmetic.operators->product({space.values, stride, space.scales}, count, output, block, some, space.logits,
+                                  wide, false);
+    for (int i = 0; i < count; i++) {
+      float* logits = space.logits + static_cast<size_t>(i) * wide;
+      std::fill(logits + real, logits + some * LANES, NEVER);
+      arithmetic.operators->scan(logits, from, some * LANES, best[static_cast<size_t>(i)]);
+      if (!asked.k)
+        std::copy_n(logits, real, asked.logp + static_cast<size_t>(first + i) * static_cast<size_t>(vocabulary) + from);
+    }
+  }
+  for (int i = 0; i < count; i++) {
+    const Best& one = best[static_cast<size_t>(i)];
+    double sum = 0;
+    for (float part : one.sums) sum += static_cast<double>(part);
+    const double total = static_cast<double>(one.largest) + std::log(sum);
+    const size_t row = static_cast<size_t>(first + i), size = k ? k : static_cast<size_t>(vocabulary);
+    float* logp = asked.logp + row * size;
+    for (size_t j = 0; j < size; j++) logp[j] = static_cast<float>(static_cast<double>(logp[j]) - total);
+    asked.wanted_logp[row] = static_cast<float>(static_cast<double>(one.wanted_logit) - total);
+  }
+}
+
+}  // namespace regard

@@ -1,0 +1,46 @@
+// Writing: one more token of each row through all layers in one call, then the likeliest tokens after it.
+#pragma once
+#include "encoder.h"
+#include "model.h"
+
+namespace regard {
+
+// What a step is asked for, and where its answers go.
+struct Asked {
+  int k;
+  int32_t* ids;           // [rows, k]
+  float* logp;            // [rows, k], or [rows, vocabulary] for k = 0
+  const int32_t* wanted;  // [rows]; null: the end
+  float* wanted_logp;     // [rows]
+};
+
+// What generation remembers. Keys and values are written once; rows point at those of their past, so that rows are
+// put in another order without moving any.
+class State {
+ public:
+  State(const Model& model, const Texts& source);
+
+  void step(const int32_t* tokens, int rows, const Asked& asked);
+  void select(const int64_t* rows, int count);
+
+ private:
+  void pass(const int32_t* tokens, int first, int count, Workspace& space);
+  void look_back(int first, int count, int layer, Workspace& space, const SelfLook& part);
+  void look_across(int first, int count, int layer, Workspace& space, const CrossLook& part);
+  void find(int first, int count, Workspace& space, const Asked& asked) const;
+
+  const Model& model_;
+  std::vector<int> sentence_;                 // of each row
+  std::vector<const float*> past_;            // [rows][room_]: layers' keys and values of a row's tokens
+  size_t room_, length_ = 0;
+  float* make_room(size_t floats);
+
+  std::vector<Buffer> written_;               // keys and values, each for several steps
+  size_t used_ = 0;                           // bytes of the last of them
+  Buffer memory_;                             // keys and values of the source, [tokens][layers]
+  std::vector<const float*> source_;          // by token
+  std::vector<int> offsets_;                  // of the sentences
+  int longest_ = 0;
+};
+
+}  // namespace regard

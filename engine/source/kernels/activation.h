@@ -1,0 +1,54 @@
+// Activations of a padded row.
+#pragma once
+#include "vector.h"
+
+namespace regard {
+namespace {
+
+inline Floats sigmoid(Floats x) { return spread(1.0f) / (spread(1.0f) + exponential(spread(0.0f) - x)); }
+
+inline Floats hyperbolic(Floats x) {
+  const Floats twice = exponential(magnitude(x) * spread(2.0f));
+  return with_sign(spread(1.0f) - spread(2.0f) / (twice + spread(1.0f)), x);
+}
+
+// Abramowitz and Stegun 7.1.26: within 1.5e-7.
+inline Floats error_function(Floats x) {
+  const Floats size = magnitude(x), t = spread(1.0f) / (spread(1.0f) + spread(0.3275911f) * size);
+  Floats p = spread(1.061405429f);
+  p = p * t + spread(-1.453152027f);
+  p = p * t + spread(1.421413741f);
+  p = p * t + spread(-0.284496736f);
+  p = p * t + spread(0.254829592f);
+  return with_sign(spread(1.0f) - p * t * exponential(spread(0.0f) - size * size), x);
+}
+
+template <class Function>
+inline void each(const float* in, int width, float* out, Function function) {
+  for (int i = 0; i < width; i += LANES) store(out + i, function(load(in + i)));
+}
+
+void activate(const float* in, int width, int activation, float* out) {
+  const Floats half = spread(0.5f), one = spread(1.0f), zero = spread(0.0f);
+  switch (activation) {
+    case RELU:
+      return each(in, width, out, [=](Floats x) { return larger(x, zero); });
+    case GELU:
+      return each(in, width, out, [=](Floats x) { return half * x * (one + error_function(x * spread(0.70710678f))); });
+    case GELU_TANH:
+      return each(in, width, out, [=](Floats x) {
+        return half * x * (one + hyperbolic(spread(0.79788456f) * (x + spread(0.044715f) * x * x * x)));
+      });
+    case SILU:
+      return each(in, width, out, [=](Floats x) { return x * sigmoid(x); });
+    case TANH:
+      return each(in, width, out, [=](Floats x) { return hyperbolic(x); });
+    case QUICK_GELU:
+      return each(in, width, out, [=](Floats x) { return x * sigmoid(spread(1.702f) * x); });
+    default:
+      return each(in, width, out, [](Floats x) { return x; });
+  }
+}
+
+}  // namespace
+}  // namespace regard

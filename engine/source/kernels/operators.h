@@ -1,0 +1,20 @@
+// The table of operators of the instruction set that the including file is compiled for.
+#pragma once
+#include "../types.h"
+//
+#include "activation.h"
+#include "attend.h"
+#include "norm.h"
+#include "product.h"
+#include "quantise.h"
+#include "scan.h"
+
+namespace regard {
+namespace {
+
+constexpr Operators operators(const char* name) {
+  return {name, norm, activate, prepare, product, integer_sums, attend, scan};
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,301 @@
+// Products of rows with packed weights, a tile of rows and blocks of outputs at a time.
+//
+// Each output is summed in the order of its inputs whatever tile it is in: a row's result never depends on the rows
+// beside it. A tile type says how its numbers are multiplied; all else is here, once.
+#pragma once
+#include "vector.h"
+
+namespace regard {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int TILE_ROWS = 4, TILE_BLOCKS = 4;
+#elif defined(__AVX2__)
+constexpr int TILE_ROWS = 2, TILE_BLOCKS = 2;
+#else
+constexpr int TILE_ROWS = 2, TILE_BLOCKS = 1;
+#endif
+
+#define REGARD_UNROLL _Pragma("GCC unroll 8")
+
+// Each tile leaves its sums in memory of its own, [rows][blocks][16]: while it sums they are in registers.
+
+struct FloatTile {
+  using Sum = float;
+  static constexpr size_t GROUP = 1;
+
+  template <int ROWS, int BLOCKS>
+  static inline void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, float* out) {
+    const size_t depth = static_cast<size_t>(matrix.inputs);
+    const float* a = static_cast<const float*>(rows.values) + static_cast<size_t>(row) * rows.stride;
+    const float* w = static_cast<const float*>(matrix.packed) + static_cast<size_t>(block) * depth * LANES;
+    Floats sums[ROWS][BLOCKS];
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = spread(0);
+    for (size_t k = 0; k < depth; k++) {
+      Floats b[BLOCKS];
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) b[j] = load(w + (static_cast<size_t>(j) * depth + k) * LANES);
+      REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
+        const Floats x = spread(a[static_cast<size_t>(i) * rows.stride + k]);
+        REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = fused(x, b[j], sums[i][j]);
+      }
+    }
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) store(out + (i * BLOCKS + j) * LANES, sums[i][j]);
+  }
+};
+
+inline float widened(uint32_t high_half) {
+  float value;
+  std::memcpy(&value, &high_half, sizeof value);
+  return value;
+}
+
+struct HalfTile {
+  using Sum = float;
+  static constexpr size_t GROUP = 2;
+
+  template <int ROWS, int BLOCKS>
+  static inline void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, float* out) {
+    const size_t pairs = (static_cast<size_t>(matrix.inputs) + 1) / 2;
+    const uint16_t* a = static_cast<const uint16_t*>(rows.values) + static_cast<size_t>(row) * rows.stride;
+    const uint16_t* w = static_cast<const uint16_t*>(matrix.packed) + static_cast<size_t>(block) * pairs * 2 * LANES;
+    Floats sums[ROWS][BLOCKS];
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = spread(0);
+    for (size_t k = 0; k < pairs; k++) {
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) {
+        const uint16_t* place = w + (static_cast<size_t>(j) * pairs + k) * 2 * LANES;
+#if defined(__AVX512BF16__)
+        const __m512bh b = (__m512bh)_mm512_loadu_si512(place);
+        REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
+          int32_t both;
+          std::memcpy(&both, a + static_cast<size_t>(i) * rows.stride + 2 * k, sizeof both);
+          sums[i][j].v = _mm512_dpbf16_ps(sums[i][j].v, b, (__m512bh)_mm512_set1_epi32(both));
+        }
+#else
+        Floats even, odd;
+        part(place, even, odd);
+        REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
+          const uint16_t* both = a + static_cast<size_t>(i) * rows.stride + 2 * k;
+          sums[i][j] = fused(spread(widened(static_cast<uint32_t>(both[0]) << 16)), even, sums[i][j]);
+          sums[i][j] = fused(spread(widened(static_cast<uint32_t>(both[1]) << 16)), odd, sums[i][j]);
+        }
+#endif
+      }
+    }
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) store(out + (i * BLOCKS + j) * LANES, sums[i][j]);
+  }
+
+  // Parts sixteen pairs into their first and their second numbers.
+  static inline void part(const uint16_t* pairs, Floats& even, Floats& odd) {
+#if defined(__AVX512F__)
+    const __m512i both = _mm512_loadu_si512(pairs);
+    even.v = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+    odd.v = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+#elif defined(__AVX2__)
+    const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs));
+    const __m256i last = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs + LANES));
+    even = {_mm256_castsi256_ps(_mm256_slli_epi32(first, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(last, 16))};
+    odd = {_mm256_castsi256_ps(_mm256_and_si256(first, high)), _mm256_castsi256_ps(_mm256_and_si256(last, high))};
+#else
+    float left[LANES], right[LANES];
+    for (int i = 0; i < LANES; i++) {
+      left[i] = widened(static_cast<uint32_t>(pairs[2 * i]) << 16);
+      right[i] = widened(static_cast<uint32_t>(pairs[2 * i + 1]) << 16);
+    }
+    even = load(left), odd = load(right);
+#endif
+  }
+};
+
+// Bytes: whole numbers, exact on every instruction set.
+struct ByteTile {
+  using Sum = int32_t;
+  static constexpr size_t GROUP = 4;
+
+  template <int ROWS, int BLOCKS>
+  static inline void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, int32_t* out) {
+    const size_t groups = (static_cast<size_t>(matrix.inputs) + 3) / 4;
+    const uint8_t* a = static_cast<const uint8_t*>(rows.values) + static_cast<size_t>(row) * rows.stride;
+    const int8_t* w = static_cast<const int8_t*>(matrix.packed) + static_cast<size_t>(block) * groups * 4 * LANES;
+    multiply<ROWS, BLOCKS>(a, rows.stride, w, groups, matrix.corrections + block * LANES, out);
+  }
+
+#if defined(__AVX512F__)
+  template <int ROWS, int BLOCKS>
+  static inline void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, const int32_t* start,
+                              int32_t* out) {
+    __m512i sums[ROWS][BLOCKS];
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = _mm512_loadu_si512(start + j * LANES);
+    for (size_t k = 0; k < groups; k++) {
+      __m512i b[BLOCKS];
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++)
+        b[j] = _mm512_loadu_si512(w + (static_cast<size_t>(j) * groups + k) * 4 * LANES);
+      REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
+        int32_t four;
+        std::memcpy(&four, a + static_cast<size_t>(i) * stride + 4 * k, sizeof four);
+        const __m512i x = _mm512_set1_epi32(four);
+        REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = _mm512_dpbusd_epi32(sums[i][j], x, b[j]);
+      }
+    }
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) _mm512_storeu_si512(out + (i * BLOCKS + j) * LANES, sums[i][j]);
+  }
+#elif defined(__AVX2__)
+  // The 8-bit multiplication of this set saturates: bytes are widened to 16 bits first.
+  template <int ROWS, int BLOCKS>
+  static inline void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, const int32_t* start,
+                              int32_t* out) {
+    for (int j = 0; j < BLOCKS; j++) {
+      __m256i sums[ROWS][4];  // of four outputs each: over the first and over the last two of four inputs
+      REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+        REGARD_UNROLL for (int part = 0; part < 4; part++) sums[i][part] = _mm256_setzero_si256();
+      for (size_t k = 0; k < groups; k++) {
+        const int8_t* place = w + (static_cast<size_t>(j) * groups + k) * 4 * LANES;
+        __m256i x[ROWS];
+        REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
+          int32_t four;
+          std::memcpy(&four, a + static_cast<size_t>(i) * stride + 4 * k, sizeof four);
+          x[i] = _mm256_cvtepu8_epi16(_mm_set1_epi32(four));
+        }
+        REGARD_UNROLL for (int part = 0; part < 4; part++) {
+          const __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(place + 16 * part)));
+          REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+            sums[i][part] = _mm256_add_epi32(sums[i][part], _mm256_madd_epi16(x[i], b));
+        }
+      }
+      REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+        REGARD_UNROLL for (int half = 0; half < 2; half++) {
+          const __m256i pairs = _mm256_hadd_epi32(sums[i][2 * half], sums[i][2 * half + 1]);  // outputs 0 1 4 5 2 3 6 7
+          const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(start + j * LANES + 8 * half));
+          _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + (i * BLOCKS + j) * LANES + 8 * half),
+                              _mm256_add_epi32(_mm256_permute4x64_epi64(pairs, 0xd8), first));
+        }
+    }
+  }
+#else
+  template <int ROWS, int BLOCKS>
+  static inline void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, const int32_t* start,
+                              int32_t* out) {
+    for (int j = 0; j < BLOCKS; j++)
+      for (int i = 0; i < ROWS; i++) {
+        int32_t sums[LANES];
+        std::memcpy(sums, start + j * LANES, sizeof sums);
+        for (size_t k = 0; k < groups; k++) {
+          const int8_t* b = w + (static_cast<size_t>(j) * groups + k) * 4 * LANES;
+          const uint8_t* x = a + static_cast<size_t>(i) * stride + 4 * k;
+          for (int lane = 0; lane < LANES; lane++)
+            for (int n = 0; n < 4; n++) sums[lane] += x[n] * b[4 * lane + n];
+        }
+        std::memcpy(out + (i * BLOCKS + j) * LANES, sums, sizeof sums);
+      }
+  }
+#endif
+};
+
+// Where results go: sums · scales + bias, added to what is there or not.
+struct Placing {
+  const Matrix& matrix;
+  const float* row_scales;  // of bytes
+  float* out;
+  size_t stride;
+  bool add;
+
+  inline Floats scaled(const float* sums, int, int) const { return load(sums); }
+  inline Floats scaled(const int32_t* sums, int row, int block) const {
+    return converted(sums) * (spread(row_scales[row]) * load(matrix.scales + block * LANES));
+  }
+  template <class Sum>
+  inline void put(const Sum* sums, int row, int block, int at) const {
+    float* place = out + static_cast<size_t>(row) * stride + static_cast<size_t>(at) * LANES;
+    const Floats made = scaled(sums, row, block) + load(matrix.bias + block * LANES);
+    store(place, add ? load(place) + made : made);
+  }
+};
+
+// The sums alone, for tests.
+struct Collecting {
+  int32_t* out;
+  size_t stride;
+
+  inline void put(const int32_t* sums, int row, int, int at) const {
+    std::memcpy(out + static_cast<size_t>(row) * stride + static_cast<size_t>(at) * LANES, sums, LANES * sizeof *sums);
+  }
+};
+
+template <class Tile, int ROWS, int BLOCKS, class Target>
+inline void tile(const Operand& rows, int row, const Matrix& matrix, int block, int at, const Target& target) {
+  alignas(64) typename Tile::Sum sums[ROWS * BLOCKS * LANES];
+  Tile::template sum_up<ROWS, BLOCKS>(rows, row, matrix, block, sums);
+  for (int i = 0; i < ROWS; i++)
+    for (int j = 0; j < BLOCKS; j++) target.put(sums + (i * BLOCKS + j) * LANES, row + i, block + j, at + j);
+}
+
+// Weights that are needed next, asked for bit by bit while others are used: they come from far away.
+struct Ahead {
+  const char* from;
+  size_t bytes;
+
+  inline void fetch(int row, int rows, int count) const {
+    const size_t first = bytes * static_cast<size_t>(row) / static_cast<size_t>(count) / 64 * 64;
+    const size_t last = row + rows < count ? bytes * static_cast<size_t>(row + rows) / static_cast<size_t>(count) : bytes;
+    for (size_t at = first; at < last; at += 64) __builtin_prefetch(from + at, 0, 2);
+  }
+};
+
+template <class Tile, int ROWS, int BLOCKS, class Target>
+inline void tile_rows(const Operand& rows, int& row, int count, const Matrix& matrix, int block, int at,
+                      const Target& target, const Ahead& ahead) {
+  for (; row + ROWS <= count; row += ROWS) {
+    ahead.fetch(row, ROWS, count);
+    tile<Tile, ROWS, BLOCKS>(rows, row, matrix, block, at, target);
+  }
+}
+
+template <class Tile, int BLOCKS, class Target>
+inline void tile_blocks(const Operand& rows, int count, const Matrix& matrix, int block, int at, const Target& target,
+                        const Ahead& ahead) {
+  int row = 0;
+  tile_rows<Tile, TILE_ROWS, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
+#if defined(__AVX512F__)
+  tile_rows<Tile, 2, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
+#endif
+  tile_rows<Tile, 1, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
+}
+
+template <class Tile, class Target>
+inline void tiles(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, const Target& target) {
+  const size_t inputs = static_cast<size_t>(matrix.inputs), group = Tile::GROUP;
+  const size_t bytes = (inputs + group - 1) / group * 4 * LANES;  // of a block
+  const char* packed = static_cast<const char*>(matrix.packed);
+  const int end = (matrix.outputs + LANES - 1) / LANES;
+  for (int at = 0; at < blocks;) {
+    const int some = at + TILE_BLOCKS <= blocks ? TILE_BLOCKS : 1, next = first + at + some;
+    const int coming = end - next < TILE_BLOCKS ? end - next : TILE_BLOCKS;
+    const Ahead ahead{packed + static_cast<size_t>(next) * bytes, static_cast<size_t>(coming) * bytes};
+    if (some == TILE_BLOCKS)
+      tile_blocks<Tile, TILE_BLOCKS>(rows, count, matrix, first + at, at, target, ahead);
+    else
+      tile_blocks<Tile, 1>(rows, count, matrix, first + at, at, target, ahead);
+    at += some;
+  }
+}
+
+void product(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, float* out, size_t stride,
+             bool add) {
+  const Placing placing{matrix, rows.scales, out, stride, add};
+  if (matrix.precision == INT8) return tiles<ByteTile>(rows, count, matrix, first, blocks, placing);
+  if (matrix.precision == BF16) return tiles<HalfTile>(rows, count, matrix, first, blocks, placing);
+  tiles<FloatTile>(rows, count, matrix, first, blocks, placing);
+}
+
+void integer_sums(const Operand& rows, int count, const Matrix& matrix, int32_t* out, size_t stride) {
+  tiles<ByteTile>(rows, count, matrix, 0, (matrix.outputs + LANES - 1) / LANES, Collecting{out, stride});
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,67 @@
+#include "layers.h"
+
+#include <cstring>
+
+namespace regard {
+
+size_t number_bytes(int precision) { return precision == INT8 ? 1 : precision == BF16 ? 2 : 4; }
+
+size_t operand_stride(const Matrix& matrix) {
+  return padded(static_cast<size_t>(matrix.inputs)) + 64 / number_bytes(matrix.precision);
+}
+
+Workspace::Workspace(Pool& pool, size_t rows, size_t width, size_t widest, size_t heads, size_t longest)
+    : stride(padded(width)), wide_stride(padded(widest)) {
+  const size_t logit_count = static_cast<size_t>(VOCABULARY_BLOCKS * LANES);
+  const size_t sizes[] = {rows * stride, rows * stride, rows * wide_stride, wide_stride,
+                          padded(rows),  heads * padded(longest), rows * logit_count, rows * (wide_stride + LANES)};
+  size_t total = 0;
+  for (size_t size : sizes) total += size;
+  memory = Buffer(&pool, total * sizeof(float));
+  float* at = memory.as<float>();
+  float** places[] = {&states, &mixed, &wide, &row, &scales, &scores, &logits};
+  for (size_t i = 0; i < 7; i++) {
+    *places[i] = at;
+    at += sizes[i];
+  }
+  values = reinterpret_cast<unsigned char*>(at);
+  std::memset(static_cast<void*>(memory.as<float>()), 0, 2 * rows * stride * sizeof(float));  // what is padded is zero
+}
+
+void Arithmetic::apply(Workspace& space, float* rows, size_t stride, int count, const Matrix& matrix, const Norm* norm,
+                       int activation, float* out, size_t out_stride, bool add) const {
+  const size_t bytes = number_bytes(matrix.precision), wide = operand_stride(matrix);
+  Operand operand{space.values, wide, space.scales};
+  if (matrix.precision == FLOAT32 && !norm && activation == IDENTITY) {
+    operand = {rows, stride, nullptr};
+  } else {
+    for (int i = 0; i < count; i++) {
+      float* row = rows + static_cast<size_t>(i) * stride;
+      if (norm) {
+        operators->norm(row, matrix.inputs, norm->weight, norm->bias, epsilon, space.row);
+        row = space.row;
+      }
+      if (activation != IDENTITY) operators->activate(row, matrix.inputs, activation, row);
+      unsigned char* place = space.values + static_cast<size_t>(i) * wide * bytes;
+      space.scales[i] = operators->prepare(row, matrix.inputs, matrix.precision, place);
+    }
+  }
+  const int blocks = (matrix.outputs + LANES - 1) / LANES;
+  operators->product(operand, count, matrix, 0, blocks, out, out_stride, add);
+}
+
+void Arithmetic::norm_rows(float* rows, size_t stride, int count, const Norm& norm) const {
+  for (int i = 0; i < count; i++) {
+    float* row = rows + static_cast<size_t>(i) * stride;
+    operators->norm(row, width, norm.weight, norm.bias, epsilon, row);
+  }
+}
+
+void Arithmetic::think(Workspace& space, int count, const FeedForward& part) const {
+  apply(space, space.states, space.stride, count, part.inner, norm_before ? &part.norm : nullptr, IDENTITY, space.wide,
+        space.wide_stride, false);
+  apply(space, space.wide, space.wide_stride, count, part.outer, nullptr, activation, space.states, space.stride, true);
+  if (!norm_before) norm_rows(space.states, space.stride, count, part.norm);
+}
+
+}  // namespace regard

@@ -1,0 +1,208 @@
+// The engine's own test program, for sanitizers: random small models through every function, on every instruction set.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "../include/regard_engine.h"
+
+namespace {
+
+std::mt19937 chance(7);
+
+int drawn(int low, int high) { return std::uniform_int_distribution<int>(low, high)(chance); }
+
+void expect(bool right, const char* what) {
+  if (right) return;
+  std::fprintf(stderr, "wrong: %s\n", what);
+  std::exit(1);
+}
+
+// A model with random weights, in memory exactly as large as it must be: reading beyond it is noticed.
+struct Made {
+  regard_shape shape;
+  std::vector<std::vector<char>> memory;
+  std::vector<regard_array> arrays;
+
+  void put(size_t bytes) {
+    memory.emplace_back(bytes);
+    arrays.push_back({memory.back().data(), static_cast<int64_t>(bytes)});
+  }
+  void floats(size_t count, float center, float spread) {
+    put(count * sizeof(float));
+    std::normal_distribution<float> normal(center, spread);
+    std::vector<float> values(count);
+    for (float& value : values) value = normal(chance);
+    std::memcpy(memory.back().data(), values.data(), count * sizeof(float));
+  }
+  static size_t whole(int size) { return static_cast<size_t>((size + 15) / 16 * 16); }
+  void words(int count) {
+    const size_t size = static_cast<size_t>(count) * static_cast<size_t>(shape.width);
+    if (shape.precision == REGARD_FLOAT32) return floats(size, 0, 0.3f);
+    put(size * 2);
+    for (size_t i = 0; i < size; i++) {
+      const float value = std::normal_distribution<float>(0, 0.3f)(chance);
+      std::memcpy(memory.back().data() + 2 * i, reinterpret_cast<const char*>(&value) + 2, 2);
+    }
+  }
+  void norm() {
+    floats(whole(shape.width), 1, 0.1f);
+    floats(whole(shape.width), 0, 0.1f);
+  }
+  void linear(int outputs, int inputs) {
+    std::vector<float> weights(static_cast<size_t>(outputs) * static_cast<size_t>(inputs));
+    std::normal_distribution<float> normal(0, 0.3f);
+    for (float& value : weights) value = normal(chance);
+    std::vector<float> scales(whole(outputs));
+    std::vector<int32_t> corrections(whole(outputs));
+    put(static_cast<size_t>(regard_packed_bytes(outputs, inputs, shape.precision)));
+    expect(regard_pack(weights.data(), outputs, inputs, shape.precision, memory.back().data(), scales.data(),
+                       corrections.data()),
+           "packing");
+    if (shape.precision == REGARD_INT8) {
+      put(scales.size() * sizeof(float));
+      std::memcpy(memory.back().data(), scales.data(), memory.back().size());
+      put(corrections.size() * sizeof(int32_t));
+      std::memcpy(memory.back().data(), corrections.data(), memory.back().size());
+    }
+    floats(whole(outputs), 0, 0.1f);
+  }
+  void block(int feedforward, bool cross) {
+    const int width = shape.width;
+    norm(), linear(3 * width, width), linear(width, width);
+    if (cross) norm(), linear(width, width), linear(2 * width, width), linear(width, width);
+    norm(), linear(feedforward, width), linear(width, feedforward);
+  }
+  explicit Made(int precision) : shape() {
+    const int heads = drawn(1, 3), part = 2 * drawn(1, 12);
+    shape.precision = precision;
+    shape.width = heads * part;
+    shape.encoder_layers = drawn(1, 2), shape.decoder_layers = drawn(1, 2);
+    shape.encoder_heads = shape.decoder_heads = heads;
+    shape.encoder_feedforward = drawn(1, 70), shape.decoder_feedforward = drawn(1, 70);
+    shape.source_vocabulary = shape.target_vocabulary = drawn(12, 300);
+    shape.shared = drawn(0, 1);
+    shape.norm_before = drawn(0, 1);
+    shape.activation = drawn(REGARD_RELU, REGARD_QUICK_GELU);
+    shape.positions = drawn(REGARD_SINUSOIDAL, REGARD_NONE);
+    shape.places = 40;
+    shape.end = 1;
+    shape.epsilon = 1e-5f;
+    shape.scale = 1.5f;
+    words(shape.source_vocabulary);
+    if (!shape.shared) words(shape.target_vocabulary);
+    for (int side = 0; side < 2 && shape.positions == REGARD_LEARNED; side++)
+      floats(static_cast<size_t>(shape.places) * static_cast<size_t>(shape.width), 0, 0.3f);
+    for (int layer = 0; layer < shape.encoder_layers; layer++) block(shape.encoder_feedforward, false);
+    if (shape.norm_before) norm();
+    for (int layer = 0; layer < shape.decoder_layers; layer++) block(shape.decoder_feedforward, true);
+    if (shape.norm_before) norm();
+    linear(shape.target_vocabulary, shape.width);
+  }
+};
+
+char message[256];
+
+struct Texts {
+  std::vector<int32_t> ids, offsets{0};
+  void add(const std::vector<int32_t>& row) {
+    ids.insert(ids.end(), row.begin(), row.end());
+    offsets.push_back(static_cast<int32_t>(ids.size()));
+  }
+  int32_t count() const { return static_cast<int32_t>(offsets.size()) - 1; }
+};
+
+// All log-probabilities of a few steps, row by row.
+std::vector<std::vector<float>> written(const regard_model* model, const Texts& texts, int vocabulary) {
+  regard_state* state = regard_start(model, texts.ids.data(), texts.offsets.data(), texts.count(), message, sizeof message);
+  expect(state != nullptr, message);
+  std::vector<std::vector<float>> made(static_cast<size_t>(texts.count()));
+  std::vector<int32_t> tokens(static_cast<size_t>(texts.count()), 3);
+  for (int step = 0; step < 3; step++) {
+    std::vector<float> logp(tokens.size() * static_cast<size_t>(vocabulary)), end(tokens.size());
+    expect(regard_step(state, tokens.data(), texts.count(), 0, nullptr, logp.data(), nullptr, end.data(), message,
+                       sizeof message),
+           message);
+    for (size_t row = 0; row < tokens.size(); row++) {
+      const float* from = logp.data() + row * static_cast<size_t>(vocabulary);
+      made[row].insert(made[row].end(), from, from + vocabulary);
+      tokens[row] = 4 + step;
+    }
+  }
+  regard_state_free(state);
+  return made;
+}
+
+void search(const regard_model* model, const Texts& texts) {
+  const int32_t beam = drawn(1, 4), longest = 9, never[] = {0, 3};
+  const size_t places = static_cast<size_t>(texts.count()) * static_cast<size_t>(beam);
+  std::vector<int32_t> limits(static_cast<size_t>(texts.count()), longest), ids(places * longest), lengths(places), finished(places);
+  std::vector<double> powers, scores(places), totals(places);
+  for (int length = 0; length < longest + 3; length++) powers.push_back(length);
+  const regard_plan plan{beam, beam, 3, limits.data(), powers.data(), never, 2};
+  const regard_found found{ids.data(), lengths.data(), scores.data(), totals.data(), finished.data()};
+  expect(regard_search(model, texts.ids.data(), texts.offsets.data(), texts.count(), &plan, &found, message, sizeof message),
+         message);
+  expect(lengths[0] >= 0 && lengths[0] <= longest, "a text within its limit");
+}
+
+void refusals(const regard_model* model, const Made& made) {
+  const int32_t beyond[] = {made.shape.source_vocabulary}, fine[] = {5}, offsets[] = {0, 1}, empty[] = {0, 0};
+  expect(!regard_start(model, beyond, offsets, 1, message, sizeof message), "a token beyond the vocabulary is refused");
+  expect(!regard_start(model, fine, empty, 1, message, sizeof message), "an empty text is refused");
+  regard_state* state = regard_start(model, fine, offsets, 1, message, sizeof message);
+  const int64_t no_row[] = {1};
+  int32_t id;
+  float logp, end;
+  expect(!regard_select(state, no_row, 1, message, sizeof message), "a row that is not there is refused");
+  expect(!regard_step(state, fine, 2, 1, &id, &logp, nullptr, &end, message, sizeof message), "too many tokens are refused");
+  regard_state_free(state);
+  for (size_t i = 0; i < made.arrays.size(); i++) {
+    auto arrays = made.arrays;
+    arrays[i].bytes--;
+    expect(!regard_model_new(&made.shape, arrays.data(), static_cast<int32_t>(arrays.size()), "", message, sizeof message),
+           "an array of the wrong size is refused");
+  }
+  expect(!regard_model_new(&made.shape, made.arrays.data(), static_cast<int32_t>(made.arrays.size()) - 1, "", message, 8),
+         "a missing array is refused, in a short message");
+}
+
+}  // namespace
+
+int main() {
+  std::vector<std::string> sets;
+  std::istringstream names(regard_instructions());
+  for (std::string name; std::getline(names, name, ',');) sets.push_back(name);
+  for (int turn = 0; turn < 24; turn++) {
+    const Made made(turn % 3);
+    Texts texts;
+    for (int row = 0, rows = drawn(1, 9); row < rows; row++) {
+      std::vector<int32_t> ids(static_cast<size_t>(drawn(1, 20)));
+      for (int32_t& id : ids) id = drawn(0, made.shape.source_vocabulary - 1);
+      texts.add(ids);
+    }
+    std::vector<std::vector<float>> first;
+    for (const std::string& set : sets) {
+      regard_model* model = regard_model_new(&made.shape, made.arrays.data(), static_cast<int32_t>(made.arrays.size()),
+                                             set.c_str(), message, sizeof message);
+      expect(model != nullptr, message);
+      const auto together = written(model, texts, made.shape.target_vocabulary);
+      Texts alone;
+      alone.add({texts.ids.begin() + texts.offsets[texts.offsets.size() - 2], texts.ids.end()});
+      expect(written(model, alone, made.shape.target_vocabulary)[0] == together.back(), "a row alone is as among others");
+      if (first.empty()) first = together;
+      if (made.shape.precision == REGARD_INT8) expect(together == first, "int8 has the same bits on every instruction set");
+      std::vector<float> states(texts.ids.size() * static_cast<size_t>(made.shape.width));
+      expect(regard_encode(model, texts.ids.data(), texts.offsets.data(), texts.count(), states.data(), message, sizeof message),
+             message);
+      search(model, texts);
+      refusals(model, made);
+      regard_model_free(model);
+    }
+  }
+  std::printf("right on %s\n", regard_instructions());
+  return 0;
+}

@@ -1,0 +1,96 @@
+"""`regard distil`: a student with fewer layers of a fine-tuned encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from regard.cli.models import FOLDER
+from regard.cli.options import Option, changes, dotted_options, verb
+from regard.cli.train import FLAGS as TRAIN_FLAGS
+from regard.cli.train import run_config, train_and_report
+from regard.config.run import RunConfig
+from regard.config.tasks import TUNED, USED_BY
+from regard.errors import CheckpointError, UsageError
+
+HELP = """Teach a smaller model what the classifier, tagger or answerer in FOLDER knows, on DATA of its task.
+
+The student has some of the teacher's layers, spread evenly, the first and the last among them, and learns from the
+teacher's softened labels and from its states, beside the true labels. In the end it is measured beside its teacher:
+how much of the score is kept, and how many times as fast it is.
+
+Ctrl-C finishes the step and saves; the same command goes on from there.
+
+\b
+  regard distil runs/mood reviews.csv --layers 3 --out runs/mood-small
+  regard distil runs/names names.conll --layers 2 --valid dev.conll --test test.conll --out runs/names-small
+  regard distil runs/answers squad.json --layers 3 --minutes 20 --out runs/answers-small
+"""
+
+FLAGS = {
+    "distil.layers": "--layers",
+    "distil.temperature": "--temperature",
+    "distil.truth": "--truth",
+    "distil.hidden": "--hidden",
+    **{
+        path: flag
+        for path, flag in TRAIN_FLAGS.items()
+        if path.startswith(("training.", "data.")) or path in ("classify.test", "classify.seeds", "classify.weights")
+    },
+}
+AS_TAUGHT = {"max_length": "data.max_length", "separator": "data.read.separator"}  # what a teacher's folder says
+SECTIONS = {"distil.": "Student", "training.": "Training", "data.read.": "Reading files", "": "Run"}
+READ = ("distil.", "training.", "data.", "classify.", "answer.")  # groups of settings that it reads
+SKIPPED = (
+    "data.train",
+    *(knob.path for knob in RunConfig.knobs() if not knob.path.startswith(READ)),
+    *("classify.features", "classify.features_memory", "classify.frozen", "classify.fresh"),
+    *("data.read.source", "data.read.target"),
+)
+OPTIONS = dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated={}, skip=SKIPPED)
+
+
+@verb(
+    HELP,
+    [
+        FOLDER,
+        click.Argument(["files"], nargs=-1, required=True, metavar="DATA…"),
+        Option(
+            ["--out"],
+            metavar="FOLDER",
+            required=True,
+            section="Run",
+            help="the student's folder; an unfinished run is continued",
+        ),
+        *sorted(OPTIONS, key=lambda option: getattr(option, "section", "") != "Student"),
+    ],
+    greedy=("--valid", "--data.valid"),
+    most=len,
+)
+def distil(context: click.Context, folder: str, files: tuple[str, ...], out: str, as_json: bool) -> None:
+    """Train a student."""
+    given = changes(context)
+    if not given.get("distil.layers"):
+        raise UsageError("how many layers should the student have? add --layers N, fewer than its teacher has")
+    task, known = teacher(folder)
+    taught = {path: known[name] for name, path in AS_TAUGHT.items() if known.get(name)}
+    train_and_report(run_config((task, *files), None, {**taught, **given, "start_from": folder}), out, as_json)
+
+
+def teacher(folder: str) -> tuple[str, dict[str, Any]]:
+    """Return the task of a folder whose model can teach, and what its folder says of it."""
+    from regard.checkpoint.files import read_json
+    from regard.checkpoint.folder import TASK_FILE, is_encoder_folder, opened, task_of
+    from regard.checkpoint.published import local_folder
+
+    place = local_folder(folder)
+    task = task_of(place)
+    if not is_encoder_folder(place) or task not in TUNED:
+        use = f" (`{USED_BY[task]}` uses it)" if task in USED_BY else ""
+        raise CheckpointError(
+            f"{folder}: a model for the task {task!r}{use}, not an encoder that classifies, tags or answers: "
+            f"`regard train {'|'.join(TUNED)} DATA --from ENCODER` makes one that can teach"
+        )
+    described = opened(place) / TASK_FILE
+    return task, read_json(described) if described.exists() else {}

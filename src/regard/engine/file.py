@@ -1,0 +1,105 @@
+"""The engine's file: packed arrays as they lie in memory, in the layout of safetensors, checked and then mapped.
+
+Every array begins at a multiple of 64 bytes, so that the library reads it in place and processes share it.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from regard.config.model import TranslatorConfig
+from regard.engine.layout import BOUNDARY, PRECISIONS, Array, Slot, slots
+from regard.errors import CheckpointError
+
+FILE = "engine.safetensors"
+FORMAT, VERSION = "regard-engine", 1
+_HEADER_LIMIT = 8 << 20  # bytes
+_KINDS = {np.dtype(np.float32): "F32", np.dtype(np.int32): "I32", np.dtype(np.uint8): "U8", np.dtype(np.uint16): "BF16"}
+
+
+class Sink(Protocol):
+    """What a file's content is written to."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take some bytes."""
+        ...
+
+
+def content(config: TranslatorConfig, precision: str, arrays: Sequence[Array]) -> Callable[[Sink], object]:
+    """Return what writes a translator's arrays as a file."""
+    wanted = slots(config, precision)
+    table: dict[str, Any] = {"__metadata__": {"format": FORMAT, "version": str(VERSION), "precision": precision}}
+    end, pieces = 0, []
+    for number, (slot, array) in enumerate(zip(wanted, arrays, strict=True)):
+        for name, kind, shape, data in (
+            (slot.name, _KINDS[np.dtype(slot.dtype)], list(slot.shape), array.tobytes()),
+            (f"padding.{number}", "U8", [-array.nbytes % BOUNDARY], bytes(-array.nbytes % BOUNDARY)),
+        ):
+            if data:
+                table[name] = {"dtype": kind, "shape": shape, "data_offsets": [end, end + len(data)]}
+                end += len(data)
+                pieces.append(data)
+    header = json.dumps(table).encode()
+    header += b" " * (-(8 + len(header)) % BOUNDARY)
+
+    def write(sink: Sink) -> None:
+        for piece in (len(header).to_bytes(8, "little"), header, *pieces):
+            sink.write(piece)
+
+    return write
+
+
+def read(path: Path, config: TranslatorConfig) -> tuple[str, list[Array]]:
+    """Return the precision of a file and its arrays, mapped; every size is compared with the config's first."""
+    try:
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+    size = int.from_bytes(mapped[:8], "little") if len(mapped) >= 8 else -1
+    if not 0 <= size <= min(_HEADER_LIMIT, len(mapped) - 8):
+        raise _unsound(path, "its header does not fit into it")
+    try:
+        table = json.loads(mapped[8 : 8 + size])
+        told = dict(table.pop("__metadata__"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _unsound(path, "its header is not one of ours") from None
+    if told.get("format") != FORMAT:
+        raise _unsound(path, f"its format is {told.get('format')!r:.40}, not {FORMAT!r}")
+    if told.get("version") != str(VERSION):
+        raise CheckpointError(
+            f"{path}: version {told.get('version')!r:.40}; {VERSION} is read here: convert the model again"
+        )
+    if (precision := told.get("precision")) not in PRECISIONS:
+        raise _unsound(path, f"its precision is {precision!r:.40}")
+    return precision, [_array(path, mapped, 8 + size, slot, table.get(slot.name)) for slot in slots(config, precision)]
+
+
+def _array(path: Path, mapped: mmap.mmap, first: int, slot: Slot, entry: Any) -> Array:
+    wanted = {"dtype": _KINDS[np.dtype(slot.dtype)], "shape": list(slot.shape)}
+    if not isinstance(entry, dict) or {name: entry.get(name) for name in wanted} != wanted:
+        raise _unsound(path, f"{slot.name} is not {wanted['dtype']} {wanted['shape']} as the config asks for")
+    begin, end = _span(entry.get("data_offsets"))
+    if not 0 <= begin <= end <= len(mapped) - first or end - begin != slot.bytes:
+        raise _unsound(path, f"{slot.name} does not lie in it")
+    if (first + begin) % BOUNDARY:
+        raise _unsound(path, f"{slot.name} is not aligned")
+    count = slot.bytes // np.dtype(slot.dtype).itemsize
+    return np.frombuffer(mapped, slot.dtype, count=count, offset=first + begin).reshape(slot.shape)
+
+
+def _span(place: Any) -> tuple[int, int]:
+    """Return where an entry says that it lies; nowhere, if what it says is no such thing."""
+    if isinstance(place, list) and len(place) == 2 and all(type(one) is int for one in place):
+        return place[0], place[1]
+    return -1, -1
+
+
+def _unsound(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"{path}: not a sound engine file: {why}; convert the model again")

@@ -1,0 +1,206 @@
+"""Which arrays a translator has in the engine, in the order that the library takes them, and how they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from regard.config.model import StackConfig, TranslatorConfig
+from regard.engine.library import library, pointer
+
+PRECISIONS = ("float32", "bf16", "int8")  # in the library's order
+LANES = 16  # outputs of a block
+BOUNDARY = 64  # bytes that arrays begin at a multiple of
+
+Array = NDArray[Any]
+Weights = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One array: its name in a file, its number format and shape."""
+
+    name: str
+    dtype: DTypeLike
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes it takes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something with weights: its kind, its name, its outputs and inputs, and the names of its weights."""
+
+    kind: str  # words, places, norm or linear
+    name: str
+    outputs: int
+    inputs: int
+    weight: str
+    bias: str = ""
+
+    def slots(self, precision: str) -> list[Slot]:
+        """Return the arrays it has, in the library's order."""
+        if self.kind == "words":
+            return [Slot(f"{self.name}.weight", np.float32 if precision == "float32" else np.uint16, self._shape)]
+        if self.kind == "places":
+            return [Slot(f"{self.name}.weight", np.float32, self._shape)]
+        padded = (_padded(self.outputs),)
+        if self.kind == "norm":
+            return [Slot(f"{self.name}.{which}", np.float32, padded) for which in ("weight", "bias")]
+        size = library().handle.regard_packed_bytes(self.outputs, self.inputs, PRECISIONS.index(precision))
+        made = [Slot(f"{self.name}.packed", np.uint8, (size,))]
+        if precision == "int8":
+            made += [
+                Slot(f"{self.name}.scales", np.float32, padded),
+                Slot(f"{self.name}.corrections", np.int32, padded),
+            ]
+        return [*made, Slot(f"{self.name}.bias", np.float32, padded)]
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.outputs, self.inputs
+
+    def fill(self, arrays: list[Array], weights: Weights, precision: str) -> None:
+        """Write its arrays from weights under our names."""
+        weight = np.ascontiguousarray(weights[self.weight], dtype=np.float32)
+        if self.kind in ("words", "places"):
+            arrays[0][:] = halves(weight) if arrays[0].dtype == np.uint16 else weight
+            return
+        bias = arrays[-1]
+        bias[:] = 0
+        if self.bias in weights:
+            bias[: self.outputs] = weights[self.bias]
+        if self.kind == "norm":
+            arrays[0][:] = 0
+            arrays[0][: self.outputs] = weight
+            return
+        places = [pointer(array) for array in arrays[:-1]]
+        scales, corrections = places[1:] or (None, None)
+        number = PRECISIONS.index(precision)
+        library().handle.regard_pack(pointer(weight), self.outputs, self.inputs, number, places[0], scales, corrections)
+
+    def taken(self, arrays: list[Array], precision: str) -> dict[str, NDArray[np.float32]]:
+        """Return its weights under our names, from its arrays."""
+        if self.kind in ("words", "places"):
+            return {self.weight: whole(arrays[0]) if arrays[0].dtype == np.uint16 else arrays[0]}
+        bias = {self.bias: arrays[-1][: self.outputs]}
+        if self.kind == "norm":
+            return {self.weight: arrays[0][: self.outputs], **bias}
+        group = {"float32": 1, "bf16": 2, "int8": 4}[precision]
+        kind = {"float32": np.float32, "bf16": np.uint16, "int8": np.int8}[precision]
+        blocks = arrays[0].view(kind).reshape(-(-self.outputs // LANES), -1, LANES, group)
+        rows = blocks.transpose(0, 2, 1, 3).reshape(-(-self.outputs // LANES) * LANES, -1)
+        rows = np.ascontiguousarray(rows[: self.outputs, : self.inputs])
+        weight = whole(rows) if precision == "bf16" else rows.astype(np.float32)
+        return {self.weight: weight * arrays[1][: self.outputs, None] if precision == "int8" else weight, **bias}
+
+
+def parts(config: TranslatorConfig) -> Iterator[Part]:
+    """Yield what a translator is made of, in the library's order."""
+    width = config.width
+    sides = {"words": config.target_vocabulary} if config.shared else {
+        "source_words": config.source_vocabulary, "target_words": config.target_vocabulary
+    }  # fmt: skip
+    for name, size in sides.items():
+        yield Part("words", name, size, width, f"{name}.weight")
+    if config.positions == "learned":
+        for name in ("source_positions", "target_positions"):
+            yield Part("places", name, config.places, width, f"{name}.weight")
+    for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        for number in range(stack.layers):
+            yield from _block(f"{name}.blocks.{number}", width, stack, cross=name == "decoder")
+        if config.norm == "before":
+            yield _norm(f"{name}.norm", width)
+    tied = f"{[*sides][-1]}.weight"
+    yield Part(
+        "linear", "output", config.target_vocabulary, width, tied if config.tied else "output.weight", "output_bias"
+    )
+
+
+def _block(name: str, width: int, stack: StackConfig, cross: bool) -> Iterator[Part]:
+    yield _norm(f"{name}.attention_norm", width)
+    yield _linear(f"{name}.attention.qkv", 3 * width, width)
+    yield _linear(f"{name}.attention.out", width, width)
+    if cross:
+        yield _norm(f"{name}.cross_norm", width)
+        yield _linear(f"{name}.cross.query", width, width)
+        yield _linear(f"{name}.cross.key_value", 2 * width, width)
+        yield _linear(f"{name}.cross.out", width, width)
+    yield _norm(f"{name}.feedforward_norm", width)
+    yield _linear(f"{name}.feedforward.inner", stack.feedforward, width)
+    yield _linear(f"{name}.feedforward.outer", width, stack.feedforward)
+
+
+def _norm(name: str, width: int) -> Part:
+    return Part("norm", name, width, 1, f"{name}.weight", f"{name}.bias")
+
+
+def _linear(name: str, outputs: int, inputs: int) -> Part:
+    return Part("linear", name, outputs, inputs, f"{name}.weight", f"{name}.bias")
+
+
+def slots(config: TranslatorConfig, precision: str) -> list[Slot]:
+    """Return all arrays of a translator, in the library's order."""
+    return [slot for part in parts(config) for slot in part.slots(precision)]
+
+
+def packed(config: TranslatorConfig, weights: Weights, precision: str) -> list[Array]:
+    """Return a translator's arrays, side by side in one piece of memory."""
+    arrays = laid_out(slots(config, precision), np.zeros)
+    rest = iter(arrays)
+    for part in parts(config):
+        part.fill([next(rest) for _ in part.slots(precision)], weights, precision)
+    return arrays
+
+
+def unpacked(config: TranslatorConfig, arrays: Sequence[Array], precision: str) -> dict[str, NDArray[np.float32]]:
+    """Return the weights that a translator's arrays stand for, under our names."""
+    rest = iter(arrays)
+    made: dict[str, NDArray[np.float32]] = {}
+    for part in parts(config):
+        taken = part.taken([next(rest) for _ in part.slots(precision)], precision)
+        made |= {name: array for name, array in taken.items() if name not in made}  # a tied output is its words
+    if not config.output_bias:
+        made.pop("output_bias")
+    return made
+
+
+def laid_out(wanted: list[Slot], room: Any) -> list[Array]:
+    """Return arrays for slots, each on a boundary, in memory that `room` gives for a number of bytes."""
+    places = np.cumsum([0, *(-(-slot.bytes // BOUNDARY) * BOUNDARY for slot in wanted)]).tolist()
+    memory = room(places[-1] + BOUNDARY, dtype=np.uint8)
+    first = -pointer(memory) % BOUNDARY
+    return [
+        memory[first + place : first + place + slot.bytes].view(slot.dtype).reshape(slot.shape)
+        for place, slot in zip(places[:-1], wanted, strict=True)
+    ]
+
+
+def halves(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return numbers as bf16, rounded to even, in the bits of 16-bit ones.
+
+    >>> halves(np.array([1.0, 1.00390625, 1.01171875], np.float32)).tolist()
+    [16256, 16256, 16258]
+    """
+    bits = np.ascontiguousarray(numbers, dtype=np.float32).view(np.uint32)
+    return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+
+
+def whole(numbers: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Return numbers that are bf16 in the bits of 16-bit ones.
+
+    >>> whole(np.array([16256, 16258], np.uint16)).tolist()
+    [1.0, 1.015625]
+    """
+    return (numbers.astype(np.uint32) << 16).view(np.float32)
+
+
+def _padded(size: int) -> int:
+    return -(-size // LANES) * LANES

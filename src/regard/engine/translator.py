@@ -1,0 +1,222 @@
+"""`Engine`: a translator in the compiled library, as a generator that a search drives."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.config.model import ACTIVATIONS, POSITIONS, TranslatorConfig
+from regard.engine import layout
+from regard.engine.library import Array, Found, Library, Plan, Shape, chosen_instructions, library, pointer
+from regard.errors import ConfigError, UsageError
+from regard.tokens import Candidates, Ids, Tokens
+
+PRECISIONS = layout.PRECISIONS
+_NONE = np.zeros(1, np.int32)  # where nothing is asked for
+
+
+class EngineState:
+    """What the library remembers of texts being written; one row for each."""
+
+    def __init__(self, engine: Engine, handle: int, rows: int) -> None:
+        self.engine, self.handle, self.rows = engine, handle, rows
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.engine.library.handle.regard_state_free(self.handle)
+            self.handle = 0
+
+    def select(self, rows: NDArray[np.int64]) -> EngineState:
+        """Return the rows with these numbers, in this order; rows may be dropped and repeated."""
+        numbers = np.ascontiguousarray(rows, dtype=np.int64)
+        calls = self.engine.library
+        calls.checked(calls.handle.regard_select, self.handle, pointer(numbers), len(numbers))
+        self.rows = len(numbers)
+        return self
+
+
+class Engine:
+    """A translator that computes in the compiled library."""
+
+    def __init__(
+        self,
+        config: TranslatorConfig,
+        arrays: Sequence[layout.Array],
+        precision: str = "float32",
+        instructions: str = "",
+    ) -> None:
+        """Take a config and the arrays of `layout.slots`; `instructions` chooses an instruction set."""
+        self.library: Library = library()
+        self.handle = 0
+        self.config, self.precision, self.instructions = config, precision, chosen_instructions(instructions)
+        self.arrays = list(arrays)  # the library reads them where they are
+        told = (Array * len(self.arrays))(*(Array(pointer(array), array.nbytes) for array in self.arrays))
+        shape = _shape(config, precision)
+        self.handle = self.library.checked(
+            self.library.handle.regard_model_new, ctypes.byref(shape), told, len(told), self.instructions.encode()
+        )
+
+    @classmethod
+    def of(
+        cls, config: TranslatorConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
+    ) -> Engine:
+        """Return the engine of a translator's weights under our names, float32."""
+        _check(precision)
+        return cls(config, layout.packed(config, weights, precision), precision, instructions)
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.library.handle.regard_model_free(self.handle)
+            self.handle = 0
+
+    # the generator's face
+    @property
+    def vocabulary(self) -> int:
+        return self.config.target_vocabulary
+
+    @property
+    def start_token(self) -> int:
+        return self.config.start
+
+    @property
+    def end_token(self) -> int:
+        return self.config.end
+
+    @property
+    def pad_token(self) -> int:
+        return self.config.pad
+
+    def start(self, source: Tokens, room: int) -> EngineState:
+        """Return the state before the first token: one row for each source sentence."""
+        ids, offsets = _plain(source)
+        calls = self.library
+        handle = calls.checked(calls.handle.regard_start, self.handle, pointer(ids), pointer(offsets), len(source))
+        return EngineState(self, handle, len(source))
+
+    def step(self, tokens: Ids, state: EngineState, k: int) -> tuple[Candidates, EngineState]:
+        """Return the best next tokens for each row, given one more token of each; k = 0: all log-probabilities."""
+        found, _ = self._step(tokens, state, min(k, self.vocabulary), None)
+        return found, state
+
+    def _step(
+        self, tokens: Ids, state: EngineState, k: int, wanted: Ids | None
+    ) -> tuple[Candidates, NDArray[np.float32]]:
+        given = np.ascontiguousarray(tokens, dtype=np.int32)
+        rows = len(given)
+        ids = np.empty((rows, k), np.int32) if k else _NONE
+        logp = np.empty((rows, k or self.vocabulary), np.float32)
+        told = np.empty(rows, np.float32)
+        calls = self.library
+        calls.checked(
+            calls.handle.regard_step,
+            *(state.handle, pointer(given), rows, k, pointer(ids), pointer(logp)),
+            *(None if wanted is None else pointer(wanted), pointer(told)),
+        )
+        if k:
+            return Candidates(ids, logp, told), told
+        every = np.broadcast_to(np.arange(self.vocabulary, dtype=np.int32), logp.shape)
+        return Candidates(every, logp), told
+
+    def encode(self, source: Tokens) -> NDArray[np.float32]:
+        """Return the source's hidden states [N, D]."""
+        ids, offsets = _plain(source)
+        made = np.empty((len(ids), self.config.width), np.float32)
+        calls = self.library
+        calls.checked(
+            calls.handle.regard_encode, self.handle, pointer(ids), pointer(offsets), len(source), pointer(made)
+        )
+        return made
+
+    def search(
+        self, source: Tokens, limits: NDArray[np.int64], *, beam: int, nbest: int, length_power: float
+    ) -> list[list[tuple[list[int], float, float, bool]]]:
+        """Return the best texts for each source text: ids, score, total, and whether the model ended it.
+
+        The whole search runs in the library, as `decoding.search` would do it without rules and wishes.
+        """
+        ids, offsets = _plain(source)
+        most = np.maximum(np.asarray(limits), 1).astype(np.int32)
+        longest = int(most.max())
+        powers = np.array([length**length_power for length in range(longest + 3)], np.float64)
+        never = np.array(sorted({self.pad_token, self.start_token} - {self.end_token}), np.int32)
+        shape = (len(source), nbest)
+        found = np.empty((*shape, longest), np.int32)
+        lengths, finished = np.empty(shape, np.int32), np.empty(shape, np.int32)
+        scores, totals = np.empty(shape, np.float64), np.empty(shape, np.float64)
+        plan = Plan(beam, nbest, self.start_token, *(pointer(one) for one in (most, powers, never)), len(never))
+        places = Found(*(pointer(one) for one in (found, lengths, scores, totals, finished)))
+        calls = self.library
+        calls.checked(
+            calls.handle.regard_search,
+            *(self.handle, pointer(ids), pointer(offsets), len(source), ctypes.byref(plan), ctypes.byref(places)),
+        )
+        texts = zip(found.tolist(), lengths.tolist(), scores.tolist(), totals.tolist(), finished.tolist(), strict=True)
+        return [
+            [
+                (some[:length], score, total, bool(end))
+                for some, length, score, total, end in zip(*several, strict=True)
+                if length >= 0
+            ]
+            for several in texts
+        ]
+
+    def score_tokens(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
+        """Return the log-probability of each target token and of the end, row by row."""
+        lengths = target.lengths.astype(np.int64)
+        made = [np.empty(length + 1, np.float32) for length in lengths.tolist()]
+        state, alive = self.start(source, 0), np.arange(len(target))
+        padded = np.full((len(target), int(lengths.max(initial=0)) + 2), self.end_token, np.int32)
+        padded[:, 0] = self.start_token
+        for number, row in enumerate(target):
+            padded[number, 1 : len(row) + 1] = row
+        for place in range(padded.shape[1] - 1):
+            kept = lengths[alive] >= place
+            if not kept.all():
+                alive, state = alive[kept], state.select(np.flatnonzero(kept))
+            wanted = np.ascontiguousarray(padded[alive, place + 1])
+            _, told = self._step(padded[alive, place], state, 1, wanted)
+            for number, value in zip(alive.tolist(), told.tolist(), strict=True):
+                made[number][place] = value
+        return made
+
+
+def _plain(source: Tokens) -> tuple[Ids, Ids]:
+    ids = np.ascontiguousarray(source.ids, dtype=np.int32)
+    offsets = np.ascontiguousarray(source.offsets, dtype=np.int32)
+    if len(source) == 0 or int(offsets[-1]) != len(ids):
+        raise UsageError("the engine reads at least one source text, its tokens laid end to end")
+    return ids, offsets
+
+
+def _check(precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+
+
+def _shape(config: TranslatorConfig, precision: str) -> Shape:
+    _check(precision)
+    stacks: dict[str, Any] = {
+        f"{name}_{field}": getattr(stack, field)
+        for name, stack in (("encoder", config.encoder), ("decoder", config.decoder))
+        for field in ("layers", "heads", "feedforward")
+    }
+    return Shape(
+        precision=PRECISIONS.index(precision),
+        width=config.width,
+        source_vocabulary=config.source_vocabulary,
+        target_vocabulary=config.target_vocabulary,
+        shared=config.shared,
+        norm_before=config.norm == "before",
+        activation=1 + ACTIVATIONS.index(config.activation),
+        positions=POSITIONS.index(config.positions),
+        places=config.places,
+        end=config.end,
+        epsilon=config.epsilon,
+        scale=math.sqrt(config.width) if config.scale_embedding else 1.0,
+        **stacks,
+    )

@@ -1,0 +1,151 @@
+"""Training readers with words of their own: the tokenizer, frozen features beside the words, sizes, what is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+from regard.checkpoint.reader_folder import FEATURES, copy_features, save_reader
+from regard.config.model import READER_PRESETS, ClassifierConfig, ReaderConfig, TaggerConfig
+from regard.config.run import RunConfig
+from regard.models.reader import ReadingModel
+from regard.tasks.features import Features
+from regard.tasks.perception import Perception, TextRows
+from regard.text.learn import learn
+from regard.training.job import Evaluator
+from regard.training.keeping import KeepingJob, chosen_size
+from regard.training.parts import Data, Parts
+from regard.training.tokenizing import kept_tokenizer
+
+PASSES = 20.0  # over the texts, where the user sets no length
+BATCH_TEXTS = 32  # about so many texts in a batch, where the user sets no number of tokens
+SMALL_DATA = 10_000  # tokens below which a smaller model is chosen
+
+
+class ReadingEvaluator(Evaluator, Protocol):
+    """What measures a reader."""
+
+    @property
+    def model(self) -> ReadingModel: ...
+
+
+Family = TypeVar("Family", ClassifierConfig, TaggerConfig)
+Measuring = TypeVar("Measuring", bound=ReadingEvaluator)
+
+
+class ReaderJob(KeepingJob[Family, Measuring]):
+    """Labelled texts and the reader that learns them.
+
+    A task reads its data, calls `begin` with it, reads all texts by `perception`, and then calls `learn`.
+    """
+
+    goes_on = False
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.notes: list[str] = []
+        self.digests: dict[str, str] = {}
+        self.names: list[str] = []  # of labels or tags
+
+    def begin(self, parts: Parts[Data], texts: Sequence[str]) -> None:
+        """Take the data, open the features, and learn a tokenizer from the training texts."""
+        self.notes += parts.notes
+        self.digests |= parts.digests
+        self.features = self._features()
+        tokenizer = kept_tokenizer(self.folder, lambda: learn(list(texts), self.config.tokenizer))
+        self.perception = Perception(tokenizer, self.config.data.max_length, self.features)
+
+    def _features(self) -> Features | None:
+        """Return the frozen features, from the copy that the run's own folder has."""
+        source = self.config.classify.features
+        if not source:
+            return None
+        if not (self.folder / "run.json").exists():
+            Features.opened(source)  # what is no features' folder is refused before anything is copied
+            copy_features(source, self.folder)
+        features = Features.opened(self.folder / FEATURES, self.config.training.device)
+        self.digests["features"] = features.digest
+        return features
+
+    def account(self, read: TextRows, name: str) -> None:
+        """Say what of texts is not read."""
+        cut = int((read.cut > 0).sum())
+        if cut:
+            longest, lost = self.perception.longest, int(read.cut.sum())
+            self.notes.append(
+                f"{cut:,} {name} texts are cut after {longest} tokens ({lost:,} tokens): see --max-length"
+            )
+
+    def learn(self, parts: Sequence[TextRows]) -> None:
+        """Take all texts, the training ones first: how many tokens they have, and the settings that suit them."""
+        train = parts[0]
+        self._keep_features(parts)
+        self.tokens = int(train.lengths.sum())
+        self.wishes: dict[str, float] = {
+            "epochs": PASSES,
+            "batch_tokens": max(1, BATCH_TEXTS * self.tokens // len(train)),
+        }
+
+    def _keep_features(self, parts: Sequence[TextRows]) -> None:
+        """Make the features of all texts once, if they fit into the memory allowed."""
+        if self.features is None:
+            return
+        size, allowed = sum(part.feature_bytes for part in parts), self.config.classify.features_memory
+        what = f"features: {self.features.layers} frozen layers of {self.features.width}"
+        if size > allowed << 20:
+            self.notes.append(
+                f"{what}, made anew in each batch: all would take {size >> 20:,} MB, and "
+                f"--classify.features_memory allows {allowed:,}"
+            )
+            return
+        began = time.perf_counter()
+        for part in parts:
+            part.keep_features()
+        taken = time.perf_counter() - began
+        self.notes.append(f"{what}, made once for all texts and kept ({size / 2**20:,.1f} MB, {taken:.1f} s)")
+
+    def sized(self, given: Family) -> tuple[Family, str]:
+        """Return the model for this data and why it was chosen."""
+        preset, reason = chosen_size(
+            self.config.preset,
+            READER_PRESETS,
+            amount=self.tokens,
+            sizes=((SMALL_DATA, "tiny"),),
+            largest="small",
+            where=f"for {self.name}",
+        )
+        sizes = {} if preset is None else {"embedding": preset.embedding, "width": preset.width}
+        beside = (0, 0) if self.features is None else (self.features.layers, self.features.width)
+        known = {"vocabulary": self.perception.tokenizer.size, "feature_layers": beside[0], "feature_width": beside[1]}
+        encoder: ReaderConfig = given.encoder.override({**sizes, **known})
+        return given.override({"labels": len(self.names), "encoder": encoder.to_dict()}), reason
+
+    # ---- what a run asks
+
+    def model_lines(self, parameters: int) -> list[str]:
+        """Say what the tokens and the model are."""
+        return [
+            f"tokens: {self.config.tokenizer.kind}, {self.perception.tokenizer.size:,} kinds",
+            f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
+        ]
+
+    reason: str
+
+    def facts(self, evaluator: Measuring) -> dict[str, Any]:
+        """Return what must be known to read texts as in training."""
+        made: dict[str, Any] = {"labels": list(self.names), "max_length": self.config.data.max_length}
+        if self.features is not None:
+            made["features"] = {"folder": FEATURES, "digest": self.features.digest}
+            made["features"] |= zip(("weights", "scale"), evaluator.model.encoder.mixed(), strict=True)
+        return made
+
+    def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
+        """Write weights as the run's model."""
+        tokenizer = self.perception.tokenizer
+        save_reader(
+            self.folder, self.model_config, weights, tokenizer=tokenizer, task=self.name, facts=facts, card=card
+        )

@@ -1,0 +1,25 @@
+"""The engine's own test program, built with address and undefined-behaviour sanitizers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ENGINE = Path(__file__).parents[2] / "engine"
+
+
+def test_nothing_is_read_or_written_beyond_its_place(tmp_path: Path) -> None:
+    if not shutil.which("cmake") or not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        pytest.skip("no C++ compiler and cmake to build the sanitized engine with")
+    options = ["-DREGARD_SANITIZE=ON", "-DREGARD_CHECK=ON"]
+    for command in (
+        ["cmake", "-S", str(ENGINE), "-B", str(tmp_path), *options],
+        ["cmake", "--build", str(tmp_path), "--parallel", "2"],
+        [str(tmp_path / "check_engine")],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.startswith("right on")
