@@ -92,7 +92,7 @@ def test_every_setting_of_a_run_is_a_flag() -> None:
             "no such option: --model.heads",
         ),
         (["translate", "no-such-folder", "text"], "no-such-folder"),
-        (["evaluate", "no-such-folder", "a", "b"], "a: no such file"),
+        (["evaluate", "no-such-folder", "a", "b"], "no-such-folder: no such folder"),
         (["score", "no-such-folder", "a", "b"], "a: no such file"),
         (["info", "no-such-folder"], "no such folder"),
         (["convert", "no-such-folder", "out"], "no-such-folder"),

@@ -133,9 +133,9 @@ def normalized(vectors: Vectors) -> Vectors:
 def nearest_rows(queries: Vectors, known: Vectors, k: int) -> Near:
     """Return for each query the k known vectors of the largest cosine, in blocks of queries.
 
-    >>> near = nearest_rows(np.array([[1.0, 0.1]], np.float32), np.eye(2, dtype=np.float32), k=2)
-    >>> near.numbers.tolist(), near.cosines.round(2).tolist()
-    ([[0, 1]], [[0.9900000095367432, 0.10000000149011612]])
+    >>> near = nearest_rows(np.array([[3.0, 4.0]], np.float32), np.eye(2, dtype=np.float32), k=2)
+    >>> near.numbers.tolist(), [round(float(cosine), 2) for cosine in near.cosines[0]]
+    ([[1, 0]], [0.8, 0.6])
     """
     k = min(k, len(known))
     queries, known = normalized(queries), normalized(known)
