@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.checkpoint import files
-from regard.checkpoint.hf_names import WeightReport
 from regard.checkpoint.model_folder import LoadedModel, load_model, save_model
+from regard.checkpoint.weight_report import WeightReport
 from regard.config.model import TranslatorConfig, WritingConfig
 from regard.engine import file, layout
 from regard.engine.layout import PRECISIONS

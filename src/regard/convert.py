@@ -32,6 +32,7 @@ from regard.checkpoint.own_folder import copy_own
 from regard.checkpoint.published import local_folder
 from regard.checkpoint.sentence_modules import MODULES, modules_content, read_modules, write_pooling
 from regard.checkpoint.tokenizer_files import TOKENIZER
+from regard.checkpoint.weight_report import WeightReport
 from regard.compiled import save_compiled
 from regard.config.model import StackConfig, TranslatorConfig
 from regard.config.tasks import used_by
@@ -50,7 +51,7 @@ class Converted:
 
     folder: Path
     model_type: str  # what the folder is to those who read it
-    report: hf_names.WeightReport
+    report: WeightReport
 
 
 def convert(folder: str | Path, out: str | Path, *, to: str = "huggingface", precision: str | None = None) -> Converted:
@@ -156,7 +157,7 @@ def _convert_own(folder: Path, out: Path, to: str, kind: str) -> Converted:
     if (folder / reader_folder.FEATURES).is_dir():
         reader_folder.copy_features(folder / reader_folder.FEATURES, out)
     found = list(headers(files.published(folder)))
-    return Converted(out, kind, hf_names.WeightReport(found=found))
+    return Converted(out, kind, WeightReport(found=found))
 
 
 def _refuse_ctranslate2(folder: Path, to: str, what: str) -> None:

@@ -35,7 +35,7 @@ from regard.checkpoint.folder import (
     read_task,
     verify,
 )
-from regard.checkpoint.hf_names import WeightReport
+from regard.checkpoint.hf_encoder_kinds import KINDS
 from regard.checkpoint.own_folder import own_config
 from regard.checkpoint.published import local_folder
 from regard.checkpoint.tokenizer_files import (
@@ -46,6 +46,7 @@ from regard.checkpoint.tokenizer_files import (
     read_settings,
     tokenizer_config,
 )
+from regard.checkpoint.weight_report import WeightReport
 from regard.config.model import EncoderConfig
 from regard.errors import CheckpointError
 from regard.models.base import unfilled
@@ -188,7 +189,7 @@ def _shaped(
 
 
 def _has_pooler(fields: Mapping[str, Any], names: list[str]) -> bool:
-    kind = hf_encoders.KINDS[str(fields["model_type"])]
+    kind = KINDS[str(fields["model_type"])]
     wanted = [theirs for ours, theirs in kind.heads["plain"].names if ours == "pooler"]
     return any(name.endswith(f"{one}.weight"[1:]) for name in names for one in wanted)
 
@@ -218,7 +219,7 @@ def _fresh(config: EncoderConfig, seed: int) -> dict[str, Tensor]:
 
 def read_encoder_tokenizer(path: Path, kind: str) -> Tokenizer:
     """Return a folder's tokenizer with the template of its type."""
-    row = hf_encoders.KINDS.get(kind)
+    row = KINDS.get(kind)
     return read_folder_tokenizer(path, row.template) if row is not None else read_folder_tokenizer(path)
 
 

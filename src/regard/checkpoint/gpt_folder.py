@@ -27,7 +27,6 @@ from regard.checkpoint.folder import (
     read_task,
     verify,
 )
-from regard.checkpoint.hf_names import WeightReport
 from regard.checkpoint.own_folder import own_config, own_type, own_weights, save_own
 from regard.checkpoint.published import local_folder
 from regard.checkpoint.tokenizer_files import (
@@ -37,6 +36,7 @@ from regard.checkpoint.tokenizer_files import (
     read_folder_tokenizer,
     tokenizer_config,
 )
+from regard.checkpoint.weight_report import WeightReport
 from regard.config.gpt import GptConfig
 from regard.errors import CheckpointError
 from regard.text.tokenizer import Tokenizer

@@ -1,19 +1,20 @@
-"""Hugging Face's encoders and ours, both ways: a row for each of their types, with its config fields and weight names.
+"""Hugging Face's encoders and ours, both ways: config fields and weights by the rows of `hf_encoder_kinds`.
 
-A row says what the type calls things; which head a folder has, the row's table of heads says. What no row can express
-keeps our own names under a type of ours.
+What no row can express keeps our own names under a type of ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.checkpoint.hf_names import ACTIVATIONS, WeightReport, field_value, in_float32
+from regard.checkpoint.hf_encoder_kinds import KINDS, Kind
+from regard.checkpoint.hf_fields import ACTIVATIONS, field_value, in_float32
+from regard.checkpoint.weight_report import WeightReport
 from regard.config.model import ENCODER_HEADS, EncoderConfig
 from regard.errors import CheckpointError, ConfigError
 
@@ -30,223 +31,6 @@ TASKS = {  # head → what it is for
 _LARGEST = 2**24  # of any size
 _SIGHTS = {"block_sparse": "blocks", "original_full": "full"}  # their name of who looks at whom, ours
 
-Names = tuple[tuple[str, str], ...]  # our module or weight, theirs; one that begins with a dot is in the backbone
-
-_POOLER: Names = (("pooler", ".pooler.dense"),)
-_BERT_WORDS: Names = (
-    ("masked.dense", "cls.predictions.transform.dense"),
-    ("masked.norm", "cls.predictions.transform.LayerNorm"),
-    ("masked_bias", "cls.predictions.bias"),
-    ("masked_output.weight", "cls.predictions.decoder.weight"),
-)
-_BERT_NEXT: Names = (*_POOLER, ("next", "cls.seq_relationship"))
-_ROBERTA_WORDS: Names = (
-    ("masked.dense", "lm_head.dense"),
-    ("masked.norm", "lm_head.layer_norm"),
-    ("masked_bias", "lm_head.bias"),
-    ("masked_output.weight", "lm_head.decoder.weight"),
-)
-_DISTIL_WORDS: Names = (
-    ("masked.dense", "vocab_transform"),
-    ("masked.norm", "vocab_layer_norm"),
-    ("masked_bias", "vocab_projector.bias"),
-    ("masked_output.weight", "vocab_projector.weight"),
-)
-
-
-@dataclass(frozen=True)
-class HeadNames:
-    """A head as one of their types has it."""
-
-    architecture: str  # the name of their class
-    names: Names = ()
-    dropout: str = ""  # their field for the dropout on what is scored; none: it has no such dropout
-    idle: tuple[str, ...] = ()  # layers of width × width in the backbone that their class has but does not use
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What one of their types calls things."""
-
-    prefix: str  # of the backbone's weights; optional when read
-    fields: tuple[tuple[str, str, Any], ...]  # their config field, ours, what an absent one means
-    trunk: Names
-    layer: str  # before a block's weights, with the layer's number
-    block: tuple[tuple[str, tuple[str, ...]], ...]  # ours, theirs: several of theirs are rows of one of ours
-    heads: Mapping[str, HeadNames]
-    copies: Mapping[str, str]  # our weight → their name of a second, tied copy
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings of ours that the type decides
-    written: Mapping[str, Any] = field(default_factory=dict)  # fields of theirs that new folders have besides
-    places_after_pad: bool = False  # whether places are counted from the number of the pad token
-    label_pooling: Mapping[str, Any] = field(default_factory=dict)  # of ours for a label head: values, or settings
-    template: tuple[str, str, bool] = ("[CLS]", "[SEP]", False)  # start, end, two ends between texts and no types
-
-
-_BLOCK = (
-    ("attention.qkv", ("attention.self.query", "attention.self.key", "attention.self.value")),
-    ("attention.out", ("attention.output.dense",)),
-    ("attention_norm", ("attention.output.LayerNorm",)),
-    ("feedforward.inner", ("intermediate.dense",)),
-    ("feedforward.outer", ("output.dense",)),
-    ("feedforward_norm", ("output.LayerNorm",)),
-)
-_DISTIL_BLOCK = (
-    ("attention.qkv", ("attention.q_lin", "attention.k_lin", "attention.v_lin")),
-    ("attention.out", ("attention.out_lin",)),
-    ("attention_norm", ("sa_layer_norm",)),
-    ("feedforward.inner", ("ffn.lin1",)),
-    ("feedforward.outer", ("ffn.lin2",)),
-    ("feedforward_norm", ("output_layer_norm",)),
-)
-_DISTIL_TRUNK: Names = (
-    ("words.weight", "embeddings.word_embeddings.weight"),
-    ("places.weight", "embeddings.position_embeddings.weight"),
-    ("norm", "embeddings.LayerNorm"),
-)
-_TRUNK: Names = (*_DISTIL_TRUNK, ("types.weight", "embeddings.token_type_embeddings.weight"))
-
-
-def _fields(vocabulary: int, pad: int) -> tuple[tuple[str, str, Any], ...]:
-    return (
-        ("vocab_size", "vocabulary", vocabulary),
-        ("hidden_size", "width", 768),
-        ("num_hidden_layers", "stack.layers", 12),
-        ("num_attention_heads", "stack.heads", 12),
-        ("intermediate_size", "stack.feedforward", 3072),
-        ("hidden_act", "activation", "gelu"),
-        ("hidden_dropout_prob", "dropout", 0.1),
-        ("attention_probs_dropout_prob", "attention_dropout", 0.1),
-        ("max_position_embeddings", "places", 512),
-        ("type_vocab_size", "types", 2),
-        ("layer_norm_eps", "epsilon", 1e-12),
-        ("pad_token_id", "pad", pad),
-        ("tie_word_embeddings", "tied", True),
-    )
-
-
-_DISTIL_FIELDS = (
-    ("vocab_size", "vocabulary", 30522),
-    ("dim", "width", 768),
-    ("n_layers", "stack.layers", 6),
-    ("n_heads", "stack.heads", 12),
-    ("hidden_dim", "stack.feedforward", 3072),
-    ("activation", "activation", "gelu"),
-    ("dropout", "dropout", 0.1),
-    ("attention_dropout", "attention_dropout", 0.1),
-    ("max_position_embeddings", "places", 512),
-    ("pad_token_id", "pad", 0),
-    ("tie_word_embeddings", "tied", True),
-)
-
-
-def _roberta(name: str, vocabulary: int) -> Kind:
-    return Kind(
-        prefix="roberta.",
-        fields=_fields(vocabulary, pad=1),
-        trunk=_TRUNK,
-        layer="encoder.layer.{}.",
-        block=_BLOCK,
-        heads={
-            "plain": HeadNames(f"{name}Model", _POOLER),
-            "masked": HeadNames(f"{name}ForMaskedLM", _ROBERTA_WORDS),
-            "label": HeadNames(
-                f"{name}ForSequenceClassification",
-                (("pooler", "classifier.dense"), ("output", "classifier.out_proj")),
-                "classifier_dropout",
-            ),
-            "token": HeadNames(f"{name}ForTokenClassification", (("output", "classifier"),), "classifier_dropout"),
-            "span": HeadNames(f"{name}ForQuestionAnswering", (("output", "qa_outputs"),)),
-        },
-        copies={"words.weight": "lm_head.decoder.weight", "masked_bias": "lm_head.decoder.bias"},
-        written={"bos_token_id": 0, "eos_token_id": 2},
-        places_after_pad=True,
-        template=("<s>", "</s>", True),
-    )
-
-
-def _big_bird() -> Kind:
-    usual = {"hidden_act": "gelu_new", "max_position_embeddings": 4096}
-    label, token = (("pooler", "classifier.dense"), ("output", "classifier.out_proj")), (("output", "classifier"),)
-    span = (
-        ("span.inner", "qa_classifier.intermediate.dense"),
-        ("span.outer", "qa_classifier.output.dense"),
-        ("span_norm", "qa_classifier.output.LayerNorm"),
-        ("output", "qa_classifier.qa_outputs"),
-    )
-    pooler: Names = (("pooler", ".pooler"),)
-    words, idle = _BERT_WORDS, ("pooler",)
-    return Kind(
-        prefix="bert.",
-        fields=(
-            *((theirs, ours, usual.get(theirs, default)) for theirs, ours, default in _fields(50358, pad=0)),
-            ("attention_type", "attention", "block_sparse"),
-            ("block_size", "block", 64),
-            ("num_random_blocks", "random_blocks", 3),
-            ("rescale_embeddings", "scale_embedding", False),
-        ),
-        trunk=_TRUNK,
-        layer="encoder.layer.{}.",
-        block=_BLOCK,
-        heads={
-            "plain": HeadNames("BigBirdModel", pooler),
-            "masked": HeadNames("BigBirdForMaskedLM", words, idle=idle),
-            "pretraining": HeadNames("BigBirdForPreTraining", (*words, *pooler, ("next", "cls.seq_relationship"))),
-            "label": HeadNames("BigBirdForSequenceClassification", label, "classifier_dropout", idle),
-            "token": HeadNames("BigBirdForTokenClassification", token, "classifier_dropout", idle),
-            "span": HeadNames("BigBirdForQuestionAnswering", span),
-        },
-        copies={"words.weight": "cls.predictions.decoder.weight", "masked_bias": "cls.predictions.decoder.bias"},
-        fixed={"drawn": False, "drop_first": True, "span_feedforward": True},
-        written={"use_bias": True},
-        label_pooling={"pooler_activation": "activation"},
-    )
-
-
-KINDS: dict[str, Kind] = {
-    "bert": Kind(
-        prefix="bert.",
-        fields=_fields(30522, pad=0),
-        trunk=_TRUNK,
-        layer="encoder.layer.{}.",
-        block=_BLOCK,
-        heads={
-            "plain": HeadNames("BertModel", _POOLER),
-            "masked": HeadNames("BertForMaskedLM", _BERT_WORDS),
-            "next": HeadNames("BertForNextSentencePrediction", _BERT_NEXT),
-            "pretraining": HeadNames("BertForPreTraining", _BERT_WORDS + _BERT_NEXT),
-            "label": HeadNames(
-                "BertForSequenceClassification", (*_POOLER, ("output", "classifier")), "classifier_dropout"
-            ),
-            "token": HeadNames("BertForTokenClassification", (("output", "classifier"),), "classifier_dropout"),
-            "span": HeadNames("BertForQuestionAnswering", (("output", "qa_outputs"),)),
-        },
-        copies={"words.weight": "cls.predictions.decoder.weight", "masked_bias": "cls.predictions.decoder.bias"},
-    ),
-    "distilbert": Kind(
-        prefix="distilbert.",
-        fields=_DISTIL_FIELDS,
-        trunk=_DISTIL_TRUNK,
-        layer="transformer.layer.{}.",
-        block=_DISTIL_BLOCK,
-        heads={
-            "plain": HeadNames("DistilBertModel"),
-            "masked": HeadNames("DistilBertForMaskedLM", _DISTIL_WORDS),
-            "label": HeadNames(
-                "DistilBertForSequenceClassification",
-                (("pooler", "pre_classifier"), ("output", "classifier")),
-                "seq_classif_dropout",
-            ),
-            "token": HeadNames("DistilBertForTokenClassification", (("output", "classifier"),), "dropout"),
-            "span": HeadNames("DistilBertForQuestionAnswering", (("output", "qa_outputs"),), "qa_dropout"),
-        },
-        copies={"words.weight": "vocab_projector.weight"},
-        fixed={"epsilon": 1e-12, "types": 0},
-        label_pooling={"pooler_activation": "relu"},
-    ),
-    "roberta": _roberta("Roberta", 50265),
-    "xlm-roberta": _roberta("XLMRoberta", 30522),
-    "big_bird": _big_bird(),
-}
 _HEAD_DROPOUT = {"seq_classif_dropout": 0.2, "qa_dropout": 0.1}  # what an absent field means; else as in the backbone
 
 

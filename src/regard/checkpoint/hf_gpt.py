@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.checkpoint.hf_names import ACTIVATIONS, WeightReport, field_value, in_float32
+from regard.checkpoint.hf_fields import ACTIVATIONS, field_value, in_float32
+from regard.checkpoint.weight_report import WeightReport
 from regard.config.gpt import GptConfig
 from regard.errors import CheckpointError, ConfigError
 

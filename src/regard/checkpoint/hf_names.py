@@ -1,4 +1,4 @@
-"""Hugging Face's names for our config fields and weights, both ways: the only file that knows them.
+"""Hugging Face's names for translators' config fields and weights, both ways; encoders and gpt2 have their own files.
 
 Norm-after translators are their `marian`, norm-before ones their `pegasus` (same sinusoids, norms at other places);
 what neither can express, and recurrent models, keep our own names under a type of ours.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from regard.attention.positions import sinusoids
+from regard.checkpoint.hf_fields import ACTIVATIONS, field_value, in_float32
+from regard.checkpoint.weight_report import WeightReport
 from regard.config.decoding import DecodingConfig
 from regard.config.model import RecurrentConfig, TranslatorConfig, WritingConfig
 from regard.errors import CheckpointError, ConfigError
@@ -75,20 +76,6 @@ _FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
 _NORMS = {"marian": "after", "pegasus": "before"}
 _EPSILON = 1e-5  # fixed in both of their classes, no field
 
-# their activation, ours; the first of theirs is what we write
-ACTIVATIONS = (
-    ("relu", "relu"),
-    ("gelu", "gelu"),
-    ("gelu_python", "gelu"),
-    ("gelu_new", "gelu_tanh"),
-    ("gelu_pytorch_tanh", "gelu_tanh"),
-    ("gelu_fast", "gelu_tanh"),
-    ("gelu_accurate", "gelu_tanh"),
-    ("silu", "silu"),
-    ("swish", "silu"),
-    ("tanh", "tanh"),
-    ("quick_gelu", "quick_gelu"),
-)
 
 # our part of a block, theirs; several of theirs are rows of one of ours, in this order
 _ENCODER_BLOCK = (
@@ -116,37 +103,6 @@ _DECODING = (("num_beams", "beam"), ("length_penalty", "length_power"), ("no_rep
 _SAMPLING = (("do_sample", "sample"), ("temperature", "temperature"), ("top_k", "top_k"), ("top_p", "top_p"))
 
 Writing = TypeVar("Writing", bound=WritingConfig)
-
-
-@dataclass
-class WeightReport:
-    """What was found in a folder's weights: names taken as they are, renamed, missing and ignored."""
-
-    found: list[str] = field(default_factory=list)
-    renamed: dict[str, str] = field(default_factory=dict)  # name in the file → name it stands for
-    missing: list[str] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
-    why: dict[str, str] = field(default_factory=dict)  # an ignored name → the reason
-    notes: list[str] = field(default_factory=list)
-
-    def lines(self) -> list[str]:
-        """Say it in words.
-
-        >>> WeightReport(found=["a"], missing=["b"], ignored=["c"], why={"c": "a buffer"}).lines()
-        ['weights: 1 found, 0 renamed, 1 missing, 1 ignored', 'missing, made anew: b', 'ignored: c (a buffer)']
-        """
-        counts = (len(self.found), len(self.renamed), len(self.missing), len(self.ignored))
-        lines = ["weights: {} found, {} renamed, {} missing, {} ignored".format(*counts)]
-        if self.renamed:
-            old, new = next(iter(self.renamed.items()))
-            lines.append(f"renamed: {old} is {new}" + (", and so on" if len(self.renamed) > 1 else ""))
-        if self.missing:
-            lines.append(f"missing, made anew: {', '.join(self.missing)}")
-        reasons: dict[str, list[str]] = {}
-        for name in self.ignored:
-            reasons.setdefault(self.why.get(name, "not used"), []).append(name)
-        lines += [f"ignored: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
-        return lines + self.notes
 
 
 def model_type(config: WritingConfig) -> tuple[str, str]:
@@ -399,25 +355,6 @@ def _same(kept: Mapping[str, Any], config: WritingConfig) -> bool:
         return read_config(kept, "").override({"output_bias": config.output_bias}) == config
     except CheckpointError:
         return False
-
-
-def in_float32(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields saying that the weights are float32, as we write them; the older spelling is kept if used."""
-    spelled = "torch_dtype" if "torch_dtype" in fields and "dtype" not in fields else "dtype"
-    return {**fields, spelled: "float32"}
-
-
-def field_value(fields: Mapping[str, Any], name: str, default: Any, where: str) -> Any:
-    """Return a field's value if it has the default's type; a list of token numbers gives its first."""
-    value = fields.get(name)
-    if value is None:
-        return default
-    if name.endswith("token_id") and isinstance(value, list) and value:
-        value = value[0]
-    number = isinstance(default, float) and type(value) is int and abs(value) < 2**31
-    if not (type(value) is type(default) or number) or (isinstance(value, float) and not math.isfinite(value)):
-        raise CheckpointError(f"{where}: {name} must be of type {type(default).__name__}, not {value!r:.60}")
-    return value
 
 
 def _object(fields: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:

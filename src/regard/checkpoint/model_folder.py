@@ -44,6 +44,7 @@ from regard.checkpoint.tokenizer_files import (
     read_tokenizer,
     tokenizer_config,
 )
+from regard.checkpoint.weight_report import WeightReport
 from regard.config.decoding import DecodingConfig
 from regard.config.model import WritingConfig
 from regard.errors import CheckpointError, ConfigError
@@ -64,7 +65,7 @@ class LoadedModel:
     decoding: DecodingConfig
     task: dict[str, Any]  # task.json; nothing for a folder from elsewhere
     fields: dict[str, Any] = field(default_factory=dict)  # config.json as it stands, to be written back
-    report: hf_names.WeightReport = field(default_factory=hf_names.WeightReport)
+    report: WeightReport = field(default_factory=WeightReport)
 
 
 def save_model(
@@ -102,7 +103,7 @@ def save_model(
     files.publish(Path(folder), contents, size=weights.size(theirs), disk=disk)
 
 
-Reader = Callable[[Path, WritingConfig], tuple[WritingConfig, dict[str, Tensor], hf_names.WeightReport]]
+Reader = Callable[[Path, WritingConfig], tuple[WritingConfig, dict[str, Tensor], WeightReport]]
 
 
 def load_model(
@@ -135,7 +136,7 @@ def _load(folder: Path, weights_from: Path | None, read: Reader | None, beside: 
 
 def read_weights(
     path: Path, config: WritingConfig, entries: Mapping[str, weights.Entry]
-) -> tuple[WritingConfig, dict[str, Tensor], hf_names.WeightReport]:
+) -> tuple[WritingConfig, dict[str, Tensor], WeightReport]:
     """Return the config (with an output bias if there is one), our weights and a report of the names found.
 
     Names and shapes are compared with what the config asks for before any tensor is read.
