@@ -56,7 +56,7 @@ def training(job: Job, turns: Turns) -> None:
 
             def turn() -> float:
                 processes.said_by_first([1.0])  # the others wait here, idle, until a turn begins
-                return _rate(tokens, updates)
+                return rate(tokens, updates)
 
             turns.serve({"training": turn})
             processes.said_by_first([0.0])
@@ -107,10 +107,11 @@ def recurrent(job: Job, turns: Turns) -> None:
             name: updating(shape.config(feeding), job.variant, batches, processes, clip=recurring.CLIP, smoothing=0.0)
             for name, feeding in recurring.FEEDING.items()
         }
-        turns.serve({name: partial(_rate, tokens, updates) for name, updates in made.items()})
+        turns.serve({name: partial(rate, tokens, updates) for name, updates in made.items()})
 
 
-def _rate(tokens: int, updates: Callable[[], None]) -> float:
+def rate(tokens: int, updates: Callable[[], None]) -> float:
+    """Return tokens a second."""
     return tokens / seconds(updates)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 LOGITS = 1 << 23  # logits that exist at a time
+LEAST = 1e-38  # probability that a loss is told of; anything less likely costs as much
 
 
 def _rows(vocabulary: int) -> int:
@@ -36,21 +37,23 @@ class _VocabularyLoss(torch.autograd.Function):
         weight_gradient = torch.zeros(weight.shape if needed else (0,), dtype=torch.float32, device=weight.device)
         for first in range(0, hidden.shape[0], size):
             rows, wanted = hidden[first : first + size], targets[first : first + size]
-            logits = torch.nn.functional.linear(rows, weight, bias)
+            logits = rows @ weight.t()
+            if bias is not None:
+                logits += bias  # of large outputs faster than a product that begins with it
             chances = torch.softmax(logits, dim=1)
-            total = logits.amax(1).float() - chances.amax(1).float().log()  # log Σ exp, from the likeliest token
-            right = total - logits.gather(1, wanted[:, None])[:, 0].float()
+            right = -chances.gather(1, wanted[:, None])[:, 0].float().clamp_min_(LEAST).log_()
+            total = logits.gather(1, wanted[:, None])[:, 0].float() + right  # log Σ exp
             mean = total - (rows @ middle + middle_bias).float()
             counted = max(0, min(size, count - first))  # rows after `count` belong to nobody
             plain += right[:counted].sum()
             smoothed += (1 - smoothing) * right[:counted].sum() + smoothing * mean[:counted].sum()
             if not needed:
                 continue
-            gradient = chances.sub_(smoothing / vocabulary)
+            gradient = chances.sub_(smoothing / vocabulary) if smoothing else chances
             gradient[torch.arange(len(wanted), device=wanted.device), wanted] -= 1 - smoothing
             gradient[counted:] = 0
             if bias_gradient is not None:
-                bias_gradient += gradient.sum(0, dtype=torch.float32)
+                bias_gradient += (gradient.new_ones(1, len(rows)) @ gradient)[0]  # a sum over rows, by a product
             torch.mm(gradient, weight, out=hidden_gradient[first : first + size])
             weight_gradient += gradient.t() @ rows
         if needed:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed
 
 from regard.errors import TrainingError, UsageError
+from regard.machine import keep_freed_memory
 
 PATIENCE = timedelta(hours=12)  # the others wait while the first evaluates
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -59,6 +60,7 @@ class Processes:
         return self.rank == 0
 
     def __enter__(self) -> Self:
+        keep_freed_memory()
         if self.count > 1:
             distributed.init_process_group("gloo", timeout=PATIENCE)
         return self
