@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from regard.config.run import RunConfig
+from regard.config.training import TrainingConfig
 from regard.models.base import Model
 from regard.phrases import duration
 from regard.training.answering import AnsweringJob
@@ -21,7 +23,7 @@ from regard.training.fine_tuning import EncoderJob
 from regard.training.job import Job, Outcome, Plan, Sitting
 from regard.training.language import LanguageJob
 from regard.training.masked import MaskedJob
-from regard.training.plan import planned_updates, time_formats, training_config
+from regard.training.plan import batch_for_time, planned_updates, time_formats, training_config
 from regard.training.reader_tagging import ReaderTaggingJob
 from regard.training.tagging import TaggingJob
 from regard.training.trainer import Trainer
@@ -72,12 +74,25 @@ class BatchTraining:
     def choose(self) -> dict[str, Any]:
         """Return the number format, and why."""
         timing = time_formats(self.job, self.training)
-        seconds = timing.seconds[timing.chosen]
-        return {"precision": timing.chosen, "precision_text": timing.text(), "seconds": seconds}
+        seconds, batch = timing.seconds[timing.chosen], self.training.batch_tokens
+        if not (self.sitting.config.training.batch_tokens or "batch_tokens" in self.job.wishes):
+            batch = batch_for_time(self.training, seconds)
+        seconds *= batch / self.training.batch_tokens
+        return {
+            "precision": timing.chosen,
+            "precision_text": timing.text(),
+            "seconds": seconds,
+            "batch_tokens": batch,
+        }
+
+    def _settled(self, chosen: Mapping[str, Any]) -> TrainingConfig:
+        """Return the settings with what was chosen by timing."""
+        return replace(self.training, batch_tokens=chosen.get("batch_tokens", self.training.batch_tokens))
 
     def plan(self, chosen: Mapping[str, Any]) -> Plan:
         """Say what data, model, numbers and length of training are."""
-        training, processes, parameters = self.training, self.sitting.processes.count, self.model.parameter_count()
+        training, processes = self._settled(chosen), self.sitting.processes.count
+        parameters = self.model.parameter_count()
         an_epoch = len(self.job.task.epoch(0, training.batch_tokens))
         lengths = [
             f"{training.steps:,} updates" if training.steps else "",
@@ -109,7 +124,7 @@ class BatchTraining:
             self.model,
             weights,
             self.job.task,
-            self.training,
+            self._settled(chosen),
             directory=sitting.directory,
             evaluator=evaluator,
             keep_best=self.job.keep,

@@ -26,6 +26,7 @@ DEFAULT_TOKENS = 40_000_000  # target tokens seen in all where the user sets no 
 MATRIX_RATE = 0.02
 GOING_ON = 0.05  # share of the usual rates for a model that has learned before
 PROBES = 3  # updates timed for each number format
+FEWEST_UPDATES, LEAST_BATCH = 1000, 1024  # a model needs so many before its batches may be larger than that
 
 
 def model_config(config: RunConfig, languages: Languages, target_tokens: int) -> tuple[WritingConfig, str]:
@@ -105,6 +106,19 @@ def planned_updates(config: TrainingConfig, an_epoch: int, seconds: float) -> in
     """Return about how many updates a plan has, by its own numbers or by the seconds that one takes."""
     limits = [config.steps, config.epochs * an_epoch / config.accumulate, 60 * config.minutes / max(1e-6, seconds)]
     return max(1, round(min(limit for limit in limits if limit)))
+
+
+def batch_for_time(config: TrainingConfig, seconds: float) -> int:
+    """Return the tokens of a batch with which the given minutes hold enough updates, one of which takes `seconds` now.
+
+    >>> batch_for_time(TrainingConfig(batch_tokens=8192, minutes=10), 2.0), batch_for_time(TrainingConfig(minutes=1), 1)
+    (2048, 1024)
+    """
+    batch = config.batch_tokens or LEAST_BATCH
+    updates = 60 * config.minutes / max(1e-6, seconds) if config.minutes else math.inf
+    while updates < FEWEST_UPDATES and batch > LEAST_BATCH:
+        batch, updates = batch // 2, updates * 2
+    return batch
 
 
 @dataclass(frozen=True)
