@@ -140,16 +140,19 @@ def answers(arguments: Arguments) -> bool:
         report("answer", *train, *options, "--seed", seed, "--out", folder)
         for name, test in tests.items():
             found[name].append(regard_json("evaluate", folder, test, "--threads", arguments.threads)[0])
+    theirs: list[list[dict[str, float]]] = []
+    if arguments.peers:
+        from benchmarks.bars.fine_tuning_peers import answered as peer
+
+        given = (arguments.start, train, [*tests.values()], PASSES["answers"])
+        theirs = [peer(*given, seed) for seed in range(1, arguments.seeds + 1)]
     holds = True
-    for name, test in tests.items():
+    for place, (name, test) in enumerate(tests.items()):
         means = {key: statistics.fmean(one[key] for one in found[name]) for key in ("f1", "exact")}
         line: dict[str, Any] = {"part": f"answers, {name}", **means, "overlap_f1": overlap(test)}
         holds = holds and means["f1"] >= line["overlap_f1"] + OVER_OVERLAP
-        if arguments.peers:
-            from benchmarks.bars.fine_tuning_peers import answered as peer
-
-            theirs = [peer(arguments.start, train, test, PASSES["answers"], one + 1) for one in range(arguments.seeds)]
-            line |= {f"peer_{key}": statistics.fmean(one[key] for one in theirs) for key in ("f1", "exact")}
+        if theirs:
+            line |= {f"peer_{key}": statistics.fmean(one[place][key] for one in theirs) for key in ("f1", "exact")}
             holds = holds and means["f1"] >= line["peer_f1"] - BELOW
         print(json.dumps({**line, "holds": holds}), flush=True)
     return holds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +82,14 @@ def tagged(folder: str, train: Path, test: Path, passes: int, seed: int) -> floa
     return entity_scores(said, [list(one.tags) for one in asked])["f1"]
 
 
-def answered(folder: str, train: Sequence[Path], test: Path, passes: int, seed: int) -> dict[str, float]:
-    """Return F1 and exact match on the test file, by windows and the best span over them."""
+def answered(
+    folder: str, train: Sequence[Path], tests: Sequence[Path], passes: int, seed: int
+) -> list[dict[str, float]]:
+    """Return F1 and exact match on each test file, by windows and the best span over them."""
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer, DataCollatorWithPadding, set_seed
 
     set_seed(seed)
     learned = hold_out_questions(read_questions(train))[0].asked
-    asked = read_questions([test]).asked
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def rows(found: Sequence[Asked], learns: bool) -> tuple[list[dict[str, Any]], list[tuple[int, list[Any]]]]:
@@ -119,8 +120,12 @@ def answered(folder: str, train: Sequence[Path], test: Path, passes: int, seed: 
     model = AutoModelForQuestionAnswering.from_pretrained(folder)
     with tempfile.TemporaryDirectory() as place:
         trainer = _trained(model, rows(learned, True)[0], DataCollatorWithPadding(tokenizer), passes, seed, place)
-        given, places = rows(asked, False)
-        starts, stops = trainer.predict(given).predictions
+        return [_scored(trainer, read_questions([test]).asked, rows) for test in tests]
+
+
+def _scored(trainer: Any, asked: Sequence[Asked], rows: Callable[..., Any]) -> dict[str, float]:
+    given, places = rows(asked, False)
+    starts, stops = trainer.predict(given).predictions
     best = [(-np.inf, "")] * len(asked)
     for (number, spans), start, stop in zip(places, starts, stops, strict=True):
         inside = [at for at, span in enumerate(spans) if span is not None]
