@@ -3,7 +3,8 @@
     python -m benchmarks.bars.recurrent_speed PEER.py --repeats 5 --threads 2
 
 PEER.py is a script with `BATCHES` (lists of pairs of token numbers) and `loop(hoist, bf16)` (returns what trains once
-over them and returns target tokens a second). Each contestant is a process of its own. Ours is Bahdanau's recurrence
+over them and returns target tokens a second). Each contestant is a process of its own,
+or several that train together. Ours is Bahdanau's recurrence
 with what is seen fed into the cell (the loop's own model), and the one whose attention follows it (another model).
 """
 
@@ -16,7 +17,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,13 +25,14 @@ from types import ModuleType
 
 import numpy as np
 
-from regard.bench.ours import rate, updating
+from regard.bench.ours import WORKERS, rate, updating
 from regard.bench.recurrent import CLIP, FEEDING, SHAPES
 from regard.bench.work import END
 from regard.tokens import PairBatch, Tokens
-from regard.training.processes import Processes
+from regard.training.processes import Processes, others
 
 BARS = {"fed": 1.5, "following": 2.5}  # how many times the fastest loop
+WAYS = ("float32", "bf16", f"bf16 {WORKERS}")
 LOOPS = {"loop_fp32": (False, False), "loop_bf16": (False, True)}
 LOOPS |= {"loop_hoisted_fp32": (True, False), "loop_hoisted_bf16": (True, True)}
 
@@ -59,8 +61,8 @@ def contestants(module: ModuleType, processes: Processes) -> dict[str, Callable[
         return partial(rate, tokens, updates)
 
     own = {
-        f"regard {name} {precision}": partial(ours, precision, feeding)
-        for precision in ("float32", "bf16")
+        f"regard {name} {how}": partial(ours, how.split()[0], feeding)
+        for how in WAYS
         for name, feeding in FEEDING.items()
     }
     return {name: partial(module.loop, *how) for name, how in LOOPS.items()} | own
@@ -68,11 +70,17 @@ def contestants(module: ModuleType, processes: Processes) -> dict[str, Callable[
 
 def serve(path: Path, threads: int, name: str) -> None:
     """Be one contestant: a turn for each line that is read, its rate as the answer."""
-    module = peer(path, threads)
-    with Processes.started() as processes:
-        turn = contestants(module, processes)[name]()
-        for _ in sys.stdin:
-            print(turn(), flush=True)
+    several = threads > 1 and name.endswith(WORKERS)
+    command = ["-m", "benchmarks.bars.recurrent_speed", str(path), "--threads", str(threads), "--serve", name]
+    alone = "RANK" not in os.environ
+    with others(threads, command, 1) if several and alone else nullcontext():
+        module = peer(path, 1 if several else threads)
+        with Processes.started() as processes:
+            turn = contestants(module, processes)[name]()
+            while processes.said_by_first([bool(sys.stdin.readline())] if alone else [0.0])[0]:
+                value = turn()
+                if alone:
+                    print(value, flush=True)
 
 
 def main() -> None:
@@ -86,7 +94,7 @@ def main() -> None:
     if options.serve:
         serve(options.peer, options.threads, options.serve)
         return
-    names = [*LOOPS, *(f"regard {name} {precision}" for precision in ("float32", "bf16") for name in FEEDING)]
+    names = [*LOOPS, *(f"regard {name} {how}" for how in WAYS for name in FEEDING)]
     with ExitStack() as open_ones:
         children = {name: open_ones.enter_context(_child(options, name)) for name in names}
         found: dict[str, list[float]] = {name: [] for name in names}
@@ -117,7 +125,7 @@ def _child(options: argparse.Namespace, name: str) -> subprocess.Popen[str]:
 def told(found: dict[str, list[float]]) -> bool:
     """Print the rates and the ratios; return whether the bars hold."""
     for name, rates in found.items():
-        print(f"{name:28} {median(rates):8.0f} tokens/s  ({min(rates):.0f}–{max(rates):.0f})")
+        print(f"{name:38} {median(rates):8.0f} tokens/s  ({min(rates):.0f}–{max(rates):.0f})")
     best = max((name for name in found if not name.startswith("regard")), key=lambda name: median(found[name]))
     held = True
     for name, bar in BARS.items():

@@ -43,26 +43,58 @@ DROPOUTS = {"dropout": DROPOUT, "attention_dropout": DROPOUT, "head_dropout": DR
 ADAMW = TrainingConfig(optimizer="adamw", weight_decay=0.01, beta2=0.999, ema=0.0)  # as encoders are fine-tuned
 
 
+Updates = Callable[[], None]
+
+
 def training(job: Job, turns: Turns) -> None:
     """Train on the same batches again and again, with all threads or with processes of one thread each."""
-    batches = work.batches(job.facts["lengths"], job.facts["size"]["vocabulary"])
-    tokens = sum(batch.count for batch in batches)
+    _serve_updates(job, turns)
+
+
+def recurrent(job: Job, turns: Turns) -> None:
+    """Train recurrent models on the same batches again and again, in the same ways."""
+    _serve_updates(job, turns)
+
+
+def _serve_updates(job: Job, turns: Turns) -> None:
     workers = int(job.facts.get("workers", job.threads)) if job.variant.endswith(WORKERS) else 1
     command = ["-m", "regard.bench.ours", job.dumps()]
     with others(workers, command, 1) if workers > 1 else nullcontext():
         torch.set_num_threads(1 if workers > 1 else job.threads)
         with Processes.started() as processes:
-            updates = our_updates(job, batches, processes)
+            made, tokens = UPDATES[job.contest](job, processes)
 
-            def turn() -> float:
-                processes.said_by_first([1.0])  # the others wait here, idle, until a turn begins
+            def turn(number: int, updates: Updates) -> float:
+                processes.said_by_first([1.0 + number])  # the others wait here, idle, until a turn begins
                 return rate(tokens, updates)
 
-            turns.serve({"training": turn})
+            turns.serve({name: partial(turn, number, made[name]) for number, name in enumerate(made)})
             processes.said_by_first([0.0])
 
 
-def our_updates(job: Job, batches: Sequence[PairBatch], processes: Processes) -> Callable[[], None]:
+def _training_updates(job: Job, processes: Processes) -> tuple[dict[str, Updates], int]:
+    batches = work.batches(job.facts["lengths"], job.facts["size"]["vocabulary"])
+    return {"training": our_updates(job, batches, processes)}, sum(batch.count for batch in batches)
+
+
+def _recurrent_updates(job: Job, processes: Processes) -> tuple[dict[str, Updates], int]:
+    shape = recurring.Shape(**job.facts["shape"])
+    batches = work.batches(job.facts["lengths"], shape.vocabulary)
+    precision = job.variant.split()[0]
+    made = {
+        name: updating(shape.config(feeding), precision, batches, processes, clip=recurring.CLIP, smoothing=0.0)
+        for name, feeding in recurring.FEEDING.items()
+    }
+    return made, sum(batch.count for batch in batches)
+
+
+UPDATES: dict[str, Callable[[Job, Processes], tuple[dict[str, Updates], int]]] = {
+    "training": _training_updates,
+    "recurrent": _recurrent_updates,
+}
+
+
+def our_updates(job: Job, batches: Sequence[PairBatch], processes: Processes) -> Updates:
     """Return what makes an update on each batch: dropout wherever `nn.Transformer` has it, AdamW, no average."""
     rates = {"dropout": DROPOUT, "attention_dropout": DROPOUT, "activation_dropout": DROPOUT}
     longest = max(int(batch.source.lengths.max()) for batch in batches)
@@ -78,7 +110,7 @@ def updating(
     *,
     clip: float,
     smoothing: float,
-) -> Callable[[], None]:
+) -> Updates:
     """Return what makes an update on each batch, each process on its share."""
     model = build(config)
     start_weights(model, 1)
@@ -96,20 +128,6 @@ def updating(
     return updates
 
 
-def recurrent(job: Job, turns: Turns) -> None:
-    """Train recurrent models on the same batches again and again."""
-    shape = recurring.Shape(**job.facts["shape"])
-    batches = work.batches(job.facts["lengths"], shape.vocabulary)
-    tokens = sum(batch.count for batch in batches)
-    torch.set_num_threads(job.threads)
-    with Processes.started() as processes:
-        made = {
-            name: updating(shape.config(feeding), job.variant, batches, processes, clip=recurring.CLIP, smoothing=0.0)
-            for name, feeding in recurring.FEEDING.items()
-        }
-        turns.serve({name: partial(rate, tokens, updates) for name, updates in made.items()})
-
-
 def rate(tokens: int, updates: Callable[[], None]) -> float:
     """Return tokens a second."""
     return tokens / seconds(updates)
@@ -118,11 +136,10 @@ def rate(tokens: int, updates: Callable[[], None]) -> float:
 def beside(job: Job) -> None:
     """Train beside the first of several processes, turn by turn."""
     torch.set_num_threads(1)
-    batches = work.batches(job.facts["lengths"], job.facts["size"]["vocabulary"])
     with Processes.started() as processes:
-        updates = our_updates(job, batches, processes)
-        while processes.said_by_first([0.0])[0]:
-            updates()
+        made = [*UPDATES[job.contest](job, processes)[0].values()]
+        while number := int(processes.said_by_first([0.0])[0]):
+            made[number - 1]()
 
 
 def translation(job: Job, turns: Turns) -> None:

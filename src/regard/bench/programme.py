@@ -9,7 +9,7 @@ from typing import Any
 from regard.bench.child import Job
 from regard.bench.contestant import Entry
 from regard.bench.measure import OURS
-from regard.bench.ours import ENGINE, USUAL, WORKERS
+from regard.bench.ours import ENGINE, UPDATES, USUAL, WORKERS
 from regard.bench.peers import Peer, peer
 from regard.bench.settings import BenchConfig
 from regard.engine.layout import PRECISIONS
@@ -46,7 +46,7 @@ def our_variants(contest: str, config: BenchConfig) -> tuple[str, ...]:
     """Return the number formats that we take part in: all there are, in a quick run the usual one."""
     if contest == "translation":
         return (*_FORMATS, *(f"{one} {ENGINE}" for one in PRECISIONS if not absence()))
-    variants = _TRAINED if contest == "training" and config.processors > 1 else _FORMATS
+    variants = _TRAINED if contest in UPDATES and config.processors > 1 else _FORMATS
     if contest == "masked" and not config.quick:
         variants = (*variants, f"bf16 {USUAL}")
     return variants[1:] if config.quick else variants

@@ -52,7 +52,7 @@ class Muon:
         self.master, self.gradient, self.groups, self.decay, self.dtype = master, gradient, groups, decay, dtype
         self.processes = processes
         self.momentum = torch.zeros_like(master)
-        self.change = torch.zeros_like(master)
+        self.change = processes.numbers(master)
 
     def step(self, rate: float) -> None:
         """Move each matrix by its orthogonalised momentum, looking one step ahead (Nesterov)."""

@@ -61,7 +61,7 @@ class Optimizer:
         self.weights, self.config, self.processes = weights, config, processes or Processes()
         self.updates = 0
         self.average = weights.master.clone() if config.ema else None
-        self.gradient = torch.zeros_like(weights.master)
+        self.gradient = self.processes.numbers(weights.master)
         self._shares: Tensor | None = None
         if rates is not None:
             self._shares = torch.ones_like(weights.master)

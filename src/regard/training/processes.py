@@ -22,6 +22,7 @@ from torch import Tensor, distributed
 
 from regard.errors import TrainingError, UsageError
 from regard.machine import keep_freed_memory
+from regard.training.shared import SharedNumbers, release, reserve
 
 PATIENCE = timedelta(hours=12)  # the others wait while the first evaluates
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -37,6 +38,7 @@ class Processes:
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
+        self._shared: dict[int, SharedNumbers] = {}  # by where they begin
 
     @classmethod
     def started(cls) -> Processes:
@@ -69,10 +71,31 @@ class Processes:
         if self.count > 1 and distributed.is_initialized():
             distributed.destroy_process_group()
 
+    def numbers(self, like: Tensor) -> Tensor:
+        """Return zeros in the shape of a flat tensor that `add_up` adds up fastest: in shared memory on one machine."""
+        if self.count == 1 or self.here < self.count or like.device.type != "cpu" or like.dtype != torch.float32:
+            return torch.zeros_like(like)
+        with _lost_others():
+            path = [reserve(self.count * like.numel()) if self.first else ""]
+            distributed.broadcast_object_list(path)
+            if not path[0]:
+                return torch.zeros_like(like)
+            shared = SharedNumbers(path[0], self.rank, self.count, like.numel(), distributed.barrier)
+            distributed.barrier()
+        if self.first:
+            release(path[0])
+        self._shared[shared.own.data_ptr()] = shared
+        return shared.own
+
     def add_up(self, numbers: Tensor) -> None:
         """Replace numbers by their sum over all processes: the same bits in each."""
-        if self.count > 1:
-            with _lost_others():
+        if self.count == 1:
+            return
+        shared = self._shared.get(numbers.data_ptr())
+        with _lost_others():
+            if shared is not None and numbers.numel() == shared.own.numel():
+                shared.add_up()
+            else:
                 distributed.all_reduce(numbers)
 
     def agreed(self, values: Sequence[float]) -> list[float]:
