@@ -55,7 +55,7 @@ bars: $(DEV)
 	$(BIN)/python -m benchmarks.bars
 
 docs: $(DOCS)
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

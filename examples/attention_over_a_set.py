@@ -28,7 +28,7 @@ if __name__ == "__main__":
     torch.manual_seed(1)
     U, q, controller = torch.randn(6, 4), torch.randn(4), torch.nn.GRUCell(4, 4)
     print("softmax(U·q):   ", shown(torch.softmax(U @ q, dim=0)))
-    with torch.no_grad(), trace("hop.*") as seen:
+    with torch.no_grad(), trace("hop.*", exact=True) as seen:
         state = hops(U, q, controller, 2)
     for hop in range(2):
         print(f"hop {hop} looks at: ", shown(torch.from_numpy(seen[f"hop.{hop}"].weights)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -24,3 +26,11 @@ def test_the_first_hop_over_a_set_is_the_softmax_of_its_products() -> None:
     assert len(second) == 6
     assert second != first
     assert abs(sum(map(float, second)) - 1) < 0.005
+
+
+def test_the_pictures_of_the_page_about_seeing_are_those_that_its_script_draws(tmp_path: Path) -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))["draw"](tmp_path)
+    names = {file.name for file in made}
+    assert names == {file.name for file in (ROOT / "docs" / "pictures" / "seeing").iterdir()}
+    page = (ROOT / "docs" / "seeing.md").read_text(encoding="utf-8")
+    assert names == set(re.findall(r"pictures/seeing/([\w.]+)", page))

@@ -3,7 +3,8 @@
     python -m benchmarks.bars.fine_tuning DATA --from FOLDER --out runs [--part sst2 --seeds 5]
 
 DATA holds sst2, trec, wnut17, uner_en_ewt, qamr, policyqa and squad_xquad_en; FOLDER is a small BERT (MiniLM).
-All is done by the public commands. Parts: sst2, trec (accuracy, calibration, baseline), wnut, uner (strict entity F1
+All is done by the public commands. Parts: sst2, trec (accuracy, calibration, baseline), labels (kinds of entities that
+a sentence names, none to several: macro-F1 before and after thresholds are tuned), wnut, uner (strict entity F1
 beside Hugging Face's Trainer from the same weights, data and passes), answers (F1 and exact match beside the same
 training with transformers).
 """
@@ -72,6 +73,33 @@ def trec(arguments: Arguments) -> bool:
     data, out = arguments.data / "trec", arguments.out
     files = {name: questions(data / f"TREC.{name}.all", out / f"trec-{name}.tsv") for name in ("train", "test")}
     return classified(arguments, "trec", files)
+
+
+def kinds_named(source: Path, out: Path) -> Path:
+    """Write sentences with the kinds of entities that each names: none, one or several."""
+    from regard.data.tagged import read_tagged
+
+    rows = []
+    for sentence in read_tagged([source]).sentences:
+        found = sorted({tag.split("-", 1)[1] for tag in sentence.tags if "-" in tag})
+        rows.append({"text": sentence.text, "label": found})
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return out
+
+
+def labels(arguments: Arguments) -> bool:
+    """Say which kinds of entities a sentence names; thresholds are tuned on validation texts."""
+    data, out = arguments.data / "wnut17", arguments.out
+    files = {role: kinds_named(data / f"{file}.conll", out / f"kinds-{role}.jsonl") for role, file in _ROLES.items()}
+    parts = ("--valid", files["valid"], "--test", files["test"])
+    found = trained(arguments, "classify", files["train"], "labels", "--separator", ";", *parts)["metrics"]
+    before, after = found["test_macro_f1_before"], found["test_macro_f1"]
+    print(shown("labels, thresholds of 0.5", found, "test_macro_f1_before"))
+    print(shown("labels, thresholds tuned", found, "test_macro_f1"), f"(baseline {found['test_baseline']:.2f})")
+    holds = bool(after > before)
+    print(json.dumps({"part": "labels", "holds": holds, **found}), flush=True)
+    return holds
 
 
 def tagged(arguments: Arguments, name: str, train: Path, test: Path) -> bool:
@@ -170,6 +198,7 @@ def overlap(test: Path) -> float:
 PARTS: dict[str, Callable[[Arguments], bool]] = {
     "sst2": sst2,
     "trec": trec,
+    "labels": labels,
     "wnut": wnut,
     "uner": uner,
     "answers": answers,

@@ -1,4 +1,4 @@
-/* The engine's C interface: a model made of packed arrays, and states that write texts with it.
+/* The engine's C interface: a model made of packed arrays, states that write texts with it, and readers of texts.
  *
  * Functions that can fail return 0 (or a null pointer) for failure and leave one line in `error`. A model is never
  * changed once made: any number of threads may use it, each with states of its own. */
@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define REGARD_INTERFACE 1 /* changes whenever a caller must change */
+#define REGARD_INTERFACE 2 /* changes whenever a caller must change */
 
 enum regard_precision { REGARD_FLOAT32 = 0, REGARD_BF16 = 1, REGARD_INT8 = 2 };
 enum regard_positions { REGARD_SINUSOIDAL = 0, REGARD_LEARNED = 1, REGARD_ROTARY = 2, REGARD_NONE = 3 };
@@ -35,12 +35,15 @@ typedef struct {
   int32_t precision;
   int32_t width;
   int32_t encoder_layers, encoder_heads, encoder_feedforward;
-  int32_t decoder_layers, decoder_heads, decoder_feedforward;
+  int32_t decoder_layers, decoder_heads, decoder_feedforward; /* no layers: it reads and does not write */
   int32_t source_vocabulary, target_vocabulary;
   int32_t shared; /* one table of words for both sides */
   int32_t norm_before;
   int32_t activation;
   int32_t positions, places;
+  int32_t first_place;    /* of a source text's first token */
+  int32_t types;          /* kinds of source tokens told apart; 0: none */
+  int32_t embedding_norm; /* source words are normed before the first block */
   int32_t end; /* the token that ends a text */
   float epsilon;
   float scale; /* of the words */
@@ -102,9 +105,18 @@ REGARD_API int32_t regard_search(const regard_model* model, const int32_t* ids, 
                                  int32_t sentences, const regard_plan* plan, const regard_found* found, char* error,
                                  int32_t room);
 
-/* The states of all source tokens after the encoder, [tokens, width]. */
-REGARD_API int32_t regard_encode(const regard_model* model, const int32_t* ids, const int32_t* offsets,
-                                 int32_t sentences, float* states, char* error, int32_t room);
+enum regard_pooling { REGARD_MEAN = 0, REGARD_FIRST = 1, REGARD_MAXIMUM = 2 };
+
+/* Reads source texts by so many threads; `types` of tokens may be null: all 0. Without poolings `out` takes the states
+ * of all tokens after the encoder, [tokens, width]; otherwise what they make of each text, [sentences, count · width]. */
+REGARD_API int32_t regard_read(const regard_model* model, const int32_t* ids, const int32_t* types,
+                               const int32_t* offsets, int32_t sentences, const int32_t* poolings, int32_t count,
+                               int32_t threads, float* out, char* error, int32_t room);
+
+/* out [rows, outputs] = activation(rows [rows, inputs] · packed float32 weights + bias [outputs rounded up to 16]). */
+REGARD_API int32_t regard_linear(const char* instructions, const float* rows, int32_t count, int32_t inputs,
+                                 const void* packed, const float* bias, int32_t outputs, int32_t activation, float* out,
+                                 char* error, int32_t room);
 
 /* For tests: the integer sums of an int8 product, [rows, outputs rounded up to 16], of bytes that stand for b - 128. */
 REGARD_API int32_t regard_integer_sums(const char* instructions, const uint8_t* bytes, int32_t rows, int32_t inputs,

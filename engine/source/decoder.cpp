@@ -16,10 +16,11 @@ constexpr float NEVER = -1e30f;    // logit of what stands for no token
 
 State::State(const Model& model, const Texts& source) : model_(model), room_(32) {
   const size_t layers = model.decoder.size(), entry = model.entry();
+  if (!layers) throw std::invalid_argument("this model reads and does not write");
   source.check(model);
   memory_ = Buffer(&model.pool, static_cast<size_t>(source.tokens()) * layers * entry * sizeof(float));
   float* memory = memory_.as<float>();
-  encode(model, source, [&](int first, int count, Workspace& space) {
+  encode(model, source, 1, [&](int first, int count, Workspace& space) {
     for (size_t layer = 0; layer < layers; layer++)
       model.arithmetic.apply(space, space.states, space.stride, count, model.decoder[layer].cross.key_value, nullptr,
                              IDENTITY, memory + (static_cast<size_t>(first) * layers + layer) * entry, layers * entry,
@@ -95,6 +96,7 @@ void State::pass(const int32_t* tokens, int first, int count, Workspace& space) 
   for (int i = 0; i < count; i++) {
     float* row = space.states + static_cast<size_t>(i) * space.stride;
     model_.target.put(tokens[first + i], model_.shape.width, model_.shape.scale, row);
+    std::fill(row + model_.shape.width, row + space.stride, 0.0f);
     model_.target_positions->add(row, static_cast<int>(length_));
   }
   for (size_t layer = 0; layer < model_.decoder.size(); layer++) {
@@ -151,7 +153,6 @@ void State::find(int first, int count, Workspace& space, const Asked& asked) con
   const Matrix& output = model_.output;
   const int vocabulary = model_.shape.target_vocabulary, blocks = (vocabulary + LANES - 1) / LANES;
   const size_t wide = static_cast<size_t>(VOCABULARY_BLOCKS * LANES), k = static_cast<size_t>(asked.k);
-  const size_t bytes = number_bytes(output.precision), stride = operand_stride(output);
   std::vector<Best> best(static_cast<size_t>(count));
   for (int i = 0; i < count; i++) {
     const size_t row = static_cast<size_t>(first + i);
@@ -159,8 +160,7 @@ void State::find(int first, int count, Workspace& space, const Asked& asked) con
     if (arithmetic.norm_before)
       arithmetic.operators->norm(states, model_.shape.width, model_.decoder_norm.weight, model_.decoder_norm.bias,
                                  arithmetic.epsilon, states);
-    space.scales[i] = arithmetic.operators->prepare(states, model_.shape.width, output.precision,
-                                                    space.values + static_cast<size_t>(i) * stride * bytes);
+    arithmetic.prepare(space, i, states, output);
     Best& one = best[static_cast<size_t>(i)];
     one = {-3e38f, {}, asked.k, 0, asked.wanted ? asked.wanted[row] : model_.shape.end, 0, nullptr, nullptr};
     if (asked.k) one.values = asked.logp + row * k, one.ids = asked.ids + row * k;
@@ -168,8 +168,8 @@ void State::find(int first, int count, Workspace& space, const Asked& asked) con
   for (int block = 0; block < blocks; block += VOCABULARY_BLOCKS) {
     const int some = std::min(VOCABULARY_BLOCKS, blocks - block), from = block * LANES;
     const int real = std::min(some * LANES, vocabulary - from);
-    arithmetic.operators->product({space.values, stride, space.scales}, count, output, block, some, space.logits,
-                                  wide, false);
+    arithmetic.operators->product({space.values, operand_stride(output), space.scales, space.offsets}, count, output,
+                                  block, some, space.logits, wide, false);
     for (int i = 0; i < count; i++) {
       float* logits = space.logits + static_cast<size_t>(i) * wide;
       std::fill(logits + real, logits + some * LANES, NEVER);

@@ -1,37 +1,147 @@
 #include "encoder.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
 #include <stdexcept>
+#include <thread>
+
+#include "barrier.h"
 
 namespace regard {
 namespace {
 
-constexpr int TOKENS = 128;  // read together: few enough to stay near the processor, enough to use weights often
+constexpr int TOKENS = 128;      // read together: few enough to stay near the processor, enough to use weights often
+constexpr int ROWS_OF_ONE = 8;   // a thread more pays for so many rows
 
-// Every token looks at all tokens of its own text.
-void look(const Model& model, Workspace& space, const Texts& texts, int first, int last, const SelfLook& part) {
-  const Arithmetic& arithmetic = model.arithmetic;
-  const int width = model.shape.width, heads = model.shape.encoder_heads;
-  const int begin = texts.offsets[first], count = texts.offsets[last] - begin;
-  const size_t wide = static_cast<size_t>(width);
-  arithmetic.apply(space, space.states, space.stride, count, part.qkv, arithmetic.norm_before ? &part.norm : nullptr,
-                   IDENTITY, space.wide, space.wide_stride, false);
-  std::vector<const float*> entries(static_cast<size_t>(count));
-  for (int i = 0; i < count; i++) entries[static_cast<size_t>(i)] = space.wide + static_cast<size_t>(i) * space.wide_stride;
-  for (int text = first; text < last; text++) {
-    const int from = texts.offsets[text] - begin, length = texts.length(text);
-    float* rows = space.wide + static_cast<size_t>(from) * space.wide_stride;
-    if (model.source_positions->turns())
-      for (int at = 0; at < length; at++) {
-        float* row = rows + static_cast<size_t>(at) * space.wide_stride;
-        model.source_positions->turn(row, 2 * heads, width / heads, at);  // queries and keys
-      }
-    arithmetic.operators->attend({rows, space.wide_stride, length, entries.data() + from, length, wide, 2 * wide, heads,
-                                  width / heads, space.scores, space.mixed + static_cast<size_t>(from) * space.stride,
-                                  space.stride, nullptr, 0});
+// Texts that are read together. Each thread has some of their rows, and all look at the keys and values of all.
+struct Passage {
+  const Texts& texts;
+  int first, last;  // texts
+  float* seen[2];   // queries, keys and values of all rows; of the layer before, others may not be done yet
+  size_t stride;
+  Barrier* meeting;
+
+  int begin() const { return texts.offsets[first]; }
+  int count() const { return texts.offsets[last] - begin(); }
+};
+
+// Rows from `from` to `to` of a passage, in a workspace of their own.
+class Reader {
+ public:
+  Reader(const Model& model, const Passage& passage, int from, int to, Workspace& space)
+      : model_(model), passage_(passage), from_(from), to_(to), space_(space) {}
+
+  void read() {
+    embed();
+    for (size_t layer = 0; layer < model_.encoder.size(); layer++) {
+      look(model_.encoder[layer].look, passage_.seen[layer % 2]);
+      model_.arithmetic.think(space_, to_ - from_, model_.encoder[layer].feedforward);
+    }
+    if (model_.shape.norm_before) model_.arithmetic.norm_rows(space_.states, space_.stride, to_ - from_, model_.encoder_norm);
   }
-  arithmetic.apply(space, space.mixed, space.stride, count, part.out, nullptr, IDENTITY, space.states, space.stride, true);
-  if (!arithmetic.norm_before) arithmetic.norm_rows(space.states, space.stride, count, part.norm);
+
+ private:
+  // Calls `take` with each text's rows that are ours: where it begins, its length, first and last of ours in it.
+  template <class Taker>
+  void each_text(Taker take) const {
+    const Texts& texts = passage_.texts;
+    for (int text = passage_.first; text < passage_.last; text++) {
+      const int start = texts.offsets[text] - passage_.begin(), length = texts.length(text);
+      const int first = std::max(0, from_ - start), last = std::min(length, to_ - start);
+      if (first < last) take(start, length, first, last);
+    }
+  }
+
+  void embed() {
+    const Texts& texts = passage_.texts;
+    const regard_shape& shape = model_.shape;
+    each_text([&](int start, int, int first, int last) {
+      for (int at = first; at < last; at++) {
+        float* row = space_.states + static_cast<size_t>(start + at - from_) * space_.stride;
+        const int token = passage_.begin() + start + at;
+        model_.source.put(texts.ids[token], shape.width, shape.scale, row);
+        std::fill(row + shape.width, row + space_.stride, 0.0f);  // what a damaged file's padding left there
+        model_.source_positions->add(row, shape.first_place + at);
+        if (!shape.types) continue;
+        const int type = texts.types ? texts.types[token] : 0;
+        const float* kind = model_.types + static_cast<size_t>(type) * static_cast<size_t>(shape.width);
+        for (int i = 0; i < shape.width; i++) row[i] += kind[i];
+      }
+    });
+    if (shape.embedding_norm) model_.arithmetic.norm_rows(space_.states, space_.stride, to_ - from_, model_.embedding_norm);
+  }
+
+  // Every token looks at all tokens of its own text.
+  void look(const SelfLook& part, float* seen) {
+    const Arithmetic& arithmetic = model_.arithmetic;
+    const int width = model_.shape.width, heads = model_.shape.encoder_heads, count = to_ - from_;
+    float* own = seen + static_cast<size_t>(from_) * passage_.stride;
+    arithmetic.apply(space_, space_.states, space_.stride, count, part.qkv, arithmetic.norm_before ? &part.norm : nullptr,
+                     IDENTITY, own, passage_.stride, false);
+    if (model_.source_positions->turns())
+      each_text([&](int start, int, int first, int last) {
+        for (int at = first; at < last; at++)  // queries and keys
+          model_.source_positions->turn(seen + static_cast<size_t>(start + at) * passage_.stride, 2 * heads, width / heads, at);
+      });
+    passage_.meeting->wait();
+    each_text([&](int start, int length, int first, int last) {
+      arithmetic.operators->read({seen + static_cast<size_t>(start) * passage_.stride, passage_.stride, length, first, last,
+                                  heads, width / heads, space_.scores,
+                                  space_.mixed + static_cast<size_t>(start + first - from_) * space_.stride, space_.stride});
+    });
+    arithmetic.apply(space_, space_.mixed, space_.stride, count, part.out, nullptr, IDENTITY, space_.states, space_.stride, true);
+    if (!arithmetic.norm_before) arithmetic.norm_rows(space_.states, space_.stride, count, part.norm);
+  }
+
+  const Model& model_;
+  const Passage& passage_;
+  const int from_, to_;
+  Workspace& space_;
+};
+
+// Runs work in so many threads, this one among them; none begins before all are there. What is thrown is thrown here.
+template <class Work>
+void side_by_side(int threads, Work work) {
+  std::exception_ptr problem;
+  std::mutex starting;
+  const auto guarded = [&](int number) {
+    try {
+      work(number);
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(starting);
+      problem = std::current_exception();
+    }
+  };
+  std::vector<std::thread> others;
+  {
+    std::unique_lock<std::mutex> lock(starting);
+    try {
+      for (int number = 1; number < threads; number++)
+        others.emplace_back([&, number] {
+          {
+            std::lock_guard<std::mutex> begun(starting);
+            if (problem) return;
+          }
+          guarded(number);
+        });
+    } catch (...) {
+      problem = std::current_exception();
+    }
+  }
+  if (!problem) guarded(0);
+  for (std::thread& other : others) other.join();
+  if (problem) std::rethrow_exception(problem);
+}
+
+// The first texts of passages of at most so many tokens, longer texts alone, and the end.
+std::vector<int> cut(const Texts& texts, int most) {
+  std::vector<int> made{0};
+  for (int text = 1; text < texts.count; text++)
+    if (texts.offsets[text + 1] - texts.offsets[made.back()] > most) made.push_back(text);
+  made.push_back(texts.count);
+  return made;
 }
 
 }  // namespace
@@ -40,36 +150,64 @@ void Texts::check(const Model& model) const {
   if (count < 1 || offsets[0] != 0) throw std::invalid_argument("offsets must start at 0");
   for (int text = 0; text < count; text++) {
     if (offsets[text + 1] <= offsets[text]) throw std::invalid_argument("a source text has no tokens");
-    model.source_positions->check(length(text));
+    model.source_positions->check(length(text) + model.shape.first_place);
   }
-  for (int i = 0; i < tokens(); i++)
+  for (int i = 0; i < tokens(); i++) {
     if (ids[i] < 0 || ids[i] >= model.shape.source_vocabulary)
       throw std::invalid_argument("token " + std::to_string(ids[i]) + " is outside the source vocabulary");
+    if (types && model.shape.types && (types[i] < 0 || types[i] >= model.shape.types))
+      throw std::invalid_argument("type " + std::to_string(types[i]) + " is not one of " + std::to_string(model.shape.types));
+  }
 }
 
-void encode(const Model& model, const Texts& texts, const std::function<void(int, int, Workspace&)>& take) {
+void encode(const Model& model, const Texts& texts, int threads, const Take& take) {
   texts.check(model);
+  const regard_shape& shape = model.shape;
   int longest = 0;
   for (int text = 0; text < texts.count; text++) longest = std::max(longest, texts.length(text));
-  const size_t rows = static_cast<size_t>(std::min(texts.tokens(), std::max(TOKENS, longest)));
-  Workspace space(model.pool, rows, static_cast<size_t>(model.shape.width), model.widest(),
-                  static_cast<size_t>(model.shape.encoder_heads), static_cast<size_t>(longest));
-  for (int first = 0, last = 0; first < texts.count; first = last) {
-    const int begin = texts.offsets[first];
-    for (last = first + 1; last < texts.count && texts.offsets[last + 1] - begin <= TOKENS;) last++;
-    const int count = texts.offsets[last] - begin;
-    for (int text = first; text < last; text++)
-      for (int at = 0; at < texts.length(text); at++) {
-        float* row = space.states + static_cast<size_t>(texts.offsets[text] - begin + at) * space.stride;
-        model.source.put(texts.ids[texts.offsets[text] + at], model.shape.width, model.shape.scale, row);
-        model.source_positions->add(row, at);
+  const int even = (texts.tokens() + threads - 1) / threads;  // of several threads, each has something to do
+  const std::vector<int> cuts = cut(texts, std::min(TOKENS, std::max(even, 1)));
+  const int passages = static_cast<int>(cuts.size()) - 1;
+  const int most = std::min(texts.tokens(), std::max(TOKENS, longest));  // rows of a passage
+  const size_t stride = padded(3 * static_cast<size_t>(shape.width));
+  const auto space_for = [&](int rows) {
+    const size_t room = static_cast<size_t>(shape.width / shape.encoder_heads + 4) * padded(static_cast<size_t>(longest));
+    return Workspace(model.pool, static_cast<size_t>(rows), static_cast<size_t>(shape.width), model.widest(), 1, room);
+  };
+  const auto seen_for = [&](int rows) { return Buffer(&model.pool, static_cast<size_t>(rows) * stride * sizeof(float)); };
+  if (passages >= threads || threads == 1) {
+    std::atomic<int> next{0};
+    side_by_side(std::min(threads, passages), [&](int) {
+      Workspace space = space_for(most);
+      const Buffer seen = seen_for(most);
+      Barrier nobody(1);
+      for (int number = next++; number < passages; number = next++) {
+        const Passage passage{texts, cuts[static_cast<size_t>(number)], cuts[static_cast<size_t>(number) + 1],
+                              {seen.as<float>(), seen.as<float>()}, stride, &nobody};
+        Reader(model, passage, 0, passage.count(), space).read();
+        take(passage.begin(), passage.count(), space);
       }
-    for (const EncoderBlock& block : model.encoder) {
-      look(model, space, texts, first, last, block.look);
-      model.arithmetic.think(space, count, block.feedforward);
-    }
-    if (model.shape.norm_before) model.arithmetic.norm_rows(space.states, space.stride, count, model.encoder_norm);
-    take(begin, count, space);
+    });
+    return;
+  }
+  // no thread may fail while others wait for it: all room is made before they begin
+  const Buffer one = seen_for(most), other = seen_for(most);
+  Workspace whole = space_for(most);
+  for (int number = 0; number < passages; number++) {
+    const int first = cuts[static_cast<size_t>(number)], last = cuts[static_cast<size_t>(number) + 1];
+    const int count = texts.offsets[last] - texts.offsets[first], team = std::clamp(count / ROWS_OF_ONE, 1, threads);
+    Barrier meeting(team);
+    const Passage passage{texts, first, last, {one.as<float>(), other.as<float>()}, stride, &meeting};
+    std::vector<Workspace> spaces;
+    for (int member = 0; member < team; member++) spaces.push_back(space_for(count / team + 1));
+    side_by_side(team, [&](int member) {
+      const int from = count * member / team, to = count * (member + 1) / team;
+      Workspace& space = spaces[static_cast<size_t>(member)];
+      Reader(model, passage, from, to, space).read();
+      std::copy_n(space.states, static_cast<size_t>(to - from) * space.stride,
+                  whole.states + static_cast<size_t>(from) * whole.stride);
+    });
+    take(passage.begin(), count, whole);
   }
 }
 

@@ -11,13 +11,18 @@ struct Texts {
   const int32_t* ids;
   const int32_t* offsets;
   int count;
+  const int32_t* types = nullptr;  // of all tokens; null: 0
 
   int tokens() const { return offsets[count]; }
   int length(int text) const { return offsets[text + 1] - offsets[text]; }
   void check(const Model& model) const;
 };
 
-// Reads texts some at a time; `take` is told the first token, how many tokens, and their states in the workspace.
-void encode(const Model& model, const Texts& texts, const std::function<void(int, int, Workspace&)>& take);
+// What is done with states: `take` is told the first token, how many tokens, and their states in a workspace. Threads
+// may call it at the same time, for different tokens.
+using Take = std::function<void(int, int, Workspace&)>;
+
+// Reads texts some at a time, by so many threads: each some texts of its own or, of few tokens, some rows of the same.
+void encode(const Model& model, const Texts& texts, int threads, const Take& take);
 
 }  // namespace regard

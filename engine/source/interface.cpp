@@ -3,12 +3,15 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "../include/regard_engine.h"
 #include "decoder.h"
 #include "instructions.h"
 #include "packing.h"
+#include "pooling.h"
 #include "search.h"
 
 // What the names of the interface stand for. A state keeps its model: they may be freed in any order.
@@ -21,6 +24,8 @@ struct regard_state {
 };
 
 namespace {
+
+constexpr int32_t MOST_THREADS = 256;
 
 void tell(char* error, int32_t room, const char* message) {
   if (!error || room < 1) return;
@@ -121,15 +126,30 @@ int32_t regard_search(const regard_model* model, const int32_t* ids, const int32
   });
 }
 
-int32_t regard_encode(const regard_model* model, const int32_t* ids, const int32_t* offsets, int32_t sentences,
-                      float* states, char* error, int32_t room) {
+int32_t regard_read(const regard_model* model, const int32_t* ids, const int32_t* types, const int32_t* offsets,
+                    int32_t sentences, const int32_t* poolings, int32_t count, int32_t threads, float* out, char* error,
+                    int32_t room) {
   return guarded(error, room, [&] {
-    const size_t width = static_cast<size_t>(model->model->shape.width);
-    regard::encode(*model->model, {ids, offsets, sentences}, [&](int first, int count, regard::Workspace& space) {
-      for (int i = 0; i < count; i++)
-        std::memcpy(states + static_cast<size_t>(first + i) * width, space.states + static_cast<size_t>(i) * space.stride,
-                    width * sizeof(float));
-    });
+    const regard::Texts texts{ids, offsets, sentences, types};
+    regard::read(*model->model, texts, {poolings, count}, std::clamp(threads, 1, MOST_THREADS), out);
+    return int32_t{1};
+  });
+}
+
+int32_t regard_linear(const char* instructions, const float* rows, int32_t count, int32_t inputs, const void* packed,
+                      const float* bias, int32_t outputs, int32_t activation, float* out, char* error, int32_t room) {
+  return guarded(error, room, [&] {
+    if (!is_layer(outputs, inputs, regard::FLOAT32) || activation < regard::IDENTITY || activation > regard::QUICK_GELU)
+      throw std::invalid_argument("no such layer");
+    const regard::Operators& operators = regard::operators_of(instructions);
+    const regard::Matrix matrix{regard::FLOAT32, outputs, inputs, packed, nullptr, nullptr, bias};
+    const size_t wide = regard::padded(static_cast<size_t>(outputs));
+    std::vector<float> made(static_cast<size_t>(count) * wide);
+    operators.product({rows, static_cast<size_t>(inputs), nullptr, nullptr}, count, matrix, 0, static_cast<int>(wide) / regard::LANES,
+                      made.data(), wide, false);
+    operators.activate(made.data(), static_cast<int>(made.size()), activation, made.data());
+    for (int32_t row = 0; row < count; row++)
+      std::copy_n(made.data() + static_cast<size_t>(row) * wide, outputs, out + static_cast<size_t>(row) * static_cast<size_t>(outputs));
     return int32_t{1};
   });
 }
@@ -139,7 +159,7 @@ int32_t regard_integer_sums(const char* instructions, const uint8_t* bytes, int3
   return guarded(nullptr, 0, [&] {
     const regard::Matrix matrix{regard::INT8, outputs, inputs, packed, nullptr, corrections, nullptr};
     const size_t wide = regard::padded(static_cast<size_t>(inputs)), out = regard::padded(static_cast<size_t>(outputs));
-    regard::operators_of(instructions).integer_sums({bytes, wide, nullptr}, rows, matrix, sums, out);
+    regard::operators_of(instructions).integer_sums({bytes, wide, nullptr, nullptr}, rows, matrix, sums, out);
     return int32_t{1};
   });
 }

@@ -13,14 +13,14 @@ size_t operand_stride(const Matrix& matrix) {
 Workspace::Workspace(Pool& pool, size_t rows, size_t width, size_t widest, size_t heads, size_t longest)
     : stride(padded(width)), wide_stride(padded(widest)) {
   const size_t logit_count = static_cast<size_t>(VOCABULARY_BLOCKS * LANES);
-  const size_t sizes[] = {rows * stride, rows * stride, rows * wide_stride, wide_stride,
+  const size_t sizes[] = {rows * stride, rows * stride, rows * wide_stride,      wide_stride,        padded(rows),
                           padded(rows),  heads * padded(longest), rows * logit_count, rows * (wide_stride + LANES)};
   size_t total = 0;
   for (size_t size : sizes) total += size;
   memory = Buffer(&pool, total * sizeof(float));
   float* at = memory.as<float>();
-  float** places[] = {&states, &mixed, &wide, &row, &scales, &scores, &logits};
-  for (size_t i = 0; i < 7; i++) {
+  float** places[] = {&states, &mixed, &wide, &row, &scales, &offsets, &scores, &logits};
+  for (size_t i = 0; i < 8; i++) {
     *places[i] = at;
     at += sizes[i];
   }
@@ -30,10 +30,10 @@ Workspace::Workspace(Pool& pool, size_t rows, size_t width, size_t widest, size_
 
 void Arithmetic::apply(Workspace& space, float* rows, size_t stride, int count, const Matrix& matrix, const Norm* norm,
                        int activation, float* out, size_t out_stride, bool add) const {
-  const size_t bytes = number_bytes(matrix.precision), wide = operand_stride(matrix);
-  Operand operand{space.values, wide, space.scales};
+  Operand operand{space.values, operand_stride(matrix), space.scales, space.offsets};
+  if (activation == GELU && matrix.precision != FLOAT32) activation = NEAR_GELU;
   if (matrix.precision == FLOAT32 && !norm && activation == IDENTITY) {
-    operand = {rows, stride, nullptr};
+    operand = {rows, stride, nullptr, nullptr};
   } else {
     for (int i = 0; i < count; i++) {
       float* row = rows + static_cast<size_t>(i) * stride;
@@ -42,12 +42,18 @@ void Arithmetic::apply(Workspace& space, float* rows, size_t stride, int count, 
         row = space.row;
       }
       if (activation != IDENTITY) operators->activate(row, matrix.inputs, activation, row);
-      unsigned char* place = space.values + static_cast<size_t>(i) * wide * bytes;
-      space.scales[i] = operators->prepare(row, matrix.inputs, matrix.precision, place);
+      prepare(space, i, row, matrix);
     }
   }
   const int blocks = (matrix.outputs + LANES - 1) / LANES;
   operators->product(operand, count, matrix, 0, blocks, out, out_stride, add);
+}
+
+void Arithmetic::prepare(Workspace& space, int i, const float* row, const Matrix& matrix) const {
+  const size_t bytes = operand_stride(matrix) * number_bytes(matrix.precision);
+  const Bytes made = operators->prepare(row, matrix.inputs, matrix.precision, space.values + static_cast<size_t>(i) * bytes);
+  space.scales[i] = made.scale;
+  space.offsets[i] = made.offset;
 }
 
 void Arithmetic::norm_rows(float* rows, size_t stride, int count, const Norm& norm) const {

@@ -40,7 +40,7 @@ struct Workspace {
 
   size_t stride, wide_stride;
   Buffer memory;
-  float *states, *mixed, *wide, *row, *scales, *scores, *logits;
+  float *states, *mixed, *wide, *row, *scales, *offsets, *scores, *logits;
   unsigned char* values;
 };
 
@@ -57,6 +57,8 @@ struct Arithmetic {
   // out (+)= matrix · activation(norm(rows)); `norm` may be null; rows are changed where there is an activation.
   void apply(Workspace& space, float* rows, size_t stride, int count, const Matrix& matrix, const Norm* norm,
              int activation, float* out, size_t out_stride, bool add) const;
+  // The row at place i of those that a product reads.
+  void prepare(Workspace& space, int i, const float* row, const Matrix& matrix) const;
   // Norms all rows in place.
   void norm_rows(float* rows, size_t stride, int count, const Norm& norm) const;
   // The feed-forward part of a block, added to the states in the workspace.

@@ -2,10 +2,13 @@
 // corrections behind their packed weights, and every layer ends with its bias:
 //
 //   source words [V, D], target words (unless shared), source and target positions (learned ones)
+//   types [types, D] and embedding norm, where there are such
 //   each encoder block: attention norm (weight, bias), qkv, out, feed-forward norm, inner, outer
 //   the encoder's norm (where norms come first)
 //   each decoder block: attention norm, qkv, out, cross norm, query, key-value, out, feed-forward norm, inner, outer
 //   the decoder's norm (where norms come first), the output
+//
+// A model without decoder layers has nothing of the target's.
 #include "model.h"
 
 #include <algorithm>
@@ -27,22 +30,27 @@ void check(const regard_shape& shape) {
   within("precision", shape.precision, FLOAT32, INT8);
   within("width", shape.width, 1, LONGEST_SUM);
   within("encoder layers", shape.encoder_layers, 1, 1024);
-  within("decoder layers", shape.decoder_layers, 1, 1024);
+  within("decoder layers", shape.decoder_layers, 0, 1024);
   within("encoder feed-forward", shape.encoder_feedforward, 1, LONGEST_SUM);
-  within("decoder feed-forward", shape.decoder_feedforward, 1, LONGEST_SUM);
   within("source vocabulary", shape.source_vocabulary, 1, 1 << 24);
-  within("target vocabulary", shape.target_vocabulary, 1, 1 << 24);
   within("activation", shape.activation, RELU, QUICK_GELU);
   within("positions", shape.positions, REGARD_SINUSOIDAL, REGARD_NONE);
   within("places", shape.places, 1, 1 << 20);
-  within("end", shape.end, 0, shape.target_vocabulary - 1);
-  for (int heads : {shape.encoder_heads, shape.decoder_heads}) {
+  within("first place", shape.first_place, 0, shape.places - 1);
+  within("types", shape.types, 0, 1 << 16);
+  const bool writes = shape.decoder_layers > 0;
+  if (writes) {
+    within("decoder feed-forward", shape.decoder_feedforward, 1, LONGEST_SUM);
+    within("target vocabulary", shape.target_vocabulary, 1, 1 << 24);
+    within("end", shape.end, 0, shape.target_vocabulary - 1);
+  }
+  for (int heads : {shape.encoder_heads, writes ? shape.decoder_heads : shape.encoder_heads}) {
     within("heads", heads, 1, shape.width);
     if (shape.width % heads || (shape.positions == REGARD_ROTARY && shape.width / heads % 2))
       throw std::invalid_argument("heads (" + std::to_string(heads) + ") do not fit width (" +
                                   std::to_string(shape.width) + ")");
   }
-  if (shape.shared && shape.source_vocabulary != shape.target_vocabulary)
+  if (writes && shape.shared && shape.source_vocabulary != shape.target_vocabulary)
     throw std::invalid_argument("shared words need equal vocabularies");
 }
 
@@ -153,13 +161,17 @@ Model::Model(const regard_shape& given, const regard_array* arrays, int count, c
   arithmetic = {&operators_of(instructions), shape.width, shape.norm_before != 0, shape.activation, shape.epsilon};
   Arrays next(shape, arrays, count);
   source = next.words("source words", shape.source_vocabulary);
-  target = shape.shared ? source : next.words("target words", shape.target_vocabulary);
+  const bool writes = shape.decoder_layers > 0;
+  if (writes) target = shape.shared ? source : next.words("target words", shape.target_vocabulary);
   const bool learned = shape.positions == REGARD_LEARNED;
   const size_t table = static_cast<size_t>(shape.places) * static_cast<size_t>(shape.width);
   for (auto* positions : {&source_positions, &target_positions}) {
+    if (positions == &target_positions && !writes) continue;
     const float* places = learned ? next.floats("positions", table) : nullptr;
     *positions = std::make_unique<Positions>(shape.positions, shape.places, shape.width, places);
   }
+  if (shape.types) types = next.floats("types", static_cast<size_t>(shape.types) * static_cast<size_t>(shape.width));
+  if (shape.embedding_norm) embedding_norm = next.norm();
   for (int layer = 0; layer < shape.encoder_layers; layer++) {
     EncoderBlock block;
     block.look = next.self_look();
@@ -174,8 +186,8 @@ Model::Model(const regard_shape& given, const regard_array* arrays, int count, c
     block.feedforward = next.feedforward(shape.decoder_feedforward);
     decoder.push_back(block);
   }
-  if (shape.norm_before) decoder_norm = next.norm();
-  output = next.matrix("output", shape.target_vocabulary, shape.width);
+  if (writes && shape.norm_before) decoder_norm = next.norm();
+  if (writes) output = next.matrix("output", shape.target_vocabulary, shape.width);
   next.finish();
 }
 

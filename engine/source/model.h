@@ -1,4 +1,4 @@
-// The translator: what it is made of.
+// A translator, or an encoder alone: what it is made of.
 #pragma once
 #include <memory>
 #include <string>
@@ -40,6 +40,8 @@ struct Model {
   std::unique_ptr<Positions> source_positions, target_positions;
   std::vector<EncoderBlock> encoder;
   std::vector<DecoderBlock> decoder;
+  const float* types = nullptr;     // [types, width]
+  Norm embedding_norm;
   Norm encoder_norm, decoder_norm;  // where norms come first
   Matrix output;
   mutable Pool pool;

@@ -11,7 +11,7 @@ constexpr int LANES = 16;          // outputs of a block; rows of numbers are pa
 constexpr int LONGEST_SUM = 65536; // inputs whose int8 products a 32-bit sum surely holds: 65,536 · 255 · 127 < 2³¹
 
 enum Precision { FLOAT32 = 0, BF16 = 1, INT8 = 2 };
-enum Activation { IDENTITY, RELU, GELU, GELU_TANH, SILU, TANH, QUICK_GELU };
+enum Activation { IDENTITY, RELU, GELU, GELU_TANH, SILU, TANH, QUICK_GELU, NEAR_GELU };
 
 // A linear layer, packed: [outputs / 16][inputs / g][16][g] with g = 1, 2 or 4 numbers of 4, 2 or 1 bytes.
 struct Matrix {
@@ -23,11 +23,17 @@ struct Matrix {
   const float* bias;           // of each output, padded
 };
 
-// Rows that a product reads: float32, bf16, or bytes that stand for (b - 128) · scale.
+// Rows that a product reads: float32, bf16, or bytes that stand for (b - 128 · (1 + offset)) · scale.
 struct Operand {
   const void* values;
   size_t stride;        // numbers from one row to the next
   const float* scales;  // int8: of each row
+  const float* offsets;
+};
+
+// How a row was turned into bytes.
+struct Bytes {
+  float scale, offset;
 };
 
 // Rows that look at the same keys and values; entry t holds token t's key and value at fixed places.
@@ -46,6 +52,18 @@ struct Look {
   int next_count;
 };
 
+// Rows of one text that look at all rows of it; a row holds its query, its key and its value one after the other.
+struct Reading {
+  const float* rows;
+  size_t stride;
+  int count;         // rows of the text
+  int first, last;   // those that look
+  int heads, width;  // of a head
+  float* room;       // (width + 4) · `count` rounded up to 16
+  float* mixed;      // of the first that looks
+  size_t mixed_stride;
+};
+
 // What is known of one row's next token while the logits pass by.
 struct Best {
   float largest;
@@ -61,12 +79,13 @@ struct Operators {
   const char* name;
   void (*norm)(const float* in, int width, const float* weight, const float* bias, float epsilon, float* out);
   void (*activate)(const float* in, int width, int activation, float* out);
-  // Turns a padded row into what a product of this precision reads; returns the scale.
-  float (*prepare)(const float* in, int width, int precision, void* out);
+  // Turns a padded row into what a product of this precision reads.
+  Bytes (*prepare)(const float* in, int width, int precision, void* out);
   void (*product)(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, float* out,
                   size_t stride, bool add);
   void (*integer_sums)(const Operand& rows, int count, const Matrix& matrix, int32_t* out, size_t stride);
   void (*attend)(const Look& look);
+  void (*read)(const Reading& reading);
   void (*scan)(const float* logits, int first, int count, Best& best);
 };
 

@@ -1,4 +1,5 @@
 // The engine's own test program, for sanitizers: random small models through every function, on every instruction set.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -76,11 +77,12 @@ struct Made {
     if (cross) norm(), linear(width, width), linear(2 * width, width), linear(width, width);
     norm(), linear(feedforward, width), linear(width, feedforward);
   }
-  explicit Made(int precision) : shape() {
+  // A translator, or an encoder alone.
+  Made(int precision, bool writes) : shape() {
     const int heads = drawn(1, 3), part = 2 * drawn(1, 12);
     shape.precision = precision;
     shape.width = heads * part;
-    shape.encoder_layers = drawn(1, 2), shape.decoder_layers = drawn(1, 2);
+    shape.encoder_layers = drawn(1, 2), shape.decoder_layers = writes ? drawn(1, 2) : 0;
     shape.encoder_heads = shape.decoder_heads = heads;
     shape.encoder_feedforward = drawn(1, 70), shape.decoder_feedforward = drawn(1, 70);
     shape.source_vocabulary = shape.target_vocabulary = drawn(12, 300);
@@ -88,16 +90,22 @@ struct Made {
     shape.norm_before = drawn(0, 1);
     shape.activation = drawn(REGARD_RELU, REGARD_QUICK_GELU);
     shape.positions = drawn(REGARD_SINUSOIDAL, REGARD_NONE);
-    shape.places = 40;
+    shape.places = writes ? 40 : 300;
+    shape.first_place = writes ? 0 : drawn(0, 3);
+    shape.types = writes ? 0 : drawn(0, 3);
+    shape.embedding_norm = writes ? 0 : drawn(0, 1);
     shape.end = 1;
     shape.epsilon = 1e-5f;
     shape.scale = 1.5f;
     words(shape.source_vocabulary);
-    if (!shape.shared) words(shape.target_vocabulary);
-    for (int side = 0; side < 2 && shape.positions == REGARD_LEARNED; side++)
+    if (writes && !shape.shared) words(shape.target_vocabulary);
+    for (int side = 0; side < 1 + writes && shape.positions == REGARD_LEARNED; side++)
       floats(static_cast<size_t>(shape.places) * static_cast<size_t>(shape.width), 0, 0.3f);
+    if (shape.types) floats(static_cast<size_t>(shape.types) * static_cast<size_t>(shape.width), 0, 0.3f);
+    if (shape.embedding_norm) norm();
     for (int layer = 0; layer < shape.encoder_layers; layer++) block(shape.encoder_feedforward, false);
     if (shape.norm_before) norm();
+    if (!writes) return;
     for (int layer = 0; layer < shape.decoder_layers; layer++) block(shape.decoder_feedforward, true);
     if (shape.norm_before) norm();
     linear(shape.target_vocabulary, shape.width);
@@ -170,34 +178,98 @@ void refusals(const regard_model* model, const Made& made) {
          "a missing array is refused, in a short message");
 }
 
+// What is made of texts: states, or all poolings.
+std::vector<float> read(const regard_model* model, const Texts& texts, const std::vector<int32_t>& types, int width,
+                        bool pooled, int threads) {
+  const int32_t poolings[] = {REGARD_MEAN, REGARD_FIRST, REGARD_MAXIMUM};
+  const size_t rows = pooled ? 3 * static_cast<size_t>(texts.count()) : texts.ids.size();
+  std::vector<float> made(rows * static_cast<size_t>(width));
+  expect(regard_read(model, texts.ids.data(), types.empty() ? nullptr : types.data(), texts.offsets.data(), texts.count(),
+                     poolings, pooled ? 3 : 0, threads, made.data(), message, sizeof message),
+         message);
+  return made;
+}
+
+Texts some_texts(int vocabulary, int most, int longest) {
+  Texts texts;
+  for (int row = 0, rows = drawn(1, most); row < rows; row++) {
+    std::vector<int32_t> ids(static_cast<size_t>(drawn(1, longest)));
+    for (int32_t& id : ids) id = drawn(0, vocabulary - 1);
+    texts.add(ids);
+  }
+  return texts;
+}
+
+regard_model* model_of(const Made& made, const std::string& set) {
+  regard_model* model = regard_model_new(&made.shape, made.arrays.data(), static_cast<int32_t>(made.arrays.size()),
+                                         set.c_str(), message, sizeof message);
+  expect(model != nullptr, message);
+  return model;
+}
+
+// Encoders: the same bits by any number of threads, alone and among others, and in int8 on every instruction set.
+void check_reading(int precision, const std::vector<std::string>& sets) {
+  const Made made(precision, false);
+  const Texts texts = some_texts(made.shape.source_vocabulary, 9, drawn(0, 1) ? 20 : 290);
+  std::vector<int32_t> types;
+  for (size_t i = 0; i < texts.ids.size() && drawn(0, 3); i++) types.push_back(drawn(0, std::max(1, made.shape.types) - 1));
+  if (types.size() < texts.ids.size()) types.clear();
+  std::vector<float> first;
+  for (const std::string& set : sets) {
+    regard_model* model = model_of(made, set);
+    const auto states = read(model, texts, types, made.shape.width, false, 1);
+    const auto pooled = read(model, texts, types, made.shape.width, true, 1);
+    for (int threads : {2, 3, 9}) {
+      expect(read(model, texts, types, made.shape.width, false, threads) == states, "threads change nothing");
+      expect(read(model, texts, types, made.shape.width, true, threads) == pooled, "threads change no vector");
+    }
+    if (first.empty()) first = states;
+    if (precision == REGARD_INT8) expect(states == first, "int8 has the same bits on every instruction set");
+    const int32_t no_pooling[] = {7}, bad[] = {made.shape.types};
+    float room[1024];
+    expect(!regard_read(model, texts.ids.data(), nullptr, texts.offsets.data(), texts.count(), no_pooling, 1, 1, room, message,
+                        sizeof message),
+           "an unknown pooling is refused");
+    const int32_t one[] = {0, 1};
+    expect(!made.shape.types || !regard_read(model, one, bad, one, 1, nullptr, 0, 1, room, message, sizeof message),
+           "an unknown type is refused");
+    expect(!regard_start(model, one, one, 1, message, sizeof message), "an encoder does not write");
+    regard_model_free(model);
+  }
+  // a head
+  const int inputs = drawn(1, 40), outputs = drawn(1, 40), rows = drawn(1, 11);
+  std::vector<float> weights(static_cast<size_t>(inputs * outputs), 0.5f), bias(Made::whole(outputs), 1.0f);
+  std::vector<float> given(static_cast<size_t>(rows * inputs), 2.0f), out(static_cast<size_t>(rows * outputs));
+  std::vector<char> packed(static_cast<size_t>(regard_packed_bytes(outputs, inputs, REGARD_FLOAT32)));
+  expect(regard_pack(weights.data(), outputs, inputs, REGARD_FLOAT32, packed.data(), nullptr, nullptr), "packing a head");
+  for (const std::string& set : sets) {
+    expect(regard_linear(set.c_str(), given.data(), rows, inputs, packed.data(), bias.data(), outputs, REGARD_RELU, out.data(),
+                         message, sizeof message),
+           message);
+    for (float value : out) expect(value == static_cast<float>(inputs + 1), "a head's product");
+  }
+}
+
 }  // namespace
 
 int main() {
   std::vector<std::string> sets;
   std::istringstream names(regard_instructions());
   for (std::string name; std::getline(names, name, ',');) sets.push_back(name);
+  for (int turn = 0; turn < 24; turn++) check_reading(turn % 3, sets);
   for (int turn = 0; turn < 24; turn++) {
-    const Made made(turn % 3);
-    Texts texts;
-    for (int row = 0, rows = drawn(1, 9); row < rows; row++) {
-      std::vector<int32_t> ids(static_cast<size_t>(drawn(1, 20)));
-      for (int32_t& id : ids) id = drawn(0, made.shape.source_vocabulary - 1);
-      texts.add(ids);
-    }
+    const Made made(turn % 3, true);
+    const Texts texts = some_texts(made.shape.source_vocabulary, 9, 20);
     std::vector<std::vector<float>> first;
     for (const std::string& set : sets) {
-      regard_model* model = regard_model_new(&made.shape, made.arrays.data(), static_cast<int32_t>(made.arrays.size()),
-                                             set.c_str(), message, sizeof message);
-      expect(model != nullptr, message);
+      regard_model* model = model_of(made, set);
       const auto together = written(model, texts, made.shape.target_vocabulary);
       Texts alone;
       alone.add({texts.ids.begin() + texts.offsets[texts.offsets.size() - 2], texts.ids.end()});
       expect(written(model, alone, made.shape.target_vocabulary)[0] == together.back(), "a row alone is as among others");
       if (first.empty()) first = together;
       if (made.shape.precision == REGARD_INT8) expect(together == first, "int8 has the same bits on every instruction set");
-      std::vector<float> states(texts.ids.size() * static_cast<size_t>(made.shape.width));
-      expect(regard_encode(model, texts.ids.data(), texts.offsets.data(), texts.count(), states.data(), message, sizeof message),
-             message);
+      read(model, texts, {}, made.shape.width, false, 2);
       search(model, texts);
       refusals(model, made);
       regard_model_free(model);

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.attention.attend import attend
+    from regard.attention.intervention import off
     from regard.attention.trace import trace
     from regard.config.decoding import DecodingConfig
     from regard.config.model import TranslatorConfig
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
         load,
         train,
     )
+    from regard.pipeline.showing import see
+    from regard.pipeline.watching import watch
     from regard.text.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
@@ -105,8 +108,11 @@ __all__ = [
     "UsageError",
     "attend",
     "load",
+    "off",
+    "see",
     "trace",
     "train",
+    "watch",
 ]
 
 _HOMES = {
@@ -142,8 +148,11 @@ _HOMES = {
     "UsageError": "errors",
     "attend": "attention.attend",
     "load": "pipeline",
+    "off": "attention.intervention",
+    "see": "pipeline.showing",
     "trace": "attention.trace",
     "train": "pipeline",
+    "watch": "pipeline.watching",
 }
 
 

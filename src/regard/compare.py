@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from regard.checkpoint.directory import RunDirectory
 from regard.checkpoint.files import json_bytes, write_file
 from regard.config.architecture import architecture
@@ -23,7 +21,7 @@ from regard.tasks.metrics import paired_bootstrap, scores_by_length, short_and_l
 from regard.training.run import train_run
 from regard.training.watch import Watcher
 from regard.view.chart import matrix
-from regard.view.record import Record
+from regard.view.chosen import choose
 from regard.view.report import Compared, Report
 
 SHOWN_WORDS = (8, 14)  # words of the sentence that is shown, where none is given
@@ -143,12 +141,9 @@ def _picture(said: Translation, looks: bool) -> str:
     """Return where a model looked, word by word; a model without attention has nothing to show."""
     if not looks or not said:
         return "" if looks else "<p>no attention: nothing to see</p>"
-    record: Record = said.record()
-    seen, weights = record.head()
-    rows, columns = (record.texts[side].units(words=True) for side in (seen.rows, seen.columns))
-    words = [[float(weights[targets][:, sources].sum(1).mean()) for _, sources in columns] for _, targets in rows]
-    names = [label for label, _ in rows], [label for label, _ in columns]
-    return matrix(np.array(words), *names, title=f"where it looked while writing {said}")
+    chosen = choose(said.record(), words=True)
+    names = [unit.label for unit in chosen.rows], [unit.label for unit in chosen.columns]
+    return matrix(chosen.table, *names, title=f"where it looked while writing {said}")
 
 
 def write(report: Report, out: Path) -> list[Path]:

@@ -1,23 +1,28 @@
-"""Whether translators compute in the engine or in torch, and the engine's own folders of them."""
+"""Whether models compute in the engine or in torch, and the engine's own folders of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from regard.checkpoint import files
+from regard.checkpoint import files, hf_encoders
+from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder, save_encoder
+from regard.checkpoint.location import CONFIG, read_task
 from regard.checkpoint.model_folder import LoadedModel, load_model, save_model
 from regard.checkpoint.weight_report import WeightReport
-from regard.config.model import TranslatorConfig, WritingConfig
+from regard.config.model import EncoderConfig, TranslatorConfig, WritingConfig
 from regard.engine import file, layout
+from regard.engine.encoder import EncoderEngine, obstacle
 from regard.engine.layout import PRECISIONS
 from regard.engine.library import absence
 from regard.engine.translator import Engine
 from regard.errors import CheckpointError, ConfigError, UsageError, nearest
+from regard.models.encoder import Encoder
+from regard.ready import Deferred, WatchableEncoder, encoder_in, is_ready, open_ready
 
 BACKENDS = ("auto", "engine", "torch")
 
@@ -48,28 +53,40 @@ def open_translator(folder: Path) -> Opened:
     found: list[tuple[str, Sequence[layout.Array]]] = []
 
     def read(path: Path, config: WritingConfig) -> tuple[WritingConfig, dict[str, Tensor], WeightReport]:
-        if not isinstance(config, TranslatorConfig):
-            raise CheckpointError(f"{path}: {file.FILE} beside a {config.family} model, which has none")
         if why := absence():
             raise UsageError(f"{folder} was made for the engine, which is not here: {why}")
-        told = files.read_json(path / "task.json").get("output_bias")
-        config = config.override({"output_bias": bool(told)})
-        precision, arrays = file.read(path / file.FILE, config)
-        found[:] = [(precision, arrays)]
-        weights = layout.unpacked(config, arrays, precision)
-        return config, {name: torch.tensor(one) for name, one in weights.items()}, WeightReport()
+        stored = file.read(path / file.FILE)
+        if not isinstance(config, TranslatorConfig) or not isinstance(stored.config, TranslatorConfig):
+            raise CheckpointError(f"{path}: {file.FILE} beside a {config.family} model, which has none")
+        found[:] = [(stored.precision, stored.arrays)]
+        weights = layout.unpacked(stored.config, stored.arrays, stored.precision)
+        return stored.config, {name: torch.tensor(one) for name, one in weights.items()}, WeightReport()
 
     loaded = load_model(folder, read=read, beside=file.FILE)
     return Opened(folder, loaded, *found[0])
+
+
+def open_encoder(folder: str | Path, *, head: str | None = None, task: str = "") -> LoadedEncoder:
+    """Return what an encoder's folder holds; of one that was made for the engine, all but its weights."""
+    if not is_ready(folder):
+        return load_encoder(folder, head=head, task=task)
+    found = open_ready(folder)
+    config, facts = found.stored.config, found.stored.facts
+    if not isinstance(config, EncoderConfig):
+        raise CheckpointError(f"{folder}: a translator, where an encoder is needed")
+    held = read_task(found.path, task) if task else found.task
+    labels, problem = facts.get("labels", []), str(facts.get("problem", ""))
+    fields = files.read_json(found.path / CONFIG)
+    longest = min(int(facts.get("longest", config.places)), config.places)
+    told = (tuple(map(str, labels)), problem, longest, str(fields.get("model_type")), fields, held, WeightReport(), "")
+    return LoadedEncoder(config, {}, found.tokenizers()[0], *told, found.path)
 
 
 def save_compiled(loaded: LoadedModel, folder: Path, out: Path, precision: str, card: str) -> None:
     """Write a translator as a folder whose weights are ready for the engine."""
     if not isinstance(loaded.config, TranslatorConfig):
         raise UsageError(f"{folder} cannot be written for the engine: it computes Transformers, not recurrent models")
-    _check_precision(precision)
-    if why := absence():
-        raise UsageError(f"{folder} cannot be written for the engine: {why}")
+    _check_writing(folder, precision)
     config = loaded.config
     arrays = layout.packed(config, {name: one.numpy() for name, one in loaded.weights.items()}, precision)
     facts = {name: value for name, value in loaded.task.items() if name not in ("decoding", "task", "version")}
@@ -79,11 +96,58 @@ def save_compiled(loaded: LoadedModel, folder: Path, out: Path, precision: str, 
         loaded.weights,
         tokenizers={"source": loaded.source, "target": loaded.target},
         decoding=loaded.decoding,
-        task={**facts, "precision": precision, "output_bias": config.output_bias},
+        task={**facts, "precision": precision},
         card=card,
         fields=loaded.fields,
         instead={file.FILE: file.content(config, precision, arrays)},
     )
+
+
+def save_compiled_encoder(
+    loaded: LoadedEncoder, folder: Path, out: Path, precision: str, card: str, besides: Mapping[str, bytes]
+) -> None:
+    """Write an encoder as a folder whose weights are ready for the engine."""
+    if why := obstacle(loaded.config):
+        raise UsageError(f"{folder} cannot be written for the engine: {why}")
+    _check_writing(folder, precision)
+    arrays = layout.packed(loaded.config, {name: one.numpy() for name, one in loaded.weights.items()}, precision)
+    facts = {"labels": list(loaded.labels), "problem": loaded.problem, "longest": loaded.longest}
+    save_encoder(
+        out,
+        loaded.config,
+        loaded.weights,
+        tokenizer=loaded.tokenizer,
+        task=str(loaded.task.get("task") or hf_encoders.TASKS[loaded.config.head]),  # no weights will tell it
+        facts={name: value for name, value in loaded.task.items() if name not in ("task", "version")},
+        card=card,
+        labels=loaded.labels,
+        problem=loaded.problem,
+        kind=loaded.kind,
+        fields=loaded.fields,
+        longest=loaded.longest,
+        besides=besides,
+        instead={file.FILE: file.content(loaded.config, precision, arrays, facts)},
+    )
+
+
+def _check_writing(folder: Path, precision: str) -> None:
+    _check_precision(precision)
+    if why := absence():
+        raise UsageError(f"{folder} cannot be written for the engine: {why}")
+
+
+def compiled_encoder(
+    loaded: LoadedEncoder, model: Callable[[], Encoder], backend: str, precision: str | None, device: str, threads: int
+) -> Encoder:
+    """Return an encoder as it is to compute; `model` makes it in torch."""
+    _check_backend(backend, precision)
+    why = "the torch backend was asked for" if backend == "torch" else _elsewhere(device) or obstacle(loaded.config)
+    if _fallen_back(why or absence(), backend, precision):
+        return model()
+    weights = {name: one.numpy() for name, one in loaded.weights.items()}
+    engine = EncoderEngine.of(loaded.config, weights, precision or "float32")
+    engine.threads = threads
+    return encoder_in(WatchableEncoder(engine, Deferred(model, config=loaded.config)))
 
 
 def _check_precision(precision: str) -> None:
@@ -99,27 +163,38 @@ def compiled(opened: Sequence[Opened], backend: str, precision: str | None, devi
     `auto` takes the engine where it is there and fits; `engine` says why it does not. Without a precision each has
     that of its folder.
     """
-    if backend not in BACKENDS:
-        raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}{nearest(backend, BACKENDS)}")
-    if precision is not None:
-        _check_precision(precision)
+    _check_backend(backend, precision)
     for one in opened:
         if one.arrays and precision not in (None, one.precision):
             raise UsageError(f"{one.folder} holds {one.precision} weights, {precision} was asked for: leave it out")
     why = "the torch backend was asked for" if backend == "torch" else _obstacle(opened, device)
-    if not why:
-        return [one.engine(precision or one.precision) for one in opened]
-    if backend == "engine":
+    return [] if _fallen_back(why, backend, precision) else [one.engine(precision or one.precision) for one in opened]
+
+
+def _check_backend(backend: str, precision: str | None) -> None:
+    if backend not in BACKENDS:
+        raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}{nearest(backend, BACKENDS)}")
+    if precision is not None:
+        _check_precision(precision)
+
+
+def _fallen_back(why: str, backend: str, precision: str | None) -> bool:
+    """Whether torch computes, because of this; raises where only the engine could."""
+    if why and backend == "engine":
         raise UsageError(f"the engine cannot be used: {why}")
-    if precision == "int8":
+    if why and precision == "int8":
         raise UsageError(f"int8 is computed by the engine, which cannot be used: {why}")
-    return []
+    return bool(why)
+
+
+def _elsewhere(device: str) -> str:
+    return "" if device == "cpu" else f"it computes on processors, not on {device!r}"
 
 
 def _obstacle(opened: Sequence[Opened], device: str) -> str:
     """Return why the engine cannot compute these models; nothing where it can."""
-    if device != "cpu":
-        return f"it computes on processors, not on {device!r}"
+    if why := _elsewhere(device):
+        return why
     if any(not isinstance(one.loaded.config, TranslatorConfig) for one in opened):
         return "it computes Transformers; a recurrent model runs on torch"
     return absence()

@@ -21,26 +21,29 @@ from regard.checkpoint import (
     hf_names,
     memory_folder,
     old_weights,
+    onnx_encoder,
     reader_folder,
     weights,
 )
 from regard.checkpoint.directory import existing
-from regard.checkpoint.encoder_folder import load_encoder, save_encoder
-from regard.checkpoint.folder import CARD, CONFIG, TASK_FILE, has_only_old_weights, headers, task_of
+from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder, save_encoder, tokenizer_contents
+from regard.checkpoint.folder import has_only_old_weights, headers, task_of
+from regard.checkpoint.hf_encoder_kinds import KINDS
+from regard.checkpoint.location import CARD, CONFIG, TASK_FILE
 from regard.checkpoint.model_folder import LoadedModel, load_model, save_model
 from regard.checkpoint.own_folder import copy_own
 from regard.checkpoint.published import local_folder
 from regard.checkpoint.sentence_modules import MODULES, modules_content, read_modules, write_pooling
 from regard.checkpoint.tokenizer_files import TOKENIZER
 from regard.checkpoint.weight_report import WeightReport
-from regard.compiled import save_compiled
+from regard.compiled import save_compiled, save_compiled_encoder
 from regard.config.model import StackConfig, TranslatorConfig
 from regard.config.tasks import used_by
-from regard.errors import ConfigError, UsageError, nearest
+from regard.errors import CheckpointError, ConfigError, UsageError, nearest
 from regard.tasks.masking import COUNTS
 from regard.text.tokenizer import Tokenizer
 
-TOOLS = {"huggingface": "transformers", "ctranslate2": "CTranslate2"}
+TOOLS = {"huggingface": "transformers", "ctranslate2": "CTranslate2", "onnx": "ONNX"}
 OWN_KINDS = {*reader_folder.KINDS, *memory_folder.KINDS}  # families that others do not know
 _NEVER = -1e4  # bias of tokens that are never written: beyond any logit, within half precision
 
@@ -57,9 +60,9 @@ class Converted:
 def convert(folder: str | Path, out: str | Path, *, to: str = "huggingface", precision: str | None = None) -> Converted:
     """Write a model, ours, from elsewhere or a published one, into a new folder for others or for us.
 
-    `huggingface` is for `transformers` (a refusal says what it cannot express), `ctranslate2` for CTranslate2, and
-    `regard` for ourselves: a folder with safe weights and one kind of tokenizer file, whatever it came as. With a
-    `precision` it is for our engine, in that number format and ready to use.
+    `huggingface` is for `transformers` (a refusal says what it cannot express), `ctranslate2` for CTranslate2, `onnx`
+    for ONNX run-times (encoders, with any head), and `regard` for ourselves: a folder with safe weights and one kind of
+    tokenizer file, whatever it came as. With a `precision` it is for our engine, in that number format, ready to use.
     """
     if to not in _WRITERS:
         raise ConfigError(f"to must be one of {', '.join(_WRITERS)}, not {to!r}{nearest(to, _WRITERS)}")
@@ -78,15 +81,18 @@ def _converted(folder: Path, out: Path, to: str, weights_from: Path | None, prec
     """Write a folder's model; its weights may have been put somewhere else before."""
     config = files.published(folder) / CONFIG
     fields = files.read_json(config) if config.is_file() else {}
-    foreign = hf_encoders.is_encoder(fields) or fields.get("model_type") in gpt_folder.TYPES
-    if precision is not None and foreign:
-        raise UsageError(f"{folder} cannot be written for the engine: it computes translators")
     if hf_encoders.is_encoder(fields):
-        return _convert_encoder(folder, out, to, weights_from)
+        return _convert_encoder(folder, out, to, weights_from, precision)
+    if precision is not None and fields.get("model_type") in {*gpt_folder.TYPES, *OWN_KINDS}:
+        raise UsageError(f"{folder} cannot be written for the engine: it computes translators and encoders")
     if fields.get("model_type") in gpt_folder.TYPES:
         return _convert_gpt(folder, out, to, weights_from)
     if fields.get("model_type") in OWN_KINDS:
         return _convert_own(folder, out, to, str(fields["model_type"]))
+    if fields and fields.get("model_type") not in hf_names.ARCHITECTURES:
+        known = (*KINDS, *gpt_folder.TYPES, *hf_names.ARCHITECTURES, hf_encoders.OWN, *sorted(OWN_KINDS))
+        kind = fields.get("model_type")
+        raise CheckpointError(f"{config}: a model of type {kind!r:.60}, which is not read: {', '.join(known)} are")
     model = load_model(folder, weights_from=weights_from)
     if precision is not None:
         save_compiled(model, folder, out, precision, _card(folder))
@@ -94,14 +100,23 @@ def _converted(folder: Path, out: Path, to: str, weights_from: Path | None, prec
     return Converted(out, _WRITERS[to](model, folder, out), model.report)
 
 
-def _convert_encoder(folder: Path, out: Path, to: str, weights_from: Path | None) -> Converted:
-    _refuse_ctranslate2(folder, to, "an encoder")
+def _convert_encoder(folder: Path, out: Path, to: str, weights_from: Path | None, precision: str | None) -> Converted:
+    _refuse(folder, to, "ctranslate2", "an encoder; translators can")
     model = load_encoder(folder, weights_from=weights_from)
     kind, why = hf_encoders.written_as(model.config, model.kind)
-    if kind == hf_encoders.OWN and to == "huggingface":
+    if to == "onnx":
+        _to_onnx(model, kind, folder, out)
+        return Converted(out, f"onnx, a {model.config.head} {kind}", model.report)
+    if kind == hf_encoders.OWN and to == "huggingface" and precision is None:
         raise UsageError(f"{folder} cannot be written for transformers: {why}")
     sentences = (model.path / MODULES).exists()
     modules = read_modules(model.path)
+    besides = (modules_content(modules) if sentences else {}) | _counts(model.path)
+    if precision is not None:
+        save_compiled_encoder(model, folder, out, precision, _card(folder), besides)
+        if sentences:
+            write_pooling(out, modules, model.config.width)
+        return Converted(out, f"{kind} for the engine, {precision}", model.report)
     save_encoder(
         out,
         model.config,
@@ -115,11 +130,24 @@ def _convert_encoder(folder: Path, out: Path, to: str, weights_from: Path | None
         kind=model.kind,
         fields=model.fields,
         longest=model.longest,
-        besides=(modules_content(modules) if sentences else {}) | _counts(model.path),
+        besides=besides,
     )
     if sentences:
         write_pooling(out, modules, model.config.width)
     return Converted(out, kind, model.report)
+
+
+def _to_onnx(model: LoadedEncoder, kind: str, folder: Path, out: Path) -> None:
+    """Write an encoder's graph, and beside it the tokenizer, the labels and what was tuned."""
+    labels = hf_encoders.Labels(model.labels, model.problem)
+    contents: dict[str, files.Content] = {
+        onnx_encoder.FILE: onnx_encoder.drawn(model.config, model.weights, str(folder)),
+        CONFIG: files.json_bytes(hf_encoders.write_config(model.config, kind, labels, model.fields)),
+        **tokenizer_contents(model.tokenizer, model.config, model.longest),
+        **({TASK_FILE: files.json_bytes(model.task)} if model.task else {}),
+        CARD: _card(folder).encode(),
+    }
+    files.write_folder(out, contents)
 
 
 def _counts(path: Path) -> dict[str, bytes]:
@@ -128,9 +156,10 @@ def _counts(path: Path) -> dict[str, bytes]:
 
 
 def _convert_gpt(folder: Path, out: Path, to: str, weights_from: Path | None) -> Converted:
-    _refuse_ctranslate2(folder, to, "a causal language model")
+    _refuse(folder, to, "ctranslate2", "a causal language model; translators can")
+    _refuse(folder, to, "onnx", "a causal language model; encoders can")
     model = gpt_folder.load_gpt(folder, weights_from=weights_from)
-    why = hf_gpt.own_reason(model.config)
+    kind, why = hf_gpt.kind_of(model.config)
     if why and to == "huggingface":
         raise UsageError(f"{folder} cannot be written for transformers: {why}")
     gpt_folder.save_gpt(
@@ -142,7 +171,7 @@ def _convert_gpt(folder: Path, out: Path, to: str, weights_from: Path | None) ->
         card=_card(folder),
         fields=model.fields,
     )
-    return Converted(out, gpt_folder.OWN if why else hf_gpt.KIND, model.report)
+    return Converted(out, kind or gpt_folder.OWN, model.report)
 
 
 def _convert_own(folder: Path, out: Path, to: str, kind: str) -> Converted:
@@ -160,9 +189,9 @@ def _convert_own(folder: Path, out: Path, to: str, kind: str) -> Converted:
     return Converted(out, kind, WeightReport(found=found))
 
 
-def _refuse_ctranslate2(folder: Path, to: str, what: str) -> None:
-    if to == "ctranslate2":
-        raise UsageError(f"{folder} cannot be written for CTranslate2: {what}; translators can")
+def _refuse(folder: Path, to: str, refused: str, why: str) -> None:
+    if to == refused:
+        raise UsageError(f"{folder} cannot be written for {TOOLS[to]}: {why}")
 
 
 def _card(folder: Path) -> str:
@@ -297,8 +326,13 @@ def _names(tokenizer: Tokenizer, size: int) -> list[str]:
     return [tokenizer.backend.id_to_token(number) or f"<row {number}>" for number in range(size)]
 
 
+def _no_onnx(model: LoadedModel, folder: Path, out: Path) -> str:
+    raise UsageError(f"{folder} cannot be written for ONNX: a translator; encoders can, and --to ctranslate2 may do")
+
+
 _WRITERS: dict[str, Callable[[LoadedModel, Path, Path], str]] = {
     "huggingface": _to_huggingface,
     "regard": _to_regard,
     "ctranslate2": _to_ctranslate2,
+    "onnx": _no_onnx,
 }

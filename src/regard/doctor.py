@@ -19,7 +19,11 @@ from regard.machine import cores
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "huggingface_hub", "Babel", "click", "rich")
 EXTRAS = {  # extra → the modules it brings, and what they are for
     "convert": (("sentencepiece", "transformers", "ctranslate2"), "Marian folders in, CTranslate2 out"),
+    "figures": (("cairosvg",), "figures as PNG and PDF"),
     "made": (("num2words",), "numbers in words as made data"),
+    "onnx": (("onnx", "onnxruntime"), "models as ONNX"),
+    "pictures": (("sklearn",), "scikit-learn's digits"),
+    "serve": (("fastapi", "uvicorn"), "the page of regard see, served on this machine"),
     "tensorboard": (("tensorboard",), "training curves in TensorBoard"),
 }
 # processor flag → what it gives; the order is from plain to best
@@ -129,7 +133,7 @@ def _advice(found: Diagnosis) -> list[str]:
         else:
             advice.append(f"bf16 products run at {gain:.1f} times the speed of float32: stay with --precision float32")
     if not found.engine:
-        advice.append(f"translation is several times faster with the engine, but {absence()}")
+        advice.append(f"translating and reading are several times faster with the engine, but {absence()}")
     for extra, missing in found.extras.items():
         if missing:
             advice.append(f"for {EXTRAS[extra][1]}: pip install 'regard[{extra}]'")

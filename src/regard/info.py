@@ -9,17 +9,20 @@ from typing import Any, Protocol
 
 from rich.filesize import decimal
 
-from regard.checkpoint import gpt_folder, hf_encoders, hf_gpt, hf_names, memory_folder, reader_folder
+from regard.checkpoint import gpt_folder, hf_encoders, hf_gpt, hf_gpt_kinds, hf_names, memory_folder, reader_folder
 from regard.checkpoint.directory import RunDirectory, existing
 from regard.checkpoint.encoder_folder import encoder_config, encoder_labels
 from regard.checkpoint.files import is_temporary, published, read_json
-from regard.checkpoint.folder import CONFIG, TASK_FILE, expected_shapes
+from regard.checkpoint.folder import expected_shapes
+from regard.checkpoint.location import CONFIG, TASK_FILE
 from regard.checkpoint.own_folder import OwnConfig, own_config
 from regard.checkpoint.published import local_folder
 from regard.checkpoint.tokenizer_files import PIECES, TARGET_TOKENIZER, TOKENIZER
+from regard.compiled import open_encoder
 from regard.config.gpt import GptConfig
 from regard.config.model import ClassifierConfig, ElmoConfig, MemoryConfig, TaggerConfig
 from regard.errors import CheckpointError
+from regard.ready import is_ready
 from regard.tasks.story_scores import StoryScores
 
 
@@ -132,14 +135,20 @@ def _model(place: Path, fields: dict[str, Any], where: str) -> Described:
     kind = fields.get("model_type")
     if kind in KINDS:
         return own_config(fields, KINDS, where)
-    if kind == hf_gpt.KIND:
+    if kind in hf_gpt_kinds.KINDS:
         return hf_gpt.read_config(fields, where)
-    return encoder_config(place) if hf_encoders.is_encoder(fields) else hf_names.read_config(fields, where)
+    if not hf_encoders.is_encoder(fields):
+        return hf_names.read_config(fields, where)
+    if is_ready(place):
+        return open_encoder(place).config
+    return encoder_config(place)
 
 
 def _labels(place: Path, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the labels that an encoder's folder names."""
-    labels = encoder_labels(place) if hf_encoders.is_encoder(fields) else ()
+    if not hf_encoders.is_encoder(fields):
+        return {}
+    labels = open_encoder(place).labels if is_ready(place) else encoder_labels(place)
     return {"labels": list(labels)} if labels else {}
 
 

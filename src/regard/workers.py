@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
-
-import torch
+from typing import Any, TypeVar
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -31,8 +30,9 @@ class Workers:
         if self.count < 2 or len(items) < 2:
             yield from map(function, items)
             return
-        threads = torch.get_num_threads()
-        with ThreadPoolExecutor(self.count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        torch: Any = sys.modules.get("torch")  # where nothing has asked for it, nothing of it runs
+        threads = torch.get_num_threads() if torch else 1
+        with ThreadPoolExecutor(self.count, initializer=torch and torch.set_num_threads, initargs=(1,)) as pool:
             try:
                 # an open trace belongs to the caller's context: each item gets a copy of it
                 waiting = [pool.submit(contextvars.copy_context().run, function, item) for item in items]
@@ -40,4 +40,5 @@ class Workers:
                     yield future.result()
             finally:
                 pool.shutdown(cancel_futures=True)
-                torch.set_num_threads(threads)
+                if torch:
+                    torch.set_num_threads(threads)

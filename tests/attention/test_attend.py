@@ -30,7 +30,7 @@ def placed(mask: Mask) -> object:
 
 def seen_weights(**options: object) -> torch.Tensor:
     query, key, value = tensors()
-    with trace() as seen:
+    with trace(exact=True) as seen:
         attend(query, key, value, site="x", **options)  # type: ignore[arg-type]
     return torch.from_numpy(seen["x"].weights)
 
@@ -40,7 +40,7 @@ def seen_weights(**options: object) -> torch.Tensor:
 def test_rows_are_distributions_and_masked_places_are_exactly_zero(seed: int, reach: int) -> None:
     query, key, value = tensors(seed)
     mask = placed(window(reach))
-    with trace() as seen:
+    with trace(exact=True) as seen:
         attend(query * 5, key, value, mask=mask, site="x")
     weights = torch.from_numpy(seen["x"].weights)
     assert (weights >= 0).all()
@@ -64,7 +64,7 @@ def test_a_query_that_sees_nothing_gets_zeros_in_every_kernel(grad: bool) -> Non
 def test_permuting_keys_permutes_the_weights_and_leaves_the_mix(seed: int) -> None:
     query, key, value = tensors(seed)
     turn = torch.randperm(K, generator=torch.Generator().manual_seed(seed))
-    with trace() as seen:
+    with trace(exact=True) as seen:
         mixed = attend(query, key, value, site="plain")
         turned = attend(query, key[:, :, turn], value[:, :, turn], site="turned")
     torch.testing.assert_close(mixed, turned)
@@ -90,14 +90,14 @@ def test_the_tap_changes_no_bit(grad: bool, dtype: torch.dtype) -> None:
     options = {"mask": placed(causal()), "dropout": 0.3, "noise": Noise(1, 2) if grad else None, "site": "x"}
     with torch.set_grad_enabled(grad):
         unseen = attend(query, key, value, **options)
-        with trace():
+        with trace(exact=True):
             watched = attend(query, key, value, **options)
     assert torch.equal(unseen, watched)
 
 
 def test_a_trace_sees_only_what_was_asked_for() -> None:
     query, key, value = tensors()
-    with trace("decoder.*.cross") as seen:
+    with trace("decoder.*.cross", exact=True) as seen:
         for site in ("decoder.0.self", "decoder.0.cross", "decoder.1.cross", ""):
             attend(query, key, value, site=site)
     assert list(seen) == ["decoder.0.cross", "decoder.1.cross"]
@@ -106,7 +106,7 @@ def test_a_trace_sees_only_what_was_asked_for() -> None:
 
 def test_steps_of_one_site_join_along_the_queries() -> None:
     query, key, value = tensors()
-    with trace() as seen:
+    with trace(exact=True) as seen:
         attend(query[:, :, :1], key[:, :, :2], value[:, :, :2], site="x")
         attend(query[:, :, 1:2], key[:, :, :3], value[:, :, :3], site="x")
     weights = seen["x"].weights
@@ -129,7 +129,7 @@ def test_the_scores_are_what_their_papers_say() -> None:
 def test_every_score_mixes_by_its_own_weights(score: object) -> None:
     query, key, value = tensors()
     prepared = score.prepare(key)  # type: ignore[attr-defined]
-    with trace() as seen:
+    with trace(exact=True) as seen:
         mixed = attend(query, prepared, value, score=score, mask=placed(causal()), site="x")  # type: ignore[arg-type]
     torch.testing.assert_close(mixed, torch.from_numpy(seen["x"].weights) @ value)
 

@@ -28,6 +28,8 @@ NAMES = {
     "distilbert": ("DistilBert", {**DISTILLED, "max_position_embeddings": 23}),
     "roberta": ("Roberta", LATER),
     "xlm-roberta": ("XLMRoberta", LATER),
+    "electra": ("Electra", {**SIZES, "embedding_size": 6}),
+    "albert": ("Albert", {**SIZES, "num_hidden_layers": 5, "embedding_size": 6, "num_hidden_groups": 2}),
 }
 CLASSES = {
     "plain": "Model",
@@ -38,7 +40,12 @@ CLASSES = {
     "token": "ForTokenClassification",
     "span": "ForQuestionAnswering",
 }
-CASES = [(kind, head) for kind in NAMES for head in CLASSES if kind == "bert" or head not in ("next", "pretraining")]
+CASES = [
+    (kind, head)
+    for kind in NAMES
+    for head in CLASSES
+    if kind == "bert" or head not in ("next", "pretraining") or (kind, head) == ("albert", "pretraining")
+]
 
 
 def made(kind: str, head: str, folder: Path, **changes: Any) -> Any:

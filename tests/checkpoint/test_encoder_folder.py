@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from regard.checkpoint.weights import FILE, INDEX
 from regard.config.model import EncoderConfig, StackConfig
 from regard.errors import CheckpointError
 from regard.models.encoder import Encoder, start_encoder
+from regard.pipeline.folders import load_classifier
 from regard.tokens import Tokens
 from tests.checkpoint.encoders import CASES, LABELS, made, outputs, texts
 
@@ -59,7 +61,7 @@ def test_folders_give_what_transformers_gives_and_go_back(kind: str, head: str, 
     assert back == {**fields, "its_own_field": [1, {"kept": None}]}
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "electra", "albert"])
 def test_alone_beside_others_and_in_training_agree(kind: str, tmp_path: Path) -> None:
     made(kind, "plain", tmp_path)
     model = load_encoder(tmp_path).model()
@@ -89,6 +91,83 @@ def test_attention_can_be_watched(tmp_path: Path) -> None:
     assert np.array_equal(watched, model.encode(tokens))
     assert seen["encoder.1.self"].weights.shape == (4, 7, 13, 13)
     assert np.allclose(seen["encoder.1.self"].weights[1, :, :3, :3].sum(-1), 1, atol=1e-6)
+
+
+def test_layers_that_share_weights_look_and_learn_each_for_itself(tmp_path: Path) -> None:
+    made("albert", "plain", tmp_path)
+    model, tokens = load_encoder(tmp_path).model(), texts(2)
+    assert len(model.stack.blocks) == 2
+    for one in (model, copy.deepcopy(model), load_encoder(tmp_path).model().pack()):
+        with trace("encoder.*") as seen:
+            one.encode(tokens)
+        assert {*one.sites()} == {site for site in seen if site.startswith("encoder.")}
+        assert len(one.sites()) == 5
+        assert not np.array_equal(seen["encoder.0.self"].weights, seen["encoder.1.self"].weights)
+    ids, rows = model.door(tokens)
+    model(ids, rows).sum().backward()
+    assert all(parameter.grad is not None for name, parameter in model.named_parameters() if "pooler" not in name)
+    before = model.encode(tokens)
+    with torch.no_grad():
+        model.stack.blocks[1].attention.qkv.weight.mul_(2)  # type: ignore[union-attr, operator]
+    assert differ(model.encode(tokens), before) > 1e-3
+    moved = model.double().forward(ids, rows)
+    assert moved.dtype == torch.float64
+
+
+@pytest.mark.parametrize("kind", ["electra", "albert"])
+def test_the_usual_way_of_opening_gives_their_chances(kind: str, tmp_path: Path) -> None:
+    theirs = made(kind, "label", tmp_path)
+    loaded = load_encoder(tmp_path)
+    row = [2, *loaded.tokenizer.encode_all(["w3 w5 w9"])[0], 3]
+    with torch.no_grad():
+        wanted = theirs(torch.tensor([row])).logits.softmax(1).max()
+    found = load_classifier(tmp_path, threads=1)("w3 w5 w9")
+    assert abs(found.probability - float(wanted)) < 1e-5
+
+
+def test_words_as_wide_as_the_states_are_not_widened(tmp_path: Path) -> None:
+    theirs = made("electra", "label", tmp_path / "there", embedding_size=14)
+    loaded = load_encoder(tmp_path / "there")
+    assert loaded.config.embedding == 0
+    tokens = texts(2)
+    assert differ(loaded.model().scores(tokens), outputs(theirs, tokens, "label")[1]) < 1e-5  # type: ignore[arg-type]
+    assert written(loaded, tmp_path / "back") == "electra"
+
+
+def test_a_discriminator_is_read_for_its_states(tmp_path: Path) -> None:
+    theirs = made("electra", "pretraining", tmp_path)
+    loaded = load_encoder(tmp_path)
+    assert loaded.config.head == "plain"
+    assert "names ElectraForPreTraining" in loaded.report.notes[0]
+    assert {name.split(".")[0] for name in loaded.report.ignored} == {"discriminator_predictions"}
+    tokens = texts(2)
+    real = np.arange(int(tokens.lengths.max())) < tokens.lengths[:, None]
+    ids, types = np.zeros(real.shape, np.int64), np.zeros(real.shape, np.int64)
+    ids[real], types[real] = tokens.ids, tokens.segments
+    given = {"input_ids": ids, "attention_mask": real.astype(np.int64), "token_type_ids": types}
+    with torch.no_grad():
+        states = theirs.electra(**{name: torch.from_numpy(array) for name, array in given.items()})[0].numpy()
+    assert differ(loaded.model().encode(tokens), states[real]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "change", "message"),
+    [
+        ("albert", "plain", {"inner_group_num": 2}, "inner_group_num is 2: only 1 is read"),
+        ("albert", "plain", {"num_hidden_groups": 9}, r"groups \(9\) must be at most stack.layers \(5\)"),
+        ("albert", "plain", {"num_hidden_groups": 0}, "num_hidden_groups is 0"),
+        ("electra", "masked", {"hidden_act": "relu"}, "hidden_act is not 'gelu'"),
+        ("electra", "plain", {"embedding_size": 14}, r"has shape \[61, 6\], config.json asks for \[61, 14\]"),
+    ],
+)
+def test_what_is_refused_of_narrow_and_shared_ones(
+    kind: str, head: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    made(kind, head, tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, **change}))
+    with pytest.raises(CheckpointError, match=message):
+        load_encoder(tmp_path)
 
 
 def rewritten(folder: Path, change: Any) -> None:
@@ -145,7 +224,7 @@ def test_shards_and_half_precision_are_read(tmp_path: Path) -> None:
     assert all(torch.equal(right[name].bfloat16().float(), loaded[name]) for name in right)
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "electra", "albert"])
 def test_an_untied_output_is_its_own(kind: str, tmp_path: Path) -> None:
     theirs = made(kind, "masked", tmp_path / "there", tie_word_embeddings=False)
     loaded = load_encoder(tmp_path / "there")

@@ -13,10 +13,12 @@ import torch
 from regard.checkpoint import weights
 from regard.checkpoint.folder import task_of
 from regard.checkpoint.gpt_folder import LoadedGpt, load_gpt, save_gpt
+from regard.checkpoint.own_folder import save_own
 from regard.config.data import TokenizerConfig
 from regard.config.decoding import DecodingConfig
 from regard.config.gpt import GptConfig
 from regard.config.model import StackConfig
+from regard.convert import convert
 from regard.decoding.search import search
 from regard.errors import CheckpointError
 from regard.models import build
@@ -38,11 +40,23 @@ def theirs(folder: Path, **changes: Any) -> Any:
     values: dict[str, Any] = {"vocab_size": WORDS.size + 3, "n_positions": 40, "n_embd": 12, "n_layer": 3, "n_head": 2}
     values |= {"bos_token_id": WORDS.end, "eos_token_id": WORDS.end, "n_inner": 20}
     torch.manual_seed(1)
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**values, **changes})).eval()
+    return saved(folder, transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**values, **changes})))
+
+
+def rotary(folder: Path, **changes: Any) -> Any:
+    """A random model of theirs whose places are turns, as ours have them."""
+    values: dict[str, Any] = {"vocab_size": WORDS.size + 3, "max_position_embeddings": 300, "hidden_size": 24}
+    values |= {"num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 20, "hidden_dropout": 0.1}
+    values |= {"bos_token_id": WORDS.end, "eos_token_id": WORDS.end, "use_parallel_residual": False, "rotary_pct": 1.0}
+    torch.manual_seed(1)
+    return saved(folder, transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**{**values, **changes})))
+
+
+def saved(folder: Path, model: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.3)
-    model.save_pretrained(folder)
+    model.eval().save_pretrained(folder)
     (folder / "tokenizer.json").write_text(WORDS.dumps(), "utf-8")
     return model
 
@@ -74,18 +88,31 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
 )
 @torch.no_grad()
 def test_logits_are_theirs(tmp_path: Path, changes: dict[str, Any]) -> None:
-    reference = theirs(tmp_path, **changes)
+    equal_logits(tmp_path, theirs(tmp_path, **changes), rows())
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"tie_word_embeddings": True}, {"hidden_act": "gelu_new", "layer_norm_eps": 1e-2}], ids=str
+)
+@torch.no_grad()
+def test_logits_with_rotary_places_are_theirs(tmp_path: Path, changes: dict[str, Any]) -> None:
+    reference = rotary(tmp_path, **changes)
+    equal_logits(tmp_path, reference, [*rows(), np.random.default_rng(3).integers(4, WORDS.size, 256).tolist()])
+
+
+def equal_logits(tmp_path: Path, reference: Any, given: list[list[int]]) -> None:
     loaded = load_gpt(tmp_path)
-    model, given = ours(loaded), rows()
+    model = ours(loaded)
     wanted = torch.cat([reference(torch.tensor([row])).logits[0] for row in given])
     close(model.logits(Tokens.from_rows(given)), wanted)
     assert not loaded.report.missing and not loaded.report.ignored
     assert task_of(tmp_path) == "generate"
 
 
+@pytest.mark.parametrize("kind", [theirs, rotary])
 @torch.no_grad()
-def test_generation_is_theirs(tmp_path: Path) -> None:
-    reference = theirs(tmp_path)
+def test_generation_is_theirs(tmp_path: Path, kind: Any) -> None:
+    reference = kind(tmp_path)
     model = ours(load_gpt(tmp_path)).pack()
     for row in rows():
         wanted = reference.generate(torch.tensor([row]), max_new_tokens=20, do_sample=False, pad_token_id=WORDS.end)[
@@ -138,8 +165,9 @@ def test_an_old_tokenizer_of_two_files_reads_as_theirs(tmp_path: Path) -> None:
     assert vocabulary["<|endoftext|>"] in tokenizer.specials
 
 
-def test_a_folder_comes_back_as_it_was(tmp_path: Path) -> None:
-    theirs(tmp_path / "in", gradient_checkpointing=True)
+@pytest.mark.parametrize("kind", [theirs, rotary])
+def test_a_folder_comes_back_as_it_was(tmp_path: Path, kind: Any) -> None:
+    kind(tmp_path / "in", gradient_checkpointing=True)
     loaded = load_gpt(tmp_path / "in")
     save_gpt(
         tmp_path / "out",
@@ -157,30 +185,33 @@ def test_a_folder_comes_back_as_it_was(tmp_path: Path) -> None:
     assert first == second
 
 
+@pytest.mark.parametrize(("positions", "kind"), [("learned", "gpt2"), ("rotary", "gpt_neox")])
 @pytest.mark.parametrize("tied", [True, False])
 @torch.no_grad()
-def test_our_model_opens_in_transformers_with_nothing_missing(tmp_path: Path, tied: bool) -> None:
+def test_our_model_opens_in_transformers_with_nothing_missing(
+    tmp_path: Path, tied: bool, positions: str, kind: str
+) -> None:
     stack = StackConfig(layers=2, heads=3, feedforward=10)
     config = GptConfig(
-        vocabulary=WORDS.size, width=12, stack=stack, places=30, tied=tied, end=WORDS.end, positions="learned"
+        vocabulary=WORDS.size, width=12, stack=stack, places=30, tied=tied, end=WORDS.end, positions=positions
     )
     model = build(config)
     start_weights(model, 5)
     save_gpt(tmp_path, config, model.state_dict(), tokenizer=WORDS, facts={"step": 1}, card="a card")
     opened, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    assert not any(info.values()) and opened.config.model_type == kind
     row = rows()[0]
     close(opened.eval()(torch.tensor([row])).logits[0], model.logits(Tokens.from_rows([row])))
     spoken = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert spoken(TEXTS[0])["input_ids"] == WORDS.encode(TEXTS[0]).ids  # no end is put behind it
+    for text in (*TEXTS, "The  cat's naïve\n日本", ""):
+        assert spoken(text)["input_ids"] == WORDS.encode_all([text])[0], text  # no end is put behind it
     assert spoken.eos_token_id == WORDS.end
     again = load_gpt(tmp_path)
     assert again.config == config and again.task["step"] == 1
 
 
-@pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
-def test_other_positions_have_a_type_of_our_own(tmp_path: Path, positions: str) -> None:
-    config = GptConfig(vocabulary=WORDS.size, width=12, stack=StackConfig(heads=2), positions=positions)
+def test_other_positions_have_a_type_of_our_own(tmp_path: Path) -> None:
+    config = GptConfig(vocabulary=WORDS.size, width=12, stack=StackConfig(heads=2), positions="sinusoidal")
     model = build(config)
     save_gpt(tmp_path, config, model.state_dict(), tokenizer=WORDS, facts={}, card="")
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "regard-gpt"
@@ -192,7 +223,7 @@ def test_other_positions_have_a_type_of_our_own(tmp_path: Path, positions: str) 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "bert"}, "a model of type 'bert'; gpt2 and regard-gpt write texts"),
+        ({"model_type": "bert"}, "a model of type 'bert'; gpt2, gpt_neox, regard-gpt write texts"),
         ({"n_layer": 5}, "24 weights are missing, h.3.ln_1.weight"),
         ({"n_embd": 16}, r"wte.weight has shape \[\d+, 12\], config.json asks for \[\d+, 16\]"),
         ({"n_head": 5}, "must divide width"),
@@ -207,6 +238,38 @@ def test_what_is_refused(tmp_path: Path, change: dict[str, Any], words: str) -> 
     (tmp_path / "config.json").write_text(json.dumps({**fields, **change}))
     with pytest.raises(CheckpointError, match=words):
         load_gpt(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"use_parallel_residual": True}, "use_parallel_residual is True: of gpt_neox only False is read"),
+        ({"rope_parameters": None, "rotary_pct": 0.25}, "rotary_pct is 0.25: of gpt_neox only 1.0 is read"),
+        ({"rope_parameters": {"rope_theta": 5, "partial_rotary_factor": 1.0}}, "rope_theta is 5"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
+        ({"rope_parameters": [1]}, "rope_parameters must be an object"),
+        ({"attention_bias": False}, "attention_bias is False"),
+        ({"num_hidden_layers": 4}, "12 weights are missing, layers.3.input_layernorm.weight"),
+    ],
+)
+def test_what_is_refused_of_rotary_ones(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    rotary(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, **change}))
+    with pytest.raises(CheckpointError, match=words):
+        load_gpt(tmp_path)
+
+
+def test_a_folder_of_the_older_type_of_our_own_becomes_one_that_others_read(tmp_path: Path) -> None:
+    config = GptConfig(vocabulary=WORDS.size, width=12, stack=StackConfig(heads=2), places=30, end=WORDS.end)
+    model = build(config)
+    besides = {"tokenizer.json": WORDS.dumps().encode()}
+    save_own(tmp_path / "old", config, model.state_dict(), task="generate", facts={"step": 3}, card="", besides=besides)
+    assert convert(tmp_path / "old", tmp_path / "new").model_type == "gpt_neox"
+    assert "regard" not in json.loads((tmp_path / "new/config.json").read_text())
+    loaded = load_gpt(tmp_path / "new")
+    assert loaded.config == config and loaded.task["step"] == 3
+    assert all(torch.equal(tensor, loaded.weights[name]) for name, tensor in model.state_dict().items())
 
 
 def test_an_end_beyond_the_vocabulary_is_none(tmp_path: Path) -> None:

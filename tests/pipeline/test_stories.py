@@ -55,7 +55,8 @@ def test_an_answer_is_a_text_that_knows_more(model: StoryPipeline) -> None:
     assert first.weight == said.hops.max() == said.hops[first.hop - 1, 2]
     assert sorted(one.number for one in said.looked_at) == [1, 2, 3]
     sight = said.attention["hop.1"]
-    assert (sight.weights.shape, sight.rows, sight.columns) == ((1, 1, 3), ["Where is Mary?"], STORY)
+    assert (sight.weights.shape, sight.rows, sight.columns[:3]) == ((1, 1, 4), ["Where is Mary?"], STORY)
+    assert sight.columns[3].startswith("nothing") and sight.weights.sum() == pytest.approx(1, abs=1e-5)
     assert said == model(STORY, "Where is Mary?")
     assert type(pickle.loads(pickle.dumps(said))) is str
 
@@ -74,11 +75,11 @@ def test_what_was_told_long_ago_is_forgotten(model: StoryPipeline) -> None:
 def test_the_views_draw_its_record(model: StoryPipeline) -> None:
     said = model.answer(STORY, "Where is John?")
     record = Record.from_dict(said.record().to_dict())
-    assert record.texts["source"].tokens == tuple(STORY)
-    assert [label for label, _ in record.texts["target"].units(words=True)] == ["hop 1", "hop 2"]
-    drawn = draw(record)
-    assert "hop 2" in drawn and "John went to the gard…" in drawn
-    assert "Where is John? → garden" in page([record], title="John")
+    assert record.texts["memory"].tokens[: len(STORY)] == tuple(STORY)
+    assert record.texts["question"].tokens == ("Where is John?",)
+    assert record["hop"].layers == (0, 1) and record.verdict.best[0] == "garden"  # type: ignore[union-attr]
+    assert "John went to the gard…" in draw(record)
+    assert "John went to the garden." in page([record], title="John")
 
 
 def test_questions_of_files_are_measured(model: StoryPipeline, tmp_path: Path) -> None:

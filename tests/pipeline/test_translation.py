@@ -257,7 +257,7 @@ def test_attention_has_the_tokens_on_its_sides(pipeline, said):
         cross = sites["decoder.1.cross"]
         assert cross.rows == [*one.tokens, "</s>"] and cross.columns == read
         assert cross.weights.shape == (4, len(cross.rows), len(cross.columns))
-        assert cross.weights.sum(axis=-1) == pytest.approx(1, abs=1e-5)
+        assert cross.weights.sum(axis=-1) == pytest.approx(1, abs=2e-3)  # in half precision
         assert sites["decoder.0.self"].columns == ["<s>", *one.tokens]
         assert sites["encoder.0.self"].rows == sites["encoder.0.self"].columns == read
         assert one.attention is sites, "looked at once"
@@ -269,7 +269,7 @@ def test_sentences_of_a_paragraph_do_not_see_one_another(pipeline):
     rows = len(said.parts[0].ids) + 1
     weights = said.attention["decoder.1.cross"].weights
     assert not weights[:, :rows, first:].any() and not weights[:, rows:, :first].any()
-    assert weights.sum(axis=-1) == pytest.approx(1, abs=1e-5)
+    assert weights.sum(axis=-1) == pytest.approx(1, abs=2e-3)
 
 
 def gold(text):
@@ -319,7 +319,7 @@ def test_a_record_for_pictures(aligning):
     assert record.title == "title" and record.best == ("decoder.cross", 1, 1)
     assert record.texts["source"].special.count(True) == 2  # the end of each sentence
     assert record.texts["source"].words[0] == 0 and max(record.texts["source"].words) == 2
-    assert {seen.name for seen in record.attention} == {"decoder.cross", "encoder.self"}
+    assert {seen.name for seen in record.attention} == {"decoder.cross", "encoder.self", "decoder.self"}
     assert record.to_dict()["texts"]["target"]["lang"] == "de"
 
 

@@ -161,6 +161,7 @@ def test_several_labels_have_thresholds(room: Path) -> None:
     found = metrics(folder)
     assert found["test_macro_f1"] > 80
     assert found["test_macro_f1"] >= found["test_macro_f1_before"] - 10
+    assert found["valid_macro_f1"] >= found["valid_macro_f1_before"]
     model = load_classifier(folder, threads=1)
     assert set(model.task["thresholds"]) == {"good", "bad", "w0"}
     assert set(model("the w0 was lovely").labels) == {"good", "w0"}

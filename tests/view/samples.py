@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
-from regard.view.record import Attention, Record, Side
+from regard.view.record import Attention, Attribution, Cut, Inside, Places, Record, Side, SpanVerdict, Step, Verdict
 
 LAYERS, HEADS = 2, 3
 
@@ -42,3 +45,49 @@ def side_of(text: str, language: str) -> Side:
             place += len(piece)
         place += 1
     return Side.of_pieces(text, [*tokens, "</s>"], [*words, -1], [*spans, (len(text), len(text))], language)
+
+
+def whole_record(
+    source: str = "The animal was too tired", target: str = "Das Tier war zu müde", **others: Any
+) -> Record:
+    """A record that has every part a record can have."""
+    plain = sample_record(source, target)
+    tokens = plain.texts["target"].tokens
+    inside = []
+    chance = np.random.default_rng(3)
+    for seen in plain.attention:
+        rows, columns = seen.shape[2:]
+        query, key, value = (chance.normal(size=(count, 8)) for count in (rows, columns, columns))
+        scores = (query @ key.T / np.sqrt(8)).astype(np.float32)
+        inside.append(Inside(seen.name, 1, 2, query, key, value, scores))
+    steps = tuple(
+        Step(
+            token, 0.8, 0.9, ((token, 0.8), (" other", 0.15), (" third", 0.05)), ((0, token, -0.2), (0, " other", -1.9))
+        )
+        for token in tokens
+    )
+    count = len(plain.texts["source"].tokens)
+    angles = np.arange(24)[:, None] / 10 ** (np.arange(8)[None] / 4)
+    parts: dict[str, Any] = {
+        "steps": steps,
+        "verdict": Verdict(("tired", "awake", "neither"), (0.7, 0.2, 0.1)),
+        "attribution": (Attribution("gradient×input", "tired", "source", tuple(np.linspace(-1, 1, count)), 0.42),),
+        "places": Places("sinusoidal", np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)),
+        "inside": tuple(inside),
+        "cut": (Cut("the sample is small", "the rest of the text"),),
+    }
+    ranked = replace(plain.attention[0], importance={"metric": "loss", "by": [[0.1, 0.2, 0.0], [0.3, -0.1, 1.2]]})
+    parts |= {"made": {**plain.made, "epoch": 3}, "attention": (ranked, *plain.attention[1:])}
+    return replace(plain, **{**parts, **others})
+
+
+def answered_record() -> Record:
+    """A question about a passage, with the answer's span."""
+    text = side_of("Who was tired ? The animal was too tired to cross the street", "en")
+    count = len(text.tokens)
+    asked = replace(text, segment=tuple(int(place > 3) for place in range(count)))
+    curve = np.exp(-((np.arange(count) - 6.0) ** 2))
+    start, end = tuple(curve / curve.sum()), tuple(np.roll(curve, 1) / curve.sum())
+    verdict = SpanVerdict(start, end, ((6, 7, "animal", 0.8), (5, 7, "The animal", 0.15)), 0.05)
+    seen = Attention("encoder.self", "source", "source", distributions((2, 4, count, count), 5), (0, 1))
+    return Record("Who was tired?", {"source": asked}, (seen,), task="answer", verdict=verdict)

@@ -9,12 +9,17 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from regard.errors import UsageError
-from regard.view.page import embedded, page
-from regard.view.record import Record
+from regard.view.page import asset, asset_names, embedded, fitted, joined, modules, page, served_page
+from regard.view.record import Attention, Record, Side
 from tests.view.samples import sample_record
+
+TOP = re.compile(r"^(?:export )?(?:async )?(?:const|let|function\*?) (\w+)", re.MULTILINE)
+EXPORTED = re.compile(r"^export (?:async )?(?:const|let|function\*?) (\w+)", re.MULTILINE)
+IMPORTED = re.compile(r'^import \{ ([^}]*) \} from "\./([\w.]+)";$', re.MULTILINE)
 
 PAYLOADS = [
     "</script><script>alert(1)</script>",
@@ -81,7 +86,7 @@ def test_the_page_is_whole_and_its_policy_allows_only_its_own_script_and_style()
 
 def test_nothing_is_fetched_from_anywhere() -> None:
     text = page([sample_record()], title="dates")
-    assert "http://" not in text and "https://" not in text
+    assert text.count("http") == text.count("http://www.w3.org/2000/svg") + text.count("http-equiv")  # a name, no place
     for _, attributes in parsed(text).elements:
         assert "src" not in attributes
         assert attributes.get("href", "data:,") == "data:,"
@@ -116,18 +121,41 @@ def test_a_page_without_records_is_refused() -> None:
         page([], title="none")
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium to open the page")
-def test_a_browser_draws_the_page_and_runs_nothing_else(tmp_path: Path) -> None:
-    file = tmp_path / "page.html"
-    hostile = [sample_record(payload, payload) for payload in PAYLOADS]
-    file.write_text(page([sample_record(), *hostile], title="dates <b>"), encoding="utf-8")
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--virtual-time-budget=2000", "--enable-logging=stderr", "--dump-dom", f"file://{file}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    found = parsed(done.stdout)
-    assert len(found.of("canvas")) == 1 + 1 + 6  # the matrix, the scale, a thumbnail for each head
-    assert len([one for one, _ in found.of("button") if one.get("class") == "thumb"]) == 6
-    assert found.of("h1")[0][1] == "dates <b>"
-    assert not found.of("img") and not found.of("svg") and not found.of("b")[1:]
-    assert not re.search(r"CONSOLE|Uncaught|Refused", done.stderr), done.stderr
-    assert any("looks at" in text for _, text in found.of("p"))
+def test_the_script_is_small_and_its_modules_can_be_joined() -> None:
+    assert len(joined().encode()) <= 100_000
+    assert list(modules())[-1] == "page.js" and set(modules()) == {
+        name for name in asset_names() if name.endswith(".js")
+    }
+    names = [name for module in modules() for name in TOP.findall(asset(module))]
+    assert sorted(names) == sorted(set(names))  # in one file there is one place for all names
+
+
+def test_what_modules_import_is_there() -> None:
+    imported = {found for module in modules() for found in IMPORTED.findall(asset(module))}
+    known = {(module, name) for module in modules() for name in EXPORTED.findall(asset(module))}
+    wanted = {(module, name.strip()) for names, module in imported for name in names.split(",")}
+    assert wanted <= known, wanted - known
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to read the script")
+def test_the_script_is_sound_as_it_is_given_to_browsers(tmp_path: Path) -> None:
+    (tmp_path / "page.mjs").write_text(joined(), encoding="utf-8")
+    subprocess.run(["node", "--check", str(tmp_path / "page.mjs")], check=True, capture_output=True, timeout=60)
+
+
+def test_a_page_of_many_weights_keeps_one_layer_whole_and_says_so() -> None:
+    count = 128
+    side = Side(" ".join(["a"] * count), tuple(["a"] * count), tuple(range(count)))
+    seen = Attention(
+        "encoder.self", "source", "source", np.full((8, 32, count, count), 1 / count, np.float16), tuple(range(8))
+    )
+    made = fitted(Record("", {"source": side}, (seen,)))
+    codes = [block["code"] for block in made["attention"][0]["blocks"]]
+    assert codes == ["sparse"] * 7 + ["root8"] and "small weights" in made["cut"][0]["dropped"]
+
+
+def test_a_served_page_has_no_inline_script() -> None:
+    found = parsed(served_page("abc", title="<b>"))
+    data, script_ = found.of("script")
+    assert script_[0]["src"] == "/app/page.js" and not script_[1]
+    assert json.loads(data[1])["record"] == "abc" and not found.of("style")

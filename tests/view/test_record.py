@@ -93,7 +93,7 @@ def test_heads_are_labelled_by_what_most_of_their_attention_does() -> None:
     weights = np.stack([eye, previous, broad, end, sharp])[None]
     special = [False] * (size - 1) + [True]
     own = head_stats(Attention("encoder.self", "source", "source", weights, (0,)), special)
-    assert own["label"] == [["itself", "previous", "broad", "end mark", "sharp"]]
+    assert own["label"] == [["itself", "previous", "broad", "special marks", "sharp"]]
     cross = head_stats(Attention("decoder.cross", "target", "source", weights, (0,)), special)
     assert cross["label"][0][0] == "sharp"
     assert own["entropy"][0][0] == 0

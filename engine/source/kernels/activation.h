@@ -23,6 +23,15 @@ inline Floats error_function(Floats x) {
   return with_sign(spread(1.0f) - p * t * exponential(spread(0.0f) - size * size), x);
 }
 
+// x · Φ(x) by a polynomial, within 2e-5 between -4.3 and 4.3: for products that are not finer than bf16.
+inline Floats near_gelu(Floats x) {
+  constexpr float TERMS[] = {0.39880207f, -0.06615556f, 0.009695125f, -0.0010713789f, 8.711636e-05f, -5.006035e-06f, 1.9021597e-07f, -4.2487405e-09f, 4.197104e-11f};
+  const Floats bound = spread(4.3f), z = larger(smaller(x, bound), spread(0.0f) - bound), square = z * z;
+  Floats p = spread(TERMS[8]);
+  REGARD_UNROLL for (int i = 7; i >= 0; i--) p = p * square + spread(TERMS[i]);
+  return x * (spread(0.5f) + z * p);
+}
+
 template <class Function>
 inline void each(const float* in, int width, float* out, Function function) {
   for (int i = 0; i < width; i += LANES) store(out + i, function(load(in + i)));
@@ -43,6 +52,8 @@ void activate(const float* in, int width, int activation, float* out) {
       return each(in, width, out, [=](Floats x) { return x * sigmoid(x); });
     case TANH:
       return each(in, width, out, [=](Floats x) { return hyperbolic(x); });
+    case NEAR_GELU:
+      return each(in, width, out, [](Floats x) { return near_gelu(x); });
     case QUICK_GELU:
       return each(in, width, out, [=](Floats x) { return x * sigmoid(spread(1.702f) * x); });
     default:

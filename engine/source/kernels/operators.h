@@ -7,13 +7,14 @@
 #include "norm.h"
 #include "product.h"
 #include "quantise.h"
+#include "read.h"
 #include "scan.h"
 
 namespace regard {
 namespace {
 
 constexpr Operators operators(const char* name) {
-  return {name, norm, activate, prepare, product, integer_sums, attend, scan};
+  return {name, norm, activate, prepare, product, integer_sums, attend, read, scan};
 }
 
 }  // namespace

@@ -9,14 +9,13 @@ namespace regard {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int TILE_ROWS = 4, TILE_BLOCKS = 4;
+constexpr int TILE_ROWS = 4, TILE_BLOCKS = 4, MANY_ROWS = 8, MANY_BLOCKS = 3;
 #elif defined(__AVX2__)
-constexpr int TILE_ROWS = 2, TILE_BLOCKS = 2;
+constexpr int TILE_ROWS = 2, TILE_BLOCKS = 2, MANY_ROWS = 2, MANY_BLOCKS = 2;
 #else
-constexpr int TILE_ROWS = 2, TILE_BLOCKS = 1;
+constexpr int TILE_ROWS = 2, TILE_BLOCKS = 1, MANY_ROWS = 2, MANY_BLOCKS = 1;
 #endif
-
-#define REGARD_UNROLL _Pragma("GCC unroll 8")
+constexpr int MANY = 64;  // rows from which tiles are high rather than wide: weights come from farther away than rows
 
 // Each tile leaves its sums in memory of its own, [rows][blocks][16]: while it sums they are in registers.
 
@@ -64,25 +63,27 @@ struct HalfTile {
     REGARD_UNROLL for (int i = 0; i < ROWS; i++)
       REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = spread(0);
     for (size_t k = 0; k < pairs; k++) {
-      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) {
-        const uint16_t* place = w + (static_cast<size_t>(j) * pairs + k) * 2 * LANES;
 #if defined(__AVX512BF16__)
-        const __m512bh b = (__m512bh)_mm512_loadu_si512(place);
-        REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
-          int32_t both;
-          std::memcpy(&both, a + static_cast<size_t>(i) * rows.stride + 2 * k, sizeof both);
-          sums[i][j].v = _mm512_dpbf16_ps(sums[i][j].v, b, (__m512bh)_mm512_set1_epi32(both));
-        }
+      __m512bh b[BLOCKS];
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++)
+        b[j] = (__m512bh)_mm512_loadu_si512(w + (static_cast<size_t>(j) * pairs + k) * 2 * LANES);
+      REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
+        int32_t both;
+        std::memcpy(&both, a + static_cast<size_t>(i) * rows.stride + 2 * k, sizeof both);
+        const __m512bh x = (__m512bh)_mm512_set1_epi32(both);
+        REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j].v = _mm512_dpbf16_ps(sums[i][j].v, b[j], x);
+      }
 #else
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) {
         Floats even, odd;
-        part(place, even, odd);
+        part(w + (static_cast<size_t>(j) * pairs + k) * 2 * LANES, even, odd);
         REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
           const uint16_t* both = a + static_cast<size_t>(i) * rows.stride + 2 * k;
           sums[i][j] = fused(spread(widened(static_cast<uint32_t>(both[0]) << 16)), even, sums[i][j]);
           sums[i][j] = fused(spread(widened(static_cast<uint32_t>(both[1]) << 16)), odd, sums[i][j]);
         }
-#endif
       }
+#endif
     }
     REGARD_UNROLL for (int i = 0; i < ROWS; i++)
       REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) store(out + (i * BLOCKS + j) * LANES, sums[i][j]);
@@ -200,20 +201,39 @@ struct ByteTile {
 // Where results go: sums · scales + bias, added to what is there or not.
 struct Placing {
   const Matrix& matrix;
-  const float* row_scales;  // of bytes
+  const float *row_scales, *row_offsets;  // of bytes
   float* out;
   size_t stride;
   bool add;
 
-  inline Floats scaled(const float* sums, int, int) const { return load(sums); }
-  inline Floats scaled(const int32_t* sums, int row, int block) const {
-    return converted(sums) * (spread(row_scales[row]) * load(matrix.scales + block * LANES));
+  template <int ROWS, int BLOCKS>
+  inline void put(const float* sums, int row, int block, int at) const {
+    Floats bias[BLOCKS];
+    REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) bias[j] = load(matrix.bias + (block + j) * LANES);
+    for (int i = 0; i < ROWS; i++)
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++)
+        place(row + i, at + j, load(sums + (i * BLOCKS + j) * LANES) + bias[j]);
   }
-  template <class Sum>
-  inline void put(const Sum* sums, int row, int block, int at) const {
-    float* place = out + static_cast<size_t>(row) * stride + static_cast<size_t>(at) * LANES;
-    const Floats made = scaled(sums, row, block) + load(matrix.bias + block * LANES);
-    store(place, add ? load(place) + made : made);
+  // What all rows share is read before anything is written: nobody can tell that it stays the same.
+  template <int ROWS, int BLOCKS>
+  inline void put(const int32_t* sums, int row, int block, int at) const {
+    Floats bias[BLOCKS], scales[BLOCKS], corrections[BLOCKS];
+    REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) {
+      bias[j] = load(matrix.bias + (block + j) * LANES);
+      scales[j] = load(matrix.scales + (block + j) * LANES);
+      corrections[j] = converted(matrix.corrections + (block + j) * LANES);
+    }
+    for (int i = 0; i < ROWS; i++) {
+      const Floats scale = spread(row_scales[row + i]), offset = spread(row_offsets[row + i]);
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) {
+        const Floats whole = converted(sums + (i * BLOCKS + j) * LANES) + offset * corrections[j];
+        place(row + i, at + j, whole * (scale * scales[j]) + bias[j]);
+      }
+    }
+  }
+  inline void place(int row, int at, Floats made) const {
+    float* to = out + static_cast<size_t>(row) * stride + static_cast<size_t>(at) * LANES;
+    store(to, add ? load(to) + made : made);
   }
 };
 
@@ -222,8 +242,11 @@ struct Collecting {
   int32_t* out;
   size_t stride;
 
+  template <int ROWS, int BLOCKS>
   inline void put(const int32_t* sums, int row, int, int at) const {
-    std::memcpy(out + static_cast<size_t>(row) * stride + static_cast<size_t>(at) * LANES, sums, LANES * sizeof *sums);
+    for (int i = 0; i < ROWS; i++)
+      std::memcpy(out + static_cast<size_t>(row + i) * stride + static_cast<size_t>(at) * LANES, sums + i * BLOCKS * LANES,
+                  BLOCKS * LANES * sizeof *sums);
   }
 };
 
@@ -231,8 +254,7 @@ template <class Tile, int ROWS, int BLOCKS, class Target>
 inline void tile(const Operand& rows, int row, const Matrix& matrix, int block, int at, const Target& target) {
   alignas(64) typename Tile::Sum sums[ROWS * BLOCKS * LANES];
   Tile::template sum_up<ROWS, BLOCKS>(rows, row, matrix, block, sums);
-  for (int i = 0; i < ROWS; i++)
-    for (int j = 0; j < BLOCKS; j++) target.put(sums + (i * BLOCKS + j) * LANES, row + i, block + j, at + j);
+  target.template put<ROWS, BLOCKS>(sums, row, block, at);
 }
 
 // Weights that are needed next, asked for bit by bit while others are used: they come from far away.
@@ -256,38 +278,45 @@ inline void tile_rows(const Operand& rows, int& row, int count, const Matrix& ma
   }
 }
 
-template <class Tile, int BLOCKS, class Target>
+template <class Tile, int ROWS, int BLOCKS, class Target>
 inline void tile_blocks(const Operand& rows, int count, const Matrix& matrix, int block, int at, const Target& target,
                         const Ahead& ahead) {
   int row = 0;
-  tile_rows<Tile, TILE_ROWS, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
+  tile_rows<Tile, ROWS, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
 #if defined(__AVX512F__)
+  tile_rows<Tile, 4, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
   tile_rows<Tile, 2, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
 #endif
   tile_rows<Tile, 1, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
 }
 
-template <class Tile, class Target>
-inline void tiles(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, const Target& target) {
+template <class Tile, int ROWS, int BLOCKS, class Target>
+inline void all_tiles(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, const Target& target) {
   const size_t inputs = static_cast<size_t>(matrix.inputs), group = Tile::GROUP;
   const size_t bytes = (inputs + group - 1) / group * 4 * LANES;  // of a block
   const char* packed = static_cast<const char*>(matrix.packed);
   const int end = (matrix.outputs + LANES - 1) / LANES;
   for (int at = 0; at < blocks;) {
-    const int some = at + TILE_BLOCKS <= blocks ? TILE_BLOCKS : 1, next = first + at + some;
-    const int coming = end - next < TILE_BLOCKS ? end - next : TILE_BLOCKS;
+    const int some = at + BLOCKS <= blocks ? BLOCKS : 1, next = first + at + some;
+    const int coming = end - next < BLOCKS ? end - next : BLOCKS;
     const Ahead ahead{packed + static_cast<size_t>(next) * bytes, static_cast<size_t>(coming) * bytes};
-    if (some == TILE_BLOCKS)
-      tile_blocks<Tile, TILE_BLOCKS>(rows, count, matrix, first + at, at, target, ahead);
+    if (some == BLOCKS)
+      tile_blocks<Tile, ROWS, BLOCKS>(rows, count, matrix, first + at, at, target, ahead);
     else
-      tile_blocks<Tile, 1>(rows, count, matrix, first + at, at, target, ahead);
+      tile_blocks<Tile, ROWS, 1>(rows, count, matrix, first + at, at, target, ahead);
     at += some;
   }
 }
 
+template <class Tile, class Target>
+inline void tiles(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, const Target& target) {
+  if (count >= MANY) return all_tiles<Tile, MANY_ROWS, MANY_BLOCKS>(rows, count, matrix, first, blocks, target);
+  all_tiles<Tile, TILE_ROWS, TILE_BLOCKS>(rows, count, matrix, first, blocks, target);
+}
+
 void product(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, float* out, size_t stride,
              bool add) {
-  const Placing placing{matrix, rows.scales, out, stride, add};
+  const Placing placing{matrix, rows.scales, rows.offsets, out, stride, add};
   if (matrix.precision == INT8) return tiles<ByteTile>(rows, count, matrix, first, blocks, placing);
   if (matrix.precision == BF16) return tiles<HalfTile>(rows, count, matrix, first, blocks, placing);
   tiles<FloatTile>(rows, count, matrix, first, blocks, placing);

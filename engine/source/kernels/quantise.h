@@ -1,4 +1,4 @@
-// Rows as products read them: float32 as they are, bf16 rounded to even, bytes by the row's own scale.
+// Rows as products read them: float32 as they are, bf16 rounded to even, bytes by the row's own scale and zero.
 #pragma once
 #include "vector.h"
 
@@ -8,31 +8,45 @@ namespace {
 inline uint16_t rounded_half(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 64u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  const uint32_t quiet = (bits >> 16) | 64u, rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
-inline float quantise(const float* in, int padded, uint8_t* out) {
-  Floats most = spread(0);
-  for (int i = 0; i < padded; i += LANES) most = larger(most, magnitude(load(in + i)));
-  const float size = largest(most);
+inline void halve(const float* in, int padded, uint16_t* out) {
+#if defined(__AVX512BF16__)
+  for (int i = 0; i < padded; i += LANES)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), (__m256i)_mm512_cvtneps_pbh(load(in + i).v));
+#else
+  for (int i = 0; i < padded; i++) out[i] = rounded_half(in[i]);
+#endif
+}
+
+// The row's numbers, and 0 among them, are spread over all bytes: activations that are never far below 0 waste none.
+inline Bytes quantise(const float* in, int padded, uint8_t* out) {
+  Floats most = spread(0), least = spread(0);
+  for (int i = 0; i < padded; i += LANES) {
+    const Floats x = load(in + i);
+    most = larger(most, x), least = smaller(least, x);
+  }
+  const float low = -largest(spread(0) - least), size = largest(most) - low;
   const bool real = size > 1e-30f;  // smaller ones have no factor
-  const Floats factor = spread(real ? 127.0f / size : 0.0f), shift = spread(SHIFT);
-  for (int i = 0; i < padded; i += LANES) store_bytes(out + i, load(in + i) * factor + shift);
-  return real ? size / 127.0f : 0.0f;
+  const float factor = real ? 254.0f / size : 0.0f;  // of 255, one is for rounding at both ends
+  const float zero = ((SHIFT - low * factor) - SHIFT) - 128.0f;
+  const Floats times = spread(factor), shift = spread(SHIFT + zero);
+  for (int i = 0; i < padded; i += LANES) store_bytes(out + i, load(in + i) * times + shift);
+  return {real ? size / 254.0f : 0.0f, zero / 128.0f};
 }
 
 // `in` is padded with zeros to whole blocks, and so is `out`.
-float prepare(const float* in, int width, int precision, void* out) {
+Bytes prepare(const float* in, int width, int precision, void* out) {
   const int padded = (width + LANES - 1) / LANES * LANES;
   if (precision == INT8) return quantise(in, padded, static_cast<uint8_t*>(out));
   if (precision == BF16) {
-    uint16_t* halves = static_cast<uint16_t*>(out);
-    for (int i = 0; i < padded; i++) halves[i] = rounded_half(in[i]);
+    halve(in, padded, static_cast<uint16_t*>(out));
   } else {
     std::memcpy(out, in, sizeof(float) * static_cast<size_t>(padded));
   }
-  return 1.0f;
+  return {1.0f, 0.0f};
 }
 
 }  // namespace

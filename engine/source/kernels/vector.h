@@ -9,6 +9,9 @@
 #include <immintrin.h>
 #endif
 
+#define REGARD_UNROLL _Pragma("GCC unroll 8")
+#define REGARD_UNROLL_16 _Pragma("GCC unroll 16")
+
 namespace regard {
 namespace {
 

@@ -6,15 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from regard.attention.intervention import silenced
 from regard.attention.masks import PlacedMask
 from regard.attention.noise import Noise, drop
 from regard.attention.scores import Normalize, ScaledDot, Score, softmax
 from regard.attention.sparse import BlockMask, attend_blocks
-from regard.attention.trace import Trace, watching
+from regard.attention.tap import Look, show
+from regard.attention.trace import watching
+from regard.attention.weights import explicit_weights
 from regard.errors import UsageError
 
 SCALED_DOT = ScaledDot()
-SEEN_ROWS = 256  # queries whose weights a trace computes at a time
 
 
 def attend(
@@ -46,10 +48,11 @@ def attend(
     elif _fused_fits(query, score, normalize, dropout if noise is not None else 0.0):
         mixed = _fused(query, key, value, mask, bias)
     else:
-        weights = _weights(query, key, mask, bias, score, normalize)
+        weights = explicit_weights(query, key, mask, bias, score, normalize)
         mixed = drop(weights, dropout, noise, site) @ value
+    mixed = silenced(mixed, site)
     if (seen := watching(site)) is not None:
-        _show(seen, site, query, key, mask, bias, score, normalize)
+        show(seen, site, Look(query, key, value, mask, bias, score, normalize))
     return mixed
 
 
@@ -71,43 +74,6 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, mask: PlacedMask | None, b
     if mask is not None and mask.blank is not None:
         mixed = mixed.masked_fill(mask.blank, 0)
     return mixed
-
-
-def _weights(
-    query: Tensor, key: Tensor, mask: PlacedMask | None, bias: Tensor | None, score: Score, normalize: Normalize
-) -> Tensor:
-    """Return the weights [B, H, Q, K]; the explicit kernel and the tap share this."""
-    scores = score(query, key)
-    if bias is not None:
-        scores = scores + bias
-    if normalize is not softmax:
-        return normalize(scores, None if mask is None else mask.dense)
-    if mask is None:
-        return torch.softmax(scores, dim=-1)
-    # the least number, not -∞: a masked place gets exactly zero next to any allowed one, and no row becomes NaN
-    weights = torch.softmax(scores + mask.additive(scores.dtype), dim=-1)
-    return weights if mask.blank is None else weights.masked_fill(mask.blank, 0)
-
-
-@torch.no_grad()
-def _show(
-    seen: Trace,
-    site: str,
-    query: Tensor,
-    key: Tensor,
-    mask: PlacedMask | None,
-    bias: Tensor | None,
-    score: Score,
-    normalize: Normalize,
-) -> None:
-    """Hand the weights to the trace, in blocks of queries so that large intermediate scores never exist."""
-    made = []
-    for first in range(0, query.shape[2], SEEN_ROWS):
-        rows = slice(first, first + SEEN_ROWS)
-        part = None if mask is None else mask.part(rows)
-        part_bias = None if bias is None else bias[:, :, rows]
-        made.append(_weights(query[:, :, rows].float(), key.float(), part, part_bias, score, normalize).cpu())
-    seen.add(site, "" if mask is None else str(mask), torch.cat(made, dim=2).numpy())
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -262,7 +262,7 @@ class PlacedMask:
         made: Tensor = self.__dict__[key]
         return made
 
-    def part(self, rows: slice) -> PlacedMask:
+    def part(self, rows: slice | Tensor) -> PlacedMask:
         """Return the mask of some of the queries."""
         return PlacedMask(self.mask, self.query[:, rows], self.key)
 

@@ -85,7 +85,7 @@ class BlockMask(PlacedMask):
         """How often a key counts, as its logarithm, and the least number where one may not look, [B, 1, T, T]."""
         return self._added.to(dtype).clamp(min=torch.finfo(dtype).min)
 
-    def part(self, rows: slice) -> PlacedMask:
+    def part(self, rows: slice | Tensor) -> PlacedMask:
         """Return the mask of some of the queries."""
         return _Part(self, rows)
 
@@ -93,16 +93,23 @@ class BlockMask(PlacedMask):
 class _Part(PlacedMask):
     """A block mask's view of some queries."""
 
-    def __init__(self, whole: BlockMask, rows: slice) -> None:
+    def __init__(self, whole: BlockMask | _Part, rows: slice | Tensor) -> None:
         super().__init__(whole.mask, whole.query[:, rows], whole.key)
         self.whole, self.rows = whole, rows
 
     @cached_property
+    def _added(self) -> Tensor:
+        return self.whole._added[:, :, self.rows]
+
+    @cached_property
     def dense(self) -> Tensor:
-        return self.whole.dense[:, :, self.rows]
+        return self._added > -torch.inf
 
     def additive(self, dtype: torch.dtype) -> Tensor:
-        return self.whole.additive(dtype)[:, :, self.rows]
+        return self._added.to(dtype).clamp(min=torch.finfo(dtype).min)
+
+    def part(self, rows: slice | Tensor) -> PlacedMask:
+        return _Part(self, rows)
 
 
 def attend_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> Tensor:  # each [B, H, T, d]

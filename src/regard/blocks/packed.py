@@ -7,6 +7,7 @@ blocks stay the definition: tests hold both to the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,11 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.attention.attend import attend
+from regard.attention.attend import SCALED_DOT, attend
 from regard.attention.cache import KeyValues, Memory
+from regard.attention.intervention import silenced
 from regard.attention.masks import Padding, PlacedMask
 from regard.attention.positions import Positions
 from regard.attention.rows import Rows
+from regard.attention.scores import softmax
+from regard.attention.tap import Look, show
 from regard.attention.trace import watching
 from regard.blocks.transformer import ACTIVATIONS, DecoderBlock, EncoderBlock, Stack
 
@@ -125,10 +129,11 @@ class PackedBlock:
         for first, count, length in rows.runs:
             run = heads[first : first + count * length].unflatten(0, (count, length))
             query, key, value = run.permute(2, 0, 3, 1, 4)
-            made.append(attend(query, key, value).transpose(1, 2).flatten(0, 1).flatten(1))
-        if watching(self.site) is not None:  # what is seen is padded as ever; what is computed stays the same
+            mixed = silenced(attend(query, key, value), self.site)
+            made.append(mixed.transpose(1, 2).flatten(0, 1).flatten(1))
+        if (seen := watching(self.site)) is not None:  # what is seen is padded as ever; what is computed stays the same
             query, key, value = rows.pad(heads).permute(2, 0, 3, 1, 4)
-            attend(query, key, value, mask=mask, site=self.site)
+            show(seen, self.site, Look(query, key, value, mask, None, SCALED_DOT, softmax))
         return torch.cat(made).to(three.dtype)
 
     def step(self, states: Tensor, past: Past, number: int) -> Tensor:  # [R, D]
@@ -179,6 +184,20 @@ def _product(layer: nn.Linear, pack: bool) -> Product:
     return Product(layer.weight, layer.bias, pack)
 
 
+def _packed_blocks(stack: Stack, pack: bool) -> list[PackedBlock]:
+    """Return the block of each layer; those that layers share are packed once."""
+    made, packed = [], {}
+    for block in stack.order:
+        assert isinstance(block, EncoderBlock)
+        weights = id(block.attention.qkv)
+        if weights not in packed:
+            packed[weights] = PackedBlock(block, pack)
+        one = copy(packed[weights])
+        one.site = block.attention.site
+        made.append(one)
+    return made
+
+
 @dataclass(frozen=True)
 class Past:
     """What a step looks back at."""
@@ -196,7 +215,7 @@ class PackedStack:
 
     def __init__(self, stack: Stack, positions: Positions, pack: bool = True, by_length: bool = False) -> None:
         self.by_length = by_length  # where rows are whole and sorted, those of one length look around together
-        self.blocks = [PackedBlock(block, pack) for block in stack.blocks if isinstance(block, EncoderBlock)]
+        self.blocks = _packed_blocks(stack, pack)
         self.norm, self.positions = _Norm(stack.norm), positions
         self.turned = type(positions).rotate is not Positions.rotate
         self.remembering = [

@@ -30,7 +30,7 @@ from regard.attention.scores import (
 from regard.blocks.cells import CELLS, Cell, Held, State, wide
 from regard.config.model import RecurrentConfig
 
-SITE = "decoder.0.cross"  # as a Transformer of one layer would name it
+SITE = "decoder.attention"  # where a step of the decoder looks at the source
 
 
 class Walk:

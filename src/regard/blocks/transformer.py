@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -147,13 +148,16 @@ class DecoderView:
 
 
 class Stack(nn.Module):
-    """Blocks one after another, with a last norm where norms come first."""
+    """Blocks one after another, with a last norm where norms come first; layers may share blocks."""
 
-    def __init__(self, kind: type[EncoderBlock], layers: int, shape: BlockShape, name: str) -> None:
+    def __init__(
+        self, kind: type[EncoderBlock], layers: int, shape: BlockShape, name: str, shared: Sequence[int] = ()
+    ) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(kind(shape) for _ in range(layers))
+        self.blocks = nn.ModuleList(kind(shape) for _ in range(max(shared) + 1 if shared else layers))
         self.norm: nn.Module = nn.LayerNorm(shape.width, shape.epsilon) if shape.norm_before else nn.Identity()
-        for number, block in enumerate(self.blocks):
+        self._seen = [_seen(self.blocks[number]) for number in shared]  # not modules of the stack: no weights of theirs
+        for number, block in enumerate(self.order):
             site = f"{name}.{number}"
             assert isinstance(block, EncoderBlock)
             block.attention.site = f"{site}.self"
@@ -161,12 +165,24 @@ class Stack(nn.Module):
             if isinstance(block, DecoderBlock):
                 block.cross.site = f"{site}.cross"
 
+    @property
+    def order(self) -> Sequence[nn.Module]:
+        """The block of each layer."""
+        return self._seen or [*self.blocks]
+
+
+def _seen(block: nn.Module) -> nn.Module:
+    """Return a block with the same weights, whatever becomes of them, that has sites of its own."""
+    view = copy(block)
+    view._modules = {**block._modules, **{name: copy(block._modules[name]) for name in ("attention", "feedforward")}}
+    return view
+
 
 class Encoder(Stack):
-    """A stack of encoder blocks."""
+    """A stack of encoder blocks; `shared` has the number of each layer's block where layers share them."""
 
-    def __init__(self, layers: int, shape: BlockShape, name: str = "encoder") -> None:
-        super().__init__(EncoderBlock, layers, shape, name)
+    def __init__(self, layers: int, shape: BlockShape, name: str = "encoder", shared: Sequence[int] = ()) -> None:
+        super().__init__(EncoderBlock, layers, shape, name, shared)
 
     def forward(
         self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions, noise: Noise | None
@@ -180,7 +196,7 @@ class Encoder(Stack):
         self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions, noise: Noise | None
     ) -> Iterator[Tensor]:
         """Yield the states after each block, before the last norm."""
-        for block in self.blocks:
+        for block in self.order:
             states = block(states, rows, mask, positions, noise=noise)
             yield states
 

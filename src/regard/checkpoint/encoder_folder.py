@@ -22,20 +22,15 @@ from torch import Tensor
 
 from regard.checkpoint import files, hf_encoders, weights
 from regard.checkpoint.folder import (
-    CONFIG,
-    TASK_FILE,
     checked_floats,
     expected_shapes,
     has_only_old_weights,
     headers,
     naming_weights,
-    opened,
-    patiently,
     publish_model,
-    read_task,
-    verify,
 )
 from regard.checkpoint.hf_encoder_kinds import KINDS
+from regard.checkpoint.location import CONFIG, TASK_FILE, any_task, opened, patiently, read_task, verify
 from regard.checkpoint.own_folder import own_config
 from regard.checkpoint.published import local_folder
 from regard.checkpoint.tokenizer_files import (
@@ -114,7 +109,7 @@ class _Wish:
 
 def _load(folder: Path, wish: _Wish) -> LoadedEncoder:
     path = opened(folder)
-    task = read_task(path, wish.task) if wish.task else _any_task(path)
+    task = read_task(path, wish.task) if wish.task else any_task(path)
     fields, where = files.read_json(path / CONFIG), str(path / CONFIG)
     verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
     entries = headers(wish.weights_from or path)
@@ -148,10 +143,6 @@ def _described(path: Path) -> tuple[EncoderConfig, hf_encoders.Labels, bool, str
 
 def _names(path: Path) -> list[str]:
     return [] if has_only_old_weights(path) else list(headers(path))
-
-
-def _any_task(path: Path) -> dict[str, Any]:
-    return files.read_json(path / TASK_FILE) if (path / TASK_FILE).exists() else {}
 
 
 def _shaped(
@@ -254,11 +245,13 @@ def save_encoder(
     fields: Mapping[str, Any] | None = None,
     longest: int = 0,
     besides: Mapping[str, bytes] | None = None,
+    instead: Mapping[str, files.Content] | None = None,
 ) -> str:
     """Write an encoder so that readers find the old one or the new one whole; return the type it is written as.
 
     `kind` and `fields` are those of the folder that the model came from, if it did: what we do not know in its
-    `config.json` is written back. `facts` go into `task.json`; without a task there is none.
+    `config.json` is written back. `facts` go into `task.json`; without a task there is none. `instead` are files to
+    write instead of the weights.
     """
     floats = checked_floats(config, model_weights)
     if config.head in ("label", "token") and labels and len(labels) != config.labels:
@@ -266,18 +259,14 @@ def save_encoder(
     written, _ = hf_encoders.written_as(config, kind)
     theirs = hf_encoders.to_theirs(config, written, floats)
     named = hf_encoders.Labels(tuple(labels), problem)
-    own = {
-        TOKENIZER: tokenizer.dumps().encode(),
-        TOKENIZER_CONFIG: files.json_bytes(_tokenizer_config(tokenizer, config, longest or config.places)),
-        **(besides or {}),
-    }
+    own = {**tokenizer_contents(tokenizer, config, longest or config.places), **(besides or {})}
     written_fields = hf_encoders.write_config(config, written, named, fields)
-    publish_model(folder, written_fields, theirs, task=task, facts=facts, card=card, besides=own)
+    publish_model(folder, written_fields, theirs, task=task, facts=facts, card=card, besides=own, instead=instead)
     return written
 
 
-def _tokenizer_config(tokenizer: Tokenizer, config: EncoderConfig, longest: int) -> dict[str, Any]:
-    """Return what tells other tools which tokens are special and how long a row may be."""
+def tokenizer_contents(tokenizer: Tokenizer, config: EncoderConfig, longest: int) -> dict[str, bytes]:
+    """Return the files of a tokenizer, with what tells others which tokens are special and how long a row may be."""
     framing = Framing(tokenizer)
     roles = {
         "pad_token": framing.pad,
@@ -287,4 +276,5 @@ def _tokenizer_config(tokenizer: Tokenizer, config: EncoderConfig, longest: int)
         "mask_token": framing.mask,
     }
     types = ["token_type_ids"] if config.types > 1 else []
-    return tokenizer_config(tokenizer, roles, longest, ["input_ids", *types, "attention_mask"])
+    told = tokenizer_config(tokenizer, roles, longest, ["input_ids", *types, "attention_mask"])
+    return {TOKENIZER: tokenizer.dumps().encode(), TOKENIZER_CONFIG: files.json_bytes(told)}

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from regard.checkpoint import files, hf_encoders, hf_gpt, weights
+from regard.checkpoint import files, hf_encoders, hf_gpt_kinds, weights
+from regard.checkpoint.location import CARD, CONFIG, TASK_FILE, VERSION, any_task, opened, patiently
 from regard.checkpoint.published import local_folder
-from regard.config.tasks import used_by
 from regard.errors import CheckpointError
 from regard.models import FAMILIES
 from regard.models.base import unfilled
-
-_PATIENCE = 20  # times that a folder is read again because it was being replaced meanwhile
-VERSION = 1
-CONFIG, TASK_FILE, CARD = "config.json", "task.json", "README.md"
-
-Read = TypeVar("Read")
 
 
 class FamilyConfig(Protocol):
@@ -38,44 +32,6 @@ def expected_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in FAMILIES[config.family][1](config).state_dict().items()}
 
 
-def patiently(folder: Path, read: Callable[[Path], Read]) -> Read:
-    """Return what is read from a folder; one that a training run replaces at this moment is read again."""
-    for _ in range(_PATIENCE):
-        before = _version(folder)
-        try:
-            return read(folder)
-        except CheckpointError:
-            if _version(folder) == before:
-                raise
-    return read(folder)
-
-
-def _version(folder: Path) -> list[tuple[int, int]]:
-    """Return what changes whenever a folder's model is replaced, even by one with the same content."""
-    seen = []
-    for manifest in (folder / files.MANIFEST, folder / files.NEW / files.MANIFEST):
-        try:
-            found = manifest.stat()
-        except OSError:
-            seen.append((0, 0))
-        else:
-            seen.append((found.st_ino, found.st_mtime_ns))
-    return seen
-
-
-def opened(folder: Path) -> Path:
-    """Return where to read a folder's model from, or say what is there instead."""
-    if not folder.is_dir():
-        what = "a file" if folder.exists() else "no such folder"
-        raise CheckpointError(f"{folder}: {what}; a run's or model's folder is needed")
-    path = files.published(folder)
-    if (path / CONFIG).is_file():
-        return path
-    if (folder / "run.json").exists():
-        raise CheckpointError(f"{folder}: a run that has not written its model yet: go on with the same train command")
-    raise CheckpointError(f"{folder}: no {CONFIG} in it; a run's or model's folder is needed")
-
-
 def task_of(folder: str | Path) -> str:
     """Return the task of a folder's, or published, model: what it was trained for, its head's, or to translate."""
     return patiently(local_folder(folder), lambda place: _task_at(opened(place)))
@@ -89,44 +45,12 @@ def is_encoder_folder(folder: str | Path) -> bool:
 
 
 def _task_at(path: Path) -> str:
-    task, fields = _task(path), files.read_json(path / CONFIG)
-    if not task and fields.get("model_type") == hf_gpt.KIND:
+    task, fields = any_task(path), files.read_json(path / CONFIG)
+    if not task and fields.get("model_type") in hf_gpt_kinds.KINDS:
         return "generate"
     if task or not hf_encoders.is_encoder(fields):
         return str(task.get("task", "translate"))
     return hf_encoders.TASKS[hf_encoders.head_of(fields, headers(path), str(path / CONFIG))[0]]
-
-
-def read_task(path: Path, wanted: str) -> dict[str, Any]:
-    """Return what task.json holds, if the folder has one and it is of the wanted task."""
-    task = _task(path)
-    if not task:
-        return {}
-    found = task.get("task")
-    if found != wanted:
-        use = used_by(str(found))
-        raise CheckpointError(f"{path}: a model for the task {found!r:.60}; one for {wanted!r} is needed{use}")
-    version = task.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise CheckpointError(
-            f"{path / TASK_FILE}: version {version!r:.60}; up to {VERSION} is read here: use a newer Regard"
-        )
-    return task
-
-
-def _task(path: Path) -> dict[str, Any]:
-    return files.read_json(path / TASK_FILE) if (path / TASK_FILE).exists() else {}
-
-
-def verify(path: Path, read: Iterable[str]) -> None:
-    """Compare what will be read with the manifest, if there is one."""
-    if not (path / files.MANIFEST).exists():
-        return
-    try:
-        files.verify_folder(path, read)
-    except CheckpointError as error:
-        advice = f"copy the folder again, or delete {files.MANIFEST} if the change was meant"
-        raise CheckpointError(f"{error}: {advice}") from None
 
 
 def has_only_old_weights(folder: Path) -> bool:
@@ -183,13 +107,15 @@ def publish_model(
     facts: Mapping[str, Any],
     card: str,
     besides: Mapping[str, bytes],
+    instead: Mapping[str, files.Content] | None = None,
 ) -> None:
     """Write a model so that readers find the old one or the new one whole; other files there stay.
 
     `fields` is its `config.json`, weights are under the names there; `facts` go into `task.json` (without a task there
-    is none), `besides` are the family's own files.
+    is none), `besides` are the family's own files, `instead` those that are written instead of the weights.
     """
-    contents: dict[str, files.Content] = {weights.FILE: weights.content(named), **besides, CARD: card.encode()}
+    held: Mapping[str, files.Content] = {weights.FILE: weights.content(named)} if instead is None else instead
+    contents: dict[str, files.Content] = {**held, **besides, CARD: card.encode()}
     if task:
         contents[TASK_FILE] = files.json_bytes({"task": task, "version": VERSION, **facts})
     contents[CONFIG] = files.json_bytes(fields)

@@ -1,4 +1,4 @@
-"""A causal language model as a folder: Hugging Face's `gpt2` where its positions allow, else a type of our own.
+"""A causal language model as a folder: Hugging Face's `gpt2` or `gpt_neox` by its positions, else our own type.
 
 Beside config and weights there are `tokenizer.json` (older folders: `vocab.json` and `merges.txt`),
 `generation_config.json`, and for models trained here `task.json` and the card.
@@ -14,19 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from regard.checkpoint import files, hf_gpt, weights
-from regard.checkpoint.folder import (
-    CONFIG,
-    TASK_FILE,
-    checked_floats,
-    expected_shapes,
-    headers,
-    naming_weights,
-    opened,
-    patiently,
-    publish_model,
-    read_task,
-    verify,
-)
+from regard.checkpoint.folder import checked_floats, expected_shapes, headers, naming_weights, publish_model
+from regard.checkpoint.hf_gpt_kinds import KINDS
+from regard.checkpoint.location import CONFIG, TASK_FILE, opened, patiently, read_task, verify
 from regard.checkpoint.own_folder import own_config, own_type, own_weights, save_own
 from regard.checkpoint.published import local_folder
 from regard.checkpoint.tokenizer_files import (
@@ -43,7 +33,7 @@ from regard.text.tokenizer import Tokenizer
 
 TASK = "generate"
 OWN = own_type(GptConfig().family)
-TYPES = (hf_gpt.KIND, OWN)
+TYPES = (*KINDS, OWN)
 END = "<|endoftext|>"
 GENERATION = "generation_config.json"
 
@@ -76,7 +66,7 @@ def save_gpt(
         TOKENIZER_CONFIG: files.json_bytes(_tokenizer_config(tokenizer, config)),
         GENERATION: files.json_bytes(_generation(config)),
     }
-    if hf_gpt.own_reason(config):
+    if not hf_gpt.kind_of(config)[0]:
         save_own(folder, config, model_weights, task=TASK, facts=facts, card=card, besides=besides)
         return
     theirs = hf_gpt.to_theirs(config, checked_floats(config, model_weights))
@@ -86,7 +76,7 @@ def save_gpt(
 
 
 def load_gpt(folder: str | Path, *, weights_from: Path | None = None) -> LoadedGpt:
-    """Return the model of a folder, ours or a gpt2 one from elsewhere, or of a published name; all of it is checked.
+    """Return the model of a folder, ours or one from elsewhere, or of a published name; all of it is checked.
 
     `weights_from` is another folder to read the weights from, for one whose own were converted first.
     """
@@ -99,7 +89,7 @@ def _load(folder: Path, weights_from: Path | None) -> LoadedGpt:
     fields, where = files.read_json(path / CONFIG), str(path / CONFIG)
     kind = fields.get("model_type")
     if kind not in TYPES:
-        raise CheckpointError(f"{where}: a model of type {kind!r:.60}; {' and '.join(TYPES)} write texts")
+        raise CheckpointError(f"{where}: a model of type {kind!r:.60}; {', '.join(TYPES)} write texts")
     verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
     report = WeightReport()
     if kind == OWN:

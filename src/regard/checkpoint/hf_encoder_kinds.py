@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+Fields = tuple[tuple[str, str, Any], ...]  # their config field, ours, what an absent one means
 Names = tuple[tuple[str, str], ...]  # our module or weight, theirs; one that begins with a dot is in the backbone
 
 _POOLER: Names = (("pooler", ".pooler.dense"),)
@@ -45,7 +46,7 @@ class Kind:
     """What one of their types calls things."""
 
     prefix: str  # of the backbone's weights; optional when read
-    fields: tuple[tuple[str, str, Any], ...]  # their config field, ours, what an absent one means
+    fields: Fields
     trunk: Names
     layer: str  # before a block's weights, with the layer's number
     block: tuple[tuple[str, tuple[str, ...]], ...]  # ours, theirs: several of theirs are rows of one of ours
@@ -54,6 +55,8 @@ class Kind:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # settings of ours that the type decides
     written: Mapping[str, Any] = field(default_factory=dict)  # fields of theirs that new folders have besides
     places_after_pad: bool = False  # whether places are counted from the number of the pad token
+    always_widened: bool = False  # whether words are widened even where they are as wide as the states
+    pooler_drops: bool = False  # whether a label head drops before its pooler too
     label_pooling: Mapping[str, Any] = field(default_factory=dict)  # of ours for a label head: values, or settings
     template: tuple[str, str, bool] = ("[CLS]", "[SEP]", False)  # start, end, two ends between texts and no types
 
@@ -82,7 +85,7 @@ _DISTIL_TRUNK: Names = (
 _TRUNK: Names = (*_DISTIL_TRUNK, ("types.weight", "embeddings.token_type_embeddings.weight"))
 
 
-def _fields(vocabulary: int, pad: int) -> tuple[tuple[str, str, Any], ...]:
+def _fields(vocabulary: int, pad: int) -> Fields:
     return (
         ("vocab_size", "vocabulary", vocabulary),
         ("hidden_size", "width", 768),
@@ -136,6 +139,7 @@ def _roberta(name: str, vocabulary: int) -> Kind:
         copies={"words.weight": "lm_head.decoder.weight", "masked_bias": "lm_head.decoder.bias"},
         written={"bos_token_id": 0, "eos_token_id": 2},
         places_after_pad=True,
+        pooler_drops=True,
         template=("<s>", "</s>", True),
     )
 
@@ -154,7 +158,7 @@ def _big_bird() -> Kind:
     return Kind(
         prefix="bert.",
         fields=(
-            *((theirs, ours, usual.get(theirs, default)) for theirs, ours, default in _fields(50358, pad=0)),
+            *_with_usual(_fields(50358, pad=0), usual),
             ("attention_type", "attention", "block_sparse"),
             ("block_size", "block", 64),
             ("num_random_blocks", "random_blocks", 3),
@@ -175,6 +179,78 @@ def _big_bird() -> Kind:
         fixed={"drawn": False, "drop_first": True, "span_feedforward": True},
         written={"use_bias": True},
         label_pooling={"pooler_activation": "activation"},
+    )
+
+
+def _with_usual(fields: Fields, usual: Mapping[str, Any], *more: tuple[str, str, Any]) -> Fields:
+    """Return fields with other meanings of absent ones, and further fields."""
+    return (*((theirs, ours, usual.get(theirs, default)) for theirs, ours, default in fields), *more)
+
+
+def _electra() -> Kind:
+    words: Names = (
+        ("masked.dense", "generator_predictions.dense"),
+        ("masked.norm", "generator_predictions.LayerNorm"),
+        ("masked_bias", "generator_lm_head.bias"),
+        ("masked_output.weight", "generator_lm_head.weight"),
+    )
+    label: Names = (("pooler", "classifier.dense"), ("output", "classifier.out_proj"))
+    usual = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+    return Kind(
+        prefix="electra.",
+        fields=_with_usual(_fields(30522, pad=0), usual, ("embedding_size", "embedding", 128)),
+        trunk=(*_TRUNK, ("widening", "embeddings_project")),
+        layer="encoder.layer.{}.",
+        block=_BLOCK,
+        heads={
+            "plain": HeadNames("ElectraModel"),
+            "masked": HeadNames("ElectraForMaskedLM", words),
+            "label": HeadNames("ElectraForSequenceClassification", label, "classifier_dropout"),
+            "token": HeadNames("ElectraForTokenClassification", (("output", "classifier"),), "classifier_dropout"),
+            "span": HeadNames("ElectraForQuestionAnswering", (("output", "qa_outputs"),)),
+        },
+        copies={"words.weight": "generator_lm_head.weight"},
+        label_pooling={"pooler_activation": "gelu"},
+        pooler_drops=True,
+    )
+
+
+def _albert() -> Kind:
+    words: Names = (
+        ("masked.dense", "predictions.dense"),
+        ("masked.norm", "predictions.LayerNorm"),
+        ("masked_bias", "predictions.bias"),
+        ("masked_output.weight", "predictions.decoder.weight"),
+    )
+    pooler: Names = (("pooler", ".pooler"),)
+    output: Names = (("output", "classifier"),)
+    usual = {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384, "hidden_act": "gelu_new"}
+    dropouts = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    own = (("embedding_size", "embedding", 128), ("num_hidden_groups", "groups", 1))
+    return Kind(
+        prefix="albert.",
+        fields=_with_usual(_fields(30000, pad=0), {**usual, **dropouts}, *own),
+        trunk=(*_TRUNK, ("widening", "encoder.embedding_hidden_mapping_in")),
+        layer="encoder.albert_layer_groups.{}.albert_layers.0.",
+        block=(
+            ("attention.qkv", ("attention.query", "attention.key", "attention.value")),
+            ("attention.out", ("attention.dense",)),
+            ("attention_norm", ("attention.LayerNorm",)),
+            ("feedforward.inner", ("ffn",)),
+            ("feedforward.outer", ("ffn_output",)),
+            ("feedforward_norm", ("full_layer_layer_norm",)),
+        ),
+        heads={
+            "plain": HeadNames("AlbertModel", pooler),
+            "masked": HeadNames("AlbertForMaskedLM", words),
+            "pretraining": HeadNames("AlbertForPreTraining", (*words, *pooler, ("next", "sop_classifier.classifier"))),
+            "label": HeadNames("AlbertForSequenceClassification", (*pooler, *output), "classifier_dropout_prob"),
+            "token": HeadNames("AlbertForTokenClassification", output, "classifier_dropout_prob"),
+            "span": HeadNames("AlbertForQuestionAnswering", (("output", "qa_outputs"),)),
+        },
+        copies={"words.weight": "predictions.decoder.weight", "masked_bias": "predictions.decoder.bias"},
+        written={"bos_token_id": 2, "eos_token_id": 3, "inner_group_num": 1},
+        always_widened=True,
     )
 
 
@@ -222,4 +298,6 @@ KINDS: dict[str, Kind] = {
     "roberta": _roberta("Roberta", 50265),
     "xlm-roberta": _roberta("XLMRoberta", 30522),
     "big_bird": _big_bird(),
+    "electra": _electra(),
+    "albert": _albert(),
 }

@@ -31,7 +31,8 @@ TASKS = {  # head → what it is for
 _LARGEST = 2**24  # of any size
 _SIGHTS = {"block_sparse": "blocks", "original_full": "full"}  # their name of who looks at whom, ours
 
-_HEAD_DROPOUT = {"seq_classif_dropout": 0.2, "qa_dropout": 0.1}  # what an absent field means; else as in the backbone
+# what an absent field means; else as in the backbone
+_HEAD_DROPOUT = {"seq_classif_dropout": 0.2, "qa_dropout": 0.1, "classifier_dropout_prob": 0.1}
 
 
 def is_encoder(fields: Mapping[str, Any]) -> bool:
@@ -90,6 +91,10 @@ def read_config(fields: Mapping[str, Any], head: str, labels: int, where: str) -
     scheme = fields.get("position_embedding_type", "absolute")
     if scheme != "absolute":
         raise CheckpointError(f"{where}: position_embedding_type is {scheme!r:.60}: only 'absolute' is read")
+    if fields.get("inner_group_num", 1) != 1:
+        raise CheckpointError(f"{where}: inner_group_num is {fields['inner_group_num']!r:.60}: only 1 is read")
+    if fields.get("num_hidden_groups") == 0:
+        raise CheckpointError(f"{where}: num_hidden_groups is 0: layers need at least one group of weights")
     if head not in kind.heads:
         raise CheckpointError(f"{where}: {name} models have no {head} head; they have {', '.join(kind.heads)}")
     changes: dict[str, Any] = {
@@ -102,11 +107,15 @@ def read_config(fields: Mapping[str, Any], head: str, labels: int, where: str) -
     if kind.places_after_pad:
         changes["first_place"] = changes["pad"] + 1
         changes["places"] -= changes["first_place"]
+    if changes.get("embedding") == changes["width"] and not kind.always_widened:
+        changes["embedding"] = 0
+    if name == "electra" and head == "masked" and changes["activation"] != "gelu":
+        raise CheckpointError(f"{where}: hidden_act is not 'gelu', with which alone electra scores words")
     changes["pooler"] = any(ours == "pooler" for ours, _ in kind.heads["plain"].names)
     changes["head_dropout"] = _head_dropout(fields, kind, head, changes["dropout"], where)
     if head == "label":
         changes |= {ours: changes.get(value, value) for ours, value in kind.label_pooling.items()}
-        changes["pooler_dropout"] = changes["head_dropout"] if kind.places_after_pad else 0.0
+        changes["pooler_dropout"] = changes["head_dropout"] if kind.pooler_drops else 0.0
     try:
         config = EncoderConfig().override(changes)
     except (ConfigError, OverflowError, TypeError, ValueError) as error:
@@ -132,6 +141,7 @@ def write_config(
     kind = KINDS[name]
     values = _flat(config)
     values["places"] += values["first_place"]
+    values["embedding"], values["groups"] = config.inner, config.groups or config.stack.layers
     values["activation"] = next(theirs for theirs, ours in ACTIVATIONS if ours == values["activation"])
     values["attention"] = next(theirs for theirs, ours in _SIGHTS.items() if ours == values["attention"])
     before = dict(kept or {}) if (kept or {}).get("model_type") == name else {}
@@ -261,7 +271,7 @@ def weight_names(config: EncoderConfig, name: str, ours: Iterable[str]) -> dict[
     alone = config.head == "plain"  # a bare backbone is saved without its prefix
     prefix = "" if alone else kind.prefix
     modules: dict[str, tuple[str, ...]] = {one: (f"{prefix}{theirs}",) for one, theirs in kind.trunk}
-    for layer in range(config.stack.layers):
+    for layer in range(config.groups or config.stack.layers):
         before = f"{prefix}{kind.layer.format(layer)}"
         modules |= {f"stack.blocks.{layer}.{one}": tuple(before + part for part in parts) for one, parts in kind.block}
     for one, theirs in kind.heads[config.head].names:

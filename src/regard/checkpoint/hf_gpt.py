@@ -1,7 +1,8 @@
-"""Hugging Face's `gpt2` and our causal model, both ways: config fields and weight names.
+"""Hugging Face's `gpt2` and `gpt_neox` and our causal model, both ways: config fields and weight names.
 
-Their linear layers are stored input-first, so every matrix is turned over on the way; query, key and value are one
-matrix there as here, in the same order.
+Learned positions make a `gpt2`, rotary ones a `gpt_neox` whose parts follow one another. The first stores its matrices
+input-first, so they are turned over on the way, with query, key and value below one another as here; the second has
+them below one another head by head.
 """
 
 from __future__ import annotations
@@ -13,63 +14,45 @@ from typing import Any
 from torch import Tensor
 
 from regard.checkpoint.hf_fields import ACTIVATIONS, field_value, in_float32
+from regard.checkpoint.hf_gpt_kinds import BASE, BY_HEAD, KINDS, TURNED, Kind
 from regard.checkpoint.weight_report import WeightReport
 from regard.config.gpt import GptConfig
 from regard.errors import CheckpointError, ConfigError
 
-KIND, ARCHITECTURE = "gpt2", "GPT2LMHeadModel"
-PREFIX = "transformer."  # of everything but the output projection; optional when read
-_WORDS, _PLACES, _OUTPUT = "wte.weight", "wpe.weight", "lm_head.weight"
 _LARGEST = 2**24  # of any size
 
-# their config field, ours, what an absent one means to them
-_FIELDS: tuple[tuple[str, str, Any], ...] = (
-    ("vocab_size", "vocabulary", 50257),
-    ("n_positions", "places", 1024),
-    ("n_embd", "width", 768),
-    ("n_layer", "stack.layers", 12),
-    ("n_head", "stack.heads", 12),
-    ("layer_norm_epsilon", "epsilon", 1e-5),
-    ("resid_pdrop", "dropout", 0.1),
-    ("attn_pdrop", "attention_dropout", 0.1),
-    ("tie_word_embeddings", "tied", True),
-)
-# our part of a block, theirs, whether it is a matrix that is turned over
-_BLOCK = (
-    ("attention_norm", "ln_1", False),
-    ("attention.qkv", "attn.c_attn", True),
-    ("attention.out", "attn.c_proj", True),
-    ("feedforward_norm", "ln_2", False),
-    ("feedforward.inner", "mlp.c_fc", True),
-    ("feedforward.outer", "mlp.c_proj", True),
-)
 
+def kind_of(config: GptConfig) -> tuple[str, str]:
+    """Return the type that others know such a model by, and if there is none, why.
 
-def own_reason(config: GptConfig) -> str:
-    """Say why a model cannot be a `gpt2` folder; nothing where it can.
-
-    >>> own_reason(GptConfig(positions="learned")), own_reason(GptConfig())
-    ('', 'positions are rotary, not learned')
+    >>> kind_of(GptConfig()), kind_of(GptConfig(positions="learned"))
+    (('gpt_neox', ''), ('gpt2', ''))
+    >>> kind_of(GptConfig(positions="sinusoidal"))
+    ('', 'positions are sinusoidal, neither learned nor rotary')
     """
-    return "" if config.positions == "learned" else f"positions are {config.positions}, not learned"
+    found = next((name for name, kind in KINDS.items() if kind.positions == config.positions), "")
+    known = " nor ".join(kind.positions for kind in KINDS.values())
+    return found, "" if found else f"positions are {config.positions}, neither {known}"
 
 
 def read_config(fields: Mapping[str, Any], where: str) -> GptConfig:
-    """Return our config of a `config.json` of type gpt2.
+    """Return our config of a `config.json` of one of these types.
 
     >>> read_config({"model_type": "gpt2", "n_embd": 64, "n_head": 4}, "config.json").stack.feedforward
     256
     """
-    if fields.get("add_cross_attention"):
-        raise CheckpointError(f"{where}: add_cross_attention is true: a model that looks at another text is not read")
+    name = str(fields.get("model_type"))
+    kind = KINDS[name]
+    _refuse(fields, name, where)
     fields = {"n_positions": fields.get("n_ctx"), **fields}
-    changes = {ours: field_value(fields, theirs, default, where) for theirs, ours, default in _FIELDS}
-    changes["positions"] = "learned"
-    changes["stack.feedforward"] = field_value(fields, "n_inner", 4 * changes["width"], where)
-    spelled = field_value(fields, "activation_function", "gelu_new", where)
+    changes = {ours: field_value(fields, theirs, default, where) for theirs, ours, default in kind.fields}
+    changes["positions"] = kind.positions
+    if "stack.feedforward" not in changes:
+        changes["stack.feedforward"] = field_value(fields, "n_inner", 4 * changes["width"], where)
+    spelled = field_value(fields, *kind.activation, where)
     changes["activation"] = dict(ACTIVATIONS).get(spelled, spelled)
-    ended = fields.get("eos_token_id", 50256) is not None  # a field that says null is not an absent one
-    changes["end"] = field_value(fields, "eos_token_id", 50256, where) if ended else -1
+    ended = fields.get("eos_token_id", kind.end) is not None  # a field that says null is not an absent one
+    changes["end"] = field_value(fields, "eos_token_id", kind.end, where) if ended else -1
     try:
         config = GptConfig().override(changes)
     except (ConfigError, OverflowError, TypeError, ValueError) as error:
@@ -82,27 +65,51 @@ def read_config(fields: Mapping[str, Any], where: str) -> GptConfig:
     return config
 
 
+def _refuse(fields: Mapping[str, Any], name: str, where: str) -> None:
+    """Raise where a `config.json` asks for what our causal model does not compute."""
+    if fields.get("add_cross_attention"):
+        raise CheckpointError(f"{where}: add_cross_attention is true: a model that looks at another text is not read")
+    if name != "gpt_neox":
+        return
+    said = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    if not isinstance(said, Mapping):
+        raise CheckpointError(f"{where}: rope_parameters must be an object, not {said!r:.60}")
+    read: dict[str, tuple[Any, Any]] = {  # what it says, what is read
+        "use_parallel_residual": (fields.get("use_parallel_residual", True), False),
+        "attention_bias": (fields.get("attention_bias", True), True),
+        "rope_type": (said.get("rope_type", said.get("type", "default")), "default"),
+        "rope_theta": (said.get("rope_theta", fields.get("rotary_emb_base", BASE)), BASE),
+        "rotary_pct": (said.get("partial_rotary_factor", fields.get("rotary_pct", 0.25)), 1.0),
+    }
+    for field, (found, only) in read.items():
+        if found != only:
+            raise CheckpointError(f"{where}: {field} is {found!r:.60}: of {name} only {only!r} is read")
+
+
 def write_config(config: GptConfig, kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the content of `config.json`; `kept` is an imported folder's, whose other fields are written back."""
-    if kept and kept.get("model_type") == KIND and not _scaled(kept) and read_config(kept, "") == config:
+    name, _ = kind_of(config)
+    kind = KINDS[name]
+    kept = kept if kept and kept.get("model_type") == name else {}
+    if kept and not _scaled(kept) and read_config(kept, "") == config:
         return in_float32(kept)
     values = config.to_dict()
-    told = {theirs: _at(values, ours) for theirs, ours, _ in _FIELDS}
+    told = {theirs: _at(values, ours) for theirs, ours, _ in kind.fields}
+    if "intermediate_size" not in told:
+        told["n_inner"] = config.stack.feedforward
     names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS)}
     end = None if config.end < 0 else config.end
     return {
-        **(kept or {}),
-        "model_type": KIND,
-        "architectures": [ARCHITECTURE],
+        **kept,
+        "model_type": name,
+        "architectures": [kind.architecture],
         "dtype": "float32",
         **told,
-        "n_inner": config.stack.feedforward,
-        "activation_function": names[config.activation],
-        "embd_pdrop": config.dropout,
+        kind.activation[0]: names[config.activation],
+        **dict.fromkeys(kind.dropouts, config.dropout),
         "bos_token_id": end,
         "eos_token_id": end,
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
+        **kind.written,
     }
 
 
@@ -112,25 +119,34 @@ def _at(values: Mapping[str, Any], path: str) -> Any:
     return values
 
 
-def names(config: GptConfig) -> dict[str, tuple[str, bool]]:
-    """Return our weight names, each with theirs and whether the matrix is turned over."""
-    table = {"words.weight": (_WORDS, False), "positions.weight": (_PLACES, False)}
-    parts = [("stack.norm", "ln_f", False)]
+def _names(config: GptConfig, kind: Kind) -> dict[str, tuple[str, str]]:
+    """Return our weight names, each with theirs and how it lies there."""
+    table = {ours: (theirs, "") for ours, theirs in kind.trunk}
+    parts = [("stack.norm", kind.norm, "")]
     for layer in range(config.stack.layers):
-        parts += [(f"stack.blocks.{layer}.{ours}", f"h.{layer}.{theirs}", turned) for ours, theirs, turned in _BLOCK]
-    for ours, theirs, turned in parts:
-        table[f"{ours}.weight"], table[f"{ours}.bias"] = (f"{theirs}.weight", turned), (f"{theirs}.bias", False)
+        before = kind.layer.format(layer)
+        parts += [(f"stack.blocks.{layer}.{ours}", before + theirs, lies) for ours, theirs, lies in kind.block]
+    for ours, theirs, lies in parts:
+        table[f"{ours}.weight"] = (f"{theirs}.weight", lies)
+        table[f"{ours}.bias"] = (f"{theirs}.bias", "" if lies == TURNED else lies)
     if not config.tied:
-        table["output.weight"] = (_OUTPUT, False)
+        table["output.weight"] = (kind.output, "")
     return table
+
+
+def _lain(tensor: Tensor, lies: str, first: int, second: int) -> Tensor:
+    """Return a weight as it lies on the other side; by head, `first` times `second` groups change places."""
+    if lies == TURNED:
+        return tensor.t()
+    return tensor.reshape(first, second, -1).transpose(0, 1).reshape(tensor.shape) if lies == BY_HEAD else tensor
 
 
 def to_theirs(config: GptConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights under their names, the tied output left out."""
-    made = {}
-    for ours, (theirs, turned) in names(config).items():
-        name = theirs if theirs == _OUTPUT else PREFIX + theirs
-        made[name] = (weights[ours].t() if turned else weights[ours]).contiguous().clone()
+    kind, made = KINDS[kind_of(config)[0]], {}
+    for ours, (theirs, lies) in _names(config, kind).items():
+        name = theirs if theirs == kind.output else kind.prefix + theirs
+        made[name] = _lain(weights[ours], lies, 3, config.stack.heads).contiguous().clone()
     return made
 
 
@@ -141,20 +157,21 @@ class Weights:
         self, config: GptConfig, shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
     ) -> None:
         """Match the file's `shapes` with the `expected` ones of our weights, or raise `CheckpointError`."""
-        self.config, self.report, self._table = config, WeightReport(), names(config)
-        stored = {name.removeprefix(PREFIX): name for name in shapes}
+        self.config, self.report, self.kind = config, WeightReport(), KINDS[kind_of(config)[0]]
+        self._table, output = _names(config, self.kind), self.kind.output
+        stored = {name.removeprefix(self.kind.prefix): name for name in shapes}
         theirs = [name for name, _ in self._table.values()]
         self.report.missing = [name for name in theirs if name not in stored]
         if self.report.missing:
             some = ", ".join(self.report.missing[:5])
             raise CheckpointError(f"{len(self.report.missing)} weights are missing, {some} among them")
-        for ours, (name, turned) in self._table.items():
-            shape = expected[ours][::-1] if turned else expected[ours]
+        for ours, (name, lies) in self._table.items():
+            shape = expected[ours][::-1] if lies == TURNED else expected[ours]
             if shapes[stored[name]] != shape:
                 found = list(shapes[stored[name]])
                 raise CheckpointError(f"{stored[name]} has shape {found}, config.json asks for {list(shape)}")
         self._stored = {name: stored[name] for name in theirs}
-        self._copy = stored[_OUTPUT] if config.tied and _OUTPUT in stored else ""
+        self._copy = stored[output] if config.tied and output in stored else ""
         self._sort(stored)
 
     def _sort(self, stored: Mapping[str, str]) -> None:
@@ -162,10 +179,10 @@ class Weights:
         for plain, name in stored.items():
             if plain not in self._stored:
                 self.report.ignored.append(name)
-            elif name == PREFIX + plain or plain == _OUTPUT:
+            elif name == self.kind.prefix + plain or plain == self.kind.output:
                 self.report.found.append(name)
             else:
-                self.report.renamed[name] = PREFIX + plain
+                self.report.renamed[name] = self.kind.prefix + plain
 
     @property
     def wanted(self) -> list[str]:
@@ -174,16 +191,17 @@ class Weights:
 
     def assemble(self, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return our weights, in float32, from the tensors read under their names."""
-        if self._copy and not tensors[self._copy].equal(tensors[self._stored[_WORDS]]):
-            self.report.notes.append(f"{self._copy} differs from {_WORDS} although they are tied: {_WORDS} is used")
+        words = self._table["words.weight"][0]
+        if self._copy and not tensors[self._copy].equal(tensors[self._stored[words]]):
+            self.report.notes.append(f"{self._copy} differs from {words} although they are tied: {words} is used")
         made = {}
-        for ours, (name, turned) in self._table.items():
+        for ours, (name, lies) in self._table.items():
             tensor = tensors[self._stored[name]].float()
-            made[ours] = tensor.t().contiguous() if turned else tensor
+            made[ours] = _lain(tensor, lies, self.config.stack.heads, 3).contiguous()
         for layer in range(self.config.stack.layers):
             if (factor := _scaling(self.config, fields, layer)) != 1:  # ours scale all layers alike
-                for kind in ("weight", "bias"):
-                    made[f"stack.blocks.{layer}.attention.qkv.{kind}"][: self.config.width] *= factor
+                for leaf in ("weight", "bias"):
+                    made[f"stack.blocks.{layer}.attention.qkv.{leaf}"][: self.config.width] *= factor
         return made
 
 

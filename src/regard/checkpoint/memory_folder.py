@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.checkpoint import files, weights
-from regard.checkpoint.folder import CONFIG, TASK_FILE, opened, patiently, read_task, verify
+from regard.checkpoint.location import CONFIG, TASK_FILE, opened, patiently, read_task, verify
 from regard.checkpoint.own_folder import own_config, own_type, own_weights, save_own
 from regard.config.model import MemoryConfig
 from regard.errors import CheckpointError

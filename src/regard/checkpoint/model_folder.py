@@ -21,20 +21,8 @@ from torch import Tensor
 
 from regard.checkpoint import files, hf_names, sentencepiece_files, weights
 from regard.checkpoint.disk import DISK, Disk
-from regard.checkpoint.folder import (
-    CARD,
-    CONFIG,
-    TASK_FILE,
-    VERSION,
-    checked_floats,
-    expected_shapes,
-    headers,
-    naming_weights,
-    opened,
-    patiently,
-    read_task,
-    verify,
-)
+from regard.checkpoint.folder import checked_floats, expected_shapes, headers, naming_weights
+from regard.checkpoint.location import CARD, CONFIG, TASK_FILE, VERSION, opened, patiently, read_task, verify
 from regard.checkpoint.published import local_folder
 from regard.checkpoint.tokenizer_files import (
     TARGET_TOKENIZER,

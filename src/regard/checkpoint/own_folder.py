@@ -17,15 +17,8 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from regard.checkpoint import files, weights
-from regard.checkpoint.folder import (
-    CONFIG,
-    FamilyConfig,
-    checked_floats,
-    expected_shapes,
-    headers,
-    opened,
-    publish_model,
-)
+from regard.checkpoint.folder import FamilyConfig, checked_floats, expected_shapes, headers, publish_model
+from regard.checkpoint.location import CONFIG, opened
 from regard.config.knob import Config
 from regard.errors import CheckpointError, ConfigError
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from regard.checkpoint import files, weights
-from regard.checkpoint.folder import CARD, CONFIG, TASK_FILE, opened, patiently, read_task, verify
+from regard.checkpoint.location import CARD, CONFIG, TASK_FILE, opened, patiently, read_task, verify
 from regard.checkpoint.own_folder import copy_own, own_config, own_type, own_weights, save_own
 from regard.checkpoint.tokenizer_files import TOKENIZER, check_vocabulary, read_tokenizer
 from regard.config.model import ClassifierConfig, ElmoConfig, TaggerConfig

@@ -9,7 +9,8 @@ from typing import Any
 from regard.checkpoint import files
 from regard.config.tasks import in_own_names, usual
 
-_OWN = {"regard-elmo": "elmo", "gpt2": "gpt", "regard-gpt": "gpt"}  # type in config.json → architecture; else bert
+# type in config.json → architecture; else bert
+_OWN = {"regard-elmo": "elmo", "gpt2": "gpt", "gpt_neox": "gpt", "regard-gpt": "gpt"}
 
 
 def with_usual(task: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.checkpoint import files
-from regard.checkpoint.folder import CONFIG
+from regard.checkpoint.location import CONFIG
 from regard.errors import CheckpointError
 from regard.text.framing import Framing, with_template
 from regard.text.tokenizer import Tokenizer

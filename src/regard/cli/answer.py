@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, FOLDER, TestSet, windows
+from regard.cli.models import ENGINE, FOLDER, TestSet, windows
 from regard.cli.options import Option, verb
 from regard.cli.output import give, json_line, note, progress, write_lines
 from regard.cli.texts import ENCODING, Given
@@ -49,7 +49,7 @@ WIDTH = 110  # terminal columns at most
         Option(["--best"], type=click.IntRange(1), default=3, help="answers shown for each question [default: 3]"),
         Option(["--page"], metavar="FILE", help="write a page that shows where each hop looked"),
         ENCODING,
-        *COMPUTING,
+        *ENGINE,
     ],
 )
 def answer(context: click.Context, folder: str, questions: tuple[str, ...], as_json: bool, **settings: Any) -> None:
@@ -73,9 +73,13 @@ def _about_story(
     encoding: str,
     passage: str | None,
     source: str | None,
+    backend: str,
+    precision: str | None,
     **computing: Any,
 ) -> None:
     """Answer questions about a story with a memory network."""
+    if backend == "engine":
+        raise UsageError(f"{folder}: the engine computes translators and encoders; leave out --backend")
     if passage or source:
         raise UsageError(f"{folder} answers questions about stories: --passage and --in are not for it, see --story")
     if not story:
@@ -84,7 +88,7 @@ def _about_story(
     from regard.pipeline import load_stories
 
     told = read_story(story, ReadConfig(encoding=encoding))
-    model = load_stories(folder, **computing)
+    model = load_stories(folder, precision=precision or "float32", **computing)
     answers: list[Answer] = []
     for asked in _asked(told, questions, encoding):
         found = model.answers([asked], best=best)[0]

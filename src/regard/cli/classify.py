@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, TestSet, windows
+from regard.cli.models import ENGINE, TestSet, windows
 from regard.cli.options import Option
 from regard.cli.output import give, json_line, note, progress, table, write_lines
 from regard.cli.texts import Given, put_each, text_verb
@@ -29,7 +29,7 @@ A text longer than the model reads is read in windows. Where texts come in pairs
 """
 
 
-@text_verb(HELP, [Option(["--all", "every"], is_flag=True, help="give the probability of every label"), *COMPUTING])
+@text_verb(HELP, [Option(["--all", "every"], is_flag=True, help="give the probability of every label"), *ENGINE])
 def classify(context: click.Context, folder: str, given: Given, every: bool, **computing: Any) -> None:
     """Label what was given."""
 

@@ -9,16 +9,17 @@ from regard.cli.output import give
 
 HELP = """Write the model of FOLDER into the new folder OUT, in another layout.
 
-FOLDER is a run, a model of ours, a folder from elsewhere (bert, distilbert, roberta, xlm-roberta, gpt2, marian,
-pegasus), or the name of a published one.
+FOLDER is a run, a model of ours, a folder from elsewhere (bert, distilbert, roberta, xlm-roberta, big_bird, electra,
+albert, gpt2, gpt_neox, marian, pegasus), or the name of a published one.
 
 \b
   regard convert runs/en-de out/ --to huggingface
   regard convert runs/en-de fast/ --to ctranslate2
+  regard convert runs/mood out/ --to onnx
   regard convert any/huggingface/folder out/
   regard convert runs/en-de small/ --precision int8
 """
-LAYOUTS = "huggingface: for transformers; ctranslate2: for CTranslate2; regard: for ourselves [default: huggingface]"
+LAYOUTS = "huggingface: for transformers; ctranslate2: for CTranslate2; onnx: for ONNX run-times; regard: for ourselves"
 
 
 @verb(
@@ -30,7 +31,7 @@ LAYOUTS = "huggingface: for transformers; ctranslate2: for CTranslate2; regard: 
         Option(
             ["--precision"],
             type=click.Choice(["float32", "bf16", "int8"]),
-            help="for our engine, in this number format and ready to use; translators only",
+            help="for our engine, in this number format and ready to use; translators and encoders",
         ),
     ],
 )

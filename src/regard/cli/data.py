@@ -35,7 +35,7 @@ Every pair is used once in a pass; each pass joins others.
 \b
   regard data join train.en train.de --most 5 --passes 3 --out long.en long.de
 """
-MAKE = """Write made data, exact and without end: dates, numbers (extra `made`), copy, reverse or sort.
+MAKE = """Write made data, exact and without end: dates, numbers (extra `made`), spoken, copy, reverse or sort.
 
 A target belongs to one split for good, so that test data never stands in training data.
 
@@ -125,7 +125,7 @@ def clean(
 @verb(
     MAKE,
     [
-        click.Argument(["kind"], metavar="dates|numbers|copy|reverse|sort"),
+        click.Argument(["kind"], metavar="dates|numbers|spoken|copy|reverse|sort"),
         OUT,
         Option(["--count"], type=click.IntRange(0), default=10_000, help="pairs to make [default: 10000]"),
         Option(["--seed"], type=click.IntRange(0), default=1, help="seed of the choice of pairs [default: 1]"),
@@ -138,6 +138,7 @@ def clean(
         Option(
             ["--languages"], default="", metavar="CODES", help="for dates and numbers: de,fr,… [default: some twenty]"
         ),
+        Option(["--alignment"], metavar="FILE", help="for spoken: write the word links here, 0-0 1-2 … a line"),
         Option(["--lengths"], metavar="LOW-HIGH", help="for copy, reverse and sort: letters of a row [default: 3-12]"),
     ],
     greedy=("--out",),
@@ -151,13 +152,19 @@ def make(
     split: str,
     languages: str,
     lengths: str | None,
+    alignment: str | None,
     as_json: bool,
 ) -> None:
     """Write made pairs."""
-    from regard.data.made import make as make_pairs
+    from regard.data.made import make_rows
 
     codes = [code.strip() for code in languages.split(",") if code.strip()]
-    _write_pairs(out, list(make_pairs(kind, count, seed, split=split, languages=codes, lengths=_range(lengths))))
+    rows = list(make_rows(kind, count, seed, split=split, languages=codes, lengths=_range(lengths)))
+    if alignment and rows and not rows[0].links:
+        raise UsageError(f"the word links of {kind} are not known: --alignment is for spoken")
+    _write_pairs(out, [(row.source, row.target) for row in rows])
+    if alignment:
+        write_lines(alignment, (" ".join(f"{read}-{written}" for read, written in row.links) for row in rows))
     give({"pairs": count, "files": list(out)}, [f"{count:,} pairs written to {' and '.join(out)}"], as_json)
 
 

@@ -81,7 +81,8 @@ def distil(context: click.Context, folder: str, files: tuple[str, ...], out: str
 def teacher(folder: str) -> tuple[str, dict[str, Any]]:
     """Return the task of a folder whose model can teach, and what its folder says of it."""
     from regard.checkpoint.files import read_json
-    from regard.checkpoint.folder import TASK_FILE, is_encoder_folder, opened, task_of
+    from regard.checkpoint.folder import is_encoder_folder, task_of
+    from regard.checkpoint.location import TASK_FILE, opened
     from regard.checkpoint.published import local_folder
 
     place = local_folder(folder)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from regard.cli.models import COMPUTING
+from regard.cli.models import ENGINE
 from regard.cli.options import changes, knob_options
 from regard.cli.output import give, json_line, note, progress, write_array
 from regard.cli.texts import Given, text_verb
@@ -25,7 +25,7 @@ published one. --out is a NumPy file; without it each vector is a line of number
 EMBEDDING = knob_options(EmbeddingConfig, section="Vectors")
 
 
-@text_verb(HELP, [*EMBEDDING, *COMPUTING])
+@text_verb(HELP, [*EMBEDDING, *ENGINE])
 def embed(context: click.Context, folder: str, given: Given, **computing: Any) -> None:
     """Make vectors of what was given."""
     import numpy as np

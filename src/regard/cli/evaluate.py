@@ -53,7 +53,7 @@ masked-word models hidden tokens of it: their perplexity.
   regard evaluate runs/bert test.txt
   regard evaluate runs/babi qa1_test.txt qa2_test.txt --json
 """
-TEXT = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--json")
+TEXT = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--off", "--json")
 COLUMNS = ("--format", "--text", "--label", "--pair", "--separator", "--no-header", "--delimiter")
 SCORED: dict[str, tuple[Callable[[TestSet], None], tuple[str, ...]]] = {  # task → what scores it, and its flags
     "classify": (evaluate_labels, ("--out", "--errors", *COLUMNS, *TEXT)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from regard.cli.options import Option, knob_options
+from regard.cli.options import OFF, Option, knob_options
 from regard.config.data import ReadConfig
 from regard.config.decoding import DecodingConfig
 
@@ -47,10 +47,11 @@ COMPUTING: list[click.Parameter] = [
         section="Computing",
         help="processor threads; 0: all cores [default: 0]",
     ),
+    OFF,
 ]
 
 
-TRANSLATING: list[click.Parameter] = [  # translators compute in the engine, too
+ENGINE: list[click.Parameter] = [  # of what the engine computes, too: translators and encoders
     Option(
         ["--backend"],
         type=click.Choice(["auto", "engine", "torch"]),
@@ -92,8 +93,12 @@ def windows(texts: Sequence[Item]) -> Iterator[Sequence[Item]]:
 
 def opened(folder: str, computing: dict[str, Any], ensemble: tuple[str, ...] = ()) -> TranslationPipeline:
     """Return the pipeline of a folder, or of several that translate together."""
+    from regard.attention.intervention import intervention
+    from regard.cli.output import note
     from regard.pipeline import load_translator
 
     model = load_translator(folder, ensemble=ensemble, **computing)
+    if model.engines and intervention() is not None:
+        note("heads are switched off: torch computes in float32, not the engine, which has no switches")
     gc.freeze()  # what is loaded stays: searching it for garbage again and again takes time
     return model

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -239,7 +240,9 @@ def verb(
     def decorate(function: typing.Callable[..., None]) -> Verb:
         def call(**values: Any) -> None:
             plain = {key: value for key, value in values.items() if not key.startswith("knob_")}
-            function(click.get_current_context(), **plain)
+            heads = plain.pop(SWITCHED, ())
+            with _switched(heads):
+                function(click.get_current_context(), **plain)
 
         every = [*options, JSON]
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -256,4 +259,24 @@ def verb(
     return decorate
 
 
+@contextmanager
+def _switched(heads: Sequence[str]) -> Iterator[None]:
+    """Run a verb with heads switched off, if any."""
+    if not heads:
+        yield
+        return
+    from regard.attention.intervention import off
+
+    with off(heads):
+        yield
+
+
+SWITCHED = "switched_off"
+OFF = Option(
+    ["--off", SWITCHED],
+    multiple=True,
+    metavar="HEAD",
+    section="Computing",
+    help="switch off a head, as in encoder.3.self:2, or several with commas between; a site alone: all its heads",
+)
 JSON = Option(["--json", "as_json"], section="Options", is_flag=True, help="give the result as JSON, for programs")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from regard.cli.embed import EMBEDDING
-from regard.cli.models import COMPUTING, FOLDER
+from regard.cli.models import ENGINE, FOLDER
 from regard.cli.options import Option, changes, verb
 from regard.cli.output import give, note
 from regard.cli.texts import ENCODING, IN, TEXTS
@@ -37,7 +37,7 @@ is searched for among the lines of a file, whose vectors may be given too.
         Option(["--best"], type=click.IntRange(1), default=5, help="how many of the nearest lines [default: 5]"),
         ENCODING,
         *EMBEDDING,
-        *COMPUTING,
+        *ENGINE,
     ],
 )
 def similar(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, TestSet
+from regard.cli.models import ENGINE, TestSet
 from regard.cli.options import Option
 from regard.cli.output import give, json_line, table, write_lines
 from regard.cli.texts import Given, put_each, text_verb
@@ -31,7 +31,7 @@ probability; parted by tabs. A model whose tags mark no entities gives every wor
     [
         Option(["--columns"], is_flag=True, help="give a word and its tag a line, a blank line after each text"),
         Option(["--words", "apart"], is_flag=True, help="words are what white space parts"),
-        *COMPUTING,
+        *ENGINE,
     ],
 )
 def tag(context: click.Context, folder: str, given: Given, columns: bool, apart: bool, **computing: Any) -> None:

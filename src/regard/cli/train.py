@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from regard.checkpoint.files import read_json
 from regard.checkpoint.starting import with_usual
 from regard.cli.options import Option, changes, dotted_options, verb
-from regard.cli.output import give, watching
+from regard.cli.output import give, note, watching
 from regard.config.model import TRANSLATOR_PRESETS
 from regard.config.run import TASKS, RunConfig
 from regard.config.tasks import in_own_names
@@ -18,6 +19,9 @@ from regard.data.pictures import asked_for
 from regard.errors import ConfigError, UsageError, nearest
 from regard.phrases import duration
 from regard.view.progress import measures
+
+if TYPE_CHECKING:
+    from regard.training.watch import Watcher
 
 FLAGS = {
     "data.valid": "--valid",
@@ -136,22 +140,50 @@ Ctrl-C finishes the step, or the pass over stories, and saves; the same command 
             help="the run's folder; an unfinished run is continued",
         ),
         Option(["--recipe"], metavar="FILE", section="Run", help="a JSON file with a whole run's settings"),
+        Option(
+            ["--watch"], is_flag=True, section="Run", help="open a page that shows where the model looks as it learns"
+        ),
         *dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated=NEGATED, skip=("task", "data.train")),
     ],
     greedy=("--valid", "--data.valid"),
     most=lambda words: len(words) if {*words} & MANY_FILES else 2,
 )
-def train(context: click.Context, words: tuple[str, ...], out: str, recipe: str | None, as_json: bool) -> None:
+def train(
+    context: click.Context, words: tuple[str, ...], out: str, recipe: str | None, watch: bool, as_json: bool
+) -> None:
     """Train a model."""
-    train_and_report(run_config(words, recipe, changes(context)), out, as_json)
+    config = run_config(words, recipe, changes(context))
+    train_and_report(config, out, as_json, _open_page(config, out) if watch else [])
 
 
-def train_and_report(config: RunConfig, out: str, as_json: bool) -> None:
+def _open_page(config: RunConfig, out: str) -> list[Watcher]:
+    """Serve a page beside the training and return the watcher that puts what is seen there."""
+    import sys
+    import threading
+
+    from regard.pipeline.epochs import EpochWatcher
+    from regard.server.app import create  # what is missing is told before anything is trained
+    from regard.server.serving import serve
+    from regard.server.shelf import Shelf
+
+    assert create is not None
+    shelf = Shelf()
+    settings = {
+        "open_browser": sys.stderr.isatty(),
+        "title": out,
+        "live": True,
+        "tell": lambda address: note(f"page while training runs: {address}"),
+    }
+    threading.Thread(target=serve, args=[shelf], kwargs=settings, daemon=True).start()
+    return [EpochWatcher(Path(out), shelf.put, config.task)]
+
+
+def train_and_report(config: RunConfig, out: str, as_json: bool, others: Sequence[Watcher] = ()) -> None:
     """Train a run while it is shown, and give how it ended."""
     from regard.training.run import train_run
 
     with watching(as_json) as watcher:
-        report = train_run(config, Path(out), watchers=[watcher])
+        report = train_run(config, Path(out), watchers=[watcher, *others])
     facts = {"folder": str(report.folder), "step": report.step, "reason": report.reason, "metrics": report.metrics}
     lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {duration(report.seconds)} of training"]
     if report.finished:

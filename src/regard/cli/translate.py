@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import ENSEMBLE, SEARCHING, TRANSLATING, opened
+from regard.cli.models import ENGINE, ENSEMBLE, SEARCHING, opened
 from regard.cli.options import Option, changes
 from regard.cli.output import json_line
 from regard.cli.texts import Given, put_each, text_verb
@@ -54,7 +54,7 @@ WORDS = "What it must say"
             help="source phrase, tab, target phrase: forced where the source has it",
         ),
         *SEARCHING,
-        *TRANSLATING,
+        *ENGINE,
     ],
 )
 def translate(

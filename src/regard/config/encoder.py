@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from regard.config.knob import Config, knob
 from regard.config.stack import ACTIVATIONS, StackConfig, check_heads
+from regard.errors import ConfigError
 
 SIGHTS = ("full", "blocks")
 ENCODER_HEADS = ("plain", "masked", "next", "pretraining", "label", "token", "span")
@@ -19,6 +20,8 @@ class EncoderConfig(Config):
     vocabulary: int = knob(0, "token numbers; 0: from the tokenizer", low=0)
     width: int = knob(256, "width of the hidden states", low=2)
     stack: StackConfig = knob(StackConfig, "the stack of blocks")
+    groups: int = knob(0, "sets of weights that the layers share, in order (ALBERT); 0: each has its own", low=0)
+    embedding: int = knob(0, "width of words, places and types, which are then widened; 0: as the states", low=0)
     norm: str = knob("after", "layer norm before or after each part", choices=("before", "after"))
     activation: str = knob("gelu", "activation of the feed-forward part", choices=ACTIVATIONS)
     places: int = knob(512, "longest row the model takes", low=1)
@@ -47,6 +50,21 @@ class EncoderConfig(Config):
 
     def check(self) -> None:
         check_heads("stack.heads", self.width, self.stack.heads)
+        if self.groups > self.stack.layers:
+            raise ConfigError(f"groups ({self.groups}) must be at most stack.layers ({self.stack.layers})")
+
+    @property
+    def inner(self) -> int:
+        """Width of the table of words."""
+        return self.embedding or self.width
+
+    def block_of(self, layer: int) -> int:
+        """Return the number of the block whose weights a layer has.
+
+        >>> [EncoderConfig(groups=2, stack=StackConfig(layers=5)).block_of(layer) for layer in range(5)]
+        [0, 0, 0, 1, 1]
+        """
+        return layer * self.groups // self.stack.layers if self.groups else layer
 
     @property
     def longest_full(self) -> int:

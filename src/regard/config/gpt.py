@@ -19,7 +19,7 @@ class GptConfig(Config):
     activation: str = knob("gelu_tanh", "activation of the feed-forward part", choices=ACTIVATIONS)
     positions: str = knob(
         "rotary",
-        "how places are told apart; rotary ones learn fastest, learned ones make a folder that others read as gpt2",
+        "how places are told apart; rotary ones learn fastest; others read them as gpt_neox, learned ones as gpt2",
         choices=("learned", "rotary", "sinusoidal"),
     )
     places: int = knob(256, "longest row the model takes; while it writes, it forgets what came earlier", low=2)

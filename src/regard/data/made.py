@@ -1,4 +1,7 @@
-"""Data made exactly and without end: dates and numbers in many languages, and copy, reverse and sort of letters."""
+"""Data made exactly and without end: dates and numbers in many languages; copy, reverse and sort of letters.
+
+Numbers spoken word for word have known word links, too.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from random import Random
 from types import ModuleType
 from typing import NamedTuple
 
+from regard.data import spoken
 from regard.errors import ConfigError, UsageError, nearest
 
 DATE_LANGUAGES = tuple("cs da de el en es fi fr hu id it ja nl pl pt ro ru sv tr uk".split())
@@ -28,6 +32,7 @@ class Made(NamedTuple):
     source: str
     target: str
     group: str
+    links: tuple[tuple[int, int], ...] = ()  # (source word, target word), where they are known
 
 
 def make(
@@ -39,7 +44,7 @@ def make(
     languages: Sequence[str] = (),
     lengths: tuple[int, int] | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield pairs of a kind: dates, numbers, copy, reverse or sort.
+    """Yield pairs of a kind: dates, numbers, spoken, copy, reverse or sort.
 
     >>> list(make("reverse", 2, seed=5))
     [('k d k d c c', 'c c d k d k'), ('g l p e', 'e p l g')]
@@ -143,6 +148,20 @@ def _numbers(given: Sequence[str], lengths: Lengths) -> Draw:
     return draw
 
 
+def _spoken(given: Sequence[str], lengths: Lengths) -> Draw:
+    """A number in English words → word for word in German order: forty two → zwei vierzig."""
+    _no_lengths(lengths)
+    if given:
+        raise ConfigError("languages are for dates and numbers only")
+
+    def draw(random: Random) -> Made:
+        number = random.randrange(10 ** random.randint(1, NUMBER_DIGITS))
+        words = spoken.english(number)
+        return Made(" ".join(words), " ".join(spoken.german(words)), str(len(words)), tuple(spoken.links(words)))
+
+    return draw
+
+
 def _no_lengths(lengths: Lengths) -> None:
     if lengths:
         raise ConfigError("lengths are for copy, reverse and sort only")
@@ -165,6 +184,7 @@ def _letters(change: Callable[[list[str]], list[str]]) -> Kind:
 KINDS: Mapping[str, Kind] = {
     "dates": _dates,
     "numbers": _numbers,
+    "spoken": _spoken,
     "copy": _letters(list),
     "reverse": _letters(lambda letters: letters[::-1]),
     "sort": _letters(sorted),

@@ -13,6 +13,7 @@ from regard.decoding.constraints import Forced
 from regard.decoding.generator import Generator, S
 from regard.decoding.rules import Rule
 from regard.decoding.search import Hypothesis, search
+from regard.decoding.tree import BeamTree
 from regard.tokens import Ids, Tokens
 
 Numbers = NDArray[np.int64]
@@ -41,11 +42,13 @@ def search_rows(
     prefixes: Sequence[Sequence[int]] | None = None,
     forced: Sequence[Forced] | None = None,
     each: Each = map,
+    tree: BeamTree | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each source row, whatever rows it was searched with.
 
     A row's limit comes from its length by the config's `max_ratio` and `max_extra`; no text gets more than `longest`
-    tokens. `each` runs the search of every batch: `map`, or one that runs several at a time.
+    tokens. `each` runs the search of every batch: `map`, or one that runs several at a time. The tree of a single row's
+    search grows in `tree`.
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     limits = np.minimum(np.ceil(lengths * config.max_ratio).astype(np.int64) + config.max_extra, longest)
@@ -60,6 +63,7 @@ def search_rows(
             rules=rules,
             prefixes=None if prefixes is None else [prefixes[number] for number in chosen],
             forced=None if forced is None else [forced[number] for number in chosen],
+            tree=tree,
         )
 
     found: list[list[Hypothesis]] = [[] for _ in rows]

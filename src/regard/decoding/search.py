@@ -34,6 +34,7 @@ from regard.decoding.choice import Choice, Values, best_columns, choose
 from regard.decoding.constraints import Forced
 from regard.decoding.generator import Attending, Generator, Rows, S, Searching
 from regard.decoding.rules import Draw, Forbid, History, NoRepeat, Rule
+from regard.decoding.tree import BeamTree
 from regard.errors import ConfigError, UsageError
 from regard.tokens import Candidates, Ids, Tokens
 
@@ -71,17 +72,19 @@ def search(
     rules: Sequence[Rule] = (),
     prefixes: Sequence[Sequence[int]] | None = None,
     forced: Sequence[Forced] | None = None,
+    tree: BeamTree | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the best texts for each source text, best first.
 
     `limits` are the most tokens of each, `prefixes` what each must begin with, `forced` the phrases each must hold.
-    Prefixes and forced phrases stand above rules and limits.
+    Prefixes and forced phrases stand above rules and limits. What is kept at each step grows in `tree`.
     """
     if len(source) == 0:
         return []
     if (
         isinstance(generator, Searching)
         and not (rules or prefixes or forced)
+        and tree is None
         and _is_plain(config, generator.vocabulary)
     ):
         limited = np.asarray(limits, np.int64)
@@ -91,7 +94,7 @@ def search(
         return [[Hypothesis(*one) for one in some] for some in found]
     none = [Forced.none()] * len(source)
     wishes = _Wishes(limits, prefixes or [[]] * len(source), none if forced is None else forced)
-    return _Search(generator, source, config, wishes, rules).run()
+    return _Search(generator, source, config, wishes, rules, tree).run()
 
 
 def _is_plain(config: DecodingConfig, vocabulary: int) -> bool:
@@ -132,9 +135,15 @@ class _Search(Generic[S]):
     """The settings of one search, and what its lanes have finished."""
 
     def __init__(
-        self, generator: Generator[S], source: Tokens, config: DecodingConfig, wishes: _Wishes, rules: Sequence[Rule]
+        self,
+        generator: Generator[S],
+        source: Tokens,
+        config: DecodingConfig,
+        wishes: _Wishes,
+        rules: Sequence[Rule],
+        tree: BeamTree | None = None,
     ) -> None:
-        self.generator, self.source, self.config, self.wishes = generator, source, config, wishes
+        self.generator, self.source, self.config, self.wishes, self.tree = generator, source, config, wishes, tree
         self.constrained = any(phrases.total for phrases in wishes.forced)
         self._check()
         count, copies = len(source), config.nbest if config.sample or config.diverse else 1
@@ -235,6 +244,8 @@ class _Search(Generic[S]):
             self._finish(alive, row, total, bool(natural[row]))
         on = ~choice.ends
         on[on] = ~self._decided(alive.lane[choice.row[on]], totals[on], alive.length + 1)
+        if self.tree is not None:
+            self.tree.grow(choice.row, tokens, totals, on)
         parents = choice.row[on]
         progress = [
             self._forced(alive, row).advance(alive.progress[row], token, alive.length)

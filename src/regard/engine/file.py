@@ -1,24 +1,27 @@
 """The engine's file: packed arrays as they lie in memory, in the layout of safetensors, checked and then mapped.
 
-Every array begins at a multiple of 64 bytes, so that the library reads it in place and processes share it.
+Every array begins at a multiple of 64 bytes, so that the library reads it in place and processes share it. What the
+model is stands in the file, too: it can be used with nothing else.
 """
 
 from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from regard.config.model import TranslatorConfig
-from regard.engine.layout import BOUNDARY, PRECISIONS, Array, Slot, slots
-from regard.errors import CheckpointError
+from regard.config.model import EncoderConfig, TranslatorConfig
+from regard.engine.layout import BOUNDARY, PRECISIONS, Array, EngineConfig, Slot, slots
+from regard.errors import CheckpointError, ConfigError
 
 FILE = "engine.safetensors"
-FORMAT, VERSION = "regard-engine", 1
+FORMAT, VERSION = "regard-engine", 2
+_CONFIGS: dict[str, type[EngineConfig]] = {"translator": TranslatorConfig, "encoder": EncoderConfig}
 _HEADER_LIMIT = 8 << 20  # bytes
 _KINDS = {np.dtype(np.float32): "F32", np.dtype(np.int32): "I32", np.dtype(np.uint8): "U8", np.dtype(np.uint16): "BF16"}
 
@@ -31,10 +34,25 @@ class Sink(Protocol):
         ...
 
 
-def content(config: TranslatorConfig, precision: str, arrays: Sequence[Array]) -> Callable[[Sink], object]:
-    """Return what writes a translator's arrays as a file."""
+@dataclass(frozen=True)
+class Stored:
+    """A model as its file holds it."""
+
+    config: EngineConfig
+    precision: str
+    arrays: list[Array]
+    facts: dict[str, Any]  # what else is said of it
+
+
+def content(
+    config: EngineConfig, precision: str, arrays: Sequence[Array], facts: Mapping[str, Any] | None = None
+) -> Callable[[Sink], object]:
+    """Return what writes a model's arrays as a file, with plain facts about it."""
     wanted = slots(config, precision)
-    table: dict[str, Any] = {"__metadata__": {"format": FORMAT, "version": str(VERSION), "precision": precision}}
+    kind = next(name for name, known in _CONFIGS.items() if isinstance(config, known))
+    model = json.dumps({"kind": kind, "config": config.to_dict(), "facts": dict(facts or {})})
+    told = {"format": FORMAT, "version": str(VERSION), "precision": precision, "model": model}
+    table: dict[str, Any] = {"__metadata__": told}
     end, pieces = 0, []
     for number, (slot, array) in enumerate(zip(wanted, arrays, strict=True)):
         for name, kind, shape, data in (
@@ -55,8 +73,8 @@ def content(config: TranslatorConfig, precision: str, arrays: Sequence[Array]) -
     return write
 
 
-def read(path: Path, config: TranslatorConfig) -> tuple[str, list[Array]]:
-    """Return the precision of a file and its arrays, mapped; every size is compared with the config's first."""
+def read(path: Path) -> Stored:
+    """Return the model of a file, its arrays mapped; every size is compared with the config's first."""
     try:
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -78,7 +96,20 @@ def read(path: Path, config: TranslatorConfig) -> tuple[str, list[Array]]:
         )
     if (precision := told.get("precision")) not in PRECISIONS:
         raise _unsound(path, f"its precision is {precision!r:.40}")
-    return precision, [_array(path, mapped, 8 + size, slot, table.get(slot.name)) for slot in slots(config, precision)]
+    config, facts = _model(path, told.get("model"))
+    arrays = [_array(path, mapped, 8 + size, slot, table.get(slot.name)) for slot in slots(config, precision)]
+    return Stored(config, precision, arrays, facts)
+
+
+def _model(path: Path, told: Any) -> tuple[EngineConfig, dict[str, Any]]:
+    """Return what the model is, as the header says."""
+    try:
+        found = json.loads(told)
+        return _CONFIGS[found["kind"]].from_dict(found["config"], where=str(path)), dict(found["facts"])
+    except ConfigError as error:
+        raise CheckpointError(f"{error}; convert the model again") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise _unsound(path, "it does not say what model it holds") from None
 
 
 def _array(path: Path, mapped: mmap.mmap, first: int, slot: Slot, entry: Any) -> Array:

@@ -1,15 +1,17 @@
-"""Which arrays a translator has in the engine, in the order that the library takes them, and how they are made."""
+"""Which arrays a model has in the engine, in the order that the library takes them, and how they are made."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from regard.config.model import StackConfig, TranslatorConfig
+from regard.config.model import EncoderConfig, StackConfig, TranslatorConfig
 from regard.engine.library import library, pointer
 
 PRECISIONS = ("float32", "bf16", "int8")  # in the library's order
@@ -18,6 +20,7 @@ BOUNDARY = 64  # bytes that arrays begin at a multiple of
 
 Array = NDArray[Any]
 Weights = Mapping[str, NDArray[np.float32]]
+EngineConfig = TranslatorConfig | EncoderConfig
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Slot:
     @property
     def bytes(self) -> int:
         """How many bytes it takes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Part:
     inputs: int
     weight: str
     bias: str = ""
+    precision: str = ""  # where it is not the model's
 
     def slots(self, precision: str) -> list[Slot]:
         """Return the arrays it has, in the library's order."""
@@ -54,6 +58,7 @@ class Part:
         padded = (_padded(self.outputs),)
         if self.kind == "norm":
             return [Slot(f"{self.name}.{which}", np.float32, padded) for which in ("weight", "bias")]
+        precision = self.precision or precision
         size = library().handle.regard_packed_bytes(self.outputs, self.inputs, PRECISIONS.index(precision))
         made = [Slot(f"{self.name}.packed", np.uint8, (size,))]
         if precision == "int8":
@@ -83,7 +88,7 @@ class Part:
             return
         places = [pointer(array) for array in arrays[:-1]]
         scales, corrections = places[1:] or (None, None)
-        number = PRECISIONS.index(precision)
+        number = PRECISIONS.index(self.precision or precision)
         library().handle.regard_pack(pointer(weight), self.outputs, self.inputs, number, places[0], scales, corrections)
 
     def taken(self, arrays: list[Array], precision: str) -> dict[str, NDArray[np.float32]]:
@@ -93,6 +98,7 @@ class Part:
         bias = {self.bias: arrays[-1][: self.outputs]}
         if self.kind == "norm":
             return {self.weight: arrays[0][: self.outputs], **bias}
+        precision = self.precision or precision
         group = {"float32": 1, "bf16": 2, "int8": 4}[precision]
         kind = {"float32": np.float32, "bf16": np.uint16, "int8": np.int8}[precision]
         blocks = arrays[0].view(kind).reshape(-(-self.outputs // LANES), -1, LANES, group)
@@ -102,8 +108,35 @@ class Part:
         return {self.weight: weight * arrays[1][: self.outputs, None] if precision == "int8" else weight, **bias}
 
 
-def parts(config: TranslatorConfig) -> Iterator[Part]:
-    """Yield what a translator is made of, in the library's order."""
+def parts(config: EngineConfig) -> Iterator[Part]:
+    """Yield what a model is made of, in the library's order; the heads of an encoder are behind that."""
+    if isinstance(config, TranslatorConfig):
+        return _translator(config)
+    return itertools.chain(_encoder(config), heads(config))
+
+
+def _encoder(config: EncoderConfig) -> Iterator[Part]:
+    width = config.width
+    yield Part("words", "words", config.vocabulary, width, "words.weight")
+    yield Part("places", "places", config.first_place + config.places, width, "places.weight")
+    if config.types:
+        yield Part("places", "types", config.types, width, "types.weight")
+    yield _norm("norm", width)
+    for number in range(config.stack.layers):
+        yield from _block(f"stack.blocks.{number}", width, config.stack, cross=False)
+    if config.norm == "before":
+        yield _norm("stack.norm", width)
+
+
+def heads(config: EncoderConfig) -> Iterator[Part]:
+    """Yield what makes scores of an encoder's states; it stays as fine as it was learned."""
+    if config.pools:
+        yield replace(_linear("pooler", config.width, config.width), precision="float32")
+    if config.outputs:
+        yield replace(_linear("output", config.outputs, config.width), precision="float32")
+
+
+def _translator(config: TranslatorConfig) -> Iterator[Part]:
     width = config.width
     sides = {"words": config.target_vocabulary} if config.shared else {
         "source_words": config.source_vocabulary, "target_words": config.target_vocabulary
@@ -146,13 +179,13 @@ def _linear(name: str, outputs: int, inputs: int) -> Part:
     return Part("linear", name, outputs, inputs, f"{name}.weight", f"{name}.bias")
 
 
-def slots(config: TranslatorConfig, precision: str) -> list[Slot]:
-    """Return all arrays of a translator, in the library's order."""
+def slots(config: EngineConfig, precision: str) -> list[Slot]:
+    """Return all arrays of a model, in the library's order."""
     return [slot for part in parts(config) for slot in part.slots(precision)]
 
 
-def packed(config: TranslatorConfig, weights: Weights, precision: str) -> list[Array]:
-    """Return a translator's arrays, side by side in one piece of memory."""
+def packed(config: EngineConfig, weights: Weights, precision: str) -> list[Array]:
+    """Return a model's arrays, side by side in one piece of memory."""
     arrays = laid_out(slots(config, precision), np.zeros)
     rest = iter(arrays)
     for part in parts(config):
@@ -160,14 +193,14 @@ def packed(config: TranslatorConfig, weights: Weights, precision: str) -> list[A
     return arrays
 
 
-def unpacked(config: TranslatorConfig, arrays: Sequence[Array], precision: str) -> dict[str, NDArray[np.float32]]:
-    """Return the weights that a translator's arrays stand for, under our names."""
+def unpacked(config: EngineConfig, arrays: Sequence[Array], precision: str) -> dict[str, NDArray[np.float32]]:
+    """Return the weights that a model's arrays stand for, under our names."""
     rest = iter(arrays)
     made: dict[str, NDArray[np.float32]] = {}
     for part in parts(config):
         taken = part.taken([next(rest) for _ in part.slots(precision)], precision)
         made |= {name: array for name, array in taken.items() if name not in made}  # a tied output is its words
-    if not config.output_bias:
+    if isinstance(config, TranslatorConfig) and not config.output_bias:
         made.pop("output_bias")
     return made
 

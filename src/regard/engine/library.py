@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from regard.errors import ConfigError, UsageError
 
 FILE = Path(__file__).with_name("regard_engine.so")
-INTERFACE = 1  # of the library that this code calls
+INTERFACE = 2  # of the library that this code calls
 INSTALL = "install a C++ compiler (Debian: apt install g++ cmake) and repeat `make setup` or `pip install`"
 VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
 _ROOM = 512  # bytes of a message
@@ -33,7 +33,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function → what it 
     "regard_step": (_Int, (*(_Pointer,) * 2, _Int, _Int, *(_Pointer,) * 4, _Text, _Int)),
     "regard_select": (_Int, (_Pointer, _Pointer, _Int, _Text, _Int)),
     "regard_search": (_Int, (*(_Pointer,) * 3, _Int, _Pointer, _Pointer, _Text, _Int)),
-    "regard_encode": (_Int, (_Pointer, _Pointer, _Pointer, _Int, _Pointer, _Text, _Int)),
+    "regard_read": (_Int, (*(_Pointer,) * 4, _Int, _Pointer, _Int, _Int, _Pointer, _Text, _Int)),
+    "regard_linear": (_Int, (_Text, _Pointer, _Int, _Int, *(_Pointer,) * 2, _Int, _Int, _Pointer, _Text, _Int)),
     "regard_integer_sums": (_Int, (_Text, _Pointer, _Int, _Int, _Pointer, _Pointer, _Int, _Pointer)),
 }
 
@@ -46,7 +47,7 @@ class Shape(ctypes.Structure):
         *((name, _Int) for name in ("encoder_layers", "encoder_heads", "encoder_feedforward")),
         *((name, _Int) for name in ("decoder_layers", "decoder_heads", "decoder_feedforward")),
         *((name, _Int) for name in ("source_vocabulary", "target_vocabulary", "shared", "norm_before", "activation")),
-        *((name, _Int) for name in ("positions", "places", "end")),
+        *((name, _Int) for name in ("positions", "places", "first_place", "types", "embedding_norm", "end")),
         ("epsilon", ctypes.c_float),
         ("scale", ctypes.c_float),
     )

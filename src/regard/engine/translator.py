@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from regard.config.model import ACTIVATIONS, POSITIONS, TranslatorConfig
 from regard.engine import layout
-from regard.engine.library import Array, Found, Library, Plan, Shape, chosen_instructions, library, pointer
-from regard.errors import ConfigError, UsageError
+from regard.engine.library import Found, Plan, Shape, pointer
+from regard.engine.model import CompiledModel, check_precision, plain
 from regard.tokens import Candidates, Ids, Tokens
 
 PRECISIONS = layout.PRECISIONS
@@ -40,7 +40,7 @@ class EngineState:
         return self
 
 
-class Engine:
+class Engine(CompiledModel):
     """A translator that computes in the compiled library."""
 
     def __init__(
@@ -51,28 +51,16 @@ class Engine:
         instructions: str = "",
     ) -> None:
         """Take a config and the arrays of `layout.slots`; `instructions` chooses an instruction set."""
-        self.library: Library = library()
-        self.handle = 0
-        self.config, self.precision, self.instructions = config, precision, chosen_instructions(instructions)
-        self.arrays = list(arrays)  # the library reads them where they are
-        told = (Array * len(self.arrays))(*(Array(pointer(array), array.nbytes) for array in self.arrays))
-        shape = _shape(config, precision)
-        self.handle = self.library.checked(
-            self.library.handle.regard_model_new, ctypes.byref(shape), told, len(told), self.instructions.encode()
-        )
+        super().__init__(_shape(config, precision), arrays, precision, instructions)
+        self.config = config
 
     @classmethod
     def of(
         cls, config: TranslatorConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
     ) -> Engine:
         """Return the engine of a translator's weights under our names, float32."""
-        _check(precision)
+        check_precision(precision)
         return cls(config, layout.packed(config, weights, precision), precision, instructions)
-
-    def __del__(self) -> None:
-        if self.handle:
-            self.library.handle.regard_model_free(self.handle)
-            self.handle = 0
 
     # the generator's face
     @property
@@ -93,7 +81,7 @@ class Engine:
 
     def start(self, source: Tokens, room: int) -> EngineState:
         """Return the state before the first token: one row for each source sentence."""
-        ids, offsets = _plain(source)
+        ids, offsets = plain(source)
         calls = self.library
         handle = calls.checked(calls.handle.regard_start, self.handle, pointer(ids), pointer(offsets), len(source))
         return EngineState(self, handle, len(source))
@@ -124,13 +112,7 @@ class Engine:
 
     def encode(self, source: Tokens) -> NDArray[np.float32]:
         """Return the source's hidden states [N, D]."""
-        ids, offsets = _plain(source)
-        made = np.empty((len(ids), self.config.width), np.float32)
-        calls = self.library
-        calls.checked(
-            calls.handle.regard_encode, self.handle, pointer(ids), pointer(offsets), len(source), pointer(made)
-        )
-        return made
+        return self.read(source)
 
     def search(
         self, source: Tokens, limits: NDArray[np.int64], *, beam: int, nbest: int, length_power: float
@@ -139,7 +121,7 @@ class Engine:
 
         The whole search runs in the library, as `decoding.search` would do it without rules and wishes.
         """
-        ids, offsets = _plain(source)
+        ids, offsets = plain(source)
         most = np.maximum(np.asarray(limits), 1).astype(np.int32)
         longest = int(most.max())
         powers = np.array([length**length_power for length in range(longest + 3)], np.float64)
@@ -185,21 +167,8 @@ class Engine:
         return made
 
 
-def _plain(source: Tokens) -> tuple[Ids, Ids]:
-    ids = np.ascontiguousarray(source.ids, dtype=np.int32)
-    offsets = np.ascontiguousarray(source.offsets, dtype=np.int32)
-    if len(source) == 0 or int(offsets[-1]) != len(ids):
-        raise UsageError("the engine reads at least one source text, its tokens laid end to end")
-    return ids, offsets
-
-
-def _check(precision: str) -> None:
-    if precision not in PRECISIONS:
-        raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-
-
 def _shape(config: TranslatorConfig, precision: str) -> Shape:
-    _check(precision)
+    check_precision(precision)
     stacks: dict[str, Any] = {
         f"{name}_{field}": getattr(stack, field)
         for name, stack in (("encoder", config.encoder), ("decoder", config.decoder))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.positions import Learned
 from regard.attention.rows import Rows
 from regard.blocks.heads import best_tokens
@@ -34,6 +35,11 @@ class Model(nn.Module):
         rows = Rows.of(tokens, self.device(), block)
         ids = np.append(tokens.ids.astype(np.int64), np.zeros(rows.spare, dtype=np.int64))
         return torch.from_numpy(ids).to(self.device()), rows
+
+    def sites(self) -> dict[str, int]:
+        """Return every place where this model looks, first layer first, each with the number of its heads."""
+        looking = (one for one in self.modules() if isinstance(one, SelfAttention | CrossAttention))
+        return {one.site: one.heads for one in looking}
 
     def parameter_count(self) -> int:
         """How many numbers are learned."""

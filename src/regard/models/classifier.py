@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.attention.noise import Noise, drop
 from regard.blocks.heads import vocabulary_loss
-from regard.blocks.reading import Pooling
+from regard.blocks.reading import POOLING, Pooling
 from regard.config.model import ClassifierConfig
 from regard.models.reader import Reader, ReadingModel, Texts
 
@@ -30,6 +30,10 @@ class Classifier(ReadingModel):
         self.encoder = Reader(config.encoder)
         self.pooling = Pooling(config.pooling, self.encoder.width)
         self.output = nn.Linear(self.encoder.width, config.labels)
+
+    def sites(self) -> dict[str, int]:
+        """Return every place where this model looks: all tokens of a text, if pooling does."""
+        return {POOLING: 1} if self.pooling.kind == "attention" else {}
 
     def forward(self, texts: Texts, noise: Noise | None = None) -> Tensor:
         """Return one state for each text, [B, width]."""

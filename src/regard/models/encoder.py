@@ -1,7 +1,7 @@
 """A Transformer encoder (Devlin et al. 2019): a state for each token of a text, seen from both sides.
 
-DistilBERT (no types, no pooler), RoBERTa and XLM-R (places from 2, other heads), BigBird (long rows in blocks) are
-configs of it.
+DistilBERT (no types, no pooler), RoBERTa and XLM-R (places from 2, other heads), BigBird (long rows in blocks), ELECTRA
+(narrow tables of words) and ALBERT (layers that share weights besides) are configs of it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class MaskedWords(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.activation = config.activation
-        self.dense = nn.Linear(config.width, config.width)
-        self.norm = nn.LayerNorm(config.width, config.epsilon)
+        self.dense = nn.Linear(config.width, config.inner)
+        self.norm = nn.LayerNorm(config.inner, config.epsilon)
 
     def forward(self, states: Tensor) -> Tensor:  # [M, D]
         made: Tensor = self.norm(ACTIVATIONS[self.activation](self.dense(states)))
@@ -58,17 +58,19 @@ class Encoder(Packable):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        width = config.width
-        self.words = nn.Embedding(config.vocabulary, width)
-        self.places = Learned(config.first_place + config.places, width)
-        self.types = nn.Embedding(config.types, width) if config.types else None
-        self.norm = nn.LayerNorm(width, config.epsilon)
-        self.stack = EncoderStack(config.stack.layers, _shape(config))
+        width, inner, layers = config.width, config.inner, config.stack.layers
+        self.words = nn.Embedding(config.vocabulary, inner)
+        self.places = Learned(config.first_place + config.places, inner)
+        self.types = nn.Embedding(config.types, inner) if config.types else None
+        self.norm = nn.LayerNorm(inner, config.epsilon)
+        self.widening = nn.Linear(inner, width) if config.embedding else None
+        shared = [config.block_of(layer) for layer in range(layers)] if config.groups else []
+        self.stack = EncoderStack(layers, _shape(config), shared=shared)
         self.pooler = nn.Linear(width, width) if config.pools else None
         masked = config.head in ("masked", "pretraining")
         self.masked = MaskedWords(config) if masked else None
         self.masked_bias = nn.Parameter(torch.zeros(config.vocabulary)) if masked else None
-        self.masked_output = nn.Linear(width, config.vocabulary, bias=False) if masked and not config.tied else None
+        self.masked_output = nn.Linear(inner, config.vocabulary, bias=False) if masked and not config.tied else None
         self.next = nn.Linear(width, 2) if config.head in ("next", "pretraining") else None
         spans = config.head == "span" and config.span_feedforward
         self.span = FeedForward(_shape(config)) if spans else None
@@ -97,9 +99,10 @@ class Encoder(Packable):
         if self.types is not None:
             states = states + (self.types.weight[0] if types is None else self.types(types))
         if config.drop_first:
-            normed: Tensor = self.norm(drop(states, config.dropout, noise, "embedding"))
-            return normed
-        return drop(self.norm(states), config.dropout, noise, "embedding")
+            states = self.norm(drop(states, config.dropout, noise, "embedding"))
+        else:
+            states = drop(self.norm(states), config.dropout, noise, "embedding")
+        return states if self.widening is None else self.widening(states)
 
     def sight(self, rows: Rows) -> PlacedMask:
         """Return who may look at whom: everybody at its whole row, or in long rows blocks at few blocks."""
@@ -198,6 +201,11 @@ class Encoder(Packable):
             return None
         segments = np.append(tokens.segments.astype(np.int64), np.zeros(spare, dtype=np.int64))
         return torch.from_numpy(segments).to(self.device())
+
+    def sites(self) -> dict[str, int]:
+        """Return every place where this model looks; layers that share their weights look each for itself."""
+        stack = self.config.stack
+        return {f"encoder.{layer}.self": stack.heads for layer in range(stack.layers)}
 
     def in_use(self, pack: bool) -> PackedStack:
         """Return the stack as it is used; packed, it keeps the weights of the moment."""

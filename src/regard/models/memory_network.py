@@ -87,6 +87,10 @@ class MemoryNetwork(Model):
             weights.copy_(whole[number : number + 1] if name == "turn" else whole[:, number : number + 1])
         return alone.to(self.device())
 
+    def sites(self) -> dict[str, int]:
+        """Return every hop, with a head for each network."""
+        return {f"hop.{number}": self.members for number in range(len(self.hops))}
+
     def forward(self, told: Told, *, linear: bool = False) -> Tensor:
         """Return each network's state after the last hop, [M, B, d]; `linear` leaves out the softmax of every hop."""
         config, device = self.config, self.device()

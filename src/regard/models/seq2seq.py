@@ -80,6 +80,10 @@ class Recurrent(Writer):
         """Return the site where what is written looks at the source; none without attention."""
         return {} if self.config.attention == "none" else {SITE: 1}
 
+    def sites(self) -> dict[str, int]:
+        """Return every place where this model looks: the source, if any."""
+        return self.looks()
+
     def in_use(self, pack: bool) -> Product:
         """Return the output; packed, it keeps the weights of the moment."""
         return self.output_product(pack)
@@ -147,7 +151,7 @@ class Recurrent(Writer):
         ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).to(self.device())
         states = self._embed(ids, "target", None)
         if state.watched:
-            with trace(SITE) as seen:
+            with trace(SITE, exact=True) as seen:
                 written = self.decoder(states, rows, state.inner, state.memory, state.mask)
             state.looked = seen[SITE].weights.reshape(len(tokens), -1)  # one head: [S, 1, rows of a sentence, K]
         else:

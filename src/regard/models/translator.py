@@ -132,7 +132,7 @@ class Translator(Writer):
         states = self._embed(ids, at, "target", self.target_positions, None)
         if state.watched:
             site = [*self.looks()][-1]
-            with trace(site) as seen:
+            with trace(site, exact=True) as seen:
                 hidden = state.used.decoder.step(states, state.cache, state.memories, state.mask)
             heads = seen[site].weights.mean(1)  # [S, rows of a sentence, K]
             state.looked = heads.reshape(len(tokens), -1)

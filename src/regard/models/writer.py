@@ -157,6 +157,13 @@ class Writer(Packable):
         found = target_log_probabilities(hidden, self.output_weight, self.output_bias, self.door(wanted)[0])
         return np.split(found.cpu().numpy(), wanted.offsets[1:-1])
 
+    @torch.no_grad()
+    def distributions(self, source: Tokens, target: Tokens) -> NDArray[np.float32]:
+        """Return the log-probabilities of all tokens before each target token and before the end, [N, V]."""
+        hidden = self(source, self.shifted(target)[0])
+        logits = nn.functional.linear(hidden, self.output_weight, self.output_bias)
+        return torch.log_softmax(logits.float(), dim=-1).cpu().numpy()
+
     def output_product(self, pack: bool) -> Product:
         """Return the way from hidden states to logits."""
         return output_product(self.output_weight, self.output_bias, pack)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.config.seeing import SeeingConfig
 from regard.data.labelled import Labelled
 from regard.errors import UsageError
 from regard.models.classifier import Classifier
 from regard.models.encoder import Encoder
+from regard.pipeline.encoder_seeing import EncoderLooker, read_row
+from regard.pipeline.reader_seeing import ReaderLooker
+from regard.pipeline.seeable import Seeable, seen_by
 from regard.tasks.calibration import calibration_error, several_f1, sigmoid, softmax
 from regard.tasks.classification import label_chances
 from regard.tasks.encoding import Account, read_texts, text_scores
 from regard.tasks.metrics import confusion, label_scores
 from regard.tasks.perception import Perception
 from regard.text.framing import Framing
+from regard.view.record import Record, Verdict
 
 TOGETHER = 512  # texts that are read together
 SEPARATOR = ";"  # between the labels of a text that may have several, where the data had none
@@ -44,6 +50,10 @@ class LabelReader(Protocol):
         """Return the chances of all labels for each text."""
         ...
 
+    def record(self, text: str, pair: str | None, verdict: Verdict, seeing: SeeingConfig) -> Record:
+        """Return where the model looked while it read one text."""
+        ...
+
 
 @dataclass(frozen=True)
 class OwnReader:
@@ -59,6 +69,11 @@ class OwnReader:
         read = self.perception.read(texts)
         windows = np.ones(len(texts), dtype=np.int64)
         return Told(label_chances(self.model, read), read.cut, windows, self.perception.account(read))
+
+    def record(self, text: str, pair: str | None, verdict: Verdict, seeing: SeeingConfig) -> Record:
+        """Return where the model looked while it read one text."""
+        looker = ReaderLooker(self.model, self.perception)
+        return looker.record(text, seeing, task="classify", label=verdict.best[0], verdict=verdict)
 
 
 @dataclass(frozen=True)
@@ -84,8 +99,14 @@ class EncoderReader:
         windows = np.bincount(np.asarray(read.owners, dtype=np.int64), minlength=len(texts))
         return Told(chances, cut, windows, read.account)
 
+    def record(self, text: str, pair: str | None, verdict: Verdict, seeing: SeeingConfig) -> Record:
+        """Return where the model looked while it read one text; of a long one, its first window."""
+        row = read_row(self.framing, text, pair, longest=self.longest)
+        looker = EncoderLooker(self.model, self.framing)
+        return looker.record(row, seeing, task="classify", more=lambda states: {"verdict": verdict})
 
-class Label(str):
+
+class Label(Seeable, str):
     """The likeliest label of a text; a str with what else is known."""
 
     text: str
@@ -151,8 +172,14 @@ class ClassificationPipeline:
             for place, number in enumerate(filled):
                 assert told is not None
                 facts = told.chances[place], told.cut[place], told.windows[place]
-                made[number] = Label.of(some[number], *facts, self.labels, self.thresholds, separator)
+                label = Label.of(some[number], *facts, self.labels, self.thresholds, separator)
+                other = None if second is None else second[number]
+                made[number] = seen_by(label, partial(self._recorded, label, other))
             yield from made
+
+    def _recorded(self, label: Label, pair: str | None, seeing: SeeingConfig) -> Record:
+        verdict = Verdict(tuple(label.probabilities), tuple(label.probabilities.values()))
+        return self.reader.record(label.text, pair, verdict, seeing)
 
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Label]:
         """Return the label of each text, or pair of texts."""

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.checkpoint.sentence_modules import SentenceModules
 from regard.config.embedding import EmbeddingConfig
+from regard.config.seeing import SeeingConfig
 from regard.data.batching import sorted_batches
 from regard.errors import UsageError
-from regard.models.encoder import Encoder
+from regard.pipeline.seeable import Seeable, seen_by
+from regard.ready import WatchableEncoder
 from regard.text.framing import Framing, Truncation
 from regard.tokens import Tokens
+from regard.view.record import Cut, Record
 from regard.workers import Workers
+
+if TYPE_CHECKING:
+    from regard.models.encoder import Encoder
 
 Vectors = NDArray[np.float32]
 _BLOCK = 1 << 22  # similarities that exist at a time
 
 
 @dataclass(frozen=True)
-class Embedded:
+class Embedded(Seeable):
     """Vectors of texts, and what of the texts was not read."""
 
     vectors: Vectors  # [texts, D]
@@ -72,7 +80,18 @@ class EmbeddingPipeline:
             vectors, windows = self._vectors(tokens, pooling, config.batch_tokens), 0
         if config.normalize == "yes" or (config.normalize == "folder" and self.modules.normalize):
             vectors = normalized(vectors)
-        return Embedded(vectors, account, windows)
+        recorder = partial(self._recorded, list(texts[:1]), len(texts), longest)
+        return seen_by(Embedded(vectors, account, windows), recorder)
+
+    def _recorded(self, first: Sequence[str], count: int, longest: int, seeing: SeeingConfig) -> Record:
+        """Return where the model looked while it read the first of so many texts."""
+        if not first:
+            raise UsageError("no text was embedded: there is nothing to see")
+        from regard.pipeline.encoder_seeing import EncoderLooker, read_row
+
+        row = read_row(self.framing, first[0], longest=longest)
+        others = (Cut(f"{count:,} texts were embedded", "all but the first"),) if count > 1 else ()
+        return EncoderLooker(self.model, self.framing).record(row, seeing, task="embed", more=lambda _: {"cut": others})
 
     def __call__(self, text: str) -> Vectors:
         """Return the vector of one text."""
@@ -89,6 +108,8 @@ class EmbeddingPipeline:
 
     def _vectors(self, tokens: Tokens, pooling: Sequence[str], budget: int) -> Vectors:
         """Return the vectors of rows, computed with rows of like length together."""
+        if len(tokens) and isinstance(self.model, WatchableEncoder) and not self.model.in_torch:
+            return self.model.vectors(Tokens(tokens.ids, tokens.offsets), pooling)  # it deals them out by itself
         made = np.zeros((len(tokens), self.model.config.width * len(pooling)), np.float32)
         batches = sorted_batches(tokens.lengths[:, None].astype(np.int64), budget=budget)
         found = self.workers.map(lambda numbers: self.model.vectors(_rows(tokens, numbers), pooling), batches)

@@ -5,21 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.config.seeing import SeeingConfig
 from regard.data.documents import Documents
 from regard.errors import UsageError
+from regard.pipeline.reader_seeing import mixed_layers
+from regard.pipeline.seeable import Seeable, seen_by
 from regard.tasks.features import Features
 from regard.tasks.language import Stream, language_scores
+from regard.view.record import Cut, Record, Side
 
 UNITS = ("words", "tokens")
 
 
 @dataclass(frozen=True)
-class TextFeatures:
+class TextFeatures(Seeable):
     """The layers of one text, at each of its words or tokens."""
 
     text: str
@@ -56,10 +61,11 @@ class FeaturePipeline:
         else:
             spans = [self.model.tokenizer.encode(text).spans for text in texts]
         found = self.model.at(texts, spans)
-        return [
+        made = [
             TextFeatures(text, places, layers.transpose(1, 0, 2))
             for text, places, layers in zip(texts, spans, found, strict=True)
         ]
+        return [seen_by(one, partial(_recorded, one)) for one in made]
 
     def scores(self, documents: Documents) -> dict[str, Any]:
         """Return loss and perplexity of running text, from the left and from the right."""
@@ -70,3 +76,13 @@ class FeaturePipeline:
     def __call__(self, text: str) -> TextFeatures:
         """Return the layers of one text, word by word."""
         return self.features([text])[0]
+
+
+def _recorded(told: TextFeatures, seeing: SeeingConfig) -> Record:
+    """Return the record of a text's layers: nothing looks anywhere, and all layers count alike."""
+    names = told.words
+    count = len(told.layers)
+    mix, sides = mixed_layers([1 / count] * count)
+    source = Side(told.text, tuple(names), tuple(range(len(names))), tuple(told.spans))
+    cut = Cut("a language model alone mixes its layers alike", "the shares that a classifier or tagger would learn")
+    return Record(told.text, {"source": source, **sides}, (mix,), task="embed", cut=(cut,))

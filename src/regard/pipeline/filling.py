@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.config.seeing import SeeingConfig
 from regard.data.batching import sorted_batches
 from regard.data.documents import Documents
 from regard.errors import UsageError
 from regard.models.encoder import Encoder
+from regard.pipeline.encoder_seeing import EncoderLooker, Window, read_row
+from regard.pipeline.seeable import Seeable, seen_by
+from regard.pipeline.steps import steps_of
 from regard.tasks.filling import Word, best_words
 from regard.tasks.language import Stream
 from regard.tasks.masking import Layout, masked_scores, unigram_loss
@@ -21,6 +26,7 @@ from regard.tasks.metrics import perplexity
 from regard.text.framing import Framing
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Tokens
+from regard.view.record import Record, Side
 
 TOGETHER = 256  # texts that are read together
 BUDGET = 4096  # tokens that are computed together
@@ -37,7 +43,7 @@ class Fill:
 
 
 @dataclass(frozen=True)
-class Filled:
+class Filled(Seeable):
     """A text and what goes into its gaps."""
 
     text: str
@@ -55,6 +61,7 @@ class _Row:
     types: list[int]
     places: list[int]
     cut: int
+    first: int = 0  # which token of the text is the first that is read
 
 
 class FillingPipeline:
@@ -106,7 +113,8 @@ class FillingPipeline:
             tokens = Tokens(packed.ids, packed.offsets, types)
             found = iter(zip(*best_words(self.model, tokens, np.array(places), k), strict=True))
             for number, row in zip(numbers, chosen, strict=True):
-                made[int(number)] = self._filled(texts[number], list(islice(found, len(row.places))), row.cut)
+                filled = self._filled(texts[number], list(islice(found, len(row.places))), row.cut)
+                made[int(number)] = seen_by(filled, partial(self._recorded, filled, row))
         return [made[number] for number in range(len(texts))]
 
     def _row(self, text: str, number: int) -> _Row:
@@ -126,7 +134,7 @@ class FillingPipeline:
             first = min(max(0, (places[0] + places[-1] + 1 - room) // 2), len(content) - room)
         ids, types = self.framing.frame(content[first : first + room])
         opening = len(self.framing.alone.before)
-        return _Row(ids, types, [opening + place - first for place in places], max(0, len(content) - room))
+        return _Row(ids, types, [opening + place - first for place in places], max(0, len(content) - room), first)
 
     def _filled(self, text: str, found: list[tuple[NDArray[np.int32], NDArray[np.float32]]], cut: int) -> Filled:
         parts = text.split(self.mask)
@@ -142,6 +150,23 @@ class FillingPipeline:
         for (ids, _), after in zip(found, parts[1:], strict=True):
             best = Word.of(self.tokenizer, int(ids[0])).into(best, after)
         return Filled(text, gaps, best, cut)
+
+    def _recorded(self, filled: Filled, row: _Row, seeing: SeeingConfig) -> Record:
+        """Return where the model looked: a step for each gap, whose token is the likeliest word."""
+        content = len(row.ids) - self.framing.room()
+        shown = read_row(
+            self.framing, filled.text, longest=self.longest, shown=Window(row.first, row.first + content), marks=True
+        )
+        chosen = [gap[0].token for gap in filled.gaps]
+
+        def more(scores: NDArray[np.float32]) -> dict[str, Any]:
+            raised = scores[row.places].astype(np.float64)
+            logp = raised - np.logaddexp.reduce(raised, axis=1, keepdims=True)
+            steps = steps_of(logp, chosen, self.tokenizer.pieces, seeing.top)
+            return {"texts": {"target": Side.of_labels(filled.best, [step.token for step in steps])}, "steps": steps}
+
+        looker = EncoderLooker(self.model, self.framing)
+        return looker.record(shown, seeing, task="fill", read=self.model.scores, more=more)
 
     def scores(self, documents: Documents, row: int = 0) -> dict[str, Any]:
         """Return how well the model tells hidden tokens of running text, beside what their counts alone would give.

@@ -1,14 +1,15 @@
-"""From folders to pipelines: `load` opens models, `train` makes one."""
+"""From folders to pipelines, with torch: models of every task are opened, `train` makes one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from regard.attention.intervention import intervention
 from regard.checkpoint.directory import LoadedModel
 from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder
 from regard.checkpoint.folder import is_encoder_folder, task_of
@@ -18,13 +19,13 @@ from regard.checkpoint.published import local_folder
 from regard.checkpoint.reader_folder import FEATURES, LoadedReader, load_reader
 from regard.checkpoint.sentence_modules import read_modules
 from regard.checkpoint.starting import with_usual
-from regard.compiled import compiled, open_translator
+from regard.compiled import compiled, compiled_encoder, open_encoder, open_translator
 from regard.config.model import ClassifierConfig, TaggerConfig
 from regard.config.run import RunConfig
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError, nearest
 from regard.machine import cores
 from regard.models import build
-from regard.models.base import placed
+from regard.models.base import Model, Placed, placed
 from regard.models.encoder import Encoder
 from regard.models.writer import Writer
 from regard.pipeline.answering import LONGEST_ROW, AnsweringPipeline
@@ -36,6 +37,7 @@ from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.stories import StoryPipeline
 from regard.pipeline.tagging import EncoderTagReader, OwnTagReader, TaggingPipeline
 from regard.pipeline.translation import TranslationPipeline
+from regard.ready import encoder_in, is_ready, open_ready
 from regard.tasks.features import Features
 from regard.tasks.masking import token_counts_of
 from regard.tasks.perception import Perception
@@ -63,36 +65,27 @@ GROUPS = (
 )
 
 
-def load(
-    folder: str | Path | Sequence[str | Path],
-    *,
-    ensemble: Sequence[str | Path] = (),
-    device: str = "cpu",
-    precision: str | None = None,
-    threads: int = 0,
-    backend: str = "auto",
+def open_any(
+    folders: Sequence[str | Path], *, device: str, precision: str | None, threads: int, backend: str
 ) -> Pipeline:
-    """Return the pipeline of a run's or model's folder, whatever its task.
-
-    Of several folders with translators, return one whose models decide together. Translators compute in the engine
-    where it is there (`backend`: auto, engine or torch), in float32, bf16 or int8; without a precision in that of the
-    folder.
-    """
-    folders = [folder] if isinstance(folder, str | Path) else [*folder]
-    if len(folders) == 1 and not ensemble and (opener := OPENERS.get(task_of(folders[0]))) is not None:
+    """Return the pipeline of a folder, whatever its task; of several, that of translators that decide together."""
+    task = task_of(folders[0]) if len(folders) == 1 else ""
+    if (compiling := COMPILED.get(task)) is not None:
+        return compiling(folders[0], device=device, precision=precision, threads=threads, backend=backend)
+    if (opener := OPENERS.get(task)) is not None:
         if backend == "engine":
-            raise UsageError(f"{folders[0]}: the engine computes translators; leave out the backend")
+            raise UsageError(f"{folders[0]}: the engine computes translators and encoders; leave out the backend")
         return opener(folders[0], device=device, precision=precision or "float32", threads=threads)
-    return load_translator(
-        folders, ensemble=ensemble, device=device, precision=precision, threads=threads, backend=backend
-    )
+    return open_translators(folders, device=device, precision=precision, threads=threads, backend=backend)
 
 
 def load_features(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> FeaturePipeline:
     """Return the features of a folder that `regard train language` made."""
-    return FeaturePipeline(_features(folder, device, _computing(precision, threads)))
+    features = _features(folder, device, _computing(precision, threads))
+    _check_off(features.model)
+    return FeaturePipeline(features)
 
 
 def _features(folder: str | Path, device: str, precision: torch.dtype) -> Features:
@@ -100,18 +93,29 @@ def _features(folder: str | Path, device: str, precision: torch.dtype) -> Featur
     return replace(loaded, model=placed(loaded.model, device, precision).eval())
 
 
+def _ready(model: Placed, device: str, precision: torch.dtype) -> Placed:
+    """Return a model where it is to compute, for use; heads that are switched off must be its own."""
+    _check_off(model)
+    return placed(model, device, precision).eval()
+
+
+def _check_off(model: Model) -> None:
+    if (chosen := intervention()) is not None:
+        chosen.check(model.sites())
+
+
 def load_classifier(
-    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> ClassificationPipeline:
     """Return the classifier of a folder; its frozen features are in the same folder."""
-    dtype = _computing(precision, threads)
     if is_encoder_folder(folder):
-        return ClassificationPipeline(*_label_reader(folder, device, dtype))
+        return ClassificationPipeline(*_label_reader(folder, _Wish(device, precision, threads, backend)))
+    dtype = _own(folder, precision, threads, backend)
     loaded = load_reader(folder, ClassifierConfig, "classify")
     model = build(loaded.config)
     model.load_state_dict(loaded.weights)
     perception = _perception(folder, loaded, device, dtype)
-    return ClassificationPipeline(OwnReader(placed(model, device, dtype).eval(), perception), loaded.task)
+    return ClassificationPipeline(OwnReader(_ready(model, device, dtype), perception), loaded.task)
 
 
 def _perception(
@@ -134,13 +138,38 @@ def _perception(
     return Perception(loaded.tokenizer, int(loaded.task["max_length"]), features)
 
 
-def _tuned(folder: str | Path, task: str, head: str, device: str, dtype: torch.dtype) -> tuple[LoadedEncoder, Encoder]:
+@dataclass(frozen=True)
+class _Wish:
+    """Where and how a model is to compute."""
+
+    device: str
+    precision: str | None
+    threads: int
+    backend: str
+
+    def encoder(self, loaded: LoadedEncoder) -> Encoder:
+        """Return an encoder as it is to compute: in the engine, in torch while someone watches, or in torch."""
+        dtype = _computing("float32" if self.precision == "int8" else self.precision or "float32", self.threads)
+        threads = self.threads or cores()
+
+        def model() -> Encoder:
+            return _ready(loaded.model(), self.device, dtype).pack()
+
+        if is_ready(loaded.path):
+            held = open_ready(loaded.path)
+            held.check_precision(self.precision)
+            fits = self.backend != "torch" and self.device == "cpu"
+            return encoder_in(held.encoder(threads) if fits else _ready(held.model(), self.device, dtype))
+        return compiled_encoder(loaded, model, self.backend, self.precision, self.device, threads)
+
+
+def _tuned(folder: str | Path, task: str, head: str, wish: _Wish) -> tuple[LoadedEncoder, Encoder]:
     """Return the encoder of a folder, ready to use; one without this head, or for another task, is refused."""
-    loaded = load_encoder(folder, task=task)
+    loaded = open_encoder(folder, task=task)
     if loaded.config.head != head:
         held = loaded.config.head
         raise CheckpointError(f"{folder}: a model with a {held} head, where `regard {task}` needs a {head} head")
-    return loaded, placed(loaded.model(), device, dtype).eval().pack()
+    return loaded, wish.encoder(loaded)
 
 
 def _longest(loaded: LoadedEncoder) -> int:
@@ -148,8 +177,8 @@ def _longest(loaded: LoadedEncoder) -> int:
     return min(loaded.longest, int(loaded.task.get("max_length", loaded.longest)))
 
 
-def _label_reader(folder: str | Path, device: str, dtype: torch.dtype) -> tuple[EncoderReader, dict[str, Any]]:
-    loaded, model = _tuned(folder, "classify", "label", device, dtype)
+def _label_reader(folder: str | Path, wish: _Wish) -> tuple[EncoderReader, dict[str, Any]]:
+    loaded, model = _tuned(folder, "classify", "label", wish)
     several = loaded.problem == "multi_label_classification"
     task = {**loaded.task, "labels": list(loaded.labels)}
     if several:
@@ -159,38 +188,37 @@ def _label_reader(folder: str | Path, device: str, dtype: torch.dtype) -> tuple[
 
 
 def load_tagger(
-    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> TaggingPipeline:
     """Return the tagger of a folder, which labels the words of texts."""
-    dtype = _computing(precision, threads)
     if is_encoder_folder(folder):
-        tuned, encoder = _tuned(folder, "tag", "token", device, dtype)
+        tuned, encoder = _tuned(folder, "tag", "token", _Wish(device, precision, threads, backend))
         reader = EncoderTagReader(encoder, Framing(tuned.tokenizer), _longest(tuned))
         return TaggingPipeline(reader, tuned.labels, tuned.task)
+    dtype = _own(folder, precision, threads, backend)
     loaded = load_reader(folder, TaggerConfig, "tag")
     model = build(loaded.config)
     model.load_state_dict(loaded.weights)
     perception = _perception(folder, loaded, device, dtype)
-    own = OwnTagReader(placed(model, device, dtype).eval(), perception)
+    own = OwnTagReader(_ready(model, device, dtype), perception)
     return TaggingPipeline(own, loaded.task["labels"], loaded.task)
 
 
 def load_answerer(
-    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> AnsweringPipeline:
     """Return what answers questions by spans of passages."""
-    loaded, model = _tuned(folder, "answer", "span", device, _computing(precision, threads))
+    loaded, model = _tuned(folder, "answer", "span", _Wish(device, precision, threads, backend))
     return AnsweringPipeline(model, Framing(loaded.tokenizer), min(_longest(loaded), LONGEST_ROW), loaded.task)
 
 
 def load_embedder(
-    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> EmbeddingPipeline:
     """Return the encoder of a folder or of a published name, whatever its head, to make vectors of texts."""
-    dtype, threads = _computing(precision, threads), threads or cores()
-    loaded = load_encoder(folder, head="plain")
-    model = placed(loaded.model(), device, dtype).eval().pack()
-    workers = threads if device == "cpu" else 1  # where there are several batches, a core for each pays best
+    loaded = open_encoder(folder, head="plain")
+    model = _Wish(device, precision, threads, backend).encoder(loaded)
+    workers = (threads or cores()) if device == "cpu" else 1  # of several batches, a core for each pays best
     return EmbeddingPipeline(
         model, Framing(loaded.tokenizer), read_modules(loaded.path), longest=loaded.longest, workers=workers
     )
@@ -210,7 +238,7 @@ def load_filler(
     if Framing(loaded.tokenizer).mask < 0:
         raise CheckpointError(f"{folder}: its tokenizer has no mask token ({' or '.join(MASKS)}) to write gaps with")
     counts = token_counts_of(loaded.path, loaded.tokenizer.size)
-    model = placed(loaded.model(), device, dtype).eval().pack()
+    model = _ready(loaded.model(), device, dtype).pack()
     return FillingPipeline(model, loaded.tokenizer, loaded.task, loaded.longest, counts)
 
 
@@ -222,7 +250,7 @@ def load_generator(
     loaded = load_gpt(folder)
     model = build(loaded.config)
     model.load_state_dict(loaded.weights)
-    return GenerationPipeline(placed(model, device, dtype).eval().pack(), loaded.tokenizer, loaded.task)
+    return GenerationPipeline(_ready(model, device, dtype).pack(), loaded.tokenizer, loaded.task)
 
 
 def load_stories(
@@ -236,21 +264,13 @@ def load_stories(
     model = build(loaded.config)
     model.load_state_dict(loaded.weights)
     vocabulary = Vocabulary.from_dict(loaded.vocabulary, str(loaded.path / VOCABULARY))
-    return StoryPipeline(placed(model, device, dtype).eval(), vocabulary, loaded.task)
+    return StoryPipeline(_ready(model, device, dtype), vocabulary, loaded.task)
 
 
-def load_translator(
-    folder: str | Path | Sequence[str | Path],
-    *,
-    ensemble: Sequence[str | Path] = (),
-    device: str = "cpu",
-    precision: str | None = None,
-    threads: int = 0,
-    backend: str = "auto",
+def open_translators(
+    folders: Sequence[str | Path], *, device: str, precision: str | None, threads: int, backend: str
 ) -> TranslationPipeline:
     """Return the translator of a run's or model's folder; of several folders, one whose models decide together."""
-    folders = [folder] if isinstance(folder, str | Path) else [*folder]
-    folders += ensemble
     if not folders:
         raise UsageError("load needs at least one folder")
     found = [open_translator(local_folder(one)) for one in folders]
@@ -297,7 +317,7 @@ def train(
         raise TrainingError(
             f"{report.reason} stopped training at {report.unit} {report.step}: call train again to go on"
         )
-    return load(out)
+    return open_any([out], device="cpu", precision=None, threads=0, backend="auto")
 
 
 def _setting(name: str) -> str:
@@ -317,8 +337,15 @@ def _setting(name: str) -> str:
 def _model(loaded: LoadedModel, device: str, precision: torch.dtype, pack: bool) -> Writer:
     model: Writer = build(loaded.config)
     model.load_state_dict(loaded.weights)
-    model = placed(model, device, precision).eval()
+    model = _ready(model, device, precision)
     return model.pack() if pack else model
+
+
+def _own(folder: str | Path, precision: str | None, threads: int, backend: str) -> torch.dtype:
+    """Return the number format of a model with words of its own, which the engine does not compute."""
+    if backend == "engine":
+        raise UsageError(f"{folder}: the engine computes translators and encoders; leave out the backend")
+    return _computing(precision or "float32", threads)
 
 
 def _computing(precision: str, threads: int) -> torch.dtype:
@@ -335,13 +362,23 @@ class Opener(Protocol):
     def __call__(self, folder: str | Path, *, device: str, precision: str, threads: int) -> Pipeline: ...
 
 
+class CompiledOpener(Protocol):
+    """Opens the models of one task, which the engine may compute."""
+
+    def __call__(
+        self, folder: str | Path, *, device: str, precision: str | None, threads: int, backend: str
+    ) -> Pipeline: ...
+
+
 OPENERS: dict[str, Opener] = {  # all other folders translate
     "language": load_features,
     "generate": load_generator,
     "fill": load_filler,
+    "stories": load_stories,
+}
+COMPILED: dict[str, CompiledOpener] = {
     "embed": load_embedder,
     "classify": load_classifier,
     "tag": load_tagger,
     "answer": load_answerer,
-    "stories": load_stories,
 }

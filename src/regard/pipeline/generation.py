@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from regard.attention.positions import Rotary
 from regard.config.decoding import DecodingConfig
 from regard.config.generation import GenerationConfig
+from regard.config.seeing import SeeingConfig
 from regard.data.documents import Documents
 from regard.data.pictures import LEVELS, Picture, pixels, spelled
 from regard.decoding.rules import Forbid, History, Rule
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UsageError
 from regard.models.gpt import Gpt
+from regard.pipeline.gathering import Axes, gathered, insides, places_of
+from regard.pipeline.gathering import seeing as watched
+from regard.pipeline.seeable import Seeable, seen_by
+from regard.pipeline.seeing import word_numbers
+from regard.pipeline.steps import steps_of
 from regard.tasks.causal import causal_scores
 from regard.tasks.language import Stream
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Candidates, Tokens
+from regard.view.record import Cut, Record, Side, Step
 
+AXES = {"decoder.self": Axes("target", "source", produced=True, causal=True)}
 HALF = "\ufffd"  # shown for a character whose bytes are not all there yet
 Hear = Callable[[str], object]
 
 
-class Generated(str):
+class Generated(Seeable, str):
     """A continuation: a text that knows what it continues."""
 
     prompt: str
@@ -38,6 +48,13 @@ class Generated(str):
     def whole(self) -> str:
         """The prompt and its continuation."""
         return self.prompt + self
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The tokens that were produced, each with its probability and what else was thought of."""
+        every = super().steps
+        produced = len(self.ids) + self.finished
+        return every[len(every) - produced :]
 
 
 class Heard:
@@ -145,7 +162,54 @@ class GenerationPipeline:
         places = self.model.config.places
         made.cut = len(given) - places // 2 if len(given) > places else 0
         made.unknown = given.count(self.tokenizer.unknown)
-        return made
+        return seen_by(made, partial(self._recorded, made, given))
+
+    def _recorded(self, made: Generated, given: list[int], seeing: SeeingConfig) -> Record:
+        """Return where the model looked, row by row: each is named after the token that it told.
+
+        Of what is longer than the model reads at a time, the last tokens are read again at once.
+        """
+        ends = [self.model.end_token] if made.finished and self.model.config.end >= 0 else []
+        whole = [*given, *made.ids, *ends]
+        places = self.model.config.places
+        left_out = max(0, len(whole) - 1 - places)
+        shown = whole[left_out:]
+        if len(shown) < 2:
+            raise UsageError("nothing was read and nothing written: there is nothing to see")
+        read, told = shown[:-1], shown[1:]
+        sites = self.model.sites()
+        config = seeing.override({"inside": f"{[*sites][-1]}:0"}) if seeing.inside == "best" else seeing
+        with watched(config, sites, len(read), len(read)) as seen:
+            logits = self.model.logits(Tokens.from_rows([read])).float()
+        logp = logits.log_softmax(-1).cpu().numpy()
+        cut: tuple[Cut, ...] = ()
+        if left_out:
+            why = f"the text has {len(whole):,} tokens, the model reads {places:,} at a time"
+            cut = (Cut(why, f"the first {left_out:,}, which were read while the text was shorter"),)
+        words = self._words(made, given, ends)
+        sides = {
+            "source": Side.of_pieces(made.whole, self.tokenizer.pieces(read), words[left_out:-1]),
+            "target": Side.of_pieces(made.whole, self.tokenizer.pieces(told), words[left_out + 1 :]),
+        }
+        scheme, width = self.model.positions, self.model.config.width
+        turned = width // self.model.config.stack.heads if isinstance(scheme, Rotary) else width
+        return Record(
+            made.prompt or made.whole,
+            sides,
+            gathered([seen.trace], AXES),
+            task="generate",
+            steps=steps_of(logp, told, self.tokenizer.pieces, seeing.top),
+            places=places_of(scheme, max(len(read), 32), turned),
+            inside=insides(seen),
+            cut=cut,
+        )
+
+    def _words(self, made: Generated, given: list[int], ends: list[int]) -> list[int]:
+        """Return the word of the whole text that each token is of."""
+        special = self.tokenizer.specials
+        opening = len(given) - sum(number not in special for number in given)
+        content = [*given[opening:], *made.ids]
+        return [*[-1] * opening, *word_numbers(self.tokenizer, made.whole, content), *[-1] * len(ends)]
 
     # pictures
     def complete(self, picture: Picture, config: GenerationConfig | None = None) -> list[Picture]:

@@ -21,6 +21,11 @@ class Part:
     target_word: int
 
 
+def source_row(tokenizer: Tokenizer, part: Part) -> list[int]:
+    """Return a part's source as a model reads it."""
+    return [*tokenizer.encode_all([part.source])[0], tokenizer.end]
+
+
 def split_text(text: str, tokenizer: Tokenizer, longest: int, *, split: bool, whole: bool, name: str) -> Sentences:
     """Return a text in sentences of fewer than `longest` tokens, or refuse it under this name.
 

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from regard.data.stories import Question, Stories
 from regard.errors import DataError, UsageError
 from regard.models.memory_network import MemoryNetwork
-from regard.pipeline.seeing import Sight
+from regard.pipeline.seeable import Seeable
 from regard.tasks import stories as task
 from regard.tasks.story_scores import StoryScores, measured
-from regard.view.record import Attention, Record, Side
+from regard.view.hops import NOTHING
+from regard.view.record import Attention, Cut, Record, Side, Verdict
 
 BEST = 5  # answers given for each question
+LEAST = 1e-4  # of a hop that went to empty memories
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Looked:
     hop: int  # from 1
 
 
-class Answer(str):
+class Answer(Seeable, str):
     """An answer: a text that knows its question, its probability, the next best, and where each hop looked."""
 
     question: str
@@ -71,25 +73,22 @@ class Answer(str):
             for place in np.argsort(-most, kind="stable").tolist()
         ]
 
-    @property
-    def attention(self) -> dict[str, Sight]:
-        """Where each hop looked: a row for the question, a column for each sentence."""
-        columns = list(self.sentences)
-        return {
-            f"hop.{number}": Sight(f"hop.{number}", row[None, None, :], [self.question], columns)
-            for number, row in enumerate(self.hops)
-        }
-
-    def record(self, title: str = "") -> Record:
-        """Return what pictures of this answer are drawn from: rows are hops, columns are sentences."""
-        sides = {
-            "source": Side.of_labels(" ".join(self.sentences), self.sentences),
-            "target": Side.of_labels(
-                f"{self.question} → {self}", [f"hop {number}" for number in range(1, len(self.hops) + 1)]
-            ),
-        }
-        seen = Attention("memory", "target", "source", self.hops[None, None], (0,))
-        return Record(title or self.question, sides, (seen,), task="answer")
+    def record(self, title: str = "", **asked: Any) -> Record:
+        """Return what pictures of this answer are drawn from: a layer for each hop, a column for each sentence."""
+        rest = np.maximum(0.0, 1.0 - self.hops.sum(axis=1))
+        memory, weights = Side.of_labels(" ".join(self.sentences), self.sentences), self.hops
+        if rest.max(initial=0.0) > LEAST:  # the memories that no sentence fills are looked at, too
+            memory = Side(memory.text, (*memory.tokens, NOTHING), (*memory.words, -1))
+            weights = np.concatenate([weights, rest[:, None]], axis=1)
+        sides = {"memory": memory, "question": Side.of_labels(f"{self.question} → {self}", [self.question])}
+        kept, hops = weights[:, None, None].astype(np.float32), tuple(range(len(weights)))
+        seen = Attention("hop", "question", "memory", kept, hops)
+        said = [self, *self.alternatives]
+        verdict = Verdict(tuple(map(str, said)), tuple(one.score for one in said))
+        cut: tuple[Cut, ...] = ()
+        if self.forgotten:
+            cut = (Cut("the story is longer than the model's memory", f"its first {self.forgotten:,} sentences"),)
+        return Record(title or self.question, sides, (seen,), task="stories", verdict=verdict, cut=cut)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain values."""

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.config.seeing import SeeingConfig
 from regard.data.tagged import Tagged
 from regard.models.encoder import Encoder
 from regard.models.tagger import Tagger
+from regard.pipeline.encoder_seeing import EncoderLooker, read_row
+from regard.pipeline.reader_seeing import ReaderLooker
+from regard.pipeline.seeable import Seeable, seen_by
+from regard.pipeline.steps import steps_of
 from regard.tasks.encoding import Account
 from regard.tasks.entities import best_tags, entities, entity_scores, followers
 from regard.tasks.perception import Perception
 from regard.tasks.reader_tagging import WordRows
 from regard.tasks.tagging import Spans, read_words, split_words, word_chances, word_spans
 from regard.text.framing import Framing
+from regard.view.record import Record, Side, Step
 
 TOGETHER = 512  # texts that are read together
 
@@ -39,6 +46,10 @@ class TagReader(Protocol):
         """Return the chances of all tags for the words at these spans."""
         ...
 
+    def record(self, text: str, seeing: SeeingConfig, texts: Mapping[str, Side], steps: Sequence[Step]) -> Record:
+        """Return where the model looked while it read one text."""
+        ...
+
 
 @dataclass(frozen=True)
 class OwnTagReader:
@@ -52,6 +63,11 @@ class OwnTagReader:
         read = WordRows.read(self.perception, texts, spans)
         chances = word_chances(read, read.told(self.model), [len(one) for one in spans], self.model.config.outputs)
         return Told(chances, np.ones(len(texts), dtype=np.int64), self.perception.account(read))
+
+    def record(self, text: str, seeing: SeeingConfig, texts: Mapping[str, Side], steps: Sequence[Step]) -> Record:
+        """Return how the model mixed what it read of one text."""
+        looker = ReaderLooker(self.model, self.perception)
+        return looker.record(text, seeing, task="tag", texts=texts, steps=tuple(steps))
 
 
 @dataclass(frozen=True)
@@ -68,6 +84,12 @@ class EncoderTagReader:
         chances = word_chances(read, read.told(self.model), [len(one) for one in spans], self.model.config.outputs)
         windows = np.bincount(np.asarray(read.owners, dtype=np.int64), minlength=len(texts))
         return Told(chances, windows, read.account)
+
+    def record(self, text: str, seeing: SeeingConfig, texts: Mapping[str, Side], steps: Sequence[Step]) -> Record:
+        """Return where the model looked while it read one text; of a long one, its first window."""
+        row = read_row(self.framing, text, longest=self.longest)
+        looker = EncoderLooker(self.model, self.framing)
+        return looker.record(row, seeing, task="tag", more=lambda _: {"texts": texts, "steps": tuple(steps)})
 
 
 @dataclass(frozen=True)
@@ -86,7 +108,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class TaggedText:
+class TaggedText(Seeable):
     """A text with its words, their tags and what they mark."""
 
     text: str
@@ -140,7 +162,15 @@ class TaggingPipeline:
             words = [text[start:stop] for start, stop in where]
             sure = np.exp(scores[np.arange(len(best)), best]).tolist()
             tags = [self.tags[one] for one in best]
-            yield TaggedText(text, words, list(where), tags, sure, int(told.windows[number]))
+            made = TaggedText(text, words, list(where), tags, sure, int(told.windows[number]))
+            yield seen_by(made, partial(self._recorded, made, scores))
+
+    def _recorded(self, tagged: TaggedText, scores: NDArray[np.float64], seeing: SeeingConfig) -> Record:
+        """Return the record of a tagged text: a step for each word, whose token is its tag."""
+        texts = {"target": Side.of_labels(" ".join(tagged.tags), tagged.tags)}
+        chosen = [self.tags.index(tag) for tag in tagged.tags]
+        steps = steps_of(scores, chosen, lambda numbers: [self.tags[number] for number in numbers], seeing.top)
+        return self.reader.record(tagged.text, seeing, texts, steps)
 
     def tag(self, texts: Sequence[str], *, apart: bool = False) -> list[TaggedText]:
         """Return each text tagged."""

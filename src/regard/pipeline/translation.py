@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, overload
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.attention.intervention import intervention
 from regard.attention.trace import is_watched, trace
 from regard.config.decoding import DecodingConfig
+from regard.config.seeing import SeeingConfig
 from regard.decoding.batches import batches, search_rows
 from regard.decoding.constraints import Constraints, Words
 from regard.decoding.ensemble import Ensemble, mean_probability
 from regard.decoding.generator import Generator
 from regard.decoding.search import Hypothesis, worth
+from regard.decoding.tree import BeamTree
 from regard.engine.translator import Engine
 from regard.errors import UsageError
-from regard.models.writer import Writer
-from regard.pipeline.parts import Part, made_parts, paired_parts, split_text
-from regard.pipeline.seeing import AligningHead, Links, Looker, Sight
+from regard.pipeline.parts import Part, made_parts, paired_parts, source_row, split_text
+from regard.pipeline.seeable import Seeable, seen_by
+from regard.ready import Deferred
 from regard.tasks.alignment import pharaoh
 from regard.text.sentences import Sentences
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Tokens
 from regard.view.record import Record
 from regard.workers import Workers
+
+if TYPE_CHECKING:
+    from regard.models.writer import Writer
+    from regard.pipeline.seeing import Links, Looker
 
 WINDOW = 1024  # texts of a stream that are sorted by length together
 
@@ -56,7 +63,16 @@ class _Said:
     found: Hypothesis
 
 
-class Translation(str):
+@dataclass(frozen=True)
+class _Asked:
+    """How a sentence was to be translated."""
+
+    config: DecodingConfig
+    wishes: Constraints
+    prefix: str
+
+
+class Translation(Seeable, str):
     """A translation: a text that knows its source, its score, its alternatives and where the model looked.
 
     The score of a text of several sentences is the mean of theirs, its total their sum.
@@ -89,11 +105,6 @@ class Translation(str):
         return [piece for part in self.parts for piece in self._looker.target.pieces(part.ids)]
 
     @cached_property
-    def attention(self) -> dict[str, Sight]:
-        """Where each site looked while the text was written, by a forced pass; sentences did not see one another."""
-        return self._looker.sights(self.parts)
-
-    @cached_property
     def alignment(self) -> Links:
         """Which source word each target word comes from; words are what white space parts, counted from 0."""
         return self._looker.links(self.parts)
@@ -103,10 +114,12 @@ class Translation(str):
         """The alignment in Pharaoh form: `0-0 1-2`."""
         return pharaoh(self.alignment)
 
-    def record(self, title: str = "", languages: tuple[str, str] = ("", "")) -> Record:
-        """Return what pictures of this translation are drawn from."""
-        given = title or self.source
-        return self._looker.record(self.source, str(self), self.parts, title=given, languages=languages)
+    def record(self, title: str = "", languages: tuple[str, str] = ("", ""), **asked: Any) -> Record:
+        """Return what pictures of this translation are drawn from; settings are those of `SeeingConfig`."""
+        made = super().record(title, **asked)
+        named = zip(("source", "target", "given"), (*languages, languages[1]), strict=True)
+        spoken = dict(named)
+        return replace(made, texts={side: replace(one, language=spoken[side]) for side, one in made.texts.items()})
 
 
 class TranslationPipeline:
@@ -139,7 +152,7 @@ class TranslationPipeline:
         self.longest = min(places, int(facts.get("max_length") or places))  # tokens of a source, the end included
         self.room = places - 1  # tokens of a translation
         self.words = Words(target)
-        self.looker = Looker(self.models, source, target, AligningHead.recorded(facts.get("align"), self.models[0]))
+        self.looker = _looker(self.models, source, target, facts.get("align"))
 
     @overload
     def __call__(self, text: str, **settings: Any) -> Translation: ...
@@ -178,10 +191,12 @@ class TranslationPipeline:
             drafts.append(split_text(text, self.source, self.longest, split=split, whole=whole, name=name))
         sentences = [sentence for draft in drafts for sentence in draft.sentences]
         begun = [start for draft, start in zip(drafts, starts, strict=True) for _ in draft.sentences]
-        found = iter(self._search(sentences, config, wishes, begun))
+        found = iter(self._search(sentences, [_Asked(config, wishes, start) for start in begun]))
         return [
-            self._joined(text, draft, list(itertools.islice(found, len(draft.sentences))), config)
-            for text, draft in zip(texts, drafts, strict=True)
+            self._joined(
+                text, draft, list(itertools.islice(found, len(draft.sentences))), _Asked(config, wishes, start)
+            )
+            for text, draft, start in zip(texts, drafts, starts, strict=True)
         ]
 
     def stream(
@@ -227,22 +242,45 @@ class TranslationPipeline:
         return self.decoding.override(given) if given else self.decoding
 
     def _is_compiled(self, config: DecodingConfig) -> bool:
-        """Whether the engines answer: not while someone watches, nor where coverage counts."""
-        return self.compiled is not None and not config.coverage and not is_watched()
+        """Whether the engines answer: not while someone watches or heads are off, nor where coverage counts."""
+        if self.compiled is None or config.coverage:
+            return False
+        return not is_watched() and intervention() is None
 
     def _writing(self, config: DecodingConfig) -> Generator[Any]:
         """Return what writes; models that have only been read so far are first laid out for it."""
         if self.compiled is not None and self._is_compiled(config):
             return self.compiled
+        return self._laid_out()
+
+    def _laid_out(self) -> Generator[Any]:
+        """Return the models, laid out for writing."""
         for model in self.models if self.engines else ():
             if "packed" not in model.__dict__:
                 model.pack()
         return self.generator
 
-    def _search(
-        self, sentences: Sequence[str], config: DecodingConfig, wishes: Constraints, prefixes: Sequence[str]
-    ) -> list[list[_Said]]:
+    def _search(self, sentences: Sequence[str], asked: Sequence[_Asked]) -> list[list[_Said]]:
         """Return what can be said for each sentence, best first; one without tokens has an empty translation."""
+        config = asked[0].config if asked else self.decoding
+        found = self._found(self._writing(config), sentences, asked)
+        nothing = [Hypothesis([], 0.0, 0.0, True)]
+        said = [
+            [_Said(self.target.decode(one.ids).strip(), one) for one in hypotheses or nothing] for hypotheses in found
+        ]
+        return self._in_own_tokens(sentences, said, config)
+
+    def _found(
+        self,
+        generator: Generator[Any],
+        sentences: Sequence[str],
+        asked: Sequence[_Asked],
+        tree: BeamTree | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Return what a generator finds for each sentence; nothing for one without tokens."""
+        if not sentences:
+            return []
+        config, wishes, prefixes = asked[0].config, asked[0].wishes, [one.prefix for one in asked]
         rows = self.source.encode_all(sentences)
         real = [number for number, row in enumerate(rows) if row]
         starts = self.target.encode_all([prefixes[number].rstrip() for number in real]) if any(prefixes) else None
@@ -253,7 +291,7 @@ class TranslationPipeline:
             if needed > self.room:
                 raise UsageError(f"{needed} tokens are forced upon {sentences[number]!r:.60}, but {self.room} fit")
         found = search_rows(
-            self._writing(config),
+            generator,
             [[*rows[number], self.source.end] for number in real],
             config,
             longest=self.room,
@@ -261,11 +299,12 @@ class TranslationPipeline:
             prefixes=starts,
             forced=forced,
             each=self.workers.map,
+            tree=tree,
         )
-        said = [[_Said("", Hypothesis([], 0.0, 0.0, True))] for _ in rows]
+        made: list[list[Hypothesis]] = [[] for _ in rows]
         for number, hypotheses in zip(real, found, strict=True):
-            said[number] = [_Said(self.target.decode(one.ids).strip(), one) for one in hypotheses]
-        return self._in_own_tokens(sentences, said, config)
+            made[number] = hypotheses
+        return made
 
     def _in_own_tokens(
         self, sentences: Sequence[str], said: list[list[_Said]], config: DecodingConfig
@@ -285,18 +324,31 @@ class TranslationPipeline:
         }
         return [sorted((anew.get(id(one), one) for one in some), key=lambda one: -one.found.score) for some in said]
 
-    def _joined(self, source: str, draft: Sentences, said: list[list[_Said]], config: DecodingConfig) -> Translation:
+    def _joined(self, source: str, draft: Sentences, said: list[list[_Said]], asked: _Asked) -> Translation:
         """Return the text made of each sentence's best, with the texts made of their second best, … beside it."""
-        said = said if config.sample else [_unlike(some) for some in said]
+        said = said if asked.config.sample else [_unlike(some) for some in said]
         made: list[Translation] = []
         for place in range(max(map(len, said), default=1)):
             chosen = [some[min(place, len(some) - 1)] for some in said]
             found = [one.found for one in chosen]
             written = draft.answered([one.text for one in chosen])
             parts = made_parts(draft, written, [one.ids for one in found])
-            made.append(Translation.of(written.text() if said else "", source, parts, found, self.looker))
+            text = written.text() if said else ""
+            translation = Translation.of(text, source, parts, found, self.looker)
+            made.append(seen_by(translation, partial(self._recorded, source, text, parts, asked)))
         made[0].alternatives = made[1:]
         return made[0]
+
+    def _recorded(self, source: str, text: str, parts: Sequence[Part], asked: _Asked, seeing: SeeingConfig) -> Record:
+        """Return the record of a translation; the tree of its beams is that of a second search."""
+        branches = asked.config.beam > 1 and not asked.config.sample
+        trees = partial(self._tree, asked) if branches else None
+        return self.looker.record(source, text, parts, seeing, trees=trees)
+
+    def _tree(self, asked: _Asked, part: Part) -> BeamTree:
+        tree = BeamTree()
+        self._found(self._laid_out(), [part.source], [asked], tree)
+        return tree
 
     def _pairs(self, sources: Sequence[str], targets: Sequence[str], split: bool) -> list[list[Part]]:
         """Return given pairs of texts as parts that the model can read."""
@@ -334,6 +386,20 @@ class TranslationPipeline:
         return made
 
 
+def _looker(models: Sequence[Writer], source: Tokenizer, target: Tokenizer, align: object) -> Looker:
+    """Return what shows where models look; of models that are not made yet, when someone wants to see it."""
+
+    def made() -> Looker:
+        from regard.pipeline.seeing import AligningHead, Looker
+
+        real = [one.made() if isinstance(one, Deferred) else one for one in models]
+        return Looker(real, source, target, AligningHead.recorded(align, real[0]))
+
+    if not isinstance(models[0], Deferred):
+        return made()
+    return cast("Looker", Deferred(made, source=source, target=target, row=partial(source_row, source)))
+
+
 def _together(models: Sequence[Generator[Any]]) -> Generator[Any]:
     return Ensemble(models) if len(models) > 1 else models[0]
 
@@ -345,7 +411,7 @@ def _forced(
     if not watched or isinstance(model, Engine):
         return model.score_tokens(source, target), []
     site = [*model.looks()][-1]  # where a search looks, too
-    with trace(site) as seen:
+    with trace(site, exact=True) as seen:
         logp = model.score_tokens(source, target)
     looked = seen[site].weights.mean(axis=1)  # [B, Q, K]
     sizes = zip(source.lengths, target.lengths + 1, strict=True)

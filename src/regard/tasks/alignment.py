@@ -21,7 +21,7 @@ translation"). Both readings of every head are measured; `shift` is how many row
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,16 +58,65 @@ def choose_head(weights: Mapping[str, Weights], source: Sequence[Encoding], targ
     >>> choice.site, choice.head, choice.shift
     ('decoder.0.cross', 1, 0)
     """
-    pairs = [(_words(read), _words(written)) for read, written in zip(source, target, strict=True)]
-    found = [
-        HeadChoice(site, head, _worth(heads[:, head, shift:], pairs), shift)
-        for site, heads in weights.items()
-        for head in range(heads.shape[1])
-        for shift in (0, 1)
-    ]
+    found = choose_heads(weights, source, target)
     if not found:
         raise UsageError("no cross-attention to choose an aligning head from")
     return max(found, key=lambda choice: choice.score)
+
+
+def choose_heads(
+    weights: Mapping[str, Weights], source: Sequence[Encoding], target: Sequence[Encoding]
+) -> list[HeadChoice]:
+    """Return every head in the reading that aligns better."""
+    pairs = [(_words(read), _words(written)) for read, written in zip(source, target, strict=True)]
+    readings = [
+        [HeadChoice(site, head, _worth(heads[:, head, shift:], pairs), shift) for shift in (0, 1)]
+        for site, heads in weights.items()
+        for head in range(heads.shape[1])
+    ]
+    return [max(both, key=lambda choice: choice.score) for both in readings]
+
+
+Links = Collection[tuple[int, int]]  # (source word, target word), both counted from 0
+
+
+def alignment_error(found: Iterable[Links], wanted: Iterable[Links]) -> float:
+    """Return the alignment error rate of many texts (Och and Ney 2003), all wanted links being sure, 0 to 1.
+
+    >>> alignment_error([[(0, 0), (1, 1)]], [[(0, 0), (1, 2)]])
+    0.5
+    """
+    both = made = known = 0
+    for some, right in zip(found, wanted, strict=True):
+        both += len(set(some) & set(right))
+        made, known = made + len(set(some)), known + len(set(right))
+    return 1 - 2 * both / max(1, made + known)
+
+
+def read_links(line: str) -> list[tuple[int, int]]:
+    """Return links from Pharaoh form; possible ones (`0p1`) count as any.
+
+    >>> read_links("0-0 1-2")
+    [(0, 0), (1, 2)]
+    """
+    try:
+        pairs = [link.replace("p", "-").split("-") for link in line.split()]
+        return [(int(source), int(target)) for source, target in pairs]
+    except ValueError:
+        raise UsageError(f"{line[:60]!r} is no alignment: write pairs of word numbers, as in 0-0 1-2") from None
+
+
+def head_links(weights: Weights, source: Encoding, target: Encoding, shift: int = 0) -> list[tuple[int, int]]:
+    """Return the links of one head's weights for one pair, [Q, K], in numbers of words.
+
+    The rows are the target tokens and the end, read `shift` rows later; the columns the source tokens and the end.
+    """
+    read, written = places(source.words), places(target.words)
+    if not read or not written:
+        return []
+    words = merge(weights[shift:], list(written.values()), list(read.values()))
+    read_words, written_words = list(read), list(written)
+    return [(read_words[left], written_words[right]) for left, right in links(words)]
 
 
 def places(words: Sequence[int]) -> dict[int, list[int]]:

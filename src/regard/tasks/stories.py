@@ -258,7 +258,7 @@ def answer(model: MemoryNetwork, vocabulary: Vocabulary, data: Examples, *, best
     given = []
     for part in data.batches():
         told = data.batch(part)
-        with trace("hop.*") as seen:
+        with trace("hop.*", exact=True) as seen:
             states = model(told)
         ranked, order = model.logits(states)[0].softmax(-1).sort(dim=-1, descending=True, stable=True)  # [B, V]
         looked = np.stack([seen[f"hop.{number}"].weights[0, 0] for number in range(model.config.hops)])

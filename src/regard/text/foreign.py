@@ -7,6 +7,7 @@ import binascii
 import json
 import math
 from collections.abc import Mapping
+from json.encoder import encode_basestring
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,32 @@ def checked(text: str, where: str) -> tuple[str, int]:
     for name, known in PARTS.items():
         _check_part(data.get(name), name, known, where)
     data = data | {"truncation": None, "padding": None, "decoder": data.get("decoder")}
-    return json.dumps(data, ensure_ascii=False, indent=1), size
+    return _written(data), size
+
+
+def _written(data: Mapping[str, Any]) -> str:
+    """Return what `json.dumps(data, ensure_ascii=False, indent=1)` gives, sooner where there are many tokens.
+
+    >>> data = {"model": {"type": "WordLevel", "vocab": {"a": 0, 'ä"': 1}, "unk_token": None}, "version": "1.0"}
+    >>> _written(data) == json.dumps(data, ensure_ascii=False, indent=1)
+    True
+    """
+    model = data["model"]
+    vocabulary = model.get("vocab")
+    if not isinstance(vocabulary, dict) or not vocabulary:
+        return json.dumps(data, ensure_ascii=False, indent=1)
+    numbers = _object({token: str(number) for token, number in vocabulary.items()}, 3)
+    parts = {name: numbers if name == "vocab" else _value(part, 2) for name, part in model.items()}
+    return _object({name: _object(parts, 2) if name == "model" else _value(part, 1) for name, part in data.items()}, 1)
+
+
+def _value(part: Any, depth: int) -> str:
+    return json.dumps(part, ensure_ascii=False, indent=1).replace("\n", "\n" + " " * depth)
+
+
+def _object(parts: Mapping[str, str], depth: int) -> str:
+    lines = (f"{' ' * depth}{encode_basestring(name)}: {part}" for name, part in parts.items())
+    return "{\n" + ",\n".join(lines) + "\n" + " " * (depth - 1) + "}"
 
 
 def _fault(where: str, field: str, what: str) -> CheckpointError:

@@ -153,7 +153,7 @@ class Framing:
             tokens += whole
             if whole > room:
                 cut_texts, cut_tokens = cut_texts + 1, cut_tokens + whole - room
-                left, right = _fitting(len(one), 0 if two is None else len(two), room)
+                left, right = fitting(len(one), 0 if two is None else len(two), room)
                 one, two = one[:left], None if two is None else two[:right]
             ids, kinds = self.frame(one, two)
             rows.append(ids)
@@ -177,10 +177,10 @@ class _Finding(Tokenizer):
         self._controls = set()
 
 
-def _fitting(first: int, second: int, room: int) -> tuple[int, int]:
+def fitting(first: int, second: int, room: int) -> tuple[int, int]:
     """Return the lengths of two texts that fit, the longer one cut first; of an odd room it keeps the more.
 
-    >>> _fitting(9, 3, 8), _fitting(9, 8, 7), _fitting(8, 8, 7), _fitting(9, 0, 8)
+    >>> fitting(9, 3, 8), fitting(9, 8, 7), fitting(8, 8, 7), fitting(9, 0, 8)
     ((5, 3), (4, 3), (3, 4), (8, 0))
     """
     shorter = min(first, second, room // 2)

@@ -102,6 +102,10 @@ class AnsweringJob(EncoderJob):
     def _spans(self, model: Encoder, part: Part) -> list[list[Span]]:
         return best_spans(model, part.rows, len(part.given))
 
+    def read(self) -> EncodedQuestions:
+        """Return the validation rows."""
+        return self.valid.rows
+
     def measured(self, model: Encoder) -> Measured:
         """Return exact match and F1 on validation questions, with the threshold that suits them."""
         spans, asked = self._spans(model, self.some), self.some.given.asked

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from regard.attention.trace import trace
 from regard.checkpoint.gpt_folder import TASK, LoadedGpt, load_gpt, save_gpt
 from regard.config.gpt import GPT_PRESETS, GptConfig
 from regard.config.run import RunConfig
@@ -21,9 +23,11 @@ from regard.tasks.causal import CausalTask, causal_scores
 from regard.tasks.language import Stream
 from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
+from regard.tokens import Tokens
 from regard.training.job import rejection_notes, started
 from regard.training.keeping import KeepingJob, Measured, ModelEvaluator, chosen_size
 from regard.training.language import hold_out
+from regard.training.looked import LENGTH, Looked, Shown
 from regard.training.tokenizing import kept_tokenizer
 
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.1, 200_000  # of whole files, in characters at most
@@ -137,7 +141,7 @@ class CausalJob(KeepingJob[GptConfig, "CausalEvaluator"]):
 
     def evaluator(self, device: str) -> CausalEvaluator:
         """Return what measures weights."""
-        return CausalEvaluator(self.model_config, self.valid, self.characters, device)
+        return CausalEvaluator(self.model_config, self.tokenizer, self.valid, self.characters, device)
 
     def lines(self, parameters: int) -> list[str]:
         """Say what the data and the model are."""
@@ -171,14 +175,22 @@ class CausalJob(KeepingJob[GptConfig, "CausalEvaluator"]):
 class CausalEvaluator(ModelEvaluator[Gpt]):
     """Measures how well each next token of held-out text is told."""
 
-    def __init__(self, config: GptConfig, valid: Stream, characters: int, device: str) -> None:
+    def __init__(self, config: GptConfig, tokenizer: Tokenizer, valid: Stream, characters: int, device: str) -> None:
         super().__init__(build(config), device)
-        self.valid, self.characters = valid, characters
+        self.tokenizer, self.valid, self.characters = tokenizer, valid, characters
 
     def measured(self) -> Measured:
         """Return the loss of held-out text in nats, a token and a character, and the perplexity of a token."""
         found = causal_scores(self.model, self.valid, self.characters)
         return found, (-found["loss"],), []
+
+    @torch.no_grad()
+    def looked(self) -> Looked | None:
+        """Return where the model looks while it reads the beginning of the held-out text."""
+        ids = self.valid.ids[: min(self.model.config.places, LENGTH)].tolist()
+        with trace() as seen:
+            self.model(Tokens.from_rows([ids]))
+        return Looked.of(seen, Shown.of(self.tokenizer, self.tokenizer.decode(ids), ids))
 
 
 def last_part(documents: Documents) -> tuple[Documents, Documents]:

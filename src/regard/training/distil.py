@@ -49,6 +49,8 @@ class Student(EncoderJob):
                 f"{source}: a {found.config.head} head; a teacher for {self.name} is needed: "
                 f"`regard train {self.name} DATA --from {source}` makes one"
             )
+        if found.config.groups:
+            raise UsageError(f"{source}: its layers share their weights, so none can be copied: choose another teacher")
         layers = found.config.stack.layers
         if wanted >= layers:
             raise ConfigError(

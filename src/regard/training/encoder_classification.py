@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from regard.data.labelled import Labelled, check_classes, counts, hold_out, list
 from regard.models.encoder import Encoder
 from regard.tasks.baseline import Baseline, Gain, f1_gain, paired_gain
 from regard.tasks.calibration import (
+    BINS,
     best_temperature,
     best_thresholds,
     calibration_error,
@@ -102,6 +104,10 @@ class EncoderClassificationJob(EncoderJob):
 
     # ---- measures
 
+    def read(self) -> Encoded:
+        """Return the validation rows."""
+        return self.valid.rows
+
     def measured(self, model: Encoder) -> Measured:
         """Return loss and shares of right labels on validation texts."""
         scores = self._scores(model, self.valid)
@@ -161,6 +167,7 @@ class EncoderClassificationJob(EncoderJob):
             if thresholds is not None:
                 found["macro_f1_before"] = several_f1(self._given(scores, temperature, None), part.wanted)["macro_f1"]
             metrics |= measured_on(name, found)
+            _say_tuned(found, name, say)
             if base is not None and (name == "test") == (self.test is not None):
                 metrics |= self._beside(base, part, scores, (temperature, thresholds), name, say)
         return metrics, facts
@@ -197,3 +204,12 @@ class EncoderClassificationJob(EncoderJob):
         counted = [np.stack([one & wanted, one, wanted], axis=2).astype(np.int64) for one in given]
         score = several_f1(given[1], part.wanted)["macro_f1"]
         return told_gain(f1_gain(*counted), score, name, "baseline (words counted) macro-F1", say)
+
+
+def _say_tuned(found: Mapping[str, float], name: str, say: Say) -> None:
+    """Say what tuning on validation texts changed."""
+    before, after = found["calibration_error_before"], found["calibration_error"]
+    say(f"{name}: calibration error ({BINS} bins) {before:.4f} before calibration, {after:.4f} after")
+    if "macro_f1_before" in found:
+        at, tuned = found["macro_f1_before"], found["macro_f1"]
+        say(f"{name}: macro-F1 {at:.2f} % with thresholds of 0.5, {tuned:.2f} % with tuned ones")

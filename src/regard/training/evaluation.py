@@ -19,6 +19,7 @@ from regard.tasks.alignment import choose_head
 from regard.tasks.metrics import bleu, exact_match, perplexity
 from regard.tasks.translation import Examples, Languages, mean_loss, translate_rows
 from regard.training.keeping import Measured, ModelEvaluator
+from regard.training.looked import Looked, Shown, shown_example
 
 MOST_TRANSLATED = 1000  # validation sentences translated at each evaluation; the loss is over all of them
 FEW_TRANSLATED = 50  # while the model knows next to nothing, not even when to end a text
@@ -62,13 +63,31 @@ class TranslationEvaluator(ModelEvaluator[Writer]):
         return [self.languages.target.decode(hypotheses[0].ids) for hypotheses in found]
 
     @torch.no_grad()
+    def looked(self) -> Looked | None:
+        """Return where the model looks while it is made to write the translation of one validation sentence."""
+        number = shown_example(self.valid.lengths)
+        if number is None:
+            return None
+        batch = self.valid.batch(np.array([number]))
+        with trace() as seen:
+            self.model.score_tokens(batch.source, batch.target)
+        texts, end = self.valid.texts, self.model.end_token
+        (said,) = translate_rows(self.model, [self.valid.source[number]], self.greedy)
+        return Looked.of(
+            seen,
+            Shown.of(self.languages.source, texts.source[number], batch.source.ids.tolist()),
+            Shown.of(self.languages.target, texts.target[number], [*batch.target.ids.tolist(), end]),
+            self.languages.target.decode(said[0].ids),
+        )
+
+    @torch.no_grad()
     def aligning_head(self) -> dict[str, Any] | None:
         """Return the cross-attention head that aligns words best on validation sentences, for `task.json`."""
         if not self.model.looks():
             return None
         count = min(MOST_ALIGNED, len(self.valid))
         batch = self.valid.batch(np.arange(count))
-        with trace(",".join(self.model.looks())) as seen:
+        with trace(",".join(self.model.looks()), exact=True) as seen:
             self.model.score_tokens(batch.source, batch.target)
         weights = {site: seen[site].weights for site in seen}
         source, target = (

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from regard.attention.trace import trace
 from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder, save_encoder
 from regard.config.model import EncoderConfig
 from regard.config.run import RunConfig
@@ -20,6 +21,7 @@ from regard.tasks.encoding import Account, Encoded, KeptStates, head_alone
 from regard.text.framing import Framing
 from regard.training.job import Say
 from regard.training.keeping import KeepingJob, Measured, ModelEvaluator
+from regard.training.looked import Looked, Shown, shown_example
 from regard.training.parts import Data, Parts
 
 RATE, RATE_MOST = 22.0, 3e-4  # over the width squared: the highest rate, where the user sets none
@@ -63,6 +65,10 @@ class EncoderJob(KeepingJob[EncoderConfig, "EncoderEvaluator"]):
             model = Encoder(self.model_config)
             start_encoder(model, config.training.seed)
             self.first = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+    def read(self) -> Encoded:
+        """Return the validation rows."""
+        raise NotImplementedError
 
     def opened(self) -> LoadedEncoder:
         """Return the model that learning starts from, with the task's head."""
@@ -208,3 +214,14 @@ class EncoderEvaluator(ModelEvaluator[Encoder]):
     def measured(self) -> Measured:
         """Return what the job measures on validation data."""
         return self.job.measured(self.model)
+
+    def looked(self) -> Looked | None:
+        """Return where the encoder looks while it reads one validation row."""
+        rows, tokenizer = self.job.read(), self.job.start.tokenizer
+        number = shown_example(rows.lengths)
+        if number is None:
+            return None
+        with trace() as seen:
+            self.model.encode(rows.batch(np.array([number])))
+        ids = rows.rows[number].tolist()
+        return Looked.of(seen, Shown.of(tokenizer, tokenizer.decode(ids).strip(), ids))

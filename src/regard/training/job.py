@@ -12,6 +12,7 @@ from regard.checkpoint.directory import RunDirectory
 from regard.config.run import RunConfig
 from regard.models.base import Model, start_weights
 from regard.tasks.base import Task
+from regard.training.looked import Looked
 from regard.training.processes import Processes
 from regard.training.watch import Watcher, tell
 
@@ -77,6 +78,7 @@ class Evaluation:
     rank: tuple[float, ...]  # what decides between evaluations; the larger is the better
     samples: list[tuple[str, str, str]]  # given, wanted, said
     seconds: float
+    looked: Looked | None = None  # where the model looked at one text, the same every time
 
 
 class Evaluator(Protocol):

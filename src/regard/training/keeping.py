@@ -14,6 +14,7 @@ from regard.errors import ConfigError
 from regard.models.base import Model
 from regard.training.card import Described, model_card
 from regard.training.job import Evaluation, Evaluator, Say, load_better
+from regard.training.looked import Looked
 
 Made = TypeVar("Made", bound=Model)
 Family = TypeVar("Family", bound=Described)
@@ -36,7 +37,11 @@ class ModelEvaluator(Generic[Made]):
         """Measure them on validation data."""
         began = time.perf_counter()
         metrics, rank, samples = self.measured()
-        return Evaluation(metrics, rank, samples, time.perf_counter() - began)
+        return Evaluation(metrics, rank, samples, time.perf_counter() - began, self.looked())
+
+    def looked(self) -> Looked | None:
+        """Return where the model looks at one text, the same every time; nothing where it has no attention."""
+        return None
 
     def measured(self) -> Measured:
         """Return measures on validation data, what ranks them (the larger is the better), and samples."""

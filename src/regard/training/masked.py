@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.attention.trace import trace
 from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder, save_encoder
 from regard.config.model import ENCODER_PRESETS, EncoderConfig
 from regard.config.run import RunConfig
@@ -22,11 +23,14 @@ from regard.tasks.language import Stream, even_rows
 from regard.tasks.masking import COUNTS, Layout, MaskedTask, fixed_batches, masked_scores, token_counts, unigram_loss
 from regard.tasks.metrics import perplexity
 from regard.tasks.vocabulary import carried
+from regard.text.framing import Framing
 from regard.text.tokenizer import Tokenizer
 from regard.text.wordpieces import learn_masked
+from regard.tokens import Tokens
 from regard.training.job import started
 from regard.training.keeping import KeepingJob, Measured, ModelEvaluator, chosen_size
 from regard.training.language import read_texts
+from regard.training.looked import LENGTH, Looked, Shown
 from regard.training.tokenizing import kept_tokenizer
 
 TASK = "fill"  # what the folder's model does
@@ -181,6 +185,14 @@ class MaskedEvaluator(ModelEvaluator[Encoder]):
         if found.together is not None:
             metrics["next_accuracy"] = found.together
         return metrics, (-found.loss,), self.samples()
+
+    def looked(self) -> Looked | None:
+        """Return where the model looks while it reads the beginning of the held-out text, nothing hidden."""
+        start = self.valid.ids[:LENGTH].tolist()
+        ids, types = Framing(self.tokenizer).frame(start)
+        with trace() as seen:
+            self.model.encode(Tokens.from_rows([ids]), np.array(types, dtype=np.int32))
+        return Looked.of(seen, Shown.of(self.tokenizer, self.tokenizer.decode(start).strip(), ids))
 
     def samples(self) -> list[tuple[str, str, str]]:
         """Return some gaps, what stood there and what the model would put there."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from regard.checkpoint import files
-from regard.checkpoint.folder import TASK_FILE
+from regard.checkpoint.location import TASK_FILE
 from regard.checkpoint.reader_folder import FEATURES, copy_features
 from regard.config.data import ReadConfig
 from regard.config.run import RunConfig

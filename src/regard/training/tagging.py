@@ -66,6 +66,10 @@ class TaggingJob(EncoderJob):
     def _chances(self, model: Encoder, part: Words) -> list[NDArray[np.float64]]:
         return word_chances(part.rows, part.rows.told(model), part.counts, model.config.outputs)
 
+    def read(self) -> EncodedWords:
+        """Return the validation rows."""
+        return self.valid.rows
+
     def measured(self, model: Encoder) -> Measured:
         """Return loss and strict entity F1 on validation sentences."""
         return self.scoring.measured(self._chances(model, self.valid), self.valid)

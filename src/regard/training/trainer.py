@@ -18,6 +18,7 @@ from regard.errors import TrainingError
 from regard.models.base import Model
 from regard.tasks.base import Task
 from regard.training.job import Evaluation, Evaluator
+from regard.training.looked import Moment, forget_moments, write_moment
 from regard.training.optimizer import Optimizer, learning_rate
 from regard.training.processes import Processes
 from regard.training.signals import StopRequest, stop_requests
@@ -93,6 +94,7 @@ class Trainer:
         if found is None:
             if self.processes.first:
                 self.directory.truncate_log(0)
+                forget_moments(self.directory.path, 0)
             return False
         self.weights.fill(self.weights.master, found.weights, f"checkpoint of step {found.step}")
         self.weights.publish()
@@ -102,6 +104,7 @@ class Trainer:
         self.counters = Counters(**found.counters)
         if self.processes.first:
             self.directory.truncate_log(found.step)
+            forget_moments(self.directory.path, found.step)
         tell(self.watchers, "resume", step=found.step)
         return True
 
@@ -264,6 +267,9 @@ class Trainer:
         counters.last_evaluation = time.monotonic() - began
         counters.evaluation_seconds += counters.last_evaluation
         self.directory.append_log({"step": counters.step, "event": "evaluate", **found.metrics, "best": better})
+        if found.looked is not None:
+            moment = Moment(counters.step, counters.epoch, found.metrics, found.looked)
+            write_moment(self.directory.path, moment, self.directory.disk)
         facts: dict[str, Any] = {"metrics": found.metrics, "samples": found.samples, "best": better}
         tell(self.watchers, "evaluate", step=counters.step, **facts)
 

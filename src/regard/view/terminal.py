@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
-from regard.tasks.alignment import merge
+from regard.view.chosen import choose
 from regard.view.record import Record, Weights, visible
 
 BLOCKS = " ░▒▓█"
@@ -38,23 +38,39 @@ def draw(record: Record, *, width: int = 80, words: bool = True, colour: bool = 
     b   █
     a █
     """
-    seen, weights = record.head()
-    rows = record.texts[seen.rows].units(words=words)
-    columns = record.texts[seen.columns].units(words=words)
-    table = merge(weights, [members for _, members in rows], [members for _, members in columns])
-    margin = min(LABEL, max(cell_len(visible(label)) for label, _ in rows))
-    room = max(4, (width - margin - 1 - LABEL) // CELL)  # the last column's label needs its place as well
-    bands = []
+    chosen = choose(record, words=words)
+    names = [unit.label for unit in chosen.rows], [unit.label for unit in chosen.columns]
+    return "\n".join(table_lines(*names, chosen.table, width=width, colour=colour, ascii_only=ascii_only))
+
+
+def table_lines(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    table: Weights,
+    *,
+    width: int,
+    colour: bool = False,
+    ascii_only: bool = False,
+    names: bool = True,
+) -> list[str]:
+    """Return a table of weights as lines; columns that do not fit beside each other follow below.
+
+    `names=False` leaves out the names of the columns, where these are as the rows'.
+    """
+    margin = min(LABEL, max((cell_len(visible(label)) for label in rows), default=0))
+    beyond = LABEL if names else 0  # the last column's label needs its place as well
+    room = max(4, (width - margin - 1 - beyond) // CELL)
+    bands: list[str] = []
     for first in range(0, len(columns), room):
         part = slice(first, first + room)
-        labels = [label for label, _ in columns[part]]
-        bands.append(_band([label for label, _ in rows], labels, table[:, part], margin, colour, ascii_only))
-    return "\n\n".join(bands)
+        shown = columns[part] if names else []
+        bands += ["", *_band(rows, shown, table[:, part], margin, colour, ascii_only)]
+    return bands[1:]
 
 
 def _band(
     rows: Sequence[str], columns: Sequence[str], weights: Weights, margin: int, colour: bool, ascii_only: bool
-) -> str:
+) -> list[str]:
     """Return one block of columns: a staircase of labels, then the shaded rows."""
     line, corner = ("| ", "+-") if ascii_only else ("│ ", "┌─")
     lines = [
@@ -67,7 +83,7 @@ def _band(
         if colour:
             cells = f"\x1b[36m{cells}\x1b[0m"
         lines.append(_directed("", _padded(_shortened(label), margin)) + (" " + cells if cells else ""))
-    return "\n".join(text.rstrip() for text in lines)
+    return [text.rstrip() for text in lines]
 
 
 def _shortened(label: str) -> str:

@@ -1,0 +1,67 @@
+"""Pictures of the page for the site and the README: each view in a real browser, small PNGs.
+
+    python -m docs.make_screens record.json [other.json …]      # every view of the first record, in docs/pictures
+
+A record is written by `regard see FOLDER TEXT --out record.json`. Needs chromium and the dev extra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import tempfile
+from pathlib import Path
+
+from regard.view.record import Record
+from tests.view.browser import Seen, started, written
+
+PICTURES = Path(__file__).parent / "pictures"
+SHOTS = {  # name: (record, fragment, theme, width)
+    "page-look": (0, "view=look&q=3", "light", 1200),
+    "page-look-dark": (1, "view=look&layer=1&heads=4,8,11&q=10", "dark", 1200),
+    "page-heads-dark": (1, "view=heads", "dark", 1200),
+    "page-align": (0, "view=align&q=4", "light", 1200),
+    "page-steps": (0, "view=steps&step=4", "light", 1200),
+    "page-maths": (0, "view=maths&q=2", "light", 1200),
+    "page-place": (0, "view=place", "light", 1200),
+    "page-flow": (1, "view=flow", "light", 1200),
+    "page-compare": (0, "view=compare&with=2", "light", 1200),
+    "page-phone": (0, "view=align&q=4", "dark", 390),
+}
+
+
+def small(picture: bytes, colours: int = 256) -> bytes:
+    """Return a PNG of few colours, where Pillow is there to make it."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        return picture
+    made = io.BytesIO()
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(
+        made, "PNG", optimize=True
+    )
+    return made.getvalue() if len(made.getvalue()) < len(picture) else picture
+
+
+def main() -> None:
+    """Draw the pictures."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("records", nargs="+", type=Path)
+    asked.add_argument("--only", default="", help="pictures whose name has this in it")
+    given = asked.parse_args()
+    records = [Record.read(path) for path in given.records]
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, started() as browser:
+        address = written(records, Path(folder), "Regard")
+        for name, (place, fragment, theme, width) in SHOTS.items():
+            if place >= len(records) or given.only not in name or ("with=2" in fragment and len(records) < 3):
+                continue
+            seen = Seen(browser, offline=True, viewport={"width": width, "height": 800}, reduced_motion="reduce")
+            seen.open(f"{address}#record={place}&theme={theme}&{fragment}")
+            (PICTURES / f"{name}.png").write_bytes(small(seen.page.screenshot()))
+            seen.close()
+    print(sum(path.stat().st_size for path in PICTURES.glob("page-*.png")), "bytes in", PICTURES)
+
+
+if __name__ == "__main__":
+    main()

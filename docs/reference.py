@@ -1,0 +1,291 @@
+"""The reference, made from the code while the site is built: every command from its options, every name from its text.
+
+python docs/reference.py FOLDER     # write the pages, to look at them without building the site
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import regard
+from regard.cli import VERBS
+from regard.cli import regard as commands
+from regard.cli.options import EVERY
+from regard.config.knob import Config
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+Pages = dict[str, str]  # path below docs/ → Markdown
+EXITS = """
+A result goes to standard output, everything else to standard error. `--json` gives the result as JSON, one object a
+line. Exit codes: 0 done; 2 something given was wrong, and one message says what and where; 1 something else failed;
+130 stopped by Ctrl-C.
+"""
+
+
+# ---- commands
+
+
+def verbs() -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with its whole name, in the table's order."""
+    context = click.Context(commands, info_name="regard")
+    for name in VERBS:
+        verb = commands.get_command(context, name)
+        assert verb is not None
+        if isinstance(verb, click.Group):
+            yield from ((f"{name} {inner}", one) for inner, one in verb.commands.items())
+        else:
+            yield name, verb
+
+
+def command_page(name: str, verb: click.Command) -> str:
+    """Return the page of one command."""
+    context = click.Context(verb, info_name=f"regard {name}")
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for parameter in verb.get_params(context):
+        record = parameter.get_help_record(context)
+        if record and isinstance(parameter, click.Option):
+            sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
+    usage = " ".join(verb.collect_usage_pieces(context))
+    parts = [f"# regard {name}", f"```text\nregard {name} {usage}\n```", help_text(verb.help or "")]
+    for section in sorted(sections, key=("Options", "Options", EVERY).count):
+        title, _, note = section.partition(" (")
+        parts.append(f"## {title}")
+        if note:
+            parts.append(f"{note.rstrip(')').capitalize()}.")
+        rows = [f"| `{cell(flag)}` | {cell(text)} |" for flag, text in sections[section]]
+        parts.append("\n".join(["| option | what it says |", "| --- | --- |", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def help_text(text: str) -> str:
+    """Return a command's help as Markdown: paragraphs, and its examples as a block."""
+    paragraphs = []
+    for part in inspect.cleandoc(text).split("\n\n"):
+        if part.startswith("\b"):
+            examples = "\n".join(line.strip() for line in part.splitlines()[1:])
+            paragraphs.append(f"```text\n{examples}\n```")
+        else:
+            plain = " ".join(part.split()).replace("<", "&lt;")
+            paragraphs.append(re.sub(r"(?<![`\w])(--[a-z][\w.-]*)", r"`\1`", plain))
+    return "\n\n".join(paragraphs)
+
+
+def cell(text: str) -> str:
+    """Return a text as it stands in a cell of a table.
+
+    >>> cell("a|b  <c>")
+    'a\\\\|b &lt;c>'
+    """
+    return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;").replace("*", r"\*")
+
+
+def command_index() -> str:
+    """Return the page that lists the commands."""
+    rows = [f"| [`regard {name}`]({place(name)}) | {cell(short(name, verb))} |" for name, verb in verbs()]
+    return "\n".join(["# Commands", EXITS, "| command | what it does |", "| --- | --- |", *rows]) + "\n"
+
+
+def short(name: str, verb: click.Command) -> str:
+    """Return a command in a line."""
+    return VERBS[name][1] if name in VERBS else " ".join((verb.help or "").split("\n\n")[0].split())
+
+
+def place(name: str) -> str:
+    """Return the file of a command's page."""
+    return f"{name.replace(' ', '-')}.md"
+
+
+# ---- names
+
+
+def groups() -> dict[str, list[str]]:
+    """Return the public names by what they are."""
+    found: dict[str, list[str]] = {"functions": [], "pipelines": [], "results": [], "settings": [], "errors": []}
+    for name in regard.__all__:
+        value = getattr(regard, name)
+        if not inspect.isclass(value):
+            found["functions"].append(name)
+        elif issubclass(value, Exception):
+            found["errors"].append(name)
+        elif issubclass(value, Config):
+            found["settings"].append(name)
+        elif name.endswith("Pipeline"):
+            found["pipelines"].append(name)
+        else:
+            found["results"].append(name)
+    return found
+
+
+TITLES = {
+    "functions": "Functions",
+    "pipelines": "Pipelines: what `regard.load` returns",
+    "results": "Results and other classes",
+    "settings": "Settings",
+    "errors": "Errors",
+}
+
+
+def names_page(group: str, names: list[str]) -> str:
+    """Return the page of a group of public names."""
+    parts = [f"# {TITLES[group]}"]
+    for name in names:
+        value = getattr(regard, name)
+        parts.append(f"## regard.{name}")
+        if issubclass(value, Config) if inspect.isclass(value) else False:
+            parts += [docstring(value), settings(value)]
+        else:
+            parts += [signature(name, value), docstring(value)]
+            if inspect.isclass(value) and group != "errors":
+                parts += members(value)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def members(owner: type) -> list[str]:
+    """Return what a class offers, as a table of fields and its methods with their texts."""
+    fields = [one.name for one in dataclasses.fields(owner) if one.repr] if dataclasses.is_dataclass(owner) else []
+    own = {name: value for name, value in inspect_members(owner) if name not in fields}
+    properties = {name: value for name, value in own.items() if not callable(value)}
+    rows = [f"| `{name}` | {cell(summary(value))} |" for name, value in properties.items()]
+    table = "\n".join(["| attribute | what it is |", "| --- | --- |", *rows]) if rows else ""
+    methods = [(name, value) for name, value in own.items() if callable(value)]
+    told = [f"### {owner.__name__}.{name}\n\n{signature(name, value)}\n\n{docstring(value)}" for name, value in methods]
+    return [table, *told]
+
+
+def inspect_members(owner: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods and properties that Regard gives a class, its bases' too."""
+    seen = set()
+    for base in owner.__mro__:
+        if base.__module__.startswith("regard."):
+            for name, value in vars(base).items():
+                plain = inspect.unwrap(getattr(value, "__func__", value))
+                told = getattr(plain, "func", plain) if not isinstance(plain, property) else plain
+                if (name.startswith("_") and name != "__call__") or name in seen or not summary(told):
+                    continue
+                seen.add(name)
+                yield name, told if inspect.isfunction(told) and not hasattr(plain, "func") else _Attribute(told)
+
+
+class _Attribute:
+    """A property, for tables."""
+
+    def __init__(self, value: Any) -> None:
+        self.__doc__ = value.__doc__
+
+
+def summary(value: Any) -> str:
+    """Return the first sentence of what a thing says of itself."""
+    return (inspect.getdoc(value) or "").split("\n\n")[0]
+
+
+def signature(name: str, value: Any) -> str:
+    """Return how a function or class is called, as a block."""
+    try:
+        found = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    arguments = [text for text in written(found) if text != "self"]
+    ending = "" if found.return_annotation in (found.empty, "None") else f" -> {readable(found.return_annotation)}"
+    line = f"{name}({', '.join(arguments)}){ending}"
+    if len(line) > 100:
+        line = f"{name}(\n    " + ",\n    ".join(arguments) + f",\n){ending}"
+    return f"```text\n{line}\n```"
+
+
+def written(found: inspect.Signature) -> Iterator[str]:
+    """Yield the arguments of a function as they are written.
+
+    >>> list(written(inspect.signature(lambda one, *, two="b": 0)))
+    ['one', '*', "two='b'"]
+    """
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    starred = False
+    for one in found.parameters.values():
+        if one.kind is one.KEYWORD_ONLY and not starred:
+            yield "*"
+        starred = starred or one.kind in (one.KEYWORD_ONLY, one.VAR_POSITIONAL)
+        text = f"{stars.get(one.kind, '')}{one.name}"
+        if one.annotation is not one.empty:
+            text += f": {readable(one.annotation)}"
+        if one.default is not one.empty:
+            text += f" = {default(one.default)}" if ":" in text else f"={default(one.default)}"
+        yield text
+
+
+def default(value: Any) -> str:
+    """Return a default as it is written; an object by the name of its class."""
+    if inspect.isfunction(value):
+        return value.__name__
+    text = repr(value)
+    return f"{type(value).__name__}()" if text.startswith("<") else text
+
+
+def readable(annotation: Any) -> str:
+    """Return a type as it is written, without the modules."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
+
+
+def docstring(value: Any) -> str:
+    """Return what a thing says of itself as Markdown; examples become blocks."""
+    lines: list[str] = []
+    fenced = False
+    for line in (inspect.getdoc(value) or "").splitlines():
+        if line.startswith(">>>") and not fenced:
+            lines += ["", "```python"]
+            fenced = True
+        if not line.strip() and fenced:
+            lines.append("```")
+            fenced = False
+        lines.append(line)
+    return "\n".join([*lines, *(["```"] if fenced else [])])
+
+
+def settings(config: type[Config]) -> str:
+    """Return the fields of a config as a table."""
+    rows = [f"| `{knob.path}` | `{knob.default}` | {cell(knob.help)} |" for knob in config.knobs()]
+    return "\n".join(["| field | default | what it says |", "| --- | --- | --- |", *rows])
+
+
+# ---- pages
+
+
+def pages() -> Pages:
+    """Return every page of the reference."""
+    made = {"reference/commands/index.md": command_index()}
+    made |= {f"reference/commands/{place(name)}": command_page(name, verb) for name, verb in verbs()}
+    listed = "\n".join(
+        f"- [{TITLES[group]}]({group}.md): {', '.join(f'`{name}`' for name in names)}"
+        for group, names in groups().items()
+    )
+    intro = docstring(regard)
+    made["reference/python/index.md"] = f"# Python\n\n{intro}\n\n{listed}\n"
+    made |= {f"reference/python/{group}.md": names_page(group, names) for group, names in groups().items()}
+    return made
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages to the site: a hook of mkdocs."""
+    from mkdocs.structure.files import File
+
+    for name, text in pages().items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        path = Path(sys.argv[1]) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")

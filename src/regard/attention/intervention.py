@@ -1,0 +1,126 @@
+"""Heads switched off: while a block runs, what chosen heads found counts for nothing.
+
+Like a trace, an intervention is held in a context variable, so that two requests never mix; models know nothing of it.
+A head is named by its site and its number, `encoder.3.self:2`; a site alone means all its heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from regard.attention.sites import check_heads, unknown_site
+from regard.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Heads = dict[str, set[int]]  # site → its heads that are off; none named: all of them
+
+
+class Intervention:
+    """Which heads are off, and which sites were met since."""
+
+    def __init__(self, heads: Mapping[str, set[int]]) -> None:
+        self.heads = dict(heads)
+        self.met: dict[str, int] = {}  # site → how many heads it has
+
+    def silenced(self, mixed: Tensor, site: str) -> Tensor:
+        """Return what the heads of a site found, [B, H, Q, v], with zeros for those that are off."""
+        if not site:
+            return mixed
+        count = self.met[site] = mixed.shape[1]
+        chosen = self.heads.get(site)
+        if chosen is None:
+            return mixed
+        check_heads(site, chosen, count)
+        if not chosen or len(chosen) == count:
+            return mixed.new_zeros(mixed.shape)
+        kept = mixed.new_ones(count, 1, 1)
+        kept[list(chosen)] = 0
+        return mixed * kept
+
+    def check(self, sites: Mapping[str, int]) -> None:
+        """Refuse a head that a model with these sites, each with its number of heads, has not."""
+        for site, chosen in self.heads.items():
+            if site not in sites:
+                raise UsageError(unknown_site(site, sites, "switch off"))
+            check_heads(site, chosen, sites[site])
+
+    def __str__(self) -> str:
+        named = ((site, chosen) for site, chosen in self.heads.items())
+        return ",".join(
+            name for site, chosen in named for name in ([f"{site}:{head}" for head in sorted(chosen)] or [site])
+        )
+
+
+def read_heads(given: str | Iterable[str]) -> Heads:
+    """Return heads by their sites, read from their names: several are parted by commas.
+
+    >>> read_heads("encoder.3.self:2,encoder.3.self:0,hop.1")
+    {'encoder.3.self': {0, 2}, 'hop.1': set()}
+    """
+    found: Heads = {}
+    for name in ",".join([given] if isinstance(given, str) else given).split(","):
+        site, colon, number = name.strip().partition(":")
+        if not site or (colon and not number.isdecimal()):
+            raise UsageError(f"{name.strip()!r} names no head: write site and number, as in encoder.3.self:2")
+        chosen = {int(number)} if colon else set[int]()
+        whole = not chosen or found.get(site) == set()
+        found[site] = set() if whole else found.get(site, set()) | chosen
+    return found
+
+
+_open: ContextVar[Intervention | None] = ContextVar("regard_intervention", default=None)
+
+
+def intervention() -> Intervention | None:
+    """Return which heads are off now; None where all are on."""
+    return _open.get()
+
+
+def silenced(mixed: Tensor, site: str) -> Tensor:
+    """Return what the heads of a site found, with zeros for those that are off; as it is where all are on."""
+    chosen = _open.get()
+    return mixed if chosen is None else chosen.silenced(mixed, site)
+
+
+@contextmanager
+def on() -> Iterator[None]:
+    """Let all heads count while the block runs, whatever is off around it."""
+    token = _open.set(None)
+    try:
+        yield
+    finally:
+        _open.reset(token)
+
+
+@contextmanager
+def off(heads: str | Iterable[str]) -> Iterator[Intervention]:
+    """Switch heads off while the block runs: what they found is zero, as if they had found nothing.
+
+    Heads are named `encoder.3.self:2`, several parted by commas or in a list. One block within another adds to it.
+    Where models ran and none of them has a site that was named, the end of the block says so.
+
+    >>> import torch
+    >>> from regard.attention.attend import attend
+    >>> one = torch.ones(1, 2, 1, 1)
+    >>> with off("hop.0:1"):
+    ...     attend(one, one, one, site="hop.0").flatten().tolist()
+    [1.0, 0.0]
+    """
+    before, chosen = _open.get(), read_heads(heads)
+    for site, held in (before.heads if before else {}).items():
+        chosen[site] = chosen.get(site, held) | held if held and chosen.get(site, held) else set()
+    found = Intervention(chosen)
+    token = _open.set(found)
+    try:
+        yield found
+    finally:
+        _open.reset(token)
+        if before is not None:
+            before.met.update(found.met)
+    if found.met and not found.heads.keys() <= found.met.keys():
+        found.check(found.met)

@@ -1,0 +1,209 @@
+"""An encoder as an ONNX graph, drawn operator by operator: texts of any number and length in, states or scores out.
+
+Inputs are named as others name them: `input_ids`, `attention_mask` and, where there are types, `token_type_ids`, each
+[batch, length]. Outputs are `logits`, or `start_logits` and `end_logits`, or `last_hidden_state` and `pooler_output`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.config.model import EncoderConfig
+from regard.errors import UsageError
+
+FILE = "model.onnx"
+Shape = Sequence[str | int]  # sizes, and names of those that vary
+_OPERATORS, _FORMAT = 20, 9  # versions of the operators and of the file, which run-times since 2024 read
+_LARGEST = 2**31 - 2**20  # bytes of one file
+_HIDDEN = float(np.finfo(np.float32).min)  # what is added to the scores of what nobody may look at
+
+
+class _Graph:
+    """Operators in the order in which they compute, and the weights that they use."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        from onnx import helper, numpy_helper
+
+        self._helper, self._array = helper, numpy_helper
+        self._weights = weights
+        self.nodes: list[Any] = []
+        self.initial: dict[str, Any] = {}
+
+    def add(self, operator: str, *given: str, name: str = "", **settings: Any) -> str:
+        """Add an operator, return the name of its result."""
+        made = name or f"{operator}.{len(self.nodes)}"
+        self.nodes.append(self._helper.make_node(operator, given, [made], **settings))
+        return made
+
+    def constant(self, values: Any, kind: type = np.int64) -> str:
+        """Return the name of a constant."""
+        array: NDArray[Any] = np.asarray(values, dtype=kind)
+        return self._keep(f"constant.{array.dtype}.{array.shape}.{array.tolist()}", array)
+
+    def weight(self, name: str, *, turned: bool = False) -> str:
+        """Return the name of one of the model's weights; matrices that states are multiplied with are turned over."""
+        tensor = self._weights[name]
+        return self._keep(name, (tensor.t() if turned else tensor).contiguous().numpy())
+
+    def _keep(self, name: str, array: NDArray[Any]) -> str:
+        if name not in self.initial:
+            self.initial[name] = self._array.from_array(array, name)
+        return name
+
+    def linear(self, states: str, name: str) -> str:
+        made = self.add("MatMul", states, self.weight(f"{name}.weight", turned=True))
+        return self.add("Add", made, self.weight(f"{name}.bias"))
+
+    def norm(self, states: str, name: str, epsilon: float) -> str:
+        parts = (self.weight(f"{name}.weight"), self.weight(f"{name}.bias"))
+        return self.add("LayerNormalization", states, *parts, axis=-1, epsilon=epsilon)
+
+    def activation(self, states: str, name: str) -> str:
+        match name:
+            case "relu" | "tanh":
+                return self.add(name.capitalize(), states)
+            case "gelu" | "gelu_tanh":
+                return self.add("Gelu", states, approximate="tanh" if name == "gelu_tanh" else "none")
+        slope = states if name == "silu" else self.add("Mul", states, self.constant(1.702, np.float32))
+        return self.add("Mul", states, self.add("Sigmoid", slope))
+
+
+class _Drawing:
+    """The graph of one encoder."""
+
+    def __init__(self, config: EncoderConfig, weights: Mapping[str, Tensor]) -> None:
+        self.config, self.graph = config, _Graph(weights)
+        self.types = config.types > 1
+        self.outputs: dict[str, Shape] = {}
+        states = self._states()
+        for name, (result, shape) in self._results(states).items():
+            self.outputs[self.graph.add("Identity", result, name=name)] = shape
+
+    @property
+    def inputs(self) -> list[str]:
+        return ["input_ids", "attention_mask", *(["token_type_ids"] if self.types else [])]
+
+    def _embedded(self) -> str:
+        graph, config = self.graph, self.config
+        states = graph.add("Gather", graph.weight("words.weight"), "input_ids")
+        if config.scale_embedding:
+            states = graph.add("Mul", states, graph.constant(math.sqrt(config.width), np.float32))
+        length = graph.add("Squeeze", graph.add("Shape", "input_ids", start=1, end=2))
+        first = graph.constant(config.first_place)
+        places = graph.add("Range", first, graph.add("Add", length, first), graph.constant(1))
+        states = graph.add("Add", states, graph.add("Gather", graph.weight("places.weight"), places))
+        if config.types:
+            kinds = "token_type_ids" if self.types else graph.constant([[0]])
+            states = graph.add("Add", states, graph.add("Gather", graph.weight("types.weight"), kinds))
+        states = graph.norm(states, "norm", config.epsilon)
+        return graph.linear(states, "widening") if config.embedding else states
+
+    def _states(self) -> str:
+        graph, config = self.graph, self.config
+        states = self._embedded()
+        seen = graph.add("Unsqueeze", graph.add("Cast", "attention_mask", to=9), graph.constant([1, 2]))  # 9: bool
+        hidden = graph.add("Where", seen, graph.constant(0, np.float32), graph.constant(_HIDDEN, np.float32))
+        for layer in range(config.stack.layers):
+            block = f"stack.blocks.{config.block_of(layer)}"
+            states = self._added(states, f"{block}.attention_norm", partial(self._look, block=block, hidden=hidden))
+            states = self._added(states, f"{block}.feedforward_norm", partial(self._think, name=f"{block}.feedforward"))
+        return graph.norm(states, "stack.norm", config.epsilon) if config.norm == "before" else states
+
+    def _added(self, states: str, norm: str, part: Callable[[str], str]) -> str:
+        graph, epsilon = self.graph, self.config.epsilon
+        if self.config.norm == "before":
+            return graph.add("Add", states, part(graph.norm(states, norm, epsilon)))
+        return graph.norm(graph.add("Add", states, part(states)), norm, epsilon)
+
+    def _look(self, states: str, block: str, hidden: str) -> str:
+        graph, config = self.graph, self.config
+        heads, width = config.stack.heads, config.width // config.stack.heads
+        fused = graph.linear(states, f"{block}.attention.qkv")
+        split = graph.add("Reshape", fused, graph.constant([0, 0, 3, heads, width]))
+        parts = graph.add("Transpose", split, perm=[2, 0, 3, 1, 4])  # [3, B, H, T, d]
+        query, key, value = (graph.add("Gather", parts, graph.constant(number)) for number in range(3))
+        query = graph.add("Mul", query, graph.constant(width**-0.5, np.float32))
+        scores = graph.add("MatMul", query, graph.add("Transpose", key, perm=[0, 1, 3, 2]))
+        weights = graph.add("Softmax", graph.add("Add", scores, hidden), axis=-1)
+        mixed = graph.add("Transpose", graph.add("MatMul", weights, value), perm=[0, 2, 1, 3])
+        return graph.linear(graph.add("Reshape", mixed, graph.constant([0, 0, config.width])), f"{block}.attention.out")
+
+    def _think(self, states: str, name: str) -> str:
+        inner = self.graph.activation(self.graph.linear(states, f"{name}.inner"), self.config.activation)
+        return self.graph.linear(inner, f"{name}.outer")
+
+    def _pooled(self, states: str) -> str:
+        first = self.graph.add("Gather", states, self.graph.constant(0), axis=1)
+        return self.graph.activation(self.graph.linear(first, "pooler"), self.config.pooler_activation)
+
+    def _results(self, states: str) -> dict[str, tuple[str, Shape]]:
+        """Return what the head gives: for each name the result and its shape."""
+        graph, config = self.graph, self.config
+        rows: Shape = ["batch", "length"]
+        made: dict[str, tuple[str, Shape]]
+        match config.head:
+            case "plain":
+                made = {"last_hidden_state": (states, [*rows, config.width])}
+                if config.pools:
+                    made["pooler_output"] = (self._pooled(states), ["batch", config.width])
+                return made
+            case "next":
+                return {"logits": (graph.linear(self._pooled(states), "next"), ["batch", 2])}
+            case "label":
+                return {"logits": (graph.linear(self._pooled(states), "output"), ["batch", config.labels])}
+            case "masked" | "pretraining":
+                made = {"logits": (self._words(states), [*rows, config.vocabulary])}
+                if config.head == "pretraining":
+                    made["seq_relationship_logits"] = (graph.linear(self._pooled(states), "next"), ["batch", 2])
+                return made
+            case "token":
+                return {"logits": (graph.linear(states, "output"), [*rows, config.labels])}
+        if config.span_feedforward:
+            states = graph.norm(graph.add("Add", states, self._think(states, "span")), "span_norm", config.epsilon)
+        scores = graph.linear(states, "output")
+        ends = (("start_logits", 0), ("end_logits", 1))
+        return {name: (graph.add("Gather", scores, graph.constant(at), axis=2), rows) for name, at in ends}
+
+    def _words(self, states: str) -> str:
+        graph = self.graph
+        dense = graph.activation(graph.linear(states, "masked.dense"), self.config.activation)
+        made = graph.norm(dense, "masked.norm", self.config.epsilon)
+        if self.config.tied:
+            table = graph.add("Transpose", graph.weight("words.weight"), perm=[1, 0])
+        else:
+            table = graph.weight("masked_output.weight", turned=True)
+        return graph.add("Add", graph.add("MatMul", made, table), graph.weight("masked_bias"))
+
+
+def drawn(config: EncoderConfig, weights: Mapping[str, Tensor], where: str) -> bytes:
+    """Return an encoder as the content of an ONNX file; `where` is named in what cannot be written."""
+    try:
+        import onnx
+        from onnx import TensorProto, helper
+    except ImportError:
+        raise UsageError("onnx is not installed: `pip install 'regard[onnx]'`") from None
+    if config.attention != "full":
+        raise UsageError(f"{where} cannot be written for ONNX: attention in blocks, where only all at all is written")
+    size = sum(tensor.numel() * 4 for tensor in weights.values())
+    if size > _LARGEST:
+        raise UsageError(f"{where} cannot be written for ONNX: {size:,} bytes of weights, more than one file holds")
+    drawing = _Drawing(config, {name: tensor.detach().cpu().float() for name, tensor in weights.items()})
+    graph = helper.make_graph(
+        drawing.graph.nodes,
+        "encoder",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in drawing.inputs],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in drawing.outputs.items()],
+        [*drawing.graph.initial.values()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPERATORS)], ir_version=_FORMAT)
+    made.producer_name = "regard"
+    onnx.checker.check_model(made)
+    content: bytes = made.SerializeToString()
+    return content

@@ -1,0 +1,7 @@
+"""The page, served on this machine only: `app` has the routes, `guard` what is let in, `shelf` the records."""
+
+from __future__ import annotations
+
+from regard.server.serving import serve
+
+__all__ = ["serve"]

@@ -1,0 +1,1 @@
+"""One file for each view of a figure: what is chosen from a record, drawn."""

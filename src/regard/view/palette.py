@@ -1,0 +1,121 @@
+"""Colours of figures, light and dark: zero is the ground, ink grows with the value, and no pair is red and green."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.errors import UsageError, nearest
+
+Colour = tuple[int, int, int]
+LEVELS = 32  # shades from the ground to full ink
+TICKS = (0.0, 0.05, 0.25, 0.5, 1.0)  # of the scale of weights
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of one look."""
+
+    name: str
+    ground: Colour
+    mid: Colour  # of weights, half-way to the ink
+    ink: Colour
+    minus: Colour  # of values below zero
+    plus: Colour
+    text: Colour
+    soft: Colour
+    line: Colour
+    raised: Colour
+    source: Colour
+    target: Colour
+    mark: Colour  # what is pointed out
+    dot: Colour  # the same, upon shades
+
+    def shade(self, level: int) -> Colour:
+        """Return the colour of a level from -LEVELS to LEVELS.
+
+        >>> THEMES["light"].shade(0), THEMES["light"].shade(LEVELS) == THEMES["light"].ink
+        ((255, 255, 255), True)
+        """
+        share = min(1.0, abs(level) / LEVELS)
+        if share <= 0.5:
+            return mixed(self.ground, self.mid, 2 * share)
+        return mixed(self.mid, self.ink, 2 * share - 1)
+
+    def ink_on(self, colour: Colour) -> Colour:
+        """Return the colour of text that is read upon another colour.
+
+        >>> THEMES["light"].ink_on(THEMES["light"].ink) == THEMES["light"].ground
+        True
+        """
+        return max((self.text, self.ground), key=lambda ink: abs(_lightness(ink) - _lightness(colour)))
+
+    def signed(self, level: int) -> Colour:
+        """Return the colour of a level of values with a sign."""
+        return mixed(self.ground, self.plus if level > 0 else self.minus, min(1.0, abs(level) / LEVELS))
+
+
+def _lightness(colour: Colour) -> float:
+    return float(
+        sum(share * value**2.2 for share, value in zip((0.2126, 0.7152, 0.0722), colour, strict=True)) ** 0.4545
+    )
+
+
+def mixed(first: Colour, second: Colour, share: float) -> Colour:
+    """Return a colour between two.
+
+    >>> mixed((0, 0, 0), (100, 200, 50), 0.5)
+    (50, 100, 25)
+    """
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
+    return red, green, blue
+
+
+def weight_levels(weights: NDArray[np.floating[Any]]) -> NDArray[np.int_]:
+    """Return the levels of weights, shaded by their root: small ones show, zero is nothing.
+
+    >>> weight_levels(np.array([0.0, 0.25, 1.0])).tolist()
+    [0, 16, 32]
+    """
+    return np.asarray(np.rint(LEVELS * np.sqrt(np.clip(weights, 0, 1))), dtype=int)
+
+
+def signed_levels(values: NDArray[np.floating[Any]], most: float) -> NDArray[np.int_]:
+    """Return the levels of values with a sign, `most` or more being full.
+
+    >>> signed_levels(np.array([-1.0, 0.0, 0.5]), 1.0).tolist()
+    [-32, 0, 16]
+    """
+    return np.asarray(np.rint(LEVELS * np.clip(np.nan_to_num(values) / (most or 1.0), -1, 1)), dtype=int)
+
+
+THEMES = {
+    "light": Theme(
+        "light",
+        ground=(255, 255, 255), mid=(120, 163, 214), ink=(15, 40, 88), minus=(204, 92, 0), plus=(0, 91, 158),
+        text=(29, 33, 41), soft=(94, 101, 114), line=(214, 213, 207), raised=(243, 242, 237),
+        source=(150, 62, 8), target=(10, 98, 91), mark=(217, 119, 6), dot=(224, 128, 20),
+    ),
+    "dark": Theme(
+        "dark",
+        ground=(19, 21, 26), mid=(58, 103, 168), ink=(255, 224, 138), minus=(255, 159, 64), plus=(96, 170, 255),
+        text=(231, 232, 234), soft=(158, 165, 177), line=(58, 63, 74), raised=(32, 36, 44),
+        source=(242, 167, 102), target=(102, 211, 194), mark=(245, 158, 11), dot=(222, 84, 12),
+    ),
+}  # fmt: skip
+
+# told apart by all (Okabe and Ito); a head keeps its colour, and its number stands beside it
+HEAD_COLOURS: tuple[Colour, ...] = (
+    (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233),
+    (136, 34, 85), (153, 153, 51),
+)  # fmt: skip
+
+
+def theme_of(name: str) -> Theme:
+    """Return the theme of this name."""
+    if name not in THEMES:
+        raise UsageError(f"theme must be one of {', '.join(THEMES)}, not {name!r}{nearest(name, THEMES)}")
+    return THEMES[name]

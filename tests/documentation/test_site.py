@@ -1,0 +1,157 @@
+"""The site's pages: links that lead somewhere, words that are words, a whole reference, pictures that are drawn."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+import regard
+from docs import make_pictures, reference
+from tests.documentation.blocks import DOCS, ROOT, pages, prose
+
+PAGES = [*pages(), ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
+WORDS = Path(__file__).with_name("words.txt")
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"`[^`]*`")
+HEADING = re.compile(r"^#+ (.*)$")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchor(heading: str) -> str:
+    """The name by which a heading is linked, as Python-Markdown makes it.
+
+    >>> anchor("Completion in the `shell`!")
+    'completion-in-the-shell'
+    """
+    plain = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
+    return re.sub(r"[\s-]+", "-", plain)
+
+
+def anchors(page: Path) -> set[str]:
+    return {anchor(found[1]) for _, line in prose(page) if (found := HEADING.match(line))}
+
+
+def links(page: Path) -> Iterator[tuple[int, str]]:
+    for number, line in prose(page):
+        yield from ((number, found) for found in LINK.findall(CODE.sub("", line)))
+
+
+@pytest.fixture(scope="module")
+def generated() -> reference.Pages:
+    return reference.pages()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path, generated: reference.Pages) -> None:
+    for line, link in links(page):
+        place, _, part = unquote(link).partition("#")
+        if link.startswith(("http:", "https:")):
+            assert link.startswith("https:"), f"{page}:{line}: {link} is not encrypted"
+            continue
+        target = (page.parent / place).resolve() if place else page
+        made = str(target.relative_to(DOCS)) if target.is_relative_to(DOCS) else ""
+        assert target.exists() or made in generated, f"{page}:{line}: {link} leads nowhere"
+        inside = part and target.suffix == ".md" and made not in generated
+        assert not inside or part in anchors(target), f"{page}:{line}: {target.name} has no heading #{part}"
+        if page.is_relative_to(DOCS):
+            assert target.is_relative_to(DOCS), f"{page}:{line}: {link} leaves the site"
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    listed = re.findall(r"([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    there = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
+    assert sorted(listed) == sorted(there)
+
+
+# ---- words
+
+
+def words(line: str) -> Iterator[str]:
+    """Yield the words of a line of prose; code, addresses and markup have none."""
+    plain = re.sub(r"\]\([^)]*\)|<[^>]*>|https?://\S+", " ", CODE.sub(" ", line))
+    yield from re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)*", plain)
+
+
+def plain(word: str) -> str:
+    return word.replace("’", "'").removesuffix("'s").lower()
+
+
+@pytest.fixture(scope="module")
+def known() -> set[str]:
+    """The listed words, and those that the code uses at least three times in its texts and names."""
+    counts: Counter[str] = Counter()
+    for path in (ROOT / "src" / "regard").rglob("*.py"):
+        counts.update(re.findall(r"[a-z]+", path.read_text(encoding="utf-8").lower()))
+    return {word for word, count in counts.items() if count > 2} | set(WORDS.read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
+def test_words_are_spelled_as_in_the_list(page: Path, known: set[str]) -> None:
+    unknown = [
+        f"{page.relative_to(ROOT)}:{number}: {word}"
+        for number, line in prose(page)
+        for word in words(line)
+        if plain(word) not in known
+    ]
+    assert not unknown, f"correct them, or add them to {WORDS.name}"
+
+
+def test_the_list_of_words_is_sorted() -> None:
+    listed = WORDS.read_text(encoding="utf-8").split()
+    assert listed == sorted(set(listed))
+
+
+# ---- what is made
+
+
+def test_the_reference_has_every_command_and_every_name(generated: reference.Pages) -> None:
+    for name, verb in reference.verbs():
+        page = generated[f"reference/commands/{reference.place(name)}"]
+        for option in verb.params:
+            assert not option.opts[0].startswith("--") or option.opts[0] in page, f"{name} {option.opts[0]}"
+    python = "\n".join(text for name, text in generated.items() if name.startswith("reference/python"))
+    assert [name for name in regard.__all__ if f"## regard.{name}\n" not in python] == []
+    assert " object at 0x" not in python
+
+
+def test_every_picture_is_made_by_a_script_and_every_drawing_shown_in_both_themes() -> None:
+    drawn = {f"{name}-{theme}.svg" for name in make_pictures.ALL for theme in make_pictures.THEMES}
+    others = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("make_screens.py", "draw_pictures.py"))
+    for path in make_pictures.PICTURES.rglob("*.*"):
+        assert path.name in drawn or f'"{path.stem}"' in others, f"{path.name}: no script makes it"
+    shown = {Path(link.partition("#")[0]).name for page in pages() for _, link in links(page) if "pictures/" in link}
+    shown |= set(re.findall(r"docs/pictures/([\w.-]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    there = {path.name for path in make_pictures.PICTURES.glob("*.svg")}
+    assert there <= shown
+    for path in make_pictures.PICTURES.glob("*.svg"):
+        text = path.read_text(encoding="utf-8")
+        assert "<script" not in text
+        assert "href=" not in text, f"{path.name} loads something"
+
+
+def test_masks_are_drawn(tmp_path: Path) -> None:
+    drawn = make_pictures.draw(tmp_path, "mask-causal", tmp_path)
+    assert [path.name for path in drawn] == ["mask-causal-light.svg", "mask-causal-dark.svg"]
+    assert all(path.read_text(encoding="utf-8").startswith("<svg") for path in drawn)
+
+
+def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    if importlib.util.find_spec("material") is None:
+        pytest.skip("mkdocs-material is not installed: pip install -c constraints.txt -e '.[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    loaded = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=["'](https?:[^"']*)""")
+    for page in (tmp_path / "site").rglob("*.html"):
+        assert not loaded.findall(page.read_text(encoding="utf-8")), page

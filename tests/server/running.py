@@ -1,0 +1,29 @@
+"""An app served for real on this machine, for tests and bars."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def running(app: Any) -> Iterator[int]:
+    """The port where an app answers; it ends with the block."""
+    import uvicorn
+
+    from regard.server.serving import bound
+
+    listening = bound(0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    until = time.monotonic() + 60
+    while not server.started and time.monotonic() < until:
+        time.sleep(0.02)
+    yield listening.getsockname()[1]
+    server.should_exit = True
+    thread.join(10)
+    listening.close()

@@ -1,0 +1,101 @@
+"""The wheel and the source archive: built, small, whole, and installed into an empty environment."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LARGEST = 3_000_000  # bytes of a wheel
+KEPT_OUT = {".git", ".venv", "runs", "site", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__"}
+
+
+def build(kind: str, tree: Path, folder: Path) -> Path:
+    """Build a wheel or a source archive by the package's own backend, with what is installed here."""
+    code = f"import hatchling.build as backend; print(backend.build_{kind}({str(folder)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    return folder / done.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A wheel and a source archive of a copy of the tree, so that the engine in use is not built over."""
+    if importlib.util.find_spec("hatchling") is None:
+        pytest.skip("hatchling is not installed: pip install -c constraints.txt -e '.[dev]'")
+    folder = tmp_path_factory.mktemp("dist")
+    tree = folder / "tree"
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*KEPT_OUT, "*.so", "build", "dist"))
+    return build("wheel", tree, folder), build("sdist", tree, folder)
+
+
+def test_the_wheel_is_small_and_holds_what_pages_need(built: tuple[Path, Path]) -> None:
+    wheel, _ = built
+    assert wheel.stat().st_size < LARGEST
+    names = set(zipfile.ZipFile(wheel).namelist())
+    sources = {
+        str(path.relative_to(ROOT / "src"))
+        for path in (ROOT / "src" / "regard").rglob("*")
+        if path.suffix in (".py", ".js", ".css", ".html", ".typed") and not KEPT_OUT & set(path.parts)
+    }
+    assert "regard/view/assets/page.js" in sources
+    assert sorted(sources - names) == []
+    assert not [name for name in names if name.split("/")[0] in ("tests", "docs", "benchmarks")]
+
+
+def test_the_source_archive_holds_what_a_build_needs(built: tuple[Path, Path]) -> None:
+    _, archive = built
+    with tarfile.open(archive) as held:
+        names = {name.partition("/")[2] for name in held.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "engine/build.py", "constraints.txt"} <= names
+    assert not [name for name in names if set(Path(name).parts) & KEPT_OUT]
+
+
+def test_the_wheel_runs_in_an_empty_environment(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its own files alone are installed; what it needs is lent by this environment."""
+    wheel, _ = built
+    place = tmp_path / "empty"
+    venv.create(place, with_pip=False, symlinks=os.name != "nt")
+    scripts = place / ("Scripts" if os.name == "nt" else "bin")
+    python = scripts / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    own = subprocess.run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+                         capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
+    lent = [path for path in sys.path if path.endswith("site-packages")]
+    Path(own, "lent.pth").write_text("".join(f"{path}\n" for path in lent), encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for words in (["--version"], ["doctor", "--quick"], ["data", "make", "copy", "--count", "3", "--out", "copy.tsv"]):
+        done = subprocess.run([str(scripts / "regard"), *words], cwd=tmp_path, env=environment,
+                              capture_output=True, text=True, timeout=300)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    where = "import regard, regard.view.page; print(regard.__file__)"
+    done = subprocess.run([str(python), "-c", where], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith(str(place)), "the installed files, not those of the tree"
+    assert len((tmp_path / "copy.tsv").read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    import regard
+
+    assert f"\nversion: {regard.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"## {regard.__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_the_shell_completes_verbs() -> None:
+    code = "from regard.cli import main; main()"
+    words = {"_REGARD_COMPLETE": "bash_complete", "COMP_WORDS": "regard tran", "COMP_CWORD": "1"}
+    environment = {**os.environ, **words, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["plain,translate"]

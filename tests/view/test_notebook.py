@@ -1,0 +1,167 @@
+"""Notebooks: a static picture first, a frame where scripts run, a small cell, nothing that breaks out."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as tree
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regard.view.notebook import BUDGET, Shown, in_notebook, mimebundle
+from regard.view.record import Attention, Record, Side
+from tests.view.browser import browser_program, started
+from tests.view.hostile import hostile_records, hostile_strings
+from tests.view.samples import distributions, whole_record
+
+NOTEBOOK = Path(__file__).parent.parent.parent / "examples" / "notebooks" / "seeing.ipynb"
+
+
+class Elements(HTMLParser):
+    """The elements of a piece of HTML, and the text between them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.said = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attributes)))
+
+    def handle_data(self, data: str) -> None:
+        self.said += data
+
+
+def picture(attributes: dict[str, str | None]) -> tree.Element:
+    kind, _, data = (attributes["src"] or "").partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    return tree.fromstring(base64.b64decode(data).decode())
+
+
+def test_a_cell_has_a_picture_that_is_seen_and_a_frame_that_is_not_until_a_script_runs() -> None:
+    made = Shown(whole_record(), "align")._repr_mimebundle_()
+    assert list(made) == ["text/html", "image/svg+xml", "text/plain"]
+    found = Elements(made["text/html"]).found
+    assert [tag for tag, _ in found] == ["div", "div", "img", "iframe", "script"]
+    assert all("hidden" not in attributes for _, attributes in found[:3])
+    assert "hidden" in found[3][1] and found[3][1]["sandbox"] == "allow-scripts allow-downloads"
+    assert picture(found[2][1]).tag.endswith("svg")
+    page = found[3][1]["srcdoc"] or ""
+    assert page.startswith("<!doctype html>") and "Content-Security-Policy" in page
+    assert "http:" not in made["text/html"].replace("http://www.w3.org", "")
+    assert "decoder.1.cross:2" in made["text/plain"]
+
+
+def test_the_frame_opens_with_what_the_picture_shows() -> None:
+    made = Shown(whole_record(), "look", attention="encoder.0.self:1", row="animal", words=True)._repr_mimebundle_()
+    page = next(attributes["srcdoc"] or "" for tag, attributes in Elements(made["text/html"]).found if tag == "iframe")
+    view = json.loads("{" + page.partition('"view":{')[2].partition("}")[0] + "}")
+    assert view == {
+        "attn": "encoder.self",
+        "layer": 0,
+        "head": 1,
+        "measured": False,
+        "unit": "word",
+        "q": 1,
+        "view": "look",
+    }
+
+
+def test_a_cell_stays_small_and_says_what_it_leaves_out() -> None:
+    count = 128
+    side = Side.of_pieces("x", [f"word{number}" for number in range(count)], range(count))
+    seen = Attention("encoder.self", "source", "source", distributions((4, 12, count, count), 1), (0, 1, 2, 3))
+    record = Record("x", {"source": side}, (seen,))
+    made = Shown(record, "heads")._repr_mimebundle_()
+    assert sum(len(text.encode()) for text in made.values()) <= BUDGET
+    shown = Shown(record, "align").figure
+    small = mimebundle(record, shown, {}, budget=300_000)
+    assert "iframe" not in small["text/html"] and "too large for a cell" in small["text/html"]
+    assert np.sum([tag == "img" for tag, _ in Elements(small["text/html"]).found]) == 1
+
+
+def test_hostile_texts_stay_inside() -> None:
+    framed = 0
+    for record in hostile_records(hostile_strings(), each=25):
+        made = Shown(record, "align")._repr_mimebundle_()
+        parsed = Elements(made["text/html"])
+        if "too large for a cell" in parsed.said:
+            assert [tag for tag, _ in parsed.found] == ["div", "img", "p", "small"]
+            continue
+        framed += 1
+        assert [tag for tag, _ in parsed.found] == ["div", "div", "img", "iframe", "script"]
+        assert parsed.said.startswith("for(const box of") and "owned" not in parsed.said
+        assert set().union(*(attributes for _, attributes in parsed.found)) == {
+            *("data-regard", "alt", "style", "src", "hidden", "sandbox", "title", "srcdoc")
+        }
+        tree.fromstring(made["image/svg+xml"])
+    assert framed > 3
+
+
+def test_no_notebook_is_needed_to_find_out_that_this_is_none() -> None:
+    assert not in_notebook()
+    code = "import sys, regard.view.notebook as one; one.in_notebook(); print('IPython' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example notebook, run without a screen, as HTML."""
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: the notebook is not run")
+    nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not installed: the notebook is not run")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed: the notebook is not run")
+    import nbformat
+
+    notebook: Any = nbformat.read(NOTEBOOK, as_version=4)
+    nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOK.parent)}}
+    ).execute()
+    kept = [json.dumps(output) for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert sum(map(len, kept)) < 5 * 2 * BUDGET
+    text, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
+    file = tmp_path_factory.mktemp("exported") / "seeing.html"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_notebook_runs_and_its_export_shows_five_views(exported: Path) -> None:
+    found = [attributes for tag, attributes in Elements(exported.read_text(encoding="utf-8")).found if tag == "img"]
+    drawn = [picture(one) for one in found if (one.get("src") or "").startswith("data:image/svg+xml")]
+    titles = [one.get("alt") or "" for one in found]
+    views = ("align", "look", "heads", "steps", "flow")
+    assert [title.partition(":")[0] for title in titles if title.partition(":")[0] in views] == [*views]
+    assert len(drawn) == 5
+
+
+@pytest.mark.skipif(not browser_program(), reason="no browser here: the exported notebook is not opened")
+@pytest.mark.parametrize("scripts", [True, False])
+def test_pictures_without_scripts_and_pages_with_them(exported: Path, scripts: bool) -> None:
+    pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pages are not opened")
+    with started() as browser:
+        context = browser.new_context(java_script_enabled=scripts, offline=True)
+        page = context.new_page()
+        page.set_default_timeout(120_000)
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(exported.as_uri(), wait_until="commit")
+        page.wait_for_selector("[data-regard]", state="attached")
+        pictures, frames = page.locator("[data-regard] img"), page.locator("[data-regard] iframe")
+        assert pictures.count() == frames.count() == 5
+        if scripts:
+            frames.first.wait_for(state="visible")
+            assert not pictures.first.is_visible()
+            page.frame_locator("[data-regard] iframe >> nth=0").locator("html[data-ready]").wait_for(state="attached")
+            assert not [fault for fault in faults if "regard" in fault.lower()]
+        else:
+            assert all(pictures.nth(place).is_visible() for place in range(5))
+            assert not frames.first.is_visible()
+            assert pictures.first.bounding_box()["width"] > 200
+        context.close()
