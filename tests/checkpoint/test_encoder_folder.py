@@ -90,7 +90,7 @@ def test_attention_can_be_watched(tmp_path: Path) -> None:
         watched = model.encode(tokens)
     assert np.array_equal(watched, model.encode(tokens))
     assert seen["encoder.1.self"].weights.shape == (4, 7, 13, 13)
-    assert np.allclose(seen["encoder.1.self"].weights[1, :, :3, :3].sum(-1), 1, atol=1e-6)
+    assert np.allclose(seen["encoder.1.self"].weights[1, :, :3, :3].sum(-1), 1, atol=2e-3)  # half precision
 
 
 def test_layers_that_share_weights_look_and_learn_each_for_itself(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ LAYOUTS = "huggingface: for transformers; ctranslate2: for CTranslate2; onnx: fo
     [
         click.Argument(["folder"], metavar="FOLDER"),
         click.Argument(["out"], metavar="OUT"),
-        Option(["--to"], default="huggingface", metavar="LAYOUT", help=LAYOUTS),
+        Option(["--to"], default="huggingface", metavar="LAYOUT", help=f"{LAYOUTS} [default: huggingface]"),
         Option(
             ["--precision"],
             type=click.Choice(["float32", "bf16", "int8"]),

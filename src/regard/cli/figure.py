@@ -53,7 +53,7 @@ SHAPE = "How it looks"
             default="",
             metavar="SITE",
             section=LOOK,
-            help="which attention, as in decoder.cross, or a head: decoder.2.cross:4",
+            help="which attention, as in decoder.cross, or a head: decoder.2.cross:4 [default: the best]",
         ),
         Option(
             ["--layer"],

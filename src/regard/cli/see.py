@@ -49,10 +49,21 @@ SHORT = 256  # tokens of a text whose best head's numbers are kept without being
         Option(["--passage"], metavar="FILE", help="the text that a question is about"),
         Option(["--story"], metavar="FILE", help="what was told before a question, one sentence a line"),
         Option(["--pair"], metavar="TEXT", help="a second text that is read beside the first"),
-        Option(["--view"], default="", help="look, heads, align, steps, maths, place, verdict or flow"),
+        Option(
+            ["--view"],
+            default="",
+            help="look, heads, align, steps, maths, place, verdict or flow [default: by the task]",
+        ),
         Option(["--out"], metavar="FILE", help="write a file: .html, .svg, .png, .pdf, .tex or .json"),
-        Option(["--heads"], default="", metavar="NAMES", help="heads to open with: encoder.3.self:2, …"),
-        Option(["--layers"], default="", metavar="NUMBERS", help="layers that a file has whole; of others the most"),
+        Option(
+            ["--heads"], default="", metavar="NAMES", help="heads to open with: encoder.3.self:2, … [default: the best]"
+        ),
+        Option(
+            ["--layers"],
+            default="",
+            metavar="NUMBERS",
+            help="layers that a file has whole; of others the most [default: all that fit]",
+        ),
         Option(["--words"], is_flag=True, help="figures of words instead of tokens"),
         Option(["--compare"], is_flag=True, help="show it beside the same model with all heads on"),
         Option(["--attribution"], is_flag=True, help="add what the answer hangs on, and how far attention agrees"),
@@ -60,7 +71,12 @@ SHORT = 256  # tokens of a text whose best head's numbers are kept without being
         Option(["--epochs"], is_flag=True, help="a run's evaluations: where it looked at one text as it learned"),
         Option(["--beam"], type=click.IntRange(1, 64), help="hypotheses that a translator keeps at each step"),
         Option(["--most"], type=click.IntRange(1), help="tokens that a causal model writes [default: 24]"),
-        Option(["--port"], type=click.IntRange(0, 65535), default=0, help="where it is served; 0: any that is free"),
+        Option(
+            ["--port"],
+            type=click.IntRange(0, 65535),
+            default=0,
+            help="where it is served; 0: any that is free [default: 0]",
+        ),
         Option(["--no-browser", "quiet"], is_flag=True, help="only say where the page is"),
         *knob_options(SeeingConfig, section="What is kept"),
         *ENGINE,
