@@ -176,10 +176,12 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
                 os.write(says, f"{step}\n".encode())
         return 0
 
-    for _ in range(30):
+    rounds = 0
+    while rounds < 30 or promised <= 10:  # a slow disk needs more rounds, and longer ones
+        rounds += 1
         child = Child(work)
         child.go()
-        time.sleep(chance.uniform(0.0, span))
+        time.sleep(chance.uniform(0.0, span * (1 + rounds // 30)))
         os.kill(child.pid, signal.SIGKILL)
         code, said = child.ended()
         assert code == -signal.SIGKILL
@@ -188,7 +190,6 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     with RunDirectory(path).lock() as run:
         run.truncate_log(promised)
         assert [line["step"] for line in run.read_log()][-1] == promised
-    assert promised > 10
 
 
 @pytest.fixture
