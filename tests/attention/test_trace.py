@@ -162,7 +162,7 @@ def test_weights_are_those_of_an_explicit_computation(family: str, keep: str) ->
         assert np.abs(found.sum(-1) - 1).max() < 2e-3
         assert allowed is None or not found[:, ~allowed].any()
         coded = unpack(pack(found), found.shape)
-        assert np.abs(coded - wanted).max() < 4e-3 + 5e-4
+        assert np.abs(coded - wanted).max() < 4e-3
         for head in range(len(found)):
             assert np.array_equal(seen[site].matrix(head), found[head])
 
