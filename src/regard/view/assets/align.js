@@ -60,7 +60,7 @@ export const align = {
     });
     const other = opened.record.view?.measured && !isBest(scene.seen, scene.layer, scene.heads[0]);
     stage.replaceChildren(
-      row(make("p", { class: "fine lead" }, `${kindMeaning(scene.seen)}.`), other ? button(
+      row(make("p", { class: "fine lead" }, `${kindMeaning(scene)}.`), other ? button(
         "★ Best aligning head", goToBest, { title: "the head that aligns best (b)" }
       ) : null,
         button(

@@ -26,7 +26,7 @@ export const look = {
     drawn.columns = own(scene) && drawn.form === "text" ? drawn.rows : scene.columns.map((unit) => token(unit, "span"));
     const form = choices("form", [["Columns", "columns"], ["Text", "text"]], drawn.form, (to) => change({ form: to }));
     stage.replaceChildren(
-      row(make("p", { class: "fine lead" }, `${kindMeaning(scene.seen)}.`), form),
+      row(make("p", { class: "fine lead" }, `${kindMeaning(scene)}.`), form),
       drawn.form === "columns" ? asColumns(stage, scene) : asText(scene)
     );
     this.mark(scene);

@@ -49,7 +49,9 @@ export const KINDS = {
   memory: ["hop → sentence", "where each hop looked among the sentences of the story"],
 };
 export const kindName = (seen) => (KINDS[seen.name] || [visible(seen.name)])[0];
-export const kindMeaning = (seen) => (KINDS[seen.name] || ["", "where each row looked"])[1];
+export const kindMeaning = ({ seen, later }) => (
+  (KINDS[seen.name] || ["", "where each row looked"])[1].replace(later ? "while producing each word" : "\n", "once each word was written")
+);
 
 // The name that commands use for a head: encoder.3.self:2.
 export function siteOf(seen, layer, head) {
