@@ -13,7 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.attention.attend import attend
-from regard.attention.intervention import intervention, off, on, read_heads
+from regard.attention.intervention import intervention, off, on
+from regard.attention.sites import read_heads
 from regard.config.model import (
     ClassifierConfig,
     EncoderConfig,

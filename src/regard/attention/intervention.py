@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from regard.attention.sites import check_heads, unknown_site
+from regard.attention.sites import check_heads, read_heads, unknown_site
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Heads = dict[str, set[int]]  # site → its heads that are off; none named: all of them
 
 
 class Intervention:
@@ -54,23 +52,6 @@ class Intervention:
         return ",".join(
             name for site, chosen in named for name in ([f"{site}:{head}" for head in sorted(chosen)] or [site])
         )
-
-
-def read_heads(given: str | Iterable[str]) -> Heads:
-    """Return heads by their sites, read from their names: several are parted by commas.
-
-    >>> read_heads("encoder.3.self:2,encoder.3.self:0,hop.1")
-    {'encoder.3.self': {0, 2}, 'hop.1': set()}
-    """
-    found: Heads = {}
-    for name in ",".join([given] if isinstance(given, str) else given).split(","):
-        site, colon, number = name.strip().partition(":")
-        if not site or (colon and not number.isdecimal()):
-            raise UsageError(f"{name.strip()!r} names no head: write site and number, as in encoder.3.self:2")
-        chosen = {int(number)} if colon else set[int]()
-        whole = not chosen or found.get(site) == set()
-        found[site] = set() if whole else found.get(site, set()) | chosen
-    return found
 
 
 _open: ContextVar[Intervention | None] = ContextVar("regard_intervention", default=None)

@@ -62,3 +62,20 @@ def unknown_site(site: str, sites: Iterable[str], purpose: str = "look at") -> s
     close = f" (did you mean {near}?)" if near else nearest(site, known)
     kinds = ", ".join(dict.fromkeys(re.sub(r"\d+", "N", name) for name in known))
     return f"the model has no {site}{close}: it looks at {kinds}, {len(known)} in all"
+
+
+def read_heads(given: str | Iterable[str]) -> dict[str, set[int]]:
+    """Return heads by their sites, read from their names: several are parted by commas; no head: all of a site.
+
+    >>> read_heads("encoder.3.self:2,encoder.3.self:0,hop.1")
+    {'encoder.3.self': {0, 2}, 'hop.1': set()}
+    """
+    found: dict[str, set[int]] = {}
+    for name in ",".join([given] if isinstance(given, str) else given).split(","):
+        site, colon, number = name.strip().partition(":")
+        if not site or (colon and not number.isdecimal()):
+            raise UsageError(f"{name.strip()!r} names no head: write site and number, as in encoder.3.self:2")
+        chosen = {int(number)} if colon else set[int]()
+        whole = not chosen or found.get(site) == set()
+        found[site] = set() if whole else found.get(site, set()) | chosen
+    return found

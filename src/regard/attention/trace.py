@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.attention.kept import Half, Kept, KeptEntropy, KeptInside, KeptQueries, KeptWeights
-from regard.attention.sites import check_heads, layer_of, unknown_site
+from regard.attention.sites import check_heads, layer_of, read_heads, unknown_site
 from regard.errors import UsageError, nearest
 
 Weights = NDArray[np.float32]
@@ -119,14 +119,7 @@ class Trace:
         self.heads = None if heads is None else sorted(set(heads))
         self.layers = None if layers is None else set(layers)
         self.rows = None if rows is None else np.unique(np.fromiter(rows, np.int64))
-        self.patterns: dict[str, set[int]] = {}  # site pattern → heads named with it; none: all
-        for name in only.split(","):
-            site, colon, number = name.strip().partition(":")
-            if colon and not number.isdecimal():
-                raise UsageError(f"{name.strip()!r} names no head: write site and number, as in encoder.3.self:2")
-            chosen = {int(number)} if colon else set[int]()
-            whole = not chosen or self.patterns.get(site) == set()
-            self.patterns[site] = set() if whole else self.patterns.get(site, set()) | chosen
+        self.patterns = read_heads(only)  # site pattern → heads named with it; none: all
         self.records: dict[str, Record] = {}
         self.met: dict[str, int] = {}  # sites that anything looked at, wanted or not, with their heads where known
         self.outer: Trace | None = None
