@@ -1,7 +1,8 @@
-"""Modules without what only their readers need: comments, and spaces that part nothing.
+"""Modules without what only their readers need: comments, spaces, parentheses, semicolons and commas that part nothing.
 
 It knows just enough of JavaScript for that: strings, templates, regular expressions and comments. Every statement of a
-module must end with a semicolon or a brace, as ours do.
+module must end with a semicolon or a brace, no loop without a body may be the last thing in one, and no text may hold a
+function such as (one)=>: so it is with ours.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ _PIECES = re.compile(
     |(?P<rest>.)""",
     re.VERBOSE | re.DOTALL,
 )
+_ALONE = re.compile(r"(?<![\w$)\]])\((\w+)\)=>")  # a function's only parameter needs no parentheses
 _TEXT = re.compile(r"(?:\\.|\$(?!\{)|[^`\\$])*", re.DOTALL)  # of a template
 
 
@@ -26,10 +28,12 @@ def squeezed(code: str) -> str:
     >>> squeezed("const one = 1; // first\nreturn `a ${ one + 1 } b`.replace(/ +/g, \" \");")
     'const one=1;return`a ${one+1} b`.replace(/ +/g," ");'
     >>> squeezed("a + +b; x = y / z; if (a) { return b; }")
-    'a+ +b;x=y/z;if(a){return b;}'
+    'a+ +b;x=y/z;if(a){return b}'
+    >>> squeezed("list.map((one) => one + 1); later(async (one) => one);")
+    'list.map(one=>one+1);later(async(one)=>one);'
     """
     made, _ = _code(code, 0, False)
-    return made
+    return _ALONE.sub(r"\1=>", made)
 
 
 def _code(code: str, place: int, inside: bool) -> tuple[str, int]:
@@ -42,6 +46,8 @@ def _code(code: str, place: int, inside: bool) -> tuple[str, int]:
         if wide and last and ((_word(last) and _word(text[0])) or (last == text[0] and last in "+-")):
             made.append(" ")
         wide = False
+        if text == "}" and last in (";", ","):
+            made.pop()
         made.append(text)
         last = text[-1]
 

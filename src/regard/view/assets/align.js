@@ -39,7 +39,7 @@ export function goToBest() {
 
 export const align = {
   key: "align", name: "Align",
-  what: "Rows looked at columns; the dot marks each row’s highest weight. Bars on the right say how sure a row is, bars below how much each column was looked at in all. Ctrl and the wheel zoom.",
+  what: "Rows looked at columns; the dot marks each row’s highest weight. Bars on the right: how sure a row is; below: how much each column was looked at in all. Ctrl and the wheel zoom.",
   draw(stage, scene) {
     const { rows, columns, shown } = scene;
     const turned = state.turned;

@@ -1,12 +1,12 @@
 // Colours: ink grows with the weight from the page's own ground; signed values go blue to orange; heads have eight hues.
 
-import { make, shape } from "./dom.js";
+import { block, make, root, shape } from "./dom.js";
 import { upTo } from "./numbers.js";
 
 export const ramps = { weights: [], signed: [] }; // 256 css colours each
 const packed = {};
 
-const valueOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const valueOf = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
 export function mixColours() {
   const triple = (name) => valueOf(name).split(/\s+/).map(Number);
@@ -67,13 +67,6 @@ export function sized(canvas, width, height) {
   return pen;
 }
 
-export function thumbnail(values, rows, columns, size) {
-  const canvas = pixels(values, rows, columns, rootLevel);
-  Object.assign(canvas.style, { width: `${size}px`, height: `${size}px` });
-  canvas.setAttribute("aria-hidden", "true");
-  return canvas;
-}
-
 // The scale as a drawing: [[share of its width, label], …] below a ramp.
 export function scaleBar(ramp, ticks) {
   const bar = make(
@@ -85,11 +78,10 @@ export function scaleBar(ramp, ticks) {
   const pen = bar.getContext("2d");
   ramps[ramp].forEach((colour, place) => { pen.fillStyle = colour; pen.fillRect(place, 0, 1, 1); });
   const marks = ticks.map(([share, label]) => make("span", { style: { left: `${100 * share}%` } }, label));
-  return make("div", { class: "scale" }, bar, make("div", { class: "ticks" }, ...marks));
+  return block("scale", bar, block("ticks", ...marks));
 }
 
-export const signedBar = (most, least = `−${most}`) => make(
-  "div", { class: "narrow" }, scaleBar("signed", [[0, least], [0.5, "0"], [1, most]])
+export const signedBar = (most, least = `−${most}`) => block("narrow", scaleBar("signed", [[0, least], [0.5, "0"], [1, most]])
 );
 
 // Values as a line across a drawing, from `low` at its foot to `most` at its top.

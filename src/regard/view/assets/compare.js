@@ -1,7 +1,7 @@
 // Compare: two records side by side and their difference: two inputs, two models, or one sentence through a training.
 
 import { signedBar, signedLevel } from "./colours.js";
-import { fine, labelled, make, notice, picker, range, row, titled } from "./dom.js";
+import { block, fine, labelled, make, notice, picker, range, row, titled } from "./dom.js";
 import { matrix, point } from "./matrix.js";
 import { highest, total } from "./numbers.js";
 import { opened, sidesOf, tablesOf } from "./scene.js";
@@ -104,7 +104,7 @@ function difference(one, other, width) {
 
 export const compare = {
   key: "compare", name: "Compare",
-  what: "The same head in two records: two inputs, two models, or the same sentence before and after some training; and where they differ (orange: more in the first, blue: more in the second). Pointing at one points at all.",
+  what: "The same head in two records (two inputs, two models, before and after some training) and where they differ: orange more in the first, blue more in the second.",
   missing: (record) => (
     !record.attention.length || shelf.records.length > 1
       ? "" : "There is only one record here: give two texts, two models, or a run that keeps a sentence’s attention while it trains."
@@ -128,8 +128,7 @@ export const compare = {
     );
     stage.replaceChildren(
       chooser,
-      make(
-        "div", { class: "pair" }, side(opened.record, one, "first record", state.record),
+      block("pair", side(opened.record, one, "first record", state.record),
         side(opened.other, other, "second record", state.with)
       ),
       difference(one, other, width)

@@ -2,6 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+export const root = document.documentElement;
 export const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 export const truth = (on) => (on ? "true" : "false");
 
@@ -20,6 +21,8 @@ function filled(element, attributes, children) {
 export function make(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
+
+export const block = (kind, ...children) => make("div", { class: kind }, ...children);
 
 export function shape(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
@@ -52,8 +55,7 @@ export function barList(items, name) {
     const parts = [
       make("span", { class: special ? "what special" : "what", dir: "auto" }, label.slice(0, 120)),
       make("span", { class: "value" }, value),
-      make(
-        "div", { class: "track" }, make("div", { class: "fill", style: { width: `${clamp(100 * share, 0, 100)}%` } })
+      block("track", make("div", { class: "fill", style: { width: `${clamp(100 * share, 0, 100)}%` } })
       ),
     ];
     return make(
@@ -83,17 +85,18 @@ export function range(name, value, most, input, extra = {}) {
 
 // A row of things with a word before it.
 export const labelled = (text, ...things) => make("label", { class: "fine" }, text, ...things);
-export const row = (...things) => make("div", { class: "strip" }, ...things);
+export const row = (...things) => block("strip", ...things);
 export const titled = (title, ...things) => make("div", {}, make("h3", {}, title), ...things);
 export const fine = (...words) => make("p", { class: "fine" }, ...words);
 export const notice = (...words) => make("p", { class: "notice", role: "note" }, ...words);
 
-let pens = null;
+let [pens, family, large] = [null, "", 0];
 
 // Text is measured as it will be drawn, so that no script or font is guessed at.
 export function measured(text, size = 13) {
   pens ??= document.createElement("canvas").getContext("2d");
-  pens.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  family ||= getComputedStyle(document.body).fontFamily;
+  if (large !== size) pens.font = `${large = size}px ${family}`;
   return pens.measureText(text).width;
 }
 

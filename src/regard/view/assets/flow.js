@@ -134,7 +134,7 @@ function switches(record) {
 
 export const flow = {
   key: "flow", name: "Flow",
-  what: "Rollout multiplies the attention of all layers, counting that half of each layer’s input goes past it: how much of each input word may have reached each output. Values: a head’s weights times the length of what each word gives. Below, what is lost without a head.",
+  what: "Rollout multiplies the attention of all layers, half of each layer’s input going past it: how much of each input word may have reached each output. Values: weights times the length of what each word gives. Below: what is lost without a head.",
   draw(stage, { record }, redraw) {
     const found = (stream.kind === "rollout" ? rollout : valued)(record, redraw);
     const kinds = choices(

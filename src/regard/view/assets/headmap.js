@@ -1,7 +1,7 @@
 // The head map: one square a head, always in sight; click takes a head, shift-click or dragging adds it.
 
 import { HUES, hue, rootLevel, shadeIn } from "./colours.js";
-import { arrow, choices, clamp, fine, labelled, make, picker, row, truth } from "./dom.js";
+import { arrow, choices, clamp, fine, labelled, make, picker, root, row, truth } from "./dom.js";
 import { upTo } from "./numbers.js";
 import { opened, seenOf } from "./scene.js";
 import { change, state } from "./state.js";
@@ -45,7 +45,7 @@ export function drawHeadMap(box) {
   const seen = seenOf(opened.record);
   if (!seen) return void box.replaceChildren();
   const key = [
-    opened.record.id, state.record, seen.name, state.metric, document.documentElement.dataset.theme
+    opened.record.id, state.record, seen.name, state.metric, root.dataset.theme
   ].join();
   if (box.dataset.key !== key) drawSquares(box, seen);
   box.dataset.key = key;

@@ -1,10 +1,10 @@
 // Heads: every head's matrix at a glance, sorted and filtered; the chosen one enlarged.
 
-import { thumbnail } from "./colours.js";
-import { fine, labelled, make, picker, row, titled, truth } from "./dom.js";
+import { pixels, rootLevel, sized } from "./colours.js";
+import { block, fine, labelled, make, picker, root, row, titled, truth } from "./dom.js";
 import { headsOf, metricName, metricOf, metricsOf, takeHead } from "./headmap.js";
 import { matrix } from "./matrix.js";
-import { dot } from "./numbers.js";
+import { dot, lineAt } from "./numbers.js";
 import { own } from "./scene.js";
 import { change, state } from "./state.js";
 import { thumbsOf } from "./weights.js";
@@ -32,13 +32,37 @@ function sorted(seen, thumbs) {
   return state.sort === "layer" ? all : all.sort((one, other) => up * ((one.value ?? 0) - (other.value ?? 0)));
 }
 
-function card({ layer, head, site, label, best, taken, value }, thumbs, size) {
+const sheets = new WeakMap();
+
+// The small pictures of a layer below one another, made once for each theme.
+function sheetOf(seen, thumbs, layer) {
+  if (!sheets.has(thumbs)) sheets.set(thumbs, {});
+  const [tall, key] = [seen.heads * thumbs.rows, [layer, root.dataset.theme]];
+  return (sheets.get(thumbs)[key] ??= pixels(
+    lineAt(thumbs.all, seen.layers.indexOf(layer), tall * thumbs.columns), tall, thumbs.columns, rootLevel
+  ));
+}
+
+// One canvas over all cards: a hundred small ones take a browser longer than what is in them.
+function hang(group, seen, thumbs, found, size) {
+  const pen = sized(group.lastChild, group.offsetWidth, group.offsetHeight);
+  pen.imageSmoothingEnabled = false;
+  group.querySelectorAll(".spot").forEach((spot, place) => {
+    const { layer, head } = found[place];
+    pen.drawImage(
+      sheetOf(seen, thumbs, layer), 0, head * thumbs.rows, thumbs.columns, thumbs.rows,
+      spot.offsetLeft, spot.offsetTop, size, size
+    );
+  });
+}
+
+function card({ layer, head, site, label, best, taken, value }, size) {
   const told = value === undefined ? label : number(value);
   return make("button", {
     class: "thumb", title: `${site} ${label}`, "aria-label": `${site}, ${label} ${told}`, "aria-pressed": truth(taken),
     style: { width: `${size + 10}px` },
     onclick: (event) => takeHead(layer, head, event.shiftKey), ondblclick: () => change({ view: "align" }),
-  }, thumbnail(thumbs.of(layer, head), thumbs.rows, thumbs.columns, size),
+  }, make("i", { class: "spot", style: { height: `${size}px` } }),
   make(
     "span", {}, best ? make("b", { class: "best" }, "★ ") : null, `${layer}·${head} ${size < 56 && !best ? "" : told}`
   ));
@@ -46,7 +70,7 @@ function card({ layer, head, site, label, best, taken, value }, thumbs, size) {
 
 export const heads = {
   key: "heads", name: "Heads",
-  what: "Every head of every layer as a small picture: rows looked at columns. Sort by a measure or by likeness to the chosen head (l keeps that head), filter by what heads mostly do, click one to enlarge it.",
+  what: "Every head of every layer as a small picture: rows looked at columns. Sort by a measure or by likeness to the chosen head (l keeps it), filter by what heads mostly do, click to enlarge.",
   draw(stage, scene, redraw) {
     const { seen } = scene;
     const thumbs = thumbsOf(seen, redraw);
@@ -69,6 +93,14 @@ export const heads = {
       cell: Math.min(wide / Math.max(scene.columns.length, scene.rows.length), 24),
       name: `layer ${scene.layer}, head ${scene.heads[0]}, enlarged`,
     });
+    const group = make(
+      "div",
+      {
+        class: size < 56 ? "heads small" : "heads", role: "group", "aria-label": "heads",
+        style: { gridTemplateColumns: `repeat(${inRows ? seen.heads : "auto-fill"}, ${size + 10}px)` }
+      },
+      ...found.map((one) => card(one, size)), make("canvas", { class: "pictures", "aria-hidden": "true" })
+    );
     stage.replaceChildren(
       row(labelled("Sorted by ", picker("sort heads by", sorts, state.sort, (sort) => change({ sort }))),
         names.length > 1 ? labelled(
@@ -82,16 +114,10 @@ export const heads = {
           `${counted(found.length, "head")}${wall.locked ? `; likeness to ${siteOf(seen, ...wall.locked)} (l lets go)` : ""}`
         )),
       make("div", { class: stacked && inRows ? "wall stacked" : "wall" },
-        make(
-          "div",
-          {
-            class: size < 56 ? "heads small" : "heads", role: "group", "aria-label": "heads",
-            style: { gridTemplateColumns: `repeat(${inRows ? seen.heads : "auto-fill"}, ${size + 10}px)` }
-          },
-          ...found.map((one) => card(one, thumbs, size))
-        ),
-        make("div", { class: "big" }, titled(siteOf(seen, scene.layer, scene.heads[0]), wall.big.element))));
+        group,
+        block("big", titled(siteOf(seen, scene.layer, scene.heads[0]), wall.big.element))));
     wall.big.layout();
+    hang(group, seen, thumbs, found, size);
     return this.mark();
   },
   mark: () => wall.big?.mark(state.q, state.k),

@@ -1,7 +1,7 @@
 // The inspector: what the chosen word looked at, in numbers; the scale and its name; what the view shows.
 
 import { hue, scaleBar } from "./colours.js";
-import { barList, choices, fine, labelled, make, picker, row } from "./dom.js";
+import { barList, block, choices, fine, labelled, make, picker, row } from "./dom.js";
 import { isBest, labelOf } from "./headmap.js";
 import { total } from "./numbers.js";
 import { carried, lookedRow, lookers } from "./scene.js";
@@ -29,7 +29,7 @@ export function drawInspector(box, scene, view) {
   if (!seen) return box.replaceChildren(about, left);
   parts.looker = make("p", { class: "looker", dir: "auto" });
   parts.note = fine();
-  parts.list = make("div", { class: "looked" });
+  parts.list = block("looked");
   const place = seen.layers.indexOf(layer);
   const sites = heads_.map((
     head, number_
@@ -42,7 +42,7 @@ export function drawInspector(box, scene, view) {
     section("", parts.looker, parts.note, parts.list),
     section(
       heads_.length > 1 ? `${counted(heads_.length, "head")}, averaged` : "Head",
-      make("div", { class: "sites" }, ...sites)
+      block("sites", ...sites)
     ),
     section("Scale", scaleOf(state.norm),
       labelled(

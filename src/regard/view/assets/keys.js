@@ -79,7 +79,7 @@ export function helpBox(table, views) {
     make("dl", {}, ...lines_.flatMap(([key, what]) => [make("dt", {}, make("kbd", {}, key)), make("dd", {}, what)])),
     make(
       "p", { class: "fine" },
-      "Inside the head map and a matrix the arrows go from cell to cell. Every view has a table form. The address keeps what you look at: copy it to share the place."
+      "Inside the head map and a matrix the arrows go from cell to cell. Every view has a table form. The address keeps what you look at: copy it to share."
     ),
     button("Close", () => dialog.close(), { autofocus: true }));
   return dialog;

@@ -1,7 +1,7 @@
 // Look: tokens in two columns with lines between them, or running text that is shaded by where a word looked.
 
 import { colourOf, hue, levelBy, shadeIn, sized, svgBox } from "./colours.js";
-import { choices, make, row, shape, truth } from "./dom.js";
+import { block, choices, make, root, row, shape, truth } from "./dom.js";
 import { pick } from "./matrix.js";
 import { upTo } from "./numbers.js";
 import { lookedRow, lookers, own } from "./scene.js";
@@ -17,19 +17,22 @@ const drawn = {};
 
 export const look = {
   key: "look", name: "Look",
-  what: "Each word on the left looked at words on the right. Lines hold the fewest places that make up nine tenths of its attention. Point at a word, click to pin it, shift-click to add another, drag for a span.",
+  what: "Each word on the left looked at words on the right. Lines hold the fewest places that make up nine tenths of its attention. Point at a word; click pins it, shift-click adds one, drag for a span.",
   draw(stage, scene) {
     const most = Math.max(scene.rows.length, scene.columns.length);
     drawn.form = most > 400 ? "text" : state.form || (most <= FEW ? "columns" : "text");
-    drawn.shades = [];
-    drawn.rows = scene.rows.map(looker);
+    const now = [scene.rows, scene.columns, drawn.form, kindMeaning(scene), root.dataset.theme];
+    const same = now.every((one, place) => one === drawn.of?.[place]) && stage.contains(drawn.rows[0]);
+    if (same && drawn.form === "text") return this.mark(scene); // another head: only the shades change
+    [drawn.of, drawn.shades] = [now, []];
+    drawn.rows = scene.rows.map((unit, place) => token(unit, "button", { "data-row": place }));
     drawn.columns = own(scene) && drawn.form === "text" ? drawn.rows : scene.columns.map((unit) => token(unit, "span"));
     const form = choices("form", [["Columns", "columns"], ["Text", "text"]], drawn.form, (to) => change({ form: to }));
     stage.replaceChildren(
       row(make("p", { class: "fine lead" }, `${kindMeaning(scene)}.`), form),
       drawn.form === "columns" ? asColumns(stage, scene) : asText(scene)
     );
-    this.mark(scene);
+    return this.mark(scene);
   },
   mark(scene) {
     const [chosen, seen, level] = [lookers(scene), lookedRow(scene), levelBy(state.norm)];
@@ -53,36 +56,34 @@ export function token(unit, tag = "span", extra = {}) {
   );
 }
 
-// A word that looks: pointing shows it, a click pins it, dragging takes a span.
-function looker(unit, place) {
-  return token(unit, "button", {
-    "data-row": place,
-    onclick: (event) => { if (!drawn.span) pick(place, event.shiftKey); drawn.span = null; },
-    onpointerdown: (event) => { drawn.from = event.pointerType === "mouse" ? place : null; drawn.span = null; },
-    onpointerenter: (event) => {
-      if (event.buttons && drawn.from !== null && drawn.from !== place) {
-        const first = Math.min(drawn.from, place);
-        drawn.span = upTo(Math.abs(place - drawn.from) + 1, (step) => first + step);
-        change({ pins: drawn.span, q: place });
-      } else if (!state.pins.length) change({ q: place });
-    },
+// Words that look: pointing shows one, a click pins it, drag for a span. One ear for all of them.
+function lookersIn(box) {
+  const placeOf = ({ target }) => +(target.closest("[data-row]")?.dataset.row ?? -1);
+  const heard = (kind, act) => box.addEventListener(kind, (event) => placeOf(event) >= 0 && act(event, placeOf(event)));
+  heard("click", (event, place) => { if (!drawn.span) pick(place, event.shiftKey); drawn.span = null; });
+  heard("pointerdown", (event, place) => { drawn.from = event.pointerType === "mouse" ? place : -1; drawn.span = null; });
+  heard("pointerover", (event, place) => {
+    if (event.buttons && drawn.from >= 0 && drawn.from !== place) {
+      const first = Math.min(drawn.from, place);
+      drawn.span = upTo(Math.abs(place - drawn.from) + 1, (step) => first + step);
+      change({ pins: drawn.span, q: place });
+    } else if (!state.pins.length) change({ q: place });
   });
+  return box;
 }
 
 function asColumns(stage, scene) {
-  drawn.bars = scene.columns.map(() => make("div", { class: "bars" }));
+  drawn.bars = scene.columns.map(() => block("bars"));
   drawn.gap = Math.max(70, Math.min(420, stage.clientWidth - 400));
   const tall = LINE * Math.max(scene.rows.length, scene.columns.length) + 4;
   drawn.svg = svgBox(drawn.gap, tall, { class: "lines", "aria-hidden": "true" });
   return make("div", { class: own(scene) ? "look own" : "look" },
-    make("div", { class: "from" }, ...drawn.rows),
+    lookersIn(block("from", ...drawn.rows)),
     make(
       "div", { class: "between", style: { width: `${drawn.gap}px`, height: `${tall}px` } },
       faint(scene, drawn.gap, tall), drawn.svg
     ),
-    make(
-      "div", { class: "to" },
-      ...drawn.columns.map((one, place) => make("div", { class: "seen" }, one, drawn.bars[place]))
+    block("to", ...drawn.columns.map((one, place) => block("seen", one, drawn.bars[place]))
     ));
 }
 
@@ -132,7 +133,7 @@ export function paragraph(title, side, units_, tokens) {
   const broken = tokens.flatMap(
     (one, place) => (place && units_[place].segment !== units_[place - 1].segment ? [make("br"), one] : [one])
   );
-  const made = make("div", { class: "running" }, make("h3", {}, title));
+  const made = block("running", make("h3", {}, title));
   for (let from = 0; from < broken.length; from += CHUNK) {
     const some = broken.slice(from, from + CHUNK);
     made.append(make("p", { dir: side?.dir || "auto", class: broken.length > CHUNK ? "chunk" : "" }, ...some));
@@ -141,12 +142,9 @@ export function paragraph(title, side, units_, tokens) {
 }
 
 function asText(scene) {
-  if (own(scene)) return make(
-    "div", { class: "texts own" },
-    paragraph("point at a word: what it looked at is shaded", scene.from, scene.rows, drawn.rows)
-  );
-  return make(
-    "div", { class: "texts" }, paragraph("looked at", scene.to, scene.columns, drawn.columns),
-    paragraph("looking", scene.from, scene.rows, drawn.rows)
+  if (own(scene)) return lookersIn(block("texts own", paragraph("point at a word: what it looked at is shaded", scene.from, scene.rows, drawn.rows)
+  ));
+  return block("texts", paragraph("looked at", scene.to, scene.columns, drawn.columns),
+    lookersIn(paragraph("looking", scene.from, scene.rows, drawn.rows))
   );
 }

@@ -2,7 +2,7 @@
 
 import { decoded } from "./codes.js";
 import { pixels, rootLevel, shadeIn, signedBar, signedLevel } from "./colours.js";
-import { button, clamp, fine, labelled, make, notice, picker, row, truth } from "./dom.js";
+import { block, button, clamp, fine, labelled, make, notice, picker, row, truth } from "./dom.js";
 import { arrived, dot, highest, lineAt, total, upTo } from "./numbers.js";
 import { lookers, sidesOf } from "./scene.js";
 import { change, state } from "./state.js";
@@ -134,8 +134,7 @@ export const maths = {
         ));
     });
     const rest = 1 - total(order.map((key) => all.weights[key]));
-    const shown = (name, values, text, sign) => make(
-      "div", { class: "vectorline" }, make("span", { class: "looker", dir: "auto" }, name),
+    const shown = (name, values, text, sign) => block("vectorline", make("span", { class: "looker", dir: "auto" }, name),
       strip(values, highest(values), (place) => `${sign}[${place}] = ${signed(values[place])}`),
       make("span", { class: "fine" }, text)
     );
@@ -159,9 +158,7 @@ export const maths = {
         at.step === 4 && !all.plain ? " This head scores otherwise, or with a bias: its own scores are shown." : ""
       ),
       shown(rows[query].label.slice(0, 40), all.asks, `query, ${width} numbers`, "q"),
-      make(
-        "div", { class: "tabled" },
-        make(
+      block("tabled", make(
           "table", { class: "mathstable" },
           make("thead", {}, make("tr", {}, make("th"), ...names.map((name, place) => cell(place + 2, "th", name)))),
           make("tbody", {}, ...body)

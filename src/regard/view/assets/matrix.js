@@ -2,7 +2,8 @@
 
 import { rootsOf } from "./codes.js";
 import { colourOf, levelBy, pixels, ramps, rootLevel, sized, svgBox } from "./colours.js";
-import { arrow, clamp, fitted, make, measured, shape } from "./dom.js";
+import { arrow, block, clamp, fitted, make, measured, root, shape } from "./dom.js";
+import { lineAt } from "./numbers.js";
 import { change, state } from "./state.js";
 import { number } from "./words.js";
 
@@ -30,32 +31,41 @@ export function pick(row, add) {
 
 const pictures = new WeakMap();
 
-// The picture of a table is made once for each scale and theme; where cells are less than a pixel, several are one.
+// The picture of a table is made once for each scale and theme; where cells are less than a pixel, several are one, and
+// which value they show is found once.
 function pictureOf(values, rows, columns, level, ramp, several) {
-  const { theme } = document.documentElement.dataset;
+  if (!pictures.has(values)) pictures.set(values, {});
   const before = pictures.get(values);
-  if (before?.level === level && before.theme === theme && before.several === several) return before.picture;
+  const key = [root.dataset.theme, several];
+  if (before[key]?.level === level) return before[key].picture;
   const [high, wide] = [Math.ceil(rows / several), Math.ceil(columns / several)];
   const roots = level === rootLevel && rootsOf(values); // they are their own levels
-  const given_ = roots || values;
-  const shown = several > 1 ? pooled(given_, rows, columns, several) : given_;
+  const all = roots || values;
+  const shown = several > 1 ? (before[[!roots, several]] ??= pooled(all, rows, columns, several)) : all;
   const picture = pixels(shown, high, wide, roots ? (root) => root : level, ramp);
-  pictures.set(values, { level, theme, several, picture });
+  before[key] = { level, picture };
   return picture;
 }
 
-// The highest of so many by so many values.
+// The highest of so many by so many values: first over rows, then over what is left of them.
 function pooled(values, rows, columns, several) {
   const wide = Math.ceil(columns / several);
   const made = new values.constructor(Math.ceil(rows / several) * wide);
-  for (let y = 0, place = 0; y < rows; y += 1) {
-    for (let x = 0, at_ = Math.floor(y / several) * wide, left = several; x < columns; x += 1, place += 1) {
-      if (Math.abs(values[place]) > Math.abs(made[at_])) made[at_] = values[place];
-      left -= 1;
-      if (!left) { at_ += 1; left = several; }
-    }
+  const strip = new values.constructor(columns);
+  for (let first = 0, to = 0; first < rows; first += several, to += wide) {
+    strip.set(lineAt(values, first, columns));
+    for (let row = first + 1; row < Math.min(first + several, rows); row += 1) raised(strip, lineAt(values, row, columns), 1);
+    raised(made.subarray(to, to + wide), strip, several);
   }
   return made;
+}
+
+function raised(highs, line, several) {
+  for (let x = 0, at_ = 0, left = several; x < line.length; x += 1) {
+    const value = line[x];
+    if (Math.abs(value) > Math.abs(highs[at_])) highs[at_] = value;
+    if ((left -= 1) === 0) { at_ += 1; left = several; }
+  }
 }
 
 // options: rows, columns (units), values, name, width, height; level, ramp, labels, cell, tall, dots, right, below, flip, own,
@@ -89,8 +99,8 @@ export function matrix(options) {
   const tip = make("div", { class: "tip", hidden: true });
   const cellBox = make("div", { role: "gridcell", tabindex: "0", class: "spoken", "aria-label": options.name });
   const line = make("div", { role: "row" }, cellBox);
-  const glass = make("div", { class: "glass" }, canvas, over, tip);
-  const space = make("div", { class: "space" });
+  const glass = block("glass", canvas, over, tip);
+  const space = block("space");
   const box = make("div", {
     class: options.own ? "matrix own" : "matrix", role: "grid", "aria-label": options.name,
     "aria-rowcount": rows.length, "aria-colcount": columns.length,

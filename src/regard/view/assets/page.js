@@ -2,7 +2,7 @@
 
 import { align } from "./align.js";
 import { compare, nameOf } from "./compare.js";
-import { button, make, notice, picker, truth } from "./dom.js";
+import { block, button, make, notice, picker, root, truth } from "./dom.js";
 import { flow } from "./flow.js";
 import { drawHeadMap } from "./headmap.js";
 import { heads } from "./headsview.js";
@@ -124,15 +124,14 @@ function frame(acts) {
   );
   page.append(
     make("header", {}, make("h1", { dir: "auto" }, visible(shelf.title)), piece("about", "p"), piece("chooser", "div"),
-      make("div", { class: "tools" }, here.find, here.tableTool, button(
+      block("tools", here.find, here.tableTool, button(
         "Share", acts.share, { title: "copy a link to just this" }
       ), button("Figure", acts.figure, { title: "save a figure (f)" }),
         button("?", acts.help, { title: "keys (?)", "aria-label": "help: keys" }),
         button("◐", acts.theme, { title: "light or dark (t)", "aria-label": "light or dark" }))),
     shelf.run ? sentenceBox() : "", piece("told", "p", { role: "status" }),
-    make("div", { class: "columns" }, piece("rail", "nav", { "aria-label": "views" }),
-      make(
-        "div", { class: "main" }, piece("texts", "div"), piece("stage", "section", { "aria-label": "the view" }),
+    block("columns", piece("rail", "nav", { "aria-label": "views" }),
+      block("main", piece("texts", "div"), piece("stage", "section", { "aria-label": "the view" }),
         piece("map", "section", { "aria-label": "head map" })
       ),
       piece("inspector", "aside", { "aria-label": "inspector" })), acts.box);
@@ -222,10 +221,10 @@ async function start() {
   window.addEventListener("resize", soon);
   window.addEventListener("hashchange", () => { readAddress(names); applyAddress(opened.record); openRecords(); });
   if (shelf.live) setInterval(follow, 3000);
-  document.documentElement.dataset.ready = "yes";
+  root.dataset.ready = "yes";
   performance.mark("first view");
 }
 
 start().catch(
-  (error) => { page.append(notice(`The page could not be drawn: ${error.message}`)); console.warn(error); }
+  (error) => { page.append(notice(`The page was not drawn: ${error.message}`)); console.warn(error); }
 );

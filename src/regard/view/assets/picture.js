@@ -1,6 +1,6 @@
 // The figure button: what is drawn becomes an SVG file, its text still text; a server draws it itself where it can.
 
-import { shape } from "./dom.js";
+import { root, shape } from "./dom.js";
 import { opened } from "./scene.js";
 import { drawnByServer, served } from "./shelf.js";
 import { state } from "./state.js";
@@ -92,7 +92,7 @@ export function drawnHere(stage) {
 export async function saveFigure(stage, tell) {
   const fields = {
     view: state.view, attn: state.attn, layer: state.layer, head: state.heads[0], words: Number(state.unit === "word"),
-    theme: document.documentElement.dataset.theme
+    theme: root.dataset.theme
   };
   // views that Python does not draw, and tables, are drawn here
   const text = (

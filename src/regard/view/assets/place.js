@@ -2,7 +2,7 @@
 
 import { decoded } from "./codes.js";
 import { plot, signedBar, signedLevel, svgBox } from "./colours.js";
-import { fine, make, shape, titled } from "./dom.js";
+import { block, fine, make, shape, titled } from "./dom.js";
 import { matrix } from "./matrix.js";
 import { arrived, dot, highest, lineAt, upTo } from "./numbers.js";
 import { emptyTable } from "./tableform.js";
@@ -50,7 +50,7 @@ function hovered({ count, table }, row, column) {
 
 export const placeView = {
   key: "place", name: "Place",
-  what: "A model that looks everywhere at once must be told where each word stands. Left: the code of each position, one row each. Right: how alike the codes of any two positions are (cosine).",
+  what: "A model that looks everywhere at once must be told where each word stands. Left: the code of each position, a row each. Right: how alike any two codes are (cosine).",
   missing: (record) => (
     record.places ? "" : "This record has no position codes: the model has none of its own, or they were not kept."
   ),
@@ -79,8 +79,7 @@ export const placeView = {
     const fewer = found.all > count ? ` The first ${count} of ${found.all} positions.` : "";
     stage.replaceChildren(
       make("p", { class: "fine lead" }, `${visible(places.kind)}: ${MEANT[places.kind] || ""}${fewer}`),
-      make(
-        "div", { class: "pair" }, titled(`codes, ${count} positions × ${wide}`, codes.element),
+      block("pair", titled(`codes, ${count} positions × ${wide}`, codes.element),
         titled("likeness of positions", near.element)
       ),
       spot.line, signedBar(number(most)));

@@ -1,6 +1,6 @@
 // What is looked at, kept in the address after its #, so that a link brings someone else to the same place.
 
-import { clamp } from "./dom.js";
+import { clamp, root } from "./dom.js";
 import { served, shelf, startsWith } from "./shelf.js";
 import { NORMS } from "./tables.js";
 
@@ -91,7 +91,7 @@ export function addressFields() {
   if (state.pins.length) fields.pin = state.pins.join(",");
   if (!state.specials) fields.specials = "no";
   for (const name of ["table", "turned"]) if (state[name]) fields[name] = "yes";
-  const { chosen } = document.documentElement.dataset;
+  const { chosen } = root.dataset;
   return chosen ? { ...fields, theme: chosen } : fields;
 }
 

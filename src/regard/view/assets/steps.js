@@ -1,7 +1,7 @@
 // Steps: how the output came about, token by token: what was likely, what was looked at, which beams lived.
 
 import { levelBy, shadeIn, svgBox } from "./colours.js";
-import { barList, button, clamp, fine, fitted, labelled, make, range, row, shape, titled, truth } from "./dom.js";
+import { barList, block, button, clamp, fine, fitted, labelled, make, range, row, shape, titled, truth } from "./dom.js";
 import { paragraph, token } from "./look.js";
 import { total } from "./numbers.js";
 import { redo } from "./running.js";
@@ -121,7 +121,7 @@ function entropies(all) {
 
 export const steps = {
   key: "steps", name: "Steps",
-  what: "The output as it was written, one token after the other: the bars are the likeliest next tokens, the source is shaded by where the chosen head looked, the tree shows the beams that were kept.",
+  what: "The output as it was written: bars are the likeliest next tokens, the source is shaded by where the chosen head looked, the tree shows the beams kept.",
   missing: (record) => (
     record.steps?.length
       ? "" : "Nothing was written step by step in this record: steps are kept for translations and continued texts."
@@ -146,8 +146,7 @@ export const steps = {
       seen ? paragraph(
         `where ${visible(seen.name)}, layer ${layer}, looked`, sides.to, sides.columns, walk.source
       ) : "",
-      make("div", { class: "pair" },
-        titled(
+      block("pair", titled(
           "likeliest next tokens", walk.top, labelled("temperature ", warmth, heat),
           served && shelf.run ? fine("Choose another token and the model writes on from there.") : ""
         ),

@@ -1,9 +1,9 @@
 // Light or dark: the reader's own switch, else what the place says that shows the page, else the system.
 
 import { mixColours } from "./colours.js";
+import { root } from "./dom.js";
 import { keepAddress } from "./state.js";
 
-const root = document.documentElement;
 const wish = matchMedia("(prefers-color-scheme: dark)");
 
 // A notebook or an editor around the page has a theme of its own; frames of other origins do not tell.

@@ -82,7 +82,7 @@ function attributed({ attribution: all = [] }, redraw) {
 
 export const verdict = {
   key: "verdict", name: "Verdict",
-  what: "What the model decided, and how sure it was. Under it the text, coloured by attribution: orange speaks for the decision, blue against it. Attribution is computed apart from attention, and their agreement is a number.",
+  what: "What the model decided, and how sure it was. Below, the text coloured by attribution (orange speaks for the decision, blue against), computed apart from attention; their agreement is a number.",
   missing: (record) => (
     record.verdict || record.attribution?.length
       ? "" : "This record has no verdict: it is there for classified texts and for answers in a passage, or wherever attribution was computed."

@@ -72,13 +72,12 @@ async function brought(seen, block, layer, head, key) {
   coming.delete(block.href ? key : keyOf(block));
 }
 
-// Every head's matrix at a glance: {rows, columns, of(layer, head) → weights}, or null while they are on their way.
+// Every head's matrix at a glance: {rows, columns, all, of(layer, head) → weights}, or null while they are on their way.
 export const thumbsOf = (seen, told) => arrived(seen, () => openedThumbs(seen), told);
 
 async function openedThumbs(seen) {
   const [rows, columns] = seen.thumbs.size;
   const all = await decoded(seen.thumbs, "root8");
-  return {
-    rows, columns, of: (layer, head) => lineAt(all, seen.layers.indexOf(layer) * seen.heads + head, rows * columns)
-  };
+  const of = (layer, head) => lineAt(all, seen.layers.indexOf(layer) * seen.heads + head, rows * columns);
+  return { rows, columns, all, of };
 }

@@ -8,8 +8,16 @@ export function visible(text) {
         ? "⇥" : `⟨${sign.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
-// The units of a side: words of several tokens, or the tokens themselves; a text of one word is shown by its tokens.
+const before = new WeakMap();
+
+// The units of a side, the same list for the same question: what was made of it need not be made again.
 export function units(side, words, specials = true) {
+  if (!before.has(side)) before.set(side, {});
+  return (before.get(side)[`${words} ${specials}`] ??= unitsOf(side, words, specials));
+}
+
+// Words of several tokens, or the tokens themselves; a text of one word is shown by its tokens.
+function unitsOf(side, words, specials) {
   const joined = words && new Set(side.word.filter((word) => word >= 0)).size > 1;
   const groups = [];
   side.tokens.forEach((_, place) => {
