@@ -124,7 +124,10 @@ class Contestant:
     def _last_words(self) -> str:
         self.log.seek(0)
         lines = [line.strip() for line in self.log if line.strip()]
-        return _one_line(lines[-1]) if lines else "without a word"
+        if lines:
+            return _one_line(lines[-1])
+        killed = self.process.wait() == -9
+        return "killed, as happens when memory runs out: fewer --peers need less" if killed else "without a word"
 
 
 @contextmanager

@@ -23,12 +23,12 @@ BATCHES = (8, 16, 32, 64)  # texts together that peers choose from
 PLACES = 512
 
 
-def bert(job: Job) -> Any:
+def bert(job: Job, *, pooler: bool = False) -> Any:
     """Return transformers' BERT of the job's size, ready for inference; the same weights for everybody."""
     from transformers import BertModel
 
     torch.manual_seed(1)
-    return BertModel(bert_config(ReadSize(**job.facts["size"])), add_pooling_layer=False).eval()
+    return BertModel(bert_config(ReadSize(**job.facts["size"])), add_pooling_layer=pooler).eval()
 
 
 def bert_config(size: EncoderSize, **more: object) -> Any:

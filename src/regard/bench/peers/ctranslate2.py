@@ -97,7 +97,7 @@ def encoding(job: Job, turns: Turns) -> None:
         """Converts a model that is no folder."""
 
         def _load(self) -> Any:
-            model = bert(job)
+            model = bert(job, pooler=True)  # the converter looks for one; vectors do not use it
             model.config.position_embedding_type = "absolute"
             with torch.no_grad():
                 return BertLoader()(model, Names())

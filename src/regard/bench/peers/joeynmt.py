@@ -92,7 +92,7 @@ def _settings(size: Size, folder: Path) -> dict[str, Any]:
             "batch_type": "token",
             "batch_multiplier": 1,
             "logging_freq": size.steps,
-            "validation_freq": NEVER,
+            "validation_freq": size.steps * NEVER,  # a multiple of the other, as JoeyNMT asks
             "updates": NEVER,
             "epochs": NEVER,
             "shuffle": True,
