@@ -75,6 +75,15 @@ def test_it_learns_what_stands_around_a_word(book: Path, tmp_path: Path) -> None
     assert model.scores(read_documents([book]))["times_better"] > 2.5
 
 
+def test_it_soon_finds_that_neighbours_tell_a_word(tmp_path: Path) -> None:
+    words, path = [f"{one}{two}" for one in "bdfgk" for two in ("a", "e", "i", "o")], tmp_path / "round.txt"
+    lines = (" ".join(words[(start + place) % 20] for place in range(30)) for start in range(150))
+    path.write_text("\n".join(lines), "utf-8")
+    settings = {"bert.width": 32, "bert.stack.layers": 2, "training.steps": 60, "training.batch_tokens": 256}
+    report = train_run(config(path, **settings), tmp_path / "run")
+    assert 2 * report.metrics["valid_perplexity"] < report.metrics["valid_perplexity_unigram"]
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"training.precision": "bf16"}, {"masking.next_sentence": True, "training.accumulate": 3, "training.ramp": 0.5}],

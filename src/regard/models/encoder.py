@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.attention.masks import PlacedMask
+from regard.attention.multihead import SelfAttention
 from regard.attention.noise import Noise, drop
-from regard.attention.positions import Learned, Positions
+from regard.attention.positions import Learned, Positions, sinusoids
 from regard.attention.rows import Rows
 from regard.attention.sparse import BlockMask, big_bird
 from regard.blocks.packed import PackedStack
@@ -28,6 +29,7 @@ from regard.errors import UsageError
 from regard.models.packing import Packable
 from regard.tokens import Ids, Tokens
 
+NEARNESS = 2 * 2**0.5  # of places: twice the deviation that words begin with
 NOWHERE = Positions()  # places are in the states, attention needs no more of them
 
 
@@ -247,3 +249,19 @@ def start_encoder(model: Encoder, seed: int, deviation: float = 0.02) -> None:
                 parameter.fill_(1)
             else:
                 parameter.zero_()
+
+
+def start_near(model: Encoder) -> None:
+    """Let a new model look at what is near from its first update on; it is the same for all seeds.
+
+    Places begin as sines and cosines, so that near ones are alike, and queries as keys, so that a token looks at those
+    like it: at its neighbours. From chance alone a model tells words by their counts for many updates before it finds
+    that their neighbours say more.
+    """
+    places, width = model.places.weight.shape
+    with torch.no_grad():
+        model.places.weight.copy_(sinusoids(torch.arange(places), width) * NEARNESS * width**-0.5)
+        for module in model.modules():
+            if isinstance(module, SelfAttention):
+                query, key, _ = module.qkv.weight.chunk(3)
+                key.copy_(query)

@@ -17,7 +17,7 @@ from regard.config.model import ENCODER_PRESETS, EncoderConfig
 from regard.config.run import RunConfig
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build
-from regard.models.encoder import Encoder
+from regard.models.encoder import Encoder, start_near
 from regard.tasks.filling import Word, best_words, gap_text
 from regard.tasks.language import Stream, even_rows
 from regard.tasks.masking import COUNTS, Layout, MaskedTask, fixed_batches, masked_scores, token_counts, unigram_loss
@@ -116,7 +116,11 @@ class MaskedJob(KeepingJob[EncoderConfig, "MaskedEvaluator"]):
         """Return the model with its first weights; while it learns it has a dropout of its own."""
         dropout = self.config.masking.dropout
         config = self.model_config.override({"dropout": dropout, "attention_dropout": dropout})
-        return started(build(config), self.config.training.seed, self._weights())
+        weights = self._weights()
+        made: Encoder = started(build(config), self.config.training.seed, weights)
+        if weights is None:
+            start_near(made)
+        return made
 
     def _weights(self) -> Mapping[str, Tensor] | None:
         if self.start is None or self.tokenizer.digest == self.start.tokenizer.digest:
