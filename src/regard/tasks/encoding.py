@@ -27,6 +27,7 @@ from regard.tokens import Ids, Tokens
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float32]
 BUDGET = 4096  # tokens that are read together where nothing is learned
+BLOCK = 64  # where something is, their number is rounded up to a multiple: products are prepared for few sizes
 OVERLAP = 4  # windows of a long text share a fourth of their tokens
 SMALLEST = {"stack.layers": 1, "stack.heads": 1, "stack.feedforward": 1}
 
@@ -163,10 +164,11 @@ def encoder_states(
     model: Encoder, tokens: Tokens, noise: Noise | None, states: Tensor | None = None
 ) -> tuple[Tensor, Rows]:
     """Return a state for each token, to be learned from, and the layout of the rows; or the states that are given."""
-    ids, rows = model.door(tokens)
+    ids, rows = model.door(tokens, BLOCK if noise is not None and states is None else 1)
     if states is not None:
         return states.to(model.device(), model.words.weight.dtype), rows
-    return model(ids, rows, model.door_types(tokens, rows.spare), noise), rows
+    made = model(ids, rows, model.door_types(tokens, rows.spare), noise)
+    return made[: rows.filled], rows
 
 
 class KeptStates:
