@@ -1,7 +1,9 @@
 """The page's size and speed in a real browser: 12 layers × 12 heads in a file and served, up to 2,048 tokens.
 
-Of a pressed key is told what the browser itself measures from the key to the next picture, and the longest time for
-which the page answered nothing; beside them all the work that followed, weights fetched and drawn included.
+Of a pressed key is told how long it takes until what it asked for is drawn, weights fetched from the server included:
+the key comes when all that the key before it caused is done, and once more at the end the head goes on without that
+rest. Beside it stand what the browser itself measures from the key to the next picture, the longest time for which the
+page answered nothing, and all work that followed.
 
 python -m benchmarks.bars.page                # needs chromium and the dev extra
 python -m benchmarks.bars.page --tokens 128
@@ -33,11 +35,20 @@ BARS = {
     "script (bytes)": 100_000,
     "first view (ms)": 1000.0,
     "hover (ms of work)": 16.0,
+    "any key (ms to drawn)": 100.0,
     "any key (ms to paint)": 100.0,
     "longest task (ms)": 100.0,
 }
 WATCH = """() => {
-    window.presses = []; window.tasks = [];
+    window.presses = []; window.tasks = []; window.drawn = [];
+    const wait = ({ timeStamp }) => {
+        const look = () => requestAnimationFrame(() => {
+            if (document.querySelector('[aria-busy=true]')) look();
+            else setTimeout(() => window.drawn.push(performance.now() - timeStamp));
+        });
+        look();
+    };
+    for (const kind of ['keydown', 'pointerup']) document.addEventListener(kind, wait, true);
     const watch = (type, act) => new PerformanceObserver((list) => list.getEntries().forEach(act)).observe(
         { type, durationThreshold: 16 }
     );
@@ -58,6 +69,12 @@ HOVER = """(count) => {
     }
     return took;
 }"""
+RUSH = 5  # heads that are gone through without a rest, forth and back
+REST = 300  # milliseconds of it otherwise
+ROUNDS = 2
+CLICKED = [5, 140, 70, 33]  # heads far from one another that a mouse takes
+AIM = 200  # milliseconds between coming to a head and the click
+TOLD = "() => [window.drawn.splice(0), window.presses.splice(0), window.tasks.splice(0)]"
 KEYS = ["]", "ArrowUp", "1", "2", "3", "w", "w", "n", "v", "v", "ArrowRight", "8", "3", "t"]
 
 
@@ -82,8 +99,9 @@ class Kept:
 
 
 def record_of(tokens: int) -> Record:
-    words = [f"word{place}" for place in range(tokens - 2)]
-    side = Side(" ".join(words), ("[CLS]", *(f" {word}" for word in words), "[SEP]"), (-1, *range(tokens - 2), -1))
+    pieces = [f" word{place}" if place % 5 else f"s{place}" for place in range(1, tokens - 1)]  # some go on a word
+    words = np.cumsum([piece.startswith(" ") for piece in pieces]) - 1
+    side = Side("".join(pieces).strip(), ("[CLS]", *pieces, "[SEP]"), (-1, *words.tolist(), -1))
     kept = Kept(tokens)
     seen = Attention("encoder.self", "source", "source", kept, tuple(range(LAYERS)))
     if tokens <= 128:
@@ -119,23 +137,43 @@ def watched(browser: Any, address: str) -> dict[str, float]:
     seen.page.evaluate(HOVER, 60)
     hovering = (clock() - before) / 60
     seen.page.evaluate(WATCH)
-    painted, work, tasks = dict[str, float](), dict[str, float](), [0.0]
-    for key in KEYS:
+    drawn, painted, work, tasks = dict[str, float](), dict[str, float](), dict[str, float](), [0.0]
+    for key in KEYS * ROUNDS:
         before = clock()
         seen.page.keyboard.press(key)
+        seen.page.wait_for_function("() => window.drawn.length > 0")
         seen.settle()
+        seen.page.wait_for_timeout(REST)
         work[key] = max(work.get(key, 0.0), clock() - before)
-        waited, busy = seen.page.evaluate("() => [window.presses.splice(0), window.tasks.splice(0)]")
+        took, waited, busy = seen.page.evaluate(TOLD)
+        drawn[key] = max(drawn.get(key, 0.0), *took)
         painted[key] = max(painted.get(key, 0.0), *waited, 0.0)  # nothing is told of less than 16 ms
         tasks += busy
+    seen.keys("3")
+    for place in CLICKED:
+        square = seen.page.locator(".square").nth(place)
+        square.hover()
+        seen.page.wait_for_timeout(AIM)
+        seen.page.mouse.down()
+        seen.page.mouse.up()
+        seen.page.wait_for_function("() => window.drawn.length > 0")
+        drawn["a head clicked"] = max(drawn.get("a head clicked", 0.0), *seen.page.evaluate(TOLD)[0])
+        seen.page.wait_for_timeout(REST)
+    rush = []
+    for key in ["3", *"[" * RUSH, *"]" * RUSH]:
+        seen.page.keyboard.press(key)
+        seen.page.wait_for_function("() => window.drawn.length > 0")
+        rush += seen.page.evaluate(TOLD)[0][:1]
     seen.close()
-    for what, took in (("to the next paint", painted), ("of work until all is drawn", work)):
+    for what, took in (("until drawn", drawn), ("to the next paint", painted), ("of all work", work)):
         print(f"   keys (ms {what}):", ", ".join(f"{key} {one:.0f}" for key, one in took.items()))
+    print("   heads gone through without a rest (ms until drawn):", ", ".join(f"{one:.0f}" for one in rush))
     return {
         "first view (ms)": ready,
         "opening (ms of work)": opening,
         "hover (ms)": statistics.median(hover),
         "hover (ms of work)": hovering,
+        "any key (ms to drawn)": max(drawn.values()),
         "any key (ms to paint)": max(painted.values()),
         "longest task (ms)": max(tasks),
         "any key (ms of work)": max(work.values()),

@@ -86,6 +86,33 @@ def test_a_served_page_fetches_runs_and_compares(seen: Seen) -> None:
         assert "a long text" in seen.text("body")
 
 
+def test_what_may_be_asked_for_next_is_brought_beforehand(seen: Seen) -> None:
+    side = Side("two dogs", (" two", " dogs"), (0, 1))
+    weights = Attention("encoder.self", "source", "source", distributions((4, 4, 2, 2), 1), (0, 1, 2, 3))
+    with running(create([Record("small", {"source": side}, (weights,), id="small")], token="once")) as port:
+
+        def matrices() -> set[str]:
+            return {one.split("encoder.self/")[-1] for one in seen.asked if "/a/" in one}
+
+        def brought(count: int) -> set[str]:
+            for _ in range(100):
+                if len(matrices()) >= count:
+                    break
+                seen.page.wait_for_timeout(20)
+            return matrices()
+
+        seen.open(f"http://127.0.0.1:{port}/newest?token=once#view=align&layer=1&heads=1")
+        around = {"1/1", "1/2", "0/1", "1/0", "2/1"}
+        assert brought(5) == around
+        seen.page.locator(".square").nth(15).hover()
+        assert brought(6) == around | {"3/3"}
+        seen.page.mouse.down()
+        seen.page.mouse.up()
+        seen.settle()
+        assert seen.text(".site").startswith("encoder.3.self:3")
+        assert brought(8) == around | {"3/3", "3/2", "2/3"}
+
+
 def test_the_page_follows_a_training(seen: Seen) -> None:
     first = whole_record(made={"model": "run", "epoch": 1}, id="e1")
     shelf = Shelf()

@@ -15,7 +15,7 @@ _PIECES = re.compile(
     |(?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
     |(?P<space>\s+)
     |(?P<pattern>/(?:\\.|\[(?:\\.|[^\]\\])*\]|[^/\\\n\[])+/[a-z]*)
-    |(?P<rest>.)""",
+    |(?P<rest>[\w$]+|.)""",
     re.VERBOSE | re.DOTALL,
 )
 _ALONE = re.compile(r"(?<![\w$)\]])\((\w+)\)=>")  # a function's only parameter needs no parentheses
@@ -26,7 +26,9 @@ def squeezed(code: str) -> str:
     r"""Return the same program in fewer characters.
 
     >>> squeezed("const one = 1; // first\nreturn `a ${ one + 1 } b`.replace(/ +/g, \" \");")
-    'const one=1;return`a ${one+1} b`.replace(/ +/g," ");'
+    'let one=1;return`a ${one+1} b`.replace(/ +/g," ");'
+    >>> squeezed("const one = 1; let two = 2; act(); const { three } = two;")
+    'let one=1,two=2;act();let{three}=two;'
     >>> squeezed("a + +b; x = y / z; if (a) { return b; }")
     'a+ +b;x=y/z;if(a){return b}'
     >>> squeezed("list.map((one) => one + 1); later(async (one) => one);")
@@ -40,14 +42,28 @@ def _code(code: str, place: int, inside: bool) -> tuple[str, int]:
     """Return code up to its end, or up to the brace that ends a template's part, and where that is."""
     made: list[str] = []
     last, wide, depth = "", False, 0  # the sign before; whether a space stands between
+    named = [False]  # in each bracket that is open: whether the present statement gives names
 
     def add(text: str) -> None:
         nonlocal last, wide
+        if text in ("const", "let"):
+            text = "let"  # readers care that a name stays what it is, browsers do not
+            if last == ";" and named[-1]:
+                made[-1] = last = ","  # one statement for names that follow each other
+                wide = False
+                return
+            named[-1] = last in ("", *";{}")
+        elif last in ";{}" and text != ";":
+            named[-1] = False
         if wide and last and ((_word(last) and _word(text[0])) or (last == text[0] and last in "+-")):
             made.append(" ")
         wide = False
         if text == "}" and last in (";", ","):
             made.pop()
+        if text in ("{", "(", "["):
+            named.append(False)
+        elif text in ("}", ")", "]"):
+            named.pop()
         made.append(text)
         last = text[-1]
 

@@ -75,6 +75,7 @@ export const align = {
     now.big.layout();
     this.mark(scene);
   },
+  ready: (...shown) => state.turned || now.big.ready(...shown),
   mark(scene) {
     const [y] = lookers(scene);
     now.big.mark(...(state.turned ? [state.k, y] : [y, state.k]));

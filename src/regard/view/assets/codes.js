@@ -1,6 +1,6 @@
 // Arrays of a record: root8 (bytes of 255·√w), f16 (half precision) and sparse (the largest weights of each row).
 
-const squared = (byte) => (byte * byte) / 65025;
+const squares = Float32Array.from({ length: 256 }, (_, byte) => (byte * byte) / 65025);
 
 export async function inflated(text) {
   const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
@@ -12,7 +12,7 @@ const known = new WeakMap();
 
 export function fromRoots(roots) {
   const weights = new Float32Array(roots.length);
-  for (let place = 0; place < roots.length; place += 1) weights[place] = squared(roots[place]);
+  for (let place = 0; place < roots.length; place += 1) weights[place] = squares[roots[place]];
   known.set(weights, roots);
   return weights;
 }
@@ -38,7 +38,7 @@ function fromSparse(bytes, [heads, rows, columns]) {
   let [place, value] = [2 * lines, 2 * lines + 2 * total];
   for (let line = 0; line < lines; line += 1) {
     for (let left = wide.getUint16(2 * line, true); left > 0; left -= 1, place += 2, value += 1) {
-      weights[line * columns + wide.getUint16(place, true)] = squared(bytes[value]);
+      weights[line * columns + wide.getUint16(place, true)] = squares[bytes[value]];
     }
   }
   return weights;

@@ -107,7 +107,8 @@ function square({ layer, head, site, label, best }, value, most) {
     role: "gridcell", class: "square", title: told, "aria-label": told, "data-layer": layer, "data-head": head,
     onclick: (event) => takeHead(layer, head, event.shiftKey || event.ctrlKey || event.metaKey),
     onpointerenter: (event) => {
-      if (event.buttons && layer === state.layer && !state.heads.includes(head)) takeHead(layer, head, true);
+      if (!event.buttons) change({ wish: [[layer, [head]]] });
+      else if (layer === state.layer && !state.heads.includes(head)) takeHead(layer, head, true);
     },
   }, best ? "★" : "");
   return shadeIn(box, rootLevel((clamp(value || 0, 0, most) / most) ** 1.5));

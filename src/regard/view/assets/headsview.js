@@ -4,7 +4,7 @@ import { pixels, rootLevel, sized } from "./colours.js";
 import { block, fine, labelled, make, picker, root, row, titled, truth } from "./dom.js";
 import { headsOf, metricName, metricOf, metricsOf, takeHead } from "./headmap.js";
 import { matrix } from "./matrix.js";
-import { dot, lineAt } from "./numbers.js";
+import { dot, lineAt, remembered } from "./numbers.js";
 import { own } from "./scene.js";
 import { change, state } from "./state.js";
 import { thumbsOf } from "./weights.js";
@@ -32,13 +32,10 @@ function sorted(seen, thumbs) {
   return state.sort === "layer" ? all : all.sort((one, other) => up * ((one.value ?? 0) - (other.value ?? 0)));
 }
 
-const sheets = new WeakMap();
-
 // The small pictures of a layer below one another, made once for each theme.
 function sheetOf(seen, thumbs, layer) {
-  if (!sheets.has(thumbs)) sheets.set(thumbs, {});
-  const [tall, key] = [seen.heads * thumbs.rows, [layer, root.dataset.theme]];
-  return (sheets.get(thumbs)[key] ??= pixels(
+  const tall = seen.heads * thumbs.rows;
+  return remembered(thumbs, `${layer} ${root.dataset.theme}`, () => pixels(
     lineAt(thumbs.all, seen.layers.indexOf(layer), tall * thumbs.columns), tall, thumbs.columns, rootLevel
   ));
 }
@@ -61,7 +58,7 @@ function card({ layer, head, site, label, best, taken, value }, size) {
   return make("button", {
     class: "thumb", title: `${site} ${label}`, "aria-label": `${site}, ${label} ${told}`, "aria-pressed": truth(taken),
     style: { width: `${size + 10}px` },
-    onclick: (event) => takeHead(layer, head, event.shiftKey), ondblclick: () => change({ view: "align" }),
+    onpointerenter: () => change({ wish: [[layer, [head]]] }), onclick: (event) => takeHead(layer, head, event.shiftKey), ondblclick: () => change({ view: "align" }),
   }, make("i", { class: "spot", style: { height: `${size}px` } }),
   make(
     "span", {}, best ? make("b", { class: "best" }, "★ ") : null, `${layer}·${head} ${size < 56 && !best ? "" : told}`
@@ -120,6 +117,7 @@ export const heads = {
     hang(group, seen, thumbs, found, size);
     return this.mark();
   },
+  ready: (...shown) => wall.big?.ready(...shown),
   mark: () => wall.big?.mark(state.q, state.k),
   table({ seen }) {
     const names = metricsOf(seen);

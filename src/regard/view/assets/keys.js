@@ -4,12 +4,11 @@ import { goToBest } from "./align.js";
 import { button, clamp, make } from "./dom.js";
 import { lockHead } from "./headsview.js";
 import { pick } from "./matrix.js";
+import { around } from "./numbers.js";
 import { carried, opened, seenOf } from "./scene.js";
 import { shelf } from "./shelf.js";
 import { change, state } from "./state.js";
 import { NORMS } from "./tables.js";
-
-const around = (all, value) => all[(all.indexOf(value) + 1) % all.length];
 
 // acts: what the page does: scene, view, views, redraw, find, close, figure, theme, help
 export function keysOf(acts) {

@@ -12,7 +12,7 @@ import { kindMeaning, number } from "./words.js";
 
 const LINE = 26;
 const FEW = 48; // units that two columns show unasked
-const CHUNK = 200; // tokens of a paragraph; those out of sight are not laid out
+const CHUNK = 50; // tokens of a paragraph; those out of sight are not laid out
 const drawn = {};
 
 export const look = {

@@ -40,32 +40,28 @@ function pictureOf(values, rows, columns, level, ramp, several) {
   if (before[key]?.level === level) return before[key].picture;
   const [high, wide] = [Math.ceil(rows / several), Math.ceil(columns / several)];
   const roots = level === rootLevel && rootsOf(values); // they are their own levels
-  const all = roots || values;
-  const shown = several > 1 ? (before[[!roots, several]] ??= pooled(all, rows, columns, several)) : all;
-  const picture = pixels(shown, high, wide, roots ? (root) => root : level, ramp);
+  const joined = (by) => (by > 1 ? before[[!roots, by]] : roots || values);
+  if (several > 1) before[[!roots, several]] ??= joined(several / 2)
+    ? pooled(joined(several / 2), Math.ceil((2 * rows) / several), Math.ceil((2 * columns) / several), 2)
+    : pooled(joined(1), rows, columns, several);
+  const picture = pixels(joined(several), high, wide, roots ? (root) => root : level, ramp);
   before[key] = { level, picture };
   return picture;
 }
 
-// The highest of so many by so many values: first over rows, then over what is left of them.
+// The value that is furthest from zero of each so many by so many.
 function pooled(values, rows, columns, several) {
   const wide = Math.ceil(columns / several);
   const made = new values.constructor(Math.ceil(rows / several) * wide);
-  const strip = new values.constructor(columns);
-  for (let first = 0, to = 0; first < rows; first += several, to += wide) {
-    strip.set(lineAt(values, first, columns));
-    for (let row = first + 1; row < Math.min(first + several, rows); row += 1) raised(strip, lineAt(values, row, columns), 1);
-    raised(made.subarray(to, to + wide), strip, several);
+  for (let row = 0; row < rows; row += 1) {
+    const line = lineAt(values, row, columns);
+    const furthest = lineAt(made, Math.floor(row / several), wide);
+    for (let first = 0; first < several; first += 1) for (let x = first, to = 0; x < columns; x += several, to += 1) {
+      const value = line[x];
+      if (value * value > furthest[to] * furthest[to]) furthest[to] = value;
+    }
   }
   return made;
-}
-
-function raised(highs, line, several) {
-  for (let x = 0, at_ = 0, left = several; x < line.length; x += 1) {
-    const value = line[x];
-    if (Math.abs(value) > Math.abs(highs[at_])) highs[at_] = value;
-    if ((left -= 1) === 0) { at_ += 1; left = several; }
-  }
 }
 
 // options: rows, columns (units), values, name, width, height; level, ramp, labels, cell, tall, dots, right, below, flip, own,
@@ -124,6 +120,12 @@ export function matrix(options) {
     }
   );
 
+  const joined = (size = Math.min(cell, tall)) => 2 ** Math.max(0, Math.ceil(-Math.log2(size))); // twice as many are soon found
+  // The picture of values that may be shown here soon.
+  const ready = (others, { rows: { length: high_ }, columns: { length: wide_ } }) => pictureOf(
+    others, high_, wide_, level, ramp, joined((start * columns.length) / wide_)
+  );
+
   function paint() {
     const { wide: across_, high: down_, x: x0, y: y0 } = seen();
     const pen = sized(canvas, across_, down_);
@@ -138,7 +140,7 @@ export function matrix(options) {
     pen.beginPath();
     pen.rect(left - 1, top - 1, across_, down_);
     pen.clip();
-    const several = Math.max(1, Math.ceil(1 / Math.min(cell, tall)));
+    const several = joined();
     const picture = pictureOf(values, rows.length, columns.length, level, ramp, several);
     pen.imageSmoothingEnabled = cell < 1;
     pen.save();
@@ -292,5 +294,5 @@ export function matrix(options) {
     cellBox.setAttribute("aria-label", row < 0 ? options.name : column < 0 ? rows[row].label : say(row, column));
   }
 
-  return { element: box, layout, mark, zoom };
+  return { element: box, layout, mark, ready, zoom };
 }

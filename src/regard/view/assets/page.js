@@ -13,7 +13,7 @@ import { maths } from "./maths.js";
 import { saveFigure } from "./picture.js";
 import { placeView } from "./place.js";
 import { onRun, refreshed, runText } from "./running.js";
-import { composed, opened } from "./scene.js";
+import { ahead, composed, opened } from "./scene.js";
 import { readShelf, served, shelf, wholeRecord } from "./shelf.js";
 import { applyAddress, change, fitState, keepAddress, openBest, readAddress, state, watchState, writeAddress } from "./state.js";
 import { steps } from "./steps.js";
@@ -54,10 +54,26 @@ function draw() {
     else if (state.table) here.stage.replaceChildren(tableOf(view.table(scene)));
     else view.draw(here.stage, scene, soon);
     markInspector(scene, live);
+    requestAnimationFrame(prepare); // when this has been painted
   } catch (error) {
     here.stage.replaceChildren(notice(visible(error.message)));
     console.warn(error);
   }
+}
+
+let pause = 0;
+
+function prepare() {
+  clearTimeout(pause);
+  const act = () => {
+    try {
+      if (here.stage.ariaBusy !== "true") ahead(scene, later, state.table ? null : viewNow().ready);
+    } catch {
+      // what cannot be had is told when it is asked for
+    }
+  };
+  const later = () => (pause = setTimeout(act, 1));
+  if (served && scene?.seen) pause = setTimeout(act, 20);
 }
 
 let drawing = 0;
@@ -214,7 +230,7 @@ async function start() {
   readAddress(names);
   frame(acts);
   onRun(acts.tell);
-  watchState(draw, mark, openRecords);
+  watchState({ draw, mark, prepare, open: openRecords });
   listenForKeys(table, () => acts.box.open);
   await openRecords();
   say(live, `${viewNow().name} is shown`);

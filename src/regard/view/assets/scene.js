@@ -1,9 +1,10 @@
 // What the state means for the opened record: the units, the tables of the chosen heads, the row that is looked from.
 
 import { clamp } from "./dom.js";
+import { around, remembered } from "./numbers.js";
 import { state } from "./state.js";
-import { average, merged, rowOf, scaled } from "./tables.js";
-import { weightsOf } from "./weights.js";
+import { average, merged, NORMS, rowOf, scaled } from "./tables.js";
+import { blockOf, thumbsOf, weightsOf } from "./weights.js";
 import { units } from "./words.js";
 
 export const opened = { record: null, other: null }; // the record, and the one that it is compared with
@@ -23,10 +24,10 @@ export function tablesOf(record, seen, layer, heads, sides, told) {
   const fault = found.find((one) => one instanceof Error);
   if (fault) throw fault;
   if (found.includes(null)) return null;
-  return found.map((weights, place) => {
+  return found.map((weights, place) => remembered(weights, sides.rows, () => {
     const later = readLater(record, seen, layer, heads[place]);
     return merged(later ? moved(weights, sides, later) : weights, sides.to.tokens.length, sides.rows, sides.columns);
-  });
+  }));
 }
 
 // The best aligning head may look at what a token comes from only once it is written: then its rows are read later.
@@ -60,6 +61,33 @@ export function composed(told) {
     later: state.heads.length === 1 && readLater(record, seen, state.layer, state.heads[0]),
     shown: scaled(mean, sides.columns, state.norm)
   };
+}
+
+const way = {};
+
+// What may be asked for next is brought and made ready while nobody waits: the head that is pointed at, what lies the way
+// that was gone last, the other heads beside and layers around, pieces instead of words, another scale. A little at a
+// time; `later` goes on.
+export function ahead(scene, later, ready) {
+  const { record, seen, layer, heads } = scene;
+  const [place, head] = [seen.layers.indexOf(layer), heads[0]];
+  if (way.place !== place || way.head !== head) Object.assign(
+    way, { place, head, step: `${place - way.place},${head - way.head}` }
+  );
+  const steps = [[0, 1], [-1, 0], [0, -1], [1, 0]].sort((one, other) => (`${other}` === way.step) - (`${one}` === way.step));
+  const near = steps.map(([up, along]) => [seen.layers[place + up], along ? [head + along] : heads]);
+  const parted = sidesOf(record, seen, state.unit === "word" ? "piece" : "word");
+  for (const [to, others, sides = scene] of [...state.wish, ...near, [layer, heads, parted]]) {
+    if (!others.every((one) => blockOf(seen, to, one))) continue;
+    const from = performance.now();
+    const late = () => performance.now() - from > 5 && later();
+    const tables = tablesOf(record, seen, to, others, sides, later);
+    if (!tables || late()) return;
+    if (!tables[1]) ready?.(scaled(tables[0], sides.columns, state.norm), sides);
+    if (late()) return;
+  }
+  thumbsOf(seen, later);
+  scaled(scene.mean, scene.columns, around(Object.keys(NORMS), state.norm));
 }
 
 export const own = (scene) => scene.seen.rows === scene.seen.cols;

@@ -7,7 +7,7 @@ import { NORMS } from "./tables.js";
 export const state = {
   record: 0, view: "look", attn: "", layer: 0, heads: [0], q: 0, k: -1, pins: [], unit: "word", norm: "raw", cut: 0.9,
   specials: true, table: false, with: -1, step: 0, form: "", turned: false, sort: "layer", label: "", metric: "",
-  off: [],
+  off: [], wish: [],
 };
 const PLAIN = { ...state };
 const MARKS = new Set(["q", "k", "pins", "step"]); // these change what is pointed at, not what is drawn
@@ -18,18 +18,19 @@ const WORDS = {
 const FIGURES = { beams: "steps", hops: "align" }; // figures that are part of a view here
 const watchers = {};
 
-export function watchState(draw, mark, open) {
-  Object.assign(watchers, { draw, mark, open });
+export function watchState(acts) {
+  Object.assign(watchers, acts);
 }
 
 export function change(changes) {
   const changed = Object.keys(changes).filter((name) => changes[name] !== state[name]);
   if (!changed.length) return;
   Object.assign(state, changes);
+  if (`${changed}` === "wish") return void watchers.prepare(); // a head that is pointed at may be taken next
   if (changed.includes("record") || changed.includes("with")) watchers.open();
   else if (changed.every((name) => MARKS.has(name))) watchers.mark();
   else watchers.draw();
-  keepAddress();
+  return keepAddress();
 }
 
 // A record opens with the head that its maker thought best.

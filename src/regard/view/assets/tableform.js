@@ -6,7 +6,7 @@ import { change } from "./state.js";
 import { ranked } from "./tables.js";
 import { number } from "./words.js";
 
-const MOST = 200; // rows
+const MOST = 100; // rows
 const WIDE = 40; // columns of weights; more become the highest of each row
 
 // {caption, head: [text], rows: [[text]], on, pick}

@@ -1,6 +1,6 @@
 // Tables of weights: pieces joined to words, rows brought to a scale, what a row looked at most.
 
-import { lineAt, total } from "./numbers.js";
+import { lineAt, remembered, total } from "./numbers.js";
 
 export const NORMS = {
   raw: ["raw", "Weights as they are, shaded by their root"],
@@ -15,17 +15,18 @@ export function merged(weights, width, rows, columns) {
     (unit, place) => unit.members.length === 1 && unit.members[0] === place
   );
   if (same(rows, weights.length / width) && same(columns, width)) return weights;
-  const place = new Int32Array(width).fill(-1);
+  const place = new Int32Array(width).fill(columns.length); // what is shown in no column is added up beside them
   columns.forEach((unit, column) => unit.members.forEach((token) => { place[token] = column; }));
   const table = new Float32Array(rows.length * columns.length);
-  rows.forEach((unit, row) => {
-    const share = 1 / unit.members.length;
-    const line = row * columns.length;
-    for (const token of unit.members) {
-      for (let other = 0, from = token * width; other < width; other += 1, from += 1) {
-        if (place[other] >= 0) table[line + place[other]] += share * weights[from];
-      }
+  const sums = new Float32Array(columns.length + 1);
+  rows.forEach(({ members }, row) => {
+    sums.fill(0);
+    for (const token of members) {
+      const line = lineAt(weights, token, width);
+      for (let from = 0; from < width; from += 1) sums[place[from]] += line[from];
     }
+    const own = lineAt(table, row, columns.length);
+    for (let column = 0; column < own.length; column += 1) own[column] = sums[column] / members.length;
   });
   return table;
 }
@@ -39,20 +40,19 @@ export function average(tables) {
   return sum;
 }
 
-export function scaled(table, columns, norm) {
-  if (norm !== "max" && norm !== "text") return table;
-  const [made, width] = [new Float32Array(table.length), columns.length];
-  for (let line = 0; line < table.length; line += width) {
+export const scaled = (table, columns, norm) => (
+  norm === "max" || norm === "text" ? remembered(table, norm, () => scaledBy(table, columns, norm)) : table
+);
+
+function scaledBy(table, columns, norm) {
+  const [made, width, most] = [table.slice(), columns.length, norm === "max"];
+  const hidden = columns.flatMap((unit, column) => (unit.special && !most ? [column] : []));
+  for (let row = 0; row * width < made.length; row += 1) {
+    const line = lineAt(made, row, width);
     let by = 0;
-    for (let column = 0; column < width; column += 1) {
-      const weight = table[line + column];
-      if (norm === "max") by = Math.max(by, weight);
-      else if (!columns[column].special) by += weight;
-    }
-    if (by <= 0) continue;
-    for (let column = 0; column < width; column += 1) {
-      if (norm === "max" || !columns[column].special) made[line + column] = table[line + column] / by;
-    }
+    for (const column of hidden) line[column] = 0;
+    for (let column = 0; column < width; column += 1) by = most ? Math.max(by, line[column]) : by + line[column];
+    for (let column = 0; by > 0 && column < width; column += 1) line[column] /= by;
   }
   return made;
 }

@@ -4,7 +4,7 @@ import { decoded, fromRoots } from "./codes.js";
 import { arrived, lineAt } from "./numbers.js";
 import { bytesOf } from "./shelf.js";
 
-const ROOM = 256e6; // bytes of matrices that are kept
+const ROOM = 128e6; // bytes of matrices that are kept; what is made of them takes as much again and more
 const kept = new Map(); // oldest first
 const coming = new Map();
 const faults = new Map();
@@ -32,6 +32,8 @@ function keyOf(...parts) {
   }).join("/");
 }
 
+export const blockOf = (seen, layer, head) => seen.blocks.find((one) => one.layer === layer && one.heads.includes(head));
+
 // Returns the weights, or null while they are on their way; an Error when they cannot be had.
 export function weightsOf(seen, layer, head, told) {
   const key = keyOf(seen, layer, head);
@@ -42,7 +44,7 @@ export function weightsOf(seen, layer, head, told) {
     return found;
   }
   if (faults.has(key)) return faults.get(key);
-  const block = seen.blocks.find((one) => one.layer === layer && one.heads.includes(head));
+  const block = blockOf(seen, layer, head);
   if (!block) return new Error(`the weights of layer ${layer}, head ${head} were left out of this record`);
   const source = block.href ? key : keyOf(block);
   listeners.add(told);

@@ -1,5 +1,7 @@
 // Labels and numbers: what is written beside the drawings.
 
+import { remembered } from "./numbers.js";
+
 // Signs that reorder or hide text are shown by their number; joiners between letters are part of how they are written.
 export function visible(text) {
   return String(text)
@@ -8,13 +10,10 @@ export function visible(text) {
         ? "⇥" : `⟨${sign.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
-const before = new WeakMap();
-
 // The units of a side, the same list for the same question: what was made of it need not be made again.
-export function units(side, words, specials = true) {
-  if (!before.has(side)) before.set(side, {});
-  return (before.get(side)[`${words} ${specials}`] ??= unitsOf(side, words, specials));
-}
+export const units = (side, words, specials = true) => remembered(
+  side, `${words} ${specials}`, () => unitsOf(side, words, specials)
+);
 
 // Words of several tokens, or the tokens themselves; a text of one word is shown by its tokens.
 function unitsOf(side, words, specials) {
