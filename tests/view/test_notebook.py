@@ -20,7 +20,7 @@ from tests.view.browser import browser_program, started
 from tests.view.hostile import hostile_records, hostile_strings
 from tests.view.samples import distributions, whole_record
 
-NOTEBOOK = Path(__file__).parent.parent.parent / "examples" / "notebooks" / "seeing.ipynb"
+NOTEBOOKS = Path(__file__).parent.parent.parent / "examples" / "notebooks"
 
 
 class Elements(HTMLParser):
@@ -112,18 +112,42 @@ def test_no_notebook_is_needed_to_find_out_that_this_is_none() -> None:
     assert done.stdout.strip() == "False", done.stderr
 
 
+def executed(name: str) -> Any:
+    """One of the example notebooks, run without a screen."""
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: notebooks are not run")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed: notebooks are not run")
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed: notebooks are not run")
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOKS)}}
+    ).execute()
+    return notebook
+
+
+def printed(notebook: Any) -> str:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return "\n".join(output.get("text") or output["data"]["text/plain"] for output in outputs)
+
+
+def test_attention_in_numbers_runs() -> None:
+    said = printed(executed("attention"))
+    assert said.count("True") == 2 and "tensor([1.0000, 1.0000, 1.0000, 1.0000])" in said
+    assert "causal() & (window(2) | globally(0))" in said and "'encoder.0.self': (1, 2, 4, 4)" in said
+
+
+def test_the_translator_of_the_notebook_learns_to_look_crosswise() -> None:
+    said = printed(executed("training"))
+    right = {line.split()[0]: int(line.split()[-3]) for line in said.splitlines() if line.endswith(" of 50")}
+    assert int(said.partition(" of 50 exactly right")[0].split()[-1]) > 45
+    assert "(1, 3), (2, 2)" in said  # big: grande, red: rojo
+    assert [*right] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"] and right["decoder.0.cross"] < 10
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example notebook, run without a screen, as HTML."""
-    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: the notebook is not run")
-    nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not installed: the notebook is not run")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed: the notebook is not run")
-    import nbformat
-
-    notebook: Any = nbformat.read(NOTEBOOK, as_version=4)
-    nbclient.NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOK.parent)}}
-    ).execute()
+    """The notebook of views, run without a screen, as HTML."""
+    nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not installed: the notebook is not exported")
+    notebook = executed("seeing")
     kept = [json.dumps(output) for cell in notebook.cells for output in cell.get("outputs", ())]
     assert sum(map(len, kept)) < 5 * 2 * BUDGET
     text, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
