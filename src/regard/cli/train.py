@@ -12,11 +12,10 @@ from regard.checkpoint.files import read_json
 from regard.checkpoint.starting import with_usual
 from regard.cli.options import Option, changes, dotted_options, verb
 from regard.cli.output import give, note, watching
-from regard.config.model import TRANSLATOR_PRESETS
 from regard.config.run import TASKS, RunConfig
 from regard.config.tasks import in_own_names
 from regard.data.pictures import asked_for
-from regard.errors import ConfigError, UsageError, nearest
+from regard.errors import UsageError, nearest
 from regard.phrases import duration
 from regard.view.progress import measures
 
@@ -211,22 +210,4 @@ def run_config(words: tuple[str, ...], recipe: str | None, given: dict[str, Any]
     elif not config.data.train:
         last = " (those after --valid are its own)" if given.get("data.valid") else ""
         raise UsageError(f"no training files{last}: regard train {task} FILES… --out FOLDER")
-    if any(path.startswith("model.") for path in given):
-        given = _with_preset(config, given)
-    return config.override(given)
-
-
-def _with_preset(config: RunConfig, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with a named preset's model spelled out, for the given model fields to change."""
-    preset = given.get("preset", config.preset)
-    if preset == "auto":
-        raise ConfigError(
-            "model settings change a preset that must be named: add --preset "
-            f"{', '.join(TRANSLATOR_PRESETS)}, or custom for the listed defaults"
-        )
-    if preset in TRANSLATOR_PRESETS:
-        model = config.override({"model": TRANSLATOR_PRESETS[preset].to_dict()}).model
-        inner = {path.removeprefix("model."): value for path, value in given.items() if path.startswith("model.")}
-        given = {path: value for path, value in given.items() if not path.startswith("model.")}
-        given |= {"preset": "custom", "model": model.override(inner).to_dict()}
-    return given
+    return config.changed(given)

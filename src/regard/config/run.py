@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 from regard.config.data import DataConfig, LanguageConfig, MaskingConfig, TokenizerConfig
 from regard.config.decoding import DecodingConfig
 from regard.config.gpt import GptConfig
 from regard.config.knob import Config, knob
 from regard.config.model import (
+    TRANSLATOR_PRESETS,
     ClassifierConfig,
     ElmoConfig,
     EncoderConfig,
@@ -61,6 +64,26 @@ class RunConfig(Config):
     classify: ClassifyConfig = knob(ClassifyConfig, "how classifiers, taggers and answerers are trained and scored")
     answer: AnswerConfig = knob(AnswerConfig, "how passages are read that questions are answered from")
     distil: DistilConfig = knob(DistilConfig, "a student with fewer layers: what it learns from its teacher")
+
+    def changed(self, given: Mapping[str, Any]) -> RunConfig:
+        """Return it with settings by dotted path; those of a translator change its named preset, and none is lost.
+
+        >>> run = RunConfig().changed({"preset": "tiny", "model.decoder.layers": 1})
+        >>> run.preset, run.model.decoder.layers, run.model.width
+        ('custom', 1, 128)
+        """
+        inner = {path.removeprefix("model."): value for path, value in given.items() if path.startswith("model.")}
+        preset = given.get("preset", self.preset)
+        if inner and preset == "auto":
+            raise ConfigError(
+                "model settings change a preset that must be named: add --preset "
+                f"{', '.join(TRANSLATOR_PRESETS)}, or custom for the listed defaults"
+            )
+        if not inner or preset not in TRANSLATOR_PRESETS:
+            return self.override(given)
+        others = {path: value for path, value in given.items() if not path.startswith("model.")}
+        model = TRANSLATOR_PRESETS[preset].override(inner)
+        return self.override({**others, "preset": "custom", "model": model.to_dict()})
 
     def check(self) -> None:
         values = {known: attrgetter(known.path)(self) for known in self.knobs()}
