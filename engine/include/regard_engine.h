@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define REGARD_INTERFACE 2 /* changes whenever a caller must change */
+#define REGARD_INTERFACE 3 /* changes whenever a caller must change */
 
 enum regard_precision { REGARD_FLOAT32 = 0, REGARD_BF16 = 1, REGARD_INT8 = 2 };
 enum regard_positions { REGARD_SINUSOIDAL = 0, REGARD_LEARNED = 1, REGARD_ROTARY = 2, REGARD_NONE = 3 };
@@ -34,7 +34,7 @@ enum regard_activation {
 typedef struct {
   int32_t precision;
   int32_t width;
-  int32_t encoder_layers, encoder_heads, encoder_feedforward;
+  int32_t encoder_layers, encoder_heads, encoder_feedforward; /* no layers: it continues texts, and reads no others */
   int32_t decoder_layers, decoder_heads, decoder_feedforward; /* no layers: it reads and does not write */
   int32_t source_vocabulary, target_vocabulary;
   int32_t shared; /* one table of words for both sides */
@@ -72,7 +72,9 @@ REGARD_API regard_model* regard_model_new(const regard_shape* shape, const regar
                                           const char* instructions, char* error, int32_t room);
 REGARD_API void regard_model_free(regard_model* model);
 
-/* Reads source texts, ids [offsets[sentences]], and returns the state before the first token: one row for each. */
+/* Reads source texts, ids [offsets[sentences]], and returns the state before the first token: one row for each. Of a
+ * model that continues texts these are what was written so far, equally many tokens of each or none; the next step takes
+ * what follows them. */
 REGARD_API regard_state* regard_start(const regard_model* model, const int32_t* ids, const int32_t* offsets,
                                       int32_t sentences, char* error, int32_t room);
 REGARD_API void regard_state_free(regard_state* state);

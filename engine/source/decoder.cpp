@@ -8,31 +8,74 @@
 namespace regard {
 namespace {
 
-constexpr int ROWS = 128;          // that go through all layers together
+constexpr size_t ROWS = 128;       // that go through all layers together
 constexpr size_t STEPS = 8;         // whose keys and values have room together
 constexpr float NEVER = -1e30f;    // logit of what stands for no token
 
 }  // namespace
 
 State::State(const Model& model, const Texts& source) : model_(model), room_(32) {
-  const size_t layers = model.decoder.size(), entry = model.entry();
-  if (!layers) throw std::invalid_argument("this model reads and does not write");
-  source.check(model);
-  memory_ = Buffer(&model.pool, static_cast<size_t>(source.tokens()) * layers * entry * sizeof(float));
+  if (!model.writes()) throw std::invalid_argument("this model reads and does not write");
+  for (int text = 0; text < source.count; text++) sentence_.push_back(text);
+  if (model.reads()) read(source);
+  else recall(source);
+}
+
+// Keys and values of what is to be translated.
+void State::read(const Texts& source) {
+  const size_t layers = model_.decoder.size(), entry = model_.entry();
+  source.check(model_);
+  memory_ = Buffer(&model_.pool, static_cast<size_t>(source.tokens()) * layers * entry * sizeof(float));
   float* memory = memory_.as<float>();
-  encode(model, source, 1, [&](int first, int count, Workspace& space) {
+  encode(model_, source, 1, [&](int first, int count, Workspace& space) {
     for (size_t layer = 0; layer < layers; layer++)
-      model.arithmetic.apply(space, space.states, space.stride, count, model.decoder[layer].cross.key_value, nullptr,
-                             IDENTITY, memory + (static_cast<size_t>(first) * layers + layer) * entry, layers * entry,
-                             false);
+      model_.arithmetic.apply(space, space.states, space.stride, count, model_.decoder[layer].cross.key_value, nullptr,
+                              IDENTITY, memory + (static_cast<size_t>(first) * layers + layer) * entry, layers * entry,
+                              false);
   });
   for (int i = 0; i < source.tokens(); i++) source_.push_back(memory + static_cast<size_t>(i) * layers * entry);
   offsets_.assign(source.offsets, source.offsets + source.count + 1);
-  for (int text = 0; text < source.count; text++) {
-    sentence_.push_back(text);
-    longest_ = std::max(longest_, source.length(text));
-  }
+  for (int text = 0; text < source.count; text++) longest_ = std::max(longest_, source.length(text));
   past_.resize(sentence_.size() * room_);
+}
+
+// Keys and values of what was written so far: tokens after one another are rows of one pass, because each has left its
+// own before the next one looks.
+void State::recall(const Texts& source) {
+  if (source.count < 1 || source.offsets[0] != 0) throw std::invalid_argument("offsets must start at 0");
+  const int length = source.length(0);
+  if (length < 0) throw std::invalid_argument("offsets must grow");
+  for (int text = 0; text < source.count; text++)
+    if (source.length(text) != length) throw std::invalid_argument("texts that are continued together are equally long");
+  for (int i = 0; i < source.tokens(); i++) check_token(source.ids[i]);
+  if (length) model_.target_positions->check(length);
+  length_ = static_cast<size_t>(length);
+  while (room_ < length_ + 1) room_ *= 2;
+  past_.resize(sentence_.size() * room_);
+  if (!length) return;
+  const size_t size = model_.decoder.size() * model_.entry();
+  const float* made = make_room(static_cast<size_t>(source.tokens()) * size, 1);
+  std::vector<Row> rows;
+  Workspace space = workspace(source.tokens());
+  for (int i = 0; i < source.tokens(); i++) {
+    const float** past = past_.data() + static_cast<size_t>(i / length) * room_;
+    past[i % length] = made + static_cast<size_t>(i) * size;
+    rows.push_back({past, i % length});
+    if (rows.size() < ROWS && i + 1 < source.tokens()) continue;
+    pass(source.ids + i + 1 - static_cast<int>(rows.size()), rows, -1, space);
+    rows.clear();
+  }
+}
+
+void State::check_token(int32_t token) const {
+  if (token < 0 || token >= model_.shape.target_vocabulary)
+    throw std::invalid_argument("token " + std::to_string(token) + " is outside the target vocabulary");
+}
+
+Workspace State::workspace(int rows) const {
+  return Workspace(model_.pool, std::min(static_cast<size_t>(rows), ROWS), static_cast<size_t>(model_.shape.width),
+                   model_.widest(), static_cast<size_t>(model_.shape.decoder_heads),
+                   std::max(static_cast<size_t>(longest_), length_ + 1));
 }
 
 void State::select(const int64_t* rows, int count) {
@@ -54,10 +97,11 @@ void State::select(const int64_t* rows, int count) {
 void State::step(const int32_t* tokens, int rows, const Asked& asked) {
   if (rows < 1 || static_cast<size_t>(rows) != sentence_.size())
     throw std::invalid_argument(std::to_string(rows) + " tokens for " + std::to_string(sentence_.size()) + " rows");
+  for (int i = 0; i < rows; i++) {
+    check_token(tokens[i]);
+    if (asked.wanted) check_token(asked.wanted[i]);
+  }
   const int vocabulary = model_.shape.target_vocabulary;
-  for (int i = 0; i < rows; i++)
-    if (tokens[i] < 0 || tokens[i] >= vocabulary || (asked.wanted && (asked.wanted[i] < 0 || asked.wanted[i] >= vocabulary)))
-      throw std::invalid_argument("a token of row " + std::to_string(i) + " is outside the target vocabulary");
   if (asked.k < 0 || asked.k > vocabulary)
     throw std::invalid_argument("k must be from 0 to " + std::to_string(vocabulary) + ", not " + std::to_string(asked.k));
   model_.target_positions->check(static_cast<int>(length_) + 1);
@@ -70,57 +114,62 @@ void State::step(const int32_t* tokens, int rows, const Asked& asked) {
     past_.swap(past);
     room_ *= 2;
   }
-  const float* made = make_room(count * size);
-  for (size_t row = 0; row < count; row++) past_[row * room_ + length_] = made + row * size;
-  Workspace space(model_.pool, static_cast<size_t>(std::min(rows, ROWS)), static_cast<size_t>(model_.shape.width),
-                  model_.widest(), static_cast<size_t>(model_.shape.decoder_heads), std::max(static_cast<size_t>(longest_), length_ + 1));
-  for (int first = 0; first < rows; first += ROWS) {
-    const int some = std::min(ROWS, rows - first);
-    pass(tokens, first, some, space);
-    find(first, some, space, asked);
+  const float* made = make_room(count * size, STEPS);
+  Workspace space = workspace(rows);
+  std::vector<Row> some;
+  for (size_t row = 0; row < count; row++) {
+    past_[row * room_ + length_] = made + row * size;
+    some.push_back({past_.data() + row * room_, static_cast<int>(length_)});
+    if (some.size() < ROWS && row + 1 < count) continue;
+    const int first = static_cast<int>(row + 1 - some.size());
+    pass(tokens + first, some, first, space);
+    find(first, static_cast<int>(some.size()), space, asked);
+    some.clear();
   }
   length_++;
 }
 
-float* State::make_room(size_t floats) {
+float* State::make_room(size_t floats, size_t steps) {
   const size_t bytes = floats * sizeof(float);
   if (written_.empty() || written_.back().bytes() - used_ < bytes) {
-    written_.emplace_back(&model_.pool, STEPS * bytes);
+    written_.emplace_back(&model_.pool, steps * bytes);
     used_ = 0;
   }
   used_ += bytes;
   return written_.back().as<float>() + (used_ - bytes) / sizeof(float);
 }
 
-void State::pass(const int32_t* tokens, int first, int count, Workspace& space) {
-  for (int i = 0; i < count; i++) {
-    float* row = space.states + static_cast<size_t>(i) * space.stride;
-    model_.target.put(tokens[first + i], model_.shape.width, model_.shape.scale, row);
+void State::pass(const int32_t* tokens, const std::vector<Row>& rows, int first, Workspace& space) {
+  const int count = static_cast<int>(rows.size());
+  for (size_t i = 0; i < rows.size(); i++) {
+    float* row = space.states + i * space.stride;
+    model_.target.put(tokens[i], model_.shape.width, model_.shape.scale, row);
     std::fill(row + model_.shape.width, row + space.stride, 0.0f);
-    model_.target_positions->add(row, static_cast<int>(length_));
+    model_.target_positions->add(row, rows[i].before);
   }
   for (size_t layer = 0; layer < model_.decoder.size(); layer++) {
     const DecoderBlock& block = model_.decoder[layer];
-    look_back(first, count, static_cast<int>(layer), space, block.look);
-    look_across(first, count, static_cast<int>(layer), space, block.cross);
+    look_back(rows, static_cast<int>(layer), space, block.look);
+    if (model_.reads()) look_across(first, count, static_cast<int>(layer), space, block.cross);
     model_.arithmetic.think(space, count, block.feedforward);
   }
 }
 
-void State::look_back(int first, int count, int layer, Workspace& space, const SelfLook& part) {
+void State::look_back(const std::vector<Row>& rows, int layer, Workspace& space, const SelfLook& part) {
   const Arithmetic& arithmetic = model_.arithmetic;
-  const int width = model_.shape.width, heads = model_.shape.decoder_heads;
+  const int width = model_.shape.width, heads = model_.shape.decoder_heads, count = static_cast<int>(rows.size());
   const size_t wide = static_cast<size_t>(width), key = static_cast<size_t>(layer) * model_.entry();
   arithmetic.apply(space, space.states, space.stride, count, part.qkv, arithmetic.norm_before ? &part.norm : nullptr,
                    IDENTITY, space.wide, space.wide_stride, false);
-  for (int i = 0; i < count; i++) {
-    float* row = space.wide + static_cast<size_t>(i) * space.wide_stride;
-    if (model_.target_positions->turns()) model_.target_positions->turn(row, 2 * heads, width / heads, static_cast<int>(length_));
-    const float* const* past = past_.data() + static_cast<size_t>(first + i) * room_;
-    std::memcpy(const_cast<float*>(past[length_]) + key, row + width, 2 * wide * sizeof(float));
-    arithmetic.operators->attend({row, space.wide_stride, 1, past, static_cast<int>(length_) + 1, key, key + wide, heads,
-                                  width / heads, space.scores, space.mixed + static_cast<size_t>(i) * space.stride,
-                                  space.stride, past + room_, i + 1 < count ? static_cast<int>(length_) : 0});
+  for (size_t i = 0; i < rows.size(); i++) {
+    const auto [past, before] = rows[i];
+    const Row& next = rows[std::min(i + 1, rows.size() - 1)];
+    float* row = space.wide + i * space.wide_stride;
+    if (model_.target_positions->turns()) model_.target_positions->turn(row, 2 * heads, width / heads, before);
+    std::memcpy(const_cast<float*>(past[before]) + key, row + width, 2 * wide * sizeof(float));
+    arithmetic.operators->attend({row, space.wide_stride, 1, past, before + 1, key, key + wide, heads, width / heads,
+                                  space.scores, space.mixed + i * space.stride, space.stride, next.past,
+                                  i + 1 < rows.size() ? next.before : 0});
   }
   arithmetic.apply(space, space.mixed, space.stride, count, part.out, nullptr, IDENTITY, space.states, space.stride, true);
   if (!arithmetic.norm_before) arithmetic.norm_rows(space.states, space.stride, count, part.norm);

@@ -18,14 +18,23 @@ struct Asked {
 // put in another order without moving any.
 class State {
  public:
+  // Of a translator: `source` is translated. Of a decoder alone: it is continued, and all its texts are equally long.
   State(const Model& model, const Texts& source);
 
   void step(const int32_t* tokens, int rows, const Asked& asked);
   void select(const int64_t* rows, int count);
 
  private:
-  void pass(const int32_t* tokens, int first, int count, Workspace& space);
-  void look_back(int first, int count, int layer, Workspace& space, const SelfLook& part);
+  // A row on its way through the layers: the keys and values of its text, and how many tokens stand before it.
+  struct Row {
+    const float* const* past;
+    int before;
+  };
+
+  void read(const Texts& source);
+  void recall(const Texts& source);
+  void pass(const int32_t* tokens, const std::vector<Row>& rows, int first, Workspace& space);
+  void look_back(const std::vector<Row>& rows, int layer, Workspace& space, const SelfLook& part);
   void look_across(int first, int count, int layer, Workspace& space, const CrossLook& part);
   void find(int first, int count, Workspace& space, const Asked& asked) const;
 
@@ -33,7 +42,9 @@ class State {
   std::vector<int> sentence_;                 // of each row
   std::vector<const float*> past_;            // [rows][room_]: layers' keys and values of a row's tokens
   size_t room_, length_ = 0;
-  float* make_room(size_t floats);
+  float* make_room(size_t floats, size_t steps);
+  Workspace workspace(int rows) const;
+  void check_token(int32_t token) const;
 
   std::vector<Buffer> written_;               // keys and values, each for several steps
   size_t used_ = 0;                           // bytes of the last of them

@@ -147,6 +147,7 @@ std::vector<int> cut(const Texts& texts, int most) {
 }  // namespace
 
 void Texts::check(const Model& model) const {
+  if (!model.reads()) throw std::invalid_argument("this model continues texts and reads no others");
   if (count < 1 || offsets[0] != 0) throw std::invalid_argument("offsets must start at 0");
   for (int text = 0; text < count; text++) {
     if (offsets[text + 1] <= offsets[text]) throw std::invalid_argument("a source text has no tokens");

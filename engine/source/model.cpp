@@ -8,7 +8,8 @@
 //   each decoder block: attention norm, qkv, out, cross norm, query, key-value, out, feed-forward norm, inner, outer
 //   the decoder's norm (where norms come first), the output
 //
-// A model without decoder layers has nothing of the target's.
+// A model without decoder layers has nothing of the target's, one without encoder layers nothing of the source's and no
+// looks across.
 #include "model.h"
 
 #include <algorithm>
@@ -29,28 +30,30 @@ void check(const regard_shape& shape) {
   };
   within("precision", shape.precision, FLOAT32, INT8);
   within("width", shape.width, 1, LONGEST_SUM);
-  within("encoder layers", shape.encoder_layers, 1, 1024);
-  within("decoder layers", shape.decoder_layers, 0, 1024);
-  within("encoder feed-forward", shape.encoder_feedforward, 1, LONGEST_SUM);
-  within("source vocabulary", shape.source_vocabulary, 1, 1 << 24);
+  within("encoder layers", shape.encoder_layers, 0, 1024);
+  const bool reads = shape.encoder_layers > 0, writes = shape.decoder_layers > 0;
+  within("decoder layers", shape.decoder_layers, reads ? 0 : 1, 1024);
+  if (reads) {
+    within("encoder feed-forward", shape.encoder_feedforward, 1, LONGEST_SUM);
+    within("source vocabulary", shape.source_vocabulary, 1, 1 << 24);
+  }
   within("activation", shape.activation, RELU, QUICK_GELU);
   within("positions", shape.positions, REGARD_SINUSOIDAL, REGARD_NONE);
   within("places", shape.places, 1, 1 << 20);
   within("first place", shape.first_place, 0, shape.places - 1);
   within("types", shape.types, 0, 1 << 16);
-  const bool writes = shape.decoder_layers > 0;
   if (writes) {
     within("decoder feed-forward", shape.decoder_feedforward, 1, LONGEST_SUM);
     within("target vocabulary", shape.target_vocabulary, 1, 1 << 24);
     within("end", shape.end, 0, shape.target_vocabulary - 1);
   }
-  for (int heads : {shape.encoder_heads, writes ? shape.decoder_heads : shape.encoder_heads}) {
+  for (int heads : {reads ? shape.encoder_heads : shape.decoder_heads, writes ? shape.decoder_heads : shape.encoder_heads}) {
     within("heads", heads, 1, shape.width);
     if (shape.width % heads || (shape.positions == REGARD_ROTARY && shape.width / heads % 2))
       throw std::invalid_argument("heads (" + std::to_string(heads) + ") do not fit width (" +
                                   std::to_string(shape.width) + ")");
   }
-  if (writes && shape.shared && shape.source_vocabulary != shape.target_vocabulary)
+  if (reads && writes && shape.shared && shape.source_vocabulary != shape.target_vocabulary)
     throw std::invalid_argument("shared words need equal vocabularies");
 }
 
@@ -160,13 +163,12 @@ Model::Model(const regard_shape& given, const regard_array* arrays, int count, c
   check(shape);
   arithmetic = {&operators_of(instructions), shape.width, shape.norm_before != 0, shape.activation, shape.epsilon};
   Arrays next(shape, arrays, count);
-  source = next.words("source words", shape.source_vocabulary);
-  const bool writes = shape.decoder_layers > 0;
-  if (writes) target = shape.shared ? source : next.words("target words", shape.target_vocabulary);
+  if (reads()) source = next.words("source words", shape.source_vocabulary);
+  if (writes()) target = reads() && shape.shared ? source : next.words("target words", shape.target_vocabulary);
   const bool learned = shape.positions == REGARD_LEARNED;
   const size_t table = static_cast<size_t>(shape.places) * static_cast<size_t>(shape.width);
   for (auto* positions : {&source_positions, &target_positions}) {
-    if (positions == &target_positions && !writes) continue;
+    if (!(positions == &source_positions ? reads() : writes())) continue;
     const float* places = learned ? next.floats("positions", table) : nullptr;
     *positions = std::make_unique<Positions>(shape.positions, shape.places, shape.width, places);
   }
@@ -178,16 +180,16 @@ Model::Model(const regard_shape& given, const regard_array* arrays, int count, c
     block.feedforward = next.feedforward(shape.encoder_feedforward);
     encoder.push_back(block);
   }
-  if (shape.norm_before) encoder_norm = next.norm();
+  if (reads() && shape.norm_before) encoder_norm = next.norm();
   for (int layer = 0; layer < shape.decoder_layers; layer++) {
     DecoderBlock block;
     block.look = next.self_look();
-    block.cross = next.cross_look();
+    if (reads()) block.cross = next.cross_look();
     block.feedforward = next.feedforward(shape.decoder_feedforward);
     decoder.push_back(block);
   }
-  if (writes && shape.norm_before) decoder_norm = next.norm();
-  if (writes) output = next.matrix("output", shape.target_vocabulary, shape.width);
+  if (writes() && shape.norm_before) decoder_norm = next.norm();
+  if (writes()) output = next.matrix("output", shape.target_vocabulary, shape.width);
   next.finish();
 }
 

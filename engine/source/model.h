@@ -1,4 +1,4 @@
-// A translator, or an encoder alone: what it is made of.
+// A translator, an encoder alone, or a decoder alone: what it is made of.
 #pragma once
 #include <memory>
 #include <string>
@@ -18,7 +18,7 @@ struct EncoderBlock {
 
 struct DecoderBlock {
   SelfLook look;
-  CrossLook cross;
+  CrossLook cross;  // of a translator
   FeedForward feedforward;
 };
 
@@ -46,6 +46,8 @@ struct Model {
   Matrix output;
   mutable Pool pool;
 
+  bool reads() const { return shape.encoder_layers > 0; }
+  bool writes() const { return shape.decoder_layers > 0; }
   size_t entry() const { return padded(2 * static_cast<size_t>(shape.width)); }  // floats of a key and its value
   size_t widest() const;
 };

@@ -77,12 +77,12 @@ struct Made {
     if (cross) norm(), linear(width, width), linear(2 * width, width), linear(width, width);
     norm(), linear(feedforward, width), linear(width, feedforward);
   }
-  // A translator, or an encoder alone.
-  Made(int precision, bool writes) : shape() {
+  // A translator, an encoder alone, or a decoder alone.
+  Made(int precision, bool reads, bool writes) : shape() {
     const int heads = drawn(1, 3), part = 2 * drawn(1, 12);
     shape.precision = precision;
     shape.width = heads * part;
-    shape.encoder_layers = drawn(1, 2), shape.decoder_layers = writes ? drawn(1, 2) : 0;
+    shape.encoder_layers = reads ? drawn(1, 2) : 0, shape.decoder_layers = writes ? drawn(1, 2) : 0;
     shape.encoder_heads = shape.decoder_heads = heads;
     shape.encoder_feedforward = drawn(1, 70), shape.decoder_feedforward = drawn(1, 70);
     shape.source_vocabulary = shape.target_vocabulary = drawn(12, 300);
@@ -97,16 +97,16 @@ struct Made {
     shape.end = 1;
     shape.epsilon = 1e-5f;
     shape.scale = 1.5f;
-    words(shape.source_vocabulary);
-    if (writes && !shape.shared) words(shape.target_vocabulary);
-    for (int side = 0; side < 1 + writes && shape.positions == REGARD_LEARNED; side++)
+    if (reads) words(shape.source_vocabulary);
+    if (writes && !(reads && shape.shared)) words(shape.target_vocabulary);
+    for (int side = 0; side < reads + writes && shape.positions == REGARD_LEARNED; side++)
       floats(static_cast<size_t>(shape.places) * static_cast<size_t>(shape.width), 0, 0.3f);
     if (shape.types) floats(static_cast<size_t>(shape.types) * static_cast<size_t>(shape.width), 0, 0.3f);
     if (shape.embedding_norm) norm();
     for (int layer = 0; layer < shape.encoder_layers; layer++) block(shape.encoder_feedforward, false);
-    if (shape.norm_before) norm();
+    if (reads && shape.norm_before) norm();
     if (!writes) return;
-    for (int layer = 0; layer < shape.decoder_layers; layer++) block(shape.decoder_feedforward, true);
+    for (int layer = 0; layer < shape.decoder_layers; layer++) block(shape.decoder_feedforward, reads);
     if (shape.norm_before) norm();
     linear(shape.target_vocabulary, shape.width);
   }
@@ -209,7 +209,7 @@ regard_model* model_of(const Made& made, const std::string& set) {
 
 // Encoders: the same bits by any number of threads, alone and among others, and in int8 on every instruction set.
 void check_reading(int precision, const std::vector<std::string>& sets) {
-  const Made made(precision, false);
+  const Made made(precision, true, false);
   const Texts texts = some_texts(made.shape.source_vocabulary, 9, drawn(0, 1) ? 20 : 290);
   std::vector<int32_t> types;
   for (size_t i = 0; i < texts.ids.size() && drawn(0, 3); i++) types.push_back(drawn(0, std::max(1, made.shape.types) - 1));
@@ -250,6 +250,50 @@ void check_reading(int precision, const std::vector<std::string>& sets) {
   }
 }
 
+// Decoders alone: what was read at once is as if it had been written, alone and among others.
+void check_continuing(int precision, const std::vector<std::string>& sets) {
+  const Made made(precision, false, true);
+  const int vocabulary = made.shape.target_vocabulary, length = drawn(1, 30), rows = drawn(1, 9);
+  Texts texts, none;
+  for (int row = 0; row < rows; row++) {
+    std::vector<int32_t> ids(static_cast<size_t>(length));
+    for (int32_t& id : ids) id = drawn(0, vocabulary - 1);
+    texts.add(ids), none.add({});
+  }
+  std::vector<std::vector<float>> first;
+  for (const std::string& set : sets) {
+    regard_model* model = model_of(made, set);
+    const auto together = written(model, texts, vocabulary);
+    Texts alone;
+    alone.add({texts.ids.end() - length, texts.ids.end()});
+    expect(written(model, alone, vocabulary)[0] == together.back(), "a text alone is continued as among others");
+    if (first.empty()) first = together;
+    if (precision == REGARD_INT8) expect(together == first, "int8 has the same bits on every instruction set");
+    regard_state* state = regard_start(model, nullptr, none.offsets.data(), rows, message, sizeof message);
+    expect(state != nullptr, message);
+    std::vector<int32_t> tokens(static_cast<size_t>(rows));
+    std::vector<float> logp(tokens.size() * static_cast<size_t>(vocabulary)), end(tokens.size());
+    for (int step = 0; step <= length; step++) {
+      for (int row = 0; row < rows; row++)
+        tokens[static_cast<size_t>(row)] = step < length ? texts.ids[static_cast<size_t>(row * length + step)] : 3;
+      expect(regard_step(state, tokens.data(), rows, 0, nullptr, logp.data(), nullptr, end.data(), message, sizeof message), message);
+    }
+    for (size_t row = 0; row < tokens.size(); row++)
+      expect(std::equal(together[row].begin(), together[row].begin() + vocabulary, logp.begin() + static_cast<int64_t>(row) * vocabulary),
+             "what was read is as if it had been written");
+    regard_state_free(state);
+    texts.add({5});  // of another length
+    expect(length == 1 || !regard_start(model, texts.ids.data(), texts.offsets.data(), rows + 1, message, sizeof message),
+           "texts of different lengths are refused");
+    texts.ids.pop_back(), texts.offsets.pop_back();
+    const int32_t beyond[] = {vocabulary}, offsets[] = {0, 1};
+    expect(!regard_start(model, beyond, offsets, 1, message, sizeof message), "a token beyond the vocabulary is refused");
+    float room[1024];
+    expect(!regard_read(model, offsets, nullptr, offsets, 1, nullptr, 0, 1, room, message, sizeof message), "a decoder does not read");
+    regard_model_free(model);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -257,8 +301,9 @@ int main() {
   std::istringstream names(regard_instructions());
   for (std::string name; std::getline(names, name, ',');) sets.push_back(name);
   for (int turn = 0; turn < 24; turn++) check_reading(turn % 3, sets);
+  for (int turn = 0; turn < 24; turn++) check_continuing(turn % 3, sets);
   for (int turn = 0; turn < 24; turn++) {
-    const Made made(turn % 3, true);
+    const Made made(turn % 3, true, true);
     const Texts texts = some_texts(made.shape.source_vocabulary, 9, 20);
     std::vector<std::vector<float>> first;
     for (const std::string& set : sets) {

@@ -9,20 +9,23 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from regard.attention.intervention import intervention
 from regard.checkpoint import files, hf_encoders
 from regard.checkpoint.encoder_folder import LoadedEncoder, load_encoder, save_encoder
+from regard.checkpoint.gpt_folder import LoadedGpt, save_gpt
 from regard.checkpoint.location import CONFIG, read_task
 from regard.checkpoint.model_folder import LoadedModel, load_model, save_model
 from regard.checkpoint.weight_report import WeightReport
 from regard.config.model import EncoderConfig, TranslatorConfig, WritingConfig
-from regard.engine import file, layout
+from regard.engine import file, gpt, layout
 from regard.engine.encoder import EncoderEngine, obstacle
 from regard.engine.layout import PRECISIONS
 from regard.engine.library import absence
 from regard.engine.translator import Engine
 from regard.errors import CheckpointError, ConfigError, UsageError, nearest
 from regard.models.encoder import Encoder
-from regard.ready import Deferred, WatchableEncoder, encoder_in, is_ready, open_ready
+from regard.models.gpt import Gpt
+from regard.ready import Deferred, WatchableEncoder, WatchableGpt, encoder_in, gpt_in, is_ready, named, open_ready
 
 BACKENDS = ("auto", "engine", "torch")
 
@@ -73,7 +76,7 @@ def open_encoder(folder: str | Path, *, head: str | None = None, task: str = "")
     found = open_ready(folder)
     config, facts = found.stored.config, found.stored.facts
     if not isinstance(config, EncoderConfig):
-        raise CheckpointError(f"{folder}: a translator, where an encoder is needed")
+        raise CheckpointError(f"{folder}: {named(config)}, where an encoder is needed")
     held = read_task(found.path, task) if task else found.task
     labels, problem = facts.get("labels", []), str(facts.get("problem", ""))
     fields = files.read_json(found.path / CONFIG)
@@ -130,6 +133,24 @@ def save_compiled_encoder(
     )
 
 
+def save_compiled_gpt(loaded: LoadedGpt, folder: Path, out: Path, precision: str, card: str) -> None:
+    """Write a causal language model as a folder whose weights are ready for the engine."""
+    if why := gpt.obstacle(loaded.config):
+        raise UsageError(f"{folder} cannot be written for the engine: {why}")
+    _check_writing(folder, precision)
+    arrays = layout.packed(loaded.config, {name: one.numpy() for name, one in loaded.weights.items()}, precision)
+    save_gpt(
+        out,
+        loaded.config,
+        loaded.weights,
+        tokenizer=loaded.tokenizer,
+        facts={name: value for name, value in loaded.task.items() if name not in ("task", "version")},
+        card=card,
+        fields=loaded.fields,
+        instead={file.FILE: file.content(loaded.config, precision, arrays)},
+    )
+
+
 def _check_writing(folder: Path, precision: str) -> None:
     _check_precision(precision)
     if why := absence():
@@ -141,13 +162,22 @@ def compiled_encoder(
 ) -> Encoder:
     """Return an encoder as it is to compute; `model` makes it in torch."""
     _check_backend(backend, precision)
-    why = "the torch backend was asked for" if backend == "torch" else _elsewhere(device) or obstacle(loaded.config)
-    if _fallen_back(why or absence(), backend, precision):
+    if _is_torch(backend, precision, device, obstacle(loaded.config)):
         return model()
     weights = {name: one.numpy() for name, one in loaded.weights.items()}
     engine = EncoderEngine.of(loaded.config, weights, precision or "float32")
     engine.threads = threads
     return encoder_in(WatchableEncoder(engine, Deferred(model, config=loaded.config)))
+
+
+def compiled_gpt(loaded: LoadedGpt, model: Callable[[], Gpt], backend: str, precision: str | None, device: str) -> Gpt:
+    """Return a causal language model as it is to compute; `model` makes it in torch."""
+    _check_backend(backend, precision)
+    if _is_torch(backend, precision, device, gpt.obstacle(loaded.config)):
+        return model()
+    weights = {name: one.numpy() for name, one in loaded.weights.items()}
+    engine = gpt.GptEngine.of(loaded.config, weights, precision or "float32")
+    return gpt_in(WatchableGpt(engine, Deferred(model, config=loaded.config)))
 
 
 def _check_precision(precision: str) -> None:
@@ -176,6 +206,14 @@ def _check_backend(backend: str, precision: str | None) -> None:
         raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}{nearest(backend, BACKENDS)}")
     if precision is not None:
         _check_precision(precision)
+
+
+def _is_torch(backend: str, precision: str | None, device: str, obstacle: str) -> bool:
+    """Whether torch computes an encoder or a causal model: also where heads are off, so that wrong names are told."""
+    if backend == "auto" and precision != "int8" and intervention() is not None:
+        return True
+    why = "the torch backend was asked for" if backend == "torch" else _elsewhere(device) or obstacle
+    return _fallen_back(why or absence(), backend, precision)
 
 
 def _fallen_back(why: str, backend: str, precision: str | None) -> bool:

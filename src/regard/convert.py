@@ -36,7 +36,7 @@ from regard.checkpoint.published import local_folder
 from regard.checkpoint.sentence_modules import MODULES, modules_content, read_modules, write_pooling
 from regard.checkpoint.tokenizer_files import TOKENIZER
 from regard.checkpoint.weight_report import WeightReport
-from regard.compiled import save_compiled, save_compiled_encoder
+from regard.compiled import save_compiled, save_compiled_encoder, save_compiled_gpt
 from regard.config.model import StackConfig, TranslatorConfig
 from regard.config.tasks import used_by
 from regard.errors import CheckpointError, ConfigError, UsageError, nearest
@@ -83,10 +83,10 @@ def _converted(folder: Path, out: Path, to: str, weights_from: Path | None, prec
     fields = files.read_json(config) if config.is_file() else {}
     if hf_encoders.is_encoder(fields):
         return _convert_encoder(folder, out, to, weights_from, precision)
-    if precision is not None and fields.get("model_type") in {*gpt_folder.TYPES, *OWN_KINDS}:
-        raise UsageError(f"{folder} cannot be written for the engine: it computes translators and encoders")
     if fields.get("model_type") in gpt_folder.TYPES:
-        return _convert_gpt(folder, out, to, weights_from)
+        return _convert_gpt(folder, out, to, weights_from, precision)
+    if precision is not None and fields.get("model_type") in OWN_KINDS:
+        raise UsageError(f"{folder} cannot be written for the engine: it computes Transformers without memories")
     if fields.get("model_type") in OWN_KINDS:
         return _convert_own(folder, out, to, str(fields["model_type"]))
     if fields and fields.get("model_type") not in hf_names.ARCHITECTURES:
@@ -155,11 +155,14 @@ def _counts(path: Path) -> dict[str, bytes]:
     return {COUNTS: (path / COUNTS).read_bytes()} if (path / COUNTS).is_file() else {}
 
 
-def _convert_gpt(folder: Path, out: Path, to: str, weights_from: Path | None) -> Converted:
+def _convert_gpt(folder: Path, out: Path, to: str, weights_from: Path | None, precision: str | None) -> Converted:
     _refuse(folder, to, "ctranslate2", "a causal language model; translators can")
     _refuse(folder, to, "onnx", "a causal language model; encoders can")
     model = gpt_folder.load_gpt(folder, weights_from=weights_from)
     kind, why = hf_gpt.kind_of(model.config)
+    if precision is not None:
+        save_compiled_gpt(model, folder, out, precision, _card(folder))
+        return Converted(out, f"{kind or gpt_folder.OWN} for the engine, {precision}", model.report)
     if why and to == "huggingface":
         raise UsageError(f"{folder} cannot be written for transformers: {why}")
     gpt_folder.save_gpt(

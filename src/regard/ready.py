@@ -16,17 +16,20 @@ from regard.checkpoint import files
 from regard.checkpoint.location import CONFIG, TASK_FILE, any_task, opened, patiently, verify
 from regard.checkpoint.published import local_folder
 from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER, check_vocabulary, read_tokenizer
+from regard.config.gpt import GptConfig
 from regard.config.model import EncoderConfig, TranslatorConfig
 from regard.engine import file, layout
 from regard.engine.encoder import EncoderEngine
+from regard.engine.gpt import GptEngine, GptEngineState
 from regard.engine.library import absence
 from regard.engine.translator import Engine
 from regard.errors import CheckpointError, UsageError
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Ids, Tokens
+from regard.tokens import Candidates, Ids, Tokens
 
 if TYPE_CHECKING:
     from regard.models.encoder import Encoder
+    from regard.models.gpt import Gpt
     from regard.models.writer import Writer
 
 Floats = NDArray[np.float32]
@@ -63,10 +66,10 @@ class Deferred:
         return self
 
 
-class WatchableEncoder:
-    """An encoder that computes in the engine; torch answers while someone watches, or switches heads off."""
+class Watchable:
+    """A model that computes in the engine; torch answers while someone watches, or switches heads off."""
 
-    def __init__(self, engine: EncoderEngine, model: Any) -> None:
+    def __init__(self, engine: Any, model: Any) -> None:
         self.engine, self.config, self._model = engine, engine.config, model
 
     def __getattr__(self, name: str) -> Any:  # whatever the engine does not have
@@ -84,6 +87,10 @@ class WatchableEncoder:
 
     def _answering(self) -> Any:
         return self._model if self.in_torch else self.engine
+
+
+class WatchableEncoder(Watchable):
+    """An encoder in the engine, or in torch."""
 
     def encode(self, tokens: Tokens, types: Ids | None = None) -> Floats:
         """Return a state for each token, [N, D]."""
@@ -106,6 +113,32 @@ class WatchableEncoder:
         return made
 
 
+class WatchableGpt(Watchable):
+    """A causal language model in the engine, or in torch; a text is written to its end by the one that began it."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token numbers there are."""
+        return int(self.engine.vocabulary)
+
+    @property
+    def end_token(self) -> int:
+        """The token that ends a text."""
+        return int(self.engine.end_token)
+
+    start_token = pad_token = end_token
+
+    def start(self, source: Tokens, room: int) -> Any:
+        """Return the state before the first token to be written."""
+        return self._answering().start(source, room)
+
+    def step(self, tokens: Ids, state: Any, k: int) -> tuple[Candidates, Any]:
+        """Return the best next tokens for each row, given one more token of each."""
+        answering = self.engine if isinstance(state, GptEngineState) else self._model
+        made: tuple[Candidates, Any] = answering.step(tokens, state, k)
+        return made
+
+
 @dataclass(frozen=True)
 class Ready:
     """A folder that `convert --precision` made."""
@@ -119,7 +152,7 @@ class Ready:
         """Return the tokenizers of both sides, which may be one."""
         config = self.stored.config
         found = read_tokenizer(self.path / TOKENIZER)
-        if isinstance(config, EncoderConfig):
+        if isinstance(config, EncoderConfig | GptConfig):
             check_vocabulary(self.path, found, config.vocabulary)
             return found, found
         other = read_tokenizer(self.path / TARGET_TOKENIZER) if (self.path / TARGET_TOKENIZER).exists() else found
@@ -138,7 +171,7 @@ class Ready:
         """Return the translator, in the engine and in torch; the latter is made when it is needed."""
         config = self.stored.config
         if not isinstance(config, TranslatorConfig):
-            raise UsageError(f"{self.folder}: an encoder, where a translator is needed")
+            raise UsageError(f"{self.folder}: {named(config)}, where a translator is needed")
         engine = Engine(config, self.stored.arrays, self.stored.precision)
         known = {"vocabulary": config.target_vocabulary, "start_token": config.start, "end_token": config.end}
         model = Deferred(self.model, settings=config, config=config, pad_token=config.pad, packed=True, **known)
@@ -148,9 +181,17 @@ class Ready:
         """Return the encoder, in the engine and, when it is needed, in torch."""
         config = self.stored.config
         if not isinstance(config, EncoderConfig):
-            raise UsageError(f"{self.folder}: a translator, where an encoder is needed")
+            raise UsageError(f"{self.folder}: {named(config)}, where an encoder is needed")
         engine = EncoderEngine(config, self.stored.arrays, self.stored.precision, threads=threads)
         return WatchableEncoder(engine, Deferred(self.model, config=config))
+
+    def gpt(self) -> WatchableGpt:
+        """Return the causal language model, in the engine and, when it is needed, in torch."""
+        config = self.stored.config
+        if not isinstance(config, GptConfig):
+            raise UsageError(f"{self.folder}: {named(config)}, where a causal language model is needed")
+        engine = GptEngine(config, self.stored.arrays, self.stored.precision)
+        return WatchableGpt(engine, Deferred(self.model, config=config))
 
     def model(self) -> Any:
         """Return the model in torch, of the weights that the folder keeps, for use."""
@@ -163,6 +204,12 @@ class Ready:
         model = build(config)
         model.load_state_dict({name: torch.tensor(one) for name, one in weights.items()})
         return model.eval().pack()
+
+
+def named(config: layout.EngineConfig) -> str:
+    """Return what a model is, for people."""
+    names = {TranslatorConfig: "a translator", EncoderConfig: "an encoder", GptConfig: "a causal language model"}
+    return names[type(config)]
 
 
 def is_ready(folder: str | Path) -> bool:
@@ -186,6 +233,11 @@ def _open(folder: Path) -> Ready:
     if isinstance(stored.config, TranslatorConfig) and task.get("task") != "translate":
         raise CheckpointError(f"{path / TASK_FILE}: the file of a translator's folder is needed")
     return Ready(folder, path, stored, task)
+
+
+def gpt_in(model: WatchableGpt) -> Gpt:
+    """Return what answers as a causal language model, under that name."""
+    return cast("Gpt", model)
 
 
 def encoder_in(model: Encoder | WatchableEncoder) -> Encoder:

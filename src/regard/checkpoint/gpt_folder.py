@@ -59,20 +59,23 @@ def save_gpt(
     facts: Mapping[str, Any],
     card: str,
     fields: Mapping[str, Any] | None = None,
+    instead: Mapping[str, files.Content] | None = None,
 ) -> None:
-    """Write a model so that readers find the old one or the new one whole; `fields` are of the folder it came from."""
+    """Write a model so that readers find the old one or the new one whole; `fields` are of the folder it came from.
+
+    `instead` are files to write instead of the weights.
+    """
     besides = {
         TOKENIZER: tokenizer.dumps().encode(),
         TOKENIZER_CONFIG: files.json_bytes(_tokenizer_config(tokenizer, config)),
         GENERATION: files.json_bytes(_generation(config)),
     }
     if not hf_gpt.kind_of(config)[0]:
-        save_own(folder, config, model_weights, task=TASK, facts=facts, card=card, besides=besides)
+        save_own(folder, config, model_weights, task=TASK, facts=facts, card=card, besides=besides, instead=instead)
         return
     theirs = hf_gpt.to_theirs(config, checked_floats(config, model_weights))
-    publish_model(
-        folder, hf_gpt.write_config(config, fields), theirs, task=TASK, facts=facts, card=card, besides=besides
-    )
+    written = hf_gpt.write_config(config, fields)
+    publish_model(folder, written, theirs, task=TASK, facts=facts, card=card, besides=besides, instead=instead)
 
 
 def load_gpt(folder: str | Path, *, weights_from: Path | None = None) -> LoadedGpt:

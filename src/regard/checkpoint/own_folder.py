@@ -53,14 +53,15 @@ def save_own(
     facts: Mapping[str, Any],
     card: str,
     besides: Mapping[str, bytes],
+    instead: Mapping[str, files.Content] | None = None,
 ) -> None:
     """Write a model for a task so that readers find the old one or the new one whole; other files there stay.
 
-    `facts` go into `task.json`, `besides` are the family's own files.
+    `facts` go into `task.json`, `besides` are the family's own files, `instead` those written instead of the weights.
     """
     fields = {"model_type": own_type(config.family), "regard": config.to_dict()}
     floats = checked_floats(config, model_weights)
-    publish_model(folder, fields, floats, task=task, facts=facts, card=card, besides=besides)
+    publish_model(folder, fields, floats, task=task, facts=facts, card=card, besides=besides, instead=instead)
 
 
 def copy_own(source: str | Path, out: Path, names: Iterable[str]) -> None:

@@ -79,7 +79,7 @@ def _about_story(
 ) -> None:
     """Answer questions about a story with a memory network."""
     if backend == "engine":
-        raise UsageError(f"{folder}: the engine computes translators and encoders; leave out --backend")
+        raise UsageError(f"{folder}: the engine does not compute memory networks; leave out --backend")
     if passage or source:
         raise UsageError(f"{folder} answers questions about stories: --passage and --in are not for it, see --story")
     if not story:

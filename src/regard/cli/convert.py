@@ -31,7 +31,7 @@ LAYOUTS = "huggingface: for transformers; ctranslate2: for CTranslate2; onnx: fo
         Option(
             ["--precision"],
             type=click.Choice(["float32", "bf16", "int8"]),
-            help="for our engine, in this number format and ready to use; translators and encoders",
+            help="for our engine, in this number format and ready to use; translators, encoders and causal models",
         ),
     ],
 )

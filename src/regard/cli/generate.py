@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, TestSet
+from regard.cli.models import ENGINE, TestSet
 from regard.cli.options import changes, knob_options
 from regard.cli.output import give, json_line, note
 from regard.cli.texts import Given, put, text_verb
@@ -30,7 +30,7 @@ On a terminal a single text appears while it is written. The same seed gives the
 BETWEEN = "―――"  # between two texts, for people
 
 
-@text_verb(HELP, [*knob_options(GenerationConfig, section="Writing"), *COMPUTING])
+@text_verb(HELP, [*knob_options(GenerationConfig, section="Writing"), *ENGINE])
 def generate(context: click.Context, folder: str, given: Given, **computing: Any) -> None:
     """Continue what was given."""
     config = GenerationConfig().override(changes(context, GenerationConfig))

@@ -51,7 +51,7 @@ COMPUTING: list[click.Parameter] = [
 ]
 
 
-ENGINE: list[click.Parameter] = [  # of what the engine computes, too: translators and encoders
+ENGINE: list[click.Parameter] = [  # of what the engine computes, too
     Option(
         ["--backend"],
         type=click.Choice(["auto", "engine", "torch"]),

@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from regard.config.gpt import GptConfig
 from regard.config.model import EncoderConfig, TranslatorConfig
 from regard.engine.layout import BOUNDARY, PRECISIONS, Array, EngineConfig, Slot, slots
 from regard.errors import CheckpointError, ConfigError
 
 FILE = "engine.safetensors"
 FORMAT, VERSION = "regard-engine", 2
-_CONFIGS: dict[str, type[EngineConfig]] = {"translator": TranslatorConfig, "encoder": EncoderConfig}
+_CONFIGS: dict[str, type[EngineConfig]] = {"translator": TranslatorConfig, "encoder": EncoderConfig, "gpt": GptConfig}
 _HEADER_LIMIT = 8 << 20  # bytes
 _KINDS = {np.dtype(np.float32): "F32", np.dtype(np.int32): "I32", np.dtype(np.uint8): "U8", np.dtype(np.uint16): "BF16"}
 

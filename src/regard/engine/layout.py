@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from regard.config.gpt import GptConfig
 from regard.config.model import EncoderConfig, StackConfig, TranslatorConfig
 from regard.engine.library import library, pointer
 
@@ -20,7 +21,7 @@ BOUNDARY = 64  # bytes that arrays begin at a multiple of
 
 Array = NDArray[Any]
 Weights = Mapping[str, NDArray[np.float32]]
-EngineConfig = TranslatorConfig | EncoderConfig
+EngineConfig = TranslatorConfig | EncoderConfig | GptConfig
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ def parts(config: EngineConfig) -> Iterator[Part]:
     """Yield what a model is made of, in the library's order; the heads of an encoder are behind that."""
     if isinstance(config, TranslatorConfig):
         return _translator(config)
+    if isinstance(config, GptConfig):
+        return _gpt(config)
     return itertools.chain(_encoder(config), heads(config))
 
 
@@ -157,6 +160,18 @@ def _translator(config: TranslatorConfig) -> Iterator[Part]:
     )
 
 
+def _gpt(config: GptConfig) -> Iterator[Part]:
+    width = config.width
+    yield Part("words", "words", config.vocabulary, width, "words.weight")
+    if config.positions == "learned":
+        yield Part("places", "positions", config.places, width, "positions.weight")
+    for number in range(config.stack.layers):
+        yield from _block(f"stack.blocks.{number}", width, config.stack, cross=False)
+    yield _norm("stack.norm", width)
+    weight = "words.weight" if config.tied else "output.weight"
+    yield Part("linear", "output", config.vocabulary, width, weight, "output_bias")  # there is none
+
+
 def _block(name: str, width: int, stack: StackConfig, cross: bool) -> Iterator[Part]:
     yield _norm(f"{name}.attention_norm", width)
     yield _linear(f"{name}.attention.qkv", 3 * width, width)
@@ -200,8 +215,8 @@ def unpacked(config: EngineConfig, arrays: Sequence[Array], precision: str) -> d
     for part in parts(config):
         taken = part.taken([next(rest) for _ in part.slots(precision)], precision)
         made |= {name: array for name, array in taken.items() if name not in made}  # a tied output is its words
-    if isinstance(config, TranslatorConfig) and not config.output_bias:
-        made.pop("output_bias")
+    if not getattr(config, "output_bias", False):
+        made.pop("output_bias", None)
     return made
 
 

@@ -13,34 +13,14 @@ from numpy.typing import NDArray
 from regard.config.model import ACTIVATIONS, POSITIONS, TranslatorConfig
 from regard.engine import layout
 from regard.engine.library import Found, Plan, Shape, pointer
-from regard.engine.model import CompiledModel, check_precision, plain
+from regard.engine.model import check_precision, plain
+from regard.engine.writing import CompiledWriter, EngineState
 from regard.tokens import Candidates, Ids, Tokens
 
 PRECISIONS = layout.PRECISIONS
-_NONE = np.zeros(1, np.int32)  # where nothing is asked for
 
 
-class EngineState:
-    """What the library remembers of texts being written; one row for each."""
-
-    def __init__(self, engine: Engine, handle: int, rows: int) -> None:
-        self.engine, self.handle, self.rows = engine, handle, rows
-
-    def __del__(self) -> None:
-        if self.handle:
-            self.engine.library.handle.regard_state_free(self.handle)
-            self.handle = 0
-
-    def select(self, rows: NDArray[np.int64]) -> EngineState:
-        """Return the rows with these numbers, in this order; rows may be dropped and repeated."""
-        numbers = np.ascontiguousarray(rows, dtype=np.int64)
-        calls = self.engine.library
-        calls.checked(calls.handle.regard_select, self.handle, pointer(numbers), len(numbers))
-        self.rows = len(numbers)
-        return self
-
-
-class Engine(CompiledModel):
+class Engine(CompiledWriter):
     """A translator that computes in the compiled library."""
 
     def __init__(
@@ -81,34 +61,12 @@ class Engine(CompiledModel):
 
     def start(self, source: Tokens, room: int) -> EngineState:
         """Return the state before the first token: one row for each source sentence."""
-        ids, offsets = plain(source)
-        calls = self.library
-        handle = calls.checked(calls.handle.regard_start, self.handle, pointer(ids), pointer(offsets), len(source))
-        return EngineState(self, handle, len(source))
+        return self.opened(*plain(source))
 
     def step(self, tokens: Ids, state: EngineState, k: int) -> tuple[Candidates, EngineState]:
         """Return the best next tokens for each row, given one more token of each; k = 0: all log-probabilities."""
-        found, _ = self._step(tokens, state, min(k, self.vocabulary), None)
+        found, _ = self.stepped(tokens, state, min(k, self.vocabulary), None)
         return found, state
-
-    def _step(
-        self, tokens: Ids, state: EngineState, k: int, wanted: Ids | None
-    ) -> tuple[Candidates, NDArray[np.float32]]:
-        given = np.ascontiguousarray(tokens, dtype=np.int32)
-        rows = len(given)
-        ids = np.empty((rows, k), np.int32) if k else _NONE
-        logp = np.empty((rows, k or self.vocabulary), np.float32)
-        told = np.empty(rows, np.float32)
-        calls = self.library
-        calls.checked(
-            calls.handle.regard_step,
-            *(state.handle, pointer(given), rows, k, pointer(ids), pointer(logp)),
-            *(None if wanted is None else pointer(wanted), pointer(told)),
-        )
-        if k:
-            return Candidates(ids, logp, told), told
-        every = np.broadcast_to(np.arange(self.vocabulary, dtype=np.int32), logp.shape)
-        return Candidates(every, logp), told
 
     def encode(self, source: Tokens) -> NDArray[np.float32]:
         """Return the source's hidden states [N, D]."""
@@ -161,7 +119,7 @@ class Engine(CompiledModel):
             if not kept.all():
                 alive, state = alive[kept], state.select(np.flatnonzero(kept))
             wanted = np.ascontiguousarray(padded[alive, place + 1])
-            _, told = self._step(padded[alive, place], state, 1, wanted)
+            _, told = self.stepped(padded[alive, place], state, 1, wanted)
             for number, value in zip(alive.tolist(), told.tolist(), strict=True):
                 made[number][place] = value
         return made

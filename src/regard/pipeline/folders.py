@@ -19,7 +19,7 @@ from regard.checkpoint.published import local_folder
 from regard.checkpoint.reader_folder import FEATURES, LoadedReader, load_reader
 from regard.checkpoint.sentence_modules import read_modules
 from regard.checkpoint.starting import with_usual
-from regard.compiled import compiled, compiled_encoder, open_encoder, open_translator
+from regard.compiled import compiled, compiled_encoder, compiled_gpt, open_encoder, open_translator
 from regard.config.model import ClassifierConfig, TaggerConfig
 from regard.config.run import RunConfig
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError, nearest
@@ -27,6 +27,7 @@ from regard.machine import cores
 from regard.models import build
 from regard.models.base import Model, Placed, placed
 from regard.models.encoder import Encoder
+from regard.models.gpt import Gpt
 from regard.models.writer import Writer
 from regard.pipeline.answering import LONGEST_ROW, AnsweringPipeline
 from regard.pipeline.classification import ClassificationPipeline, EncoderReader, OwnReader
@@ -37,7 +38,7 @@ from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.stories import StoryPipeline
 from regard.pipeline.tagging import EncoderTagReader, OwnTagReader, TaggingPipeline
 from regard.pipeline.translation import TranslationPipeline
-from regard.ready import encoder_in, is_ready, open_ready
+from regard.ready import encoder_in, gpt_in, is_ready, open_ready
 from regard.tasks.features import Features
 from regard.tasks.masking import token_counts_of
 from regard.tasks.perception import Perception
@@ -74,7 +75,7 @@ def open_any(
         return compiling(folders[0], device=device, precision=precision, threads=threads, backend=backend)
     if (opener := OPENERS.get(task)) is not None:
         if backend == "engine":
-            raise UsageError(f"{folders[0]}: the engine computes translators and encoders; leave out the backend")
+            raise UsageError(f"{folders[0]}: the engine does not compute such a model; leave out the backend")
         return opener(folders[0], device=device, precision=precision or "float32", threads=threads)
     return open_translators(folders, device=device, precision=precision, threads=threads, backend=backend)
 
@@ -243,14 +244,24 @@ def load_filler(
 
 
 def load_generator(
-    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> GenerationPipeline:
     """Return the causal language model of a folder or of a published name, which continues texts."""
-    dtype = _computing(precision, threads)
+    dtype = _computing("float32" if precision == "int8" else precision or "float32", threads)
+    if is_ready(folder):
+        held = open_ready(folder)
+        held.check_precision(precision)
+        fits = backend != "torch" and device == "cpu"
+        ready = gpt_in(held.gpt()) if fits else _ready(held.model(), device, dtype)
+        return GenerationPipeline(ready, held.tokenizers()[0], held.task)
     loaded = load_gpt(folder)
-    model = build(loaded.config)
-    model.load_state_dict(loaded.weights)
-    return GenerationPipeline(_ready(model, device, dtype).pack(), loaded.tokenizer, loaded.task)
+
+    def model() -> Gpt:
+        made: Gpt = build(loaded.config)
+        made.load_state_dict(loaded.weights)
+        return _ready(made, device, dtype).pack()
+
+    return GenerationPipeline(compiled_gpt(loaded, model, backend, precision, device), loaded.tokenizer, loaded.task)
 
 
 def load_stories(
@@ -312,7 +323,7 @@ def train(
     given = {_setting(name): value for name, value in settings.items()}
     given = with_usual(task, given)
     given |= {"data.train": [*map(str, files)], "data.valid": [*map(str, valid)]}
-    report = train_run(RunConfig().override(given), Path(out), watchers=watchers)
+    report = train_run(RunConfig().changed(given), Path(out), watchers=watchers)
     if not report.finished:
         raise TrainingError(
             f"{report.reason} stopped training at {report.unit} {report.step}: call train again to go on"
@@ -344,7 +355,7 @@ def _model(loaded: LoadedModel, device: str, precision: torch.dtype, pack: bool)
 def _own(folder: str | Path, precision: str | None, threads: int, backend: str) -> torch.dtype:
     """Return the number format of a model with words of its own, which the engine does not compute."""
     if backend == "engine":
-        raise UsageError(f"{folder}: the engine computes translators and encoders; leave out the backend")
+        raise UsageError(f"{folder}: the engine does not compute such a model; leave out the backend")
     return _computing(precision or "float32", threads)
 
 
@@ -372,7 +383,6 @@ class CompiledOpener(Protocol):
 
 OPENERS: dict[str, Opener] = {  # all other folders translate
     "language": load_features,
-    "generate": load_generator,
     "fill": load_filler,
     "stories": load_stories,
 }
@@ -381,4 +391,5 @@ COMPILED: dict[str, CompiledOpener] = {
     "classify": load_classifier,
     "tag": load_tagger,
     "answer": load_answerer,
+    "generate": load_generator,
 }
