@@ -126,7 +126,7 @@ def modules(first: str = FIRST) -> Iterator[str]:
     """Give the names of a module and of what it imports, each after those that it builds on.
 
     >>> list(modules("words.js"))
-    ['words.js']
+    ['numbers.js', 'words.js']
     """
     yield from _ordered(first, set())
 
