@@ -159,15 +159,17 @@ def watched(browser: Any, address: str) -> dict[str, float]:
         seen.page.wait_for_function("() => window.drawn.length > 0")
         drawn["a head clicked"] = max(drawn.get("a head clicked", 0.0), *seen.page.evaluate(TOLD)[0])
         seen.page.wait_for_timeout(REST)
-    rush = []
+    rush, answered = list[float](), 0.0
     for key in ["3", *"[" * RUSH, *"]" * RUSH]:
         seen.page.keyboard.press(key)
         seen.page.wait_for_function("() => window.drawn.length > 0")
-        rush += seen.page.evaluate(TOLD)[0][:1]
+        took, waited, _ = seen.page.evaluate(TOLD)
+        rush, answered = [*rush, took[0]], max(answered, *waited, 0.0)
     seen.close()
     for what, took in (("until drawn", drawn), ("to the next paint", painted), ("of all work", work)):
         print(f"   keys (ms {what}):", ", ".join(f"{key} {one:.0f}" for key, one in took.items()))
-    print("   heads gone through without a rest (ms until drawn):", ", ".join(f"{one:.0f}" for one in rush))
+    told = ", ".join(f"{one:.0f}" for one in rush)
+    print(f"   heads gone through without a rest (ms until drawn): {told}; to the next paint at most {answered:.0f}")
     return {
         "first view (ms)": ready,
         "opening (ms of work)": opening,
