@@ -1,9 +1,9 @@
 """The page's size and speed in a real browser: 12 layers × 12 heads in a file and served, up to 2,048 tokens.
 
 Of a pressed key is told how long it takes until what it asked for is drawn, weights fetched from the server included:
-the key comes when all that the key before it caused is done, and once more at the end the head goes on without that
-rest. Beside it stand what the browser itself measures from the key to the next picture, the longest time for which the
-page answered nothing, and all work that followed.
+keys come with a short rest between them, clicks a moment after the pointer; at the end heads are gone through without
+any rest. Beside it stand what the browser itself measures from the key to the next picture, the longest time for which
+the page answered nothing, and all work that followed.
 
 python -m benchmarks.bars.page                # needs chromium and the dev extra
 python -m benchmarks.bars.page --tokens 128

@@ -86,7 +86,9 @@ def _converted(folder: Path, out: Path, to: str, weights_from: Path | None, prec
     if fields.get("model_type") in gpt_folder.TYPES:
         return _convert_gpt(folder, out, to, weights_from, precision)
     if precision is not None and fields.get("model_type") in OWN_KINDS:
-        raise UsageError(f"{folder} cannot be written for the engine: it computes Transformers without memories")
+        raise UsageError(
+            f"{folder} cannot be written for the engine: it computes translators, encoders and causal models"
+        )
     if fields.get("model_type") in OWN_KINDS:
         return _convert_own(folder, out, to, str(fields["model_type"]))
     if fields and fields.get("model_type") not in hf_names.ARCHITECTURES:

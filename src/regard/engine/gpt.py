@@ -63,10 +63,6 @@ class GptEngine(CompiledWriter):
 
     # the generator's face
     @property
-    def vocabulary(self) -> int:
-        return self.config.vocabulary
-
-    @property
     def end_token(self) -> int:
         return self.config.end
 

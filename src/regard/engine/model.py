@@ -25,7 +25,7 @@ class CompiledModel:
     def __init__(self, shape: Shape, arrays: Sequence[Numbers], precision: str, instructions: str) -> None:
         """Take arrays in the order of `layout.slots`; `instructions` chooses an instruction set."""
         self.library: Library = library()
-        self.width = int(shape.width)
+        self.width, self.vocabulary = int(shape.width), int(shape.target_vocabulary)  # of what it writes; 0: nothing
         self.precision, self.instructions = precision, chosen_instructions(instructions)
         self.arrays = list(arrays)  # the library reads them where they are
         told = (Array * len(self.arrays))(*(Array(pointer(array), array.nbytes) for array in self.arrays))

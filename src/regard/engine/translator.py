@@ -44,10 +44,6 @@ class Engine(CompiledWriter):
 
     # the generator's face
     @property
-    def vocabulary(self) -> int:
-        return self.config.target_vocabulary
-
-    @property
     def start_token(self) -> int:
         return self.config.start
 

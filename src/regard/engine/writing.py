@@ -35,11 +35,6 @@ class EngineState:
 class CompiledWriter(CompiledModel):
     """A model that writes one token after another."""
 
-    @property
-    def vocabulary(self) -> int:
-        """How many token numbers there are."""
-        raise NotImplementedError
-
     def opened(self, ids: Ids, offsets: Ids) -> EngineState:
         """Return the state after texts, laid end to end: one row for each."""
         calls, rows = self.library, len(offsets) - 1
