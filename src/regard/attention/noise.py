@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+PATTERNS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as wide as numbers of so many bytes
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,15 @@ class Noise:
     def keep(self, shape: tuple[int, ...], rate: float, site: str, dtype: torch.dtype) -> Tensor:
         """Return dropout's factors: 0 with chance `rate`, else what keeps the mean.
 
-        One random byte decides a place, so the rate is rounded to 1/256; the factor belongs to the rounded rate.
+        One random byte decides a place, so the rate is rounded to 1/256; the factor belongs to the rounded rate. The
+        factors are written as bit patterns by numpy, whose loops over bytes are several times faster than torch's.
         """
         threshold = round(rate * 256)
-        count = int(np.prod(shape))
-        drawn = torch.frombuffer(bytearray(self.generator(site).bytes(count)), dtype=torch.uint8)
-        return (drawn >= threshold).to(dtype).mul_(256 / (256 - threshold)).view(shape)
+        count = math.prod(shape)
+        drawn = self.generator(site).bit_generator.random_raw(-(-count // 8)).view(np.uint8)[:count]
+        pattern = torch.tensor([256 / (256 - threshold)], dtype=dtype).view(PATTERNS[dtype.itemsize]).numpy()
+        factors = np.multiply(drawn >= threshold, pattern, dtype=pattern.dtype)
+        return torch.from_numpy(factors).view(dtype).view(shape)
 
     def uniform(self, shape: tuple[int, ...], site: str) -> Tensor:
         """Return numbers in [0, 1), float32."""

@@ -29,12 +29,12 @@ class _VocabularyLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         needed = any(ctx.needs_input_grad[:3])
         vocabulary, size = weight.shape[0], _rows(weight.shape[0])
-        middle = weight.mean(0)  # its product with a row is the row's mean logit, which smoothing needs
+        middle = weight.mean(0) if smoothing else None  # its product with a row is the row's mean logit
         middle_bias = 0 if bias is None else bias.mean()
         smoothed, plain = hidden.new_zeros((), dtype=torch.float32), hidden.new_zeros((), dtype=torch.float32)
         bias_gradient = None if bias is None else torch.zeros(vocabulary, device=weight.device)
         hidden_gradient = torch.empty_like(hidden)
-        weight_gradient = torch.zeros(weight.shape if needed else (0,), dtype=torch.float32, device=weight.device)
+        weight_gradient: Tensor | None = None
         for first in range(0, hidden.shape[0], size):
             rows, wanted = hidden[first : first + size], targets[first : first + size]
             logits = rows @ weight.t()
@@ -42,11 +42,13 @@ class _VocabularyLoss(torch.autograd.Function):
                 logits += bias  # of large outputs faster than a product that begins with it
             chances = torch.softmax(logits, dim=1)
             right = -chances.gather(1, wanted[:, None])[:, 0].float().clamp_min_(LEAST).log_()
-            total = logits.gather(1, wanted[:, None])[:, 0].float() + right  # log Σ exp
-            mean = total - (rows @ middle + middle_bias).float()
             counted = max(0, min(size, count - first))  # rows after `count` belong to nobody
             plain += right[:counted].sum()
-            smoothed += (1 - smoothing) * right[:counted].sum() + smoothing * mean[:counted].sum()
+            smoothed += (1 - smoothing) * right[:counted].sum()
+            if middle is not None:
+                total = logits.gather(1, wanted[:, None])[:, 0].float() + right  # log Σ exp
+                mean = total - (rows @ middle + middle_bias).float()
+                smoothed += smoothing * mean[:counted].sum()
             if not needed:
                 continue
             gradient = chances.sub_(smoothing / vocabulary) if smoothing else chances
@@ -55,9 +57,11 @@ class _VocabularyLoss(torch.autograd.Function):
             if bias_gradient is not None:
                 bias_gradient += (gradient.new_ones(1, len(rows)) @ gradient)[0]  # a sum over rows, by a product
             torch.mm(gradient, weight, out=hidden_gradient[first : first + size])
-            weight_gradient += gradient.t() @ rows
+            made = gradient.t() @ rows
+            weight_gradient = made if weight_gradient is None else weight_gradient.float().add_(made)
         if needed:
-            ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient)
+            weight_gradient = torch.zeros_like(weight) if weight_gradient is None else weight_gradient.to(weight.dtype)
+            ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
         ctx.mark_non_differentiable(plain)
         return smoothed, plain
 

@@ -88,10 +88,9 @@ class Optimizer:
         """Take all processes' gradients times `scale` as the next update's; return its norm, maybe not finite."""
         gradient = self.gradient.copy_(self.weights.gradient)
         self.processes.add_up(gradient)
-        gradient.mul_(scale)
-        norm = float(torch.linalg.vector_norm(gradient))
-        if self.config.clip and norm > self.config.clip:
-            gradient.mul_(self.config.clip / norm)
+        norm = float(torch.linalg.vector_norm(gradient)) * scale
+        clipped = self.config.clip and norm > self.config.clip
+        gradient.mul_(scale * self.config.clip / norm if clipped else scale)
         self.weights.gradient.zero_()
         return norm
 
