@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -79,6 +80,58 @@ def test_torchrun_starts_the_processes_too(pairs: Path, tmp_path: Path) -> None:
     done = run([words[0], "-m", "torch.distributed.run", "--nproc-per-node", "2", *words[1:]])
     assert done.returncode == 0, done.stderr
     assert same(checkpoint(by_us, 6), checkpoint(by_torch, 6))
+
+
+def killed_with_children(process: int) -> None:
+    """Kill a process and all that it started, whatever group they are of."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    os.kill(process, signal.SIGKILL)
+    for child in children:
+        killed_with_children(int(child))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="what a process started is read from /proc")
+def test_machines_without_files_in_common_train_one_model_and_survive_a_kill(pairs: Path, tmp_path: Path) -> None:
+    together = tmp_path / "together"
+    assert run(command(pairs, together, "--workers", "2", steps=12)).returncode == 0
+    machines = [tmp_path / name for name in ("one", "two")]
+    for folder in machines:
+        folder.mkdir()
+        (folder / "pairs.tsv").write_bytes(pairs.read_bytes())
+
+    def started() -> list[subprocess.Popen[str]]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        words = command(Path("pairs.tsv"), Path("out"), steps=12)
+        here = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
+        return [
+            subprocess.Popen(
+                [words[0], "-m", "torch.distributed.run", *here, "--node-rank", str(number), *words[1:]],
+                cwd=folder,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            for number, folder in enumerate(machines)
+        ]
+
+    broken = started()
+    deadline = time.monotonic() + 120
+    while not (machines[0] / "out/checkpoints/step-5").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for process in broken:
+        killed_with_children(process.pid)
+        process.communicate()
+    assert "finished" not in json.loads((machines[0] / "out/run.json").read_text())
+    told = [(process.communicate(timeout=300), process.returncode) for process in started()]
+    assert [code for _, code in told] == [0, 0], told
+    assert same(checkpoint(together, 12), checkpoint(machines[0] / "out", 12))
+    assert sorted(path.name for path in (machines[1] / "out").iterdir()) == ["run.json", "tokenizers"]
+    assert "going on from step" in told[0][0][1]
+    assert "the first machine reports" in told[1][0][1]
+    assert not told[1][0][0]
 
 
 def test_a_bad_input_ends_all_processes_with_one_message(tmp_path: Path) -> None:

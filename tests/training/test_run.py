@@ -226,14 +226,13 @@ def test_going_on_from_a_run_keeps_its_words_and_starts_from_its_weights(data: P
 
 
 def test_held_out_validation_shares_no_source_with_training(data: Path, tmp_path: Path) -> None:
-    from regard.data.sources import read_pairs
-    from regard.training.translation import hold_out
+    from regard.data.sources import hold_out_pairs, read_pairs
 
     pairs = read_pairs([data], RunConfig().data.read)
-    kept, held = hold_out(pairs, seed=1)
+    kept, held = hold_out_pairs(pairs, seed=1)
     assert len(kept) + len(held) == len(pairs)
     assert not set(kept.source) & set(held.source)
-    assert hold_out(pairs, seed=1)[1].digest == held.digest != hold_out(pairs, seed=2)[1].digest
+    assert hold_out_pairs(pairs, seed=1)[1].digest == held.digest != hold_out_pairs(pairs, seed=2)[1].digest
 
 
 def test_the_rate_rises_then_falls() -> None:

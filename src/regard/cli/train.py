@@ -183,6 +183,8 @@ def train_and_report(config: RunConfig, out: str, as_json: bool, others: Sequenc
 
     with watching(as_json) as watcher:
         report = train_run(config, Path(out), watchers=[watcher, *others])
+    if not report.leads:
+        return
     facts = {"folder": str(report.folder), "step": report.step, "reason": report.reason, "metrics": report.metrics}
     lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {duration(report.seconds)} of training"]
     if report.finished:

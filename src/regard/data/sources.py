@@ -25,9 +25,11 @@ from numpy.typing import NDArray
 from regard.config.data import ReadConfig
 from regard.data.fields import Column, Row, field_fault, rows_of
 from regard.data.lines import Fault, lines, open_bytes
+from regard.data.order import chance
 from regard.errors import DataError, DiskError, UsageError
 
 SHOWN = 20  # faults listed in one message
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 1000  # of the pairs
 FORMS = {".tsv": "tsv", ".tab": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 
 
@@ -283,3 +285,16 @@ def _slip(source: NDArray[np.int64], target: NDArray[np.int64]) -> int:
     before = np.concatenate([[0.0], np.cumsum(np.abs(plain - usual))])
     after = np.concatenate([np.cumsum(np.abs(shifted - usual)[::-1])[::-1], [0.0]])
     return int(np.argmin(before + after)) + 1
+
+
+def hold_out_pairs(pairs: Pairs, seed: int) -> tuple[Pairs, Pairs]:
+    """Return the pairs without a small share, and that share; a source text is wholly on one side."""
+    texts = sorted(set(pairs.source))
+    count = max(1, min(HELD_OUT_MOST, round(HELD_OUT_SHARE * len(texts))))
+    if len(texts) < 2:
+        raise UsageError("one example cannot be split: give validation data with --valid")
+    drawn = chance(seed=seed, epoch=0, digest=pairs.digest, purpose=2).choice(len(texts), count, replace=False)
+    held = {texts[number] for number in drawn}
+    kept = [number for number, text in enumerate(pairs.source) if text not in held]
+    away = [number for number, text in enumerate(pairs.source) if text in held]
+    return pairs.chosen(kept), pairs.chosen(away)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from regard.machine import keep_freed_memory
 from regard.training.shared import SharedNumbers, release, reserve
 
 PATIENCE = timedelta(hours=12)  # the others wait while the first evaluates
+Given = TypeVar("Given")
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -57,6 +58,16 @@ class Processes:
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.count))
 
     @property
+    def apart(self) -> bool:
+        """Whether they are on several machines, which may have no files in common."""
+        return self.here < self.count
+
+    @property
+    def first_here(self) -> bool:
+        """Whether this is the first process of its machine."""
+        return os.environ.get("LOCAL_RANK", "0") == "0"
+
+    @property
     def first(self) -> bool:
         """Whether this is the process that decides, reports and writes."""
         return self.rank == 0
@@ -73,7 +84,7 @@ class Processes:
 
     def numbers(self, like: Tensor) -> Tensor:
         """Return zeros in the shape of a flat tensor that `add_up` adds up fastest: in shared memory on one machine."""
-        if self.count == 1 or self.here < self.count or like.device.type != "cpu" or like.dtype != torch.float32:
+        if self.count == 1 or self.apart or like.device.type != "cpu" or like.dtype != torch.float32:
             return torch.zeros_like(like)
         with _lost_others():
             path = [reserve(self.count * like.numel()) if self.first else ""]
@@ -109,6 +120,19 @@ class Processes:
     def said_by_first(self, values: Sequence[float]) -> list[float]:
         """Return the first process's values."""
         return self.agreed(values if self.first else [0.0] * len(values))
+
+    def given_by_first(self, value: Given) -> Given:
+        """Return whatever the first process has; what the others give does not count."""
+        if self.count == 1:
+            return value
+        with _lost_others():
+            box = [value]
+            distributed.broadcast_object_list(box)
+        return box[0]
+
+    def wait(self) -> None:
+        """Go on when all are here."""
+        self.agreed([0.0])
 
     def share(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return this process's part of a batch's examples: rows of like length are dealt out like cards."""

@@ -17,6 +17,7 @@ from regard.config.run import RunConfig
 from regard.errors import ConfigError, UsageError
 from regard.machine import cores
 from regard.training.batchwise import BatchTraining
+from regard.training.handing_over import hand_over
 from regard.training.job import Sitting, Training
 from regard.training.processes import Processes, others
 from regard.training.seeds import SeveralSeeds
@@ -46,6 +47,7 @@ class Report:
     seconds: float
     metrics: dict[str, Any]
     unit: str = "step"  # what is counted
+    leads: bool = True  # whether this is the process that reports, of several that train together
 
     @property
     def finished(self) -> bool:
@@ -62,7 +64,8 @@ def train_run(config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = ())
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # what is left uninitialised is never read
     with processes:
-        return _first(config, out, watchers, processes) if processes.first else _another(config, out, processes)
+        role = _first if processes.first else _another
+        return role(config, out, watchers, processes)
 
 
 def _one_or_several(sitting: Sitting) -> Training:
@@ -93,24 +96,27 @@ def _first(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes:
         if known:
             _check_same(known["config"], config, out)
             if known.get("finished"):
-                processes.said_by_first([NOTHING_TO_DO])
-                tell(watchers, "note", text=f"{out} is finished: nothing to do (choose another --out to train anew)")
                 facts = known["finished"]
+                processes.said_by_first([NOTHING_TO_DO, facts["step"]])
+                tell(watchers, "note", text=f"{out} is finished: nothing to do (choose another --out to train anew)")
                 counted = facts["seconds"], facts["metrics"], known.get("unit", "step")
                 return Report(out, facts["step"], "finished before", *counted)
         run = _Run(Sitting(config, directory, watchers, processes), known)
-        processes.said_by_first([READY])
+        processes.said_by_first([READY, 0.0])
+        hand_over(directory, processes)
         return run.train()
 
 
-def _another(config: RunConfig, out: Path, processes: Processes) -> Report:
+def _another(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes: Processes) -> Report:
     """Train beside the first process, on what it has prepared."""
-    (said,) = processes.said_by_first([0.0])
-    directory = RunDirectory(out, keep=config.training.keep)
-    known = directory.read_run()
+    said, step = processes.said_by_first([0.0, 0.0])
     if said == NOTHING_TO_DO:
-        return Report(out, known["finished"]["step"], "finished before", 0.0, {})
-    return _Run(Sitting(config, directory, [], processes), known).train()
+        return Report(out, int(step), "finished before", 0.0, {}, leads=False)
+    if processes.apart and processes.first_here:
+        tell(watchers, "note", text="training along: the first machine reports, and has the model in its folder")
+    directory = RunDirectory(out, keep=config.training.keep)
+    hand_over(directory, processes)
+    return _Run(Sitting(config, directory, [], processes), directory.read_run()).train()
 
 
 def _check_target(out: Path) -> None:
@@ -171,7 +177,7 @@ class _Run:
         step, seconds, metrics = ended.step, ended.seconds, ended.metrics
         if ended.reason.startswith("SIG") or not self.sitting.processes.first:
             tell(watchers, "stop", reason=ended.reason, step=step, unit=unit, resumable=True)
-            return Report(folder, step, ended.reason, seconds, {}, unit)
+            return Report(folder, step, ended.reason, seconds, {}, unit, self.sitting.processes.first)
         finished = {"step": step, "seconds": seconds, **ended.facts, "metrics": metrics}
         self.sitting.directory.write_run({**self.known, "finished": finished})
         tell(watchers, "done", folder=str(folder), step=step, metrics=metrics, seconds=seconds, reason=ended.reason)

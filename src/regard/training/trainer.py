@@ -90,7 +90,9 @@ class Trainer:
 
     def resume(self) -> bool:
         """Go on from the newest good checkpoint; false when there is none."""
-        found = self.directory.newest()
+        found = self.directory.newest() if self.processes.first or not self.processes.apart else None
+        if self.processes.apart:
+            found = self.processes.given_by_first(found)
         if found is None:
             if self.processes.first:
                 self.directory.truncate_log(0)

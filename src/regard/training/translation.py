@@ -15,8 +15,7 @@ from regard.checkpoint.files import write_file
 from regard.config.decoding import DecodingConfig
 from regard.config.model import WritingConfig
 from regard.config.run import RunConfig
-from regard.data.order import chance
-from regard.data.sources import Pairs, read_pairs
+from regard.data.sources import Pairs, hold_out_pairs, read_pairs
 from regard.errors import UsageError
 from regard.models import build
 from regard.models.base import Model
@@ -29,7 +28,6 @@ from regard.training.job import Say, rejection_notes, started
 from regard.training.keeping import KeepingJob, measured_on
 from regard.training.plan import model_config
 
-HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 1000
 LENGTH_POWERS = (0.6, 1.0, 1.4, 1.8)  # tried on validation data
 
 
@@ -49,7 +47,7 @@ class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
             valid = read_pairs(config.data.valid, config.data.read)
             rejects += rejection_notes(valid, "validation")
         else:
-            pairs, valid = hold_out(pairs, config.training.seed)
+            pairs, valid = hold_out_pairs(pairs, config.training.seed)
             self.notes.append(f"validation: {len(valid):,} of the training pairs are held out (chosen by the seed)")
         self.digests = {"train": pairs.digest, "valid": valid.digest}
         self.notes += rejects
@@ -169,16 +167,3 @@ class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
             told = ", ".join(f"{one.length_power:g}: {found:.2f}" for found, one, _ in tried)
             say(f"length power {decoding.length_power:g} is best on validation data (BLEU by power {told})")
         return decoding, said
-
-
-def hold_out(pairs: Pairs, seed: int) -> tuple[Pairs, Pairs]:
-    """Return the pairs without a small share, and that share; a source text is wholly on one side."""
-    texts = sorted(set(pairs.source))
-    count = max(1, min(HELD_OUT_MOST, round(HELD_OUT_SHARE * len(texts))))
-    if len(texts) < 2:
-        raise UsageError("one example cannot be split: give validation data with --valid")
-    drawn = chance(seed=seed, epoch=0, digest=pairs.digest, purpose=2).choice(len(texts), count, replace=False)
-    held = {texts[number] for number in drawn}
-    kept = [number for number, text in enumerate(pairs.source) if text not in held]
-    away = [number for number, text in enumerate(pairs.source) if text in held]
-    return pairs.chosen(kept), pairs.chosen(away)
