@@ -159,6 +159,8 @@ def test_language_models_are_scored_on_text(
         ("plain", [], "which no test set scores (`regard embed` uses this one)"),
         ("label", ["--beam", "2"], "--beam means nothing to"),
         ("token", ["--errors", "x.html"], "--errors is for classify"),
+        ("masked", ["--precision", "int8"], "int8 is the engine's, which does not compute it"),
+        ("masked", ["--backend", "engine"], "--backend means nothing to"),
     ],
 )
 def test_what_no_test_set_scores_is_refused(

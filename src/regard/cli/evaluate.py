@@ -11,7 +11,7 @@ from regard.cli.answer import evaluate_answers, evaluate_stories
 from regard.cli.classify import evaluate_labels
 from regard.cli.fill import evaluate_gaps
 from regard.cli.generate import evaluate_writing
-from regard.cli.models import COMPUTING, ENSEMBLE, FILES, FOLDER, READING, SEARCHING, SPLIT, TestSet, opened, windows
+from regard.cli.models import ENGINE, ENSEMBLE, FILES, FOLDER, READING, SEARCHING, SPLIT, TestSet, opened, windows
 from regard.cli.options import Option, changes, given, refuse_others, verb
 from regard.cli.output import give, progress, table, write_lines
 from regard.cli.tag import evaluate_tags
@@ -47,6 +47,7 @@ masked-word models hidden tokens of it: their perplexity.
 \b
   regard evaluate runs/en-de test.en test.de
   regard evaluate runs/en-de test.tsv --beam 8 --out said.de --json
+  regard evaluate runs/en-de test.en test.de --precision int8
   regard evaluate runs/mood test.csv --errors mistakes.html
   regard evaluate runs/names test.conll
   regard evaluate runs/answers squad-dev.json
@@ -56,16 +57,24 @@ masked-word models hidden tokens of it: their perplexity.
 TEXT = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--off", "--json")
 COLUMNS = ("--format", "--text", "--label", "--pair", "--separator", "--no-header", "--delimiter")
 SCORED: dict[str, tuple[Callable[[TestSet], None], tuple[str, ...]]] = {  # task → what scores it, and its flags
-    "classify": (evaluate_labels, ("--out", "--errors", *COLUMNS, *TEXT)),
-    "tag": (evaluate_tags, ("--out", "--text", "--label", *TEXT)),
-    "answer": (evaluate_answers, ("--out", *TEXT)),
+    "classify": (evaluate_labels, ("--backend", "--out", "--errors", *COLUMNS, *TEXT)),
+    "tag": (evaluate_tags, ("--backend", "--out", "--text", "--label", *TEXT)),
+    "answer": (evaluate_answers, ("--backend", "--out", *TEXT)),
     "stories": (evaluate_stories, ("--out", "--unseen", *(flag for flag in TEXT if flag != "--precision"))),
     "fill": (evaluate_gaps, TEXT),
-    "generate": (evaluate_writing, TEXT),
+    "generate": (evaluate_writing, ("--backend", *TEXT)),
     "language": (evaluate_language, TEXT),
 }
 ONLY = {"--unseen": "stories", "--errors": "classify"}  # flags of one task
 NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", "ter": "TER"}
+
+
+def _in_torch(computing: dict[str, Any], folder: str, task: str) -> dict[str, Any]:
+    """Return where a model computes that the engine never does."""
+    kept = {name: value for name, value in computing.items() if name != "backend"}
+    if kept["precision"] == "int8":
+        raise UsageError(f"{folder}, a model for the task {task!r}: int8 is the engine's, which does not compute it")
+    return {**kept, "precision": kept["precision"] or "float32"}
 
 
 @verb(
@@ -85,7 +94,7 @@ NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", 
         ),
         *READING,
         *SEARCHING,
-        *COMPUTING,
+        *ENGINE,
     ],
 )
 def evaluate(
@@ -111,6 +120,8 @@ def evaluate(
     if task in SCORED:
         score, flags = SCORED[task]
         refuse_others(context, flags, f"{folder}, a model for the task {task!r}")
+        if "--backend" not in flags:
+            computing = _in_torch(computing, folder, task)
         score(TestSet(folder, files, reading, computing, as_json, out, errors, unseen))
         return
     if task != "translate":
