@@ -12,6 +12,7 @@ import pytest
 
 from regard.cli import run
 from regard.cli.train import run_config
+from regard.engine.library import absence
 from regard.pipeline import load_answerer, load_classifier, load_tagger
 from regard.tasks.tagging import TaggingTask
 from regard.training.run import train_run
@@ -120,6 +121,8 @@ def test_a_classifier_is_learned_and_calibrated(mood: Path) -> None:
     assert (long, long.cut) == ("bad", 0)
     assert long.windows > 2
     assert "read in windows" in model.account.line()
+    assert model.classify([" ", ""]) == ["", ""]
+    assert "; 2 more without a word, left unlabelled" in model.account.line()
 
 
 def test_texts_are_classified_by_command(mood: Path, capfd: Output) -> None:
@@ -141,6 +144,14 @@ def test_an_error_book_is_written(room: Path, mood: Path, tmp_path: Path, capfd:
     assert "test.tsv:1" in page
     assert "<script" not in page
     assert "calibration error" in capfd.readouterr().out
+
+
+@pytest.mark.skipif(bool(absence()), reason="the engine is not built")
+def test_what_coarser_numbers_cost_is_measured(mood: Path, tmp_path: Path, capfd: Output) -> None:
+    (tmp_path / "test.tsv").write_text("the w1 was lovely\tgood\nthe w2 was grim\tbad\n")
+    for precision in ("float32", "int8"):
+        assert run(["evaluate", str(mood), str(tmp_path / "test.tsv"), "--precision", precision, "--json"]) == 0
+        assert json.loads(capfd.readouterr().out)["accuracy"] == 100
 
 
 def test_an_unknown_label_is_refused_with_its_place(mood: Path, tmp_path: Path, capfd: Output) -> None:

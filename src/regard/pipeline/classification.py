@@ -163,6 +163,7 @@ class ClassificationPipeline:
         while some := list(islice(waiting, TOGETHER)):
             second = None if others is None else list(islice(others, len(some)))
             filled = [number for number, text in enumerate(some) if text.strip()]
+            self.account.blank += len(some) - len(filled)
             wanted = None if second is None else [second[number] for number in filled]
             told = self.reader.told([some[number] for number in filled], wanted) if filled else None
             if told is not None:

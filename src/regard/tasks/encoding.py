@@ -43,6 +43,7 @@ class Account:
     windows: int = 0  # rows in all
     cut_texts: int = 0
     cut_tokens: int = 0
+    blank: int = 0  # texts besides that have nothing to read
 
     def line(self) -> str:
         """Say it in a line.
@@ -54,6 +55,8 @@ class Account:
         if self.cut_texts:
             cut = f"{self.cut_texts:,} of {self.texts:,} texts are cut: {self.cut_tokens:,} of {self.tokens:,} tokens"
             cut += " are not read"
+        if self.blank:
+            cut += f"; {self.blank:,} more without a word, left unlabelled"
         if not self.windowed:
             return cut
         beyond = f"{self.windowed:,} of them longer than {self.longest:,} tokens"
@@ -65,7 +68,7 @@ class Account:
 
     def add(self, other: Account) -> None:
         """Take another account in."""
-        for name in ("texts", "tokens", "windowed", "windows", "cut_texts", "cut_tokens"):
+        for name in ("texts", "tokens", "windowed", "windows", "cut_texts", "cut_tokens", "blank"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest = max(self.longest, other.longest)
 
