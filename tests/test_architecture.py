@@ -25,7 +25,7 @@ FLOORS = {
     "models": 3,
     "decoding": 4, "checkpoint": 4, "engine": 4,
     "tasks": 5, "ready": 5,
-    "training": 6, "view": 6, "compiled": 6,
+    "training": 6, "view": 6, "compiled": 6, "shortlisting": 6,
     "pipeline": 7, "convert": 7, "doctor": 7, "info": 7,
     "demo": 8, "server": 8, "bench": 8, "compare": 8, "claims": 8,
     "cli": 9,

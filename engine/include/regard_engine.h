@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define REGARD_INTERFACE 3 /* changes whenever a caller must change */
+#define REGARD_INTERFACE 4 /* changes whenever a caller must change */
 
 enum regard_precision { REGARD_FLOAT32 = 0, REGARD_BF16 = 1, REGARD_INT8 = 2 };
 enum regard_positions { REGARD_SINUSOIDAL = 0, REGARD_LEARNED = 1, REGARD_ROTARY = 2, REGARD_NONE = 3 };
@@ -92,6 +92,10 @@ typedef struct {
   const double* powers;     /* [longest limit + 3]: each length to the power that scores are divided by */
   const int32_t* forbidden; /* [forbidden_count] */
   int32_t forbidden_count;
+  const int32_t* common; /* [common_count], words that every text may be written with, the end too; null: all words */
+  int32_t common_count;
+  const int32_t* lexicon_offsets; /* [source_vocabulary + 1] */
+  const int32_t* lexicon;         /* [lexicon_offsets[source_vocabulary]], words that a text with this word may have */
 } regard_plan;
 
 /* Where its answers go, each [sentences, nbest]; a text that was not found has length -1. */

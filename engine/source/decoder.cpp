@@ -90,6 +90,11 @@ void State::select(const int64_t* rows, int count) {
     std::copy_n(past_.begin() + static_cast<std::ptrdiff_t>(row * room_), length_,
                 past.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(i) * room_));
   }
+  std::vector<bool> alive(lists_.size());
+  for (int text : sentence)
+    if (!lists_.empty()) alive[static_cast<size_t>(text)] = true;
+  for (size_t text = 0; text < lists_.size(); text++)
+    if (!alive[text]) lists_[text] = Shortlist{};
   sentence_.swap(sentence);
   past_.swap(past);
 }
@@ -197,11 +202,15 @@ void State::look_across(int first, int count, int layer, Workspace& space, const
   if (!arithmetic.norm_before) arithmetic.norm_rows(space.states, space.stride, count, part.norm);
 }
 
+void State::limit(const Lexicon& lexicon, const Texts& source) {
+  for (int text = 0; text < source.count; text++)
+    lists_.push_back(shortlist_of(model_.pool, model_.output, lexicon, source.ids + source.offsets[text], source.length(text)));
+}
+
 void State::find(int first, int count, Workspace& space, const Asked& asked) const {
   const Arithmetic& arithmetic = model_.arithmetic;
-  const Matrix& output = model_.output;
-  const int vocabulary = model_.shape.target_vocabulary, blocks = (vocabulary + LANES - 1) / LANES;
-  const size_t wide = static_cast<size_t>(VOCABULARY_BLOCKS * LANES), k = static_cast<size_t>(asked.k);
+  const int vocabulary = model_.shape.target_vocabulary;
+  const size_t k = static_cast<size_t>(asked.k);
   std::vector<Best> best(static_cast<size_t>(count));
   for (int i = 0; i < count; i++) {
     const size_t row = static_cast<size_t>(first + i);
@@ -209,23 +218,28 @@ void State::find(int first, int count, Workspace& space, const Asked& asked) con
     if (arithmetic.norm_before)
       arithmetic.operators->norm(states, model_.shape.width, model_.decoder_norm.weight, model_.decoder_norm.bias,
                                  arithmetic.epsilon, states);
-    arithmetic.prepare(space, i, states, output);
+    arithmetic.prepare(space, i, states, model_.output);
     Best& one = best[static_cast<size_t>(i)];
     one = {-3e38f, {}, asked.k, 0, asked.wanted ? asked.wanted[row] : model_.shape.end, 0, nullptr, nullptr};
     if (asked.k) one.values = asked.logp + row * k, one.ids = asked.ids + row * k;
   }
-  for (int block = 0; block < blocks; block += VOCABULARY_BLOCKS) {
-    const int some = std::min(VOCABULARY_BLOCKS, blocks - block), from = block * LANES;
-    const int real = std::min(some * LANES, vocabulary - from);
-    arithmetic.operators->product({space.values, operand_stride(output), space.scales, space.offsets}, count, output,
-                                  block, some, space.logits, wide, false);
-    for (int i = 0; i < count; i++) {
-      float* logits = space.logits + static_cast<size_t>(i) * wide;
-      std::fill(logits + real, logits + some * LANES, NEVER);
-      arithmetic.operators->scan(logits, from, some * LANES, best[static_cast<size_t>(i)]);
-      if (!asked.k)
-        std::copy_n(logits, real, asked.logp + static_cast<size_t>(first + i) * static_cast<size_t>(vocabulary) + from);
+  if (lists_.empty())
+    pass_by(space, 0, count, model_.output, best.data(), asked.logp + static_cast<size_t>(first) * static_cast<size_t>(vocabulary));
+  for (int i = 0, next = 0; !lists_.empty() && i < count; i = next) {  // rows of one sentence have the same words
+    const int sentence = sentence_[static_cast<size_t>(first + i)];
+    const Shortlist& words = lists_[static_cast<size_t>(sentence)];
+    if (words.ids.size() < std::max(k, size_t{1}) || !asked.k)
+      throw std::invalid_argument(std::to_string(asked.k) + " of " + std::to_string(words.ids.size()) + " words are asked for");
+    for (next = i; next < count && sentence_[static_cast<size_t>(first + next)] == sentence; next++) {
+      Best& one = best[static_cast<size_t>(next)];
+      one.wanted = words.place(one.wanted);
     }
+    pass_by(space, i, next - i, words.output, best.data() + i, nullptr);
+    for (int row = i; row < next; row++)
+      for (size_t j = 0; j < k; j++) {
+        int32_t& id = best[static_cast<size_t>(row)].ids[j];
+        id = words.ids[static_cast<size_t>(id)];
+      }
   }
   for (int i = 0; i < count; i++) {
     const Best& one = best[static_cast<size_t>(i)];
@@ -236,6 +250,25 @@ void State::find(int first, int count, Workspace& space, const Asked& asked) con
     float* logp = asked.logp + row * size;
     for (size_t j = 0; j < size; j++) logp[j] = static_cast<float>(static_cast<double>(logp[j]) - total);
     asked.wanted_logp[row] = static_cast<float>(static_cast<double>(one.wanted_logit) - total);
+  }
+}
+
+void State::pass_by(Workspace& space, int from, int count, const Matrix& output, Best* best, float* every) const {
+  const Operators& operators = *model_.arithmetic.operators;
+  const int blocks = (output.outputs + LANES - 1) / LANES;
+  const size_t wide = static_cast<size_t>(VOCABULARY_BLOCKS * LANES), stride = operand_stride(output);
+  const Operand rows{space.values + static_cast<size_t>(from) * stride * number_bytes(output.precision), stride,
+                     space.scales + from, space.offsets + from};
+  for (int block = 0; block < blocks; block += VOCABULARY_BLOCKS) {
+    const int some = std::min(VOCABULARY_BLOCKS, blocks - block), begin = block * LANES;
+    const int real = std::min(some * LANES, output.outputs - begin);
+    operators.product(rows, count, output, block, some, space.logits, wide, false);
+    for (int i = 0; i < count; i++) {
+      float* logits = space.logits + static_cast<size_t>(i) * wide;
+      std::fill(logits + real, logits + some * LANES, NEVER);
+      operators.scan(logits, begin, some * LANES, best[i]);
+      if (!best[i].k) std::copy_n(logits, real, every + static_cast<size_t>(i) * static_cast<size_t>(output.outputs) + begin);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "encoder.h"
 #include "model.h"
+#include "shortlist.h"
 
 namespace regard {
 
@@ -21,6 +22,8 @@ class State {
   // Of a translator: `source` is translated. Of a decoder alone: it is continued, and all its texts are equally long.
   State(const Model& model, const Texts& source);
 
+  // Before the first step: each text is written with the words that its source's words have in a lexicon.
+  void limit(const Lexicon& lexicon, const Texts& source);
   void step(const int32_t* tokens, int rows, const Asked& asked);
   void select(const int64_t* rows, int count);
 
@@ -37,6 +40,8 @@ class State {
   void look_back(const std::vector<Row>& rows, int layer, Workspace& space, const SelfLook& part);
   void look_across(int first, int count, int layer, Workspace& space, const CrossLook& part);
   void find(int first, int count, Workspace& space, const Asked& asked) const;
+  // The logits of rows from `from` on pass by; without k all are written to `every`, a row of a vocabulary each.
+  void pass_by(Workspace& space, int from, int count, const Matrix& output, Best* best, float* every) const;
 
   const Model& model_;
   std::vector<int> sentence_;                 // of each row
@@ -52,6 +57,7 @@ class State {
   std::vector<const float*> source_;          // by token
   std::vector<int> offsets_;                  // of the sentences
   int longest_ = 0;
+  std::vector<Shortlist> lists_;                  // of the sentences; none: all words
 };
 
 }  // namespace regard

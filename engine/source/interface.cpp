@@ -108,7 +108,8 @@ int32_t regard_search(const regard_model* model, const int32_t* ids, const int32
     source.check(*model->model);
     int32_t longest = 1;
     for (int32_t i = 0; i < sentences; i++) longest = std::max(longest, plan->limits[i]);
-    const regard::Plan wishes{plan->beam, plan->nbest, plan->limits, plan->powers, plan->forbidden, plan->forbidden_count};
+    const regard::Plan wishes{plan->beam, plan->nbest, plan->limits, plan->powers, plan->forbidden, plan->forbidden_count,
+                              {plan->common, plan->common_count, plan->lexicon_offsets, plan->lexicon}};
     const auto made = regard::search(*model->model, source, plan->start, wishes);
     for (size_t place = 0; place < made.size() * static_cast<size_t>(plan->nbest); place++) {
       const auto& some = made[place / static_cast<size_t>(plan->nbest)];

@@ -31,6 +31,7 @@ class Search {
   Search(const Model& model, const Texts& source, int32_t start, const Plan& plan)
       : model_(model), plan_(plan), start_(start), state_(model, source), done_(static_cast<size_t>(source.count)) {
     k_ = plan.beam + 1 + plan.forbidden_count;
+    if (plan.lexicon.common) state_.limit(plan.lexicon, source);
     for (int i = 0; i < source.count; i++) rows_.push_back({i, -1, 0.0});
   }
 

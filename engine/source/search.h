@@ -12,6 +12,7 @@ struct Plan {
   const double* powers;      // [longest limit + 3]: each length to the power that scores are divided by
   const int32_t* forbidden;  // tokens that are never written
   int forbidden_count;
+  Lexicon lexicon;
 };
 
 struct Hypothesis {

@@ -144,17 +144,41 @@ std::vector<std::vector<float>> written(const regard_model* model, const Texts& 
   return made;
 }
 
-void search(const regard_model* model, const Texts& texts) {
+void search(const regard_model* model, const Made& made, const Texts& texts) {
   const int32_t beam = drawn(1, 4), longest = 9, never[] = {0, 3};
   const size_t places = static_cast<size_t>(texts.count()) * static_cast<size_t>(beam);
   std::vector<int32_t> limits(static_cast<size_t>(texts.count()), longest), ids(places * longest), lengths(places), finished(places);
   std::vector<double> powers, scores(places), totals(places);
   for (int length = 0; length < longest + 3; length++) powers.push_back(length);
-  const regard_plan plan{beam, beam, 3, limits.data(), powers.data(), never, 2};
+  const regard_plan plan{beam, beam, 3, limits.data(), powers.data(), never, 2, nullptr, 0, nullptr, nullptr};
   const regard_found found{ids.data(), lengths.data(), scores.data(), totals.data(), finished.data()};
   expect(regard_search(model, texts.ids.data(), texts.offsets.data(), texts.count(), &plan, &found, message, sizeof message),
          message);
   expect(lengths[0] >= 0 && lengths[0] <= longest, "a text within its limit");
+  // a lexicon in which each source word has all words
+  const std::vector<int32_t> common{0, 1, 3};
+  std::vector<int32_t> starts{0}, words;
+  for (int32_t word = 0; word < made.shape.source_vocabulary; word++) {
+    for (int32_t id = 0; id < made.shape.target_vocabulary; id++) words.push_back(id);
+    starts.push_back(static_cast<int32_t>(words.size()));
+  }
+  std::vector<int32_t> again(ids.size()), counted(places);
+  std::vector<double> also(places);
+  const regard_plan limited{beam, beam, 3, limits.data(), powers.data(), never, 2, common.data(), 3, starts.data(), words.data()};
+  const regard_found repeated{again.data(), counted.data(), also.data(), totals.data(), finished.data()};
+  expect(regard_search(model, texts.ids.data(), texts.offsets.data(), texts.count(), &limited, &repeated, message, sizeof message),
+         message);
+  for (size_t i = 0; i < places; i++) {
+    const size_t from = i * static_cast<size_t>(longest), count = static_cast<size_t>(std::max(lengths[i], 0));
+    expect(counted[i] == lengths[i] && (lengths[i] < 0 || also[i] == scores[i]) &&
+               std::equal(ids.data() + from, ids.data() + from + count, again.data() + from),
+           "a shortlist of all words changes nothing");
+  }
+  const int32_t few[] = {0, 3};
+  const std::vector<int32_t> none(starts.size(), 0);
+  const regard_plan wrong{beam, beam, 3, limits.data(), powers.data(), never, 2, few, 2, none.data(), words.data()};
+  expect(!regard_search(model, texts.ids.data(), texts.offsets.data(), texts.count(), &wrong, &repeated, message, sizeof message),
+         "a shortlist that lacks the end, or has too few words, is refused");
 }
 
 void refusals(const regard_model* model, const Made& made) {
@@ -315,7 +339,7 @@ int main() {
       if (first.empty()) first = together;
       if (made.shape.precision == REGARD_INT8) expect(together == first, "int8 has the same bits on every instruction set");
       read(model, texts, {}, made.shape.width, false, 2);
-      search(model, texts);
+      search(model, made, texts);
       refusals(model, made);
       regard_model_free(model);
     }

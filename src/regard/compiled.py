@@ -21,6 +21,7 @@ from regard.engine import file, gpt, layout
 from regard.engine.encoder import EncoderEngine, obstacle
 from regard.engine.layout import PRECISIONS
 from regard.engine.library import absence
+from regard.engine.shortlist import Shortlist
 from regard.engine.translator import Engine
 from regard.errors import CheckpointError, ConfigError, UsageError, nearest
 from regard.models.encoder import Encoder
@@ -38,13 +39,16 @@ class Opened:
     loaded: LoadedModel
     precision: str = "float32"
     arrays: Sequence[layout.Array] = ()
+    shortlist: Shortlist | None = None
 
     def engine(self, precision: str) -> Engine:
         """Return its engine."""
         config = self.loaded.config
         assert isinstance(config, TranslatorConfig)
         if self.arrays:
-            return Engine(config, self.arrays, precision)
+            engine = Engine(config, self.arrays, precision)
+            engine.shortlist = self.shortlist
+            return engine
         return Engine.of(config, {name: one.numpy() for name, one in self.loaded.weights.items()}, precision)
 
 
@@ -53,7 +57,7 @@ def open_translator(folder: Path) -> Opened:
     place = files.published(folder)
     if not (place / file.FILE).exists():
         return Opened(folder, load_model(folder))
-    found: list[tuple[str, Sequence[layout.Array]]] = []
+    found: list[file.Stored] = []
 
     def read(path: Path, config: WritingConfig) -> tuple[WritingConfig, dict[str, Tensor], WeightReport]:
         if why := absence():
@@ -61,12 +65,13 @@ def open_translator(folder: Path) -> Opened:
         stored = file.read(path / file.FILE)
         if not isinstance(config, TranslatorConfig) or not isinstance(stored.config, TranslatorConfig):
             raise CheckpointError(f"{path}: {file.FILE} beside a {config.family} model, which has none")
-        found[:] = [(stored.precision, stored.arrays)]
+        found[:] = [stored]
         weights = layout.unpacked(stored.config, stored.arrays, stored.precision)
         return stored.config, {name: torch.tensor(one) for name, one in weights.items()}, WeightReport()
 
     loaded = load_model(folder, read=read, beside=file.FILE)
-    return Opened(folder, loaded, *found[0])
+    (stored,) = found
+    return Opened(folder, loaded, stored.precision, stored.arrays, stored.shortlist)
 
 
 def open_encoder(folder: str | Path, *, head: str | None = None, task: str = "") -> LoadedEncoder:
@@ -85,8 +90,10 @@ def open_encoder(folder: str | Path, *, head: str | None = None, task: str = "")
     return LoadedEncoder(config, {}, found.tokenizers()[0], *told, found.path)
 
 
-def save_compiled(loaded: LoadedModel, folder: Path, out: Path, precision: str, card: str) -> None:
-    """Write a translator as a folder whose weights are ready for the engine."""
+def save_compiled(
+    loaded: LoadedModel, folder: Path, out: Path, precision: str, card: str, shortlist: Shortlist | None = None
+) -> Engine:
+    """Write a translator as a folder whose weights are ready for the engine; return it as the engine computes it."""
     if not isinstance(loaded.config, TranslatorConfig):
         raise UsageError(f"{folder} cannot be written for the engine: it computes Transformers, not recurrent models")
     _check_writing(folder, precision)
@@ -102,8 +109,9 @@ def save_compiled(loaded: LoadedModel, folder: Path, out: Path, precision: str, 
         task={**facts, "precision": precision},
         card=card,
         fields=loaded.fields,
-        instead={file.FILE: file.content(config, precision, arrays)},
+        instead={file.FILE: file.content(config, precision, arrays, shortlist=shortlist)},
     )
+    return Engine(config, arrays, precision)
 
 
 def save_compiled_encoder(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from regard.compiled import save_compiled, save_compiled_encoder, save_compiled_
 from regard.config.model import StackConfig, TranslatorConfig
 from regard.config.tasks import used_by
 from regard.errors import CheckpointError, ConfigError, UsageError, nearest
+from regard.shortlisting import Listed
 from regard.tasks.masking import COUNTS
 from regard.text.tokenizer import Tokenizer
 
@@ -57,30 +58,49 @@ class Converted:
     report: WeightReport
 
 
-def convert(folder: str | Path, out: str | Path, *, to: str = "huggingface", precision: str | None = None) -> Converted:
+def convert(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    to: str = "huggingface",
+    precision: str | None = None,
+    shortlist: Sequence[str | Path] = (),
+) -> Converted:
     """Write a model, ours, from elsewhere or a published one, into a new folder for others or for us.
 
     `huggingface` is for `transformers` (a refusal says what it cannot express), `ctranslate2` for CTranslate2, `onnx`
     for ONNX run-times (encoders, with any head), and `regard` for ourselves: a folder with safe weights and one kind of
-    tokenizer file, whatever it came as. With a `precision` it is for our engine, in that number format, ready to use.
+    tokenizer file, whatever it came as. With a `precision` it is for our engine, in that number format, ready to use;
+    from the parallel text of a `shortlist` it learns which few words a translation is chosen from, and what that costs.
     """
     if to not in _WRITERS:
         raise ConfigError(f"to must be one of {', '.join(_WRITERS)}, not {to!r}{nearest(to, _WRITERS)}")
     folder, out = local_folder(folder), Path(out)
     if existing(out) != "none":
         raise UsageError(f"{out} exists and is not empty: choose a new folder for the converted model")
+    if shortlist and precision is None:
+        raise ConfigError("a shortlist is for the engine: give --precision float32, bf16 or int8, too")
     files.recover(out)  # of an attempt that was killed
     if not (folder.is_dir() and has_only_old_weights(folder)):
-        return _converted(folder, out, to, None, precision)
+        return _converted(folder, out, to, None, precision, shortlist)
     with tempfile.TemporaryDirectory() as room:
         old_weights.read_into(folder, Path(room))
-        return _converted(folder, out, to, Path(room), precision)
+        return _converted(folder, out, to, Path(room), precision, shortlist)
 
 
-def _converted(folder: Path, out: Path, to: str, weights_from: Path | None, precision: str | None) -> Converted:
+def _converted(
+    folder: Path,
+    out: Path,
+    to: str,
+    weights_from: Path | None,
+    precision: str | None,
+    shortlist: Sequence[str | Path],
+) -> Converted:
     """Write a folder's model; its weights may have been put somewhere else before."""
     config = files.published(folder) / CONFIG
     fields = files.read_json(config) if config.is_file() else {}
+    if shortlist and fields and fields.get("model_type") not in hf_names.ARCHITECTURES:
+        raise UsageError(f"{folder}: a shortlist is for translators, which this is not")
     if hf_encoders.is_encoder(fields):
         return _convert_encoder(folder, out, to, weights_from, precision)
     if fields.get("model_type") in gpt_folder.TYPES:
@@ -97,7 +117,9 @@ def _converted(folder: Path, out: Path, to: str, weights_from: Path | None, prec
         raise CheckpointError(f"{config}: a model of type {kind!r:.60}, which is not read: {', '.join(known)} are")
     model = load_model(folder, weights_from=weights_from)
     if precision is not None:
-        save_compiled(model, folder, out, precision, _card(folder))
+        listed = Listed.learned(model, shortlist) if shortlist else None
+        engine = save_compiled(model, folder, out, precision, _card(folder), listed.shortlist if listed else None)
+        model.report.notes += listed.effect(model, engine) if listed else []
         return Converted(out, f"{hf_names.model_type(model.config)[0]} for the engine, {precision}", model.report)
     return Converted(out, _WRITERS[to](model, folder, out), model.report)
 

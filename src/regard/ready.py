@@ -173,6 +173,7 @@ class Ready:
         if not isinstance(config, TranslatorConfig):
             raise UsageError(f"{self.folder}: {named(config)}, where a translator is needed")
         engine = Engine(config, self.stored.arrays, self.stored.precision)
+        engine.shortlist = self.stored.shortlist
         known = {"vocabulary": config.target_vocabulary, "start_token": config.start, "end_token": config.end}
         model = Deferred(self.model, settings=config, config=config, pad_token=config.pad, packed=True, **known)
         return engine, cast("Writer", model)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from regard.bench import work
+from regard.checkpoint.model_folder import save_model
+from regard.config.decoding import DecodingConfig
 from regard.config.model import StackConfig, TranslatorConfig
 from regard.engine.library import absence, library
 from regard.engine.translator import Engine
@@ -59,3 +64,16 @@ def forced(generator, source: Tokens, steps: int, seed: int = 3) -> np.ndarray:
         made.append(found.logp)
         tokens = chance.integers(4, generator.vocabulary, len(source)).astype(np.int32)
     return np.stack(made)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with made-up weights."""
+    words = work.tokenizer(97)
+    place = tmp_path_factory.mktemp("models") / "plain"
+    model = translator(output_bias=True)
+    tokenizers = {"source": words, "target": words}
+    save_model(
+        place, model.config, model.state_dict(), tokenizers=tokenizers, decoding=DecodingConfig(), task={}, card="# x\n"
+    )
+    return place

@@ -122,23 +122,6 @@ def test_random_damage_never_crashes(tmp_path: Path) -> None:
     assert 0 < read < 150
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder with made-up weights."""
-    from regard.bench import work
-    from regard.checkpoint.model_folder import save_model
-    from regard.config.decoding import DecodingConfig
-
-    words = work.tokenizer(97)
-    place = tmp_path_factory.mktemp("models") / "plain"
-    model = translator(output_bias=True)
-    tokenizers = {"source": words, "target": words}
-    save_model(
-        place, model.config, model.state_dict(), tokenizers=tokenizers, decoding=DecodingConfig(), task={}, card="# x\n"
-    )
-    return place
-
-
 def test_a_converted_folder_translates_as_the_one_it_came_from(folder: Path, tmp_path: Path) -> None:
     from regard.bench import work
     from regard.pipeline import load_translator

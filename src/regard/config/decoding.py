@@ -25,6 +25,7 @@ class DecodingConfig(Config):
     no_repeat: int = knob(0, "forbid repeated runs of this many tokens; 0: allow", low=0)
     max_ratio: float = knob(2.0, "longest translation: source tokens times this …", low=0.1, high=50)
     max_extra: int = knob(20, "… plus this many", low=0)
+    whole_vocabulary: bool = knob(False, "choose among all words, also where the folder has a shortlist")
     batch_tokens: int = knob(2048, "source tokens searched together", low=1)
     batch_size: int = knob(64, "most sentences searched together", low=1)
 

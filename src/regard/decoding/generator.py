@@ -71,9 +71,12 @@ class Searching(Protocol):
         ...
 
     def search(
-        self, source: Tokens, limits: Rows, *, beam: int, nbest: int, length_power: float
+        self, source: Tokens, limits: Rows, *, beam: int, nbest: int, length_power: float, listed: bool = False
     ) -> list[list[tuple[list[int], float, float, bool]]]:
-        """Return the best texts for each source text: ids, score, total, and whether the model ended it."""
+        """Return the best texts for each source text: ids, score, total, and whether the model ended it.
+
+        `listed` lets it choose among the words that it has listed for a text, if it has.
+        """
         ...
 
 

@@ -89,7 +89,12 @@ def search(
     ):
         limited = np.asarray(limits, np.int64)
         found = generator.search(
-            source, limited, beam=config.beam, nbest=config.nbest, length_power=config.length_power
+            source,
+            limited,
+            beam=config.beam,
+            nbest=config.nbest,
+            length_power=config.length_power,
+            listed=not config.whole_vocabulary,
         )
         return [[Hypothesis(*one) for one in some] for some in found]
     none = [Forced.none()] * len(source)

@@ -32,6 +32,10 @@ def obstacle(config: EncoderConfig) -> str:
         return "it has neither words narrower than the states nor layers that share weights"
     if config.span_feedforward:
         return "it has no feed-forward part before a span head"
+    if config.positions != "learned" or config.reach or config.gated or not (config.biases and config.first_norm):
+        return "its places are learned, all layers look at whole rows, and nothing is gated or without bias"
+    if config.transform and config.head != "plain":
+        return "its heads score states as they are"
     return "" if config.head in HEADS else f"it has no {config.head} head"
 
 

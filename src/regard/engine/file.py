@@ -18,11 +18,13 @@ import numpy as np
 from regard.config.gpt import GptConfig
 from regard.config.model import EncoderConfig, TranslatorConfig
 from regard.engine.layout import BOUNDARY, PRECISIONS, Array, EngineConfig, Slot, slots
+from regard.engine.shortlist import Shortlist
 from regard.errors import CheckpointError, ConfigError
 
 FILE = "engine.safetensors"
 FORMAT, VERSION = "regard-engine", 2
 _CONFIGS: dict[str, type[EngineConfig]] = {"translator": TranslatorConfig, "encoder": EncoderConfig, "gpt": GptConfig}
+_LISTS = ("common", "offsets", "words")  # the arrays of a shortlist
 _HEADER_LIMIT = 8 << 20  # bytes
 _KINDS = {np.dtype(np.float32): "F32", np.dtype(np.int32): "I32", np.dtype(np.uint8): "U8", np.dtype(np.uint16): "BF16"}
 
@@ -43,13 +45,22 @@ class Stored:
     precision: str
     arrays: list[Array]
     facts: dict[str, Any]  # what else is said of it
+    shortlist: Shortlist | None = None
 
 
 def content(
-    config: EngineConfig, precision: str, arrays: Sequence[Array], facts: Mapping[str, Any] | None = None
+    config: EngineConfig,
+    precision: str,
+    arrays: Sequence[Array],
+    facts: Mapping[str, Any] | None = None,
+    shortlist: Shortlist | None = None,
 ) -> Callable[[Sink], object]:
     """Return what writes a model's arrays as a file, with plain facts about it."""
     wanted = slots(config, precision)
+    if shortlist is not None:
+        lists = [getattr(shortlist, name) for name in _LISTS]
+        wanted = [*wanted, *(_listed(name, len(one)) for name, one in zip(_LISTS, lists, strict=True))]
+        arrays = [*arrays, *lists]
     kind = next(name for name, known in _CONFIGS.items() if isinstance(config, known))
     model = json.dumps({"kind": kind, "config": config.to_dict(), "facts": dict(facts or {})})
     told = {"format": FORMAT, "version": str(VERSION), "precision": precision, "model": model}
@@ -99,7 +110,31 @@ def read(path: Path) -> Stored:
         raise _unsound(path, f"its precision is {precision!r:.40}")
     config, facts = _model(path, told.get("model"))
     arrays = [_array(path, mapped, 8 + size, slot, table.get(slot.name)) for slot in slots(config, precision)]
-    return Stored(config, precision, arrays, facts)
+    return Stored(config, precision, arrays, facts, _shortlist(path, mapped, 8 + size, config, table))
+
+
+def _listed(name: str, count: int) -> Slot:
+    return Slot(f"shortlist.{name}", np.int32, (count,))
+
+
+def _shortlist(
+    path: Path, mapped: mmap.mmap, first: int, config: EngineConfig, table: Mapping[str, Any]
+) -> Shortlist | None:
+    """Return the words that translations are written with, where the file lists them."""
+    entries = [table.get(f"shortlist.{name}") for name in _LISTS]
+    if not any(entries):
+        return None
+    sizes = [entry.get("shape") if isinstance(entry, dict) else None for entry in entries]
+    if not isinstance(config, TranslatorConfig) or not all(
+        isinstance(size, list) and len(size) == 1 and type(size[0]) is int and size[0] > 0 for size in sizes
+    ):
+        raise _unsound(path, "its shortlist is none")
+    slots_of = [_listed(name, size[0]) for name, size in zip(_LISTS, sizes, strict=True) if size]
+    lists = [_array(path, mapped, first, slot, entry) for slot, entry in zip(slots_of, entries, strict=True)]
+    made = Shortlist(*lists)
+    if why := made.fault(config.source_vocabulary, config.target_vocabulary, [config.end]):
+        raise _unsound(path, f"its shortlist: {why}")
+    return made
 
 
 def _model(path: Path, told: Any) -> tuple[EngineConfig, dict[str, Any]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from regard.errors import ConfigError, UsageError
 
 FILE = Path(__file__).with_name("regard_engine.so")
-INTERFACE = 3  # of the library that this code calls
+INTERFACE = 4  # of the library that this code calls
 INSTALL = "install a C++ compiler (Debian: apt install g++ cmake) and repeat `make setup` or `pip install`"
 VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
 _ROOM = 512  # bytes of a message
@@ -66,6 +66,9 @@ class Plan(ctypes.Structure):
         *((name, _Int) for name in ("beam", "nbest", "start")),
         *((name, _Pointer) for name in ("limits", "powers", "forbidden")),
         ("forbidden_count", _Int),
+        ("common", _Pointer),
+        ("common_count", _Int),
+        *((name, _Pointer) for name in ("lexicon_offsets", "lexicon")),
     )
 
 

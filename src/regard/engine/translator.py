@@ -14,6 +14,7 @@ from regard.config.model import ACTIVATIONS, POSITIONS, TranslatorConfig
 from regard.engine import layout
 from regard.engine.library import Found, Plan, Shape, pointer
 from regard.engine.model import check_precision, plain
+from regard.engine.shortlist import Shortlist
 from regard.engine.writing import CompiledWriter, EngineState
 from regard.tokens import Candidates, Ids, Tokens
 
@@ -33,6 +34,7 @@ class Engine(CompiledWriter):
         """Take a config and the arrays of `layout.slots`; `instructions` chooses an instruction set."""
         super().__init__(_shape(config, precision), arrays, precision, instructions)
         self.config = config
+        self.shortlist: Shortlist | None = None  # the words that a plain search writes with
 
     @classmethod
     def of(
@@ -69,11 +71,19 @@ class Engine(CompiledWriter):
         return self.read(source)
 
     def search(
-        self, source: Tokens, limits: NDArray[np.int64], *, beam: int, nbest: int, length_power: float
+        self,
+        source: Tokens,
+        limits: NDArray[np.int64],
+        *,
+        beam: int,
+        nbest: int,
+        length_power: float,
+        listed: bool = False,
     ) -> list[list[tuple[list[int], float, float, bool]]]:
         """Return the best texts for each source text: ids, score, total, and whether the model ended it.
 
-        The whole search runs in the library, as `decoding.search` would do it without rules and wishes.
+        The whole search runs in the library, as `decoding.search` would do it without rules and wishes; `listed` lets
+        it write with the words of the shortlist alone, where there is one.
         """
         ids, offsets = plain(source)
         most = np.maximum(np.asarray(limits), 1).astype(np.int32)
@@ -84,7 +94,12 @@ class Engine(CompiledWriter):
         found = np.empty((*shape, longest), np.int32)
         lengths, finished = np.empty(shape, np.int32), np.empty(shape, np.int32)
         scores, totals = np.empty(shape, np.float64), np.empty(shape, np.float64)
-        plan = Plan(beam, nbest, self.start_token, *(pointer(one) for one in (most, powers, never)), len(never))
+        told = (pointer(one) for one in (most, powers, never))
+        words = self.shortlist if listed else None
+        plan = Plan(beam, nbest, self.start_token, *told, len(never))
+        if words is not None:
+            plan.common, plan.common_count = pointer(words.common), len(words.common)
+            plan.lexicon_offsets, plan.lexicon = pointer(words.offsets), pointer(words.words)
         places = Found(*(pointer(one) for one in (found, lengths, scores, totals, finished)))
         calls = self.library
         calls.checked(
