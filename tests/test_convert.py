@@ -67,7 +67,9 @@ def test_mistaken_arguments_are_named(tmp_path: Path) -> None:
         convert(tmp_path / "none", tmp_path / "out")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/config.json").write_text('{"model_type": "t5"}')
-    with pytest.raises(CheckpointError, match=r"type 't5', which is not read: bert, .*albert, gpt2, .*marian, .* are"):
+    with pytest.raises(
+        CheckpointError, match=r"type 't5', which is not read: bert, .*albert, .*gpt2, .*marian, .* are"
+    ):
         convert(tmp_path / "other", tmp_path / "out")
 
 

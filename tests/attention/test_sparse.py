@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from regard.attention.attend import attend
-from regard.attention.sparse import BlockMask, big_bird
+from regard.attention.masks import PlacedMask
+from regard.attention.sparse import BlockMask, NearMask, big_bird
 from regard.attention.trace import trace
 
 
@@ -105,3 +106,30 @@ def test_no_weights_of_all_pairs_are_ever_made() -> None:
             attend(*given, mask=BlockMask(big_bird(0), 16, torch.tensor([length]), repeats=3))
         sizes.append(counted.most)
     assert sizes[1] <= 4.5 * sizes[0]
+
+
+@pytest.mark.parametrize("reach", [1, 5, 40])
+@pytest.mark.parametrize("learns", [False, True])
+def test_near_attention_is_dense_attention_with_its_mask(reach: int, learns: bool) -> None:
+    lengths = torch.tensor([300, 7, 131])
+    generator = torch.Generator().manual_seed(2)
+    query, key, value = (torch.randn(3, 2, 300, 8, generator=generator, requires_grad=learns) for _ in range(3))
+    near = NearMask(reach, lengths, 300)
+    dense = PlacedMask(near.mask, near.query, near.key)
+    assert not near.full
+    real = (torch.arange(300) < lengths[:, None])[:, None, :, None]  # places after a row's end are nobody's
+    with torch.set_grad_enabled(learns):
+        found, wanted = (attend(query, key, value, mask=mask) * real for mask in (near, dense))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    if learns:
+        gradients = [torch.autograd.grad(mixed.square().sum(), [query, key, value]) for mixed in (found, wanted)]
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_near_attention_makes_nothing_as_large_as_the_row_is_long_squared() -> None:
+    near = NearMask(64, torch.tensor([8192]), 8192)
+    assert max(part.dense.numel() for _, _, part in near.stretches) == 128 * 256
+    assert "dense" not in vars(near)
+    assert NearMask(64, torch.tensor([40, 40]), 40).full
+    assert not NearMask(64, torch.tensor([40, 20]), 40).full

@@ -23,12 +23,14 @@ SIZES = {
 }
 DISTILLED = {"vocab_size": VOCABULARY, "dim": 14, "n_layers": 2, "n_heads": 7, "hidden_dim": 19}
 LATER = {**SIZES, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
+MARKS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
 NAMES = {
     "bert": ("Bert", SIZES),
     "distilbert": ("DistilBert", {**DISTILLED, "max_position_embeddings": 23}),
     "roberta": ("Roberta", LATER),
     "xlm-roberta": ("XLMRoberta", LATER),
     "electra": ("Electra", {**SIZES, "embedding_size": 6}),
+    "modernbert": ("ModernBert", {**SIZES, "num_hidden_layers": 5, "local_attention": 6, **MARKS}),
     "albert": ("Albert", {**SIZES, "num_hidden_layers": 5, "embedding_size": 6, "num_hidden_groups": 2}),
 }
 CLASSES = {
@@ -81,7 +83,7 @@ def outputs(model: Any, tokens: Tokens, head: str) -> tuple[np.ndarray, np.ndarr
         ids[number, : stop - start], real[number, : stop - start] = tokens.ids[start:stop], True
         types[number, : stop - start] = 0 if tokens.segments is None else tokens.segments[start:stop]
     given = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(real.astype(int))}
-    if model.config.model_type != "distilbert":
+    if model.config.model_type not in ("distilbert", "modernbert"):
         given["token_type_ids"] = torch.tensor(types)
     with torch.no_grad():
         found = model(**given, output_hidden_states=True)

@@ -61,7 +61,7 @@ def test_folders_give_what_transformers_gives_and_go_back(kind: str, head: str, 
     assert back == {**fields, "its_own_field": [1, {"kept": None}]}
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "electra", "albert"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "electra", "albert", "modernbert"])
 def test_alone_beside_others_and_in_training_agree(kind: str, tmp_path: Path) -> None:
     made(kind, "plain", tmp_path)
     model = load_encoder(tmp_path).model()
@@ -114,7 +114,7 @@ def test_layers_that_share_weights_look_and_learn_each_for_itself(tmp_path: Path
     assert moved.dtype == torch.float64
 
 
-@pytest.mark.parametrize("kind", ["electra", "albert"])
+@pytest.mark.parametrize("kind", ["electra", "albert", "modernbert"])
 def test_the_usual_way_of_opening_gives_their_chances(kind: str, tmp_path: Path) -> None:
     theirs = made(kind, "label", tmp_path)
     loaded = load_encoder(tmp_path)
@@ -224,7 +224,7 @@ def test_shards_and_half_precision_are_read(tmp_path: Path) -> None:
     assert all(torch.equal(right[name].bfloat16().float(), loaded[name]) for name in right)
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "electra", "albert"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "electra", "albert", "modernbert"])
 def test_an_untied_output_is_its_own(kind: str, tmp_path: Path) -> None:
     theirs = made(kind, "masked", tmp_path / "there", tie_word_embeddings=False)
     loaded = load_encoder(tmp_path / "there")
@@ -323,3 +323,85 @@ def test_a_folder_without_weights_or_with_another_tokenizer_is_refused(tmp_path:
     torch.save({}, tmp_path / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="regard convert"):
         load_encoder(tmp_path)
+
+
+def test_layers_that_look_near_turn_and_look_as_they_should(tmp_path: Path) -> None:
+    theirs = made("modernbert", "label", tmp_path / "there", classifier_pooling="mean", global_attn_every_n_layers=2)
+    loaded = load_encoder(tmp_path / "there")
+    config = loaded.config
+    assert (config.reach, config.far_every, config.base, config.near_base) == (3, 2, 160_000.0, 10_000.0)
+    model, tokens = loaded.model(), texts(0)
+    assert differ(model.scores(tokens), outputs(theirs, tokens, "label")[1]) < 1e-5  # type: ignore[arg-type]
+    with trace("encoder.*") as seen:
+        watched = model.encode(tokens)
+    assert np.array_equal(watched, model.encode(tokens))
+    far, near = (seen[f"encoder.{layer}.self"].weights[2] for layer in (2, 3))  # of the longest text, 13 tokens
+    beyond = np.abs(np.arange(13)[:, None] - np.arange(13)) > 3
+    assert (near[:, beyond] == 0).all()
+    assert (far[:, beyond] > 0).any()
+    short = Tokens.from_rows([tokens.row(1)] * 40)  # nothing is farther away than its layers look
+    assert differ(model.encode(short)[:3], outputs(theirs, Tokens.from_rows([tokens.row(1)]), "label")[0]) < 1e-5
+
+
+def test_older_and_newer_spellings_of_layers_are_read_alike(tmp_path: Path) -> None:
+    made("modernbert", "plain", tmp_path)
+    config = load_encoder(tmp_path).config
+    fields = json.loads((tmp_path / "config.json").read_text())
+    older = {name: value for name, value in fields.items() if name not in ("layer_types", "rope_parameters")}
+    older |= {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    assert load_encoder(tmp_path).config == config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layer_types": ["sliding_attention"] * 5}, "layer_types must be full_attention first"),
+        ({"layer_types": ["full_attention"] * 4}, "5 in all"),
+        ({"mlp_bias": True}, "some are true and some false"),
+        ({"decoder_bias": False}, "decoder_bias is false"),
+        ({"classifier_activation": "relu"}, "classifier_activation is 'relu'"),
+        ({"classifier_pooling": "max"}, "classifier_pooling must be 'cls' or 'mean', not 'max'"),
+        ({"rope_scaling": {"type": "yarn"}}, "only the default way is read"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "linear"}}}, "turned as 'linear'"),
+        ({"rope_parameters": [1]}, "rope_parameters must name settings"),
+        ({"local_attention": "wide"}, "local_attention must be of type int"),
+    ],
+)
+def test_what_is_refused_of_layers_that_look_near(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    made("modernbert", "plain", tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, **change}))
+    with pytest.raises(CheckpointError, match=message):
+        load_encoder(tmp_path)
+
+
+def test_a_modern_model_of_ours_opens_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made("modernbert", "plain", tmp_path / "there")
+    loaded = load_encoder(tmp_path / "there")
+    assert written(loaded, tmp_path / "ours", fields=None) == "modernbert"
+    from transformers import AutoModel
+
+    _, told = AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(told.values())
+    assert "token_id" not in caplog.text
+    assert json.loads((tmp_path / "ours/config.json").read_text())["eos_token_id"] is None
+
+
+def test_a_shorter_modern_model_is_written_with_layers_of_its_own(tmp_path: Path) -> None:
+    made("modernbert", "masked", tmp_path / "there")
+    loaded = load_encoder(tmp_path / "there")
+    fewer = loaded.config.override({"stack.layers": 2})
+    kept = {name: tensor for name, tensor in loaded.weights.items() if not name.startswith(tuple(OUTSIDE))}
+    save = {"task": "", "facts": {}, "card": "", "tokenizer": loaded.tokenizer, "kind": "modernbert"}
+    assert save_encoder(tmp_path / "short", fewer, kept, fields=loaded.fields, **save) == "modernbert"
+    from transformers import AutoModelForMaskedLM
+
+    theirs, told = AutoModelForMaskedLM.from_pretrained(tmp_path / "short", output_loading_info=True)
+    assert not any(told.values())
+    tokens = texts(0)
+    right = outputs(theirs.eval(), tokens, "masked")[1]
+    assert differ(load_encoder(tmp_path / "short").model().scores(tokens), right) < 1e-5  # type: ignore[arg-type]
+
+
+OUTSIDE = [f"stack.blocks.{number}." for number in (2, 3, 4)]

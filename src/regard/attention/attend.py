@@ -10,7 +10,7 @@ from regard.attention.intervention import silenced
 from regard.attention.masks import PlacedMask
 from regard.attention.noise import Noise, drop
 from regard.attention.scores import Normalize, ScaledDot, Score, softmax
-from regard.attention.sparse import BlockMask, attend_blocks
+from regard.attention.sparse import BlockMask, NearMask, attend_blocks, attend_near
 from regard.attention.tap import Look, show
 from regard.attention.trace import watching
 from regard.attention.weights import explicit_weights
@@ -43,9 +43,13 @@ def attend(
     _check(query, key, value)
     if mask is not None and mask.full:
         mask = None
-    if isinstance(mask, BlockMask) and type(score) is ScaledDot and normalize is softmax and bias is None:
+    usual = type(score) is ScaledDot and normalize is softmax and bias is None
+    dropped = dropout if noise is not None else 0.0
+    if isinstance(mask, BlockMask) and usual:
         mixed = attend_blocks(query, key, value, mask)
-    elif _fused_fits(query, score, normalize, dropout if noise is not None else 0.0):
+    elif isinstance(mask, NearMask) and usual and not dropped:
+        mixed = attend_near(query, key, value, mask, _plain)
+    elif _fused_fits(query, score, normalize, dropped):
         mixed = _fused(query, key, value, mask, bias)
     else:
         weights = explicit_weights(query, key, mask, bias, score, normalize)
@@ -54,6 +58,13 @@ def attend(
     if (seen := watching(site)) is not None:
         show(seen, site, Look(query, key, value, mask, bias, score, normalize))
     return mixed
+
+
+def _plain(query: Tensor, key: Tensor, value: Tensor, mask: PlacedMask) -> Tensor:
+    """Return usual attention with a mask, without dropout."""
+    if _fused_fits(query, SCALED_DOT, softmax, 0.0):
+        return _fused(query, key, value, mask, None)
+    return explicit_weights(query, key, mask, None, SCALED_DOT, softmax) @ value
 
 
 def _fused_fits(query: Tensor, score: Score, normalize: Normalize, dropout: float) -> bool:

@@ -15,12 +15,12 @@ from regard.attention.rows import Rows
 class SelfAttention(nn.Module):
     """Tokens of a row look at one another (Vaswani et al. 2017, section 3.2.2)."""
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
         self.site = ""
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.out = nn.Linear(width, width, bias=bias)
 
     def forward(
         self,

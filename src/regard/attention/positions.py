@@ -71,9 +71,14 @@ class Learned(Positions):
 class Rotary(Positions):
     """Turns pairs of query and key entries by their place, so that scores depend on distance (Su et al. 2021)."""
 
+    def __init__(self, base: float = 10_000.0) -> None:
+        """Wavelengths grow from 2π to 2π · base."""
+        super().__init__()
+        self.base = base
+
     def rotate(self, heads: Tensor, at: Tensor) -> Tensor:
         half = heads.shape[-1] // 2
-        rates = torch.exp(torch.arange(half, device=at.device) * (-math.log(10_000.0) / half))
+        rates = 1 / self.base ** (torch.arange(half, device=at.device, dtype=torch.float32) / half)
         angles = (at.float()[..., None] * rates).unsqueeze(1)  # [B|1, 1, T, d/2]
         cosine, sine = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
         left, right = heads[..., :half], heads[..., half:]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import PlacedMask, causal, padding
+from regard.attention.sparse import NearMask
 from regard.tokens import Tokens
 
 
@@ -119,6 +120,10 @@ class Rows:
     def everywhere(self) -> PlacedMask:
         """Everybody may look at every token of its own row."""
         return padding(self.lengths).place(self.slots, self.slots)
+
+    def nearby(self, reach: int) -> PlacedMask:
+        """Everybody may look at the tokens of its own row that are at most so far away."""
+        return NearMask(reach, self.lengths, self.longest)
 
     def backwards(self) -> PlacedMask:
         """Everybody may look at itself and what came before."""

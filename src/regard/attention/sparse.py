@@ -1,12 +1,14 @@
-"""Block-sparse attention (BigBird, Zaheer et al. 2020): blocks of queries look at few blocks of keys.
+"""Attention whose cost and memory grow with the length of a row and not with its square.
 
-Who looks at whom is a mask over blocks; keys of the blocks that are looked at are gathered, so that cost and memory
-grow with the length of a row and not with its square. Each row is computed alone, in its own length.
+In blocks (BigBird, Zaheer et al. 2020): who looks at whom is a mask over blocks, and keys of the blocks that are looked
+at are gathered. Each row is computed alone, in its own length. Near (Beltagy et al. 2020): stretches of queries look at
+the keys around them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -15,7 +17,11 @@ from torch.nn import functional
 
 from regard.attention.masks import Mask, PlacedMask, blocks, globally, padding, random, window
 
-TOGETHER = 64  # blocks of queries whose keys are gathered at a time
+SHORTEST = 64  # queries of a stretch
+TOGETHER = 8  # blocks of queries whose keys are gathered at a time: few enough for a cache
+
+
+Plain = Callable[[Tensor, Tensor, Tensor, PlacedMask], Tensor]  # attention with a mask
 
 
 def big_bird(random_blocks: int, seed: int = 0) -> Mask:
@@ -112,6 +118,39 @@ class _Part(PlacedMask):
         return _Part(self, rows)
 
 
+class NearMask(PlacedMask):
+    """Everybody looks at what is at most `reach` slots away in its own row, of rows that begin at slot 0."""
+
+    def __init__(self, reach: int, lengths: Tensor, longest: int) -> None:
+        slots = torch.arange(longest, device=lengths.device)[None]
+        super().__init__(padding(lengths) & window(reach), slots, slots)
+        self.reach = reach
+
+    @cached_property
+    def full(self) -> bool:
+        """Whether every query may look everywhere."""
+        return self.query.shape[1] <= self.reach + 1 and bool(self.dense.all())
+
+    @cached_property
+    def stretches(self) -> list[tuple[slice, slice, PlacedMask]]:
+        """Stretches of queries, each with the keys that it needs and the mask between the two."""
+        made, size = [], max(SHORTEST, 2 * self.reach)
+        for first in range(0, self.query.shape[1], size):
+            asking = slice(first, first + size)
+            around = slice(max(0, first - self.reach), first + size + self.reach)
+            made.append((asking, around, PlacedMask(self.mask, self.query[:, asking], self.key[:, around])))
+        return made
+
+
+def attend_near(query: Tensor, key: Tensor, value: Tensor, mask: NearMask, plain: Plain) -> Tensor:
+    """Return what `plain` attention does with the mask, [B, H, T, v], computed in stretches of the row."""
+    made = [
+        plain(query[:, :, asking], key[:, :, around], value[:, :, around], part)
+        for asking, around, part in mask.stretches
+    ]
+    return torch.cat(made, dim=2)
+
+
 def attend_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> Tensor:  # each [B, H, T, d]
     """Return what `attend` would with the mask's dense form, [B, H, T, v]; places after a row's end are zero."""
     made = []
@@ -142,17 +181,16 @@ def _one_row(query: Tensor, key: Tensor, value: Tensor, layout: Tensor, size: in
     filled = filled.view(count, size)
     seen = layout > -torch.inf
     everywhere, some = seen.all(1).nonzero()[:, 0], (~seen.all(1)).nonzero()[:, 0]
-    made = values.new_zeros(*queries.shape[:-1], value.shape[-1])
+    made = []
     if len(everywhere):
         asking = queries[:, everywhere].flatten(1, 2)
         found = _mixed(asking, keys.flatten(1, 2), values.flatten(1, 2), filled.flatten())
-        made = made.index_copy(1, everywhere, found.unflatten(1, (-1, size)))
-    for first in range(0, len(some), TOGETHER):
-        chosen = some[first : first + TOGETHER]
+        made.append(found.unflatten(1, (-1, size)))
+    for chosen in some.split(TOGETHER) if len(some) else ():
         most = int(seen[chosen].sum(1).max())
         at = seen[chosen].int().argsort(dim=1, descending=True, stable=True)[:, :most]  # [m, K]
         added = layout[chosen].gather(1, at)[:, :, None] + filled[at]  # [m, K, S]
         near, told = (part[:, at].flatten(2, 3) for part in (keys, values))  # each [H, m, K·S, d]
-        found = _mixed(queries[:, chosen], near, told, added.flatten(1)[:, None])
-        made = made.index_copy(1, chosen, found)
-    return made.flatten(1, 2)[:, :length]
+        made.append(_mixed(queries[:, chosen], near, told, added.flatten(1)[:, None]))
+    order = torch.cat([everywhere, some]).argsort()
+    return torch.cat(made, dim=1)[:, order].flatten(1, 2)[:, :length]

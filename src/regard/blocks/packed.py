@@ -24,7 +24,7 @@ from regard.attention.rows import Rows
 from regard.attention.scores import softmax
 from regard.attention.tap import Look, show
 from regard.attention.trace import watching
-from regard.blocks.transformer import ACTIVATIONS, DecoderBlock, EncoderBlock, Stack
+from regard.blocks.transformer import ACTIVATIONS, DecoderBlock, EncoderBlock, Stack, View, activated
 
 LEAST = 32  # tokens that runs of equally long rows have on average where attention goes run by run
 ROWS = 64  # how many rows weights are packed for; others work too
@@ -94,7 +94,7 @@ class PackedBlock:
         self.norm_before, self.heads, self.site = block.norm_before, attention.heads, attention.site
         self.qkv, self.out = _product(attention.qkv, pack), _product(attention.out, pack)
         self.inner, self.outer = _product(feedforward.inner, pack), _product(feedforward.outer, pack)
-        self.activation = feedforward.activation
+        self.activation, self.gated = feedforward.activation, feedforward.gated
         self.attention_norm, self.feedforward_norm = _Norm(block.attention_norm), _Norm(block.feedforward_norm)
         self.cross = _PackedCross(block, pack) if isinstance(block, DecoderBlock) else None
 
@@ -102,8 +102,7 @@ class PackedBlock:
         self,
         states: Tensor,  # [N, D]
         rows: Rows,
-        mask: PlacedMask | None,
-        positions: Positions,
+        view: View,
         keep: Callable[[Tensor, Tensor], None] | None = None,
         by_length: bool = False,
     ) -> Tensor:
@@ -111,29 +110,32 @@ class PackedBlock:
 
         def look(normed: Tensor, states: Tensor) -> Tensor:
             if by_length:
-                return self.out.added(self._by_length(self.qkv(normed), rows, mask), states)
+                return self.out.added(self._by_length(self.qkv(normed), rows, view), states)
             padded = rows.pad(self.qkv(normed))  # [B, T, 3D]
             query, key, value = padded.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-            query, key = positions.rotate(query, rows.slots), positions.rotate(key, rows.slots)
+            query, key = view.positions.rotate(query, rows.slots), view.positions.rotate(key, rows.slots)
             if keep is not None:
                 keep(key, value)
-            mixed = attend(query, key, value, mask=mask, site=self.site)
+            mixed = attend(query, key, value, mask=view.mask, site=self.site)
             return self.out.added(rows.pack(mixed.transpose(1, 2).flatten(2)), states)
 
         return self._think(self._with(self.attention_norm, states, look))
 
-    def _by_length(self, three: Tensor, rows: Rows, mask: PlacedMask | None) -> Tensor:  # [N, 3D]
+    def _by_length(self, three: Tensor, rows: Rows, view: View) -> Tensor:  # [N, 3D]
         """Return what tokens take from their own rows, [N, D]: rows of one length together, no padding, in float32."""
         heads = three.float().unflatten(-1, (3, self.heads, -1))  # [N, 3, H, d]
         made = []
         for first, count, length in rows.runs:
             run = heads[first : first + count * length].unflatten(0, (count, length))
             query, key, value = run.permute(2, 0, 3, 1, 4)
+            slots = rows.slots[:, :length]
+            query, key = view.positions.rotate(query, slots), view.positions.rotate(key, slots)
             mixed = silenced(attend(query, key, value), self.site)
             made.append(mixed.transpose(1, 2).flatten(0, 1).flatten(1))
         if (seen := watching(self.site)) is not None:  # what is seen is padded as ever; what is computed stays the same
             query, key, value = rows.pad(heads).permute(2, 0, 3, 1, 4)
-            show(seen, self.site, Look(query, key, value, mask, None, SCALED_DOT, softmax))
+            query, key = view.positions.rotate(query, rows.slots), view.positions.rotate(key, rows.slots)
+            show(seen, self.site, Look(query, key, value, view.mask, None, SCALED_DOT, softmax))
         return torch.cat(made).to(three.dtype)
 
     def step(self, states: Tensor, past: Past, number: int) -> Tensor:  # [R, D]
@@ -152,9 +154,12 @@ class PackedBlock:
 
     def _think(self, states: Tensor) -> Tensor:
         return self._with(
-            self.feedforward_norm,
-            states,
-            lambda normed, states: self.outer.added(self.inner(normed, self.activation), states),
+            self.feedforward_norm, states, lambda normed, states: self.outer.added(self._inside(normed), states)
+        )
+
+    def _inside(self, states: Tensor) -> Tensor:
+        return (
+            activated(self.inner(states), self.activation, True) if self.gated else self.inner(states, self.activation)
         )
 
     def _with(self, norm: _Norm, states: Tensor, part: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -224,13 +229,13 @@ class PackedStack:
             if isinstance(block, DecoderBlock)
         ]
 
-    def encode(self, states: Tensor, rows: Rows, mask: PlacedMask | None, cache: KeyValues | None = None) -> Tensor:
+    def encode(self, states: Tensor, rows: Rows, views: Sequence[View], cache: KeyValues | None = None) -> Tensor:
         """Return the states of whole rows after all blocks, [N, D]; an empty cache is filled with equally long rows."""
-        plain = rows.spare == 0 and type(mask) is PlacedMask and type(mask.mask) is Padding
+        plain = rows.spare == 0 and all(type(mask) is PlacedMask and type(mask.mask) is Padding for mask, _ in views)
         by_length = self.by_length and plain and 0 < LEAST * len(rows.runs) <= rows.filled
-        for number, block in enumerate(self.blocks):
+        for number, (block, view) in enumerate(zip(self.blocks, views, strict=True)):
             keep = None if cache is None else partial(cache.fill, number)
-            states = block.encode(states, rows, mask, self.positions, keep, by_length)
+            states = block.encode(states, rows, view, keep, by_length)
         if cache is not None:
             cache.length = rows.longest
         return self.norm(states)

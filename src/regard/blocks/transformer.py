@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class View(NamedTuple):
+    """What a layer is told beside the states: who may look at whom, and how places turn queries and keys."""
+
+    mask: PlacedMask | None
+    positions: Positions
+
+
 @dataclass(frozen=True)
 class BlockShape:
     """What blocks of one stack have in common."""
@@ -40,21 +48,43 @@ class BlockShape:
     dropout: float
     attention_dropout: float
     activation_dropout: float
+    gated: bool = False
+    biases: bool = True
+    first_norm: bool = True
+
+    def norm(self) -> nn.LayerNorm:
+        """Return a fresh layer norm."""
+        return nn.LayerNorm(self.width, self.epsilon, bias=self.biases)
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between them, for each token alone."""
+    """Two linear layers with an activation between them, for each token alone.
+
+    A gated part makes twice as much inside, and multiplies the activated half with the other (Shazeer 2020).
+    """
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
-        self.inner = nn.Linear(shape.width, shape.feedforward)
-        self.outer = nn.Linear(shape.feedforward, shape.width)
-        self.activation, self.dropout = shape.activation, shape.activation_dropout
+        self.inner = nn.Linear(shape.width, shape.feedforward * (2 if shape.gated else 1), bias=shape.biases)
+        self.outer = nn.Linear(shape.feedforward, shape.width, bias=shape.biases)
+        self.activation, self.gated, self.dropout = shape.activation, shape.gated, shape.activation_dropout
         self.site = ""
 
     def forward(self, states: Tensor, noise: Noise | None) -> Tensor:
-        active = ACTIVATIONS[self.activation](self.inner(states))
+        active = activated(self.inner(states), self.activation, self.gated)
         return self.outer(drop(active, self.dropout, noise, f"{self.site}.inner"))
+
+
+def activated(inner: Tensor, activation: str, gated: bool) -> Tensor:
+    """Return what the second layer is given, of what the first one makes.
+
+    >>> activated(torch.tensor([[-1.0, 2.0, 3.0, 4.0]]), "relu", gated=True).tolist()
+    [[0.0, 8.0]]
+    """
+    if not gated:
+        return ACTIVATIONS[activation](inner)
+    left, gate = inner.chunk(2, dim=-1)
+    return ACTIVATIONS[activation](left) * gate
 
 
 class Residual(nn.Module):
@@ -65,7 +95,7 @@ class Residual(nn.Module):
         self.norm_before, self.dropout = shape.norm_before, shape.dropout
 
     def add(
-        self, states: Tensor, norm: nn.LayerNorm, part: Callable[[Tensor], Tensor], noise: Noise | None, site: str
+        self, states: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor], noise: Noise | None, site: str
     ) -> Tensor:
         """Return states + drop(part(norm(states))), or norm(states + drop(part(states)))."""
         if self.norm_before:
@@ -79,10 +109,10 @@ class EncoderBlock(Residual):
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__(shape)
-        self.attention = SelfAttention(shape.width, shape.heads, shape.attention_dropout)
-        self.attention_norm = nn.LayerNorm(shape.width, shape.epsilon)
+        self.attention = SelfAttention(shape.width, shape.heads, shape.attention_dropout, shape.biases)
+        self.attention_norm: nn.Module = shape.norm()
         self.feedforward = FeedForward(shape)
-        self.feedforward_norm = nn.LayerNorm(shape.width, shape.epsilon)
+        self.feedforward_norm = shape.norm()
 
     def forward(
         self,
@@ -117,7 +147,7 @@ class DecoderBlock(EncoderBlock):
     def __init__(self, shape: BlockShape) -> None:
         super().__init__(shape)
         self.cross = CrossAttention(shape.width, shape.heads, shape.attention_dropout)
-        self.cross_norm = nn.LayerNorm(shape.width, shape.epsilon)
+        self.cross_norm = shape.norm()
 
     def decode(
         self,
@@ -155,7 +185,9 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(kind(shape) for _ in range(max(shared) + 1 if shared else layers))
-        self.norm: nn.Module = nn.LayerNorm(shape.width, shape.epsilon) if shape.norm_before else nn.Identity()
+        self.norm: nn.Module = shape.norm() if shape.norm_before else nn.Identity()
+        if not shape.first_norm:
+            self.blocks[0].attention_norm = nn.Identity()
         self._seen = [_seen(self.blocks[number]) for number in shared]  # not modules of the stack: no weights of theirs
         for number, block in enumerate(self.order):
             site = f"{name}.{number}"
@@ -169,6 +201,10 @@ class Stack(nn.Module):
     def order(self) -> Sequence[nn.Module]:
         """The block of each layer."""
         return self._seen or [*self.blocks]
+
+    def alike(self, mask: PlacedMask | None, positions: Positions) -> list[View]:
+        """Return the same view for each layer."""
+        return [View(mask, positions)] * len(self.order)
 
 
 def _seen(block: nn.Module) -> nn.Module:
@@ -184,20 +220,16 @@ class Encoder(Stack):
     def __init__(self, layers: int, shape: BlockShape, name: str = "encoder", shared: Sequence[int] = ()) -> None:
         super().__init__(EncoderBlock, layers, shape, name, shared)
 
-    def forward(
-        self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions, noise: Noise | None
-    ) -> Tensor:
-        for made in self.layers(states, rows, mask, positions, noise):
+    def forward(self, states: Tensor, rows: Rows, views: Sequence[View], noise: Noise | None) -> Tensor:
+        for made in self.layers(states, rows, views, noise):
             states = made
         normed: Tensor = self.norm(states)
         return normed
 
-    def layers(
-        self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions, noise: Noise | None
-    ) -> Iterator[Tensor]:
+    def layers(self, states: Tensor, rows: Rows, views: Sequence[View], noise: Noise | None) -> Iterator[Tensor]:
         """Yield the states after each block, before the last norm."""
-        for block in self.order:
-            states = block(states, rows, mask, positions, noise=noise)
+        for block, view in zip(self.order, views, strict=True):
+            states = block(states, rows, view.mask, view.positions, noise=noise)
             yield states
 
 

@@ -58,6 +58,7 @@ class Kind:
     always_widened: bool = False  # whether words are widened even where they are as wide as the states
     pooler_drops: bool = False  # whether a label head drops before its pooler too
     label_pooling: Mapping[str, Any] = field(default_factory=dict)  # of ours for a label head: values, or settings
+    layered: bool = False  # whether layers differ, as `hf_modernbert` reads and writes it
     template: tuple[str, str, bool] = ("[CLS]", "[SEP]", False)  # start, end, two ends between texts and no types
 
 
@@ -254,6 +255,64 @@ def _albert() -> Kind:
     )
 
 
+_MODERN_FIELDS = (
+    ("vocab_size", "vocabulary", 50368),
+    ("hidden_size", "width", 768),
+    ("num_hidden_layers", "stack.layers", 22),
+    ("num_attention_heads", "stack.heads", 12),
+    ("intermediate_size", "stack.feedforward", 1152),
+    ("hidden_activation", "activation", "gelu"),
+    ("embedding_dropout", "dropout", 0.0),
+    ("attention_dropout", "attention_dropout", 0.0),
+    ("max_position_embeddings", "places", 8192),
+    ("norm_eps", "epsilon", 1e-5),
+    ("pad_token_id", "pad", 50283),
+    ("tie_word_embeddings", "tied", True),
+)
+
+
+def _modern() -> Kind:
+    transform: Names = (("masked.dense", "head.dense"), ("masked.norm", "head.norm"))
+    words: Names = (*transform, ("masked_bias", "decoder.bias"), ("masked_output.weight", "decoder.weight"))
+    scored: Names = (*transform, ("output", "classifier"))
+    return Kind(
+        prefix="model.",
+        fields=_MODERN_FIELDS,
+        trunk=(
+            ("words.weight", "embeddings.tok_embeddings.weight"),
+            ("norm", "embeddings.norm"),
+            ("stack.norm", "final_norm"),
+        ),
+        layer="layers.{}.",
+        block=(
+            ("attention.qkv", ("attn.Wqkv",)),
+            ("attention.out", ("attn.Wo",)),
+            ("attention_norm", ("attn_norm",)),
+            ("feedforward.inner", ("mlp.Wi",)),
+            ("feedforward.outer", ("mlp.Wo",)),
+            ("feedforward_norm", ("mlp_norm",)),
+        ),
+        heads={
+            "plain": HeadNames("ModernBertModel"),
+            "masked": HeadNames("ModernBertForMaskedLM", words),
+            "label": HeadNames("ModernBertForSequenceClassification", scored, "classifier_dropout"),
+            "token": HeadNames("ModernBertForTokenClassification", scored, "classifier_dropout"),
+            "span": HeadNames("ModernBertForQuestionAnswering", scored, "classifier_dropout"),
+        },
+        copies={"words.weight": "decoder.weight"},
+        fixed={
+            "types": 0,
+            "norm": "before",
+            "first_norm": False,
+            "gated": True,
+            "positions": "rotary",
+            "transform": True,
+        },
+        written=dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),  # else its own ones
+        layered=True,
+    )
+
+
 KINDS: dict[str, Kind] = {
     "bert": Kind(
         prefix="bert.",
@@ -300,4 +359,5 @@ KINDS: dict[str, Kind] = {
     "big_bird": _big_bird(),
     "electra": _electra(),
     "albert": _albert(),
+    "modernbert": _modern(),
 }

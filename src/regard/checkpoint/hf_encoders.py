@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.checkpoint.hf_encoder_kinds import KINDS, Kind
 from regard.checkpoint.hf_fields import ACTIVATIONS, field_value, in_float32
+from regard.checkpoint.hf_modernbert import read_layers, write_layers
 from regard.checkpoint.weight_report import WeightReport
 from regard.config.model import ENCODER_HEADS, EncoderConfig
 from regard.errors import CheckpointError, ConfigError
@@ -100,6 +101,7 @@ def read_config(fields: Mapping[str, Any], head: str, labels: int, where: str) -
     changes: dict[str, Any] = {
         ours: field_value(fields, theirs, default, where) for theirs, ours, default in kind.fields
     }
+    changes |= read_layers(fields, where) if kind.layered else {}
     changes |= {**kind.fixed, "head": head, "labels": labels if head in ("label", "token") else 0}
     changes["activation"] = dict(ACTIVATIONS).get(changes["activation"], changes["activation"])
     if "attention" in changes:
@@ -149,10 +151,17 @@ def write_config(
     for theirs, ours, default in kind.fields:
         if not before or _differs(before, theirs, default, values[ours]):
             made[theirs] = values[ours]
+    told = write_layers(config, values["activation"]) if kind.layered else {}
+    if told and (not before or _layers(before) != _layers(told | {"num_hidden_layers": config.stack.layers})):
+        made |= told
     own_dropout = kind.heads[config.head].dropout
     if own_dropout and _head_dropout(made, kind, config.head, config.dropout, "") != config.head_dropout:
         made[own_dropout] = config.head_dropout
     return in_float32(made | _told_labels(config, labels, before))
+
+
+def _layers(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (fields.get("num_hidden_layers"), *read_layers(fields, "").values())
 
 
 def _differs(before: Mapping[str, Any], theirs: str, default: Any, value: Any) -> bool:
@@ -192,6 +201,8 @@ def written_as(config: EncoderConfig, wished: str = "bert") -> tuple[str, str]:
     for name in dict.fromkeys((wished, *KINDS)):
         if name not in KINDS or config.head not in KINDS[name].heads:
             continue
+        if KINDS[name].layered and config.positions != KINDS[name].fixed["positions"]:
+            continue  # its fields cannot even be read with other sizes of heads
         told = write_config(config, name, Labels())
         back = read_config(told, config.head, config.labels, "")
         pooler = back.pooler if config.head == "plain" and config.pooler else config.pooler

@@ -191,6 +191,10 @@ def drawn(config: EncoderConfig, weights: Mapping[str, Tensor], where: str) -> b
         raise UsageError("onnx is not installed: `pip install 'regard[onnx]'`") from None
     if config.attention != "full":
         raise UsageError(f"{where} cannot be written for ONNX: attention in blocks, where only all at all is written")
+    if config.positions != "learned" or config.reach or config.gated or config.transform or not config.biases:
+        raise UsageError(
+            f"{where} cannot be written for ONNX: only BERT's kind of layers, with learned places, is written"
+        )
     size = sum(tensor.numel() * 4 for tensor in weights.values())
     if size > _LARGEST:
         raise UsageError(f"{where} cannot be written for ONNX: {size:,} bytes of weights, more than one file holds")

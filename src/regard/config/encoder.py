@@ -9,6 +9,8 @@ from regard.config.stack import ACTIVATIONS, StackConfig, check_heads
 from regard.errors import ConfigError
 
 SIGHTS = ("full", "blocks")
+PLACES = ("learned", "rotary")
+POOLINGS = ("first", "mean")
 ENCODER_HEADS = ("plain", "masked", "next", "pretraining", "label", "token", "span")
 
 
@@ -24,6 +26,14 @@ class EncoderConfig(Config):
     embedding: int = knob(0, "width of words, places and types, which are then widened; 0: as the states", low=0)
     norm: str = knob("after", "layer norm before or after each part", choices=("before", "after"))
     activation: str = knob("gelu", "activation of the feed-forward part", choices=ACTIVATIONS)
+    gated: bool = knob(False, "the feed-forward part multiplies what is activated with as much that is not")
+    biases: bool = knob(True, "linear layers and norms add a bias; the last one before scores always does")
+    first_norm: bool = knob(True, "the first block norms what it looks around with, where norms come before")
+    positions: str = knob("learned", "how places are told: by a table, or by turning queries and keys", choices=PLACES)
+    base: float = knob(10_000.0, "what the wavelengths of turns grow with, in layers that look at whole rows", low=1)
+    near_base: float = knob(10_000.0, "what they grow with in layers that look near", low=1)
+    reach: int = knob(0, "tokens to either side that layers look at which look near; 0: all look at whole rows", low=0)
+    far_every: int = knob(3, "of so many layers the first looks at whole rows, the others near", low=1)
     places: int = knob(512, "longest row the model takes", low=1)
     first_place: int = knob(0, "row of the table of places that a text's first token has", low=0)
     types: int = knob(2, "kinds of tokens told apart, such as the two texts of a pair; 0: none", low=0)
@@ -42,6 +52,10 @@ class EncoderConfig(Config):
     head: str = knob("plain", "what is made of the states", choices=ENCODER_HEADS)
     labels: int = knob(0, "labels of a label or token head", low=0)
     tied: bool = knob(True, "masked words are scored by the table of words itself")
+    transform: bool = knob(False, "every head scores states that went through one more layer, as masked words do")
+    pooling: str = knob(
+        "first", "what that layer makes a label's state of: a text's first, their mean", choices=POOLINGS
+    )
     pooler: bool = knob(True, "a plain model has a state for the whole text too, made of the first token's")
     pooler_activation: str = knob("tanh", "activation of that state", choices=ACTIVATIONS)
     pooler_dropout: float = knob(0.0, "dropout on the first token before that state is made", low=0, high=0.95)
@@ -49,7 +63,9 @@ class EncoderConfig(Config):
     pad: int = knob(0, "token number that fills rows; never looked at", low=0)
 
     def check(self) -> None:
-        check_heads("stack.heads", self.width, self.stack.heads)
+        check_heads("stack.heads", self.width, self.stack.heads, rotary=self.positions == "rotary")
+        if self.reach and self.attention != "full":
+            raise ConfigError(f"reach ({self.reach}) is for attention 'full', not {self.attention!r}")
         if self.groups > self.stack.layers:
             raise ConfigError(f"groups ({self.groups}) must be at most stack.layers ({self.stack.layers})")
 
@@ -74,7 +90,8 @@ class EncoderConfig(Config):
     @property
     def pools(self) -> bool:
         """Whether there is a state for the whole text."""
-        return self.head in ("next", "pretraining", "label") or (self.head == "plain" and self.pooler)
+        made = self.head in ("next", "pretraining") or (self.head == "label" and not self.transform)
+        return made or (self.head == "plain" and self.pooler)
 
     @property
     def outputs(self) -> int:

@@ -1,7 +1,8 @@
 """A Transformer encoder (Devlin et al. 2019): a state for each token of a text, seen from both sides.
 
 DistilBERT (no types, no pooler), RoBERTa and XLM-R (places from 2, other heads), BigBird (long rows in blocks), ELECTRA
-(narrow tables of words) and ALBERT (layers that share weights besides) are configs of it.
+(narrow tables of words), ALBERT (layers that share weights besides) and ModernBERT (turned places, layers that look
+near, gates) are configs of it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from torch import Tensor, nn
 from regard.attention.masks import PlacedMask
 from regard.attention.multihead import SelfAttention
 from regard.attention.noise import Noise, drop
-from regard.attention.positions import Learned, Positions, sinusoids
+from regard.attention.positions import Learned, Positions, Rotary, sinusoids
 from regard.attention.rows import Rows
 from regard.attention.sparse import BlockMask, big_bird
 from regard.blocks.packed import PackedStack
 from regard.blocks.reading import Pooling
-from regard.blocks.transformer import ACTIVATIONS, BlockShape, FeedForward
+from regard.blocks.transformer import ACTIVATIONS, BlockShape, FeedForward, View
 from regard.blocks.transformer import Encoder as EncoderStack
 from regard.config.model import EncoderConfig
 from regard.errors import UsageError
@@ -34,13 +35,13 @@ NOWHERE = Positions()  # places are in the states, attention needs no more of th
 
 
 class MaskedWords(nn.Module):
-    """Turns states into ones that the table of words can score."""
+    """Turns states into ones that the table of words can score, or any head of a model with `transform`."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.activation = config.activation
-        self.dense = nn.Linear(config.width, config.inner)
-        self.norm = nn.LayerNorm(config.inner, config.epsilon)
+        self.dense = nn.Linear(config.width, config.inner, bias=config.biases)
+        self.norm = nn.LayerNorm(config.inner, config.epsilon, bias=config.biases)
 
     def forward(self, states: Tensor) -> Tensor:  # [M, D]
         made: Tensor = self.norm(ACTIVATIONS[self.activation](self.dense(states)))
@@ -62,15 +63,17 @@ class Encoder(Packable):
         self.config = config
         width, inner, layers = config.width, config.inner, config.stack.layers
         self.words = nn.Embedding(config.vocabulary, inner)
-        self.places = Learned(config.first_place + config.places, inner)
+        learned = config.positions == "learned"
+        self.places = Learned(config.first_place + config.places, inner) if learned else NOWHERE
+        self.far, self.near = (NOWHERE, NOWHERE) if learned else (Rotary(config.base), Rotary(config.near_base))
         self.types = nn.Embedding(config.types, inner) if config.types else None
-        self.norm = nn.LayerNorm(inner, config.epsilon)
+        self.norm = nn.LayerNorm(inner, config.epsilon, bias=config.biases)
         self.widening = nn.Linear(inner, width) if config.embedding else None
         shared = [config.block_of(layer) for layer in range(layers)] if config.groups else []
         self.stack = EncoderStack(layers, _shape(config), shared=shared)
         self.pooler = nn.Linear(width, width) if config.pools else None
         masked = config.head in ("masked", "pretraining")
-        self.masked = MaskedWords(config) if masked else None
+        self.masked = MaskedWords(config) if masked or (config.transform and config.head != "plain") else None
         self.masked_bias = nn.Parameter(torch.zeros(config.vocabulary)) if masked else None
         self.masked_output = nn.Linear(inner, config.vocabulary, bias=False) if masked and not config.tied else None
         self.next = nn.Linear(width, 2) if config.head in ("next", "pretraining") else None
@@ -83,13 +86,13 @@ class Encoder(Packable):
         self, ids: Tensor, rows: Rows, types: Tensor | None = None, noise: Noise | None = None
     ) -> Tensor:  # ids and types [N]
         """Return a state for each token, [N, D]; types are 0 where none are given."""
-        return self.stack(self.embed(ids, rows, types, noise), rows, self.sight(rows), NOWHERE, noise)
+        return self.stack(self.embed(ids, rows, types, noise), rows, self.views(rows), noise)
 
     def layers(
         self, ids: Tensor, rows: Rows, types: Tensor | None = None, noise: Noise | None = None
     ) -> list[Tensor]:  # ids and types [N]
         """Return the states after each layer, each [N, D]; the last are those that the model gives."""
-        *made, last = self.stack.layers(self.embed(ids, rows, types, noise), rows, self.sight(rows), NOWHERE, noise)
+        *made, last = self.stack.layers(self.embed(ids, rows, types, noise), rows, self.views(rows), noise)
         return [*made, self.stack.norm(last)]
 
     def embed(self, ids: Tensor, rows: Rows, types: Tensor | None, noise: Noise | None) -> Tensor:
@@ -106,7 +109,16 @@ class Encoder(Packable):
             states = drop(self.norm(states), config.dropout, noise, "embedding")
         return states if self.widening is None else self.widening(states)
 
-    def sight(self, rows: Rows) -> PlacedMask:
+    def views(self, rows: Rows) -> list[View]:
+        """Return what each layer is told of who may look at whom: at whole rows, or at what is near."""
+        config, far = self.config, View(self._sight(rows), self.far)
+        if not config.reach:
+            return self.stack.alike(*far)
+        close = rows.longest <= config.reach + 1  # nothing is farther away
+        near = View(far.mask if close else rows.nearby(config.reach), self.near)
+        return [near if layer % config.far_every else far for layer in range(config.stack.layers)]
+
+    def _sight(self, rows: Rows) -> PlacedMask:
         """Return who may look at whom: everybody at its whole row, or in long rows blocks at few blocks."""
         config = self.config
         if config.attention == "full" or rows.longest <= config.longest_full:
@@ -114,11 +126,18 @@ class Encoder(Packable):
         drawn, repeats = (config.random_blocks, 0) if config.drawn else (0, config.random_blocks)
         return BlockMask(big_bird(drawn), config.block, rows.lengths, longest_full=config.longest_full, repeats=repeats)
 
+    @property
+    def scheme(self) -> tuple[Positions, int]:
+        """How places are told, and the width of what tells them: of the table, or of a head that is turned."""
+        turned = self.config.positions == "rotary"
+        return (self.far, self.config.width // self.config.stack.heads) if turned else (self.places, self.config.inner)
+
     # heads: states in, scores out; which of them a model has, `config.head` says
     def pooled(self, states: Tensor, rows: Rows, noise: Noise | None = None) -> Tensor:
-        """Return one state for each text, made of its first token's, [B, D]."""
-        assert self.pooler is not None
+        """Return one state for each text, made of its first token's or of their mean, [B, D]."""
         config = self.config
+        if self.pooler is None:
+            return self.masked_states(_pooled("cls" if config.pooling == "first" else config.pooling, states, rows))
         first = drop(states[rows.firsts], config.pooler_dropout, noise, "pooler")
         return ACTIVATIONS[config.pooler_activation](self.pooler(first))
 
@@ -150,6 +169,8 @@ class Encoder(Packable):
         assert self.output is not None
         if self.config.head == "label":
             states = self.pooled(states, rows, noise)
+        elif self.config.transform:
+            states = self.masked_states(states)
         if self.span is not None and self.span_norm is not None:
             states = self.span_norm(states + self.span(states, noise))
         made: Tensor = self.output(drop(states, self.config.head_dropout, noise, "head"))
@@ -195,7 +216,7 @@ class Encoder(Packable):
             raise UsageError(f"a row has {rows.longest} tokens but the model takes {self.config.places}: split it")
         kinds = self.door_types(tokens if types is None else Tokens(tokens.ids, tokens.offsets, types))
         used: PackedStack = self.used()
-        return used.encode(self.embed(ids, rows, kinds, None), rows, self.sight(rows)), rows
+        return used.encode(self.embed(ids, rows, kinds, None), rows, self.views(rows)), rows
 
     def door_types(self, tokens: Tokens, spare: int = 0) -> Tensor | None:
         """Return the segments of tokens as a tensor, [N + spare]; nothing where there are none."""
@@ -230,6 +251,9 @@ def _shape(config: EncoderConfig) -> BlockShape:
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         activation_dropout=0.0,
+        gated=config.gated,
+        biases=config.biases,
+        first_norm=config.first_norm,
     )
 
 
@@ -254,13 +278,14 @@ def start_encoder(model: Encoder, seed: int, deviation: float = 0.02) -> None:
 def start_near(model: Encoder) -> None:
     """Let a new model look at what is near from its first update on; it is the same for all seeds.
 
-    Places begin as sines and cosines, so that near ones are alike, and queries as keys, so that a token looks at those
-    like it: at its neighbours. From chance alone a model tells words by their counts for many updates before it finds
-    that their neighbours say more.
+    Learned places begin as sines and cosines, so that near ones are alike, and queries as keys, so that a token looks
+    at those like it: at its neighbours. From chance alone a model tells words by their counts for many updates before
+    it finds that their neighbours say more.
     """
-    places, width = model.places.weight.shape
     with torch.no_grad():
-        model.places.weight.copy_(sinusoids(torch.arange(places), width) * NEARNESS * width**-0.5)
+        if isinstance(model.places, Learned):
+            places, width = model.places.weight.shape
+            model.places.weight.copy_(sinusoids(torch.arange(places), width) * NEARNESS * width**-0.5)
         for module in model.modules():
             if isinstance(module, SelfAttention):
                 query, key, _ = module.qkv.weight.chunk(3)

@@ -18,7 +18,7 @@ from regard.attention.positions import positions
 from regard.attention.rows import Rows
 from regard.blocks.heads import vocabulary_loss
 from regard.blocks.packed import PackedStack
-from regard.blocks.transformer import BlockShape, Encoder
+from regard.blocks.transformer import BlockShape, Encoder, View
 from regard.config.gpt import GptConfig
 from regard.errors import UsageError
 from regard.models.base import candidates
@@ -108,7 +108,10 @@ class Gpt(Packable):
     def forward(self, tokens: Tokens, noise: Noise | None = None) -> Tensor:
         """Return the hidden states [N, D] at each token of each row."""
         ids, rows = self.door(tokens, BLOCK if noise is not None else 1)
-        return self.stack(self._embed(ids, rows.positions, noise), rows, rows.backwards(), self.positions, noise)
+        return self.stack(self._embed(ids, rows.positions, noise), rows, self._views(rows), noise)
+
+    def _views(self, rows: Rows) -> list[View]:
+        return self.stack.alike(rows.backwards(), self.positions)
 
     @torch.no_grad()
     def logits(self, tokens: Tokens) -> Tensor:
@@ -151,7 +154,7 @@ class Gpt(Packable):
         if length:
             ids = torch.from_numpy(tokens.reshape(-1).astype(np.int64)).to(self.device())
             rows = Rows(np.full(count, length), self.device())
-            used.stack.encode(self._embed(ids, rows.positions, None), rows, rows.backwards(), cache)
+            used.stack.encode(self._embed(ids, rows.positions, None), rows, self._views(rows), cache)
         return cache
 
     @torch.inference_mode()

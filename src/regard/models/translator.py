@@ -17,7 +17,7 @@ from regard.attention.positions import Positions, positions
 from regard.attention.rows import Rows
 from regard.attention.trace import trace
 from regard.blocks.packed import PackedStack
-from regard.blocks.transformer import BlockShape, Decoder, DecoderView, Encoder
+from regard.blocks.transformer import BlockShape, Decoder, DecoderView, Encoder, View
 from regard.config.model import StackConfig, TranslatorConfig
 from regard.models.base import candidates
 from regard.models.writer import Writer, rows_by_sentence
@@ -101,7 +101,10 @@ class Translator(Writer):
         """Return the source's hidden states [N, D] and their layout."""
         ids, rows = self.door(source, self.block(noise))
         states = self._embed(ids, rows.positions, "source", self.source_positions, noise)
-        return self.encoder(states, rows, rows.everywhere(), self.source_positions, noise), rows
+        return self.encoder(states, rows, self._views(rows), noise), rows
+
+    def _views(self, rows: Rows) -> list[View]:
+        return self.encoder.alike(rows.everywhere(), self.source_positions)
 
     def forward(self, source: Tokens, target: Tokens, noise: Noise | None = None) -> Tensor:
         """Return the hidden states [N, D] at each target token; the whole target at once."""
@@ -118,7 +121,7 @@ class Translator(Writer):
         used: InUse = self.used()
         ids, rows = self.door(source)
         states = self._embed(ids, rows.positions, "source", self.source_positions, None)
-        states = used.encoder.encode(states, rows, rows.everywhere())
+        states = used.encoder.encode(states, rows, self._views(rows))
         stack = self.config.decoder
         width = self.config.width // stack.heads
         cache = KeyValues.empty(stack.layers, len(source), stack.heads, min(room, 64), width, self.device())

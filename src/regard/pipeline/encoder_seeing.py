@@ -138,9 +138,7 @@ class EncoderLooker:
             found = (read or self.model.encode)(row.tokens)
         extra = dict(more(found)) if more is not None else {}
         texts = {"source": row.side, **extra.pop("texts", {})}
-        places = places_of(
-            self.model.places, max(count, 32), self.model.config.width, first=self.model.config.first_place
-        )
+        places = places_of(*self.model.scheme, count=max(count, 32), first=self.model.config.first_place)
         return Record(
             title or row.side.text,
             texts,

@@ -155,7 +155,7 @@ def insides(seen: Seen) -> tuple[Inside, ...]:
 
 
 @torch.no_grad()
-def places_of(scheme: Positions, count: int, width: int, first: int = 0) -> Places | None:
+def places_of(scheme: Positions, width: int, count: int, first: int = 0) -> Places | None:
     """Return the codes of the first places of a scheme, [places, width]; None where order is invisible.
 
     What turns queries and keys is told as the cosines and sines that a head of this width is turned by.

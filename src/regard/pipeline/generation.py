@@ -199,7 +199,7 @@ class GenerationPipeline:
             gathered([seen.trace], AXES),
             task="generate",
             steps=steps_of(logp, told, self.tokenizer.pieces, seeing.top),
-            places=places_of(scheme, max(len(read), 32), turned),
+            places=places_of(scheme, turned, max(len(read), 32)),
             inside=insides(seen),
             cut=cut,
         )

@@ -204,7 +204,7 @@ class Looker:
             return None
         width = model.config.width
         turned = width // model.config.decoder.heads if model.config.positions == "rotary" else width
-        return places_of(model.target_positions, max(count, 32), turned)
+        return places_of(model.target_positions, turned, max(count, 32))
 
 
 def word_numbers(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> list[int]:
