@@ -104,14 +104,15 @@ def labels(arguments: Arguments) -> bool:
 
 def tagged(arguments: Arguments, name: str, train: Path, test: Path) -> bool:
     """Tag entities, beside Hugging Face's Trainer; both keep the last weights' passes and the best on held-out data."""
-    passes = ("--epochs", PASSES[name])
-    found = trained(arguments, "tag", train, name, *passes, "--test", test)["metrics"]
+    passes = arguments.passes or PASSES[name]
+    found = trained(arguments, "tag", train, name, "--epochs", passes, "--test", test)["metrics"]
     print(shown(name, found, "test_f1"), f"(each word's usual tag {found['test_baseline']:.2f})")
     if not arguments.peers:
         return True
     from benchmarks.bars.fine_tuning_peers import tagged as peer
 
-    theirs = [peer(arguments.start, train, test, PASSES[name], seed) for seed in range(1, arguments.seeds + 1)]
+    given = (arguments.start, train, test, passes)
+    theirs = [peer(*given, seed, arguments.bf16) for seed in range(1, arguments.seeds + 1)]
     mean = statistics.fmean(theirs)
     print(f"{name}: Hugging Face's Trainer {mean:.2f} ({', '.join(f'{one:.2f}' for one in theirs)})")
     holds = bool(found["test_f1"] >= mean - BELOW)
@@ -161,7 +162,8 @@ def answers(arguments: Arguments) -> bool:
         "squad": data / "squad_xquad_en/dev.json.gz",
         "qamr": span_questions(data / "qamr", "test", out / "qamr-test.json"),
     }
-    options = ("--from", arguments.start, "--epochs", PASSES["answers"], "--threads", arguments.threads)
+    passes = arguments.passes or PASSES["answers"]
+    options = ("--from", arguments.start, "--epochs", passes, "--threads", arguments.threads)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in tests}
     for seed in range(1, arguments.seeds + 1):
         folder = out / f"answers-{seed}"
@@ -172,8 +174,8 @@ def answers(arguments: Arguments) -> bool:
     if arguments.peers:
         from benchmarks.bars.fine_tuning_peers import answered as peer
 
-        given = (arguments.start, train, [*tests.values()], PASSES["answers"])
-        theirs = [peer(*given, seed) for seed in range(1, arguments.seeds + 1)]
+        given = (arguments.start, train, [*tests.values()], passes)
+        theirs = [peer(*given, seed, arguments.bf16) for seed in range(1, arguments.seeds + 1)]
     holds = True
     for place, (name, test) in enumerate(tests.items()):
         means = {key: statistics.fmean(one[key] for one in found[name]) for key in ("f1", "exact")}
@@ -213,7 +215,9 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, action="append", help="one or several; all where none is named")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--passes", type=int, default=0, help="over the data of wnut, uner, answers; 0: as ever")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave other people's training out")
+    parser.add_argument("--peers-bf16", dest="bf16", action="store_true", help="let them compute in bf16")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     results = {name: PARTS[name](arguments) for name in arguments.part or PARTS}

@@ -1,7 +1,11 @@
-"""The same fine-tuning by Hugging Face's Trainer: same weights, same data, same passes, its own defaults otherwise."""
+"""The same fine-tuning by Hugging Face's Trainer: same weights, same data, same passes, its own defaults otherwise.
+
+Texts of like length go together, which makes it quicker and changes nothing of what it learns; in bf16 if asked.
+"""
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,11 +23,15 @@ LENGTH, OVERLAP = 384, 128
 RATE, BATCH = 5e-5, 16
 
 
-def _trained(model: Any, rows: Any, collator: Any, passes: float, seed: int, folder: str) -> Any:
+def _trained(model: Any, rows: Any, collator: Any, passes: float, seed: int, folder: str, bf16: bool) -> Any:
     from transformers import Trainer, TrainingArguments
 
+    known = inspect.signature(TrainingArguments.__init__).parameters
+    grouped = {"train_sampling_strategy": "group_by_length", "group_by_length": True}  # the newer and the older name
     settings = TrainingArguments(
         folder,
+        **{name: value for name, value in grouped.items() if name in known},
+        bf16=bf16,
         learning_rate=RATE,
         per_device_train_batch_size=BATCH,
         num_train_epochs=passes,
@@ -35,6 +43,8 @@ def _trained(model: Any, rows: Any, collator: Any, passes: float, seed: int, fol
     )
     trainer = Trainer(model, settings, train_dataset=rows, data_collator=collator)
     trainer.train()
+    for name in grouped.keys() & known.keys():  # else it reorders what it is asked, too
+        setattr(trainer.args, name, known[name].default)
     return trainer
 
 
@@ -47,7 +57,7 @@ def _valid(tags: Sequence[str]) -> list[str]:
     return made
 
 
-def tagged(folder: str, train: Path, test: Path, passes: int, seed: int) -> float:
+def tagged(folder: str, train: Path, test: Path, passes: int, seed: int, bf16: bool = False) -> float:
     """Return the strict entity F1 on the test file; the same sentences are held out and left unused."""
     from transformers import (
         AutoModelForTokenClassification,
@@ -72,7 +82,7 @@ def tagged(folder: str, train: Path, test: Path, passes: int, seed: int) -> floa
     model = AutoModelForTokenClassification.from_pretrained(folder, num_labels=len(names))
     collator = DataCollatorForTokenClassification(tokenizer)
     with tempfile.TemporaryDirectory() as place:
-        trainer = _trained(model, [row(one) for one in learned], collator, passes, seed, place)
+        trainer = _trained(model, [row(one) for one in learned], collator, passes, seed, place, bf16)
         found = trainer.predict([row(one) for one in asked])
     said = []
     for sentence, scores, labels in zip(asked, found.predictions.argmax(2), found.label_ids, strict=True):
@@ -83,7 +93,7 @@ def tagged(folder: str, train: Path, test: Path, passes: int, seed: int) -> floa
 
 
 def answered(
-    folder: str, train: Sequence[Path], tests: Sequence[Path], passes: int, seed: int
+    folder: str, train: Sequence[Path], tests: Sequence[Path], passes: int, seed: int, bf16: bool = False
 ) -> list[dict[str, float]]:
     """Return F1 and exact match on each test file, by windows and the best span over them."""
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer, DataCollatorWithPadding, set_seed
@@ -119,7 +129,7 @@ def answered(
 
     model = AutoModelForQuestionAnswering.from_pretrained(folder)
     with tempfile.TemporaryDirectory() as place:
-        trainer = _trained(model, rows(learned, True)[0], DataCollatorWithPadding(tokenizer), passes, seed, place)
+        trainer = _trained(model, rows(learned, True)[0], DataCollatorWithPadding(tokenizer), passes, seed, place, bf16)
         return [_scored(trainer, read_questions([test]).asked, rows) for test in tests]
 
 

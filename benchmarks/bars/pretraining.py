@@ -1,6 +1,6 @@
 """Bar: half an hour of pre-training tells hidden words far better than their counts do, and helps classifiers.
 
-    python -m benchmarks.bars.pretraining DATA --minutes 30 --seeds 3 --out runs
+    python -m benchmarks.bars.pretraining DATA --minutes 30 --seeds 3 --out runs [--encoder runs/encoder]
 
 DATA holds gutenberg/*.txt.gz and wikitext2/*.raw.gz for the encoder; sst2/{train,dev,test}.tsv, trec/TREC.train.all and
 TREC.test.all for the classifiers. All is done by the public commands. The encoder learns the books and WikiText-2's
@@ -25,7 +25,7 @@ LEAST = 3.0  # times that the perplexity of counts is to be that of the model
 
 def classified(name: str, fresh: bool, files: dict[str, Path], arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the measures of classifiers trained from the encoder, or from fresh weights of its sizes."""
-    options: list[object] = ["--from", arguments.out / "encoder", "--classify.fresh", "true" if fresh else "false"]
+    options: list[object] = ["--from", arguments.encoder, "--classify.fresh", "true" if fresh else "false"]
     options += ["--test", files["test"], "--seeds", arguments.seeds, "--threads", arguments.threads]
     options += ["--valid", files["valid"]] if "valid" in files else []
     options += ["--epochs", arguments.epochs] if arguments.epochs else []
@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--minutes", type=float, default=30.0, help="of pre-training")
+    parser.add_argument("--encoder", type=Path, help="one that was pre-trained before")
     parser.add_argument("--preset", default="mini", help="size of the encoder")
     parser.add_argument("--epochs", type=float, default=0.0, help="passes of the classifiers; 0: as they choose")
     parser.add_argument("--seeds", type=int, default=3)
@@ -47,10 +48,12 @@ def main() -> None:
     data, out = arguments.data, arguments.out
     texts = [*sorted(data.glob("gutenberg/*.txt.gz")), data / "wikitext2/wiki.valid.raw.gz"]
     model = ("--arch", "bert", "--preset", arguments.preset, "--threads", arguments.threads)
-    trained = out / "encoder"
-    learned = report("language", *texts, *model, "--minutes", arguments.minutes, "--out", trained)
-    print(json.dumps({"model": "pre-trained", "seconds": learned["seconds"], **learned["metrics"]}), flush=True)
-    (measured,) = regard_json("evaluate", trained, data / "wikitext2/wiki.test.raw.gz", "--threads", arguments.threads)
+    if arguments.encoder is None:
+        arguments.encoder = out / "encoder"
+        learned = report("language", *texts, *model, "--minutes", arguments.minutes, "--out", arguments.encoder)
+        print(json.dumps({"model": "pre-trained", "seconds": learned["seconds"], **learned["metrics"]}), flush=True)
+    text = data / "wikitext2/wiki.test.raw.gz"
+    (measured,) = regard_json("evaluate", arguments.encoder, text, "--threads", arguments.threads)
     print(json.dumps({"text": "WikiText-2 test", **measured}), flush=True)
     holds = measured["times_better"] >= LEAST
     print(
