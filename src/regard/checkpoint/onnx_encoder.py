@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ FILE = "model.onnx"
 Shape = Sequence[str | int]  # sizes, and names of those that vary
 _OPERATORS, _FORMAT = 20, 9  # versions of the operators and of the file, which run-times since 2024 read
 _LARGEST = 2**31 - 2**20  # bytes of one file
+_FLOAT, _BOOL = 1, 9  # kinds of numbers, as ONNX counts them
 _HIDDEN = float(np.finfo(np.float32).min)  # what is added to the scores of what nobody may look at
 
 
@@ -57,13 +58,19 @@ class _Graph:
             self.initial[name] = self._array.from_array(array, name)
         return name
 
+    def halves(self, states: str, width: int) -> list[str]:
+        """Return the left and the right half of each state of this width."""
+        edges = [self.constant([at]) for at in (0, width // 2, width, -1)]
+        return [self.add("Slice", states, edges[side], edges[side + 1], edges[3]) for side in (0, 1)]
+
     def linear(self, states: str, name: str) -> str:
         made = self.add("MatMul", states, self.weight(f"{name}.weight", turned=True))
-        return self.add("Add", made, self.weight(f"{name}.bias"))
+        return self.add("Add", made, self.weight(f"{name}.bias")) if f"{name}.bias" in self._weights else made
 
     def norm(self, states: str, name: str, epsilon: float) -> str:
-        parts = (self.weight(f"{name}.weight"), self.weight(f"{name}.bias"))
-        return self.add("LayerNormalization", states, *parts, axis=-1, epsilon=epsilon)
+        """Norm states; where the model has no such norm, they stay as they are."""
+        parts = [self.weight(part) for part in (f"{name}.weight", f"{name}.bias") if part in self._weights]
+        return self.add("LayerNormalization", states, *parts, axis=-1, epsilon=epsilon) if parts else states
 
     def activation(self, states: str, name: str) -> str:
         match name:
@@ -75,12 +82,20 @@ class _Graph:
         return self.add("Mul", states, self.add("Sigmoid", slope))
 
 
+class _View(NamedTuple):
+    """What a layer is told beside the states."""
+
+    hidden: str  # what is added to scores, [B|1, 1, T|1, T]
+    turns: tuple[str, str] | None  # cosines and sines that turn queries and keys, [T, d/2]
+
+
 class _Drawing:
     """The graph of one encoder."""
 
     def __init__(self, config: EncoderConfig, weights: Mapping[str, Tensor]) -> None:
         self.config, self.graph = config, _Graph(weights)
         self.types = config.types > 1
+        self.places = self._places()
         self.outputs: dict[str, Shape] = {}
         states = self._states()
         for name, (result, shape) in self._results(states).items():
@@ -90,15 +105,20 @@ class _Drawing:
     def inputs(self) -> list[str]:
         return ["input_ids", "attention_mask", *(["token_type_ids"] if self.types else [])]
 
+    def _places(self) -> str:
+        """Return the numbers of a row's places, [T]."""
+        graph = self.graph
+        length = graph.add("Squeeze", graph.add("Shape", "input_ids", start=1, end=2))
+        return graph.add("Range", graph.constant(0), length, graph.constant(1))
+
     def _embedded(self) -> str:
         graph, config = self.graph, self.config
         states = graph.add("Gather", graph.weight("words.weight"), "input_ids")
         if config.scale_embedding:
             states = graph.add("Mul", states, graph.constant(math.sqrt(config.width), np.float32))
-        length = graph.add("Squeeze", graph.add("Shape", "input_ids", start=1, end=2))
-        first = graph.constant(config.first_place)
-        places = graph.add("Range", first, graph.add("Add", length, first), graph.constant(1))
-        states = graph.add("Add", states, graph.add("Gather", graph.weight("places.weight"), places))
+        if config.positions == "learned":
+            rows = graph.add("Add", self.places, graph.constant(config.first_place))
+            states = graph.add("Add", states, graph.add("Gather", graph.weight("places.weight"), rows))
         if config.types:
             kinds = "token_type_ids" if self.types else graph.constant([[0]])
             states = graph.add("Add", states, graph.add("Gather", graph.weight("types.weight"), kinds))
@@ -108,13 +128,48 @@ class _Drawing:
     def _states(self) -> str:
         graph, config = self.graph, self.config
         states = self._embedded()
-        seen = graph.add("Unsqueeze", graph.add("Cast", "attention_mask", to=9), graph.constant([1, 2]))  # 9: bool
-        hidden = graph.add("Where", seen, graph.constant(0, np.float32), graph.constant(_HIDDEN, np.float32))
+        far, near = self._views()
         for layer in range(config.stack.layers):
             block = f"stack.blocks.{config.block_of(layer)}"
-            states = self._added(states, f"{block}.attention_norm", partial(self._look, block=block, hidden=hidden))
+            view = near if config.reach and layer % config.far_every else far
+            states = self._added(states, f"{block}.attention_norm", partial(self._look, block=block, view=view))
             states = self._added(states, f"{block}.feedforward_norm", partial(self._think, name=f"{block}.feedforward"))
         return graph.norm(states, "stack.norm", config.epsilon) if config.norm == "before" else states
+
+    def _views(self) -> tuple[_View, _View]:
+        """Return what layers are told that look at whole rows, and those that look near."""
+        graph, config = self.graph, self.config
+        seen = graph.add("Unsqueeze", graph.add("Cast", "attention_mask", to=_BOOL), graph.constant([1, 2]))
+        far = _View(self._hidden(seen), self._turns(config.base))
+        if not config.reach:
+            return far, far
+        across = graph.add("Sub", graph.add("Unsqueeze", self.places, graph.constant([1])), self.places)
+        close = graph.add("LessOrEqual", graph.add("Abs", across), graph.constant(config.reach))
+        return far, _View(self._hidden(graph.add("And", seen, close)), self._turns(config.near_base))
+
+    def _hidden(self, seen: str) -> str:
+        return self.graph.add(
+            "Where", seen, self.graph.constant(0, np.float32), self.graph.constant(_HIDDEN, np.float32)
+        )
+
+    def _turns(self, base: float) -> tuple[str, str] | None:
+        graph, half = self.graph, self.config.width // self.config.stack.heads // 2
+        if self.config.positions != "rotary":
+            return None
+        rates = np.float32(base) ** -(np.arange(half, dtype=np.float32) / np.float32(half))
+        places = graph.add("Unsqueeze", graph.add("Cast", self.places, to=_FLOAT), graph.constant([1]))
+        angles = graph.add("Mul", places, graph.constant(rates, np.float32))
+        return graph.add("Cos", angles), graph.add("Sin", angles)
+
+    def _turned(self, heads: str, turns: tuple[str, str] | None) -> str:
+        """Return queries or keys [B, H, T, d] turned by their places."""
+        if turns is None:
+            return heads
+        graph, (cosine, sine) = self.graph, turns
+        left, right = graph.halves(heads, self.config.width // self.config.stack.heads)
+        first = graph.add("Sub", graph.add("Mul", left, cosine), graph.add("Mul", right, sine))
+        second = graph.add("Add", graph.add("Mul", right, cosine), graph.add("Mul", left, sine))
+        return graph.add("Concat", first, second, axis=-1)
 
     def _added(self, states: str, norm: str, part: Callable[[str], str]) -> str:
         graph, epsilon = self.graph, self.config.epsilon
@@ -122,26 +177,47 @@ class _Drawing:
             return graph.add("Add", states, part(graph.norm(states, norm, epsilon)))
         return graph.norm(graph.add("Add", states, part(states)), norm, epsilon)
 
-    def _look(self, states: str, block: str, hidden: str) -> str:
+    def _look(self, states: str, block: str, view: _View) -> str:
         graph, config = self.graph, self.config
         heads, width = config.stack.heads, config.width // config.stack.heads
         fused = graph.linear(states, f"{block}.attention.qkv")
         split = graph.add("Reshape", fused, graph.constant([0, 0, 3, heads, width]))
         parts = graph.add("Transpose", split, perm=[2, 0, 3, 1, 4])  # [3, B, H, T, d]
         query, key, value = (graph.add("Gather", parts, graph.constant(number)) for number in range(3))
+        query, key = self._turned(query, view.turns), self._turned(key, view.turns)
         query = graph.add("Mul", query, graph.constant(width**-0.5, np.float32))
         scores = graph.add("MatMul", query, graph.add("Transpose", key, perm=[0, 1, 3, 2]))
-        weights = graph.add("Softmax", graph.add("Add", scores, hidden), axis=-1)
+        weights = graph.add("Softmax", graph.add("Add", scores, view.hidden), axis=-1)
         mixed = graph.add("Transpose", graph.add("MatMul", weights, value), perm=[0, 2, 1, 3])
         return graph.linear(graph.add("Reshape", mixed, graph.constant([0, 0, config.width])), f"{block}.attention.out")
 
     def _think(self, states: str, name: str) -> str:
-        inner = self.graph.activation(self.graph.linear(states, f"{name}.inner"), self.config.activation)
-        return self.graph.linear(inner, f"{name}.outer")
+        graph, config = self.graph, self.config
+        inner = graph.linear(states, f"{name}.inner")
+        if config.gated:
+            left, gate = graph.halves(inner, 2 * config.stack.feedforward)
+            active = graph.add("Mul", graph.activation(left, config.activation), gate)
+        else:
+            active = graph.activation(inner, config.activation)
+        return graph.linear(active, f"{name}.outer")
 
     def _pooled(self, states: str) -> str:
-        first = self.graph.add("Gather", states, self.graph.constant(0), axis=1)
+        if self.config.transform and self.config.head == "label":
+            return self._transformed(self._mean(states) if self.config.pooling == "mean" else self._first(states))
+        first = self._first(states)
         return self.graph.activation(self.graph.linear(first, "pooler"), self.config.pooler_activation)
+
+    def _first(self, states: str) -> str:
+        return self.graph.add("Gather", states, self.graph.constant(0), axis=1)
+
+    def _mean(self, states: str) -> str:
+        graph = self.graph
+        there = graph.add("Unsqueeze", graph.add("Cast", "attention_mask", to=_FLOAT), graph.constant([2]))
+        sums = (
+            graph.add("ReduceSum", part, graph.constant([1]), keepdims=0)
+            for part in (graph.add("Mul", states, there), there)
+        )
+        return graph.add("Div", *sums)
 
     def _results(self, states: str) -> dict[str, tuple[str, Shape]]:
         """Return what the head gives: for each name the result and its shape."""
@@ -163,18 +239,22 @@ class _Drawing:
                 if config.head == "pretraining":
                     made["seq_relationship_logits"] = (graph.linear(self._pooled(states), "next"), ["batch", 2])
                 return made
-            case "token":
-                return {"logits": (graph.linear(states, "output"), [*rows, config.labels])}
+        if config.transform and config.head in ("token", "span"):
+            states = self._transformed(states)
+        if config.head == "token":
+            return {"logits": (graph.linear(states, "output"), [*rows, config.labels])}
         if config.span_feedforward:
             states = graph.norm(graph.add("Add", states, self._think(states, "span")), "span_norm", config.epsilon)
         scores = graph.linear(states, "output")
         ends = (("start_logits", 0), ("end_logits", 1))
         return {name: (graph.add("Gather", scores, graph.constant(at), axis=2), rows) for name, at in ends}
 
+    def _transformed(self, states: str) -> str:
+        dense = self.graph.activation(self.graph.linear(states, "masked.dense"), self.config.activation)
+        return self.graph.norm(dense, "masked.norm", self.config.epsilon)
+
     def _words(self, states: str) -> str:
-        graph = self.graph
-        dense = graph.activation(graph.linear(states, "masked.dense"), self.config.activation)
-        made = graph.norm(dense, "masked.norm", self.config.epsilon)
+        graph, made = self.graph, self._transformed(states)
         if self.config.tied:
             table = graph.add("Transpose", graph.weight("words.weight"), perm=[1, 0])
         else:
@@ -191,10 +271,6 @@ def drawn(config: EncoderConfig, weights: Mapping[str, Tensor], where: str) -> b
         raise UsageError("onnx is not installed: `pip install 'regard[onnx]'`") from None
     if config.attention != "full":
         raise UsageError(f"{where} cannot be written for ONNX: attention in blocks, where only all at all is written")
-    if config.positions != "learned" or config.reach or config.gated or config.transform or not config.biases:
-        raise UsageError(
-            f"{where} cannot be written for ONNX: only BERT's kind of layers, with learned places, is written"
-        )
     size = sum(tensor.numel() * 4 for tensor in weights.values())
     if size > _LARGEST:
         raise UsageError(f"{where} cannot be written for ONNX: {size:,} bytes of weights, more than one file holds")
