@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from regard.attention.attend import attend
 from regard.attention.cache import Memory
 from regard.attention.masks import PlacedMask
 from regard.attention.noise import Noise
 from regard.attention.positions import Positions
-from regard.attention.rows import Rows
+from regard.attention.rows import Chosen, Rows
 
 
 class SelfAttention(nn.Module):
@@ -30,13 +31,28 @@ class SelfAttention(nn.Module):
         positions: Positions,
         *,
         noise: Noise | None = None,
-    ) -> Tensor:  # [N, D]
-        """Return what each token takes from the tokens it may look at."""
-        padded = rows.pad(self.qkv(states))  # [B, T, 3D]
-        query, key, value = padded.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each [B, H, T, d]
-        query, key = positions.rotate(query, rows.slots), positions.rotate(key, rows.slots)
+        chosen: Chosen | None = None,
+    ) -> Tensor:  # [N, D], or [M, D] of chosen ones
+        """Return what each token takes from the tokens it may look at, or each chosen one."""
+        if chosen is None:
+            query, key, value = self._heads(self.qkv(states), rows, 3)
+        else:
+            width = states.shape[1]
+            (query,) = self._heads(self._made(states.index_select(0, chosen.places), 0, width), chosen, 1)
+            key, value = self._heads(self._made(states, width, 3 * width), rows, 2)
+        looking = rows if chosen is None else chosen
+        query, key = positions.rotate(query, looking.slots), positions.rotate(key, rows.slots)
         mixed = attend(query, key, value, mask=mask, dropout=self.dropout, noise=noise, site=self.site)
-        return self.out(rows.pack(mixed.transpose(1, 2).flatten(2)))
+        return self.out(looking.pack(mixed.transpose(1, 2).flatten(2)))
+
+    def _heads(self, made: Tensor, rows: Rows, parts: int) -> Tensor:
+        """Return queries, keys, values, so many of them, of packed tokens: [parts, B, H, T, d]."""
+        return rows.pad(made).unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
+
+    def _made(self, states: Tensor, first: int, last: int) -> Tensor:
+        """Return these of the 3D numbers that are made of each state."""
+        bias = self.qkv.bias
+        return linear(states, self.qkv.weight[first:last], None if bias is None else bias[first:last])
 
 
 class CrossAttention(nn.Module):

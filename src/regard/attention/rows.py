@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.attention.masks import PlacedMask, causal, padding
@@ -133,3 +134,33 @@ class Rows:
     def seen_from(self, queries: Rows) -> PlacedMask:
         """Queries of other rows may look at every token of the row with their number."""
         return padding(self.lengths).place(queries.slots, self.slots)
+
+
+class Chosen(Rows):
+    """Some tokens of packed rows, in any order, as rows of their own: those whose states are needed.
+
+    >>> rows = Rows(np.array([2, 3]))
+    >>> chosen = Chosen(rows, np.array([4, 1, 2]))  # tokens 1; 0 and 2 of their rows
+    >>> chosen.pad(torch.tensor([50, 20, 30])).tolist(), chosen.slots.tolist()
+    ([[20, 0], [50, 30]], [[1, 0], [2, 0]])
+    """
+
+    def __init__(self, rows: Rows, places: NDArray[np.int64], block: int = 1) -> None:
+        """Take packed places; the number of states is rounded up to a multiple of `block`, as rows' is."""
+        of = np.searchsorted(rows.lengths.cumsum(0).cpu().numpy(), places, side="right")
+        counts = np.bincount(of, minlength=rows.count)
+        device = rows.lengths.device
+        super().__init__(counts, device, block=block)
+        order = np.argsort(of, kind="stable")
+        rank = np.empty(len(places), dtype=np.int64)
+        rank[order] = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.even = self.even and bool((order == np.arange(len(places))).all())
+        self.at = torch.from_numpy(of * self.longest + rank).to(device)
+        filled = np.append(places, np.zeros(self.spare, dtype=np.int64))
+        self.places = torch.from_numpy(filled).to(device)  # [M], among the packed tokens
+        self.positions = rows.positions.index_select(0, self.places)
+
+    @property
+    def slots(self) -> Tensor:
+        """Where the chosen tokens stand in their rows, [B, Q]."""
+        return self.pad(self.positions)

@@ -18,7 +18,7 @@ from torch.nn import functional
 from regard.attention.attend import SCALED_DOT, attend
 from regard.attention.cache import KeyValues, Memory
 from regard.attention.intervention import silenced
-from regard.attention.masks import Padding, PlacedMask
+from regard.attention.masks import PlacedMask
 from regard.attention.positions import Positions
 from regard.attention.rows import Rows
 from regard.attention.scores import softmax
@@ -231,7 +231,7 @@ class PackedStack:
 
     def encode(self, states: Tensor, rows: Rows, views: Sequence[View], cache: KeyValues | None = None) -> Tensor:
         """Return the states of whole rows after all blocks, [N, D]; an empty cache is filled with equally long rows."""
-        plain = rows.spare == 0 and all(type(mask) is PlacedMask and type(mask.mask) is Padding for mask, _ in views)
+        plain = rows.spare == 0 and all(view.whole for view in views)
         by_length = self.by_length and plain and 0 < LEAST * len(rows.runs) <= rows.filled
         for number, (block, view) in enumerate(zip(self.blocks, views, strict=True)):
             keep = None if cache is None else partial(cache.fill, number)

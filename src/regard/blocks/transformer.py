@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention.cache import Memory
-from regard.attention.masks import PlacedMask
+from regard.attention.masks import Padding, PlacedMask
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.noise import Noise, drop
 from regard.attention.positions import Positions
-from regard.attention.rows import Rows
+from regard.attention.rows import Chosen, Rows
+from regard.attention.trace import is_watched
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -33,6 +34,11 @@ class View(NamedTuple):
 
     mask: PlacedMask | None
     positions: Positions
+
+    @property
+    def whole(self) -> bool:
+        """Whether everybody looks at its whole row."""
+        return type(self.mask) is PlacedMask and type(self.mask.mask) is Padding
 
 
 @dataclass(frozen=True)
@@ -95,12 +101,19 @@ class Residual(nn.Module):
         self.norm_before, self.dropout = shape.norm_before, shape.dropout
 
     def add(
-        self, states: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor], noise: Noise | None, site: str
+        self,
+        states: Tensor,
+        norm: nn.Module,
+        part: Callable[[Tensor], Tensor],
+        noise: Noise | None,
+        site: str,
+        chosen: Chosen | None = None,
     ) -> Tensor:
-        """Return states + drop(part(norm(states))), or norm(states + drop(part(states)))."""
+        """Return states + drop(part(norm(states))), or norm(states + drop(part(states))); of chosen ones alone."""
+        kept = states if chosen is None else states.index_select(0, chosen.places)
         if self.norm_before:
-            return states + drop(part(norm(states)), self.dropout, noise, site)
-        summed: Tensor = norm(states + drop(part(states), self.dropout, noise, site))
+            return kept + drop(part(norm(states)), self.dropout, noise, site)
+        summed: Tensor = norm(kept + drop(part(states), self.dropout, noise, site))
         return summed
 
 
@@ -122,18 +135,25 @@ class EncoderBlock(Residual):
         positions: Positions,
         *,
         noise: Noise | None = None,
+        chosen: Chosen | None = None,
     ) -> Tensor:
-        return self.think(self.look_around(states, rows, mask, positions, noise), noise)
+        return self.think(self.look_around(states, rows, mask, positions, noise, chosen), noise)
 
     def look_around(
-        self, states: Tensor, rows: Rows, mask: PlacedMask | None, positions: Positions, noise: Noise | None
+        self,
+        states: Tensor,
+        rows: Rows,
+        mask: PlacedMask | None,
+        positions: Positions,
+        noise: Noise | None,
+        chosen: Chosen | None = None,
     ) -> Tensor:
         """The self-attention part."""
 
         def part(inner: Tensor) -> Tensor:
-            return self.attention(inner, rows, mask, positions, noise=noise)
+            return self.attention(inner, rows, mask, positions, noise=noise, chosen=chosen)
 
-        return self.add(states, self.attention_norm, part, noise, f"{self.attention.site}.out")
+        return self.add(states, self.attention_norm, part, noise, f"{self.attention.site}.out", chosen)
 
     def think(self, states: Tensor, noise: Noise | None) -> Tensor:
         """The feed-forward part."""
@@ -220,9 +240,17 @@ class Encoder(Stack):
     def __init__(self, layers: int, shape: BlockShape, name: str = "encoder", shared: Sequence[int] = ()) -> None:
         super().__init__(EncoderBlock, layers, shape, name, shared)
 
-    def forward(self, states: Tensor, rows: Rows, views: Sequence[View], noise: Noise | None) -> Tensor:
-        for made in self.layers(states, rows, views, noise):
-            states = made
+    def forward(
+        self, states: Tensor, rows: Rows, views: Sequence[View], noise: Noise | None, chosen: Chosen | None = None
+    ) -> Tensor:
+        """Return the states after all blocks; of chosen tokens alone the last block need not make any others."""
+        few = chosen if chosen is not None and views[-1].whole and not is_watched() else None
+        for block, view in zip(self.order[:-1], views[:-1], strict=True):
+            states = block(states, rows, view.mask, view.positions, noise=noise)
+        mask = views[-1].mask if few is None else rows.seen_from(few)
+        states = self.order[-1](states, rows, mask, views[-1].positions, noise=noise, chosen=few)
+        if chosen is not None and few is None:
+            states = states.index_select(0, chosen.places)
         normed: Tensor = self.norm(states)
         return normed
 

@@ -94,6 +94,11 @@ class EncoderConfig(Config):
         return made or (self.head == "plain" and self.pooler)
 
     @property
+    def scores_firsts(self) -> bool:
+        """Whether the head scores a text by its first token's state, and needs no others."""
+        return self.head == "label" and (self.pools or self.pooling == "first")
+
+    @property
     def outputs(self) -> int:
         """How many scores a label, token or span head gives."""
         return {"label": self.labels, "token": self.labels, "span": 2}.get(self.head, 0)

@@ -19,7 +19,7 @@ from regard.attention.masks import PlacedMask
 from regard.attention.multihead import SelfAttention
 from regard.attention.noise import Noise, drop
 from regard.attention.positions import Learned, Positions, Rotary, sinusoids
-from regard.attention.rows import Rows
+from regard.attention.rows import Chosen, Rows
 from regard.attention.sparse import BlockMask, big_bird
 from regard.blocks.packed import PackedStack
 from regard.blocks.reading import Pooling
@@ -83,10 +83,15 @@ class Encoder(Packable):
         self.output = nn.Linear(width, config.outputs) if config.outputs else None
 
     def forward(
-        self, ids: Tensor, rows: Rows, types: Tensor | None = None, noise: Noise | None = None
-    ) -> Tensor:  # ids and types [N]
-        """Return a state for each token, [N, D]; types are 0 where none are given."""
-        return self.stack(self.embed(ids, rows, types, noise), rows, self.views(rows), noise)
+        self,
+        ids: Tensor,  # [N]
+        rows: Rows,
+        types: Tensor | None = None,  # [N]
+        noise: Noise | None = None,
+        chosen: Chosen | None = None,
+    ) -> Tensor:
+        """Return a state for each token, [N, D], or for each chosen one, [M, D]; types are 0 where none are given."""
+        return self.stack(self.embed(ids, rows, types, noise), rows, self.views(rows), noise, chosen)
 
     def layers(
         self, ids: Tensor, rows: Rows, types: Tensor | None = None, noise: Noise | None = None

@@ -130,7 +130,8 @@ class EncodedTask(RowTask[Encoded]):
 
     def loss(self, model: Encoder, batch: EncodedBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Return the sums of what is minimised and of the plain loss over the batch's texts."""
-        states, rows = encoder_states(model, batch.tokens, noise, batch.states)
+        firsts = batch.tokens.offsets[:-1].astype(np.int64) if model.config.scores_firsts else None
+        states, rows = encoder_states(model, batch.tokens, noise, batch.states, firsts)
         scores, shares = model.label_scores(states, rows, noise).float(), torch.from_numpy(batch.shares)
         wanted = torch.from_numpy(batch.wanted)
         if wanted.dim() == 1:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from regard.attention.noise import Noise
-from regard.attention.rows import Rows
+from regard.attention.rows import Chosen, Rows
 from regard.config.model import EncoderConfig
 from regard.data.batching import epoch_batches, sorted_batches
 from regard.errors import UsageError
@@ -164,14 +164,24 @@ def text_scores(model: Encoder, read: Encoded, texts: int) -> Floats:
 
 
 def encoder_states(
-    model: Encoder, tokens: Tokens, noise: Noise | None, states: Tensor | None = None
+    model: Encoder,
+    tokens: Tokens,
+    noise: Noise | None,
+    states: Tensor | None = None,
+    places: Numbers | None = None,
 ) -> tuple[Tensor, Rows]:
-    """Return a state for each token, to be learned from, and the layout of the rows; or the states that are given."""
-    ids, rows = model.door(tokens, BLOCK if noise is not None and states is None else 1)
+    """Return a state for each token, to be learned from, and the layout of the rows; or the states that are given.
+
+    Where only some places among the packed tokens are needed, the states are theirs alone, and the layout, too.
+    """
+    block = BLOCK if noise is not None and states is None else 1
+    ids, rows = model.door(tokens, block)
     if states is not None:
         return states.to(model.device(), model.words.weight.dtype), rows
-    made = model(ids, rows, model.door_types(tokens, rows.spare), noise)
-    return made[: rows.filled], rows
+    chosen = None if places is None else Chosen(rows, places, block)
+    made = model(ids, rows, model.door_types(tokens, rows.spare), noise, chosen)
+    layout = rows if chosen is None else chosen
+    return made[: layout.filled], layout
 
 
 class KeptStates:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.attention.noise import Noise
+from regard.attention.rows import Chosen
 from regard.blocks.heads import vocabulary_loss
 from regard.config.data import MaskingConfig
 from regard.data.order import draws
@@ -227,9 +228,14 @@ class Told:
 def tell_masked(model: Encoder, batch: MaskedBatch, smoothing: float = 0.0, noise: Noise | None = None) -> Told:
     """Return the loss over hidden words: only their states are ever projected onto the vocabulary."""
     ids, rows = model.door(batch.rows)
-    states = model(ids, rows, model.door_types(batch.rows, rows.spare), noise)  # [N, D]
-    places, targets = (torch.from_numpy(_filled(array)).to(states.device) for array in (batch.places, batch.targets))
-    hidden = model.masked_states(states.index_select(0, places))  # [M, D]
+    chosen, types = Chosen(rows, batch.places, BLOCK), model.door_types(batch.rows, rows.spare)
+    if batch.apart is None:
+        states = needed = model(ids, rows, types, noise, chosen)  # [M, D]
+    else:  # the first tokens are needed, too
+        states = model(ids, rows, types, noise)  # [N, D]
+        needed = states.index_select(0, chosen.places)
+    hidden = model.masked_states(needed)
+    targets = torch.from_numpy(np.append(batch.targets, np.zeros(chosen.spare, dtype=np.int64))).to(hidden.device)
     smoothed, plain = vocabulary_loss(
         hidden, model.output_weight, model.output_bias, targets, smoothing, count=batch.count
     )
@@ -238,11 +244,6 @@ def tell_masked(model: Encoder, batch: MaskedBatch, smoothing: float = 0.0, nois
     scores = model.next_scores(states, rows, noise).float()
     wrong = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.apart).to(scores.device))
     return Told(smoothed + batch.count * wrong, plain, scores)
-
-
-def _filled(array: Numbers) -> Numbers:
-    """Return the array with zeros at its end, up to a whole block."""
-    return np.append(array, np.zeros(-len(array) % BLOCK, dtype=np.int64))
 
 
 def fixed_batches(text: Stream, layout: Layout) -> Iterator[MaskedBatch]:

@@ -159,9 +159,10 @@ class TaggingTask(RowTask[EncodedWords]):
 
     def loss(self, model: Encoder, batch: TagBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Return the sums of smoothed and plain loss over the batch's words."""
-        states, rows = encoder_states(model, batch.tokens, noise, batch.states)
-        places = torch.from_numpy(batch.places).to(states.device)
-        scores = model.label_scores(states[places], rows, noise).float()
+        states, rows = encoder_states(model, batch.tokens, noise, batch.states, batch.places)
+        if batch.states is not None:
+            states = states[torch.from_numpy(batch.places).to(states.device)]
+        scores = model.label_scores(states, rows, noise).float()
         return summed_losses(scores, torch.from_numpy(batch.tags), smoothing, self.weights)
 
 

@@ -1,0 +1,98 @@
+"""States of chosen tokens: the last layer makes no others, and they and all gradients are what they would be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regard.attention.rows import Chosen
+from regard.attention.trace import trace
+from regard.config.model import EncoderConfig, StackConfig
+from regard.models.encoder import Encoder, start_encoder
+from regard.tasks.encoding import encoder_states
+from regard.tokens import Tokens
+
+BLOCK = 8
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"norm": "before"},
+    {"positions": "rotary", "biases": False, "gated": True},
+    {"groups": 1},
+    {"positions": "rotary", "reach": 2, "far_every": 2},  # the last layer looks at whole rows
+    {"positions": "rotary", "reach": 2, "far_every": 3},  # it looks near
+    {"attention": "blocks", "block": 4},
+]
+
+
+def encoder(**changes: Any) -> Encoder:
+    sizes = {"vocabulary": 50, "width": 16, "places": 64, "stack": StackConfig(layers=3, heads=2, feedforward=20)}
+    model = Encoder(EncoderConfig(**{**sizes, **changes}))
+    start_encoder(model, 3, deviation=0.5)
+    return model
+
+
+def read() -> Tokens:
+    chance = np.random.default_rng(1)
+    return Tokens.from_rows([chance.integers(0, 50, length) for length in (7, 3, 60, 1)])
+
+
+def gradient(model: Encoder, made: Tensor) -> Tensor:
+    model.zero_grad()
+    (made * torch.linspace(-1, 1, made.numel()).view(made.shape)).sum().backward()
+    return torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
+
+
+def same(found: Tensor, wanted: Tensor) -> bool:
+    return bool((found - wanted).abs().max() <= 1e-5 * wanted.abs().max())
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+@pytest.mark.parametrize("count", [1, 9, 71])
+def test_they_and_their_gradients_are_those_of_all_states(changes: dict[str, Any], count: int) -> None:
+    model = encoder(**changes)
+    ids, rows = model.door(read(), 64)
+    places = np.random.default_rng(2).permutation(rows.filled)[:count]
+    chosen = Chosen(rows, places, BLOCK)
+    few = model(ids, rows, None, None, chosen)
+    assert len(few) == -(-count // BLOCK) * BLOCK
+    every = model(ids, rows)[torch.from_numpy(places)]
+    assert same(few[:count], every)
+    assert same(gradient(model, few[:count]), gradient(model, every))
+
+
+def test_the_last_layer_makes_no_others() -> None:
+    model = encoder()
+    ids, rows = model.door(read())
+    made: list[int] = []
+    for block in model.stack.blocks:
+        block.feedforward.inner.register_forward_hook(lambda _module, _given, out: made.append(len(out)))
+    model(ids, rows, None, None, Chosen(rows, np.array([0, 7, 10, 70])))
+    assert made == [71, 71, 4]
+
+
+def test_who_watches_sees_every_token() -> None:
+    model = encoder()
+    ids, rows = model.door(read())
+    chosen = Chosen(rows, np.array([3, 70]))
+    with torch.inference_mode(), trace() as seen:
+        watched = model(ids, rows, None, None, chosen)
+    assert seen["encoder.2.self"].weights.shape[2] == 60
+    with torch.inference_mode():
+        assert same(watched, model(ids, rows, None, None, chosen))
+
+
+@pytest.mark.parametrize("changes", [{}, {"transform": True}], ids=str)
+def test_a_label_is_told_by_first_tokens_alone(changes: dict[str, Any]) -> None:
+    model, tokens = encoder(head="label", labels=3, **changes), read()
+    assert model.config.scores_firsts
+    found = model.label_scores(*encoder_states(model, tokens, None, None, tokens.offsets[:-1]))
+    assert same(found, torch.from_numpy(model.scores(tokens)))
+
+
+def test_other_heads_need_more_states() -> None:
+    assert not encoder(head="label", labels=3, transform=True, pooling="mean").config.scores_firsts
+    assert not encoder(head="token", labels=3).config.scores_firsts
