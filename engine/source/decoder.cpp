@@ -27,7 +27,7 @@ void State::read(const Texts& source) {
   source.check(model_);
   memory_ = Buffer(&model_.pool, static_cast<size_t>(source.tokens()) * layers * entry * sizeof(float));
   float* memory = memory_.as<float>();
-  encode(model_, source, 1, [&](int first, int count, Workspace& space) {
+  encode(model_, source, 1, Wanted::all, [&](int first, int count, Workspace& space) {
     for (size_t layer = 0; layer < layers; layer++)
       model_.arithmetic.apply(space, space.states, space.stride, count, model_.decoder[layer].cross.key_value, nullptr,
                               IDENTITY, memory + (static_cast<size_t>(first) * layers + layer) * entry, layers * entry,

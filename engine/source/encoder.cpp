@@ -33,11 +33,15 @@ class Reader {
   Reader(const Model& model, const Passage& passage, int from, int to, Workspace& space)
       : model_(model), passage_(passage), from_(from), to_(to), space_(space) {}
 
-  void read() {
+  void read(Wanted wanted) {
     embed();
-    for (size_t layer = 0; layer < model_.encoder.size(); layer++) {
-      look(model_.encoder[layer].look, passage_.seen[layer % 2]);
-      model_.arithmetic.think(space_, to_ - from_, model_.encoder[layer].feedforward);
+    const int layers = static_cast<int>(model_.encoder.size());
+    for (int layer = 0; layer < layers; layer++) {
+      const EncoderBlock& block = model_.encoder[static_cast<size_t>(layer)];
+      const bool few = wanted == Wanted::firsts && layer + 1 == layers;
+      const int rows = look(block.look, passage_.seen[layer % 2], few);
+      model_.arithmetic.think(space_, rows, block.feedforward);
+      if (few) put_back(rows);
     }
     if (model_.shape.norm_before) model_.arithmetic.norm_rows(space_.states, space_.stride, to_ - from_, model_.encoder_norm);
   }
@@ -73,8 +77,9 @@ class Reader {
     if (shape.embedding_norm) model_.arithmetic.norm_rows(space_.states, space_.stride, to_ - from_, model_.embedding_norm);
   }
 
-  // Every token looks at all tokens of its own text.
-  void look(const SelfLook& part, float* seen) {
+  // Every token looks at all tokens of its own text, or the first ones alone, whose states are then moved to the front.
+  // How many rows there are after it is returned.
+  int look(const SelfLook& part, float* seen, bool few) {
     const Arithmetic& arithmetic = model_.arithmetic;
     const int width = model_.shape.width, heads = model_.shape.encoder_heads, count = to_ - from_;
     float* own = seen + static_cast<size_t>(from_) * passage_.stride;
@@ -86,13 +91,33 @@ class Reader {
           model_.source_positions->turn(seen + static_cast<size_t>(start + at) * passage_.stride, 2 * heads, width / heads, at);
       });
     passage_.meeting->wait();
+    int rows = few ? 0 : count;
     each_text([&](int start, int length, int first, int last) {
-      arithmetic.operators->read({seen + static_cast<size_t>(start) * passage_.stride, passage_.stride, length, first, last,
-                                  heads, width / heads, space_.scores,
-                                  space_.mixed + static_cast<size_t>(start + first - from_) * space_.stride, space_.stride});
+      if (few && first > 0) return;
+      const int place = few ? rows++ : start + first - from_;
+      arithmetic.operators->read({seen + static_cast<size_t>(start) * passage_.stride, passage_.stride, length, first,
+                                  few ? 1 : last, heads, width / heads, space_.scores,
+                                  space_.mixed + static_cast<size_t>(place) * space_.stride, space_.stride});
+      if (few) move(start - from_, place);
     });
-    arithmetic.apply(space_, space_.mixed, space_.stride, count, part.out, nullptr, IDENTITY, space_.states, space_.stride, true);
-    if (!arithmetic.norm_before) arithmetic.norm_rows(space_.states, space_.stride, count, part.norm);
+    arithmetic.apply(space_, space_.mixed, space_.stride, rows, part.out, nullptr, IDENTITY, space_.states, space_.stride, true);
+    if (!arithmetic.norm_before) arithmetic.norm_rows(space_.states, space_.stride, rows, part.norm);
+    return rows;
+  }
+
+  void move(int from, int to) {
+    if (from == to) return;
+    std::copy_n(space_.states + static_cast<size_t>(from) * space_.stride, space_.stride,
+                space_.states + static_cast<size_t>(to) * space_.stride);
+  }
+
+  // Puts the states at the front back to where their texts begin, the last one first.
+  void put_back(int rows) {
+    std::vector<int> begins;
+    each_text([&](int start, int, int first, int) {
+      if (first == 0) begins.push_back(start - from_);
+    });
+    while (rows-- > 0) move(rows, begins[static_cast<size_t>(rows)]);
   }
 
   const Model& model_;
@@ -161,7 +186,7 @@ void Texts::check(const Model& model) const {
   }
 }
 
-void encode(const Model& model, const Texts& texts, int threads, const Take& take) {
+void encode(const Model& model, const Texts& texts, int threads, Wanted wanted, const Take& take) {
   texts.check(model);
   const regard_shape& shape = model.shape;
   int longest = 0;
@@ -185,7 +210,7 @@ void encode(const Model& model, const Texts& texts, int threads, const Take& tak
       for (int number = next++; number < passages; number = next++) {
         const Passage passage{texts, cuts[static_cast<size_t>(number)], cuts[static_cast<size_t>(number) + 1],
                               {seen.as<float>(), seen.as<float>()}, stride, &nobody};
-        Reader(model, passage, 0, passage.count(), space).read();
+        Reader(model, passage, 0, passage.count(), space).read(wanted);
         take(passage.begin(), passage.count(), space);
       }
     });
@@ -204,7 +229,7 @@ void encode(const Model& model, const Texts& texts, int threads, const Take& tak
     side_by_side(team, [&](int member) {
       const int from = count * member / team, to = count * (member + 1) / team;
       Workspace& space = spaces[static_cast<size_t>(member)];
-      Reader(model, passage, from, to, space).read();
+      Reader(model, passage, from, to, space).read(wanted);
       std::copy_n(space.states, static_cast<size_t>(to - from) * space.stride,
                   whole.states + static_cast<size_t>(from) * whole.stride);
     });

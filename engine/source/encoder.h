@@ -18,11 +18,14 @@ struct Texts {
   void check(const Model& model) const;
 };
 
+// Whose states are needed: every token's, or those of each text's first token, which are found sooner.
+enum class Wanted { all, firsts };
+
 // What is done with states: `take` is told the first token, how many tokens, and their states in a workspace. Threads
 // may call it at the same time, for different tokens.
 using Take = std::function<void(int, int, Workspace&)>;
 
 // Reads texts some at a time, by so many threads: each some texts of its own or, of few tokens, some rows of the same.
-void encode(const Model& model, const Texts& texts, int threads, const Take& take);
+void encode(const Model& model, const Texts& texts, int threads, Wanted wanted, const Take& take);
 
 }  // namespace regard

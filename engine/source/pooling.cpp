@@ -29,7 +29,8 @@ void read(const Model& model, const Texts& texts, const Poolings& poolings, int 
     if (poolings.kinds[i] < REGARD_MEAN || poolings.kinds[i] > REGARD_MAXIMUM)
       throw std::invalid_argument("no pooling " + std::to_string(poolings.kinds[i]));
   const size_t width = static_cast<size_t>(model.shape.width), several = static_cast<size_t>(poolings.count);
-  encode(model, texts, threads, [&](int first, int count, Workspace& space) {
+  const bool firsts = several == 1 && poolings.kinds[0] == REGARD_FIRST;
+  encode(model, texts, threads, firsts ? Wanted::firsts : Wanted::all, [&](int first, int count, Workspace& space) {
     if (!several) {
       for (int i = 0; i < count; i++)
         std::memcpy(out + static_cast<size_t>(first + i) * width, space.states + static_cast<size_t>(i) * space.stride,

@@ -202,14 +202,16 @@ void refusals(const regard_model* model, const Made& made) {
          "a missing array is refused, in a short message");
 }
 
-// What is made of texts: states, or all poolings.
+using Poolings = std::vector<int32_t>;
+const Poolings NONE, EVERY{REGARD_MEAN, REGARD_FIRST, REGARD_MAXIMUM}, FIRSTS{REGARD_FIRST};
+
+// What is made of texts: states, or some poolings.
 std::vector<float> read(const regard_model* model, const Texts& texts, const std::vector<int32_t>& types, int width,
-                        bool pooled, int threads) {
-  const int32_t poolings[] = {REGARD_MEAN, REGARD_FIRST, REGARD_MAXIMUM};
-  const size_t rows = pooled ? 3 * static_cast<size_t>(texts.count()) : texts.ids.size();
+                        const Poolings& poolings, int threads) {
+  const size_t rows = poolings.empty() ? texts.ids.size() : poolings.size() * static_cast<size_t>(texts.count());
   std::vector<float> made(rows * static_cast<size_t>(width));
   expect(regard_read(model, texts.ids.data(), types.empty() ? nullptr : types.data(), texts.offsets.data(), texts.count(),
-                     poolings, pooled ? 3 : 0, threads, made.data(), message, sizeof message),
+                     poolings.data(), static_cast<int32_t>(poolings.size()), threads, made.data(), message, sizeof message),
          message);
   return made;
 }
@@ -241,11 +243,17 @@ void check_reading(int precision, const std::vector<std::string>& sets) {
   std::vector<float> first;
   for (const std::string& set : sets) {
     regard_model* model = model_of(made, set);
-    const auto states = read(model, texts, types, made.shape.width, false, 1);
-    const auto pooled = read(model, texts, types, made.shape.width, true, 1);
-    for (int threads : {2, 3, 9}) {
-      expect(read(model, texts, types, made.shape.width, false, threads) == states, "threads change nothing");
-      expect(read(model, texts, types, made.shape.width, true, threads) == pooled, "threads change no vector");
+    const auto states = read(model, texts, types, made.shape.width, NONE, 1);
+    const auto pooled = read(model, texts, types, made.shape.width, EVERY, 1);
+    std::vector<float> firsts;
+    for (int text = 0; text < texts.count(); text++) {
+      const auto begin = states.begin() + static_cast<std::ptrdiff_t>(texts.offsets[static_cast<size_t>(text)]) * made.shape.width;
+      firsts.insert(firsts.end(), begin, begin + made.shape.width);
+    }
+    for (int threads : {1, 2, 3, 9}) {
+      expect(read(model, texts, types, made.shape.width, NONE, threads) == states, "threads change nothing");
+      expect(read(model, texts, types, made.shape.width, EVERY, threads) == pooled, "threads change no vector");
+      expect(read(model, texts, types, made.shape.width, FIRSTS, threads) == firsts, "first tokens alone are the same");
     }
     if (first.empty()) first = states;
     if (precision == REGARD_INT8) expect(states == first, "int8 has the same bits on every instruction set");
@@ -338,7 +346,7 @@ int main() {
       expect(written(model, alone, made.shape.target_vocabulary)[0] == together.back(), "a row alone is as among others");
       if (first.empty()) first = together;
       if (made.shape.precision == REGARD_INT8) expect(together == first, "int8 has the same bits on every instruction set");
-      read(model, texts, {}, made.shape.width, false, 2);
+      read(model, texts, {}, made.shape.width, NONE, 2);
       search(model, made, texts);
       refusals(model, made);
       regard_model_free(model);

@@ -110,14 +110,17 @@ def test_int8_has_the_same_bits_on_every_instruction_set() -> None:
 
 @pytest.mark.parametrize("precision", layout.PRECISIONS)
 @pytest.mark.parametrize("instructions", SETS)
-def test_a_text_has_the_same_bits_alone_and_among_others(precision: str, instructions: str) -> None:
-    model, tokens = encoder(head="label", labels=5), texts(LENGTHS)
+@pytest.mark.parametrize("norm", ["before", "after"])
+def test_a_text_has_the_same_bits_alone_and_among_others(precision: str, instructions: str, norm: str) -> None:
+    model, tokens = encoder(head="label", labels=5, norm=norm), texts(LENGTHS)
     engine = compiled(model, precision, instructions)
     states, scores, vectors = engine.encode(tokens), engine.scores(tokens), engine.vectors(tokens, ("mean", "max"))
     for threads in (1, 2, 3, 7):
         engine.threads = threads
         assert np.array_equal(engine.encode(tokens), states)
         assert np.array_equal(engine.vectors(tokens, ("mean", "max")), vectors)
+        assert np.array_equal(engine.vectors(tokens, ("cls",)), states[tokens.offsets[:-1]])  # no others are made
+        assert np.array_equal(engine.scores(tokens), scores)
         for number in range(len(tokens)):
             part = slice(tokens.offsets[number], tokens.offsets[number + 1])
             assert tokens.segments is not None
