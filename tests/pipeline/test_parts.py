@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from regard.config.data import TokenizerConfig
 from regard.errors import UsageError
-from regard.pipeline.parts import made_parts, paired_parts, split_text
+from regard.pipeline.parts import made_parts, paired_parts, split_texts
 from regard.text.learn import learn
 from regard.text.sentences import Sentences
 
@@ -24,7 +24,7 @@ def tokenizer():
 @given(text=TEXT, longest=st.integers(8, 30), split=st.booleans())
 def test_nothing_is_lost_and_everything_fits(tokenizer, text, longest, split):
     try:
-        found = split_text(text, tokenizer, longest, split=split, whole=False, name="it")
+        (found,) = split_texts([text], tokenizer, longest, split=split, whole=[False])
     except UsageError as error:
         assert not split
         assert str(longest) in str(error)
@@ -38,7 +38,7 @@ def test_nothing_is_lost_and_everything_fits(tokenizer, text, longest, split):
 @settings(max_examples=200, deadline=None)
 @given(text=TEXT)
 def test_words_are_counted_through(tokenizer, text):
-    found = split_text(text, tokenizer, 10_000, split=True, whole=False, name="it")
+    (found,) = split_texts([text], tokenizer, 10_000, split=True, whole=[False])
     words = text.split()
     for part in made_parts(found, found, [[]] * len(found.sentences)):
         inside = part.source.split()

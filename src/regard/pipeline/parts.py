@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from regard.errors import UsageError
 from regard.text.sentences import Sentences, split_lines, split_long, split_sentences
@@ -26,19 +28,29 @@ def source_row(tokenizer: Tokenizer, part: Part) -> list[int]:
     return [*tokenizer.encode_all([part.source])[0], tokenizer.end]
 
 
-def split_text(text: str, tokenizer: Tokenizer, longest: int, *, split: bool, whole: bool, name: str) -> Sentences:
-    """Return a text in sentences of fewer than `longest` tokens, or refuse it under this name.
+def split_texts(
+    texts: Sequence[str], tokenizer: Tokenizer, longest: int, *, split: bool, whole: Sequence[bool]
+) -> list[Sentences]:
+    """Return texts in sentences of fewer than `longest` tokens, or refuse them.
 
     Without `split` a line is a sentence; a `whole` text is a single one.
     """
-    lines = split_lines(text)
-    if whole and len(lines.sentences) > 1:
-        raise UsageError(
-            f"{name} has {len(lines.sentences)} lines: a prefix and words to force are for texts of one line"
-        )
-    cut = split and not whole
-    found = split_sentences(text) if cut else lines
-    return found.each(lambda sentence: _fitting(sentence, tokenizer, longest, longest - 1 if cut else 0, name))
+    found = []
+    for number, (text, alone) in enumerate(zip(texts, whole, strict=True), 1):
+        lines = split_lines(text)
+        if alone and len(lines.sentences) > 1:
+            raise UsageError(
+                f"text {number} has {len(lines.sentences)} lines: a prefix and words to force are for texts of one line"
+            )
+        found.append(split_sentences(text) if split and not alone else lines)
+    counts = map(len, tokenizer.encode_all([sentence for one in found for sentence in one.sentences]))
+    made = []
+    for number, (one, alone) in enumerate(zip(found, whole, strict=True), 1):
+        most = longest - 1 if split and not alone else 0
+        fitting = partial(_fitting, tokenizer=tokenizer, longest=longest, most=most, name=f"text {number}")
+        too_long = max(itertools.islice(counts, len(one.sentences)), default=0) >= longest
+        made.append(one.each(fitting) if too_long else one)
+    return made
 
 
 def _fitting(sentence: str, tokenizer: Tokenizer, longest: int, most: int, name: str) -> Sentences:

@@ -23,7 +23,7 @@ from regard.decoding.search import Hypothesis, worth
 from regard.decoding.tree import BeamTree
 from regard.engine.translator import Engine
 from regard.errors import UsageError
-from regard.pipeline.parts import Part, made_parts, paired_parts, source_row, split_text
+from regard.pipeline.parts import Part, made_parts, paired_parts, source_row, split_texts
 from regard.pipeline.seeable import Seeable, seen_by
 from regard.ready import Deferred
 from regard.tasks.alignment import pharaoh
@@ -185,10 +185,8 @@ class TranslationPipeline:
         starts = list(prefixes) if prefixes is not None else [""] * len(texts)
         if len(starts) != len(texts):
             raise UsageError(f"prefixes ({len(starts)}) must be as many as texts ({len(texts)})")
-        drafts = []
-        for number, (text, start) in enumerate(zip(texts, starts, strict=True), 1):
-            whole, name = bool(start.strip() or wishes.force), f"text {number}"
-            drafts.append(split_text(text, self.source, self.longest, split=split, whole=whole, name=name))
+        whole = [bool(start.strip() or wishes.force) for start in starts]
+        drafts = split_texts(texts, self.source, self.longest, split=split, whole=whole)
         sentences = [sentence for draft in drafts for sentence in draft.sentences]
         begun = [start for draft, start in zip(drafts, starts, strict=True) for _ in draft.sentences]
         found = iter(self._search(sentences, [_Asked(config, wishes, start) for start in begun]))
