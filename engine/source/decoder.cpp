@@ -14,7 +14,8 @@ constexpr float NEVER = -1e30f;    // logit of what stands for no token
 
 }  // namespace
 
-State::State(const Model& model, const Texts& source) : model_(model), room_(32) {
+State::State(const Model& model, const Texts& source)
+    : model_(model), halves_(model.shape.precision != FLOAT32), room_(32) {
   if (!model.writes()) throw std::invalid_argument("this model reads and does not write");
   for (int text = 0; text < source.count; text++) sentence_.push_back(text);
   if (model.reads()) read(source);
@@ -23,17 +24,18 @@ State::State(const Model& model, const Texts& source) : model_(model), room_(32)
 
 // Keys and values of what is to be translated.
 void State::read(const Texts& source) {
-  const size_t layers = model_.decoder.size(), entry = model_.entry();
   source.check(model_);
-  memory_ = Buffer(&model_.pool, static_cast<size_t>(source.tokens()) * layers * entry * sizeof(float));
-  float* memory = memory_.as<float>();
+  const size_t tokens = static_cast<size_t>(source.tokens());
+  memory_ = Buffer(&model_.pool, tokens * entry_bytes());
+  for (size_t i = 0; i < tokens; i++) source_.push_back(memory_.as<unsigned char>() + i * entry_bytes());
   encode(model_, source, 1, Wanted::all, [&](int first, int count, Workspace& space) {
-    for (size_t layer = 0; layer < layers; layer++)
+    for (size_t layer = 0; layer < model_.decoder.size(); layer++) {
       model_.arithmetic.apply(space, space.states, space.stride, count, model_.decoder[layer].cross.key_value, nullptr,
-                              IDENTITY, memory + (static_cast<size_t>(first) * layers + layer) * entry, layers * entry,
-                              false);
+                              IDENTITY, space.wide, space.wide_stride, false);
+      for (int i = 0; i < count; i++)
+        keep(space.wide + static_cast<size_t>(i) * space.wide_stride, layer, source_[static_cast<size_t>(first + i)]);
+    }
   });
-  for (int i = 0; i < source.tokens(); i++) source_.push_back(memory + static_cast<size_t>(i) * layers * entry);
   offsets_.assign(source.offsets, source.offsets + source.count + 1);
   for (int text = 0; text < source.count; text++) longest_ = std::max(longest_, source.length(text));
   past_.resize(sentence_.size() * room_);
@@ -53,13 +55,12 @@ void State::recall(const Texts& source) {
   while (room_ < length_ + 1) room_ *= 2;
   past_.resize(sentence_.size() * room_);
   if (!length) return;
-  const size_t size = model_.decoder.size() * model_.entry();
-  const float* made = make_room(static_cast<size_t>(source.tokens()) * size, 1);
+  const unsigned char* made = make_room(static_cast<size_t>(source.tokens()), 1);
   std::vector<Row> rows;
   Workspace space = workspace(source.tokens());
   for (int i = 0; i < source.tokens(); i++) {
-    const float** past = past_.data() + static_cast<size_t>(i / length) * room_;
-    past[i % length] = made + static_cast<size_t>(i) * size;
+    Entry* past = past_.data() + static_cast<size_t>(i / length) * room_;
+    past[i % length] = made + static_cast<size_t>(i) * entry_bytes();
     rows.push_back({past, i % length});
     if (rows.size() < ROWS && i + 1 < source.tokens()) continue;
     pass(source.ids + i + 1 - static_cast<int>(rows.size()), rows, -1, space);
@@ -81,7 +82,7 @@ Workspace State::workspace(int rows) const {
 void State::select(const int64_t* rows, int count) {
   const size_t before = sentence_.size();
   std::vector<int> sentence(static_cast<size_t>(count));
-  std::vector<const float*> past(static_cast<size_t>(count) * room_);
+  std::vector<Entry> past(static_cast<size_t>(count) * room_);
   for (int i = 0; i < count; i++) {
     if (rows[i] < 0 || static_cast<size_t>(rows[i]) >= before)
       throw std::invalid_argument("there is no row " + std::to_string(rows[i]) + " to select");
@@ -110,20 +111,20 @@ void State::step(const int32_t* tokens, int rows, const Asked& asked) {
   if (asked.k < 0 || asked.k > vocabulary)
     throw std::invalid_argument("k must be from 0 to " + std::to_string(vocabulary) + ", not " + std::to_string(asked.k));
   model_.target_positions->check(static_cast<int>(length_) + 1);
-  const size_t count = static_cast<size_t>(rows), size = model_.decoder.size() * model_.entry();
+  const size_t count = static_cast<size_t>(rows);
   if (length_ == room_) {
-    std::vector<const float*> past(count * 2 * room_);
+    std::vector<Entry> past(count * 2 * room_);
     for (size_t row = 0; row < count; row++)
       std::copy_n(past_.begin() + static_cast<std::ptrdiff_t>(row * room_), room_,
                   past.begin() + static_cast<std::ptrdiff_t>(row * 2 * room_));
     past_.swap(past);
     room_ *= 2;
   }
-  const float* made = make_room(count * size, STEPS);
+  const unsigned char* made = make_room(count, STEPS);
   Workspace space = workspace(rows);
   std::vector<Row> some;
   for (size_t row = 0; row < count; row++) {
-    past_[row * room_ + length_] = made + row * size;
+    past_[row * room_ + length_] = made + row * entry_bytes();
     some.push_back({past_.data() + row * room_, static_cast<int>(length_)});
     if (some.size() < ROWS && row + 1 < count) continue;
     const int first = static_cast<int>(row + 1 - some.size());
@@ -134,14 +135,21 @@ void State::step(const int32_t* tokens, int rows, const Asked& asked) {
   length_++;
 }
 
-float* State::make_room(size_t floats, size_t steps) {
-  const size_t bytes = floats * sizeof(float);
+unsigned char* State::make_room(size_t entries, size_t steps) {
+  const size_t bytes = entries * entry_bytes();
   if (written_.empty() || written_.back().bytes() - used_ < bytes) {
     written_.emplace_back(&model_.pool, steps * bytes);
     used_ = 0;
   }
   used_ += bytes;
-  return written_.back().as<float>() + (used_ - bytes) / sizeof(float);
+  return written_.back().as<unsigned char>() + used_ - bytes;
+}
+
+void State::keep(const float* made, size_t layer, Entry entry) const {
+  const size_t count = 2 * static_cast<size_t>(model_.shape.width), at = layer * model_.entry() * number();
+  unsigned char* place = static_cast<unsigned char*>(const_cast<void*>(entry)) + at;
+  if (halves_) model_.arithmetic.operators->halve(made, count, reinterpret_cast<uint16_t*>(place));
+  else std::memcpy(place, made, count * sizeof(float));
 }
 
 void State::pass(const int32_t* tokens, const std::vector<Row>& rows, int first, Workspace& space) {
@@ -171,8 +179,8 @@ void State::look_back(const std::vector<Row>& rows, int layer, Workspace& space,
     const Row& next = rows[std::min(i + 1, rows.size() - 1)];
     float* row = space.wide + i * space.wide_stride;
     if (model_.target_positions->turns()) model_.target_positions->turn(row, 2 * heads, width / heads, before);
-    std::memcpy(const_cast<float*>(past[before]) + key, row + width, 2 * wide * sizeof(float));
-    arithmetic.operators->attend({row, space.wide_stride, 1, past, before + 1, key, key + wide, heads, width / heads,
+    keep(row + width, static_cast<size_t>(layer), past[before]);
+    arithmetic.operators->attend({row, space.wide_stride, 1, past, halves_, before + 1, key, key + wide, heads, width / heads,
                                   space.scores, space.mixed + i * space.stride, space.stride, next.past,
                                   i + 1 < rows.size() ? next.before : 0});
   }
@@ -193,8 +201,8 @@ void State::look_across(int first, int count, int layer, Workspace& space, const
     const size_t later = static_cast<size_t>(next < count ? sentence_[static_cast<size_t>(first + next)] : sentence);
     const int coming = next < count ? offsets_[later + 1] - offsets_[later] : 0;
     arithmetic.operators->attend({space.wide + static_cast<size_t>(i) * space.wide_stride, space.wide_stride, next - i,
-                                  source_.data() + from, offsets_[static_cast<size_t>(sentence) + 1] - from, key,
-                                  key + wide, heads, width / heads, space.scores,
+                                  source_.data() + from, halves_, offsets_[static_cast<size_t>(sentence) + 1] - from,
+                                  key, key + wide, heads, width / heads, space.scores,
                                   space.mixed + static_cast<size_t>(i) * space.stride, space.stride,
                                   source_.data() + offsets_[later], coming});
   }

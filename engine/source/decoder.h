@@ -30,7 +30,7 @@ class State {
  private:
   // A row on its way through the layers: the keys and values of its text, and how many tokens stand before it.
   struct Row {
-    const float* const* past;
+    const Entry* past;
     int before;
   };
 
@@ -44,17 +44,22 @@ class State {
   void pass_by(Workspace& space, int from, int count, const Matrix& output, Best* best, float* every) const;
 
   const Model& model_;
+  const bool halves_;                         // keys and values are bf16
   std::vector<int> sentence_;                 // of each row
-  std::vector<const float*> past_;            // [rows][room_]: layers' keys and values of a row's tokens
+  std::vector<Entry> past_;                   // [rows][room_]: layers' keys and values of a row's tokens
   size_t room_, length_ = 0;
-  float* make_room(size_t floats, size_t steps);
+  unsigned char* make_room(size_t entries, size_t steps);
+  size_t number() const { return halves_ ? sizeof(uint16_t) : sizeof(float); }                  // bytes
+  size_t entry_bytes() const { return model_.decoder.size() * model_.entry() * number(); }  // of all layers
+  // Writes a layer's keys and values of a token.
+  void keep(const float* made, size_t layer, Entry entry) const;
   Workspace workspace(int rows) const;
   void check_token(int32_t token) const;
 
   std::vector<Buffer> written_;               // keys and values, each for several steps
   size_t used_ = 0;                           // bytes of the last of them
   Buffer memory_;                             // keys and values of the source, [tokens][layers]
-  std::vector<const float*> source_;          // by token
+  std::vector<Entry> source_;                 // by token
   std::vector<int> offsets_;                  // of the sentences
   int longest_ = 0;
   std::vector<Shortlist> lists_;                  // of the sentences; none: all words

@@ -36,19 +36,23 @@ struct Bytes {
   float scale, offset;
 };
 
+// Keys and values of a token: float32, or bf16 where products are no finer.
+using Entry = const void*;
+
 // Rows that look at the same keys and values; entry t holds token t's key and value at fixed places.
 struct Look {
   const float* queries;
   size_t stride;
   int rows;
-  const float* const* entries;
+  const Entry* entries;
+  bool halves;  // entries are bf16
   int count;
-  size_t key, value;  // where they stand in an entry
+  size_t key, value;  // at which number of an entry they stand
   int heads, width;   // of a head
   float* scores;      // room for each head's `count` rounded up to 16
   float* mixed;
   size_t mixed_stride;
-  const float* const* next;  // what will be looked at after this, so that it is on its way; may be null
+  const Entry* next;  // what will be looked at after this, so that it is on its way; may be null
   int next_count;
 };
 
@@ -81,6 +85,8 @@ struct Operators {
   void (*activate)(const float* in, int width, int activation, float* out);
   // Turns a padded row into what a product of this precision reads.
   Bytes (*prepare)(const float* in, int width, int precision, void* out);
+  // Rounds numbers to bf16, the same way on every instruction set.
+  void (*halve)(const float* in, size_t count, uint16_t* out);
   void (*product)(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, float* out,
                   size_t stride, bool add);
   void (*integer_sums)(const Operand& rows, int count, const Matrix& matrix, int32_t* out, size_t stride);

@@ -12,6 +12,10 @@ inline uint16_t rounded_half(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
+void halve_all(const float* in, size_t count, uint16_t* out) {
+  for (size_t i = 0; i < count; i++) out[i] = rounded_half(in[i]);
+}
+
 inline void halve(const float* in, int padded, uint16_t* out) {
 #if defined(__AVX512BF16__)
   for (int i = 0; i < padded; i += LANES)

@@ -24,6 +24,10 @@ struct Floats {
 };
 inline Floats load(const float* from) { return {_mm512_loadu_ps(from)}; }
 inline void store(float* to, Floats a) { _mm512_storeu_ps(to, a.v); }
+inline Floats load(const uint16_t* halves) {  // bf16
+  const __m256i read = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(read), 16))};
+}
 inline Floats load_part(const float* from, int count) {
   return {_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from)};
 }
@@ -66,6 +70,11 @@ struct Floats {
   __m256 a, b;
 };
 inline Floats load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+inline __m256 widened(const uint16_t* halves) {
+  const __m128i read = _mm_loadu_si128(reinterpret_cast<const __m128i*>(halves));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(read), 16));
+}
+inline Floats load(const uint16_t* halves) { return {widened(halves), widened(halves + 8)}; }
 inline void store(float* to, Floats x) {
   _mm256_storeu_ps(to, x.a);
   _mm256_storeu_ps(to + 8, x.b);
@@ -128,6 +137,13 @@ inline Floats load(const float* from) {
   Floats made;
   std::memcpy(&made, from, sizeof made);
   return made;
+}
+inline Floats load(const uint16_t* halves) {
+  uint32_t made[LANES];
+  for (int i = 0; i < LANES; i++) made[i] = static_cast<uint32_t>(halves[i]) << 16;
+  Floats numbers;
+  std::memcpy(&numbers, made, sizeof numbers);
+  return numbers;
 }
 inline void store(float* to, Floats a) { std::memcpy(to, &a, sizeof a); }
 inline Floats spread(float value) { REGARD_EACH((Quad{value, value, value, value})); }
@@ -225,6 +241,12 @@ inline void store_part(float* to, Floats a, int count) {
   std::memcpy(to, room, sizeof(float) * static_cast<size_t>(count));
 }
 #endif
+
+inline Floats load_part(const uint16_t* halves, int count) {
+  uint16_t room[LANES] = {};
+  std::memcpy(room, halves, sizeof(uint16_t) * static_cast<size_t>(count));
+  return load(room);
+}
 
 // eˣ within two units of the last place; below -87 as good as nothing.
 inline Floats exponential(Floats x) {
