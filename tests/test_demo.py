@@ -10,6 +10,7 @@ import pytest
 
 from regard import demo
 from regard.cli import run
+from regard.engine import library
 from regard.view.record import Record
 
 
@@ -41,6 +42,21 @@ def test_the_demo_shows_figures_alignment_and_page(tmp_path: Path, capfd: pytest
     assert sum(one["of"] for one in facts["by_language"].values()) == 43
     right = sum(one["right"] for one in facts["by_language"].values())
     assert facts["exact_match"] == pytest.approx(100 * right / 43)
+
+
+@pytest.mark.usefixtures("small")
+def test_without_an_engine_the_demo_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(library, "FILE", Path("nowhere/regard_engine.so"))
+    library._found.cache_clear()
+    try:
+        assert run(["demo", "--out", str(tmp_path), "--seconds", "1"]) == 0
+    finally:
+        library._found.cache_clear()
+    assert (
+        "the engine is absent, so torch translates: it was not built: install a C++ compiler" in capfd.readouterr().err
+    )
 
 
 def test_no_unseen_date_is_in_the_training_data_in_any_language() -> None:

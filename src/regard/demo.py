@@ -16,6 +16,7 @@ from regard.config.model import StackConfig, TranslatorConfig
 from regard.config.run import RunConfig
 from regard.config.training import TrainingConfig
 from regard.data.made import Made, make_rows
+from regard.engine.library import absence
 from regard.pipeline import Translation, load_translator
 from regard.tasks.metrics import exact_match
 from regard.training.run import train_run
@@ -115,6 +116,8 @@ def run_demo(folder: Path, seconds: float, watchers: Sequence[Watcher], tell: Ca
     train_run(demo_config(data, seconds), model_folder, watchers=watchers)
     model = load_translator(model_folder)
     unseen = list(make_rows("dates", UNSEEN, split="test"))
+    if why := absence():
+        tell(f"the engine is absent, so torch translates: {why}")
     tell(f"translating {UNSEEN:,} dates never seen in training, in any language")
     said: list[Translation] = model.translate([row.source for row in unseen], split=False)
     chosen = _one_of_each_language(unseen)
