@@ -48,7 +48,7 @@ struct Model {
 
   bool reads() const { return shape.encoder_layers > 0; }
   bool writes() const { return shape.decoder_layers > 0; }
-  size_t entry() const { return padded(2 * static_cast<size_t>(shape.width)); }  // floats of a key and its value
+  size_t entry() const { return padded(2 * static_cast<size_t>(shape.width)); }  // numbers of a key and its value
   size_t widest() const;
 };
 

@@ -71,6 +71,14 @@ def test_a_run_time_gives_our_numbers(kind: str, head: str, tmp_path: Path) -> N
             assert same(found["pooler_output"], model.pool(some))
 
 
+def test_a_label_of_the_mean_of_states(tmp_path: Path) -> None:
+    made("modernbert", "label", tmp_path / "there", classifier_pooling="mean")
+    loaded = load_encoder(tmp_path / "there")
+    assert loaded.config.pooling == "mean"
+    content, tokens = drawn(loaded.config, loaded.model().state_dict(), "it"), texts(1)
+    assert same(as_ours(computed(content, tokens, loaded.config.pad)), loaded.model().scores(tokens))
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu"])
 @pytest.mark.parametrize("changes", [{"norm": "before"}, {"scale_embedding": True, "span_feedforward": True}], ids=str)
 def test_every_activation_and_arrangement(activation: str, changes: dict[str, Any]) -> None:

@@ -119,7 +119,7 @@ def test_a_text_has_the_same_bits_alone_and_among_others(precision: str, instruc
         engine.threads = threads
         assert np.array_equal(engine.encode(tokens), states)
         assert np.array_equal(engine.vectors(tokens, ("mean", "max")), vectors)
-        assert np.array_equal(engine.vectors(tokens, ("cls",)), states[tokens.offsets[:-1]])  # no others are made
+        assert np.array_equal(engine.vectors(tokens, ("cls",)), states[tokens.offsets[:-1]])
         assert np.array_equal(engine.scores(tokens), scores)
         for number in range(len(tokens)):
             part = slice(tokens.offsets[number], tokens.offsets[number + 1])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.attention.noise import Noise
 from regard.attention.rows import Chosen
 from regard.attention.trace import trace
 from regard.config.model import EncoderConfig, StackConfig
@@ -24,6 +25,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"groups": 1},
     {"positions": "rotary", "reach": 2, "far_every": 2},  # the last layer looks at whole rows
     {"positions": "rotary", "reach": 2, "far_every": 3},  # it looks near
+    {"positions": "rotary", "reach": 64, "far_every": 3, "near_base": 100.0},  # it looks near, at all there is
     {"attention": "blocks", "block": 4},
 ]
 
@@ -47,11 +49,13 @@ def gradient(model: Encoder, made: Tensor) -> Tensor:
 
 
 def same(found: Tensor, wanted: Tensor) -> bool:
-    return bool((found - wanted).abs().max() <= 1e-5 * wanted.abs().max())
+    if found.shape != wanted.shape:
+        return False
+    return not found.numel() or bool((found - wanted).abs().max() <= 1e-5 * wanted.abs().max())
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-@pytest.mark.parametrize("count", [1, 9, 71])
+@pytest.mark.parametrize("count", [0, 1, 9, 71])
 def test_they_and_their_gradients_are_those_of_all_states(changes: dict[str, Any], count: int) -> None:
     model = encoder(**changes)
     ids, rows = model.door(read(), 64)
@@ -74,15 +78,26 @@ def test_the_last_layer_makes_no_others() -> None:
     assert made == [71, 71, 4]
 
 
-def test_who_watches_sees_every_token() -> None:
-    model = encoder()
+def test_who_watches_sees_every_token_and_changes_nothing() -> None:
+    model = encoder(dropout=0.1, attention_dropout=0.1)
     ids, rows = model.door(read())
-    chosen = Chosen(rows, np.array([3, 70]))
-    with torch.inference_mode(), trace() as seen:
-        watched = model(ids, rows, None, None, chosen)
-    assert seen["encoder.2.self"].weights.shape[2] == 60
+    chosen, noise = Chosen(rows, np.array([3, 70])), Noise(1, 7)
     with torch.inference_mode():
-        assert same(watched, model(ids, rows, None, None, chosen))
+        alone = model(ids, rows, None, noise, chosen)
+        with trace() as seen:
+            watched = model(ids, rows, None, noise, chosen)
+        with trace() as every:
+            model(ids, rows, None, noise)
+    assert torch.equal(watched, alone)
+    assert np.allclose(seen["encoder.2.self"].weights, every["encoder.2.self"].weights, rtol=0, atol=1e-6)
+    assert seen["encoder.2.self"].weights.shape[2] == 60
+
+
+def test_a_place_that_is_no_token_is_refused() -> None:
+    model = encoder()
+    _, rows = model.door(read(), 64)
+    with pytest.raises(IndexError, match="places from 3 to 71 of 71 tokens"):
+        Chosen(rows, np.array([3, 71]))
 
 
 @pytest.mark.parametrize("changes", [{}, {"transform": True}], ids=str)

@@ -31,10 +31,12 @@ def attend(
     dropout: float = 0.0,
     noise: Noise | None = None,
     site: str = "",
+    shown: bool = True,
 ) -> Tensor:
     """Return for each query the mix of values that its weights over the keys make, [B, H, Q, v].
 
-    An open trace that wants the site sees the weights; the output comes from the same kernel either way.
+    An open trace that wants the site sees the weights, unless the caller shows them; the output comes from the same
+    kernel either way.
 
     >>> keys = torch.tensor([[[[100.0, 0.0], [0.0, 100.0]]]])
     >>> attend(keys, keys, torch.tensor([[[[1.0], [2.0]]]])).tolist()
@@ -55,7 +57,7 @@ def attend(
         weights = explicit_weights(query, key, mask, bias, score, normalize)
         mixed = drop(weights, dropout, noise, site) @ value
     mixed = silenced(mixed, site)
-    if (seen := watching(site)) is not None:
+    if shown and (seen := watching(site)) is not None:
         show(seen, site, Look(query, key, value, mask, bias, score, normalize))
     return mixed
 

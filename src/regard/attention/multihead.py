@@ -5,12 +5,15 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from regard.attention.attend import attend
+from regard.attention.attend import SCALED_DOT, attend
 from regard.attention.cache import Memory
 from regard.attention.masks import PlacedMask
 from regard.attention.noise import Noise
 from regard.attention.positions import Positions
 from regard.attention.rows import Chosen, Rows
+from regard.attention.scores import softmax
+from regard.attention.tap import Look, show
+from regard.attention.trace import watching
 
 
 class SelfAttention(nn.Module):
@@ -34,16 +37,34 @@ class SelfAttention(nn.Module):
         chosen: Chosen | None = None,
     ) -> Tensor:  # [N, D], or [M, D] of chosen ones
         """Return what each token takes from the tokens it may look at, or each chosen one."""
-        if chosen is None:
-            query, key, value = self._heads(self.qkv(states), rows, 3)
-        else:
-            width = states.shape[1]
-            (query,) = self._heads(self._made(states.index_select(0, chosen.places), 0, width), chosen, 1)
-            key, value = self._heads(self._made(states, width, 3 * width), rows, 2)
-        looking = rows if chosen is None else chosen
-        query, key = positions.rotate(query, looking.slots), positions.rotate(key, rows.slots)
+        if chosen is not None:
+            return self._of_chosen(states, rows, chosen, mask, positions, noise)
+        query, key, value = self._heads(self.qkv(states), rows, 3)
+        query, key = positions.rotate(query, rows.slots), positions.rotate(key, rows.slots)
         mixed = attend(query, key, value, mask=mask, dropout=self.dropout, noise=noise, site=self.site)
-        return self.out(looking.pack(mixed.transpose(1, 2).flatten(2)))
+        return self.out(rows.pack(mixed.transpose(1, 2).flatten(2)))
+
+    def _of_chosen(
+        self,
+        states: Tensor,
+        rows: Rows,
+        chosen: Chosen,
+        mask: PlacedMask | None,
+        positions: Positions,
+        noise: Noise | None,
+    ) -> Tensor:
+        """Return what chosen tokens take from their whole rows; who watches sees all tokens look."""
+        width = states.shape[1]
+        (query,) = self._heads(self._made(states.index_select(0, chosen.places), 0, width), chosen, 1)
+        key, value = self._heads(self._made(states, width, 3 * width), rows, 2)
+        query, key = positions.rotate(query, chosen.slots), positions.rotate(key, rows.slots)
+        whole = rows.seen_from(chosen)
+        mixed = attend(query, key, value, mask=whole, dropout=self.dropout, noise=noise, site=self.site, shown=False)
+        if (seen := watching(self.site)) is not None:
+            (every,) = self._heads(self._made(states, 0, width), rows, 1)
+            look = Look(positions.rotate(every, rows.slots), key, value, mask, None, SCALED_DOT, softmax)
+            show(seen, self.site, look)
+        return self.out(chosen.pack(mixed.transpose(1, 2).flatten(2)))
 
     def _heads(self, made: Tensor, rows: Rows, parts: int) -> Tensor:
         """Return queries, keys, values, so many of them, of packed tokens: [parts, B, H, T, d]."""

@@ -59,7 +59,7 @@ class Rows:
     """
 
     def __init__(self, lengths: np.ndarray, device: torch.device | str = "cpu", first: int = 0, block: int = 1) -> None:
-        self.count = len(lengths)
+        self.count, self.sizes = len(lengths), lengths
         self.longest = int(lengths.max()) if self.count else 0
         self.even = self.count == 0 or int(lengths.min()) == self.longest
         self.lengths = torch.as_tensor(lengths, dtype=torch.long).to(device)
@@ -147,7 +147,9 @@ class Chosen(Rows):
 
     def __init__(self, rows: Rows, places: NDArray[np.int64], block: int = 1) -> None:
         """Take packed places; the number of states is rounded up to a multiple of `block`, as rows' is."""
-        of = np.searchsorted(rows.lengths.cumsum(0).cpu().numpy(), places, side="right")
+        if len(places) and not 0 <= places.min() <= places.max() < rows.filled:
+            raise IndexError(f"places from {places.min()} to {places.max()} of {rows.filled} tokens are chosen")
+        of = np.searchsorted(np.cumsum(rows.sizes), places, side="right")
         counts = np.bincount(of, minlength=rows.count)
         device = rows.lengths.device
         super().__init__(counts, device, block=block)

@@ -17,7 +17,6 @@ from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.noise import Noise, drop
 from regard.attention.positions import Positions
 from regard.attention.rows import Chosen, Rows
-from regard.attention.trace import is_watched
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -244,20 +243,21 @@ class Encoder(Stack):
         self, states: Tensor, rows: Rows, views: Sequence[View], noise: Noise | None, chosen: Chosen | None = None
     ) -> Tensor:
         """Return the states after all blocks; of chosen tokens alone the last block need not make any others."""
-        few = chosen if chosen is not None and views[-1].whole and not is_watched() else None
-        for block, view in zip(self.order[:-1], views[:-1], strict=True):
-            states = block(states, rows, view.mask, view.positions, noise=noise)
-        mask = views[-1].mask if few is None else rows.seen_from(few)
-        states = self.order[-1](states, rows, mask, views[-1].positions, noise=noise, chosen=few)
+        few = chosen if views[-1].whole else None
+        for made in self.layers(states, rows, views, noise, few):
+            states = made
         if chosen is not None and few is None:
             states = states.index_select(0, chosen.places)
         normed: Tensor = self.norm(states)
         return normed
 
-    def layers(self, states: Tensor, rows: Rows, views: Sequence[View], noise: Noise | None) -> Iterator[Tensor]:
-        """Yield the states after each block, before the last norm."""
-        for block, view in zip(self.order, views, strict=True):
-            states = block(states, rows, view.mask, view.positions, noise=noise)
+    def layers(
+        self, states: Tensor, rows: Rows, views: Sequence[View], noise: Noise | None, few: Chosen | None = None
+    ) -> Iterator[Tensor]:
+        """Yield the states after each block, before the last norm; of the last block only few where they are chosen."""
+        for number, (block, view) in enumerate(zip(self.order, views, strict=True), 1):
+            chosen = few if number == len(views) else None
+            states = block(states, rows, view.mask, view.positions, noise=noise, chosen=chosen)
             yield states
 
 
