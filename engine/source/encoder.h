@@ -21,8 +21,8 @@ struct Texts {
 // Whose states are needed: every token's, or those of each text's first token, which are found sooner.
 enum class Wanted { all, firsts };
 
-// What is done with states (where only firsts are wanted, other tokens' are left as they are on the way): `take` is told the first token, how many tokens, and their states in a workspace. Threads
-// may call it at the same time, for different tokens.
+// What is done with states: `take` is told the first token, how many tokens, and their states in a workspace; where only
+// firsts are wanted, those of other tokens mean nothing. Threads may call it at the same time, for different tokens.
 using Take = std::function<void(int, int, Workspace&)>;
 
 // Reads texts some at a time, by so many threads: each some texts of its own or, of few tokens, some rows of the same.

@@ -12,6 +12,7 @@ inline uint16_t rounded_half(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
+// The same bits on every instruction set.
 void halve_all(const float* in, size_t count, uint16_t* out) {
   for (size_t i = 0; i < count; i++) out[i] = rounded_half(in[i]);
 }
@@ -21,7 +22,7 @@ inline void halve(const float* in, int padded, uint16_t* out) {
   for (int i = 0; i < padded; i += LANES)
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), (__m256i)_mm512_cvtneps_pbh(load(in + i).v));
 #else
-  for (int i = 0; i < padded; i++) out[i] = rounded_half(in[i]);
+  halve_all(in, static_cast<size_t>(padded), out);
 #endif
 }
 

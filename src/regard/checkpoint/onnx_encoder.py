@@ -131,7 +131,7 @@ class _Drawing:
         far, near = self._views()
         for layer in range(config.stack.layers):
             block = f"stack.blocks.{config.block_of(layer)}"
-            view = near if config.reach and layer % config.far_every else far
+            view = near if config.looks_near(layer) else far
             states = self._added(states, f"{block}.attention_norm", partial(self._look, block=block, view=view))
             states = self._added(states, f"{block}.feedforward_norm", partial(self._think, name=f"{block}.feedforward"))
         return graph.norm(states, "stack.norm", config.epsilon) if config.norm == "before" else states

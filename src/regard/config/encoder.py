@@ -82,6 +82,14 @@ class EncoderConfig(Config):
         """
         return layer * self.groups // self.stack.layers if self.groups else layer
 
+    def looks_near(self, layer: int) -> bool:
+        """Whether a layer looks at what is near alone.
+
+        >>> [EncoderConfig(reach=4, far_every=3).looks_near(layer) for layer in range(4)]
+        [False, True, True, False]
+        """
+        return self.reach > 0 and layer % self.far_every > 0
+
     @property
     def longest_full(self) -> int:
         """Up to how many tokens of a row everybody looks at everybody."""

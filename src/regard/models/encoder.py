@@ -121,7 +121,7 @@ class Encoder(Packable):
             return self.stack.alike(*far)
         close = rows.longest <= config.reach + 1  # nothing is farther away
         near = View(far.mask if close else rows.nearby(config.reach), self.near)
-        return [near if layer % config.far_every else far for layer in range(config.stack.layers)]
+        return [near if config.looks_near(layer) else far for layer in range(config.stack.layers)]
 
     def _sight(self, rows: Rows) -> PlacedMask:
         """Return who may look at whom: everybody at its whole row, or in long rows blocks at few blocks."""
