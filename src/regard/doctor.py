@@ -8,13 +8,12 @@ import os
 import platform
 import shutil
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from regard.engine.library import absence, library
-from regard.machine import cores
+from regard.machine import cores, time_products
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "huggingface_hub", "Babel", "click", "rich")
 EXTRAS = {  # extra → the modules it brings, and what they are for
@@ -40,7 +39,6 @@ INSTRUCTIONS = {
 }
 _ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 _LOW_DISK = 2e9
-_TIMED = 768  # width of the timed products
 
 
 @dataclass(frozen=True)
@@ -106,22 +104,6 @@ def diagnose(*, quick: bool = False) -> Diagnosis:
     return found
 
 
-def time_products(width: int = _TIMED, seconds: float = 0.3) -> dict[str, float]:
-    """Return billions of operations a second of a matrix product in float32 and bf16."""
-    import torch
-
-    speeds = {}
-    for name, kind in (("float32", torch.float32), ("bf16", torch.bfloat16)):
-        one = torch.randn(width, width).to(kind)
-        one @ one  # the first call prepares the kernel
-        count, start = 0, time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            one @ one
-            count += 1
-        speeds[name] = round(2 * width**3 * count / (time.perf_counter() - start) / 1e9, 1)
-    return speeds
-
-
 def _advice(found: Diagnosis) -> list[str]:
     advice = []
     if found.products:
@@ -131,7 +113,7 @@ def _advice(found: Diagnosis) -> list[str]:
                 f"bf16 products are {gain:.1f} times as fast as float32: --precision bf16 pays on large models"
             )
         else:
-            advice.append(f"bf16 products run at {gain:.1f} times the speed of float32: stay with --precision float32")
+            advice.append(f"bf16 products run at {gain:.2g} times the speed of float32: stay with --precision float32")
     if not found.engine:
         advice.append(f"translating and reading are several times faster with the engine, but {absence()}")
     for extra, missing in found.extras.items():

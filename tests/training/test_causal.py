@@ -19,6 +19,7 @@ from regard.models import build
 from regard.tasks.causal import CausalTask, total_loss
 from regard.tasks.language import Stream
 from regard.tokens import Tokens
+from regard.training import plan
 from regard.training.causal import CausalJob, last_part
 from regard.training.run import train_run
 from tests.training.listener import Listener, sittings
@@ -112,6 +113,22 @@ def test_what_it_refuses(book: Path, tmp_path: Path, changes: dict[str, object],
         changes = {"start_from": str(book)}
     with pytest.raises((ConfigError, UsageError, CheckpointError), match=words):
         train_run(config(book, **changes), tmp_path / "run")
+
+
+def test_bf16_is_not_even_timed_where_its_products_crawl(
+    book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a processor without instructions for it, timing a few updates may take longer than the training."""
+    given = config(book, **{"training.precision": "auto"})
+    job = CausalJob(given, tmp_path)
+    monkeypatch.setattr(plan, "bf16_slowdown", lambda: 38.4)
+    found = plan.time_formats(job, given.training)
+    assert (found.chosen, [*found.seconds]) == ("float32", ["float32"])
+    assert found.text() == "float32 (products in bf16 take 38 times as long on this processor)"
+    asked = plan.time_formats(job, given.training.override({"precision": "bf16"}))
+    assert (asked.chosen, asked.text()) == ("bf16", "bf16, as asked")
+    monkeypatch.setattr(plan, "bf16_slowdown", lambda: 0.5)
+    assert [*plan.time_formats(job, given.training).seconds] == ["float32", "bf16"]
 
 
 def test_documents_of_one_length_are_rows_and_begin_at_boundaries(book: Path, tmp_path: Path) -> None:

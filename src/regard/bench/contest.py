@@ -81,7 +81,7 @@ def _rounds(
     tell: Tell,
 ) -> None:
     values: dict[Contestant, list[float]] = {one: [] for one in contestants}
-    peaks: dict[str, list[float]] = {"float32": [], "bf16": []} if yardstick and task.work else {}
+    peaks: dict[str, list[float]] = {kind: [] for kind in yardstick[0].tasks} if yardstick and task.work else {}
     longest = 0.0
     for number in range(-1, rounds):
         began = time.monotonic()

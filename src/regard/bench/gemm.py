@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import torch
 
 from regard.bench.child import Job, Turns
+from regard.machine import HOPELESS, bf16_slowdown
 
 ROWS, INNER, COLUMNS = 4096, 512, 2048
 SECONDS = 0.4  # of one turn
@@ -14,8 +16,9 @@ NAME = f"matrix product {ROWS}×{INNER}×{COLUMNS}"
 
 
 def gemm(job: Job, turns: Turns) -> None:
-    """Measure the product in float32 and bf16."""
-    turns.serve({"float32": lambda: operations(torch.float32), "bf16": lambda: operations(torch.bfloat16)})
+    """Measure the product in float32, and in bf16 where that is not hopeless."""
+    kinds = {"float32": torch.float32} | ({} if bf16_slowdown() > HOPELESS else {"bf16": torch.bfloat16})
+    turns.serve({name: partial(operations, kind) for name, kind in kinds.items()})
 
 
 def operations(kind: torch.dtype, seconds: float = SECONDS) -> float:

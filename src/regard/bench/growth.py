@@ -15,7 +15,7 @@ from regard.bench.contest import LEAST_SECONDS, Clock, Tell, hold, together
 from regard.bench.contestant import Entry, Failed, starting
 from regard.bench.measure import OURS, Measured, Row, Task, rows
 from regard.bench.ours import WORKERS
-from regard.bench.programme import entry
+from regard.bench.programme import entry, fast_format
 from regard.bench.settings import SIZES, BenchConfig, Size
 
 ROUNDS = 3
@@ -80,7 +80,7 @@ def _updating(axis: str, at: int, lengths: list[int], size: Size, config: BenchC
     facts = {"size": asdict(size), "lengths": [[lengths, lengths]]}
     named = [(OURS, "ours"), ("torch", "peers.torch")]
     named = named[:1] if config.quick or "torch" not in config.libraries() else named
-    made = [entry(name, module, "training", "bf16", config, facts) for name, module in named]
+    made = [entry(name, module, "training", fast_format(), config, facts) for name, module in named]
     return Point(axis, at, Task("training", bench, "s/update", less=True), made, scale=sum(lengths) + len(lengths))
 
 
@@ -105,7 +105,7 @@ def _working(size: Size, config: BenchConfig, room: Path) -> Iterator[Point]:
     for count in counts:
         facts = {**training.facts(size), "workers": count}
         task = Task("training", "growth: training by workers", "target tokens/s")
-        made = [entry(OURS, "ours", "training", f"bf16 {WORKERS}", alone, facts)]
+        made = [entry(OURS, "ours", "training", f"{fast_format()} {WORKERS}", alone, facts)]
         yield Point("workers", count, task, made, scale=0.0)
     for count in counts:
         facts = translation.facts(size, room, ["greedy"])

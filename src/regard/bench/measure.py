@@ -112,7 +112,8 @@ def rows(task: Task, measured: Sequence[Measured], peaks: Mapping[str, Sequence[
     """Return the lines of one bench, ours first, then peers from the fastest on.
 
     The reference of all ratios is the peer with the best median. `peaks` has the operations a second of a large
-    matrix product by number format and round; eight-bit numbers are held against bf16.
+    matrix product by number format and round; eight-bit numbers are held against bf16,
+    where that was measured.
 
     >>> task = Task("go", "speed", "tokens/s")
     >>> given = {"a": (4.0, 5.0), "b": (10.0, 10.0), "regard": (20.0, 30.0)}
@@ -162,7 +163,7 @@ def against(task: Task, one: Measured, other: Measured) -> Spread:
 
 
 def _share(task: Task, one: Measured, peaks: Mapping[str, Sequence[float]]) -> float | None:
-    peak = peaks.get("float32" if one.format == "float32" else "bf16")
+    peak = peaks.get("float32" if one.format == "float32" else "bf16") or peaks.get("float32")
     if not task.work or not peak:
         return None
     pairs = zip(one.values, peak, strict=True)

@@ -14,8 +14,10 @@ from regard.bench.peers import Peer, peer
 from regard.bench.settings import BenchConfig
 from regard.engine.layout import PRECISIONS
 from regard.engine.library import absence
+from regard.machine import HOPELESS, bf16_slowdown
 
 _FORMATS = ("float32", "bf16")
+_LEFT_OUT = "left out: torch in bf16"
 _TRAINED = (*_FORMATS, f"bf16 {WORKERS}")
 
 
@@ -23,6 +25,8 @@ def entries(contest: str, config: BenchConfig, facts: Mapping[str, Any], missing
     """Return the contestants; who cannot take part is named in `missing`, in one line with the reason."""
     given = {**facts, "quick": config.quick, "eole_python": config.eole_python}
     made = [entry(OURS, "ours", contest, variant, config, given) for variant in our_variants(contest, config)]
+    if fast_format() != "bf16" and not any(one.startswith(_LEFT_OUT) for one in missing):
+        missing.append(f"{_LEFT_OUT}: its products take {bf16_slowdown():.0f} times as long as float32's here")
     for name in config.libraries():
         module, found = peer(name)
         if not found.contests.get(contest):
@@ -31,6 +35,8 @@ def entries(contest: str, config: BenchConfig, facts: Mapping[str, Any], missing
             missing.append(f"skipped: {reason}")
             continue
         variants = found.variants(contest, quick=config.quick)
+        if not found.own_kernels:
+            variants = bearable(variants)
         if not variants:
             missing.append(f"skipped: {name} has no part in the {contest} of a quick run")
         made += [entry(name, module, contest, variant, config, given) for variant in variants]
@@ -45,11 +51,21 @@ def entry(library: str, module: str, contest: str, variant: str, config: BenchCo
 def our_variants(contest: str, config: BenchConfig) -> tuple[str, ...]:
     """Return the number formats that we take part in: all there are, in a quick run the usual one."""
     if contest == "translation":
-        return (*_FORMATS, *(f"{one} {ENGINE}" for one in PRECISIONS if not absence()))
+        return (*bearable(_FORMATS), *(f"{one} {ENGINE}" for one in PRECISIONS if not absence()))
     variants = _TRAINED if contest in UPDATES and config.processors > 1 else _FORMATS
     if contest == "masked" and not config.quick:
         variants = (*variants, f"bf16 {USUAL}")
-    return variants[1:] if config.quick else variants
+    return bearable(variants[1:] if config.quick else variants)
+
+
+def fast_format() -> str:
+    """Return the number format in which torch is fast here: bf16, or float32 where bf16 is hopeless."""
+    return "float32" if bf16_slowdown() > HOPELESS else "bf16"
+
+
+def bearable(variants: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the variants, each once, with float32 in the place of bf16 where torch's bf16 is hopeless."""
+    return tuple(dict.fromkeys(one.replace("bf16", fast_format(), 1) for one in variants))
 
 
 def _absent(found: Peer, config: BenchConfig) -> str:

@@ -16,6 +16,7 @@ from regard.config.model import RECURRENT_PRESETS, TRANSLATOR_PRESETS, WritingCo
 from regard.config.run import RunConfig
 from regard.config.training import TrainingConfig
 from regard.errors import ConfigError, TrainingError
+from regard.machine import HOPELESS, bf16_slowdown
 from regard.tasks.base import Batch
 from regard.tasks.translation import Languages
 from regard.training.job import Job
@@ -127,9 +128,12 @@ class Timing:
 
     seconds: dict[str, float]
     chosen: str
+    slowdown: float = 0.0  # of products in bf16, where that alone decided
 
     def text(self) -> str:
         """Say what was chosen and why."""
+        if self.slowdown:
+            return f"{self.chosen} (products in bf16 take {self.slowdown:.0f} times as long on this processor)"
         if len(self.seconds) < 2:
             return f"{self.chosen}, as asked"
         times = ", ".join(f"{name} {1000 * taken:.0f} ms" for name, taken in self.seconds.items())
@@ -138,7 +142,11 @@ class Timing:
 
 def time_formats(job: Job, training: TrainingConfig) -> Timing:
     """Time whole updates on the largest batch in each number format; memory that does not suffice shows here."""
-    asked = ("float32", "bf16") if training.precision == "auto" else (training.precision,)
+    asked: tuple[str, ...] = (training.precision,)
+    slowdown = 0.0
+    if training.precision == "auto":
+        found = bf16_slowdown() if training.device == "cpu" else 0.0
+        asked, slowdown = (("float32",), found) if found > HOPELESS else (("float32", "bf16"), 0.0)
     if training.precision == "bf16" and training.device == "mps":
         raise ConfigError("bf16 is not offered on mps: use --precision float32")
     lengths = job.task.lengths
@@ -160,7 +168,7 @@ def time_formats(job: Job, training: TrainingConfig) -> Timing:
             if name != "longest":
                 seconds[precision] = min(seconds.get(precision, 1e9), time.perf_counter() - began)
         del model, weights
-    return Timing(seconds, min(seconds, key=lambda name: seconds[name]))
+    return Timing(seconds, min(seconds, key=lambda name: seconds[name]), slowdown)
 
 
 def _memory_error(error: Exception, batch: Batch) -> Exception:

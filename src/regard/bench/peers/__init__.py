@@ -22,6 +22,7 @@ class Peer:
     needs: Mapping[str, str]  # module → what pip installs
     contests: Variants
     quick: Variants = field(default_factory=dict)  # those of a quick run
+    own_kernels: bool = False  # its bf16 is not torch's
 
     def present(self) -> bool:
         """Whether all that it needs is installed."""

@@ -14,6 +14,7 @@ PEER = Peer(
     {"openvino": "openvino", "transformers": "transformers"},
     {"encoding": ("float32", "bf16", "int8")},
     quick={"encoding": ("bf16",)},
+    own_kernels=True,
 )
 CALIBRATED = 32  # texts that the eight-bit scales are chosen on
 
