@@ -7,7 +7,8 @@ namespace regard {
 size_t number_bytes(int precision) { return precision == INT8 ? 1 : precision == BF16 ? 2 : 4; }
 
 size_t operand_stride(const Matrix& matrix) {
-  return padded(static_cast<size_t>(matrix.inputs)) + 64 / number_bytes(matrix.precision);
+  const size_t places = matrix.precision == INT8 ? 2 : 1;  // what an instruction set may need for one number
+  return padded(static_cast<size_t>(matrix.inputs)) * places + 64 / number_bytes(matrix.precision);
 }
 
 Workspace::Workspace(Pool& pool, size_t rows, size_t width, size_t widest, size_t heads, size_t longest)

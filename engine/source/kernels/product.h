@@ -8,23 +8,29 @@
 namespace regard {
 namespace {
 
+// With few registers, what surrounds a tile's loop must not take any of them.
 #if defined(__AVX512F__)
-constexpr int TILE_ROWS = 4, TILE_BLOCKS = 4, MANY_ROWS = 8, MANY_BLOCKS = 3;
-#elif defined(__AVX2__)
-constexpr int TILE_ROWS = 2, TILE_BLOCKS = 2, MANY_ROWS = 2, MANY_BLOCKS = 2;
+#define REGARD_APART inline
 #else
-constexpr int TILE_ROWS = 2, TILE_BLOCKS = 1, MANY_ROWS = 2, MANY_BLOCKS = 1;
+#define REGARD_APART __attribute__((noinline))
 #endif
-constexpr int MANY = 64;  // rows from which tiles are high rather than wide: weights come from farther away than rows
+
+// The most rows of a tile of one block: its sums fit into registers.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+constexpr int FLOAT_ROWS = 6, HALF_ROWS = 4, BYTE_ROWS = 5;
+#else
+constexpr int FLOAT_ROWS = 2, HALF_ROWS = 2, BYTE_ROWS = 2;
+#endif
 
 // Each tile leaves its sums in memory of its own, [rows][blocks][16]: while it sums they are in registers.
 
 struct FloatTile {
   using Sum = float;
   static constexpr size_t GROUP = 1;
+  static constexpr int ROWS = FLOAT_ROWS;
 
   template <int ROWS, int BLOCKS>
-  static inline void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, float* out) {
+  REGARD_APART static void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, float* out) {
     const size_t depth = static_cast<size_t>(matrix.inputs);
     const float* a = static_cast<const float*>(rows.values) + static_cast<size_t>(row) * rows.stride;
     const float* w = static_cast<const float*>(matrix.packed) + static_cast<size_t>(block) * depth * LANES;
@@ -53,9 +59,10 @@ inline float widened(uint32_t high_half) {
 struct HalfTile {
   using Sum = float;
   static constexpr size_t GROUP = 2;
+  static constexpr int ROWS = HALF_ROWS;
 
   template <int ROWS, int BLOCKS>
-  static inline void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, float* out) {
+  REGARD_APART static void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, float* out) {
     const size_t pairs = (static_cast<size_t>(matrix.inputs) + 1) / 2;
     const uint16_t* a = static_cast<const uint16_t*>(rows.values) + static_cast<size_t>(row) * rows.stride;
     const uint16_t* w = static_cast<const uint16_t*>(matrix.packed) + static_cast<size_t>(block) * pairs * 2 * LANES;
@@ -78,15 +85,29 @@ struct HalfTile {
         Floats even, odd;
         part(w + (static_cast<size_t>(j) * pairs + k) * 2 * LANES, even, odd);
         REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
-          const uint16_t* both = a + static_cast<size_t>(i) * rows.stride + 2 * k;
-          sums[i][j] = fused(spread(widened(static_cast<uint32_t>(both[0]) << 16)), even, sums[i][j]);
-          sums[i][j] = fused(spread(widened(static_cast<uint32_t>(both[1]) << 16)), odd, sums[i][j]);
+          Floats first, second;
+          spread_both(a + static_cast<size_t>(i) * rows.stride + 2 * k, first, second);
+          sums[i][j] = fused(second, odd, fused(first, even, sums[i][j]));
         }
       }
 #endif
     }
     REGARD_UNROLL for (int i = 0; i < ROWS; i++)
       REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) store(out + (i * BLOCKS + j) * LANES, sums[i][j]);
+  }
+
+  // Two numbers of a row, each sixteen times.
+  static inline void spread_both(const uint16_t* both, Floats& first, Floats& second) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    int32_t pair;
+    std::memcpy(&pair, both, sizeof pair);
+    const __m256i x = _mm256_set1_epi32(pair), high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    first.a = first.b = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    second.a = second.b = _mm256_castsi256_ps(_mm256_and_si256(x, high));
+#else
+    first = spread(widened(static_cast<uint32_t>(both[0]) << 16));
+    second = spread(widened(static_cast<uint32_t>(both[1]) << 16));
+#endif
   }
 
   // Parts sixteen pairs into their first and their second numbers.
@@ -116,6 +137,7 @@ struct HalfTile {
 struct ByteTile {
   using Sum = int32_t;
   static constexpr size_t GROUP = 4;
+  static constexpr int ROWS = BYTE_ROWS;
 
   template <int ROWS, int BLOCKS>
   static inline void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, int32_t* out) {
@@ -147,36 +169,35 @@ struct ByteTile {
       REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) _mm512_storeu_si512(out + (i * BLOCKS + j) * LANES, sums[i][j]);
   }
 #elif defined(__AVX2__)
-  // The 8-bit multiplication of this set saturates: bytes are widened to 16 bits first.
+  // Four bytes eight times, straight from memory: the compiler would take a way round.
+  static inline __m256i spread_four(const uint8_t* from) {
+    return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(from)));
+  }
+
+  // The 8-bit multiplication of this set wants one side without signs, and saturates: rows give their sizes, weights
+  // take their signs, and two products, each at most 128 · 127, surely fit. Rows are told as bytes with a sign, so that
+  // there is nothing to correct.
   template <int ROWS, int BLOCKS>
-  static inline void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, const int32_t* start,
-                              int32_t* out) {
-    for (int j = 0; j < BLOCKS; j++) {
-      __m256i sums[ROWS][4];  // of four outputs each: over the first and over the last two of four inputs
-      REGARD_UNROLL for (int i = 0; i < ROWS; i++)
-        REGARD_UNROLL for (int part = 0; part < 4; part++) sums[i][part] = _mm256_setzero_si256();
-      for (size_t k = 0; k < groups; k++) {
-        const int8_t* place = w + (static_cast<size_t>(j) * groups + k) * 4 * LANES;
-        __m256i x[ROWS];
-        REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
-          int32_t four;
-          std::memcpy(&four, a + static_cast<size_t>(i) * stride + 4 * k, sizeof four);
-          x[i] = _mm256_cvtepu8_epi16(_mm_set1_epi32(four));
-        }
-        REGARD_UNROLL for (int part = 0; part < 4; part++) {
-          const __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(place + 16 * part)));
-          REGARD_UNROLL for (int i = 0; i < ROWS; i++)
-            sums[i][part] = _mm256_add_epi32(sums[i][part], _mm256_madd_epi16(x[i], b));
+  REGARD_APART static void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, const int32_t*,
+                                    int32_t* out) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sums[ROWS][2 * BLOCKS];  // of eight outputs each
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+      REGARD_UNROLL for (int j = 0; j < 2 * BLOCKS; j++) sums[i][j] = _mm256_setzero_si256();
+    for (size_t k = 0; k < groups; k++) {
+      REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
+        const uint8_t* four = a + static_cast<size_t>(i) * stride + 8 * k;
+        const __m256i x = spread_four(four), size = spread_four(four + 4);
+        REGARD_UNROLL for (int j = 0; j < 2 * BLOCKS; j++) {
+          const int8_t* place = w + (static_cast<size_t>(j / 2) * groups + k) * 4 * LANES + 32 * (j % 2);
+          const __m256i b = _mm256_sign_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(place)), x);
+          sums[i][j] = _mm256_add_epi32(sums[i][j], _mm256_madd_epi16(_mm256_maddubs_epi16(size, b), ones));
         }
       }
-      REGARD_UNROLL for (int i = 0; i < ROWS; i++)
-        REGARD_UNROLL for (int half = 0; half < 2; half++) {
-          const __m256i pairs = _mm256_hadd_epi32(sums[i][2 * half], sums[i][2 * half + 1]);  // outputs 0 1 4 5 2 3 6 7
-          const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(start + j * LANES + 8 * half));
-          _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + (i * BLOCKS + j) * LANES + 8 * half),
-                              _mm256_add_epi32(_mm256_permute4x64_epi64(pairs, 0xd8), first));
-        }
     }
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+      REGARD_UNROLL for (int j = 0; j < 2 * BLOCKS; j++)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + (i * 2 * BLOCKS + j) * 8), sums[i][j]);
   }
 #else
   template <int ROWS, int BLOCKS>
@@ -269,6 +290,7 @@ struct Ahead {
   }
 };
 
+#if defined(__AVX512F__)
 template <class Tile, int ROWS, int BLOCKS, class Target>
 inline void tile_rows(const Operand& rows, int& row, int count, const Matrix& matrix, int block, int at,
                       const Target& target, const Ahead& ahead) {
@@ -283,12 +305,31 @@ inline void tile_blocks(const Operand& rows, int count, const Matrix& matrix, in
                         const Ahead& ahead) {
   int row = 0;
   tile_rows<Tile, ROWS, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
-#if defined(__AVX512F__)
   tile_rows<Tile, 4, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
   tile_rows<Tile, 2, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
-#endif
   tile_rows<Tile, 1, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
 }
+#else
+template <class Tile, int ROWS, int BLOCKS, class Target>
+inline void tile_of(int some, const Operand& rows, int row, const Matrix& matrix, int block, int at, const Target& target) {
+  if constexpr (ROWS > 1)
+    if (some < ROWS) return tile_of<Tile, ROWS - 1, BLOCKS>(some, rows, row, matrix, block, at, target);
+  tile<Tile, ROWS, BLOCKS>(rows, row, matrix, block, at, target);
+}
+
+// Tiles of about as many rows each: a low one would wait for its own sums.
+template <class Tile, int ROWS, int BLOCKS, class Target>
+inline void tile_blocks(const Operand& rows, int count, const Matrix& matrix, int block, int at, const Target& target,
+                        const Ahead& ahead) {
+  int row = 0;
+  for (int left = (count + ROWS - 1) / ROWS; left > 0; left--) {
+    const int some = (count - row + left - 1) / left;
+    ahead.fetch(row, some, count);
+    tile_of<Tile, ROWS, BLOCKS>(some, rows, row, matrix, block, at, target);
+    row += some;
+  }
+}
+#endif
 
 template <class Tile, int ROWS, int BLOCKS, class Target>
 inline void all_tiles(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, const Target& target) {
@@ -310,8 +351,15 @@ inline void all_tiles(const Operand& rows, int count, const Matrix& matrix, int 
 
 template <class Tile, class Target>
 inline void tiles(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, const Target& target) {
-  if (count >= MANY) return all_tiles<Tile, MANY_ROWS, MANY_BLOCKS>(rows, count, matrix, first, blocks, target);
-  all_tiles<Tile, TILE_ROWS, TILE_BLOCKS>(rows, count, matrix, first, blocks, target);
+#if defined(__AVX512F__)
+  constexpr int MANY = 64;  // rows from which tiles are high rather than wide: weights come from farther away than rows
+  if (count >= MANY) return all_tiles<Tile, 8, 3>(rows, count, matrix, first, blocks, target);
+  all_tiles<Tile, 4, 4>(rows, count, matrix, first, blocks, target);
+#else
+  if (count == 1 && Tile::ROWS > 3) return all_tiles<Tile, 1, 4>(rows, count, matrix, first, blocks, target);
+  if (count <= 3 && Tile::ROWS > 3) return all_tiles<Tile, 3, 2>(rows, count, matrix, first, blocks, target);
+  all_tiles<Tile, Tile::ROWS, 1>(rows, count, matrix, first, blocks, target);
+#endif
 }
 
 void product(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, float* out, size_t stride,
@@ -322,8 +370,16 @@ void product(const Operand& rows, int count, const Matrix& matrix, int first, in
   tiles<FloatTile>(rows, count, matrix, first, blocks, placing);
 }
 
+// For tests: of rows that are plain bytes b + 128.
 void integer_sums(const Operand& rows, int count, const Matrix& matrix, int32_t* out, size_t stride) {
-  tiles<ByteTile>(rows, count, matrix, 0, (matrix.outputs + LANES - 1) / LANES, Collecting{out, stride});
+  const size_t wide = rows.stride * BYTE_PLACES;
+  uint8_t* told = static_cast<uint8_t*>(std::malloc(static_cast<size_t>(count) * wide));
+  if (!told) return;
+  for (size_t i = 0; i < static_cast<size_t>(count) * rows.stride; i += LANES)
+    tell_bytes(static_cast<const uint8_t*>(rows.values) + i, told + i * BYTE_PLACES);
+  tiles<ByteTile>({told, wide, nullptr, nullptr}, count, matrix, 0, (matrix.outputs + LANES - 1) / LANES,
+                  Collecting{out, stride});
+  std::free(told);
 }
 
 }  // namespace

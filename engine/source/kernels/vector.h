@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #if defined(__AVX2__)
@@ -14,6 +15,14 @@
 
 namespace regard {
 namespace {
+
+// How many bytes of an operand stand for one number, where bytes are multiplied: with AVX2 four numbers with their signs,
+// then their sizes; else b + 128.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+constexpr size_t BYTE_PLACES = 2;
+#else
+constexpr size_t BYTE_PLACES = 1;
+#endif
 
 constexpr float SHIFT = 12582912.0f;  // 1.5 · 2²³: adding it rounds to whole numbers, which then stand in the low bits
 
@@ -111,13 +120,20 @@ inline __m256 power_of_two(__m256 shifted) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }
 inline Floats power_of_two(Floats shifted) { return {power_of_two(shifted.a), power_of_two(shifted.b)}; }
+inline void tell_bytes(__m128i bytes, uint8_t* to) {  // sixteen of b + 128, as products read them
+  const __m128i x = _mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(0x80))), size = _mm_abs_epi8(x);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi32(x, size));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16), _mm_unpackhi_epi32(x, size));
+}
+inline void tell_bytes(const uint8_t* from, uint8_t* to) {
+  tell_bytes(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), to);
+}
 inline void store_bytes(uint8_t* to, Floats shifted) {
   const __m256i byte = _mm256_set1_epi32(255), half = _mm256_set1_epi32(128);
   const __m256i a = _mm256_and_si256(_mm256_add_epi32(_mm256_castps_si256(shifted.a), half), byte);
   const __m256i b = _mm256_and_si256(_mm256_add_epi32(_mm256_castps_si256(shifted.b), half), byte);
   const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                   _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
+  tell_bytes(_mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)), to);
 }
 inline __m256 half_sum(Floats x) { return _mm256_add_ps(x.a, x.b); }
 inline __m256 half_largest(Floats x) { return _mm256_max_ps(x.a, x.b); }
@@ -188,6 +204,10 @@ inline float largest(Floats a) {
 
 #endif
 
+#if !defined(__AVX2__) || defined(__AVX512F__)
+inline void tell_bytes(const uint8_t* from, uint8_t* to) { std::memcpy(to, from, LANES); }
+#endif
+
 #if defined(__AVX2__)
 inline float sum(Floats a) {  // lane i and i + 8, then i + 4, i + 2, i + 1
   const __m256 eight = half_sum(a);
@@ -221,6 +241,19 @@ inline Floats sums(const Floats* a) {
   // lane 4q + i is now the sum of vector 4i + q
   return {_mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), one)};
 }
+#elif defined(__AVX2__)
+inline __m256 eight_sums(const Floats* a) {
+  __m256 four[4], two[2];
+  REGARD_UNROLL for (int i = 0; i < 4; i++) {  // halves of vectors i and i + 4
+    const __m256 left = half_sum(a[i]), right = half_sum(a[i + 4]);
+    four[i] = _mm256_add_ps(_mm256_permute2f128_ps(left, right, 0x20), _mm256_permute2f128_ps(left, right, 0x31));
+  }
+  REGARD_UNROLL for (int i = 0; i < 2; i++)
+    two[i] = _mm256_add_ps(_mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),
+                           _mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
+  return _mm256_add_ps(_mm256_shuffle_ps(two[0], two[1], 0x88), _mm256_shuffle_ps(two[0], two[1], 0xdd));
+}
+inline Floats sums(const Floats* a) { return {eight_sums(a), eight_sums(a + 8)}; }
 #else
 inline Floats sums(const Floats* a) {
   float made[LANES];

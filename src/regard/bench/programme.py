@@ -52,6 +52,8 @@ def our_variants(contest: str, config: BenchConfig) -> tuple[str, ...]:
     """Return the number formats that we take part in: all there are, in a quick run the usual one."""
     if contest == "translation":
         return (*bearable(_FORMATS), *(f"{one} {ENGINE}" for one in PRECISIONS if not absence()))
+    if contest == "encoding" and not absence():  # by the engine, as `regard embed` computes it
+        return ("bf16",) if config.quick else PRECISIONS
     variants = _TRAINED if contest in UPDATES and config.processors > 1 else _FORMATS
     if contest == "masked" and not config.quick:
         variants = (*variants, f"bf16 {USUAL}")
