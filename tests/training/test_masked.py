@@ -6,16 +6,20 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from regard.checkpoint.encoder_folder import load_encoder
 from regard.checkpoint.starting import with_usual
+from regard.config.model import EncoderConfig, StackConfig
 from regard.config.run import RunConfig
 from regard.data.documents import read_documents
 from regard.errors import CheckpointError, ConfigError, DataError, UsageError
+from regard.models.encoder import Encoder, start_encoder, with_usual_tables
 from regard.pipeline import load_filler
 from regard.tasks.masking import MaskedTask
+from regard.tokens import Tokens
 from regard.training.run import train_run
 from tests.training.listener import Listener, sittings
 
@@ -73,6 +77,24 @@ def test_it_learns_what_stands_around_a_word(book: Path, tmp_path: Path) -> None
     filled = model("six six [MASK] six six six six six")
     assert filled.gaps[0][0].word == "six" and filled.best == "six six six six six six six six"
     assert model.scores(read_documents([book]))["times_better"] > 2.5
+    assert weights(tmp_path / "run")["words.weight"].square().mean().sqrt().item() == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tables_of_the_usual_size_change_nothing(tied: bool) -> None:
+    """Fine-tuning moves words by steps of a fixed size: large ones would hardly move."""
+    stack = StackConfig(layers=2, heads=2, feedforward=32)
+    config = EncoderConfig(vocabulary=30, width=16, stack=stack, head="masked", tied=tied)
+    model, rows = Encoder(config).eval(), Tokens.from_rows([[3, 9, 4, 20], [7, 7]])
+    start_encoder(model, 1, deviation=0.4)
+    states, scores = model.encode(rows), model.scores(rows)
+    made = with_usual_tables(model.state_dict(), config)
+    assert made["words.weight"].square().mean().sqrt().item() == pytest.approx(0.02)
+    model.load_state_dict(made)
+    np.testing.assert_allclose(model.encode(rows), states, atol=2e-6)
+    np.testing.assert_allclose(model.scores(rows), scores, atol=1e-5 * np.abs(scores).max())
+    small = {name: tensor / 100 for name, tensor in made.items()}
+    assert all(torch.equal(one, small[name]) for name, one in with_usual_tables(small, config).items())
 
 
 def test_it_soon_finds_that_neighbours_tell_a_word(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ near, gates) are configs of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from regard.models.packing import Packable
 from regard.tokens import Ids, Tokens
 
 NEARNESS = 2 * 2**0.5  # of places: twice the deviation that words begin with
+USUAL_SIZE = 0.02  # deviation that the words of a new model begin with
 NOWHERE = Positions()  # places are in the states, attention needs no more of them
 
 
@@ -295,3 +296,31 @@ def start_near(model: Encoder) -> None:
             if isinstance(module, SelfAttention):
                 query, key, _ = module.qkv.weight.chunk(3)
                 key.copy_(query)
+
+
+def with_usual_tables(weights: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
+    """Return the same model with tables of words, places and types of the usual size.
+
+    They are normed before anything looks at them, so their size means nothing to the model, but it decides how much an
+    update of given size changes them: those of a model that learned at high rates are so large that fine-tuning would
+    hardly move them. Where words are scored by the same table, the norm before it makes up for the size.
+
+    >>> config = EncoderConfig(vocabulary=9, width=4, head="masked")
+    >>> model = Encoder(config)
+    >>> made = with_usual_tables({name: 1 + tensor for name, tensor in model.state_dict().items()}, config)
+    >>> round(made["words.weight"].square().mean().sqrt().item(), 3), made["norm.weight"][0].item()
+    (0.02, 2.0)
+    """
+    made = dict(weights)
+    size = float(made["words.weight"].float().square().mean().sqrt())
+    if config.transform or size <= USUAL_SIZE:
+        return made
+    share = USUAL_SIZE / size
+    for table in ("words", "places", "types"):
+        if f"{table}.weight" in made:
+            made[f"{table}.weight"] = made[f"{table}.weight"] * share
+    if config.tied:
+        for name in ("masked.norm.weight", "masked.norm.bias"):
+            if name in made:
+                made[name] = made[name] / share
+    return made

@@ -17,7 +17,7 @@ from regard.config.model import ENCODER_PRESETS, EncoderConfig
 from regard.config.run import RunConfig
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build
-from regard.models.encoder import Encoder, start_near
+from regard.models.encoder import Encoder, start_near, with_usual_tables
 from regard.tasks.filling import Word, best_words, gap_text
 from regard.tasks.language import Stream, even_rows
 from regard.tasks.masking import COUNTS, Layout, MaskedTask, fixed_batches, masked_scores, token_counts, unigram_loss
@@ -151,7 +151,7 @@ class MaskedJob(KeepingJob[EncoderConfig, "MaskedEvaluator"]):
         save_encoder(
             self.folder,
             self.model_config,
-            weights,
+            weights if self.start else with_usual_tables(weights, self.model_config),
             tokenizer=self.tokenizer,
             task=TASK,
             facts=facts,
