@@ -9,8 +9,8 @@ namespace regard {
 
 inline size_t padded(size_t width) { return (width + LANES - 1) / LANES * LANES; }
 
-// Bytes of a number in a product's rows, and numbers from one row to the next: rows a power of two apart would share
-// the same few places of a cache.
+// Bytes that an operand's stride counts in, and that stride: rows a power of two apart would share the same few places
+// of a cache.
 size_t number_bytes(int precision);
 size_t operand_stride(const Matrix& matrix);
 

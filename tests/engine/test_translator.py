@@ -60,12 +60,21 @@ def test_int8_has_the_same_bits_on_every_instruction_set() -> None:
 @pytest.mark.parametrize("instructions", SETS)
 def test_integer_sums_are_exact(instructions: str) -> None:
     chance, calls = np.random.default_rng(1), library().handle
-    for rows, inputs, outputs in [(1, 1, 1), (7, 64, 33), (13, 517, 100), (6, 4096, 17)]:
+    for rows, inputs, outputs in [
+        (1, 1, 1),
+        (1, 64, 100),
+        (2, 64, 100),
+        (3, 65, 100),
+        (7, 64, 33),
+        (13, 517, 100),
+        (6, 4096, 17),
+    ]:
         weights = np.full((outputs, inputs), -1.0, np.float32)  # the extremes, where 8-bit tricks overflow
         weights[:, chance.random(inputs) < 0.4] = 1.0
         padded, blocks = -(-inputs // 16) * 16, -(-outputs // 16) * 16
         given = np.full((rows, padded), 255, np.uint8)
-        given[:, chance.random(padded) < 0.3] = 1
+        given[:, chance.random(padded) < 0.4] = 0
+        given[:, chance.random(padded) < 0.1] = 128
         given[:, inputs:] = 128
         packed = np.empty(calls.regard_packed_bytes(outputs, inputs, 2), np.uint8)
         scales, corrections = np.empty(blocks, np.float32), np.empty(blocks, np.int32)

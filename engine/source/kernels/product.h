@@ -27,7 +27,7 @@ constexpr int FLOAT_ROWS = 2, HALF_ROWS = 2, BYTE_ROWS = 2;
 struct FloatTile {
   using Sum = float;
   static constexpr size_t GROUP = 1;
-  static constexpr int ROWS = FLOAT_ROWS;
+  static constexpr int MOST_ROWS = FLOAT_ROWS;
 
   template <int ROWS, int BLOCKS>
   REGARD_APART static void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, float* out) {
@@ -59,7 +59,7 @@ inline float widened(uint32_t high_half) {
 struct HalfTile {
   using Sum = float;
   static constexpr size_t GROUP = 2;
-  static constexpr int ROWS = HALF_ROWS;
+  static constexpr int MOST_ROWS = HALF_ROWS;
 
   template <int ROWS, int BLOCKS>
   REGARD_APART static void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, float* out) {
@@ -137,7 +137,7 @@ struct HalfTile {
 struct ByteTile {
   using Sum = int32_t;
   static constexpr size_t GROUP = 4;
-  static constexpr int ROWS = BYTE_ROWS;
+  static constexpr int MOST_ROWS = BYTE_ROWS;
 
   template <int ROWS, int BLOCKS>
   static inline void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, int32_t* out) {
@@ -175,8 +175,8 @@ struct ByteTile {
   }
 
   // The 8-bit multiplication of this set wants one side without signs, and saturates: rows give their sizes, weights
-  // take their signs, and two products, each at most 128 · 127, surely fit. Rows are told as bytes with a sign, so that
-  // there is nothing to correct.
+  // take their signs, and two products, each at most 128 · 127, surely fit: packing gives no weight of -128. Rows are
+  // told as bytes with a sign, so that there is nothing to correct.
   template <int ROWS, int BLOCKS>
   REGARD_APART static void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, const int32_t*,
                                     int32_t* out) {
@@ -356,9 +356,11 @@ inline void tiles(const Operand& rows, int count, const Matrix& matrix, int firs
   if (count >= MANY) return all_tiles<Tile, 8, 3>(rows, count, matrix, first, blocks, target);
   all_tiles<Tile, 4, 4>(rows, count, matrix, first, blocks, target);
 #else
-  if (count == 1 && Tile::ROWS > 3) return all_tiles<Tile, 1, 4>(rows, count, matrix, first, blocks, target);
-  if (count <= 3 && Tile::ROWS > 3) return all_tiles<Tile, 3, 2>(rows, count, matrix, first, blocks, target);
-  all_tiles<Tile, Tile::ROWS, 1>(rows, count, matrix, first, blocks, target);
+  if constexpr (Tile::MOST_ROWS > 3) {
+    if (count == 1) return all_tiles<Tile, 1, 4>(rows, count, matrix, first, blocks, target);
+    if (count <= 3) return all_tiles<Tile, 3, 2>(rows, count, matrix, first, blocks, target);
+  }
+  all_tiles<Tile, Tile::MOST_ROWS, 1>(rows, count, matrix, first, blocks, target);
 #endif
 }
 
@@ -370,16 +372,13 @@ void product(const Operand& rows, int count, const Matrix& matrix, int first, in
   tiles<FloatTile>(rows, count, matrix, first, blocks, placing);
 }
 
-// For tests: of rows that are plain bytes b + 128.
-void integer_sums(const Operand& rows, int count, const Matrix& matrix, int32_t* out, size_t stride) {
+// For tests: of rows that are plain bytes b + 128; `told` is room for what products read.
+void integer_sums(const Operand& rows, int count, const Matrix& matrix, uint8_t* told, int32_t* out, size_t stride) {
   const size_t wide = rows.stride * BYTE_PLACES;
-  uint8_t* told = static_cast<uint8_t*>(std::malloc(static_cast<size_t>(count) * wide));
-  if (!told) return;
   for (size_t i = 0; i < static_cast<size_t>(count) * rows.stride; i += LANES)
     tell_bytes(static_cast<const uint8_t*>(rows.values) + i, told + i * BYTE_PLACES);
   tiles<ByteTile>({told, wide, nullptr, nullptr}, count, matrix, 0, (matrix.outputs + LANES - 1) / LANES,
                   Collecting{out, stride});
-  std::free(told);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 
 #if defined(__AVX2__)
@@ -23,6 +22,7 @@ constexpr size_t BYTE_PLACES = 2;
 #else
 constexpr size_t BYTE_PLACES = 1;
 #endif
+static_assert(BYTE_PLACES <= MOST_BYTE_PLACES, "rows are made that long");
 
 constexpr float SHIFT = 12582912.0f;  // 1.5 · 2²³: adding it rounds to whole numbers, which then stand in the low bits
 

@@ -17,7 +17,6 @@ from regard.engine.library import absence
 from regard.machine import HOPELESS, bf16_slowdown
 
 _FORMATS = ("float32", "bf16")
-_LEFT_OUT = "left out: torch in bf16"
 _TRAINED = (*_FORMATS, f"bf16 {WORKERS}")
 
 
@@ -25,8 +24,6 @@ def entries(contest: str, config: BenchConfig, facts: Mapping[str, Any], missing
     """Return the contestants; who cannot take part is named in `missing`, in one line with the reason."""
     given = {**facts, "quick": config.quick, "eole_python": config.eole_python}
     made = [entry(OURS, "ours", contest, variant, config, given) for variant in our_variants(contest, config)]
-    if fast_format() != "bf16" and not any(one.startswith(_LEFT_OUT) for one in missing):
-        missing.append(f"{_LEFT_OUT}: its products take {bf16_slowdown():.0f} times as long as float32's here")
     for name in config.libraries():
         module, found = peer(name)
         if not found.contests.get(contest):
@@ -35,8 +32,10 @@ def entries(contest: str, config: BenchConfig, facts: Mapping[str, Any], missing
             missing.append(f"skipped: {reason}")
             continue
         variants = found.variants(contest, quick=config.quick)
-        if not found.own_kernels:
-            variants = bearable(variants)
+        if not found.own_kernels and variants != (variants := bearable(variants)):
+            _say_once(
+                missing, f"left out: torch in bf16, which takes {bf16_slowdown():.0f} times as long as float32 here"
+            )
         if not variants:
             missing.append(f"skipped: {name} has no part in the {contest} of a quick run")
         made += [entry(name, module, contest, variant, config, given) for variant in variants]
@@ -58,6 +57,11 @@ def our_variants(contest: str, config: BenchConfig) -> tuple[str, ...]:
     if contest == "masked" and not config.quick:
         variants = (*variants, f"bf16 {USUAL}")
     return bearable(variants[1:] if config.quick else variants)
+
+
+def _say_once(said: list[str], line: str) -> None:
+    if line not in said:
+        said.append(line)
 
 
 def fast_format() -> str:

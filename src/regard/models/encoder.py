@@ -31,7 +31,8 @@ from regard.models.packing import Packable
 from regard.tokens import Ids, Tokens
 
 NEARNESS = 2 * 2**0.5  # of places: twice the deviation that words begin with
-USUAL_SIZE = 0.02  # deviation that the words of a new model begin with
+USUAL_SIZE = 0.02  # deviation that the words of published models begin with
+TINY = 1e-6  # added to a variance: next to nothing beside that of words of the usual size
 NOWHERE = Positions()  # places are in the states, attention needs no more of them
 
 
@@ -268,7 +269,7 @@ def _pooled(kind: str, states: Tensor, rows: Rows) -> Tensor:
     return states[rows.firsts] if kind == "cls" else Pooling(kind, states.shape[1])(states, rows)
 
 
-def start_encoder(model: Encoder, seed: int, deviation: float = 0.02) -> None:
+def start_encoder(model: Encoder, seed: int, deviation: float = USUAL_SIZE) -> None:
     """Fill all matrices and tables with normal numbers, biases with 0, norms with 1; a function of the seed."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -299,11 +300,12 @@ def start_near(model: Encoder) -> None:
 
 
 def with_usual_tables(weights: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
-    """Return the same model with tables of words, places and types of the usual size.
+    """Return the same model with tables of words, places and types that are no larger than usual.
 
     They are normed before anything looks at them, so their size means nothing to the model, but it decides how much an
-    update of given size changes them: those of a model that learned at high rates are so large that fine-tuning would
-    hardly move them. Where words are scored by the same table, the norm before it makes up for the size.
+    update of given size changes them: of a model that learned at high rates they are so large that fine-tuning would
+    hardly move them. Where words are scored by the same table, the norm before it makes up for the size; where other
+    heads read that norm, too, or where what is added to the variance would count, the model stays as it is.
 
     >>> config = EncoderConfig(vocabulary=9, width=4, head="masked")
     >>> model = Encoder(config)
@@ -313,7 +315,7 @@ def with_usual_tables(weights: Mapping[str, Tensor], config: EncoderConfig) -> d
     """
     made = dict(weights)
     size = float(made["words.weight"].float().square().mean().sqrt())
-    if config.transform or size <= USUAL_SIZE:
+    if config.transform or config.epsilon > TINY or size <= USUAL_SIZE:
         return made
     share = USUAL_SIZE / size
     for table in ("words", "places", "types"):

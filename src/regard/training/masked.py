@@ -151,7 +151,7 @@ class MaskedJob(KeepingJob[EncoderConfig, "MaskedEvaluator"]):
         save_encoder(
             self.folder,
             self.model_config,
-            weights if self.start else with_usual_tables(weights, self.model_config),
+            weights if self.start is not None else with_usual_tables(weights, self.model_config),
             tokenizer=self.tokenizer,
             task=TASK,
             facts=facts,
