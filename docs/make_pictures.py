@@ -3,7 +3,8 @@
     python docs/make_pictures.py runs            # every picture, into docs/pictures
     python docs/make_pictures.py runs --only hops
 
-The folder given holds the models, made by these commands in a folder of samples (docs/make_samples.py):
+The folder given holds the models, made by these commands in a folder of samples (docs/make_samples.py), the first at
+the root with the data that recipes/prepare/multi30k.py makes:
 
     regard train --recipe recipes/multi30k-en-de.json --out runs/m30k
     regard train stories qa2_train.txt --valid qa2_test.txt --hops 3 --out runs/babi2
