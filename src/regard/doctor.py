@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.engine.library import absence, library
-from regard.machine import cores, time_products
+from regard.machine import cores
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "huggingface_hub", "Babel", "click", "rich")
 EXTRAS = {  # extra → the modules it brings, and what they are for
@@ -94,7 +94,7 @@ def diagnose(*, quick: bool = False) -> Diagnosis:
         memory=_memory(),
         instructions=[name for flag, name in INSTRUCTIONS.items() if flag in flags],
         accelerators=_accelerators(),
-        products={} if quick else time_products(),
+        products={} if quick else _products(),
         extras={name: [one for one in modules if not _present(one)] for name, (modules, _) in EXTRAS.items()},
         allocator=_allocator(),
         free_disk=shutil.disk_usage(Path.cwd()).free,
@@ -102,6 +102,12 @@ def diagnose(*, quick: bool = False) -> Diagnosis:
     )
     found.advice.extend(_advice(found))
     return found
+
+
+def _products() -> dict[str, float]:
+    from regard.attention.speed import time_products  # with torch, which nothing else here needs
+
+    return time_products()
 
 
 def _advice(found: Diagnosis) -> list[str]:

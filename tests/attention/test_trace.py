@@ -210,7 +210,7 @@ def test_queries_and_keys_are_kept_where_they_are_smaller_and_give_the_same() ->
     assert whole.is_kept and not less.is_kept
     assert np.abs(whole.weights - less.weights).max() < 1e-3
     assert not less.weights[:, :, 0, 1:].any()
-    assert np.array_equal(less.some_rows(1, np.array([7, 3])), less.matrix(1)[[7, 3]])
+    np.testing.assert_allclose(less.some_rows(1, np.array([7, 3])), less.matrix(1)[[7, 3]], atol=1e-6)  # fewer rows
     one = torch.ones(1, 1, 2, 4)
     with trace(keep="queries") as seen:
         attend(one, one, one, site="x")

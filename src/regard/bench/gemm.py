@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
+from regard.attention.speed import HOPELESS, bf16_slowdown
 from regard.bench.child import Job, Turns
-from regard.machine import HOPELESS, bf16_slowdown
 
 ROWS, INNER, COLUMNS = 4096, 512, 2048
 SECONDS = 0.4  # of one turn

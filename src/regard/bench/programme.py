@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
+from regard.attention.speed import HOPELESS, bf16_slowdown
 from regard.bench.child import Job
 from regard.bench.contestant import Entry
 from regard.bench.measure import OURS
@@ -14,7 +15,6 @@ from regard.bench.peers import Peer, peer
 from regard.bench.settings import BenchConfig
 from regard.engine.layout import PRECISIONS
 from regard.engine.library import absence
-from regard.machine import HOPELESS, bf16_slowdown
 
 _FORMATS = ("float32", "bf16")
 _TRAINED = (*_FORMATS, f"bf16 {WORKERS}")

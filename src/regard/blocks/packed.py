@@ -33,8 +33,10 @@ FUSED = {"relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "
 
 def can_pack(weight: Tensor) -> bool:
     """Whether torch packs weights of this kind on this device."""
-    kinds = (torch.float32, torch.bfloat16)
-    return weight.device.type == "cpu" and weight.dtype in kinds and torch.backends.mkldnn.is_available()
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    halves = weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return weight.dtype == torch.float32 or bool(halves)
 
 
 class Product:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from regard.attention.noise import Noise
+from regard.attention.speed import HOPELESS, bf16_slowdown
 from regard.config.model import RECURRENT_PRESETS, TRANSLATOR_PRESETS, WritingConfig
 from regard.config.run import RunConfig
 from regard.config.training import TrainingConfig
 from regard.errors import ConfigError, TrainingError
-from regard.machine import HOPELESS, bf16_slowdown
 from regard.tasks.base import Batch
 from regard.tasks.translation import Languages
 from regard.training.job import Job
