@@ -160,8 +160,7 @@ int32_t regard_integer_sums(const char* instructions, const uint8_t* bytes, int3
   return guarded(nullptr, 0, [&] {
     const regard::Matrix matrix{regard::INT8, outputs, inputs, packed, nullptr, corrections, nullptr};
     const size_t wide = regard::padded(static_cast<size_t>(inputs)), out = regard::padded(static_cast<size_t>(outputs));
-    std::vector<uint8_t> room(static_cast<size_t>(rows) * wide * regard::MOST_BYTE_PLACES);
-    regard::operators_of(instructions).integer_sums({bytes, wide, nullptr, nullptr}, rows, matrix, room.data(), sums, out);
+    regard::operators_of(instructions).integer_sums({bytes, wide, nullptr, nullptr}, rows, matrix, sums, out);
     return int32_t{1};
   });
 }

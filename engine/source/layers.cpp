@@ -7,8 +7,7 @@ namespace regard {
 size_t number_bytes(int precision) { return precision == INT8 ? 1 : precision == BF16 ? 2 : 4; }
 
 size_t operand_stride(const Matrix& matrix) {
-  const size_t places = matrix.precision == INT8 ? MOST_BYTE_PLACES : 1;
-  return padded(static_cast<size_t>(matrix.inputs)) * places + 64 / number_bytes(matrix.precision);
+  return padded(static_cast<size_t>(matrix.inputs)) + 64 / number_bytes(matrix.precision);
 }
 
 Workspace::Workspace(Pool& pool, size_t rows, size_t width, size_t widest, size_t heads, size_t longest)

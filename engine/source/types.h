@@ -10,8 +10,6 @@ namespace regard {
 constexpr int LANES = 16;          // outputs of a block; rows of numbers are padded to whole blocks
 constexpr int LONGEST_SUM = 65536; // inputs whose int8 products a 32-bit sum surely holds: 65,536 · 255 · 127 < 2³¹
 
-constexpr size_t MOST_BYTE_PLACES = 2;  // bytes that an instruction set may tell one number of an int8 row by
-
 enum Precision { FLOAT32 = 0, BF16 = 1, INT8 = 2 };
 enum Activation { IDENTITY, RELU, GELU, GELU_TANH, SILU, TANH, QUICK_GELU, NEAR_GELU };
 
@@ -25,11 +23,10 @@ struct Matrix {
   const float* bias;           // of each output, padded
 };
 
-// Rows that a product reads: float32, bf16, or bytes that stand for (b - 128 · (1 + offset)) · scale; an instruction set
-// may tell each number by more than one byte.
+// Rows that a product reads: float32, bf16, or bytes that stand for (b - 128 · (1 + offset)) · scale.
 struct Operand {
   const void* values;
-  size_t stride;        // from one row to the next, in numbers; of bytes, in bytes
+  size_t stride;        // from one row to the next, in numbers
   const float* scales;  // int8: of each row
   const float* offsets;
 };
@@ -92,8 +89,7 @@ struct Operators {
   void (*halve)(const float* in, size_t count, uint16_t* out);
   void (*product)(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, float* out,
                   size_t stride, bool add);
-  // Of rows that are plain bytes; `room` has MOST_BYTE_PLACES times as many.
-  void (*integer_sums)(const Operand& rows, int count, const Matrix& matrix, uint8_t* room, int32_t* out, size_t stride);
+  void (*integer_sums)(const Operand& rows, int count, const Matrix& matrix, int32_t* out, size_t stride);
   void (*attend)(const Look& look);
   void (*read)(const Reading& reading);
   void (*scan)(const float* logits, int first, int count, Best& best);

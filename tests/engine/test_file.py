@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -40,7 +41,7 @@ def test_what_is_read_is_what_was_written(precision: str, tmp_path: Path) -> Non
     assert np.array_equal(mapped.encode(source), engine.encode(source))
 
 
-@pytest.mark.parametrize(("precision", "bound"), [("float32", 0.0), ("bf16", 2**-8), ("int8", 1 / 127)])
+@pytest.mark.parametrize(("precision", "bound"), [("float32", 0.0), ("bf16", 2**-8), ("int8", 1 / 60)])
 def test_weights_come_back_as_far_as_they_are_kept(precision: str, bound: float) -> None:
     model = translator(tied=False, shared=False, source_vocabulary=31, positions="learned")
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
@@ -49,6 +50,22 @@ def test_weights_come_back_as_far_as_they_are_kept(precision: str, bound: float)
     for name, array in weights.items():
         most = np.abs(array).max(axis=-1, keepdims=True)
         assert (np.abs(found[name] - array) <= bound * most).all(), name
+
+
+def test_bytes_that_meet_in_sixteen_bits_fit_there() -> None:
+    chance, sizes = np.random.default_rng(3), (1, 3, 8, 21, 64, 517)
+    for inputs, draw in itertools.product(sizes, (chance.standard_normal, chance.random, np.ones)):
+        weights = draw((40, inputs)).astype(np.float32)
+        weights[chance.random(weights.shape) < 0.1] *= -30
+        linear = layout.Part("linear", "one", 40, inputs, weight="w", bias="b")
+        arrays = [np.zeros(slot.shape, slot.dtype) for slot in linear.slots("int8")]
+        linear.fill(arrays, {"w": weights}, "int8")
+        kept = np.rint(linear.taken(arrays, "int8")["w"] / arrays[1][:40, None])
+        eights = np.pad(kept, ((0, 0), (0, -inputs % 8))).reshape(40, -1, 2, 2, 2)  # of groups, lanes, pairs
+        together = np.maximum(np.maximum(eights, 0).sum(axis=(2, 4)), np.maximum(-eights, 0).sum(axis=(2, 4)))
+        fullest = together.reshape(40, -1).max(axis=1)
+        assert fullest.max() <= 128
+        assert ((fullest > 120) | (np.abs(kept).max(axis=1) == 127)).all()  # as fine as can be
 
 
 def test_other_readers_of_safetensors_read_it(tmp_path: Path) -> None:

@@ -84,7 +84,8 @@ def test_integer_sums_are_exact(instructions: str) -> None:
             *(instructions.encode(), pointer(given), rows, inputs, pointer(packed), pointer(corrections), outputs),
             pointer(sums),
         )
-        wanted = (given[:, :inputs].astype(np.int64) - 128) @ (127 * weights.T.astype(np.int64))
+        whole = np.rint(weights / scales[:outputs, None]).astype(np.int64)
+        wanted = (given[:, :inputs].astype(np.int64) - 128) @ whole.T
         assert np.array_equal(sums[:, :outputs], wanted)
 
 

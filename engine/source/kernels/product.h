@@ -17,7 +17,7 @@ namespace {
 
 // The most rows of a tile of one block: its sums fit into registers.
 #if defined(__AVX2__) && !defined(__AVX512F__)
-constexpr int FLOAT_ROWS = 6, HALF_ROWS = 4, BYTE_ROWS = 5;
+constexpr int FLOAT_ROWS = 6, HALF_ROWS = 4, BYTE_ROWS = 4;
 #else
 constexpr int FLOAT_ROWS = 2, HALF_ROWS = 2, BYTE_ROWS = 2;
 #endif
@@ -174,30 +174,40 @@ struct ByteTile {
     return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(from)));
   }
 
-  // The 8-bit multiplication of this set wants one side without signs, and saturates: rows give their sizes, weights
-  // take their signs, and two products, each at most 128 · 127, surely fit: packing gives no weight of -128. Rows are
-  // told as bytes with a sign, so that there is nothing to correct.
+  // The 8-bit multiplication of this set saturates at 16 bits; packing made weights such that the products of two groups
+  // are sure to fit there together (see packing.h), so they are widened once for both.
   template <int ROWS, int BLOCKS>
-  REGARD_APART static void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, const int32_t*,
+  REGARD_APART static void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, const int32_t* start,
                                     int32_t* out) {
-    const __m256i ones = _mm256_set1_epi16(1);
     __m256i sums[ROWS][2 * BLOCKS];  // of eight outputs each
     REGARD_UNROLL for (int i = 0; i < ROWS; i++)
-      REGARD_UNROLL for (int j = 0; j < 2 * BLOCKS; j++) sums[i][j] = _mm256_setzero_si256();
-    for (size_t k = 0; k < groups; k++) {
-      REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
-        const uint8_t* four = a + static_cast<size_t>(i) * stride + 8 * k;
-        const __m256i x = spread_four(four), size = spread_four(four + 4);
-        REGARD_UNROLL for (int j = 0; j < 2 * BLOCKS; j++) {
-          const int8_t* place = w + (static_cast<size_t>(j / 2) * groups + k) * 4 * LANES + 32 * (j % 2);
-          const __m256i b = _mm256_sign_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(place)), x);
-          sums[i][j] = _mm256_add_epi32(sums[i][j], _mm256_madd_epi16(_mm256_maddubs_epi16(size, b), ones));
-        }
-      }
-    }
+      REGARD_UNROLL for (int j = 0; j < 2 * BLOCKS; j++)
+        sums[i][j] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(start + 8 * j));
+    size_t k = 0;
+    for (; k + 2 <= groups; k += 2) add_groups<ROWS, BLOCKS, 2>(a + 4 * k, stride, w + k * 4 * LANES, groups, sums);
+    if (k < groups) add_groups<ROWS, BLOCKS, 1>(a + 4 * k, stride, w + k * 4 * LANES, groups, sums);
     REGARD_UNROLL for (int i = 0; i < ROWS; i++)
       REGARD_UNROLL for (int j = 0; j < 2 * BLOCKS; j++)
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + (i * 2 * BLOCKS + j) * 8), sums[i][j]);
+  }
+
+  template <int ROWS, int BLOCKS, int GROUPS>
+  static inline void add_groups(const uint8_t* a, size_t stride, const int8_t* w, size_t groups,
+                                __m256i (&sums)[ROWS][2 * BLOCKS]) {
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
+      const uint8_t* row = a + static_cast<size_t>(i) * stride;
+      __m256i x[GROUPS];
+      REGARD_UNROLL for (int g = 0; g < GROUPS; g++) x[g] = spread_four(row + 4 * g);
+      REGARD_UNROLL for (int j = 0; j < 2 * BLOCKS; j++) {
+        const int8_t* place = w + static_cast<size_t>(j / 2) * groups * 4 * LANES + 32 * (j % 2);
+        __m256i pairs = _mm256_maddubs_epi16(x[0], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(place)));
+        REGARD_UNROLL for (int g = 1; g < GROUPS; g++) {
+          const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(place + 4 * LANES * g));
+          pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(x[g], b));
+        }
+        sums[i][j] = _mm256_add_epi32(sums[i][j], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+      }
+    }
   }
 #else
   template <int ROWS, int BLOCKS>
@@ -372,13 +382,9 @@ void product(const Operand& rows, int count, const Matrix& matrix, int first, in
   tiles<FloatTile>(rows, count, matrix, first, blocks, placing);
 }
 
-// For tests: of rows that are plain bytes b + 128; `told` is room for what products read.
-void integer_sums(const Operand& rows, int count, const Matrix& matrix, uint8_t* told, int32_t* out, size_t stride) {
-  const size_t wide = rows.stride * BYTE_PLACES;
-  for (size_t i = 0; i < static_cast<size_t>(count) * rows.stride; i += LANES)
-    tell_bytes(static_cast<const uint8_t*>(rows.values) + i, told + i * BYTE_PLACES);
-  tiles<ByteTile>({told, wide, nullptr, nullptr}, count, matrix, 0, (matrix.outputs + LANES - 1) / LANES,
-                  Collecting{out, stride});
+// For tests.
+void integer_sums(const Operand& rows, int count, const Matrix& matrix, int32_t* out, size_t stride) {
+  tiles<ByteTile>(rows, count, matrix, 0, (matrix.outputs + LANES - 1) / LANES, Collecting{out, stride});
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ inline Bytes quantise(const float* in, int padded, uint8_t* out) {
   const float factor = real ? 254.0f / size : 0.0f;  // of 255, one is for rounding at both ends
   const float zero = ((SHIFT - low * factor) - SHIFT) - 128.0f;
   const Floats times = spread(factor), shift = spread(SHIFT + zero);
-  for (int i = 0; i < padded; i += LANES) store_bytes(out + static_cast<size_t>(i) * BYTE_PLACES, load(in + i) * times + shift);
+  for (int i = 0; i < padded; i += LANES) store_bytes(out + i, load(in + i) * times + shift);
   return {real ? size / 254.0f : 0.0f, zero / 128.0f};
 }
 

@@ -15,15 +15,6 @@
 namespace regard {
 namespace {
 
-// How many bytes of an operand stand for one number, where bytes are multiplied: with AVX2 four numbers with their signs,
-// then their sizes; else b + 128.
-#if defined(__AVX2__) && !defined(__AVX512F__)
-constexpr size_t BYTE_PLACES = 2;
-#else
-constexpr size_t BYTE_PLACES = 1;
-#endif
-static_assert(BYTE_PLACES <= MOST_BYTE_PLACES, "rows are made that long");
-
 constexpr float SHIFT = 12582912.0f;  // 1.5 · 2²³: adding it rounds to whole numbers, which then stand in the low bits
 
 #if defined(__AVX512F__)
@@ -120,20 +111,13 @@ inline __m256 power_of_two(__m256 shifted) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }
 inline Floats power_of_two(Floats shifted) { return {power_of_two(shifted.a), power_of_two(shifted.b)}; }
-inline void tell_bytes(__m128i bytes, uint8_t* to) {  // sixteen of b + 128, as products read them
-  const __m128i x = _mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(0x80))), size = _mm_abs_epi8(x);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi32(x, size));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16), _mm_unpackhi_epi32(x, size));
-}
-inline void tell_bytes(const uint8_t* from, uint8_t* to) {
-  tell_bytes(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), to);
-}
 inline void store_bytes(uint8_t* to, Floats shifted) {
   const __m256i byte = _mm256_set1_epi32(255), half = _mm256_set1_epi32(128);
   const __m256i a = _mm256_and_si256(_mm256_add_epi32(_mm256_castps_si256(shifted.a), half), byte);
   const __m256i b = _mm256_and_si256(_mm256_add_epi32(_mm256_castps_si256(shifted.b), half), byte);
   const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
-  tell_bytes(_mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)), to);
+  const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
 }
 inline __m256 half_sum(Floats x) { return _mm256_add_ps(x.a, x.b); }
 inline __m256 half_largest(Floats x) { return _mm256_max_ps(x.a, x.b); }
@@ -202,10 +186,6 @@ inline float largest(Floats a) {
   return found;
 }
 
-#endif
-
-#if !defined(__AVX2__) || defined(__AVX512F__)
-inline void tell_bytes(const uint8_t* from, uint8_t* to) { std::memcpy(to, from, LANES); }
 #endif
 
 #if defined(__AVX2__)

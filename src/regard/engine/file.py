@@ -22,7 +22,7 @@ from regard.engine.shortlist import Shortlist
 from regard.errors import CheckpointError, ConfigError
 
 FILE = "engine.safetensors"
-FORMAT, VERSION = "regard-engine", 2
+FORMAT, VERSION = "regard-engine", 3
 _CONFIGS: dict[str, type[EngineConfig]] = {"translator": TranslatorConfig, "encoder": EncoderConfig, "gpt": GptConfig}
 _LISTS = ("common", "offsets", "words")  # the arrays of a shortlist
 _HEADER_LIMIT = 8 << 20  # bytes
