@@ -264,15 +264,15 @@ void State::find(int first, int count, Workspace& space, const Asked& asked) con
 void State::pass_by(Workspace& space, int from, int count, const Matrix& output, Best* best, float* every) const {
   const Operators& operators = *model_.arithmetic.operators;
   const int blocks = (output.outputs + LANES - 1) / LANES;
-  const size_t wide = static_cast<size_t>(VOCABULARY_BLOCKS * LANES), stride = operand_stride(output);
+  const size_t stride = operand_stride(output);
   const Operand rows{space.values + static_cast<size_t>(from) * stride * number_bytes(output.precision), stride,
                      space.scales + from, space.offsets + from};
   for (int block = 0; block < blocks; block += VOCABULARY_BLOCKS) {
     const int some = std::min(VOCABULARY_BLOCKS, blocks - block), begin = block * LANES;
     const int real = std::min(some * LANES, output.outputs - begin);
-    operators.product(rows, count, output, block, some, space.logits, wide, false);
+    operators.product(rows, count, output, block, some, space.logits, LOGIT_STRIDE, false);
     for (int i = 0; i < count; i++) {
-      float* logits = space.logits + static_cast<size_t>(i) * wide;
+      float* logits = space.logits + static_cast<size_t>(i) * LOGIT_STRIDE;
       std::fill(logits + real, logits + some * LANES, NEVER);
       operators.scan(logits, begin, some * LANES, best[i]);
       if (!best[i].k) std::copy_n(logits, real, every + static_cast<size_t>(i) * static_cast<size_t>(output.outputs) + begin);

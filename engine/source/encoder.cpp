@@ -195,7 +195,7 @@ void encode(const Model& model, const Texts& texts, int threads, Wanted wanted, 
   const std::vector<int> cuts = cut(texts, std::min(TOKENS, std::max(even, 1)));
   const int passages = static_cast<int>(cuts.size()) - 1;
   const int most = std::min(texts.tokens(), std::max(TOKENS, longest));  // rows of a passage
-  const size_t stride = padded(3 * static_cast<size_t>(shape.width));
+  const size_t stride = row_stride(3 * static_cast<size_t>(shape.width));
   const auto space_for = [&](int rows) {
     const size_t room = static_cast<size_t>(shape.width / shape.encoder_heads + 4) * padded(static_cast<size_t>(longest));
     return Workspace(model.pool, static_cast<size_t>(rows), static_cast<size_t>(shape.width), model.widest(), 1, room);

@@ -10,11 +10,12 @@ size_t operand_stride(const Matrix& matrix) {
   return padded(static_cast<size_t>(matrix.inputs)) + 64 / number_bytes(matrix.precision);
 }
 
+size_t row_stride(size_t width) { return padded(width) + LANES; }
+
 Workspace::Workspace(Pool& pool, size_t rows, size_t width, size_t widest, size_t heads, size_t longest)
-    : stride(padded(width)), wide_stride(padded(widest)) {
-  const size_t logit_count = static_cast<size_t>(VOCABULARY_BLOCKS * LANES);
+    : stride(row_stride(width)), wide_stride(row_stride(widest)) {
   const size_t sizes[] = {rows * stride, rows * stride, rows * wide_stride,      wide_stride,        padded(rows),
-                          padded(rows),  heads * padded(longest), rows * logit_count, rows * (wide_stride + LANES)};
+                          padded(rows),  heads * padded(longest), rows * LOGIT_STRIDE, rows * (wide_stride + LANES)};
   size_t total = 0;
   for (size_t size : sizes) total += size;
   memory = Buffer(&pool, total * sizeof(float));

@@ -13,6 +13,8 @@ inline size_t padded(size_t width) { return (width + LANES - 1) / LANES * LANES;
 // of a cache.
 size_t number_bytes(int precision);
 size_t operand_stride(const Matrix& matrix);
+// The same for rows of float32.
+size_t row_stride(size_t width);
 
 struct Norm {
   const float* weight = nullptr;
@@ -45,6 +47,7 @@ struct Workspace {
 };
 
 constexpr int VOCABULARY_BLOCKS = 16;  // of 16 logits that are made and looked through together
+constexpr size_t LOGIT_STRIDE = (VOCABULARY_BLOCKS + 1) * LANES;
 
 // What every layer of a stack shares.
 struct Arithmetic {

@@ -15,7 +15,7 @@ from regard.tokens import Tokens
 from tests.engine.conftest import SETS
 
 BOUNDS = {"float32": 2e-5, "bf16": 0.03, "int8": 0.08}  # of the largest number, in small models with sharp weights
-WIDEST = {"float32": 1e-5, "bf16": 0.03, "int8": 0.1}  # of many shapes, from torch with weights as the engine keeps them
+WIDEST = {"float32": 1e-5, "bf16": 0.03, "int8": 0.1}  # of many shapes, with weights as the engine keeps them
 LENGTHS = (5, 1, 17, 2, 9, 33, 4, 140)
 
 

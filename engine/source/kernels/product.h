@@ -8,11 +8,14 @@
 namespace regard {
 namespace {
 
-// With few registers, what surrounds a tile's loop must not take any of them.
+// With few registers, what surrounds a tile's loop must not take any of them: it is a function of its own, in which
+// nothing of what follows the loop is done before it.
 #if defined(__AVX512F__)
 #define REGARD_APART inline
+#define REGARD_SETTLED
 #else
 #define REGARD_APART __attribute__((noinline))
+#define REGARD_SETTLED asm volatile("" ::: "memory")
 #endif
 
 // The most rows of a tile of one block: its sums fit into registers.
@@ -22,19 +25,16 @@ constexpr int FLOAT_ROWS = 6, HALF_ROWS = 4, BYTE_ROWS = 4;
 constexpr int FLOAT_ROWS = 2, HALF_ROWS = 2, BYTE_ROWS = 2;
 #endif
 
-// Each tile leaves its sums in memory of its own, [rows][blocks][16]: while it sums they are in registers.
-
 struct FloatTile {
-  using Sum = float;
+  using Sums = Floats;
   static constexpr size_t GROUP = 1;
   static constexpr int MOST_ROWS = FLOAT_ROWS;
 
   template <int ROWS, int BLOCKS>
-  REGARD_APART static void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, float* out) {
+  static inline void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, Floats (&sums)[ROWS][BLOCKS]) {
     const size_t depth = static_cast<size_t>(matrix.inputs);
     const float* a = static_cast<const float*>(rows.values) + static_cast<size_t>(row) * rows.stride;
     const float* w = static_cast<const float*>(matrix.packed) + static_cast<size_t>(block) * depth * LANES;
-    Floats sums[ROWS][BLOCKS];
     REGARD_UNROLL for (int i = 0; i < ROWS; i++)
       REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = spread(0);
     for (size_t k = 0; k < depth; k++) {
@@ -45,8 +45,6 @@ struct FloatTile {
         REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = fused(x, b[j], sums[i][j]);
       }
     }
-    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
-      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) store(out + (i * BLOCKS + j) * LANES, sums[i][j]);
   }
 };
 
@@ -57,16 +55,15 @@ inline float widened(uint32_t high_half) {
 }
 
 struct HalfTile {
-  using Sum = float;
+  using Sums = Floats;
   static constexpr size_t GROUP = 2;
   static constexpr int MOST_ROWS = HALF_ROWS;
 
   template <int ROWS, int BLOCKS>
-  REGARD_APART static void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, float* out) {
+  static inline void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, Floats (&sums)[ROWS][BLOCKS]) {
     const size_t pairs = (static_cast<size_t>(matrix.inputs) + 1) / 2;
     const uint16_t* a = static_cast<const uint16_t*>(rows.values) + static_cast<size_t>(row) * rows.stride;
     const uint16_t* w = static_cast<const uint16_t*>(matrix.packed) + static_cast<size_t>(block) * pairs * 2 * LANES;
-    Floats sums[ROWS][BLOCKS];
     REGARD_UNROLL for (int i = 0; i < ROWS; i++)
       REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = spread(0);
     for (size_t k = 0; k < pairs; k++) {
@@ -92,8 +89,6 @@ struct HalfTile {
       }
 #endif
     }
-    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
-      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) store(out + (i * BLOCKS + j) * LANES, sums[i][j]);
   }
 
   // Two numbers of a row, each sixteen times.
@@ -135,25 +130,23 @@ struct HalfTile {
 
 // Bytes: whole numbers, exact on every instruction set.
 struct ByteTile {
-  using Sum = int32_t;
+  using Sums = Wholes;
   static constexpr size_t GROUP = 4;
   static constexpr int MOST_ROWS = BYTE_ROWS;
 
   template <int ROWS, int BLOCKS>
-  static inline void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, int32_t* out) {
+  static inline void sum_up(const Operand& rows, int row, const Matrix& matrix, int block, Wholes (&sums)[ROWS][BLOCKS]) {
     const size_t groups = (static_cast<size_t>(matrix.inputs) + 3) / 4;
     const uint8_t* a = static_cast<const uint8_t*>(rows.values) + static_cast<size_t>(row) * rows.stride;
     const int8_t* w = static_cast<const int8_t*>(matrix.packed) + static_cast<size_t>(block) * groups * 4 * LANES;
-    multiply<ROWS, BLOCKS>(a, rows.stride, w, groups, matrix.corrections + block * LANES, out);
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = load(matrix.corrections + (block + j) * LANES);
+    multiply<ROWS, BLOCKS>(a, rows.stride, w, groups, sums);
   }
 
 #if defined(__AVX512F__)
   template <int ROWS, int BLOCKS>
-  static inline void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, const int32_t* start,
-                              int32_t* out) {
-    __m512i sums[ROWS][BLOCKS];
-    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
-      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = _mm512_loadu_si512(start + j * LANES);
+  static inline void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, Wholes (&sums)[ROWS][BLOCKS]) {
     for (size_t k = 0; k < groups; k++) {
       __m512i b[BLOCKS];
       REGARD_UNROLL for (int j = 0; j < BLOCKS; j++)
@@ -162,109 +155,92 @@ struct ByteTile {
         int32_t four;
         std::memcpy(&four, a + static_cast<size_t>(i) * stride + 4 * k, sizeof four);
         const __m512i x = _mm512_set1_epi32(four);
-        REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j] = _mm512_dpbusd_epi32(sums[i][j], x, b[j]);
+        REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j].v = _mm512_dpbusd_epi32(sums[i][j].v, x, b[j]);
       }
     }
-    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
-      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) _mm512_storeu_si512(out + (i * BLOCKS + j) * LANES, sums[i][j]);
   }
 #elif defined(__AVX2__)
+  // The 8-bit multiplication of this set saturates at 16 bits; packing made weights such that the products of two groups
+  // are sure to fit there together (see packing.h), so they are widened once for both.
+  template <int ROWS, int BLOCKS>
+  static inline void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, Wholes (&sums)[ROWS][BLOCKS]) {
+    size_t k = 0;
+    for (; k + 2 <= groups; k += 2) add_groups<ROWS, BLOCKS, 2>(a + 4 * k, stride, w + k * 4 * LANES, groups, sums);
+    if (k < groups) add_groups<ROWS, BLOCKS, 1>(a + 4 * k, stride, w + k * 4 * LANES, groups, sums);
+  }
+
+  template <int ROWS, int BLOCKS, int GROUPS>
+  static inline void add_groups(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, Wholes (&sums)[ROWS][BLOCKS]) {
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
+      __m256i x[GROUPS];
+      REGARD_UNROLL for (int g = 0; g < GROUPS; g++) x[g] = spread_four(a + static_cast<size_t>(i) * stride + 4 * g);
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) {
+        const int8_t* place = w + static_cast<size_t>(j) * groups * 4 * LANES;
+        sums[i][j].a = _mm256_add_epi32(sums[i][j].a, products<GROUPS>(x, place));
+        sums[i][j].b = _mm256_add_epi32(sums[i][j].b, products<GROUPS>(x, place + 32));
+      }
+    }
+  }
+
+  template <int GROUPS>
+  static inline __m256i products(const __m256i* x, const int8_t* w) {
+    __m256i pairs = _mm256_maddubs_epi16(x[0], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w)));
+    REGARD_UNROLL for (int g = 1; g < GROUPS; g++) {
+      const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 4 * LANES * g));
+      pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(x[g], b));
+    }
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  }
+
   // Four bytes eight times, straight from memory: the compiler would take a way round.
   static inline __m256i spread_four(const uint8_t* from) {
     return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(from)));
   }
-
-  // The 8-bit multiplication of this set saturates at 16 bits; packing made weights such that the products of two groups
-  // are sure to fit there together (see packing.h), so they are widened once for both.
-  template <int ROWS, int BLOCKS>
-  REGARD_APART static void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, const int32_t* start,
-                                    int32_t* out) {
-    __m256i sums[ROWS][2 * BLOCKS];  // of eight outputs each
-    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
-      REGARD_UNROLL for (int j = 0; j < 2 * BLOCKS; j++)
-        sums[i][j] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(start + 8 * j));
-    size_t k = 0;
-    for (; k + 2 <= groups; k += 2) add_groups<ROWS, BLOCKS, 2>(a + 4 * k, stride, w + k * 4 * LANES, groups, sums);
-    if (k < groups) add_groups<ROWS, BLOCKS, 1>(a + 4 * k, stride, w + k * 4 * LANES, groups, sums);
-    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
-      REGARD_UNROLL for (int j = 0; j < 2 * BLOCKS; j++)
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + (i * 2 * BLOCKS + j) * 8), sums[i][j]);
-  }
-
-  template <int ROWS, int BLOCKS, int GROUPS>
-  static inline void add_groups(const uint8_t* a, size_t stride, const int8_t* w, size_t groups,
-                                __m256i (&sums)[ROWS][2 * BLOCKS]) {
-    REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
-      const uint8_t* row = a + static_cast<size_t>(i) * stride;
-      __m256i x[GROUPS];
-      REGARD_UNROLL for (int g = 0; g < GROUPS; g++) x[g] = spread_four(row + 4 * g);
-      REGARD_UNROLL for (int j = 0; j < 2 * BLOCKS; j++) {
-        const int8_t* place = w + static_cast<size_t>(j / 2) * groups * 4 * LANES + 32 * (j % 2);
-        __m256i pairs = _mm256_maddubs_epi16(x[0], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(place)));
-        REGARD_UNROLL for (int g = 1; g < GROUPS; g++) {
-          const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(place + 4 * LANES * g));
-          pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(x[g], b));
-        }
-        sums[i][j] = _mm256_add_epi32(sums[i][j], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-      }
-    }
-  }
 #else
   template <int ROWS, int BLOCKS>
-  static inline void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, const int32_t* start,
-                              int32_t* out) {
+  static inline void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, Wholes (&sums)[ROWS][BLOCKS]) {
     for (int j = 0; j < BLOCKS; j++)
-      for (int i = 0; i < ROWS; i++) {
-        int32_t sums[LANES];
-        std::memcpy(sums, start + j * LANES, sizeof sums);
+      for (int i = 0; i < ROWS; i++)
         for (size_t k = 0; k < groups; k++) {
           const int8_t* b = w + (static_cast<size_t>(j) * groups + k) * 4 * LANES;
           const uint8_t* x = a + static_cast<size_t>(i) * stride + 4 * k;
           for (int lane = 0; lane < LANES; lane++)
-            for (int n = 0; n < 4; n++) sums[lane] += x[n] * b[4 * lane + n];
+            for (int n = 0; n < 4; n++) sums[i][j].n[lane] += x[n] * b[4 * lane + n];
         }
-        std::memcpy(out + (i * BLOCKS + j) * LANES, sums, sizeof sums);
-      }
   }
 #endif
 };
 
 // Where results go: sums · scales + bias, added to what is there or not.
+template <bool ADD>
 struct Placing {
   const Matrix& matrix;
   const float *row_scales, *row_offsets;  // of bytes
   float* out;
   size_t stride;
-  bool add;
 
   template <int ROWS, int BLOCKS>
-  inline void put(const float* sums, int row, int block, int at) const {
-    Floats bias[BLOCKS];
-    REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) bias[j] = load(matrix.bias + (block + j) * LANES);
-    for (int i = 0; i < ROWS; i++)
-      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++)
-        place(row + i, at + j, load(sums + (i * BLOCKS + j) * LANES) + bias[j]);
+  inline void put(const Floats (&sums)[ROWS][BLOCKS], int row, int block, int at) const {
+    REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) {
+      const Floats bias = load(matrix.bias + (block + j) * LANES);
+      REGARD_UNROLL for (int i = 0; i < ROWS; i++) place(row + i, at + j, sums[i][j] + bias);
+    }
   }
   // What all rows share is read before anything is written: nobody can tell that it stays the same.
   template <int ROWS, int BLOCKS>
-  inline void put(const int32_t* sums, int row, int block, int at) const {
-    Floats bias[BLOCKS], scales[BLOCKS], corrections[BLOCKS];
+  inline void put(const Wholes (&sums)[ROWS][BLOCKS], int row, int block, int at) const {
     REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) {
-      bias[j] = load(matrix.bias + (block + j) * LANES);
-      scales[j] = load(matrix.scales + (block + j) * LANES);
-      corrections[j] = converted(matrix.corrections + (block + j) * LANES);
-    }
-    for (int i = 0; i < ROWS; i++) {
-      const Floats scale = spread(row_scales[row + i]), offset = spread(row_offsets[row + i]);
-      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) {
-        const Floats whole = converted(sums + (i * BLOCKS + j) * LANES) + offset * corrections[j];
-        place(row + i, at + j, whole * (scale * scales[j]) + bias[j]);
+      const Floats bias = load(matrix.bias + (block + j) * LANES), scales = load(matrix.scales + (block + j) * LANES);
+      const Floats corrections = converted(load(matrix.corrections + (block + j) * LANES));
+      REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
+        const Floats whole = converted(sums[i][j]) + spread(row_offsets[row + i]) * corrections;
+        place(row + i, at + j, whole * (spread(row_scales[row + i]) * scales) + bias);
       }
     }
   }
   inline void place(int row, int at, Floats made) const {
     float* to = out + static_cast<size_t>(row) * stride + static_cast<size_t>(at) * LANES;
-    store(to, add ? load(to) + made : made);
+    store(to, ADD ? load(to) + made : made);
   }
 };
 
@@ -274,18 +250,19 @@ struct Collecting {
   size_t stride;
 
   template <int ROWS, int BLOCKS>
-  inline void put(const int32_t* sums, int row, int, int at) const {
+  inline void put(const Wholes (&sums)[ROWS][BLOCKS], int row, int, int at) const {
     for (int i = 0; i < ROWS; i++)
-      std::memcpy(out + static_cast<size_t>(row + i) * stride + static_cast<size_t>(at) * LANES, sums + i * BLOCKS * LANES,
-                  BLOCKS * LANES * sizeof *sums);
+      for (int j = 0; j < BLOCKS; j++)
+        store(out + static_cast<size_t>(row + i) * stride + static_cast<size_t>(at + j) * LANES, sums[i][j]);
   }
 };
 
 template <class Tile, int ROWS, int BLOCKS, class Target>
-inline void tile(const Operand& rows, int row, const Matrix& matrix, int block, int at, const Target& target) {
-  alignas(64) typename Tile::Sum sums[ROWS * BLOCKS * LANES];
+REGARD_APART void tile(const Operand& rows, int row, const Matrix& matrix, int block, int at, const Target& target) {
+  typename Tile::Sums sums[ROWS][BLOCKS];
   Tile::template sum_up<ROWS, BLOCKS>(rows, row, matrix, block, sums);
-  target.template put<ROWS, BLOCKS>(sums, row, block, at);
+  REGARD_SETTLED;
+  target.put(sums, row, block, at);
 }
 
 // Weights that are needed next, asked for bit by bit while others are used: they come from far away.
@@ -374,12 +351,17 @@ inline void tiles(const Operand& rows, int count, const Matrix& matrix, int firs
 #endif
 }
 
+template <class Target>
+inline void product_of(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, const Target& target) {
+  if (matrix.precision == INT8) return tiles<ByteTile>(rows, count, matrix, first, blocks, target);
+  if (matrix.precision == BF16) return tiles<HalfTile>(rows, count, matrix, first, blocks, target);
+  tiles<FloatTile>(rows, count, matrix, first, blocks, target);
+}
+
 void product(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, float* out, size_t stride,
              bool add) {
-  const Placing placing{matrix, rows.scales, rows.offsets, out, stride, add};
-  if (matrix.precision == INT8) return tiles<ByteTile>(rows, count, matrix, first, blocks, placing);
-  if (matrix.precision == BF16) return tiles<HalfTile>(rows, count, matrix, first, blocks, placing);
-  tiles<FloatTile>(rows, count, matrix, first, blocks, placing);
+  if (add) return product_of(rows, count, matrix, first, blocks, Placing<true>{matrix, rows.scales, rows.offsets, out, stride});
+  product_of(rows, count, matrix, first, blocks, Placing<false>{matrix, rows.scales, rows.offsets, out, stride});
 }
 
 // For tests.

@@ -35,7 +35,12 @@ inline void store_part(float* to, Floats a, int count) {
   _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), a.v);
 }
 inline Floats spread(float value) { return {_mm512_set1_ps(value)}; }
-inline Floats converted(const int32_t* from) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(from))}; }
+struct Wholes {
+  __m512i v;
+};
+inline Wholes load(const int32_t* from) { return {_mm512_loadu_si512(from)}; }
+inline void store(int32_t* to, Wholes a) { _mm512_storeu_si512(to, a.v); }
+inline Floats converted(Wholes a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline Floats operator+(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Floats operator-(Floats a, Floats b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Floats operator*(Floats a, Floats b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -80,10 +85,18 @@ inline void store(float* to, Floats x) {
   _mm256_storeu_ps(to + 8, x.b);
 }
 inline Floats spread(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
-inline Floats converted(const int32_t* from) {
-  return {_mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))),
-          _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 8)))};
+struct Wholes {
+  __m256i a, b;
+};
+inline Wholes load(const int32_t* from) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 8))};
 }
+inline void store(int32_t* to, Wholes x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 8), x.b);
+}
+inline Floats converted(Wholes x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 inline Floats operator+(Floats x, Floats y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 inline Floats operator-(Floats x, Floats y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 inline Floats operator*(Floats x, Floats y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
@@ -147,9 +160,18 @@ inline Floats load(const uint16_t* halves) {
 }
 inline void store(float* to, Floats a) { std::memcpy(to, &a, sizeof a); }
 inline Floats spread(float value) { REGARD_EACH((Quad{value, value, value, value})); }
-inline Floats converted(const int32_t* from) {
+struct Wholes {
+  int32_t n[LANES];
+};
+inline Wholes load(const int32_t* from) {
+  Wholes made;
+  std::memcpy(&made, from, sizeof made);
+  return made;
+}
+inline void store(int32_t* to, Wholes a) { std::memcpy(to, &a, sizeof a); }
+inline Floats converted(Wholes a) {
   float made[LANES];
-  for (int i = 0; i < LANES; i++) made[i] = static_cast<float>(from[i]);
+  for (int i = 0; i < LANES; i++) made[i] = static_cast<float>(a.n[i]);
   return load(made);
 }
 inline Floats operator+(Floats a, Floats b) { REGARD_EACH(a.q[i] + b.q[i]); }
