@@ -148,7 +148,8 @@ unsigned char* State::make_room(size_t entries, size_t steps) {
 void State::keep(const float* made, size_t layer, Entry entry) const {
   const size_t count = 2 * static_cast<size_t>(model_.shape.width), at = layer * model_.entry() * number();
   unsigned char* place = static_cast<unsigned char*>(const_cast<void*>(entry)) + at;
-  if (halves_) model_.arithmetic.operators->halve(made, count, reinterpret_cast<uint16_t*>(place));
+  const bool paired = model_.shape.width / model_.shape.decoder_heads % LANES == 0;
+  if (halves_) model_.arithmetic.operators->keep(made, count, paired, reinterpret_cast<uint16_t*>(place));
   else std::memcpy(place, made, count * sizeof(float));
 }
 

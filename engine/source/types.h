@@ -45,7 +45,7 @@ struct Look {
   size_t stride;
   int rows;
   const Entry* entries;
-  bool halves;  // entries are bf16
+  bool halves;  // entries are bf16; of heads of whole blocks in pairs, which are quick to part: numbers i and i + 8
   int count;
   size_t key, value;  // at which number of an entry they stand
   int heads, width;   // of a head
@@ -85,8 +85,8 @@ struct Operators {
   void (*activate)(const float* in, int width, int activation, float* out);
   // Turns a padded row into what a product of this precision reads.
   Bytes (*prepare)(const float* in, int width, int precision, void* out);
-  // Rounds numbers to bf16, the same way on every instruction set.
-  void (*halve)(const float* in, size_t count, uint16_t* out);
+  // Rounds keys and values to bf16, in pairs (see `Look`) or one after the other.
+  void (*keep)(const float* in, size_t count, bool paired, uint16_t* out);
   void (*product)(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, float* out,
                   size_t stride, bool add);
   void (*integer_sums)(const Operand& rows, int count, const Matrix& matrix, int32_t* out, size_t stride);

@@ -5,10 +5,10 @@
 namespace regard {
 namespace {
 
-inline Floats sigmoid(Floats x) { return spread(1.0f) / (spread(1.0f) + exponential(spread(0.0f) - x)); }
+inline Floats sigmoid(Floats x) { return spread(1.0f) / (spread(1.0f) + exponential(smaller(spread(0.0f) - x, spread(88.0f)))); }
 
 inline Floats hyperbolic(Floats x) {
-  const Floats twice = exponential(magnitude(x) * spread(2.0f));
+  const Floats twice = exponential(smaller(magnitude(x) * spread(2.0f), spread(88.0f)));
   return with_sign(spread(1.0f) - spread(2.0f) / (twice + spread(1.0f)), x);
 }
 

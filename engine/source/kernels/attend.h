@@ -1,5 +1,7 @@
 // Attention: each query takes a mix of values by softmax(query · keys); rows of one text share what they look at.
 #pragma once
+#include <type_traits>
+
 #include "vector.h"
 
 namespace regard {
@@ -14,6 +16,7 @@ constexpr float BOUNDS[2 * LANES] = {
 
 template <bool EVEN, class Stored>
 inline Floats part_of_head(const Stored* head, int at, int width) {
+  if constexpr (EVEN && std::is_same_v<Stored, uint16_t>) return load_paired(head + at);
   return EVEN || at + LANES <= width ? load(head + at) : load_part(head + at, width - at);
 }
 

@@ -14,7 +14,7 @@ namespace regard {
 namespace {
 
 constexpr Operators operators(const char* name) {
-  return {name, norm, activate, prepare, halve_all, product, integer_sums, attend, read, scan};
+  return {name, norm, activate, prepare, keep, product, integer_sums, attend, read, scan};
 }
 
 }  // namespace

@@ -12,9 +12,22 @@ inline uint16_t rounded_half(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
-// The same bits on every instruction set.
-void halve_all(const float* in, size_t count, uint16_t* out) {
+inline void halve_all(const float* in, size_t count, uint16_t* out) {
   for (size_t i = 0; i < count; i++) out[i] = rounded_half(in[i]);
+}
+
+// Of each sixteen numbers, each of the first eight beside its fellow of the last eight.
+inline void halve_pairs(const float* in, size_t count, uint16_t* out) {
+  for (size_t at = 0; at < count; at += LANES)
+    for (size_t i = 0; i < 8; i++) {
+      const uint32_t both = rounded_half(in[at + i]) | static_cast<uint32_t>(rounded_half(in[at + i + 8])) << 16;
+      std::memcpy(out + at + 2 * i, &both, sizeof both);
+    }
+}
+
+// Keys or values, the same bits on every instruction set.
+void keep(const float* in, size_t count, bool paired, uint16_t* out) {
+  paired ? halve_pairs(in, count, out) : halve_all(in, count, out);
 }
 
 inline void halve(const float* in, int padded, uint16_t* out) {

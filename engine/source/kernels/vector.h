@@ -28,6 +28,12 @@ inline Floats load(const uint16_t* halves) {  // bf16
   const __m256i read = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(read), 16))};
 }
+inline Floats load_paired(const uint16_t* halves) {
+  const __m512i twice = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
+  const __m512i up = _mm512_setr_epi32(16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0);
+  const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_sllv_epi32(twice, up), high))};
+}
 inline Floats load_part(const float* from, int count) {
   return {_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from)};
 }
@@ -80,6 +86,11 @@ inline __m256 widened(const uint16_t* halves) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(read), 16));
 }
 inline Floats load(const uint16_t* halves) { return {widened(halves), widened(halves + 8)}; }
+inline Floats load_paired(const uint16_t* halves) {
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves));
+  const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)), _mm256_castsi256_ps(_mm256_and_si256(pairs, high))};
+}
 inline void store(float* to, Floats x) {
   _mm256_storeu_ps(to, x.a);
   _mm256_storeu_ps(to + 8, x.b);
@@ -154,6 +165,13 @@ inline Floats load(const float* from) {
 inline Floats load(const uint16_t* halves) {
   uint32_t made[LANES];
   for (int i = 0; i < LANES; i++) made[i] = static_cast<uint32_t>(halves[i]) << 16;
+  Floats numbers;
+  std::memcpy(&numbers, made, sizeof numbers);
+  return numbers;
+}
+inline Floats load_paired(const uint16_t* halves) {
+  uint32_t made[LANES];
+  for (int i = 0; i < LANES; i++) made[i] = static_cast<uint32_t>(halves[2 * (i % 8) + i / 8]) << 16;
   Floats numbers;
   std::memcpy(&numbers, made, sizeof numbers);
   return numbers;
@@ -283,19 +301,18 @@ inline Floats load_part(const uint16_t* halves, int count) {
   return load(room);
 }
 
-// eˣ within two units of the last place; below -87 as good as nothing.
+// eˣ for x of at most 88, within a few units of the last place where it is not negligible; below -87 as good as nothing.
 inline Floats exponential(Floats x) {
-  x = larger(smaller(x, spread(88.0f)), spread(-87.0f));
-  const Floats shifted = x * spread(1.44269504f) + spread(SHIFT);
-  const Floats n = shifted - spread(SHIFT);
-  const Floats r = (x - n * spread(0.693359375f)) - n * spread(-2.12194440e-4f);
-  Floats p = spread(1.9875691500e-4f);
-  p = p * r + spread(1.3981999507e-3f);
-  p = p * r + spread(8.3334519073e-3f);
-  p = p * r + spread(4.1665795894e-2f);
-  p = p * r + spread(1.6666665459e-1f);
-  p = p * r + spread(5.0000001201e-1f);
-  return (p * (r * r) + r + spread(1.0f)) * power_of_two(shifted);
+  const Floats t = larger(x * spread(1.44269504f), spread(-126.0f));
+  const Floats shifted = t + spread(SHIFT);
+  const Floats r = t - (shifted - spread(SHIFT));
+  Floats p = spread(1.32647273e-3f);  // 2ʳ between -½ and ½ within 10⁻⁷
+  p = p * r + spread(9.67151299e-3f);
+  p = p * r + spread(5.55073358e-2f);
+  p = p * r + spread(2.40222424e-1f);
+  p = p * r + spread(6.93147004e-1f);
+  p = p * r + spread(1.0f);
+  return p * power_of_two(shifted);
 }
 
 }  // namespace
