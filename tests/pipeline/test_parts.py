@@ -24,21 +24,22 @@ def tokenizer():
 @given(text=TEXT, longest=st.integers(8, 30), split=st.booleans())
 def test_nothing_is_lost_and_everything_fits(tokenizer, text, longest, split):
     try:
-        (found,) = split_texts([text], tokenizer, longest, split=split, whole=[False])
+        (found,), tokens = split_texts([text], tokenizer, longest, split=split, whole=[False])
     except UsageError as error:
         assert not split
         assert str(longest) in str(error)
         return
     assert found.text() == text
     assert all(sentence.strip() == sentence and sentence for sentence in found.sentences)
-    assert all(len(ids) < longest for ids in tokenizer.encode_all(found.sentences))
+    assert tokens == tokenizer.encode_all(found.sentences)
+    assert all(len(ids) < longest for ids in tokens)
     assert all("\n" not in sentence for sentence in found.sentences)
 
 
 @settings(max_examples=200, deadline=None)
 @given(text=TEXT)
 def test_words_are_counted_through(tokenizer, text):
-    (found,) = split_texts([text], tokenizer, 10_000, split=True, whole=[False])
+    (found,), _ = split_texts([text], tokenizer, 10_000, split=True, whole=[False])
     words = text.split()
     for part in made_parts(found, found, [[]] * len(found.sentences)):
         inside = part.source.split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ def batches(lengths: Numbers, config: DecodingConfig) -> Iterator[Numbers]:
             yield numbers[first : first + config.batch_size]
 
 
-def search_rows(
+def search_batches(
     generator: Generator[S],
     rows: Sequence[Sequence[int] | Ids],
     config: DecodingConfig,
@@ -43,12 +44,12 @@ def search_rows(
     forced: Sequence[Forced] | None = None,
     each: Each = map,
     tree: BeamTree | None = None,
-) -> list[list[Hypothesis]]:
-    """Return the hypotheses of each source row, whatever rows it was searched with.
+) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
+    """Yield the numbers of source rows that were searched together, and the hypotheses of each, batch by batch.
 
     A row's limit comes from its length by the config's `max_ratio` and `max_extra`; no text gets more than `longest`
-    tokens. `each` runs the search of every batch: `map`, or one that runs several at a time. The tree of a single row's
-    search grows in `tree`.
+    tokens. `each` runs the search of every batch: `map`, or one that runs several at a time, others while the caller
+    has one. The tree of a single row's search grows in `tree`.
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     limits = np.minimum(np.ceil(lengths * config.max_ratio).astype(np.int64) + config.max_extra, longest)
@@ -66,9 +67,17 @@ def search_rows(
             tree=tree,
         )
 
-    found: list[list[Hypothesis]] = [[] for _ in rows]
     together = list(batches(lengths[:, None], config))
     for numbers, hypotheses in zip(together, each(searched, together), strict=True):
-        for number, one in zip(numbers.tolist(), hypotheses, strict=True):
-            found[number] = one
+        yield numbers.tolist(), hypotheses
+
+
+def search_rows(
+    generator: Generator[S], rows: Sequence[Sequence[int] | Ids], config: DecodingConfig, **wishes: Any
+) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each source row, whatever rows it was searched with; wishes as of `search_batches`."""
+    found: list[list[Hypothesis]] = [[] for _ in rows]
+    for numbers, hypotheses in search_batches(generator, rows, config, **wishes):
+        for number, some in zip(numbers, hypotheses, strict=True):
+            found[number] = some
     return found

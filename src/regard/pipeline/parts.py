@@ -30,8 +30,8 @@ def source_row(tokenizer: Tokenizer, part: Part) -> list[int]:
 
 def split_texts(
     texts: Sequence[str], tokenizer: Tokenizer, longest: int, *, split: bool, whole: Sequence[bool]
-) -> list[Sentences]:
-    """Return texts in sentences of fewer than `longest` tokens, or refuse them.
+) -> tuple[list[Sentences], list[list[int]]]:
+    """Return texts in sentences of fewer than `longest` tokens and the tokens of all their sentences, or refuse them.
 
     Without `split` a line is a sentence; a `whole` text is a single one.
     """
@@ -43,14 +43,17 @@ def split_texts(
                 f"text {number} has {len(lines.sentences)} lines: a prefix and words to force are for texts of one line"
             )
         found.append(split_sentences(text) if split and not alone else lines)
-    counts = map(len, tokenizer.encode_all([sentence for one in found for sentence in one.sentences]))
-    made = []
+    every = iter(tokenizer.encode_all([sentence for one in found for sentence in one.sentences]))
+    made, tokens = [], []
     for number, (one, alone) in enumerate(zip(found, whole, strict=True), 1):
-        most = longest - 1 if split and not alone else 0
-        fitting = partial(_fitting, tokenizer=tokenizer, longest=longest, most=most, name=f"text {number}")
-        too_long = max(itertools.islice(counts, len(one.sentences)), default=0) >= longest
-        made.append(one.each(fitting) if too_long else one)
-    return made
+        rows = list(itertools.islice(every, len(one.sentences)))
+        if max(map(len, rows), default=0) >= longest:
+            most = longest - 1 if split and not alone else 0
+            one = one.each(partial(_fitting, tokenizer=tokenizer, longest=longest, most=most, name=f"text {number}"))
+            rows = tokenizer.encode_all(one.sentences)
+        made.append(one)
+        tokens += rows
+    return made, tokens
 
 
 def _fitting(sentence: str, tokenizer: Tokenizer, longest: int, most: int, name: str) -> Sentences:

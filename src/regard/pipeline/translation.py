@@ -15,7 +15,7 @@ from regard.attention.intervention import intervention
 from regard.attention.trace import is_watched, trace
 from regard.config.decoding import DecodingConfig
 from regard.config.seeing import SeeingConfig
-from regard.decoding.batches import batches, search_rows
+from regard.decoding.batches import batches, search_batches
 from regard.decoding.constraints import Constraints, Words
 from regard.decoding.ensemble import Ensemble, mean_probability
 from regard.decoding.generator import Generator
@@ -186,10 +186,10 @@ class TranslationPipeline:
         if len(starts) != len(texts):
             raise UsageError(f"prefixes ({len(starts)}) must be as many as texts ({len(texts)})")
         whole = [bool(start.strip() or wishes.force) for start in starts]
-        drafts = split_texts(texts, self.source, self.longest, split=split, whole=whole)
+        drafts, rows = split_texts(texts, self.source, self.longest, split=split, whole=whole)
         sentences = [sentence for draft in drafts for sentence in draft.sentences]
         begun = [start for draft, start in zip(drafts, starts, strict=True) for _ in draft.sentences]
-        found = iter(self._search(sentences, [_Asked(config, wishes, start) for start in begun]))
+        found = iter(self._search(sentences, rows, [_Asked(config, wishes, start) for start in begun]))
         return [
             self._joined(
                 text, draft, list(itertools.islice(found, len(draft.sentences))), _Asked(config, wishes, start)
@@ -258,28 +258,42 @@ class TranslationPipeline:
                 model.pack()
         return self.generator
 
-    def _search(self, sentences: Sequence[str], asked: Sequence[_Asked]) -> list[list[_Said]]:
-        """Return what can be said for each sentence, best first; one without tokens has an empty translation."""
+    def _search(
+        self, sentences: Sequence[str], rows: Sequence[list[int]], asked: Sequence[_Asked]
+    ) -> list[list[_Said]]:
+        """Return what can be said for each sentence, best first; one without tokens has an empty translation.
+
+        What was found becomes text batch by batch, while others are still searched.
+        """
         config = asked[0].config if asked else self.decoding
-        found = self._found(self._writing(config), sentences, asked)
-        nothing = [Hypothesis([], 0.0, 0.0, True)]
-        said = [
-            [_Said(self.target.decode(one.ids).strip(), one) for one in hypotheses or nothing] for hypotheses in found
-        ]
-        return self._in_own_tokens(sentences, said, config)
+        said = [[_Said("", Hypothesis([], 0.0, 0.0, True))] for _ in sentences]
+        odd: list[tuple[int, int, list[int]]] = []
+        for numbers, found in self._found(self._writing(config), sentences, rows, asked):
+            for number, hypotheses in zip(numbers, found, strict=True):
+                some = [_Said(self.target.decode(one.ids).strip(), one) for one in hypotheses]
+                said[number] = some or said[number]
+            every = [(number, place, one) for number in numbers for place, one in enumerate(said[number])]
+            own = self.target.encode_all([one.text for _, _, one in every])
+            odd += [
+                (number, place, ids)
+                for (number, place, one), ids in zip(every, own, strict=True)
+                if ids != one.found.ids and len(ids) <= self.room
+            ]
+        self._in_own_tokens(sentences, said, odd, config)
+        return said
 
     def _found(
         self,
         generator: Generator[Any],
         sentences: Sequence[str],
+        rows: Sequence[list[int]],
         asked: Sequence[_Asked],
         tree: BeamTree | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Return what a generator finds for each sentence; nothing for one without tokens."""
+    ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
+        """Yield the numbers of sentences and what a generator finds for each; one without tokens is left out."""
         if not sentences:
-            return []
+            return
         config, wishes, prefixes = asked[0].config, asked[0].wishes, [one.prefix for one in asked]
-        rows = self.source.encode_all(sentences)
         real = [number for number, row in enumerate(rows) if row]
         starts = self.target.encode_all([prefixes[number].rstrip() for number in real]) if any(prefixes) else None
         phrases = [wishes.forced(sentences[number]) for number in real]
@@ -288,7 +302,7 @@ class TranslationPipeline:
             needed = (len(starts[place]) if starts else 0) + (forced[place].total if forced else 0)
             if needed > self.room:
                 raise UsageError(f"{needed} tokens are forced upon {sentences[number]!r:.60}, but {self.room} fit")
-        found = search_rows(
+        found = search_batches(
             generator,
             [[*rows[number], self.source.end] for number in real],
             config,
@@ -299,28 +313,26 @@ class TranslationPipeline:
             each=self.workers.map,
             tree=tree,
         )
-        made: list[list[Hypothesis]] = [[] for _ in rows]
-        for number, hypotheses in zip(real, found, strict=True):
-            made[number] = hypotheses
-        return made
+        for places, hypotheses in found:
+            yield [real[place] for place in places], hypotheses
 
     def _in_own_tokens(
-        self, sentences: Sequence[str], said: list[list[_Said]], config: DecodingConfig
-    ) -> list[list[_Said]]:
-        """Return what was said in the tokens that the tokenizer cuts it into, scored anew where the search had others.
+        self,
+        sentences: Sequence[str],
+        said: list[list[_Said]],
+        odd: Sequence[tuple[int, int, list[int]]],
+        config: DecodingConfig,
+    ) -> None:
+        """Score what the tokenizer cuts into other tokens than the search had in its own tokens, and rank it anew.
 
         So a text has one score however it was found, the one that `score` gives for it.
         """
-        every = [(number, one) for number, some in enumerate(said) for one in some]
-        ids = self.target.encode_all([one.text for _, one in every])
-        pairs = zip(every, ids, strict=True)
-        odd = [(number, one, own) for (number, one), own in pairs if own != one.found.ids and len(own) <= self.room]
-        scored = self._score([Part(sentences[number], one.text, own, 0, 0) for number, one, own in odd], config)
-        anew = {
-            id(one): _Said(one.text, Hypothesis(own, score.score, score.total, one.found.finished))
-            for (_, one, own), score in zip(odd, scored, strict=True)
-        }
-        return [sorted((anew.get(id(one), one) for one in some), key=lambda one: -one.found.score) for some in said]
+        parts = [Part(sentences[number], said[number][place].text, own, 0, 0) for number, place, own in odd]
+        for (number, place, own), score in zip(odd, self._score(parts, config), strict=True):
+            one = said[number][place]
+            said[number][place] = _Said(one.text, Hypothesis(own, score.score, score.total, one.found.finished))
+        for some in said:
+            some.sort(key=lambda one: -one.found.score)
 
     def _joined(self, source: str, draft: Sentences, said: list[list[_Said]], asked: _Asked) -> Translation:
         """Return the text made of each sentence's best, with the texts made of their second best, … beside it."""
@@ -345,7 +357,9 @@ class TranslationPipeline:
 
     def _tree(self, asked: _Asked, part: Part) -> BeamTree:
         tree = BeamTree()
-        self._found(self._laid_out(), [part.source], [asked], tree)
+        rows = self.source.encode_all([part.source])
+        for _ in self._found(self._laid_out(), [part.source], rows, [asked], tree):
+            pass
         return tree
 
     def _pairs(self, sources: Sequence[str], targets: Sequence[str], split: bool) -> list[list[Part]]:
