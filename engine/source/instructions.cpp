@@ -3,6 +3,12 @@
 #include <stdexcept>
 #include <vector>
 
+#include "processor.h"
+#include "proof.h"
+#if defined(REGARD_EMULATED)
+#include "../tests/emulated_sets.h"
+#endif
+
 namespace regard {
 namespace {
 
@@ -13,11 +19,23 @@ std::vector<const Operators*> detected() {
   const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                     __builtin_cpu_supports("avx512vnni");
-  if (wide && __builtin_cpu_supports("avx512bf16")) found.push_back(&AVX512_BF16);
+  const bool wide_bf16 = wide && __builtin_cpu_supports("avx512bf16");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#if defined(REGARD_AMX)
+  if (wide_bf16 && has_tiles() && multiplies_like(AMX, AVX512_BF16)) found.push_back(&AMX);
+#endif
+  if (wide_bf16) found.push_back(&AVX512_BF16);
   if (wide) found.push_back(&AVX512);
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(&AVX2);
+#if defined(REGARD_AVX_VNNI)
+  if (avx2 && has_dots() && multiplies_like(AVX_VNNI, AVX2)) found.push_back(&AVX_VNNI);
+#endif
+  if (avx2) found.push_back(&AVX2);
 #endif
   found.push_back(&PORTABLE);
+#if defined(REGARD_EMULATED)
+  for (const Operators* one : emulated_sets())
+    if (multiplies_like(*one, *found.front())) found.push_back(one);
+#endif
   return found;
 }
 

@@ -98,8 +98,10 @@ struct Operators {
 extern const Operators PORTABLE;
 #if defined(REGARD_X86)
 extern const Operators AVX2;
+extern const Operators AVX_VNNI;
 extern const Operators AVX512;
 extern const Operators AVX512_BF16;
+extern const Operators AMX;
 #endif
 
 }  // namespace regard

@@ -28,6 +28,7 @@ EXTRAS = {  # extra → the modules it brings, and what they are for
 # processor flag → what it gives; the order is from plain to best
 INSTRUCTIONS = {
     "avx2": "AVX2",
+    "avx_vnni": "AVX-VNNI (8-bit products)",
     "avx512f": "AVX-512",
     "avx512_vnni": "VNNI (8-bit products)",
     "avx512_bf16": "bf16 products",

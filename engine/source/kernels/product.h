@@ -3,6 +3,7 @@
 // Each output is summed in the order of its inputs whatever tile it is in: a row's result never depends on the rows
 // beside it. A tile type says how its numbers are multiplied; all else is here, once.
 #pragma once
+#include "tile_product.h"
 #include "vector.h"
 
 namespace regard {
@@ -19,7 +20,9 @@ namespace {
 #endif
 
 // The most rows of a tile of one block: its sums fit into registers.
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(REGARD_DOTS)
+constexpr int FLOAT_ROWS = 6, HALF_ROWS = 4, BYTE_ROWS = 6;
+#elif defined(__AVX2__) && !defined(__AVX512F__)
 constexpr int FLOAT_ROWS = 6, HALF_ROWS = 4, BYTE_ROWS = 4;
 #else
 constexpr int FLOAT_ROWS = 2, HALF_ROWS = 2, BYTE_ROWS = 2;
@@ -158,6 +161,44 @@ struct ByteTile {
         REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) sums[i][j].v = _mm512_dpbusd_epi32(sums[i][j].v, x, b[j]);
       }
     }
+  }
+#elif defined(REGARD_DOTS)
+  // The side that is shorter waits in registers for the other.
+  template <int ROWS, int BLOCKS>
+  static inline void multiply(const uint8_t* a, size_t stride, const int8_t* w, size_t groups, Wholes (&sums)[ROWS][BLOCKS]) {
+    const auto row = [=](int i, size_t k) {
+      const uint8_t* four = a + static_cast<size_t>(i) * stride + 4 * k;
+      return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(four)));
+    };
+    const auto weights = [=](int j, size_t k, int half) {
+      const int8_t* place = w + (static_cast<size_t>(j) * groups + k) * 4 * LANES + 32 * half;
+      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(place));
+    };
+    for (size_t k = 0; k < groups; k++) {
+      if constexpr (ROWS < 2 * BLOCKS) {
+        __m256i x[ROWS];
+        REGARD_UNROLL for (int i = 0; i < ROWS; i++) x[i] = row(i, k);
+        REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) {
+          const __m256i left = weights(j, k, 0);
+          REGARD_UNROLL for (int i = 0; i < ROWS; i++) sums[i][j].a = add_dots(sums[i][j].a, x[i], left);
+          const __m256i right = weights(j, k, 1);
+          REGARD_UNROLL for (int i = 0; i < ROWS; i++) sums[i][j].b = add_dots(sums[i][j].b, x[i], right);
+        }
+      } else {
+        __m256i left[BLOCKS], right[BLOCKS];
+        REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) left[j] = weights(j, k, 0), right[j] = weights(j, k, 1);
+        REGARD_UNROLL for (int i = 0; i < ROWS; i++) {
+          const __m256i x = row(i, k);
+          REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) {
+            sums[i][j].a = add_dots(sums[i][j].a, x, left[j]);
+            sums[i][j].b = add_dots(sums[i][j].b, x, right[j]);
+          }
+        }
+      }
+    }
+    // else the compiler keeps each sum twice, as one of two kinds of vector
+    REGARD_UNROLL for (int i = 0; i < ROWS; i++)
+      REGARD_UNROLL for (int j = 0; j < BLOCKS; j++) asm("" : "+x"(sums[i][j].a), "+x"(sums[i][j].b));
   }
 #elif defined(__AVX2__)
   // The 8-bit multiplication of this set saturates at 16 bits; packing made weights such that the products of two groups
@@ -338,6 +379,10 @@ inline void all_tiles(const Operand& rows, int count, const Matrix& matrix, int 
 
 template <class Tile, class Target>
 inline void tiles(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, const Target& target) {
+#if defined(REGARD_TILE_UNIT)
+  if constexpr (Tile::GROUP > 1)
+    if (suits_tiles<Tile>(count)) return multiply_by_tiles<Tile>(rows, count, matrix, first, blocks, target);
+#endif
 #if defined(__AVX512F__)
   constexpr int MANY = 64;  // rows from which tiles are high rather than wide: weights come from farther away than rows
   if (count >= MANY) return all_tiles<Tile, 8, 3>(rows, count, matrix, first, blocks, target);

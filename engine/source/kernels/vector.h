@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "dots.h"
 
 #define REGARD_UNROLL _Pragma("GCC unroll 8")
 #define REGARD_UNROLL_16 _Pragma("GCC unroll 16")
