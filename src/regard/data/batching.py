@@ -10,10 +10,10 @@ from regard.data.order import chance, order
 Numbers = NDArray[np.int64]
 
 
-def cut(lengths: Numbers, arranged: Numbers, budget: int) -> list[Numbers]:
+def cut(lengths: Numbers, arranged: Numbers, budget: int, rows: int | None = None) -> list[Numbers]:
     """Return the arranged example numbers cut into batches of at most `budget` tokens (a lone longer one is allowed).
 
-    `lengths` is [examples, sides]; the side with more tokens counts.
+    `lengths` is [examples, sides]; the side with more tokens counts. `rows` is the most examples of a batch.
 
     >>> [batch.tolist() for batch in cut(np.array([[2], [2], [3]]), np.array([0, 1, 2]), 4)]
     [[0, 1], [2]]
@@ -22,7 +22,7 @@ def cut(lengths: Numbers, arranged: Numbers, budget: int) -> list[Numbers]:
     total = np.zeros(lengths.shape[1], dtype=np.int64)
     for place, number in enumerate(arranged):
         total += lengths[number]
-        if place > first and int(total.max()) > budget:
+        if place > first and (int(total.max()) > budget or place - first == rows):
             made.append(arranged[first:place])
             first, total = place, lengths[number].astype(np.int64).copy()
     if first < len(arranged):
@@ -43,6 +43,6 @@ def epoch_batches(lengths: Numbers, *, budget: int, seed: int, epoch: int, diges
     return [made[number] for number in turn]
 
 
-def sorted_batches(lengths: Numbers, *, budget: int) -> list[Numbers]:
+def sorted_batches(lengths: Numbers, *, budget: int, rows: int | None = None) -> list[Numbers]:
     """Return batches of like length, longest first, for evaluation."""
-    return cut(lengths, np.argsort(-lengths[:, -1], kind="stable"), budget)
+    return cut(lengths, np.argsort(-lengths[:, -1], kind="stable"), budget, rows)

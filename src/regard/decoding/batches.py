@@ -21,16 +21,14 @@ Numbers = NDArray[np.int64]
 Each = Callable[[Callable[[Numbers], list[list[Hypothesis]]], list[Numbers]], Iterable[list[list[Hypothesis]]]]
 
 
-def batches(lengths: Numbers, config: DecodingConfig) -> Iterator[Numbers]:
-    """Yield the numbers of rows that go together: like lengths, within the budgets of tokens and rows.
+def batches(lengths: Numbers, config: DecodingConfig) -> list[Numbers]:
+    """Return the numbers of rows that go together: like lengths, within the budgets of tokens and rows.
 
     >>> lengths = np.array([[3], [9], [3], [8]])
     >>> [batch.tolist() for batch in batches(lengths, DecodingConfig(batch_tokens=17, batch_size=2))]
     [[1, 3], [0, 2]]
     """
-    for numbers in sorted_batches(lengths, budget=config.batch_tokens):
-        for first in range(0, len(numbers), config.batch_size):
-            yield numbers[first : first + config.batch_size]
+    return sorted_batches(lengths, budget=config.batch_tokens, rows=config.batch_size)
 
 
 def search_batches(
@@ -67,7 +65,7 @@ def search_batches(
             tree=tree,
         )
 
-    together = list(batches(lengths[:, None], config))
+    together = batches(lengths[:, None], config)
     for numbers, hypotheses in zip(together, each(searched, together), strict=True):
         yield numbers.tolist(), hypotheses
 
