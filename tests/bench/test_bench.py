@@ -107,6 +107,17 @@ def test_encoders_learn_and_read_beside_transformers(name: str, trainers: set[st
     assert all(row["value"] > 0 and row["peak"] > 0 for row in rows)
 
 
+def test_lone_texts_are_read_beside_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    flags = "--size tiny --only encoding --repeats 1 --threads 1 --peers transformers --json".split()
+    done = bench(*flags, "--out", str(tmp_path / "made"))
+    assert done.returncode == 0, done.stderr
+    for tokens in (16, 128):
+        rows = [row for row in json.loads(done.stdout) if row["bench"] == f"latency tiny {tokens} tokens"]
+        assert {row["library"] for row in rows} == {"regard", "transformers"}
+        assert all(row["unit"] == "ms/text" and row["value"] > 0 for row in rows)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from regard.attention.noise import Noise
+from regard.bench import encoding as reading
 from regard.bench import fine_tuning as tuning
 from regard.bench import masked as masking
 from regard.bench import recurrent as recurring
@@ -171,7 +172,11 @@ def encoding(job: Job, turns: Turns) -> None:
     size = ReadSize(**job.facts["size"])
     texts = work.texts(job.facts["lengths"], size.vocabulary)
     pipeline = our_embedder(size, job.variant, job.threads)
-    turns.serve({"encoding": lambda: len(texts) / seconds(lambda: pipeline.embed(texts))})
+    lone = {
+        name: partial(reading.lone_value, partial(pipeline.embed, [text]))
+        for name, text in reading.lone_texts(job).items()
+    }
+    turns.serve({"encoding": lambda: len(texts) / seconds(lambda: pipeline.embed(texts)), **lone})
 
 
 def our_embedder(size: EncoderSize, precision: str, threads: int) -> EmbeddingPipeline:

@@ -90,7 +90,7 @@ class _Run:
     def encode(self, clock: Clock) -> list[Row]:
         """Run the bench of encoding."""
         size = self.config.encoder()
-        facts = encoding.facts(size)
+        facts = encoding.facts(size, lone=not self.config.quick)
         return self._hold("encoding", facts, encoding.tasks(size, facts), clock)
 
     def grow(self, clock: Clock) -> list[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from regard.bench import fine_tuning as tuning
 from regard.bench import work
-from regard.bench.child import Best, Job, seconds
+from regard.bench.child import Best, Job, Value, seconds
+from regard.bench.encoding import lone_texts, lone_value
 from regard.bench.settings import EncoderSize, ReadSize, TaughtSize
 from regard.text.tokenizer import SPECIALS
 
@@ -87,15 +89,15 @@ def rows(job: Job) -> Callable[[Sequence[str]], list[list[int]]]:
     return lambda texts: [[made.start, *ids, made.end] for ids in made.encode_all(texts)]
 
 
-def encoder_task(job: Job, forward: Forward) -> Best[int]:
-    """Return the task of turning all texts into vectors, longest first, in batches of the size that suits best."""
-    texts = work.texts(job.facts["lengths"], job.facts["size"]["vocabulary"])
+def encoder_tasks(job: Job, forward: Forward) -> dict[str, Callable[[], float | Value]]:
+    """Return the tasks of turning texts into vectors: all, longest first, in batches of the best size; a lone one."""
+    texts, width = work.texts(job.facts["lengths"], job.facts["size"]["vocabulary"]), job.facts["size"]["width"]
     tokens = rows(job)
 
-    def encode(size: int) -> Arrays:
-        given = tokens(texts)
+    def encode(some: Sequence[str], size: int) -> Arrays:
+        given = tokens(some)
         order = sorted(range(len(given)), key=lambda number: -len(given[number]))
-        vectors = np.empty((len(given), job.facts["size"]["width"]), np.float32)
+        vectors = np.empty((len(given), width), np.float32)
         for first in range(0, len(order), size):
             numbers = order[first : first + size]
             ids = work.padded([given[number] for number in numbers])
@@ -105,9 +107,9 @@ def encoder_task(job: Job, forward: Forward) -> Best[int]:
             vectors[numbers] = (states * real).sum(1) / real.sum(1)
         return vectors
 
-    return Best(
-        lambda size: len(texts) / seconds(lambda: encode(size)), {f"batch {size}": size for size in batch_sizes(job)}
-    )
+    sizes = {f"batch {size}": size for size in batch_sizes(job)}
+    lone = {name: partial(lone_value, partial(encode, [text], 1)) for name, text in lone_texts(job).items()}
+    return {"encoding": Best(lambda size: len(texts) / seconds(lambda: encode(texts, size)), sizes), **lone}
 
 
 def batch_sizes(job: Job) -> Sequence[int]:

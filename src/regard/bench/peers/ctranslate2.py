@@ -15,7 +15,7 @@ from regard.bench import translation as translating
 from regard.bench import work
 from regard.bench.child import Best, Job, Turns
 from regard.bench.peers import Peer
-from regard.bench.peers.bert import Arrays, bert, encoder_task
+from regard.bench.peers.bert import Arrays, bert, encoder_tasks
 from regard.text.tokenizer import SPECIALS
 
 WORKERS = "one-thread workers"
@@ -113,4 +113,4 @@ def encoding(job: Job, turns: Turns) -> None:
         rows = [row[:count].tolist() for row, count in zip(ids, mask.sum(1), strict=True)]
         return np.asarray(encoder.forward_batch(rows).last_hidden_state)
 
-    turns.serve({"encoding": encoder_task(job, forward)})
+    turns.serve(encoder_tasks(job, forward))

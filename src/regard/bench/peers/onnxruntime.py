@@ -9,7 +9,7 @@ import numpy as np
 
 from regard.bench.child import Job, Turns
 from regard.bench.peers import Peer
-from regard.bench.peers.bert import Arrays, encoder_task, onnx_file
+from regard.bench.peers.bert import Arrays, encoder_tasks, onnx_file
 
 PEER = Peer(
     "onnxruntime",
@@ -33,7 +33,7 @@ def encoding(job: Job, turns: Turns) -> None:
     def forward(ids: Arrays, mask: Arrays) -> Arrays:
         return np.asarray(session.run(None, {"input_ids": ids, "attention_mask": mask})[0])
 
-    turns.serve({"encoding": encoder_task(job, forward)})
+    turns.serve(encoder_tasks(job, forward))
 
 
 def _fused(job: Job, path: Path) -> Path:

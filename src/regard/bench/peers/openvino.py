@@ -7,7 +7,7 @@ import numpy as np
 from regard.bench import work
 from regard.bench.child import Job, Turns
 from regard.bench.peers import Peer
-from regard.bench.peers.bert import Arrays, Exportable, encoder_task, example, rows
+from regard.bench.peers.bert import Arrays, Exportable, encoder_tasks, example, rows
 
 PEER = Peer(
     "openvino",
@@ -40,7 +40,7 @@ def encoding(job: Job, turns: Turns) -> None:
     def forward(ids: Arrays, mask: Arrays) -> Arrays:
         return np.asarray(compiled({"input_ids": ids, "attention_mask": mask})[0])
 
-    turns.serve({"encoding": encoder_task(job, forward)})
+    turns.serve(encoder_tasks(job, forward))
 
 
 def _quantized(job: Job, model: object) -> object:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from regard.bench import work
 from regard.bench.child import Best, Job, Turns, seconds
+from regard.bench.encoding import lone_texts, lone_value
 from regard.bench.peers import Peer
 from regard.bench.peers.bert import batch_sizes, bert
 from regard.text.tokenizer import SPECIALS
@@ -38,10 +41,14 @@ def encoding(job: Job, turns: Turns) -> None:
         model = SentenceTransformer(modules=[reader, mean], device="cpu")
     model = model.to(torch.bfloat16 if job.variant == "bf16" else torch.float32)
 
-    def run(size: int) -> float:
-        return len(texts) / seconds(lambda: model.encode(texts, batch_size=size, show_progress_bar=False))
+    def encode(some: Sequence[str], size: int) -> None:
+        model.encode(some, batch_size=size, show_progress_bar=False)
 
-    turns.serve({"encoding": Best(run, {f"batch {size}": size for size in batch_sizes(job)})})
+    def run(size: int) -> float:
+        return len(texts) / seconds(lambda: encode(texts, size))
+
+    lone = {name: partial(lone_value, partial(encode, [text], 1)) for name, text in lone_texts(job).items()}
+    turns.serve({"encoding": Best(run, {f"batch {size}": size for size in batch_sizes(job)}), **lone})
 
 
 def _write_tokenizer(job: Job, folder: Path) -> None:

@@ -15,7 +15,7 @@ from regard.bench import masked as masking
 from regard.bench import translation as translating
 from regard.bench.child import Best, Job, Turns
 from regard.bench.peers import Peer
-from regard.bench.peers.bert import Arrays, bert, encoder_task, labelling_bert, masked_bert
+from regard.bench.peers.bert import Arrays, bert, encoder_tasks, labelling_bert, masked_bert
 from regard.bench.peers.loop import DROPOUT, IGNORED, START, Inputs, columns, learning_loop, training_loop
 from regard.bench.settings import Size, TaughtSize
 
@@ -160,4 +160,4 @@ def encoding(job: Job, turns: Turns) -> None:
         found = model(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state
         return np.asarray(found.float().numpy())
 
-    turns.serve({"encoding": encoder_task(job, forward)})
+    turns.serve(encoder_tasks(job, forward))
