@@ -298,81 +298,85 @@ struct Collecting {
   }
 };
 
-template <class Tile, int ROWS, int BLOCKS, class Target>
-REGARD_APART void tile(const Operand& rows, int row, const Matrix& matrix, int block, int at, const Target& target) {
-  typename Tile::Sums sums[ROWS][BLOCKS];
-  Tile::template sum_up<ROWS, BLOCKS>(rows, row, matrix, block, sums);
-  REGARD_SETTLED;
-  target.put(sums, row, block, at);
-}
-
 // Weights that are needed next, asked for bit by bit while others are used: they come from far away.
 struct Ahead {
-  const char* from;
-  size_t bytes;
+  const char *from, *end;
+  size_t some;  // bytes for each of the tiles
 
-  inline void fetch(int row, int rows, int count) const {
-    const size_t first = bytes * static_cast<size_t>(row) / static_cast<size_t>(count) / 64 * 64;
-    const size_t last = row + rows < count ? bytes * static_cast<size_t>(row + rows) / static_cast<size_t>(count) : bytes;
-    for (size_t at = first; at < last; at += 64) __builtin_prefetch(from + at, 0, 2);
+  Ahead(const char* weights, size_t bytes, int tiles)
+      : from(weights), end(weights + bytes), some((bytes / static_cast<size_t>(tiles) + 63) / 64 * 64) {}
+  inline void fetch() {
+    const char* stop = some < static_cast<size_t>(end - from) ? from + some : end;
+    for (; from < stop; from += 64) __builtin_prefetch(from, 0, 2);
   }
 };
 
-#if defined(__AVX512F__)
+// Weights of the blocks that come next.
+struct Coming {
+  const char* weights;
+  size_t bytes;
+};
+
+// Tiles of ROWS rows each, one below the other, as long as rows are left.
 template <class Tile, int ROWS, int BLOCKS, class Target>
-inline void tile_rows(const Operand& rows, int& row, int count, const Matrix& matrix, int block, int at,
-                      const Target& target, const Ahead& ahead) {
+REGARD_APART int tile_rows(const Operand& rows, int row, int count, const Matrix& matrix, int block, int at,
+                           const Target& target, Ahead& ahead) {
   for (; row + ROWS <= count; row += ROWS) {
-    ahead.fetch(row, ROWS, count);
-    tile<Tile, ROWS, BLOCKS>(rows, row, matrix, block, at, target);
+    ahead.fetch();
+    typename Tile::Sums sums[ROWS][BLOCKS];
+    Tile::template sum_up<ROWS, BLOCKS>(rows, row, matrix, block, sums);
+    REGARD_SETTLED;
+    target.put(sums, row, block, at);
   }
+  return row;
 }
 
+#if defined(__AVX512F__)
 template <class Tile, int ROWS, int BLOCKS, class Target>
 inline void tile_blocks(const Operand& rows, int count, const Matrix& matrix, int block, int at, const Target& target,
-                        const Ahead& ahead) {
-  int row = 0;
-  tile_rows<Tile, ROWS, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
-  tile_rows<Tile, 4, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
-  tile_rows<Tile, 2, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
+                        const Coming& coming) {
+  Ahead ahead(coming.weights, coming.bytes, (count + ROWS - 1) / ROWS);
+  int row = tile_rows<Tile, ROWS, BLOCKS>(rows, 0, count, matrix, block, at, target, ahead);
+  row = tile_rows<Tile, 4, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
+  row = tile_rows<Tile, 2, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
   tile_rows<Tile, 1, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
 }
 #else
 template <class Tile, int ROWS, int BLOCKS, class Target>
-inline void tile_of(int some, const Operand& rows, int row, const Matrix& matrix, int block, int at, const Target& target) {
+inline int tile_rows_of(int height, const Operand& rows, int row, int count, const Matrix& matrix, int block, int at,
+                        const Target& target, Ahead& ahead) {
   if constexpr (ROWS > 1)
-    if (some < ROWS) return tile_of<Tile, ROWS - 1, BLOCKS>(some, rows, row, matrix, block, at, target);
-  tile<Tile, ROWS, BLOCKS>(rows, row, matrix, block, at, target);
+    if (height < ROWS)
+      return tile_rows_of<Tile, ROWS - 1, BLOCKS>(height, rows, row, count, matrix, block, at, target, ahead);
+  return tile_rows<Tile, ROWS, BLOCKS>(rows, row, count, matrix, block, at, target, ahead);
 }
 
 // Tiles of about as many rows each: a low one would wait for its own sums.
 template <class Tile, int ROWS, int BLOCKS, class Target>
 inline void tile_blocks(const Operand& rows, int count, const Matrix& matrix, int block, int at, const Target& target,
-                        const Ahead& ahead) {
-  int row = 0;
-  for (int left = (count + ROWS - 1) / ROWS; left > 0; left--) {
-    const int some = (count - row + left - 1) / left;
-    ahead.fetch(row, some, count);
-    tile_of<Tile, ROWS, BLOCKS>(some, rows, row, matrix, block, at, target);
-    row += some;
-  }
+                        const Coming& coming) {
+  const int tiles = (count + ROWS - 1) / ROWS, height = count / tiles, higher = count % tiles * (height + 1);
+  Ahead ahead(coming.weights, coming.bytes, tiles);
+  if (higher) tile_rows_of<Tile, ROWS, BLOCKS>(height + 1, rows, 0, higher, matrix, block, at, target, ahead);
+  tile_rows_of<Tile, ROWS, BLOCKS>(height, rows, higher, count, matrix, block, at, target, ahead);
 }
 #endif
 
 template <class Tile, int ROWS, int BLOCKS, class Target>
 inline void all_tiles(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, const Target& target) {
+  if (count < 1) return;
   const size_t inputs = static_cast<size_t>(matrix.inputs), group = Tile::GROUP;
   const size_t bytes = (inputs + group - 1) / group * 4 * LANES;  // of a block
   const char* packed = static_cast<const char*>(matrix.packed);
   const int end = (matrix.outputs + LANES - 1) / LANES;
   for (int at = 0; at < blocks;) {
     const int some = at + BLOCKS <= blocks ? BLOCKS : 1, next = first + at + some;
-    const int coming = end - next < BLOCKS ? end - next : BLOCKS;
-    const Ahead ahead{packed + static_cast<size_t>(next) * bytes, static_cast<size_t>(coming) * bytes};
+    const int after = end - next < BLOCKS ? end - next : BLOCKS;
+    const Coming coming{packed + static_cast<size_t>(next) * bytes, static_cast<size_t>(after) * bytes};
     if (some == BLOCKS)
-      tile_blocks<Tile, ROWS, BLOCKS>(rows, count, matrix, first + at, at, target, ahead);
+      tile_blocks<Tile, ROWS, BLOCKS>(rows, count, matrix, first + at, at, target, coming);
     else
-      tile_blocks<Tile, ROWS, 1>(rows, count, matrix, first + at, at, target, ahead);
+      tile_blocks<Tile, ROWS, 1>(rows, count, matrix, first + at, at, target, coming);
     at += some;
   }
 }

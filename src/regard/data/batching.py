@@ -19,12 +19,12 @@ def cut(lengths: Numbers, arranged: Numbers, budget: int, rows: int | None = Non
     [[0, 1], [2]]
     """
     made, first = [], 0
-    total = np.zeros(lengths.shape[1], dtype=np.int64)
-    for place, number in enumerate(arranged):
-        total += lengths[number]
-        if place > first and (int(total.max()) > budget or place - first == rows):
+    total = [0] * lengths.shape[1]
+    for place, sides in enumerate(lengths[arranged].tolist()):
+        total = [some + side for some, side in zip(total, sides, strict=True)]
+        if place > first and (max(total) > budget or place - first == rows):
             made.append(arranged[first:place])
-            first, total = place, lengths[number].astype(np.int64).copy()
+            first, total = place, sides
     if first < len(arranged):
         made.append(arranged[first:])
     return made

@@ -62,6 +62,10 @@ class _Said:
     text: str
     found: Hypothesis
 
+    def anew(self, ids: list[int], score: Scored) -> _Said:
+        """Return the same text in other tokens."""
+        return _Said(self.text, Hypothesis(ids, score.score, score.total, self.found.finished))
+
 
 @dataclass(frozen=True)
 class _Asked:
@@ -189,13 +193,22 @@ class TranslationPipeline:
         drafts, rows = split_texts(texts, self.source, self.longest, split=split, whole=whole)
         sentences = [sentence for draft in drafts for sentence in draft.sentences]
         begun = [start for draft, start in zip(drafts, starts, strict=True) for _ in draft.sentences]
-        found = iter(self._search(sentences, rows, [_Asked(config, wishes, start) for start in begun]))
-        return [
-            self._joined(
-                text, draft, list(itertools.islice(found, len(draft.sentences))), _Asked(config, wishes, start)
-            )
-            for text, draft, start in zip(texts, drafts, starts, strict=True)
-        ]
+        said: list[list[_Said]] = [[] for _ in sentences]
+        texts_of = [number for number, draft in enumerate(drafts) for _ in draft.sentences]
+        firsts = list(itertools.accumulate((len(draft.sentences) for draft in drafts), initial=0))
+        left = [len(draft.sentences) for draft in drafts]
+
+        def joined(number: int) -> Translation:
+            some = said[firsts[number] : firsts[number + 1]]
+            return self._joined(texts[number], drafts[number], some, _Asked(config, wishes, starts[number]))
+
+        made = {number: joined(number) for number, count in enumerate(left) if not count}
+        for place, some in self._search(sentences, rows, [_Asked(config, wishes, start) for start in begun]):
+            said[place], number = some, texts_of[place]
+            left[number] -= 1
+            if not left[number]:
+                made[number] = joined(number)
+        return [made[number] for number in range(len(texts))]
 
     def stream(
         self,
@@ -260,27 +273,29 @@ class TranslationPipeline:
 
     def _search(
         self, sentences: Sequence[str], rows: Sequence[list[int]], asked: Sequence[_Asked]
-    ) -> list[list[_Said]]:
-        """Return what can be said for each sentence, best first; one without tokens has an empty translation.
+    ) -> Iterator[tuple[int, list[_Said]]]:
+        """Yield the number of each sentence and what can be said for it, best first; without tokens it says nothing.
 
         What was found becomes text batch by batch, while others are still searched.
         """
         config = asked[0].config if asked else self.decoding
-        said = [[_Said("", Hypothesis([], 0.0, 0.0, True))] for _ in sentences]
-        odd: list[tuple[int, int, list[int]]] = []
+        nothing = [Hypothesis([], 0.0, 0.0, True)]
+        yield from ((number, [_Said("", nothing[0])]) for number, row in enumerate(rows) if not row)
+        odd: list[tuple[int, list[_Said], list[list[int]]]] = []
         for numbers, found in self._found(self._writing(config), sentences, rows, asked):
-            for number, hypotheses in zip(numbers, found, strict=True):
-                some = [_Said(self.target.decode(one.ids).strip(), one) for one in hypotheses]
-                said[number] = some or said[number]
-            every = [(number, place, one) for number in numbers for place, one in enumerate(said[number])]
-            own = self.target.encode_all([one.text for _, _, one in every])
-            odd += [
-                (number, place, ids)
-                for (number, place, one), ids in zip(every, own, strict=True)
-                if ids != one.found.ids and len(ids) <= self.room
-            ]
-        self._in_own_tokens(sentences, said, odd, config)
-        return said
+            said = [[_Said(self.target.decode(one.ids).strip(), one) for one in some or nothing] for some in found]
+            own = iter(self.target.encode_all([one.text for some in said for one in some]))
+            for number, some in zip(numbers, said, strict=True):
+                cut = list(itertools.islice(own, len(some)))
+                if any(map(self._is_odd, some, cut)):
+                    odd.append((number, some, cut))
+                else:
+                    yield number, _best_first(some)
+        yield from self._in_own_tokens(sentences, odd, config)
+
+    def _is_odd(self, said: _Said, own: list[int]) -> bool:
+        """Whether the tokenizer cuts a text into other tokens than the search had, and they can be scored."""
+        return own != said.found.ids and len(own) <= self.room
 
     def _found(
         self,
@@ -317,22 +332,23 @@ class TranslationPipeline:
             yield [real[place] for place in places], hypotheses
 
     def _in_own_tokens(
-        self,
-        sentences: Sequence[str],
-        said: list[list[_Said]],
-        odd: Sequence[tuple[int, int, list[int]]],
-        config: DecodingConfig,
-    ) -> None:
-        """Score what the tokenizer cuts into other tokens than the search had in its own tokens, and rank it anew.
+        self, sentences: Sequence[str], said: Sequence[tuple[int, list[_Said], list[list[int]]]], config: DecodingConfig
+    ) -> Iterator[tuple[int, list[_Said]]]:
+        """Yield what was said in the tokens that the tokenizer cuts it into, scored anew where the search had others.
 
         So a text has one score however it was found, the one that `score` gives for it.
         """
-        parts = [Part(sentences[number], said[number][place].text, own, 0, 0) for number, place, own in odd]
-        for (number, place, own), score in zip(odd, self._score(parts, config), strict=True):
-            one = said[number][place]
-            said[number][place] = _Said(one.text, Hypothesis(own, score.score, score.total, one.found.finished))
-        for some in said:
-            some.sort(key=lambda one: -one.found.score)
+        odd = [
+            Part(sentences[number], one.text, ids, 0, 0)
+            for number, some, cut in said
+            for one, ids in zip(some, cut, strict=True)
+            if self._is_odd(one, ids)
+        ]
+        scored = iter(self._score(odd, config))
+        for number, some, cut in said:
+            pairs = zip(some, cut, strict=True)
+            anew = [one.anew(ids, next(scored)) if self._is_odd(one, ids) else one for one, ids in pairs]
+            yield number, _best_first(anew)
 
     def _joined(self, source: str, draft: Sentences, said: list[list[_Said]], asked: _Asked) -> Translation:
         """Return the text made of each sentence's best, with the texts made of their second best, … beside it."""
@@ -428,6 +444,10 @@ def _forced(
     looked = seen[site].weights.mean(axis=1)  # [B, Q, K]
     sizes = zip(source.lengths, target.lengths + 1, strict=True)
     return logp, [looked[row, :written, :read].sum(0, dtype=np.float64) for row, (read, written) in enumerate(sizes)]
+
+
+def _best_first(said: Sequence[_Said]) -> list[_Said]:
+    return sorted(said, key=lambda one: -one.found.score)
 
 
 def _unlike(said: Sequence[_Said]) -> list[_Said]:
