@@ -25,6 +25,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+import regard.machine  # noqa: F401  # sets how OpenMP threads wait, which must be done before torch is imported
+
 if TYPE_CHECKING:
     from regard.attention.attend import attend
     from regard.attention.intervention import off

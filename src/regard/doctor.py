@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.engine.library import absence, library
-from regard.machine import cores
+from regard.machine import cores, processor_name
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "huggingface_hub", "Babel", "click", "rich")
 EXTRAS = {  # extra → the modules it brings, and what they are for
@@ -90,7 +90,7 @@ def diagnose(*, quick: bool = False) -> Diagnosis:
     flags = _processor_flags()
     found = Diagnosis(
         versions=_versions(),
-        processor=_processor(),
+        processor=processor_name(),
         cores=cores(),
         memory=_memory(),
         instructions=[name for flag, name in INSTRUCTIONS.items() if flag in flags],
@@ -161,13 +161,6 @@ def _proc(path: str) -> str:
         return Path(path).read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _processor() -> str:
-    names = [
-        line.partition(":")[2].strip() for line in _proc("/proc/cpuinfo").splitlines() if line.startswith("model name")
-    ]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _processor_flags() -> set[str]:

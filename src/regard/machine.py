@@ -1,11 +1,18 @@
-"""What this process may use of the machine."""
+"""What this process may use of the machine: cores, threads, how OpenMP threads wait, memory."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import sys
+from pathlib import Path
 
+# Rounds that an idle OpenMP thread spins before it sleeps (libgomp's own default is 300,000: milliseconds). Long enough
+# to bridge the gap between two operators of a small model, short enough that threads do not fight over a core that
+# another program uses.
+SPIN_COUNT = "2000"
+WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # a user who sets either one decides
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of glibc's mallopt
 
 
@@ -16,6 +23,23 @@ def cores() -> int:
     True
     """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def limit_spinning() -> bool:
+    """Bound how long idle OpenMP threads of torch spin at a barrier; return whether the setting takes effect.
+
+    libgomp, which torch uses on Linux, reads the setting when it is loaded: it has no effect once torch is imported.
+    On macOS and Windows torch comes with other OpenMP libraries, whose waiting is left as it is.
+    """
+    if not sys.platform.startswith("linux") or any(name in os.environ for name in WAIT_VARIABLES):
+        return True
+    if "torch" in sys.modules:
+        return False
+    os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    return True
+
+
+SPINNING_IS_LIMITED = limit_spinning()  # false where torch was imported before Regard
 
 
 def keep_freed_memory() -> bool:
@@ -31,3 +55,42 @@ def keep_freed_memory() -> bool:
         return False
     most = 2**31 - 1
     return bool(library.mallopt(_MMAP_THRESHOLD, 1 << 30)) and bool(library.mallopt(_TRIM_THRESHOLD, most))
+
+
+def requested_threads() -> int:
+    """Return the thread count that `OMP_NUM_THREADS` asks for; 0 where it is not set.
+
+    >>> requested_threads() >= 0
+    True
+    """
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
+
+
+def processor_name() -> str:
+    """Return the processor's model name, or its architecture where the system does not tell."""
+    return _processor_field("model name") or platform.processor() or platform.machine()
+
+
+def processor_identity() -> str:
+    """Return what tells this kind of processor from others, and how many of its cores this process may use."""
+    fields = [processor_name(), _processor_field("cpu family"), _processor_field("model"), f"{cores()} cores"]
+    return ", ".join(field for field in fields if field)
+
+
+def _processor_field(name: str) -> str:
+    """Return the value of a field of the first processor in `/proc/cpuinfo`; empty where there is none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    fields = (line.partition(":") for line in lines)
+    return next((value.strip() for field, _, value in fields if field.strip() == name), "")
+
+
+def cache_folder() -> Path:
+    """Return the folder for what Regard remembers of this machine: `REGARD_CACHE`, or the user's cache folder."""
+    if given := os.environ.get("REGARD_CACHE"):
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "regard"

@@ -19,7 +19,7 @@ from regard.models import build
 from regard.tasks.causal import CausalTask, total_loss
 from regard.tasks.language import Stream
 from regard.tokens import Tokens
-from regard.training import plan
+from regard.training import throughput
 from regard.training.causal import CausalJob, last_part
 from regard.training.run import train_run
 from tests.training.listener import Listener, sittings
@@ -121,14 +121,15 @@ def test_bf16_is_not_even_timed_where_its_products_crawl(
     """On a processor without instructions for it, timing a few updates may take longer than the training."""
     given = config(book, **{"training.precision": "auto"})
     job = CausalJob(given, tmp_path)
-    monkeypatch.setattr(plan, "bf16_slowdown", lambda: 38.4)
-    found = plan.time_formats(job, given.training)
-    assert (found.chosen, [*found.seconds]) == ("float32", ["float32"])
-    assert found.text() == "float32 (products in bf16 take 38 times as long on this processor)"
-    asked = plan.time_formats(job, given.training.override({"precision": "bf16"}))
-    assert (asked.chosen, asked.text()) == ("bf16", "bf16, as asked")
-    monkeypatch.setattr(plan, "bf16_slowdown", lambda: 0.5)
-    assert [*plan.time_formats(job, given.training).seconds] == ["float32", "bf16"]
+    monkeypatch.setattr(throughput, "bf16_slowdown", lambda: 38.4)
+    measured = throughput.measure_throughput(job, given.training, [1])
+    assert (measured.precision, [*measured.seconds]) == ("float32", ["float32 with 1 thread"])
+    assert measured.text() == "float32 with 1 thread (bf16 products take 38 times as long on this processor)"
+    requested = throughput.measure_throughput(job, given.training.override({"precision": "bf16"}), [1])
+    assert requested.text() == "bf16 with 1 thread (requested)"
+    monkeypatch.setattr(throughput, "bf16_slowdown", lambda: 0.5)
+    both = throughput.measure_throughput(job, given.training, [1])
+    assert [*both.seconds] == ["float32 with 1 thread", "bf16 with 1 thread"]
 
 
 def test_documents_of_one_length_are_rows_and_begin_at_boundaries(book: Path, tmp_path: Path) -> None:

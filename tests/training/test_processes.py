@@ -52,7 +52,7 @@ def test_two_processes_train_one_model_and_survive_a_kill(pairs: Path, tmp_path:
     whole, broken, alone = tmp_path / "whole", tmp_path / "broken", tmp_path / "alone"
     done = run(command(pairs, whole, "--workers", "2"))
     assert done.returncode == 0, done.stderr
-    assert "2 processes of 1 threads" in done.stderr
+    assert "2 processes, each float32 with 1 thread" in done.stderr
     started = subprocess.Popen(
         command(pairs, broken, "--workers", "2", steps=30), stderr=subprocess.DEVNULL, start_new_session=True
     )

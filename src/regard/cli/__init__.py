@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 import click
@@ -91,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; whatever goes wrong is one message on standard error."""
     try:
-        result = regard.main(args=list(arguments), prog_name="regard", standalone_mode=False)
+        started = time.monotonic()  # time budgets count from here: a verb's imports take seconds
+        result = regard.main(args=list(arguments), prog_name="regard", standalone_mode=False, obj=started)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code

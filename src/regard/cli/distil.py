@@ -75,7 +75,8 @@ def distil(context: click.Context, folder: str, files: tuple[str, ...], out: str
         raise UsageError("how many layers should the student have? add --layers N, fewer than its teacher has")
     task, known = teacher(folder)
     taught = {path: known[name] for name, path in AS_TAUGHT.items() if known.get(name)}
-    train_and_report(run_config((task, *files), None, {**taught, **given, "start_from": folder}), out, as_json)
+    config = run_config((task, *files), None, {**taught, **given, "start_from": folder})
+    train_and_report(context, config, out, as_json)
 
 
 def teacher(folder: str) -> tuple[str, dict[str, Any]]:

@@ -152,7 +152,7 @@ def train(
 ) -> None:
     """Train a model."""
     config = run_config(words, recipe, changes(context))
-    train_and_report(config, out, as_json, _open_page(config, out) if watch else [])
+    train_and_report(context, config, out, as_json, _open_page(config, out) if watch else [])
 
 
 def _open_page(config: RunConfig, out: str) -> list[Watcher]:
@@ -177,12 +177,14 @@ def _open_page(config: RunConfig, out: str) -> list[Watcher]:
     return [EpochWatcher(Path(out), shelf.put, config.task)]
 
 
-def train_and_report(config: RunConfig, out: str, as_json: bool, others: Sequence[Watcher] = ()) -> None:
+def train_and_report(
+    context: click.Context, config: RunConfig, out: str, as_json: bool, others: Sequence[Watcher] = ()
+) -> None:
     """Train a run while it is shown, and give how it ended."""
     from regard.training.run import train_run
 
     with watching(as_json) as watcher:
-        report = train_run(config, Path(out), watchers=[watcher, *others])
+        report = train_run(config, Path(out), watchers=[watcher, *others], started=context.obj)
     if not report.leads:
         return
     facts = {"folder": str(report.folder), "step": report.step, "reason": report.reason, "metrics": report.metrics}

@@ -97,6 +97,16 @@ class AnsweringJob(EncoderJob):
         """Return what must be known to read passages as in training."""
         return {"overlap": self.config.answer.overlap}
 
+    def validation_tokens(self) -> int:
+        """Return how many tokens one evaluation reads."""
+        return int(self.some.rows.lengths.sum())
+
+    def closing_seconds(self, evaluation: float) -> float:
+        """Estimate the seconds of answering all validation and test questions at the end."""
+        parts = [part for part in (self.valid, self.test) if part is not None]
+        tokens = sum(int(part.rows.lengths.sum()) for part in parts)
+        return evaluation * tokens / max(1, self.validation_tokens())
+
     # ---- measures
 
     def _spans(self, model: Encoder, part: Part) -> list[list[Span]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -23,13 +25,16 @@ from regard.training.fine_tuning import EncoderJob
 from regard.training.job import Job, Outcome, Plan, Sitting
 from regard.training.language import LanguageJob
 from regard.training.masked import MaskedJob
-from regard.training.plan import batch_for_time, planned_updates, time_formats, training_config
+from regard.training.plan import batch_for_time, planned_updates, training_config
 from regard.training.reader_tagging import ReaderTaggingJob
 from regard.training.tagging import TaggingJob
-from regard.training.trainer import Trainer
+from regard.training.throughput import ThreadTuner, choose_throughput, thread_counts
+from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
 from regard.training.translation import TranslationJob
 from regard.training.weights import FlatWeights
 
+FORWARD_COST = 0.5  # of an update's time a token, for what an evaluation reads or writes
+OPTIMIZER_COST = 1.15  # times the measured forward and backward pass
 LANGUAGE: dict[str, Callable[[RunConfig, Path], Job]] = {  # by architecture
     "elmo": LanguageJob,
     "bert": MaskedJob,
@@ -72,16 +77,19 @@ class BatchTraining:
         return self.job.model()
 
     def choose(self) -> dict[str, Any]:
-        """Return the number format, and why."""
-        timing = time_formats(self.job, self.training)
-        seconds, batch = timing.seconds[timing.chosen], self.training.batch_tokens
+        """Return precision, threads and batch size, and the seconds that updates and evaluations will take."""
+        throughput = choose_throughput(self.job, self.model, self.training, self.sitting.processes.count)
+        seconds, batch = throughput.update_seconds, self.training.batch_tokens
+        tokens = int(max(self.job.task.lengths[indices].sum() for indices in self.job.task.epoch(0, batch)))
         if not (self.sitting.config.training.batch_tokens or "batch_tokens" in self.job.wishes):
             batch = batch_for_time(self.training, seconds)
-        seconds *= batch / self.training.batch_tokens
+        evaluation = FORWARD_COST * seconds * self.job.validation_tokens() / max(1, tokens)
         return {
-            "precision": timing.chosen,
-            "precision_text": timing.text(),
-            "seconds": seconds,
+            "precision": throughput.precision,
+            "threads": throughput.threads,
+            "throughput": throughput.text(),
+            "seconds": seconds * batch / self.training.batch_tokens,
+            "evaluation_seconds": evaluation,
             "batch_tokens": batch,
         }
 
@@ -90,7 +98,7 @@ class BatchTraining:
         return replace(self.training, batch_tokens=chosen.get("batch_tokens", self.training.batch_tokens))
 
     def plan(self, chosen: Mapping[str, Any]) -> Plan:
-        """Say what data, model, numbers and length of training are."""
+        """Describe data, model, precision and threads, and how the time will be spent."""
         training, processes = self._settled(chosen), self.sitting.processes.count
         parameters = self.model.parameter_count()
         an_epoch = len(self.job.task.epoch(0, training.batch_tokens))
@@ -101,42 +109,89 @@ class BatchTraining:
             else "",
             f"{training.minutes:g} minutes" if training.minutes else "",
         ]
-        estimate = 60 * training.minutes or planned_updates(training, an_epoch, 1.0) * chosen["seconds"] * 1.15
+        updates = self._update_seconds(chosen)
+        estimate = min(60 * training.minutes or math.inf, updates)
         rate = f"learning rate {training.learning_rate:.2g}"
         if training.optimizer == "muon":
             rate += f" and {training.matrix_rate:.2g} for matrices"
         lines = [
             *self.job.lines(parameters),
-            f"numbers: {chosen['precision_text']}; {f'{processes} processes of ' if processes > 1 else ''}"
-            f"{torch.get_num_threads()} threads",
+            f"compute: {f'{processes} processes, each ' if processes > 1 else ''}{chosen['throughput']}",
             f"plan: {' or '.join(filter(None, lengths))}, {training.batch_tokens:,} tokens a batch, {rate}; "
             f"about {duration(estimate)}",
+            *([self._time_line(chosen)] if training.minutes and not self.sitting.directory.steps() else []),
             *self.job.notes,
         ]
         return Plan(lines, parameters, estimate)
+
+    def _update_seconds(self, chosen: Mapping[str, Any]) -> float:
+        """Estimate the seconds of all updates of the plan, were it not for a time budget."""
+        training = replace(self._settled(chosen), minutes=0.0)
+        if not (training.steps or training.epochs):
+            return math.inf
+        an_epoch = len(self.job.task.epoch(0, training.batch_tokens))
+        return planned_updates(training, an_epoch, 1.0) * training.accumulate * chosen["seconds"] * OPTIMIZER_COST
+
+    def _time_line(self, chosen: Mapping[str, Any]) -> str:
+        """Describe how a time budget will be spent."""
+        budget = 60 * self.training.minutes
+        spent = time.monotonic() - self.sitting.started
+        evaluation = chosen["evaluation_seconds"]
+        closing = evaluation + self.job.closing_seconds(evaluation)
+        validation = min(EVALUATION_SHARE * budget, EVALUATIONS * evaluation)
+        updates = max(0.0, budget - spent - closing - validation)
+        return (
+            f"time: {duration(spent)} until now (start, reading, tokenizer, measuring), then about "
+            f"{duration(updates)} of updates, {duration(validation)} of validation and {duration(closing)} to finish"
+        )
+
+    def _timing(self, chosen: Mapping[str, Any]) -> RunTiming:
+        """Return what the time of evaluations is: at most a tenth of all, also where nothing but updates is limited."""
+        evaluation = chosen["evaluation_seconds"]
+        total = self._update_seconds(chosen)
+        count = EVALUATIONS if math.isinf(total) else int(EVALUATION_SHARE * total / max(1e-9, evaluation))
+        return RunTiming(
+            started=self.sitting.started,
+            evaluations=max(1, min(EVALUATIONS, count)),
+            evaluation_seconds=evaluation,
+            closing_seconds=self.job.closing_seconds,
+        )
 
     def train(self, chosen: Mapping[str, Any]) -> Outcome:
         """Train until the plan is done, patience ends or a signal comes."""
         sitting = self.sitting
         weights = FlatWeights(self.model, chosen["precision"], self.training.device)
         evaluator = self.job.evaluator(self.training.device)
+        settings = self._settled(chosen)
+        tuner = ThreadTuner(
+            thread_counts(self.training, sitting.processes.count),
+            torch.get_num_threads(),
+            may_switch=bool(settings.minutes),
+            notify=sitting.say,
+            expected_seconds=chosen["seconds"] * settings.accumulate,
+        )
         trainer = Trainer(
             self.model,
             weights,
             self.job.task,
-            self._settled(chosen),
+            settings,
             directory=sitting.directory,
             evaluator=evaluator,
             keep_best=self.job.keep,
             watchers=sitting.watchers,
             processes=sitting.processes,
             rates=self.job.rates if isinstance(self.job, EncoderJob) else None,
+            timing=self._timing(chosen),
+            tuner=tuner,
         )
         trainer.resume()
         reason = trainer.run()
         counters = trainer.counters
         if reason.startswith("SIG") or not sitting.processes.first:
             return Outcome(counters.step, reason, counters.seconds)
+        if settings.minutes:
+            self.job.deadline = time.monotonic() + 60 * settings.minutes - counters.seconds
         average = weights.named(torch.stack(trainer.recent).mean(0)) if len(trainer.recent) > 1 else None
         metrics = self.job.finish(evaluator, average, counters.step, counters.best, sitting.say)
-        return Outcome(counters.step, reason, counters.seconds, metrics, {"tokens": counters.tokens})
+        facts = {"tokens": counters.tokens, "threads": tuner.threads}
+        return Outcome(counters.step, reason, counters.seconds, metrics, facts)

@@ -139,6 +139,10 @@ class CausalJob(KeepingJob[GptConfig, "CausalEvaluator"]):
         weights = self.start.weights if self.start is not None else None
         return started(build(self.model_config), self.config.training.seed, weights)
 
+    def validation_tokens(self) -> int:
+        """Return how many tokens one evaluation reads."""
+        return len(self.valid.ids)
+
     def evaluator(self, device: str) -> CausalEvaluator:
         """Return what measures weights."""
         return CausalEvaluator(self.model_config, self.tokenizer, self.valid, self.characters, device)

@@ -79,6 +79,12 @@ class Student(EncoderJob):
         teacher = {"folder": self.config.start_from, "digest": self.digests["start"], "copied": list(self.copied)}
         return {**super().reading(), "teacher": teacher}
 
+    def closing_seconds(self, evaluation: float) -> float:
+        """Estimate the seconds of scoring student and teacher, whose layers take longer, and of timing both."""
+        slower = 1 + self.teacher.config.stack.layers / max(1, len(self.copied))
+        share = min(1.0, TIMED_TOKENS / max(1, self.validation_tokens()))
+        return slower * (super().closing_seconds(evaluation) + (ROUNDS + 1) * share * evaluation)
+
     def concluded(self, model: Encoder, say: Say) -> tuple[dict[str, float], dict[str, Any]]:
         """Score the student as any model of its task, and beside its teacher."""
         metrics, facts = super().concluded(model, say)

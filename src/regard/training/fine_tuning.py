@@ -143,6 +143,16 @@ class EncoderJob(KeepingJob[EncoderConfig, "EncoderEvaluator"]):
         """Return all weights of the model: a frozen one's encoder with the head that was learned."""
         return {**self.first, **_head(named)} if self.config.classify.frozen else dict(named)
 
+    def validation_tokens(self) -> int:
+        """Return how many tokens one evaluation reads."""
+        return int(self.read().lengths.sum())
+
+    def closing_seconds(self, evaluation: float) -> float:
+        """Estimate the seconds of scoring validation and test data at the end."""
+        test = getattr(self, "test", None)
+        tokens = self.validation_tokens() + (0 if test is None else int(test.rows.lengths.sum()))
+        return super().closing_seconds(evaluation) * tokens / max(1, self.validation_tokens())
+
     def evaluator(self, device: str) -> EncoderEvaluator:
         """Return what measures weights."""
         return EncoderEvaluator(self, device)

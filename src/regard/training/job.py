@@ -19,12 +19,13 @@ from regard.training.watch import Watcher, tell
 
 @dataclass(frozen=True)
 class Sitting:
-    """One sitting of a run: its settings, its folder, who watches and who trains along."""
+    """One sitting of a run: its settings, its folder, who watches and who trains along, and when it began."""
 
     config: RunConfig
     directory: RunDirectory
     watchers: Sequence[Watcher]
     processes: Processes
+    started: float  # by time.monotonic(): when the command began, so that a time budget covers all of it
 
     def say(self, text: str) -> None:
         """Tell the user something."""
@@ -105,6 +106,7 @@ class Job(Protocol):
     notes: list[str]  # for the user, before training starts
     width: int  # of the model
     tokens: int  # predictions in one pass over the data
+    deadline: float  # by time.monotonic(): what is optional at the end of a run is left out after it
     goes_on: bool  # whether the model starts from another's weights
     wishes: dict[str, float]  # settings of training that suit the task, where the user leaves the choice
 
@@ -123,6 +125,14 @@ class Job(Protocol):
 
     def lines(self, parameters: int) -> list[str]:
         """Say what the data and the model are, for people."""
+        ...
+
+    def validation_tokens(self) -> int:
+        """Return how many tokens one evaluation reads or writes, to estimate its time."""
+        ...
+
+    def closing_seconds(self, evaluation: float) -> float:
+        """Estimate the seconds that `finish` takes, given those of one evaluation."""
         ...
 
     def keep(self, evaluator: Any, found: Evaluation, step: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,6 +70,7 @@ class KeepingJob(Generic[Family, Measuring]):
     digests: dict[str, str]
     name: str  # of the task that its folder is for
     concludes = True  # whether what is kept is scored once more in the end
+    deadline = math.inf  # by time.monotonic(): what is optional at the end of a run is left out after it
 
     def facts(self, evaluator: Measuring) -> dict[str, Any]:
         """Return what must be known to use the model."""
@@ -81,6 +83,15 @@ class KeepingJob(Generic[Family, Measuring]):
     def kept(self) -> Kept:
         """Return the run's model as it was written."""
         raise NotImplementedError
+
+    def validation_tokens(self) -> int:
+        """Return how many tokens one evaluation reads or writes, to estimate its time."""
+        raise NotImplementedError
+
+    def closing_seconds(self, evaluation: float) -> float:
+        """Estimate the seconds that `finish` takes, given those of one evaluation."""
+        scored = evaluation if self.concludes else 0.0
+        return scored + (evaluation if self.config.training.average else 0.0)
 
     def conclude(self, evaluator: Measuring, say: Say) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the measures of the model that is kept, and facts for its folder."""

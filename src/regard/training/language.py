@@ -120,6 +120,10 @@ class LanguageJob(KeepingJob[ElmoConfig, "LanguageEvaluator"]):
         weights = self.start.weights if self.start is not None else None
         return started(build(self.model_config), self.config.training.seed, weights)
 
+    def validation_tokens(self) -> int:
+        """Return how many tokens one evaluation reads."""
+        return len(self.valid.ids)
+
     def evaluator(self, device: str) -> LanguageEvaluator:
         """Return what measures weights."""
         return LanguageEvaluator(self.model_config, self.valid, device)

@@ -127,6 +127,10 @@ class MaskedJob(KeepingJob[EncoderConfig, "MaskedEvaluator"]):
             return None if self.start is None else self.start.weights
         return carried(self.start.weights, self.start.tokenizer, self.tokenizer)
 
+    def validation_tokens(self) -> int:
+        """Return how many tokens one evaluation reads."""
+        return len(self.valid.ids)
+
     def evaluator(self, device: str) -> MaskedEvaluator:
         """Return what measures weights."""
         return MaskedEvaluator(self.model_config, self.tokenizer, self.layout, self.valid, self.counts, device)

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
-import torch
 
-from regard.attention.noise import Noise
-from regard.attention.speed import HOPELESS, bf16_slowdown
 from regard.config.model import RECURRENT_PRESETS, TRANSLATOR_PRESETS, WritingConfig
 from regard.config.run import RunConfig
 from regard.config.training import TrainingConfig
-from regard.errors import ConfigError, TrainingError
-from regard.tasks.base import Batch
+from regard.errors import ConfigError
 from regard.tasks.translation import Languages
-from regard.training.job import Job
-from regard.training.weights import FlatWeights
 
 SMALL_ALPHABET = 512  # vocabularies below this are letters or digits rather than words
 DEFAULT_TOKENS = 40_000_000  # target tokens seen in all where the user sets no length
 MATRIX_RATE = 0.02
 GOING_ON = 0.05  # share of the usual rates for a model that has learned before
-PROBES = 3  # updates timed for each number format
 FEWEST_UPDATES, LEAST_BATCH = 1000, 1024  # a model needs so many before its batches may be larger than that
 
 
@@ -120,62 +112,3 @@ def batch_for_time(config: TrainingConfig, seconds: float) -> int:
     while updates < FEWEST_UPDATES and batch > LEAST_BATCH:
         batch, updates = batch // 2, updates * 2
     return batch
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds an update takes in each number format that was tried."""
-
-    seconds: dict[str, float]
-    chosen: str
-    slowdown: float = 0.0  # of products in bf16, where that alone decided
-
-    def text(self) -> str:
-        """Say what was chosen and why."""
-        if self.slowdown:
-            return f"{self.chosen} (products in bf16 take {self.slowdown:.0f} times as long on this processor)"
-        if len(self.seconds) < 2:
-            return f"{self.chosen}, as asked"
-        times = ", ".join(f"{name} {1000 * taken:.0f} ms" for name, taken in self.seconds.items())
-        return f"{self.chosen}, the faster by a short timing ({times} an update)"
-
-
-def time_formats(job: Job, training: TrainingConfig) -> Timing:
-    """Time whole updates on the largest batch in each number format; memory that does not suffice shows here."""
-    asked: tuple[str, ...] = (training.precision,)
-    slowdown = 0.0
-    if training.precision == "auto":
-        found = bf16_slowdown() if training.device == "cpu" else 0.0
-        asked, slowdown = (("float32",), found) if found > HOPELESS else (("float32", "bf16"), 0.0)
-    if training.precision == "bf16" and training.device == "mps":
-        raise ConfigError("bf16 is not offered on mps: use --precision float32")
-    lengths = job.task.lengths
-    batches = job.task.epoch(0, training.batch_tokens)
-    largest = max(batches, key=lambda numbers: int(lengths[numbers].sum()))
-    longest = max(batches, key=lambda numbers: int(lengths[numbers].max()))
-    seconds: dict[str, float] = {}
-    for precision in asked:
-        model = job.model()
-        weights = FlatWeights(model, precision, training.device)
-        for name, numbers in (("longest", longest), *((f"{turn}", largest) for turn in range(PROBES))):
-            batch = job.task.batch(numbers, 0)
-            began = time.perf_counter()
-            try:
-                job.task.loss(model, batch, training.label_smoothing, Noise(0, 0))[0].backward()
-                weights.gradient.zero_()
-            except (MemoryError, RuntimeError) as error:
-                raise _memory_error(error, batch) from error
-            if name != "longest":
-                seconds[precision] = min(seconds.get(precision, 1e9), time.perf_counter() - began)
-        del model, weights
-    return Timing(seconds, min(seconds, key=lambda name: seconds[name]), slowdown)
-
-
-def _memory_error(error: Exception, batch: Batch) -> Exception:
-    """Return a clear error where memory ran out; any other error as it is."""
-    text = str(error).lower()
-    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "memory" not in text:
-        return error
-    return TrainingError(
-        f"memory does not suffice for a batch of {batch.shape}: lower --batch-tokens, --data.max_length or the preset"
-    )

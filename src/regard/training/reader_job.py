@@ -126,6 +126,18 @@ class ReaderJob(KeepingJob[Family, Measuring]):
 
     # ---- what a run asks
 
+    valid: Any  # what is held out, as the task reads it
+    test: Any
+
+    def validation_tokens(self) -> int:
+        """Return how many tokens one evaluation reads."""
+        return int(self.valid.rows.lengths.sum())
+
+    def closing_seconds(self, evaluation: float) -> float:
+        """Estimate the seconds of scoring validation and test texts at the end."""
+        tokens = self.validation_tokens() + (0 if self.test is None else int(self.test.rows.lengths.sum()))
+        return super().closing_seconds(evaluation) * tokens / max(1, self.validation_tokens())
+
     def model_lines(self, parameters: int) -> list[str]:
         """Say what the tokens and the model are."""
         return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from regard.checkpoint.directory import RunDirectory, existing
 from regard.config.run import RunConfig
 from regard.errors import ConfigError, UsageError
-from regard.machine import cores
+from regard.machine import SPINNING_IS_LIMITED
 from regard.training.batchwise import BatchTraining
 from regard.training.handing_over import hand_over
 from regard.training.job import Sitting, Training
@@ -23,6 +24,7 @@ from regard.training.processes import Processes, others
 from regard.training.seeds import SeveralSeeds
 from regard.training.story_run import StoryTraining
 from regard.training.tensorboard import TensorBoardWatcher
+from regard.training.throughput import default_threads
 from regard.training.watch import Watcher, tell
 
 MAY_CHANGE = ("threads", "workers", "save_every", "keep", "device", "tensorboard")  # settings of training
@@ -55,37 +57,43 @@ class Report:
         return not self.reason.startswith("SIG")
 
 
-def train_run(config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = ()) -> Report:
-    """Train, or go on training, the run in folder `out`; the same command continues it."""
+def train_run(
+    config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = (), started: float | None = None
+) -> Report:
+    """Train, or go on training, the run in folder `out`; the same command continues it.
+
+    A time budget counts from `started`, by `time.monotonic()`, or from this call.
+    """
+    started = time.monotonic() if started is None else started
     processes = Processes.started()
     if processes.count == 1 and config.training.workers > 1:
-        return _with_others(config, out, watchers)
-    torch.set_num_threads(config.training.threads or max(1, cores() // processes.here))
+        return _with_others(config, out, watchers, started)
+    torch.set_num_threads(default_threads(config.training, processes.here))
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # what is left uninitialised is never read
     with processes:
         role = _first if processes.first else _another
-        return role(config, out, watchers, processes)
+        return role(config, out, watchers, processes, started)
 
 
 def _one_or_several(sitting: Sitting) -> Training:
     """Return what trains one model, or one for each of several seeds."""
     if sitting.config.classify.seeds == 1:
         return BatchTraining(sitting)
-    return SeveralSeeds(sitting, lambda config, out, watchers: train_run(config, out, watchers=watchers))
+    return SeveralSeeds(sitting, train_run)
 
 
-def _with_others(config: RunConfig, out: Path, watchers: Sequence[Watcher]) -> Report:
+def _with_others(config: RunConfig, out: Path, watchers: Sequence[Watcher], started: float) -> Report:
     """Train with several processes on this machine; this one is the first."""
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder, "run.json")
         recipe.write_text(json.dumps(config.to_dict()), "utf-8")
         command = ["-m", "regard", "train", "--recipe", str(recipe), "--out", str(out)]
         with others(config.training.workers, command, config.training.threads or 1):
-            return train_run(config, out, watchers=watchers)
+            return train_run(config, out, watchers=watchers, started=started)
 
 
-def _first(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes: Processes) -> Report:
+def _first(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes: Processes, started: float) -> Report:
     """Train as the process that decides, reports and writes."""
     _check_target(out)
     directory = RunDirectory(out, tell=lambda message: tell(watchers, "note", text=message), keep=config.training.keep)
@@ -101,13 +109,20 @@ def _first(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes:
                 tell(watchers, "note", text=f"{out} is finished: nothing to do (choose another --out to train anew)")
                 counted = facts["seconds"], facts["metrics"], known.get("unit", "step")
                 return Report(out, facts["step"], "finished before", *counted)
-        run = _Run(Sitting(config, directory, watchers, processes), known)
+        if not SPINNING_IS_LIMITED and not config.training.threads:
+            tell(
+                watchers,
+                "note",
+                text="torch was imported before regard, so idle threads keep spinning: import regard first where other "
+                "programs use the processor, too",
+            )
+        run = _Run(Sitting(config, directory, watchers, processes, started), known)
         processes.said_by_first([READY, 0.0])
         hand_over(directory, processes)
         return run.train()
 
 
-def _another(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes: Processes) -> Report:
+def _another(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes: Processes, started: float) -> Report:
     """Train beside the first process, on what it has prepared."""
     said, step = processes.said_by_first([0.0, 0.0])
     if said == NOTHING_TO_DO:
@@ -116,7 +131,7 @@ def _another(config: RunConfig, out: Path, watchers: Sequence[Watcher], processe
         tell(watchers, "note", text="training along: the first machine reports, and has the model in its folder")
     directory = RunDirectory(out, keep=config.training.keep)
     hand_over(directory, processes)
-    return _Run(Sitting(config, directory, [], processes), directory.read_run()).train()
+    return _Run(Sitting(config, directory, [], processes, started), directory.read_run()).train()
 
 
 def _check_target(out: Path) -> None:
@@ -163,8 +178,11 @@ class _Run:
         digests, path = self.training.digests, sitting.directory.path
         if known and known["data"] != digests:
             raise UsageError(f"the data changed since {path} began: train on the same files, or anew")
+        chosen = known.get("chosen") or self.training.choose()
+        if not sitting.config.training.threads and "threads" in chosen:
+            torch.set_num_threads(chosen["threads"])
         if not known.get("chosen"):
-            chosen, versions = self.training.choose(), _environment(sitting.processes)
+            versions = _environment(sitting.processes)
             self.known = {"config": sitting.config.to_dict(), "data": digests, "unit": self.training.unit}
             self.known |= {"chosen": chosen, "versions": versions}
             sitting.directory.write_run(self.known)

@@ -56,7 +56,12 @@ class Ended(Protocol):
     def finished(self) -> bool: ...
 
 
-Train = Callable[[RunConfig, Path, Sequence[Watcher]], Ended]
+class Train(Protocol):
+    """Trains a single run."""
+
+    def __call__(
+        self, config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = (), started: float | None = None
+    ) -> Ended: ...
 
 
 class SeveralSeeds:
@@ -93,8 +98,11 @@ class SeveralSeeds:
         seconds = 0.0
         for seed in self.seeds:
             self.sitting.say(f"seed {seed} ({seed - self.seeds[0] + 1} of {len(self.seeds)})")
-            config = self.sitting.config.override({"training.seed": seed, "classify.seeds": 1})
-            ended = self.single(config, self._folder(seed), watchers)
+            minutes = self.sitting.config.training.minutes / len(self.seeds)  # a time budget is for all of them
+            changes = {"training.seed": seed, "classify.seeds": 1, "training.minutes": minutes}
+            config = self.sitting.config.override(changes)
+            started = self.sitting.started if seed == self.seeds[0] else None
+            ended = self.single(config, self._folder(seed), watchers=watchers, started=started)
             seconds += ended.seconds
             if not ended.finished:
                 return Outcome(len(found), ended.reason, seconds)

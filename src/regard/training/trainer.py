@@ -22,6 +22,7 @@ from regard.training.looked import Moment, forget_moments, write_moment
 from regard.training.optimizer import Optimizer, learning_rate
 from regard.training.processes import Processes
 from regard.training.signals import StopRequest, stop_requests
+from regard.training.throughput import ThreadTuner
 from regard.training.watch import Watcher, tell
 from regard.training.weights import FlatWeights
 
@@ -29,7 +30,9 @@ EVALUATIONS = 20  # over a whole plan, where the user sets no number
 SAVE_SECONDS = 60.0  # between saves, where the user sets no number
 REPORT_SECONDS = 0.5  # between reports to watchers
 LOG_EVERY = 10  # updates between lines of the log
-EVALUATION_SHARE = 0.1  # of a time budget that evaluations may take
+EVALUATION_SHARE = 0.1  # of the time that evaluations may take
+CAUTION = 1.2  # times what the end of a run is expected to take
+EXIT_SECONDS = 0.5  # until the process has ended
 
 
 @dataclass
@@ -44,6 +47,7 @@ class Counters:
     evaluations: int = 0
     evaluation_seconds: float = 0.0
     last_evaluation: float = 0.0  # seconds that the last one took
+    progress: float = 0.0  # of the plan, when this was saved
     best: list[float] = field(default_factory=list)  # rank of the best evaluation so far
     since_best: int = 0
 
@@ -57,6 +61,16 @@ class NextUp:
     save: bool
     patience_ends: bool
     stop: bool
+
+
+@dataclass(frozen=True)
+class RunTiming:
+    """When a run began, and what its evaluations and its end will take of its time."""
+
+    started: float  # by time.monotonic(): when the command began
+    evaluations: int = EVALUATIONS  # over a whole plan, where neither time nor the user decides
+    evaluation_seconds: float = 0.0  # an estimate, until the first one is made
+    closing_seconds: Callable[[float], float] = lambda evaluation: 0.0  # after training, given those of one evaluation
 
 
 class Trainer:
@@ -75,6 +89,8 @@ class Trainer:
         watchers: Sequence[Watcher] = (),
         processes: Processes | None = None,
         rates: Mapping[str, float] | None = None,
+        timing: RunTiming | None = None,
+        tuner: ThreadTuner | None = None,
     ) -> None:
         self.processes = processes or Processes()
         self.model, self.weights, self.task, self.config = model, weights, task, config
@@ -83,8 +99,13 @@ class Trainer:
         self.counters = Counters()
         self.recent: list[Tensor] = []  # weights of the last evaluations, to be averaged
         self.asked_to_stop = StopRequest()
+        self.timing = timing or RunTiming(started=time.monotonic())
+        self.tuner = tuner
         self._epoch_of_batches, self._epoch_batches = -1, list[np.ndarray]()
-        self._began = self._saved = self._reported = time.monotonic()
+        self._began = self.timing.started  # time up to here is counted
+        self._saved = self._reported = self._loop_began = time.monotonic()
+        self._loop_progress = 0.0  # of the plan, when the loop began
+        self._update_seconds = self._save_seconds = 0.0  # of the last ones
 
     # ---- state
 
@@ -117,14 +138,21 @@ class Trainer:
             return
         state = self.optimizer.state() | {f"recent.{n:03}": flat for n, flat in enumerate(self.recent)}
         named = self.weights.named(self.weights.master)
+        began = time.monotonic()
         self.directory.save_checkpoint(self.counters.step, named, state, vars(self.counters).copy())
         self._saved = time.monotonic()
+        self._save_seconds = self._saved - began
         tell(self.watchers, "save", step=self.counters.step)
 
     def _count_time(self) -> None:
         now = time.monotonic()
         self.counters.seconds += now - self._began
         self._began = now
+        self.counters.progress = self.progress()
+
+    def _seconds_spent(self) -> float:
+        """Return the seconds of the run so far, over all sittings and with everything before the first update."""
+        return self.counters.seconds + time.monotonic() - self._began
 
     # ---- the plan
 
@@ -137,10 +165,25 @@ class Trainer:
         if config.epochs:
             done.append((counters.epoch + counters.place / max(1, len(self._batches()))) / config.epochs)
         if config.minutes:
-            # the last evaluation must fit into the time too
-            budget = max(1.0, 60 * config.minutes - 1.2 * counters.last_evaluation)
-            done.append((counters.seconds + time.monotonic() - self._began) / budget)
+            done.append(self._time_progress())
         return min(1.0, max(done))
+
+    def _time_progress(self) -> float:
+        """Return how much of the plan is done by the clock: from where this sitting began to the last update."""
+        left = 60 * self.config.minutes - self._seconds_spent() - self._closing_seconds()
+        in_loop = time.monotonic() - self._loop_began
+        if left <= 0:
+            return 1.0
+        return self._loop_progress + (1 - self._loop_progress) * in_loop / (in_loop + left)
+
+    def _closing_seconds(self) -> float:
+        """Estimate what must still fit into the time after the next update: a last evaluation, scores, files."""
+        evaluation = self._evaluation_seconds()
+        closing = evaluation + self.timing.closing_seconds(evaluation)
+        return CAUTION * closing + self._update_seconds + 2 * self._save_seconds + EXIT_SECONDS
+
+    def _evaluation_seconds(self) -> float:
+        return self.counters.last_evaluation or self.timing.evaluation_seconds
 
     def _batches(self) -> list[np.ndarray]:
         if self._epoch_of_batches != self.counters.epoch:
@@ -159,11 +202,12 @@ class Trainer:
         config, counters = self.config, self.counters
         if config.evaluate_every:
             return counters.step % config.evaluate_every == 0
-        if config.minutes and counters.evaluation_seconds + counters.last_evaluation > EVALUATION_SHARE * (
-            counters.seconds + time.monotonic() - self._began
-        ):
-            return False
-        return math.floor(progress * EVALUATIONS) > counters.evaluations
+        if config.minutes:
+            spent, one_more = self._seconds_spent(), self._evaluation_seconds()
+            fits = spent + one_more + self._closing_seconds() < 60 * config.minutes
+            if not fits or counters.evaluation_seconds + one_more > EVALUATION_SHARE * spent:
+                return False
+        return math.floor(progress * self.timing.evaluations) > counters.evaluations
 
     def _save_due(self) -> bool:
         if self.config.save_every:
@@ -175,7 +219,8 @@ class Trainer:
     def run(self) -> str:
         """Train until the plan is done, patience ends or a signal comes; return why it stopped."""
         with stop_requests() as self.asked_to_stop:
-            self._began = self._saved = time.monotonic()
+            self._saved = self._loop_began = time.monotonic()
+            self._loop_progress = self.counters.progress
             next_up = self._next_up()
             while next_up.progress < 1 and not next_up.stop:
                 self.step(next_up.progress)
@@ -236,7 +281,10 @@ class Trainer:
         counters.place += len(chosen)
         if counters.place >= len(self._batches()):
             counters.epoch, counters.place = counters.epoch + 1, 0
-        self._report(progress, loss_sum / count, count / max(1e-9, time.monotonic() - began), rate)
+        self._update_seconds = time.monotonic() - began
+        if self.tuner is not None:
+            self.tuner.record(count, self._update_seconds)
+        self._report(progress, loss_sum / count, count / max(1e-9, self._update_seconds), rate)
 
     def _not_finite(self, chosen: Sequence[np.ndarray], loss: float, norm: float) -> TrainingError:
         numbers = [int(number) for batch in chosen for number in batch]
@@ -259,7 +307,7 @@ class Trainer:
         began = time.monotonic()
         self.evaluator.load(self.weights.named(self.optimizer.evaluated))
         found = self.evaluator.measure()
-        counters.evaluations = max(counters.evaluations + 1, math.floor(progress * EVALUATIONS))
+        counters.evaluations = max(counters.evaluations + 1, math.floor(progress * self.timing.evaluations))
         better = not counters.best or list(found.rank) > counters.best
         if better:
             counters.best, counters.since_best = list(found.rank), 0
@@ -287,14 +335,14 @@ class Trainer:
         if now - self._reported < REPORT_SECONDS and counters.step > 1:
             return
         self._reported = now
-        spent = counters.seconds + now - self._began
+        done = progress - self._loop_progress
         tell(
             self.watchers,
             "step",
             step=counters.step,
             of=self.config.steps or None,
             loss=loss,
-            seconds_left=spent * (1 - progress) / progress if progress > 0.002 else None,
+            seconds_left=(now - self._loop_began) * (1 - progress) / done if done > 0.002 else None,
             learning_rate=rate,
             fraction=progress,
             epoch=counters.epoch,

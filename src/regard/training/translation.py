@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,8 @@ from regard.training.keeping import KeepingJob, measured_on
 from regard.training.plan import model_config
 
 LENGTH_POWERS = (0.6, 1.0, 1.4, 1.8)  # tried on validation data
+BEAM_COST = 3.0  # beam search takes about so many times as long as the greedy search of an evaluation
+TUNING_SHARE = 0.05  # of a time budget that tuning the search may take
 
 
 class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
@@ -109,6 +112,16 @@ class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
         weights = self.start.weights if self.start is not None else None
         return started(build(self.model_config), self.config.training.seed, weights)
 
+    def validation_tokens(self) -> int:
+        """Return how many tokens one evaluation reads and writes."""
+        return int(self.valid.lengths.sum())
+
+    def closing_seconds(self, evaluation: float) -> float:
+        """Estimate the seconds of the last translations by beam search, and a share of the time for tuning."""
+        beam = BEAM_COST * evaluation if self.config.decoding.beam > 1 else evaluation
+        tuning = min((len(LENGTH_POWERS) - 1) * beam, TUNING_SHARE * 60 * self.config.training.minutes)
+        return super().closing_seconds(evaluation) - evaluation + beam + tuning
+
     def evaluator(self, device: str) -> TranslationEvaluator:
         """Return what measures weights."""
         return TranslationEvaluator(self.model_config, self.languages, self.valid, device)
@@ -159,9 +172,13 @@ class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
             powers += [power for power in LENGTH_POWERS if power != given.length_power]
         tried = []
         for power in powers:
+            began = time.monotonic()
             decoding = replace(given, length_power=power)
             said = evaluator.translations(count, decoding)
             tried.append((bleu(said, self.valid.texts.target[:count]), decoding, said))
+            if 2 * time.monotonic() - began > self.deadline and len(tried) < len(powers):
+                say(f"the time is up: {len(tried)} of {len(powers)} length powers were tried")
+                break
         _, decoding, said = max(tried, key=lambda one: one[0])  # the first of equals: the given one
         if len(tried) > 1:
             told = ", ".join(f"{one.length_power:g}: {found:.2f}" for found, one, _ in tried)
