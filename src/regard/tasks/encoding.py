@@ -23,6 +23,7 @@ from regard.errors import UsageError
 from regard.models.encoder import Encoder
 from regard.text.framing import Framing
 from regard.tokens import Ids, Tokens
+from regard.workers import Workers
 
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -192,12 +193,18 @@ class KeptStates:
         chosen = [np.zeros(1, dtype=np.int64)] * len(read) if places is None else places  # usually the first token
         np.cumsum([len(one) for one in chosen], out=self.offsets[1:])
         self.states = torch.zeros(int(self.offsets[-1]), model.config.width, dtype=torch.float16)
-        for numbers in sorted_batches(read.lengths, budget=BUDGET):
-            tokens = read.batch(numbers)
-            found = torch.from_numpy(model.encode(tokens))
-            for at, number in enumerate(numbers):
-                taken = torch.from_numpy(chosen[number] + int(tokens.offsets[at]))
-                self.states[self.offsets[number] : self.offsets[number + 1]] = found[taken].half()
+        batches = sorted_batches(read.lengths, budget=BUDGET)
+
+        def encode(indices: Numbers) -> list[Tensor]:
+            tokens = read.batch(indices)
+            states = torch.from_numpy(model.encode(tokens))
+            rows = [chosen[index] + int(start) for index, start in zip(indices, tokens.offsets, strict=False)]
+            return [states[torch.from_numpy(row)].half() for row in rows]
+
+        # a batch for each thread, as they become free: a core that others use delays nothing but its own batch
+        for indices, selected in zip(batches, Workers(torch.get_num_threads()).map(encode, batches), strict=True):
+            for index, states in zip(indices, selected, strict=True):
+                self.states[self.offsets[index] : self.offsets[index + 1]] = states
 
     def of(self, numbers: Numbers) -> Tensor:
         """Return the states of some rows, one row behind the other."""

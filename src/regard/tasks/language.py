@@ -66,6 +66,11 @@ class Stream:
         ids = np.concatenate(rows)
         return cls(ids, min(length, len(ids) - 1) or 1, documents.digest)
 
+    def first(self, share: float) -> Stream:
+        """Return a share of the tokens from the beginning on, whole rows and at least one."""
+        rows = max(1, round(share * len(self)))
+        return Stream(self.ids[: rows * self.length + 1], self.length, self.digest)
+
     def __len__(self) -> int:
         """How many rows a round has."""
         return -(-len(self.ids) // self.length)

@@ -40,6 +40,12 @@ class Examples:
         """[examples, 2]: source and target lengths, ends included."""
         return np.array([(len(s), len(t) + 1) for s, t in zip(self.source, self.target, strict=True)], dtype=np.int64)
 
+    def chosen(self, indices: NDArray[np.int64]) -> Examples:
+        """Return some of the examples."""
+        source = [self.source[index] for index in indices]
+        target = [self.target[index] for index in indices]
+        return Examples(self.texts.chosen(indices), source, target)
+
     def batch(self, numbers: NDArray[np.int64]) -> PairBatch:
         """Return the examples with these numbers."""
         return PairBatch(

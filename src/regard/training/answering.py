@@ -28,7 +28,7 @@ from regard.tasks.spans import (
 from regard.training.fine_tuning import EncoderJob
 from regard.training.gain import told_gain
 from regard.training.job import Say
-from regard.training.keeping import Measured, measured_on
+from regard.training.keeping import Measured, measured_on, spread_indices
 from regard.training.parts import Parts
 
 HELD_OUT = "questions are held out, with whole passages"
@@ -96,6 +96,13 @@ class AnsweringJob(EncoderJob):
     def reading(self) -> dict[str, Any]:
         """Return what must be known to read passages as in training."""
         return {"overlap": self.config.answer.overlap}
+
+    def limit_validation(self, share: float) -> None:
+        """Validate on this share of the validation questions only."""
+        count = max(1, round(share * len(self.some.given)))
+        given = self.valid.given
+        self.valid = self._part(given.chosen(spread_indices(len(given), count / len(given))), "")
+        self.some = self.valid
 
     def validation_tokens(self) -> int:
         """Return how many tokens one evaluation reads."""

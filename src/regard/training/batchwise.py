@@ -28,12 +28,13 @@ from regard.training.masked import MaskedJob
 from regard.training.plan import batch_for_time, planned_updates, training_config
 from regard.training.reader_tagging import ReaderTaggingJob
 from regard.training.tagging import TaggingJob
-from regard.training.throughput import ThreadTuner, choose_throughput, thread_counts
+from regard.training.throughput import ThreadTuner, choose_throughput, measure_throughput, thread_counts
 from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
 from regard.training.translation import TranslationJob
 from regard.training.weights import FlatWeights
 
-FORWARD_COST = 0.5  # of an update's time a token, for what an evaluation reads or writes
+FORWARD_COST = 0.45  # of an update's time a token, for what an evaluation reads or writes
+LONGEST_EVALUATION = 0.025  # of a time budget
 OPTIMIZER_COST = 1.15  # times the measured forward and backward pass
 LANGUAGE: dict[str, Callable[[RunConfig, Path], Job]] = {  # by architecture
     "elmo": LanguageJob,
@@ -78,18 +79,27 @@ class BatchTraining:
 
     def choose(self) -> dict[str, Any]:
         """Return precision, threads and batch size, and the seconds that updates and evaluations will take."""
-        throughput = choose_throughput(self.job, self.model, self.training, self.sitting.processes.count)
+        throughput = choose_throughput(
+            self.model,
+            self.training,
+            self.sitting.processes.count,
+            lambda counts: measure_throughput(self.job, self.training, counts),
+        )
         seconds, batch = throughput.update_seconds, self.training.batch_tokens
         tokens = int(max(self.job.task.lengths[indices].sum() for indices in self.job.task.epoch(0, batch)))
         if not (self.sitting.config.training.batch_tokens or "batch_tokens" in self.job.wishes):
             batch = batch_for_time(self.training, seconds)
-        evaluation = FORWARD_COST * seconds * self.job.validation_tokens() / max(1, tokens)
+        per_token = FORWARD_COST * throughput.seconds_in("float32") / max(1, tokens)  # evaluations are float32
+        evaluation = per_token * self.job.validation_tokens()
+        most = LONGEST_EVALUATION * 60 * self.training.minutes
+        share = min(1.0, most / evaluation) if most else 1.0
         return {
             "precision": throughput.precision,
             "threads": throughput.threads,
             "throughput": throughput.text(),
             "seconds": seconds * batch / self.training.batch_tokens,
-            "evaluation_seconds": evaluation,
+            "evaluation_seconds": share * evaluation,
+            "validation_share": share,
             "batch_tokens": batch,
         }
 
@@ -100,6 +110,12 @@ class BatchTraining:
     def plan(self, chosen: Mapping[str, Any]) -> Plan:
         """Describe data, model, precision and threads, and how the time will be spent."""
         training, processes = self._settled(chosen), self.sitting.processes.count
+        if chosen["validation_share"] < 1:
+            self.job.limit_validation(chosen["validation_share"])
+            self.job.notes.append(
+                f"validation: on {100 * chosen['validation_share']:.0f} % of its data, because all of it would take "
+                "too much of the time; `regard evaluate` measures on all"
+            )
         parameters = self.model.parameter_count()
         an_epoch = len(self.job.task.epoch(0, training.batch_tokens))
         lengths = [

@@ -139,6 +139,11 @@ class CausalJob(KeepingJob[GptConfig, "CausalEvaluator"]):
         weights = self.start.weights if self.start is not None else None
         return started(build(self.model_config), self.config.training.seed, weights)
 
+    def limit_validation(self, share: float) -> None:
+        """Validate on the first part of the validation text only."""
+        self.valid = self.valid.first(share)
+        self.characters = len(self.tokenizer.decode(self.valid.ids.tolist()))
+
     def validation_tokens(self) -> int:
         """Return how many tokens one evaluation reads."""
         return len(self.valid.ids)

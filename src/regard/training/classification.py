@@ -21,7 +21,7 @@ from regard.tasks.encoding import balanced_weights
 from regard.tasks.metrics import confusion, label_scores
 from regard.tasks.perception import TextRows
 from regard.training.job import Say, started
-from regard.training.keeping import Measured, ModelEvaluator, measured_on
+from regard.training.keeping import Measured, ModelEvaluator, measured_on, spread_indices
 from regard.training.parts import Parts
 from regard.training.reader_job import ReaderJob
 
@@ -32,6 +32,7 @@ HELD_OUT = "of the texts are held out, as many of each label"
 class Part:
     """Labelled texts as the model reads them."""
 
+    given: Labelled
     rows: TextRows
     labels: NDArray[np.int64]
     wanted: list[str]  # names of the labels
@@ -70,7 +71,7 @@ class ClassificationJob(ReaderJob[ClassifierConfig, "LabelEvaluator"]):
         labels = rows.numbers(self.names)
         read = self.perception.read(rows.texts)
         self.account(read, name)
-        return Part(read, labels, rows.labels)
+        return Part(rows, read, labels, rows.labels)
 
     def _weights(self) -> NDArray[np.float32] | None:
         if self.config.classify.weights == "equal":
@@ -78,6 +79,11 @@ class ClassificationJob(ReaderJob[ClassifierConfig, "LabelEvaluator"]):
         return balanced_weights(np.bincount(self.train.labels, minlength=len(self.names)))
 
     # ---- what a run asks
+
+    def limit_validation(self, share: float) -> None:
+        """Validate on this share of the validation texts only."""
+        given = self.valid.given
+        self.valid = self._part(given.chosen(spread_indices(len(given), share)), "validation")
 
     def model(self) -> Classifier:
         """Return the model with its first weights."""

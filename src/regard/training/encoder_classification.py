@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from regard.training.classification import HELD_OUT
 from regard.training.fine_tuning import EncoderJob
 from regard.training.gain import told_gain
 from regard.training.job import Say
-from regard.training.keeping import Measured, measured_on
+from regard.training.keeping import Measured, measured_on, spread_indices
 from regard.training.parts import Parts
 
 Scores = NDArray[np.float32]
@@ -68,6 +69,8 @@ class EncoderClassificationJob(EncoderJob):
         self.task = EncodedTask(
             rows, self.train.wanted, seed=seed, digest=digest, weights=self._weights(), kept=self.kept_states(rows)
         )
+        if config.training.minutes and config.classify.baseline:
+            _ = self.baseline  # fitted now, so that the time left for training is known
 
     def _check(self, train: Labelled) -> None:
         self.several = bool(train.separator)
@@ -101,6 +104,11 @@ class EncoderClassificationJob(EncoderJob):
         """Return what must be known to read texts as in training."""
         read = self.config.data.read
         return {"labels": list(self.names), "separator": read.separator, "pairs": bool(read.pair)}
+
+    def limit_validation(self, share: float) -> None:
+        """Validate on this share of the validation data only."""
+        given = self.valid.given
+        self.valid = self._part(given.chosen(spread_indices(len(given), share)), "validation")
 
     # ---- measures
 
@@ -156,7 +164,7 @@ class EncoderClassificationJob(EncoderJob):
         facts: dict[str, Any] = {"temperature": temperature}
         facts |= {} if thresholds is None else {"thresholds": dict(zip(self.names, thresholds.tolist(), strict=True))}
         metrics: dict[str, float] = {}
-        base = self._baseline() if self.config.classify.baseline else None
+        base = self.baseline if self.config.classify.baseline else None
         for name, part in (("valid", self.valid), ("test", self.test)):
             if part is None:
                 continue
@@ -172,7 +180,9 @@ class EncoderClassificationJob(EncoderJob):
                 metrics |= self._beside(base, part, scores, (temperature, thresholds), name, say)
         return metrics, facts
 
-    def _baseline(self) -> Baseline:
+    @cached_property
+    def baseline(self) -> Baseline:
+        """The simple model of word counts, trained on the same texts."""
         given, valid = self.train.given, self.valid
         return Baseline.fitted(
             given.texts,

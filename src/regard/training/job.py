@@ -131,6 +131,10 @@ class Job(Protocol):
         """Return how many tokens one evaluation reads or writes, to estimate its time."""
         ...
 
+    def limit_validation(self, share: float) -> None:
+        """Validate on this share of the validation data only."""
+        ...
+
     def closing_seconds(self, evaluation: float) -> float:
         """Estimate the seconds that `finish` takes, given those of one evaluation."""
         ...

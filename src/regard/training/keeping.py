@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.config.run import RunConfig
@@ -88,6 +90,10 @@ class KeepingJob(Generic[Family, Measuring]):
         """Return how many tokens one evaluation reads or writes, to estimate its time."""
         raise NotImplementedError
 
+    def limit_validation(self, share: float) -> None:
+        """Validate on this share of the validation data only."""
+        raise NotImplementedError
+
     def closing_seconds(self, evaluation: float) -> float:
         """Estimate the seconds that `finish` takes, given those of one evaluation."""
         scored = evaluation if self.concludes else 0.0
@@ -117,6 +123,15 @@ class KeepingJob(Generic[Family, Measuring]):
         facts = {"step": step, "data": self.digests, "metrics": dict(metrics), **self.facts(evaluator), **more}
         card = model_card(self.config, self.model_config, evaluator.model.parameter_count(), facts, use_as=self.name)
         self.save(evaluator.model.state_dict(), facts, card)
+
+
+def spread_indices(count: int, share: float) -> NDArray[np.int64]:
+    """Return the indices of a share of so many examples, at least one, spread evenly over all of them.
+
+    >>> spread_indices(10, 0.4).tolist()
+    [0, 3, 6, 9]
+    """
+    return np.linspace(0, count - 1, max(1, round(share * count))).astype(np.int64)
 
 
 def measured_on(part: str, metrics: Mapping[str, Any]) -> dict[str, Any]:

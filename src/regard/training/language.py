@@ -120,6 +120,10 @@ class LanguageJob(KeepingJob[ElmoConfig, "LanguageEvaluator"]):
         weights = self.start.weights if self.start is not None else None
         return started(build(self.model_config), self.config.training.seed, weights)
 
+    def limit_validation(self, share: float) -> None:
+        """Validate on the first part of the validation text only."""
+        self.valid = self.valid.first(share)
+
     def validation_tokens(self) -> int:
         """Return how many tokens one evaluation reads."""
         return len(self.valid.ids)

@@ -127,6 +127,10 @@ class MaskedJob(KeepingJob[EncoderConfig, "MaskedEvaluator"]):
             return None if self.start is None else self.start.weights
         return carried(self.start.weights, self.start.tokenizer, self.tokenizer)
 
+    def limit_validation(self, share: float) -> None:
+        """Validate on the first part of the validation text only."""
+        self.valid = self.valid.first(share)
+
     def validation_tokens(self) -> int:
         """Return how many tokens one evaluation reads."""
         return len(self.valid.ids)

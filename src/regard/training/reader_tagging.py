@@ -17,7 +17,7 @@ from regard.models.tagger import Tagger
 from regard.tasks.reader_tagging import ReaderTaggingTask, WordRows
 from regard.tasks.tagging import word_chances
 from regard.training.job import Say, started
-from regard.training.keeping import Measured, ModelEvaluator
+from regard.training.keeping import Measured, ModelEvaluator, spread_indices
 from regard.training.parts import Parts
 from regard.training.reader_job import ReaderJob
 from regard.training.tag_scoring import HELD_OUT, Part, TagScoring, texts_and_spans
@@ -58,6 +58,11 @@ class ReaderTaggingJob(ReaderJob[TaggerConfig, "TagEvaluator"]):
         return Part(given, rows, tags)
 
     # ---- what a run asks
+
+    def limit_validation(self, share: float) -> None:
+        """Validate on this share of the validation sentences only."""
+        given = self.valid.given
+        self.valid = self._part(given.chosen(spread_indices(len(given), share)), "validation")
 
     def model(self) -> Tagger:
         """Return the model with its first weights."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from regard.checkpoint.memory_folder import save_memory
@@ -19,9 +19,10 @@ from regard.training.card import model_card
 from regard.training.job import Outcome, Plan, Sitting, rejection_notes
 from regard.training.signals import stop_requests
 from regard.training.stories import prepared
+from regard.training.throughput import Setup, Throughput, choose_throughput, fastest_setup
 from regard.training.watch import tell
 
-PROBES = 3  # batches timed before training starts
+PROBE_SECONDS = 2.0  # of timing before training starts
 SAMPLES = 2  # questions shown with each evaluation
 
 
@@ -66,16 +67,26 @@ class StoryTraining:
     # ---- what a run asks
 
     def choose(self) -> dict[str, Any]:
-        """Return the seconds that a pass takes, by a short timing that leaves the weights as they are."""
-        trainer, numbers = self.trainer, self.trainer.learned[: self.trainer.config.batch]
-        seconds = []
-        for _ in range(PROBES):
+        """Return the fastest thread count and the seconds of a pass, by a short timing that leaves the weights."""
+        trainer = self.trainer
+        indices = trainer.learned[: trainer.config.batch]
+
+        def time_update(setup: Setup) -> float:
             began = time.perf_counter()
-            loss, _ = trainer.model.loss(trainer.train.batch(numbers), trainer.train.answers[numbers])
+            loss, _ = trainer.model.loss(trainer.train.batch(indices), trainer.train.answers[indices])
             loss.sum().backward()
-            seconds.append(time.perf_counter() - began)
+            return time.perf_counter() - began
+
+        def measure(counts: Sequence[int]) -> Throughput:
+            return fastest_setup([Setup("float32", count) for count in counts], time_update, PROBE_SECONDS)
+
+        throughput = choose_throughput(trainer.model, self.sitting.config.training, 1, measure)
         trainer.model.zero_grad(set_to_none=True)
-        return {"seconds": min(seconds) * len(trainer.learned) / len(numbers)}
+        return {
+            "threads": throughput.threads,
+            "throughput": throughput.text(),
+            "seconds": throughput.update_seconds * len(trainer.learned) / len(indices),
+        }
 
     def plan(self, chosen: Mapping[str, Any]) -> Plan:
         """Say what data, model and length of training are."""
@@ -92,6 +103,7 @@ class StoryTraining:
             f"words: {len(self.vocabulary.words):,} kinds, {len(self.vocabulary.answers):,} of them answers; "
             f"at most {model.config.longest} in a sentence or question",
             f"model: {parameters:,} parameters, {model.config.summary()}",
+            f"compute: {chosen['throughput']}",
             f"plan: {linear}{config.epochs} passes, {config.batch} questions a batch, learning rate "
             f"{config.learning_rate:.2g}, halved every {config.halve_every} passes; {starts}; "
             f"about {duration(estimate)}",

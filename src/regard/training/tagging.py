@@ -14,7 +14,7 @@ from regard.models.encoder import Encoder
 from regard.tasks.tagging import EncodedWords, TaggingTask, read_words, word_chances
 from regard.training.fine_tuning import EncoderJob
 from regard.training.job import Say
-from regard.training.keeping import Measured
+from regard.training.keeping import Measured, spread_indices
 from regard.training.parts import Parts
 from regard.training.tag_scoring import HELD_OUT, Part, TagScoring, texts_and_spans
 
@@ -60,6 +60,11 @@ class TaggingJob(EncoderJob):
     def reading(self) -> dict[str, Any]:
         """Return what must be known to read texts as in training."""
         return {"labels": list(self.names)}
+
+    def limit_validation(self, share: float) -> None:
+        """Validate on this share of the validation data only."""
+        given = self.valid.given
+        self.valid = self._part(given.chosen(spread_indices(len(given), share)), "validation")
 
     # ---- measures
 

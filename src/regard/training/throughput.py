@@ -75,6 +75,10 @@ class Throughput:
         """Seconds of an update in the chosen setup."""
         return self.seconds[str(Setup(self.precision, self.threads))]
 
+    def seconds_in(self, precision: str) -> float:
+        """Seconds of an update in this precision with the chosen threads; where it was not timed, as chosen."""
+        return self.seconds.get(str(Setup(precision, self.threads)), self.update_seconds)
+
     def text(self) -> str:
         """Say what was chosen and why.
 
@@ -104,7 +108,9 @@ def thread_counts(training: TrainingConfig, processes: int) -> list[int]:
     return [everything] if is_fixed or everything == 1 else [1, everything]
 
 
-def choose_throughput(job: Job, model: Model, training: TrainingConfig, processes: int) -> Throughput:
+def choose_throughput(
+    model: Model, training: TrainingConfig, processes: int, measure: Callable[[Sequence[int]], Throughput]
+) -> Throughput:
     """Return the setup for a run: measured, or as it is stored for this machine and model shape.
 
     Runs that are limited by time always measure. Others take the stored choice where there is one.
@@ -114,7 +120,7 @@ def choose_throughput(job: Job, model: Model, training: TrainingConfig, processe
     stored = _read_stored(key)
     if stored is not None and not training.minutes:
         return stored
-    measured = measure_throughput(job, training, counts)
+    measured = measure(counts)
     if stored is None:
         _store(key, measured)
     return measured
@@ -162,38 +168,50 @@ def _store(key: str, choice: Throughput) -> None:
 
 
 def measure_throughput(job: Job, training: TrainingConfig, counts: Sequence[int]) -> Throughput:
-    """Time an update in every precision and thread count, in turns, and choose by the medians.
-
-    Setups take turns, so that a burst of another program slows all of them. The weights are left as they are.
-    """
+    """Time an update in every precision and thread count, and choose the fastest; the weights are left as they are."""
     precisions, slowdown = _precisions(training)
     probe = _Probe(job, training, precisions)
     setups = [Setup(precision, count) for precision in precisions for count in counts]
     limit = _probe_seconds(training)
     with _threads_kept():
         batch = probe.size_batch(setups[0], limit / (len(setups) * (MIN_ROUNDS + 1)))
-        scale = probe.tokens(probe.largest) / max(1, probe.tokens(batch))
-        for setup in setups:
-            probe.time(setup, batch)  # the first update of each prepares its kernels
+    scale = probe.tokens(probe.largest) / max(1, probe.tokens(batch))
+    return fastest_setup(setups, lambda setup: scale * probe.time(setup, batch), limit, slowdown)
+
+
+def fastest_setup(
+    setups: Sequence[Setup], time_update: Callable[[Setup], float], limit: float, bf16_slowdown: float = 0.0
+) -> Throughput:
+    """Time updates in all setups in turns, for about `limit` seconds, and choose by the medians.
+
+    Setups take turns, so that a burst of another program slows all of them.
+    """
+    with _threads_kept():
         samples: dict[Setup, list[float]] = {setup: [] for setup in setups}
-        running = setups
+        for setup in setups:
+            torch.set_num_threads(setup.threads)
+            time_update(setup)  # the first update of each prepares its kernels
+        running = [*setups]
         began = time.monotonic()
         for _ in range(ROUNDS):
             for setup in running:
-                samples[setup].append(probe.time(setup, batch))
+                torch.set_num_threads(setup.threads)
+                samples[setup].append(time_update(setup))
             if time.monotonic() - began > limit:
                 break
-            fastest = min(statistics.median(times) for times in samples.values())
-            running = [setup for setup in running if statistics.median(samples[setup]) < OUT_OF_REACH * fastest]
+            if min(map(len, samples.values())) < MIN_ROUNDS:
+                continue  # a burst may have slowed any of them once
+            fastest = min(min(times) for times in samples.values())
+            running = [setup for setup in running if min(samples[setup]) < OUT_OF_REACH * fastest]
             if len(running) == 1:
                 break
-    seconds = {setup: scale * statistics.median(times) for setup, times in samples.items()}
+    seconds = {setup: statistics.median(times) for setup, times in samples.items()}
     chosen = min(seconds, key=lambda setup: seconds[setup])
-    fewer = Setup(chosen.precision, counts[0])
+    fewer = min((setup for setup in setups if setup.precision == chosen.precision), key=lambda setup: setup.threads)
     if seconds[chosen] > WORTHWHILE * seconds[fewer]:
         chosen = fewer
     printed = {str(setup): taken for setup, taken in seconds.items()}
-    return Throughput(chosen.precision, chosen.threads, printed, slowdown)
+    return Throughput(chosen.precision, chosen.threads, printed, bf16_slowdown)
 
 
 def _precisions(training: TrainingConfig) -> tuple[list[str], float]:
@@ -261,7 +279,6 @@ class _Probe:
 
     def time(self, setup: Setup, indices: NDArray[np.int64]) -> float:
         """Return the seconds of one forward and backward pass over these examples."""
-        torch.set_num_threads(setup.threads)
         model = self.models[setup.precision]
         batch = self.task.batch(indices, 0)
         began = time.perf_counter()

@@ -26,7 +26,7 @@ from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
 from regard.training.evaluation import MOST_TRANSLATED, TranslationEvaluator
 from regard.training.job import Say, rejection_notes, started
-from regard.training.keeping import KeepingJob, measured_on
+from regard.training.keeping import KeepingJob, measured_on, spread_indices
 from regard.training.plan import model_config
 
 LENGTH_POWERS = (0.6, 1.0, 1.4, 1.8)  # tried on validation data
@@ -100,10 +100,7 @@ class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
         if len(fits) == len(examples):
             return examples
         self.notes.append(f"{len(examples) - len(fits):,} {name} pairs of over {most} tokens are left out")
-        kept = [int(number) for number in fits]
-        return Examples(
-            examples.texts.chosen(kept), [examples.source[n] for n in kept], [examples.target[n] for n in kept]
-        )
+        return examples.chosen(fits)
 
     # ---- what a run asks
 
@@ -111,6 +108,10 @@ class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
         """Return the model with its first weights."""
         weights = self.start.weights if self.start is not None else None
         return started(build(self.model_config), self.config.training.seed, weights)
+
+    def limit_validation(self, share: float) -> None:
+        """Validate on this share of the validation pairs only."""
+        self.valid = self.valid.chosen(spread_indices(len(self.valid), share))
 
     def validation_tokens(self) -> int:
         """Return how many tokens one evaluation reads and writes."""

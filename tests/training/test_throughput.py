@@ -1,0 +1,159 @@
+"""Threads and precision by measurement: stored for runs that must repeat, adapted while others use the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard import machine
+from regard.config.training import TrainingConfig
+from regard.training import throughput
+from regard.training.run import train_run
+from regard.training.throughput import Setup, ThreadTuner, Throughput, default_threads, fastest_setup, thread_counts
+from tests.training.listener import Listener
+from tests.training.test_run import config, data
+
+__all__ = ["data"]  # a fixture
+
+ONE, TWO = Setup("float32", 1), Setup("float32", 2)
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def spin_count(code: str, **environment: str) -> list[str]:
+    """Run a fresh interpreter; return the words it prints."""
+    cleared = {name: value for name, value in os.environ.items() if name not in machine.WAIT_VARIABLES}
+    show = "import os; print(os.environ.get('GOMP_SPINCOUNT'), regard.machine.SPINNING_IS_LIMITED)"
+    command = [sys.executable, "-c", f"{code}; {show}"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**cleared, **environment}, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="libgomp's setting is for Linux")
+def test_spinning_is_bounded_before_torch_is_loaded_unless_the_user_decides() -> None:
+    assert spin_count("import regard, torch") == ["2000", "True"]
+    assert spin_count("import regard", OMP_WAIT_POLICY="ACTIVE") == ["None", "True"]
+    assert spin_count("import regard", GOMP_SPINCOUNT="7") == ["7", "True"]
+    assert spin_count("import torch, regard") == ["None", "False"]
+
+
+def test_a_requested_thread_count_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(throughput, "cores", lambda: 8)
+    assert thread_counts(TrainingConfig(), 1) == [1, 8]
+    assert thread_counts(TrainingConfig(threads=3), 1) == [3]
+    assert thread_counts(TrainingConfig(), 2) == [4]
+    monkeypatch.setenv("OMP_NUM_THREADS", "5,1")
+    assert thread_counts(TrainingConfig(), 1) == [5]
+    assert default_threads(TrainingConfig(threads=3), 1) == 3
+
+
+def test_the_fastest_setup_wins_and_a_burst_decides_nothing() -> None:
+    calls = dict.fromkeys((ONE, TWO), 0)
+
+    def time_update(setup: Setup) -> float:
+        assert torch.get_num_threads() == setup.threads
+        calls[setup] += 1
+        burst = 9.0 if setup == TWO and calls[setup] == 2 else 0.0
+        return (1.0 if setup == ONE else 0.8) + burst
+
+    choice = fastest_setup([ONE, TWO], time_update, limit=600.0)
+    assert (choice.threads, choice.update_seconds) == (2, 0.8)
+    assert calls == {ONE: 6, TWO: 6}
+
+
+def test_more_threads_must_be_worth_it_and_a_hopeless_setup_is_timed_twice() -> None:
+    nearly = fastest_setup([ONE, TWO], lambda setup: 1.0 if setup == ONE else 0.97, limit=60.0)
+    assert nearly.threads == 1
+    calls: list[Setup] = []
+    fastest_setup([ONE, TWO], lambda setup: calls.append(setup) or float(setup.threads), limit=60.0)  # type: ignore[func-returns-value]
+    assert calls.count(TWO) == 3  # once to prepare, twice timed
+
+
+def feed(tuner: ThreadTuner, updates: int, seconds: dict[int, float]) -> None:
+    """Record updates of 100 tokens, as long as the present number of threads makes them."""
+    for _ in range(updates):
+        tuner.record(100, seconds[torch.get_num_threads()])
+
+
+def test_a_run_with_a_budget_switches_when_others_use_the_cores_and_back() -> None:
+    notes: list[str] = []
+    torch.set_num_threads(2)
+    tuner = ThreadTuner([1, 2], 2, may_switch=True, notify=notes.append)
+    quiet, busy = {1: 0.9, 2: 0.5}, {1: 1.0, 2: 4.0}
+    feed(tuner, 12, quiet)
+    assert (tuner.threads, notes) == (2, [])
+    feed(tuner, 20, busy)
+    assert tuner.threads == torch.get_num_threads() == 1
+    assert notes == ["switched from 2 threads to 1 thread (4.0 times as fast): other programs use the cores"]
+    feed(tuner, 90, quiet)
+    assert tuner.threads == torch.get_num_threads() == 2
+    assert notes[1].endswith("the cores are free again")
+
+
+def test_a_run_that_must_repeat_never_switches_but_says_that_it_is_slowed_down() -> None:
+    notes: list[str] = []
+    torch.set_num_threads(2)
+    tuner = ThreadTuner([1, 2], 2, may_switch=False, notify=notes.append)
+    feed(tuner, 12, {2: 0.5})
+    feed(tuner, 40, {2: 4.0})
+    assert torch.get_num_threads() == tuner.threads == 2
+    assert len(notes) == 1 and "other programs slow this run down" in notes[0]
+
+
+def test_a_run_that_starts_on_a_busy_machine_is_told_by_the_stored_measurement() -> None:
+    notes: list[str] = []
+    tuner = ThreadTuner([2], 2, may_switch=False, notify=notes.append, expected_seconds=0.1)
+    for _ in range(12):
+        tuner.record(100, 1.0)
+    assert len(notes) == 1
+
+
+def chosen(folder: Path) -> dict[str, object]:
+    facts: dict[str, object] = json.loads((folder / "run.json").read_text("utf-8"))["chosen"]
+    return facts
+
+
+def test_the_choice_is_stored_and_repeated_by_runs_of_fixed_length_alone(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(throughput, "cores", lambda: 2)
+    settings = {"training.threads": 0, "training.steps": 2}
+    listener = Listener()
+    train_run(config(data, **settings), tmp_path / "first", watchers=[listener])
+    assert any("fastest in a short measurement" in line for line in listener.of("plan")[0]["lines"])
+    (stored,) = (tmp_path / "cache/throughput").iterdir()
+    facts = json.loads(stored.read_text("utf-8"))
+    other = 3 - facts["threads"]
+    stored.write_text(json.dumps({**facts, "threads": other}), "utf-8")  # as if measured on another day
+    train_run(config(data, **settings), tmp_path / "second")
+    assert chosen(tmp_path / "second")["threads"] == other
+    assert "stored for this machine and model" in str(chosen(tmp_path / "second")["throughput"])
+    train_run(config(data, **settings, **{"training.minutes": 9}), tmp_path / "third")
+    assert "fastest in a short measurement" in str(chosen(tmp_path / "third")["throughput"])
+    assert json.loads(stored.read_text("utf-8"))["threads"] == other
+    stored.write_text("{", "utf-8")  # damaged: measured again
+    train_run(config(data, **settings), tmp_path / "fourth")
+    assert "fastest in a short measurement" in str(chosen(tmp_path / "fourth")["throughput"])
+
+
+def test_a_choice_is_described_with_its_reason() -> None:
+    seconds = {str(ONE): 0.25, str(TWO): 0.125}
+    assert Throughput("float32", 2, seconds, stored=True).text() == (
+        "float32 with 2 threads (stored for this machine and model: float32 with 1 thread 250 ms, "
+        "float32 with 2 threads 125 ms per update)"
+    )
