@@ -1,13 +1,9 @@
 #include "encoder.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <mutex>
 #include <stdexcept>
-#include <thread>
 
-#include "barrier.h"
+#include "parallel.h"
 
 namespace regard {
 namespace {
@@ -15,13 +11,12 @@ namespace {
 constexpr int TOKENS = 128;      // read together: few enough to stay near the processor, enough to use weights often
 constexpr int ROWS_OF_ONE = 8;   // a thread more pays for so many rows
 
-// Texts that are read together. Each thread has some of their rows, and all look at the keys and values of all.
+// Texts that are read together. Each reader has some of their rows, and all look at the keys and values of all.
 struct Passage {
   const Texts& texts;
   int first, last;  // texts
   float* seen[2];   // queries, keys and values of all rows; of the layer before, others may not be done yet
   size_t stride;
-  Barrier* meeting;
 
   int begin() const { return texts.offsets[first]; }
   int count() const { return texts.offsets[last] - begin(); }
@@ -33,17 +28,19 @@ class Reader {
   Reader(const Model& model, const Passage& passage, int from, int to, Workspace& space)
       : model_(model), passage_(passage), from_(from), to_(to), space_(space) {}
 
-  void read(Wanted wanted) {
-    embed();
+  // Reads in as many steps as there are layers, and one more. A step needs the queries, keys and values that all readers
+  // of the passage made in the step before.
+  void run_step(int step, Wanted wanted) {
     const int layers = static_cast<int>(model_.encoder.size());
-    for (int layer = 0; layer < layers; layer++) {
-      const EncoderBlock& block = model_.encoder[static_cast<size_t>(layer)];
-      const bool few = wanted == Wanted::firsts && layer + 1 == layers;
-      const int rows = look(block.look, passage_.seen[layer % 2], few);
-      model_.arithmetic.think(space_, rows, block.feedforward);
-      if (few) put_back(rows);
-    }
-    if (model_.shape.norm_before) model_.arithmetic.norm_rows(space_.states, space_.stride, to_ - from_, model_.encoder_norm);
+    if (step == 0) embed();
+    else finish_layer(step - 1, wanted == Wanted::firsts && step == layers);
+    if (step < layers) project(model_.encoder[static_cast<size_t>(step)].look, passage_.seen[step % 2]);
+    else if (model_.shape.norm_before) model_.arithmetic.norm_rows(space_.states, space_.stride, to_ - from_, model_.encoder_norm);
+  }
+
+  // Reads a passage that has no other readers.
+  void read(Wanted wanted) {
+    for (int step = 0; step <= static_cast<int>(model_.encoder.size()); step++) run_step(step, wanted);
   }
 
  private:
@@ -77,21 +74,34 @@ class Reader {
     if (shape.embedding_norm) model_.arithmetic.norm_rows(space_.states, space_.stride, to_ - from_, model_.embedding_norm);
   }
 
-  // Every token looks at all tokens of its own text, or the first ones alone, whose states are then moved to the front.
-  // How many rows there are after it is returned.
-  int look(const SelfLook& part, float* seen, bool few) {
+  // Makes queries, keys and values of our rows.
+  void project(const SelfLook& part, float* seen) {
     const Arithmetic& arithmetic = model_.arithmetic;
     const int width = model_.shape.width, heads = model_.shape.encoder_heads, count = to_ - from_;
     float* own = seen + static_cast<size_t>(from_) * passage_.stride;
     arithmetic.apply(space_, space_.states, space_.stride, count, part.qkv, arithmetic.norm_before ? &part.norm : nullptr,
                      IDENTITY, own, passage_.stride, false);
-    if (model_.source_positions->turns())
-      each_text([&](int start, int, int first, int last) {
-        for (int at = first; at < last; at++)  // queries and keys
-          model_.source_positions->turn(seen + static_cast<size_t>(start + at) * passage_.stride, 2 * heads, width / heads, at);
-      });
-    passage_.meeting->wait();
-    int rows = few ? 0 : count;
+    if (!model_.source_positions->turns()) return;
+    each_text([&](int start, int, int first, int last) {
+      for (int at = first; at < last; at++)  // queries and keys
+        model_.source_positions->turn(seen + static_cast<size_t>(start + at) * passage_.stride, 2 * heads, width / heads, at);
+    });
+  }
+
+  // What follows the projections of a layer; `few`: for the first tokens of texts alone.
+  void finish_layer(int layer, bool few) {
+    const EncoderBlock& block = model_.encoder[static_cast<size_t>(layer)];
+    const int rows = look(block.look, passage_.seen[layer % 2], few);
+    model_.arithmetic.think(space_, rows, block.feedforward);
+    if (few) put_back(rows);
+  }
+
+  // Every token looks at all tokens of its own text, or the first ones alone, whose states are then moved to the front.
+  // How many rows there are after it is returned.
+  int look(const SelfLook& part, const float* seen, bool few) {
+    const Arithmetic& arithmetic = model_.arithmetic;
+    const int width = model_.shape.width, heads = model_.shape.encoder_heads;
+    int rows = few ? 0 : to_ - from_;
     each_text([&](int start, int length, int first, int last) {
       if (few && first > 0) return;
       const int place = few ? rows++ : start + first - from_;
@@ -125,40 +135,6 @@ class Reader {
   const int from_, to_;
   Workspace& space_;
 };
-
-// Runs work in so many threads, this one among them; none begins before all are there. What is thrown is thrown here.
-template <class Work>
-void side_by_side(int threads, Work work) {
-  std::exception_ptr problem;
-  std::mutex starting;
-  const auto guarded = [&](int number) {
-    try {
-      work(number);
-    } catch (...) {
-      std::lock_guard<std::mutex> lock(starting);
-      problem = std::current_exception();
-    }
-  };
-  std::vector<std::thread> others;
-  {
-    std::unique_lock<std::mutex> lock(starting);
-    try {
-      for (int number = 1; number < threads; number++)
-        others.emplace_back([&, number] {
-          {
-            std::lock_guard<std::mutex> begun(starting);
-            if (problem) return;
-          }
-          guarded(number);
-        });
-    } catch (...) {
-      problem = std::current_exception();
-    }
-  }
-  if (!problem) guarded(0);
-  for (std::thread& other : others) other.join();
-  if (problem) std::rethrow_exception(problem);
-}
 
 // The first texts of passages of at most so many tokens, longer texts alone, and the end.
 std::vector<int> cut(const Texts& texts, int most) {
@@ -201,37 +177,39 @@ void encode(const Model& model, const Texts& texts, int threads, Wanted wanted, 
     return Workspace(model.pool, static_cast<size_t>(rows), static_cast<size_t>(shape.width), model.widest(), 1, room);
   };
   const auto seen_for = [&](int rows) { return Buffer(&model.pool, static_cast<size_t>(rows) * stride * sizeof(float)); };
+  // Helpers get no memory of their own: they may outlive this call, and the model.
   if (passages >= threads || threads == 1) {
-    std::atomic<int> next{0};
-    side_by_side(std::min(threads, passages), [&](int) {
-      Workspace space = space_for(most);
-      const Buffer seen = seen_for(most);
-      Barrier nobody(1);
-      for (int number = next++; number < passages; number = next++) {
-        const Passage passage{texts, cuts[static_cast<size_t>(number)], cuts[static_cast<size_t>(number) + 1],
-                              {seen.as<float>(), seen.as<float>()}, stride, &nobody};
-        Reader(model, passage, 0, passage.count(), space).read(wanted);
-        take(passage.begin(), passage.count(), space);
-      }
+    const int members = std::min(threads, passages);
+    std::vector<Workspace> spaces;
+    std::vector<Buffer> seen;
+    for (int member = 0; member < members; member++) spaces.push_back(space_for(most)), seen.push_back(seen_for(most));
+    run_steps(members, 1, passages, [&](int, int number, int member) {
+      Workspace& space = spaces[static_cast<size_t>(member)];
+      float* const projected = seen[static_cast<size_t>(member)].as<float>();
+      const Passage passage{texts, cuts[static_cast<size_t>(number)], cuts[static_cast<size_t>(number) + 1],
+                            {projected, projected}, stride};
+      Reader(model, passage, 0, passage.count(), space).read(wanted);
+      take(passage.begin(), passage.count(), space);
     });
     return;
   }
-  // no thread may fail while others wait for it: all room is made before they begin
   const Buffer one = seen_for(most), other = seen_for(most);
   Workspace whole = space_for(most);
+  const int steps = shape.encoder_layers + 1;
   for (int number = 0; number < passages; number++) {
     const int first = cuts[static_cast<size_t>(number)], last = cuts[static_cast<size_t>(number) + 1];
     const int count = texts.offsets[last] - texts.offsets[first], team = std::clamp(count / ROWS_OF_ONE, 1, threads);
-    Barrier meeting(team);
-    const Passage passage{texts, first, last, {one.as<float>(), other.as<float>()}, stride, &meeting};
+    const Passage passage{texts, first, last, {one.as<float>(), other.as<float>()}, stride};
     std::vector<Workspace> spaces;
-    for (int member = 0; member < team; member++) spaces.push_back(space_for(count / team + 1));
-    side_by_side(team, [&](int member) {
-      const int from = count * member / team, to = count * (member + 1) / team;
-      Workspace& space = spaces[static_cast<size_t>(member)];
-      Reader(model, passage, from, to, space).read(wanted);
-      std::copy_n(space.states, static_cast<size_t>(to - from) * space.stride,
-                  whole.states + static_cast<size_t>(from) * whole.stride);
+    for (int part = 0; part < team; part++) spaces.push_back(space_for(count / team + 1));
+    // any thread may compute any part's next step: its states are in the part's workspace, not in the thread's
+    run_steps(team, steps, team, [&](int step, int part, int) {
+      const int from = count * part / team, to = count * (part + 1) / team;
+      Workspace& space = spaces[static_cast<size_t>(part)];
+      Reader(model, passage, from, to, space).run_step(step, wanted);
+      if (step + 1 == steps)
+        std::copy_n(space.states, static_cast<size_t>(to - from) * space.stride,
+                    whole.states + static_cast<size_t>(from) * whole.stride);
     });
     take(passage.begin(), count, whole);
   }

@@ -10,6 +10,7 @@ from regard.config.model import ACTIVATIONS, EncoderConfig, StackConfig
 from regard.engine import layout
 from regard.engine.encoder import EncoderEngine
 from regard.errors import UsageError
+from regard.machine import cores
 from regard.models.encoder import Encoder, start_encoder
 from regard.tokens import Tokens
 from tests.engine.conftest import SETS
@@ -132,6 +133,19 @@ def test_a_text_has_the_same_bits_alone_and_among_others(precision: str, instruc
             assert np.array_equal(engine.encode(alone), states[part])
             assert np.array_equal(engine.scores(alone)[0], scores[number])
             assert np.array_equal(engine.vectors(alone, ("mean", "max"))[0], vectors[number])
+
+
+@pytest.mark.parametrize("precision", layout.PRECISIONS)
+def test_more_threads_than_cores_give_the_same_bits(precision: str) -> None:
+    threads = 4 * cores() + 1
+    model = encoder(places=8 * threads)
+    engine = compiled(model, precision)
+    lone, several = texts((8 * threads,)), texts((8 * threads, 8 * threads - 3, 5))  # enough rows for every thread
+    expected = [engine.encode(lone), engine.encode(several), engine.vectors(several, ("mean",))]
+    engine.threads = threads
+    for _ in range(20):
+        found = [engine.encode(lone), engine.encode(several), engine.vectors(several, ("mean",))]
+        assert all(map(np.array_equal, found, expected))
 
 
 def test_large_activations_are_told_apart_in_bytes() -> None:
