@@ -182,6 +182,16 @@ def test_a_dry_run_shows_the_cpu_index_and_runs_nothing(machine: Machine, indexe
 
 
 @only_linux
+def test_the_password_of_a_mirror_is_not_shown(machine: Machine) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        printed = machine.run("--dry-run", TORCH_CPU_INDEX=f"http://someone:secret@127.0.0.1:{port}")
+    assert f"http://***@127.0.0.1:{port} is unreachable" in printed
+    assert "secret" not in printed
+
+
+@only_linux
 def test_make_shows_the_same_choice(machine: Machine, indexes: str) -> None:
     make = shutil.which("make")
     if make is None:

@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = "constraints.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-INDEX_TIMEOUT = 4.0  # seconds, name resolution included
+INDEX_TIMEOUT = 3.0  # seconds, name resolution included; the whole choice takes less than five
 NVIDIA_SMI_TIMEOUT = 20.0
 PIP_OPTIONS = ("index-url", "pypi-url", "extra-index-url", "find-links", "no-index")
 UV_OPTIONS = ("default-index", "index", "index-url", "extra-index-url", "find-links", "no-index", "torch-backend")
@@ -220,6 +220,11 @@ def plan_commands(
     return commands
 
 
+def hide_passwords(text: str) -> str:
+    """Replace user names and passwords in addresses."""
+    return re.sub(r"://[^/\s@]+@", "://***@", text)
+
+
 def main() -> int:
     """Choose, say what was chosen, install."""
     if sys.version_info < (3, 11):  # noqa: UP036, the system's Python may be older
@@ -245,15 +250,16 @@ def main() -> int:
         cpu_index=cpu_index,
         index_error=lambda: index_error(cpu_index, index_timeout()),
     )
-    print(source.reason, flush=True)
+    print(hide_passwords(source.reason), flush=True)
     for command in plan_commands(installer, python, options.venv, source, requirements or ["-e", "."]):
-        print("would run:" if options.dry_run else "+", shlex.join(command), flush=True)
+        shown = hide_passwords(shlex.join(command))
+        print("would run:" if options.dry_run else "+", shown, flush=True)
         if options.dry_run:
             continue
         status = subprocess.run(command).returncode
         if status:
             hint = "; PIP_INDEX_URL=https://pypi.org/simple takes the default index" if source.index in command else ""
-            print(f"This command failed (status {status}): {shlex.join(command)}{hint}", file=sys.stderr)
+            print(f"This command failed (status {status}): {shown}{hint}", file=sys.stderr)
             return status
     return 0
 
