@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import venv
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -309,6 +310,16 @@ def test_an_index_in_a_configuration_file_is_respected(machine: Machine, tmp_pat
     printed = machine.run("--dry-run", UV_NO_CONFIG="", UV_CONFIG_FILE=str(uv_toml))
     assert printed.startswith(f"torch: your own package index, nothing chosen (set by {uv_toml} index)\n")
     assert "secret" not in printed
+
+
+@only_linux
+def test_an_environment_without_pip_hides_no_configuration(machine: Machine, tmp_path: Path) -> None:
+    venv.create(machine.venv, with_pip=False)
+    pip_conf = tmp_path / "pip.conf"
+    pip_conf.write_text("[install]\nfind-links = /srv/wheels\n", encoding="utf-8")
+    printed = machine.run("--dry-run", PIP_CONFIG_FILE=str(pip_conf))
+    assert printed.startswith("torch: your own package index, nothing chosen (set by pip.conf install.find-links)\n")
+    assert "-m ensurepip" in printed
 
 
 @only_linux

@@ -139,12 +139,21 @@ def environment_settings(prefix: str, options: Sequence[str]) -> list[str]:
     return [name for name in names if is_set(os.environ.get(name, ""))]
 
 
+def list_pip_config(python: Path) -> str:
+    """What pip reads from its files, told by the pip of the environment or, without one, of this Python."""
+    for program in (str(python), sys.executable):
+        command = [program, "-m", "pip", "--disable-pip-version-check", "config", "list"]
+        if Path(program).exists():
+            listed = subprocess.run(command, capture_output=True, text=True)
+            if listed.returncode == 0:
+                return listed.stdout
+    return ""
+
+
 def pip_settings(python: Path) -> list[str]:
     """Names, not values (they may hold passwords), of the settings of an index for pip."""
-    command = [str(python), "-m", "pip", "--disable-pip-version-check", "config", "list"]
-    listed = subprocess.run(command, capture_output=True, text=True).stdout  # empty without pip
     settings = environment_settings("PIP_", PIP_OPTIONS)
-    for line in listed.splitlines():
+    for line in list_pip_config(python).splitlines():
         name, _, value = line.partition("=")
         section, _, option = name.rpartition(".")
         if section in ("global", "install") and option in PIP_OPTIONS and is_set(value):
@@ -238,7 +247,7 @@ def main() -> int:
     python = options.venv / "bin" / "python"
     os.chdir(ROOT)
 
-    from_pip = pip_settings(python if python.exists() else Path(sys.executable))
+    from_pip = pip_settings(python)
     from_uv = uv_settings()
     installer = choose_installer(uv=shutil.which("uv"), pip_configured=bool(from_pip), uv_configured=bool(from_uv))
     cpu_index = os.environ.get("TORCH_CPU_INDEX") or CPU_INDEX
