@@ -107,7 +107,9 @@ def index_error(index: str, timeout: float) -> str:
         except urllib.error.HTTPError as error:
             errors.append(f"HTTP {error.code}")
         except (OSError, ValueError, http.client.HTTPException) as error:
-            errors.append(str(getattr(error, "reason", error)))
+            reason = getattr(error, "reason", error)
+            if not isinstance(reason, TimeoutError):
+                errors.append(str(reason))
 
     # A socket's timeout bounds neither name resolution nor a server that sends byte by byte: a thread is left behind.
     thread = threading.Thread(target=request, daemon=True)
