@@ -30,6 +30,7 @@ from regard.training.gain import told_gain
 from regard.training.job import Say
 from regard.training.keeping import Measured, measured_on
 from regard.training.parts import Parts
+from regard.training.verdict import TrivialBaseline
 
 HELD_OUT = "questions are held out, with whole passages"
 MOST_MEASURED = 1000  # validation questions answered at each evaluation
@@ -96,6 +97,17 @@ class AnsweringJob(EncoderJob):
     def reading(self) -> dict[str, Any]:
         """Return what must be known to read passages as in training."""
         return {"overlap": self.config.answer.overlap}
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """F1 of giving no answer, or of the words nearest to the question's, whichever is better."""
+        asked = self.some.given.asked
+        rules = {
+            "no answer at all": [""] * len(asked),
+            "the words nearest to the question’s": [overlap_answer(one.question, one.passage) for one in asked],
+        }
+        scores = {rule: answer_scores(answers, asked)["f1"] for rule, answers in rules.items()}
+        best = max(scores, key=lambda rule: scores[rule])
+        return [TrivialBaseline(best, {"f1": scores[best]})]
 
     # ---- measures
 

@@ -28,6 +28,7 @@ from regard.training.reader_tagging import ReaderTaggingJob
 from regard.training.tagging import TaggingJob
 from regard.training.trainer import Trainer
 from regard.training.translation import TranslationJob
+from regard.training.verdict import Limit, Verdict, judge
 from regard.training.weights import FlatWeights
 
 LANGUAGE: dict[str, Callable[[RunConfig, Path], Job]] = {  # by architecture
@@ -138,5 +139,22 @@ class BatchTraining:
         if reason.startswith("SIG") or not sitting.processes.first:
             return Outcome(counters.step, reason, counters.seconds)
         average = weights.named(torch.stack(trainer.recent).mean(0)) if len(trainer.recent) > 1 else None
+        verdict = self.job.verdict = self._judge(trainer, reason)
         metrics = self.job.finish(evaluator, average, counters.step, counters.best, sitting.say)
-        return Outcome(counters.step, reason, counters.seconds, metrics, {"tokens": counters.tokens})
+        return Outcome(counters.step, reason, counters.seconds, metrics, {"tokens": counters.tokens}, verdict)
+
+    def _judge(self, trainer: Trainer, reason: str) -> Verdict:
+        """Decide from the evaluations in the log, which outlives interruptions."""
+        config, counters = trainer.config, trainer.counters
+        limit = Limit("--minutes", config.minutes)
+        if config.steps and counters.step >= config.steps:
+            limit = Limit("--steps", config.steps)
+        elif config.epochs and counters.epoch >= config.epochs:
+            limit = Limit("--epochs", config.epochs)
+        return judge(
+            [event for event in self.sitting.directory.read_log() if event.get("event") == "evaluate"],
+            updates=counters.step,
+            baselines=self.job.trivial_baselines(),
+            limit=limit if reason == "plan done" else None,
+            pretrained=self.job.goes_on,
+        )

@@ -34,6 +34,8 @@ from regard.training.gain import told_gain
 from regard.training.job import Say
 from regard.training.keeping import Measured, measured_on
 from regard.training.parts import Parts
+from regard.training.trivial import constant_labels, majority_label
+from regard.training.verdict import TrivialBaseline
 
 Scores = NDArray[np.float32]
 
@@ -101,6 +103,13 @@ class EncoderClassificationJob(EncoderJob):
         """Return what must be known to read texts as in training."""
         read = self.config.data.read
         return {"labels": list(self.names), "separator": read.separator, "pairs": bool(read.pair)}
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """Accuracy of the most frequent label; where texts have several, F1 of giving all."""
+        if self.several:
+            return [constant_labels(self.train.wanted, self.valid.wanted)]
+        balanced = self.config.classify.weights == "balanced"
+        return [majority_label(self.train.wanted, self.valid.wanted, self.names, balanced=balanced)]
 
     # ---- measures
 

@@ -14,6 +14,7 @@ from regard.models.base import Model, start_weights
 from regard.tasks.base import Task
 from regard.training.looked import Looked
 from regard.training.processes import Processes
+from regard.training.verdict import TrivialBaseline, Verdict
 from regard.training.watch import Watcher, tell
 
 
@@ -49,6 +50,7 @@ class Outcome:
     seconds: float
     metrics: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)  # for the run's record
+    verdict: Verdict | None = None  # None while something is left to do
 
 
 class Training(Protocol):
@@ -107,6 +109,7 @@ class Job(Protocol):
     tokens: int  # predictions in one pass over the data
     goes_on: bool  # whether the model starts from another's weights
     wishes: dict[str, float]  # settings of training that suit the task, where the user leaves the choice
+    verdict: Verdict | None  # on the whole run, set before `finish`
 
     @property
     def task(self) -> Task:
@@ -123,6 +126,10 @@ class Job(Protocol):
 
     def lines(self, parameters: int) -> list[str]:
         """Say what the data and the model are, for people."""
+        ...
+
+    def trivial_baselines(self) -> Sequence[TrivialBaseline]:
+        """Validation scores of rules that know training statistics only: a run must beat all of them."""
         ...
 
     def keep(self, evaluator: Any, found: Evaluation, step: int) -> None:

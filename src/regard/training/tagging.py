@@ -17,6 +17,8 @@ from regard.training.job import Say
 from regard.training.keeping import Measured
 from regard.training.parts import Parts
 from regard.training.tag_scoring import HELD_OUT, Part, TagScoring, texts_and_spans
+from regard.training.trivial import constant_tag
+from regard.training.verdict import TrivialBaseline
 
 Words = Part[EncodedWords]
 
@@ -60,6 +62,10 @@ class TaggingJob(EncoderJob):
     def reading(self) -> dict[str, Any]:
         """Return what must be known to read texts as in training."""
         return {"labels": list(self.names)}
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """F1, or accuracy, of one tag for every word."""
+        return [constant_tag(self.train.tags, self.valid.tags, self.names)]
 
     # ---- measures
 
