@@ -46,7 +46,7 @@ class Outcome:
     """How training ended; what was measured is there only when nothing is left to do."""
 
     step: int
-    reason: str  # "plan done", "patience", or the signal that stopped it
+    reason: str  # "plan done", "patience", "target reached", or the signal that stopped it
     seconds: float
     metrics: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)  # for the run's record

@@ -44,7 +44,7 @@ class Report:
 
     folder: Path
     step: int
-    reason: str  # "plan done", "patience", "finished before", or the signal that stopped it
+    reason: str  # "plan done", "patience", "target reached", "finished before", or the signal that stopped it
     seconds: float
     metrics: dict[str, Any]
     unit: str = "step"  # what is counted
