@@ -30,7 +30,7 @@ from regard.view.terminal import draw
 
 SECONDS = 300.0  # limit of training; it takes a minute or less where nothing else runs
 GOAL = 99.0  # per cent of the unseen dates exactly right: below it, the demo says that it failed
-STOP_AT = 99.7  # validation BLEU: then about 99.6 % of the dates are exactly right
+STOP_AT = 99.8  # validation BLEU: at most one of the 500 dates is wrong
 WARMUP, EVALUATE_EVERY = 100, 100  # updates
 PAIRS = {"train": 100_000, "valid": 500}
 UNSEEN = 1000  # dates of the test, none of them in the training data in any language
