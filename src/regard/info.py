@@ -24,6 +24,7 @@ from regard.config.model import ClassifierConfig, ElmoConfig, MemoryConfig, Tagg
 from regard.errors import CheckpointError
 from regard.ready import is_ready
 from regard.tasks.story_scores import StoryScores
+from regard.training.verdict import Verdict
 
 
 class Described(OwnConfig, Protocol):
@@ -76,6 +77,8 @@ class FolderInfo:
         shown = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float)]
         place = f"{self.task.get('unit', 'step')} {self.task.get('step', '?')}"
         lines += [f"scores at {place}: {', '.join(shown)}"] if shown else []
+        if (verdict := Verdict.from_dict(self.task.get("verdict"))) and verdict.text:
+            lines.append(verdict.text)
         if self.task.get("task") == "stories":
             lines += [f"  {line}" for line in StoryScores.from_dict(metrics["valid"]).lines()]
         lines += [f"  {value}" for name, value in metrics.items() if name.endswith("bleu_signature")]

@@ -20,6 +20,7 @@ from regard.errors import ConfigError, TrainingError, UsageError
 from regard.tasks.translation import TranslationTask
 from regard.training.optimizer import learning_rate
 from regard.training.run import train_run
+from regard.training.translation import TranslationJob
 from tests.training.listener import Listener
 
 SMALL = {
@@ -68,6 +69,28 @@ def test_it_learns_to_reverse(data: Path, tmp_path: Path) -> None:
     }
     report = train_run(config(data, **settings, **{"training.steps": 350}), tmp_path / "run")
     assert report.metrics["valid_exact_match"] > 80
+
+
+def test_it_stops_when_validation_is_good_enough(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"training.steps": 60, "training.evaluate_every": 4, "training.stop_at": 0.1, "training.save_every": 3}
+    report = train_run(config(data, **settings), tmp_path / "run")
+    assert report.reason == "target reached"
+    assert report.step < 60
+    evaluations = [line for line in (tmp_path / "run/log.jsonl").read_text().splitlines() if '"evaluate"' in line]
+    scores = [json.loads(line)["bleu"] for line in evaluations]
+    assert scores[-1] >= 0.1
+    assert all(score < 0.1 for score in scores[:-1])
+
+    def die(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # between the last checkpoint and the end of the run
+        patch.setattr(TranslationJob, "finish", die)
+        with pytest.raises(KeyboardInterrupt):
+            train_run(config(data, **settings), tmp_path / "killed")
+    again = train_run(config(data, **settings), tmp_path / "killed")
+    assert (again.reason, again.step) == (report.reason, report.step)
+    assert same(tmp_path / "run", tmp_path / "killed")
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])

@@ -20,6 +20,7 @@ from regard.phrases import duration
 from regard.view.progress import measures
 
 if TYPE_CHECKING:
+    from regard.training.verdict import Verdict
     from regard.training.watch import Watcher
 
 FLAGS = {
@@ -190,8 +191,16 @@ def train_and_report(
     facts = {"folder": str(report.folder), "step": report.step, "reason": report.reason, "metrics": report.metrics}
     lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {duration(report.seconds)} of training"]
     if report.finished:
-        lines += [measures(report.metrics), f"try it: {_tried(config).format(report.folder)}"]
+        lines += [measures(report.metrics), *_last_lines(report.verdict, _tried(config).format(report.folder))]
+    facts["verdict"] = report.verdict.to_dict() if report.verdict is not None else None
     give({"event": "report", **facts, "seconds": round(report.seconds, 1)}, lines, as_json)
+
+
+def _last_lines(verdict: Verdict | None, command: str) -> list[str]:
+    """How to use the model, unless it learned nothing; then the verdict, if it is a warning."""
+    usable = verdict is None or verdict.status != "learned_nothing"
+    warning = verdict.text if verdict is not None else ""
+    return [*([f"try it: {command}"] if usable else []), *([warning] if warning else [])]
 
 
 def _tried(config: RunConfig) -> str:

@@ -50,6 +50,12 @@ class TrainingConfig(Config):
     average: int = knob(0, "average the last N evaluations' weights at the end; 0: keep the best", low=0)
     tune_length: bool = knob(True, "at the end, choose the search's length power on validation data")
     patience: int = knob(0, "stop after N evaluations without a better score; 0: never", low=0)
+    stop_at: float = knob(
+        0.0,
+        "stop when the validation score that chooses the model (BLEU, F1, accuracy) reaches this percentage; 0: never",
+        low=0,
+        high=100,
+    )
     evaluate_every: int = knob(0, "updates between evaluations; 0: chosen from the plan", low=0)
     save_every: int = knob(0, "updates between saves; 0: about every minute", low=0)
     keep: int = knob(2, "checkpoints kept", low=2)

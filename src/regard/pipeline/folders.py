@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -318,7 +319,8 @@ def train(
     """Train a model on files, or go on training the run in `out`, and return its pipeline.
 
     Settings are named as in a recipe, without their group where that is clear: `minutes=5`, `preset="tiny"`,
-    `kind="unigram"`; with it they are written `decoding__beam=4`.
+    `kind="unigram"`; with it they are written `decoding__beam=4`. A run that learned nothing, or needs more time, is
+    told by a warning.
     """
     given = {_setting(name): value for name, value in settings.items()}
     given = with_usual(task, given)
@@ -328,6 +330,8 @@ def train(
         raise TrainingError(
             f"{report.reason} stopped training at {report.unit} {report.step}: call train again to go on"
         )
+    if report.verdict is not None and report.verdict.text:
+        warnings.warn(f"{out}: {report.verdict.text}", stacklevel=2)
     return open_any([out], device="cpu", precision=None, threads=0, backend="auto")
 
 

@@ -31,6 +31,7 @@ from regard.training.tagging import TaggingJob
 from regard.training.throughput import ThreadTuner, choose_throughput, measure_throughput, thread_counts
 from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
 from regard.training.translation import TranslationJob
+from regard.training.verdict import Limit, Verdict, judge
 from regard.training.weights import FlatWeights
 
 FORWARD_COST = 0.45  # of an update's time a token, for what an evaluation reads or writes
@@ -208,6 +209,23 @@ class BatchTraining:
         if settings.minutes:
             self.job.deadline = time.monotonic() + 60 * settings.minutes - counters.seconds
         average = weights.named(torch.stack(trainer.recent).mean(0)) if len(trainer.recent) > 1 else None
+        verdict = self.job.verdict = self._judge(trainer, reason)
         metrics = self.job.finish(evaluator, average, counters.step, counters.best, sitting.say)
         facts = {"tokens": counters.tokens, "threads": tuner.threads}
-        return Outcome(counters.step, reason, counters.seconds, metrics, facts)
+        return Outcome(counters.step, reason, counters.seconds, metrics, facts, verdict)
+
+    def _judge(self, trainer: Trainer, reason: str) -> Verdict:
+        """Decide from the evaluations in the log, which outlives interruptions."""
+        config, counters = trainer.config, trainer.counters
+        limit = Limit("--minutes", config.minutes)
+        if config.steps and counters.step >= config.steps:
+            limit = Limit("--steps", config.steps)
+        elif config.epochs and counters.epoch >= config.epochs:
+            limit = Limit("--epochs", config.epochs)
+        return judge(
+            [event for event in self.sitting.directory.read_log() if event.get("event") == "evaluate"],
+            updates=counters.step,
+            baselines=self.job.trivial_baselines(),
+            limit=limit if reason == "plan done" else None,
+            pretrained=self.job.goes_on,
+        )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from regard.config.run import RunConfig
+from regard.training.verdict import Verdict
 
 KINDS = {  # task → its tag, what its models are, how they are used
     "translate": ("translation", "A translation model", 'regard translate THIS_FOLDER "A text to translate."'),
@@ -61,6 +62,8 @@ def model_card(
         if isinstance(value, float)
     ]
     tag, title, use = KINDS[use_as or run.task]
+    verdict = Verdict.from_dict(task.get("verdict"))
+    warning = [f"**{verdict.text[0].upper()}{verdict.text[1:]}.**", ""] if verdict is not None and verdict.text else []
     files = ", ".join(f"`{name}`" for name in run.data.train)
     lines = [
         "---",
@@ -76,6 +79,7 @@ def model_card(
         "",
         "## Measured on validation data",
         "",
+        *warning,
         "| measure | value | signature |",
         "| --- | ---: | --- |",
         *measured,

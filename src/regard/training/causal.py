@@ -29,6 +29,8 @@ from regard.training.keeping import KeepingJob, Measured, ModelEvaluator, chosen
 from regard.training.language import hold_out
 from regard.training.looked import LENGTH, Looked, Shown
 from regard.training.tokenizing import kept_tokenizer
+from regard.training.trivial import token_frequencies, unigram_perplexity
+from regard.training.verdict import TrivialBaseline
 
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.1, 200_000  # of whole files, in characters at most
 BATCH_TOKENS = 4096
@@ -170,6 +172,10 @@ class CausalJob(KeepingJob[GptConfig, "CausalEvaluator"]):
         if self.pictures is None:
             return {"document": self.document}
         return {"document": self.document, "pictures": {**self.pictures.facts(), "held_out": self.held_out}}
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """Perplexity of validation tokens by their training frequencies."""
+        return [token_frequencies(unigram_perplexity([self.task.train.ids], [self.valid.ids], self.tokenizer.size))]
 
     def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""

@@ -24,6 +24,8 @@ from regard.training.job import Say, started
 from regard.training.keeping import Measured, ModelEvaluator, measured_on, spread_indices
 from regard.training.parts import Parts
 from regard.training.reader_job import ReaderJob
+from regard.training.trivial import majority_label
+from regard.training.verdict import TrivialBaseline
 
 HELD_OUT = "of the texts are held out, as many of each label"
 
@@ -102,6 +104,11 @@ class ClassificationJob(ReaderJob[ClassifierConfig, "LabelEvaluator"]):
             f"labels: {len(self.names)} ({shown})",
             *self.model_lines(parameters),
         ]
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """Accuracy of the most frequent label."""
+        balanced = self.config.classify.weights == "balanced"
+        return [majority_label(self.train.labels, self.valid.labels, self.names, balanced=balanced)]
 
     def kept(self) -> LoadedReader[ClassifierConfig]:
         """Return the run's model as it was written."""

@@ -35,6 +35,8 @@ from regard.training.gain import told_gain
 from regard.training.job import Say
 from regard.training.keeping import Measured, measured_on, spread_indices
 from regard.training.parts import Parts
+from regard.training.trivial import constant_labels, majority_label
+from regard.training.verdict import TrivialBaseline
 
 Scores = NDArray[np.float32]
 
@@ -109,6 +111,13 @@ class EncoderClassificationJob(EncoderJob):
         """Validate on this share of the validation data only."""
         given = self.valid.given
         self.valid = self._part(given.chosen(spread_indices(len(given), share)), "validation")
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """Accuracy of the most frequent label; where texts have several, F1 of giving all."""
+        if self.several:
+            return [constant_labels(self.train.wanted, self.valid.wanted)]
+        balanced = self.config.classify.weights == "balanced"
+        return [majority_label(self.train.wanted, self.valid.wanted, self.names, balanced=balanced)]
 
     # ---- measures
 

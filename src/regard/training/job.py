@@ -14,6 +14,7 @@ from regard.models.base import Model, start_weights
 from regard.tasks.base import Task
 from regard.training.looked import Looked
 from regard.training.processes import Processes
+from regard.training.verdict import TrivialBaseline, Verdict
 from regard.training.watch import Watcher, tell
 
 
@@ -46,10 +47,11 @@ class Outcome:
     """How training ended; what was measured is there only when nothing is left to do."""
 
     step: int
-    reason: str  # "plan done", "patience", or the signal that stopped it
+    reason: str  # "plan done", "patience", "target reached", or the signal that stopped it
     seconds: float
     metrics: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)  # for the run's record
+    verdict: Verdict | None = None  # None while something is left to do
 
 
 class Training(Protocol):
@@ -109,6 +111,7 @@ class Job(Protocol):
     deadline: float  # by time.monotonic(): what is optional at the end of a run is left out after it
     goes_on: bool  # whether the model starts from another's weights
     wishes: dict[str, float]  # settings of training that suit the task, where the user leaves the choice
+    verdict: Verdict | None  # on the whole run, set before `finish`
 
     @property
     def task(self) -> Task:
@@ -137,6 +140,10 @@ class Job(Protocol):
 
     def closing_seconds(self, evaluation: float) -> float:
         """Estimate the seconds that `finish` takes, given those of one evaluation."""
+        ...
+
+    def trivial_baselines(self) -> Sequence[TrivialBaseline]:
+        """Validation scores of rules that know training statistics only: a run must beat all of them."""
         ...
 
     def keep(self, evaluator: Any, found: Evaluation, step: int) -> None:

@@ -18,6 +18,7 @@ from regard.models.base import Model
 from regard.training.card import Described, model_card
 from regard.training.job import Evaluation, Evaluator, Say, load_better
 from regard.training.looked import Looked
+from regard.training.verdict import TrivialBaseline, Verdict
 
 Made = TypeVar("Made", bound=Model)
 Family = TypeVar("Family", bound=Described)
@@ -73,10 +74,15 @@ class KeepingJob(Generic[Family, Measuring]):
     name: str  # of the task that its folder is for
     concludes = True  # whether what is kept is scored once more in the end
     deadline = math.inf  # by time.monotonic(): what is optional at the end of a run is left out after it
+    verdict: Verdict | None = None  # on the whole run, set before `finish`
 
     def facts(self, evaluator: Measuring) -> dict[str, Any]:
         """Return what must be known to use the model."""
         return {}
+
+    def trivial_baselines(self) -> Sequence[TrivialBaseline]:
+        """Validation scores of rules that know training statistics only: a run must beat all of them."""
+        return []
 
     def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""
@@ -114,13 +120,16 @@ class KeepingJob(Generic[Family, Measuring]):
         kept = self.kept()
         averaged = load_better(evaluator, kept.weights, average, best, say)
         if not averaged and not self.concludes:
-            return dict(kept.task["metrics"])
-        metrics, facts = self.conclude(evaluator, say)
+            metrics, facts = dict(kept.task["metrics"]), dict[str, Any]()
+        else:
+            metrics, facts = self.conclude(evaluator, say)
         self._write(evaluator, step if averaged else int(kept.task["step"]), metrics, facts)
         return metrics
 
     def _write(self, evaluator: Measuring, step: int, metrics: Mapping[str, Any], more: Mapping[str, Any]) -> None:
         facts = {"step": step, "data": self.digests, "metrics": dict(metrics), **self.facts(evaluator), **more}
+        if self.verdict is not None:
+            facts["verdict"] = self.verdict.to_dict()
         card = model_card(self.config, self.model_config, evaluator.model.parameter_count(), facts, use_as=self.name)
         self.save(evaluator.model.state_dict(), facts, card)
 

@@ -25,6 +25,8 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.job import rejection_notes, started
 from regard.training.keeping import KeepingJob, Measured, ModelEvaluator, chosen_size
 from regard.training.tokenizing import kept_tokenizer
+from regard.training.trivial import token_frequencies, unigram_perplexity
+from regard.training.verdict import TrivialBaseline
 
 TASK = "language"
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 200_000  # of the text, in characters at most
@@ -143,6 +145,10 @@ class LanguageJob(KeepingJob[ElmoConfig, "LanguageEvaluator"]):
     def facts(self, evaluator: LanguageEvaluator) -> dict[str, Any]:
         """Return what must be known to read running text as in training."""
         return {"row": self.task.train.length}
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """Perplexity of validation tokens by their training frequencies."""
+        return [token_frequencies(unigram_perplexity([self.task.train.ids], [self.valid.ids], self.tokenizer.size))]
 
     def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""

@@ -32,6 +32,8 @@ from regard.training.keeping import KeepingJob, Measured, ModelEvaluator, chosen
 from regard.training.language import read_texts
 from regard.training.looked import LENGTH, Looked, Shown
 from regard.training.tokenizing import kept_tokenizer
+from regard.training.trivial import token_frequencies
+from regard.training.verdict import TrivialBaseline
 
 TASK = "fill"  # what the folder's model does
 ROW = 128  # tokens of a row, where the user sets no number
@@ -152,6 +154,10 @@ class MaskedJob(KeepingJob[EncoderConfig, "MaskedEvaluator"]):
     def facts(self, evaluator: MaskedEvaluator) -> dict[str, Any]:
         """Return what must be known to read texts as in training."""
         return {"row": self.task.train.length + self.layout.room}
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """Perplexity of hidden tokens by their training frequencies."""
+        return [token_frequencies(perplexity(unigram_loss(self.counts, self.valid, self.layout), 1))]
 
     def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""

@@ -21,6 +21,8 @@ from regard.training.keeping import Measured, ModelEvaluator, spread_indices
 from regard.training.parts import Parts
 from regard.training.reader_job import ReaderJob
 from regard.training.tag_scoring import HELD_OUT, Part, TagScoring, texts_and_spans
+from regard.training.trivial import constant_tag
+from regard.training.verdict import TrivialBaseline
 
 Words = Part[WordRows]
 
@@ -75,6 +77,10 @@ class ReaderTaggingJob(ReaderJob[TaggerConfig, "TagEvaluator"]):
     def lines(self, parameters: int) -> list[str]:
         """Say what the data and the model are."""
         return [*self.scoring.lines(self.tokens, self.valid, self.test), *self.model_lines(parameters)]
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """F1, or accuracy, of one tag for every word."""
+        return [constant_tag(self.train.tags, self.valid.tags, self.names)]
 
     def kept(self) -> LoadedReader[TaggerConfig]:
         """Return the run's model as it was written."""

@@ -25,6 +25,7 @@ from regard.training.seeds import SeveralSeeds
 from regard.training.story_run import StoryTraining
 from regard.training.tensorboard import TensorBoardWatcher
 from regard.training.throughput import default_threads
+from regard.training.verdict import Verdict
 from regard.training.watch import Watcher, tell
 
 MAY_CHANGE = ("threads", "workers", "save_every", "keep", "device", "tensorboard")  # settings of training
@@ -45,11 +46,12 @@ class Report:
 
     folder: Path
     step: int
-    reason: str  # "plan done", "patience", "finished before", or the signal that stopped it
+    reason: str  # "plan done", "patience", "target reached", "finished before", or the signal that stopped it
     seconds: float
     metrics: dict[str, Any]
     unit: str = "step"  # what is counted
     leads: bool = True  # whether this is the process that reports, of several that train together
+    verdict: Verdict | None = None  # None for an unfinished run, or one of an earlier version
 
     @property
     def finished(self) -> bool:
@@ -108,7 +110,8 @@ def _first(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes:
                 processes.said_by_first([NOTHING_TO_DO, facts["step"]])
                 tell(watchers, "note", text=f"{out} is finished: nothing to do (choose another --out to train anew)")
                 counted = facts["seconds"], facts["metrics"], known.get("unit", "step")
-                return Report(out, facts["step"], "finished before", *counted)
+                verdict = Verdict.from_dict(facts.get("verdict"))
+                return Report(out, facts["step"], "finished before", *counted, verdict=verdict)
         if not SPINNING_IS_LIMITED and not config.training.threads:
             tell(
                 watchers,
@@ -196,10 +199,12 @@ class _Run:
         if ended.reason.startswith("SIG") or not self.sitting.processes.first:
             tell(watchers, "stop", reason=ended.reason, step=step, unit=unit, resumable=True)
             return Report(folder, step, ended.reason, seconds, {}, unit, self.sitting.processes.first)
-        finished = {"step": step, "seconds": seconds, **ended.facts, "metrics": metrics}
+        verdict = ended.verdict.to_dict() if ended.verdict is not None else None
+        finished = {"step": step, "seconds": seconds, **ended.facts, "metrics": metrics, "verdict": verdict}
         self.sitting.directory.write_run({**self.known, "finished": finished})
-        tell(watchers, "done", folder=str(folder), step=step, metrics=metrics, seconds=seconds, reason=ended.reason)
-        return Report(folder, step, ended.reason, seconds, metrics, unit)
+        facts = {"metrics": metrics, "seconds": seconds, "reason": ended.reason, "verdict": verdict}
+        tell(watchers, "done", folder=str(folder), step=step, **facts)
+        return Report(folder, step, ended.reason, seconds, metrics, unit, verdict=ended.verdict)
 
     def _tell_plan(self) -> None:
         plan, before = self.training.plan(self.known["chosen"]), self.known["versions"]

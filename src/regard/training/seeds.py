@@ -21,6 +21,7 @@ from regard.data.tagged import read_tagged
 from regard.errors import UsageError
 from regard.tasks.features import Features
 from regard.training.job import Outcome, Plan, Sitting
+from regard.training.verdict import Verdict
 from regard.training.watch import Watcher, tell
 
 QUIET = ("plan", "done", "stop")  # what a single run tells and the run of all of them tells itself
@@ -54,6 +55,8 @@ class Ended(Protocol):
     def metrics(self) -> dict[str, Any]: ...
     @property
     def finished(self) -> bool: ...
+    @property
+    def verdict(self) -> Verdict | None: ...
 
 
 class Train(Protocol):
@@ -95,6 +98,7 @@ class SeveralSeeds:
         """Train what is left to train, then keep the best."""
         watchers: list[Watcher] = [Inner(self.sitting.watchers)]
         found: dict[int, dict[str, Any]] = {}
+        verdicts: dict[int, Verdict | None] = {}
         seconds = 0.0
         for seed in self.seeds:
             self.sitting.say(f"seed {seed} ({seed - self.seeds[0] + 1} of {len(self.seeds)})")
@@ -106,13 +110,13 @@ class SeveralSeeds:
             seconds += ended.seconds
             if not ended.finished:
                 return Outcome(len(found), ended.reason, seconds)
-            found[seed] = ended.metrics
+            found[seed], verdicts[seed] = ended.metrics, ended.verdict
         metrics = spread(list(found.values()))
         measure = next(name for name in RANKED if name in metrics)
         best = max(found, key=lambda seed: (found[seed][measure], -found[seed].get("valid_loss", 0.0), -seed))
         facts = {"best": best, "each": [{"seed": seed, **one} for seed, one in found.items()]}
         self._keep(best, {**facts, **metrics})
-        return Outcome(len(found), "plan done", seconds, metrics, {"seeds": facts})
+        return Outcome(len(found), "plan done", seconds, metrics, {"seeds": facts}, verdicts[best])
 
     def _folder(self, seed: int) -> Path:
         return self.sitting.directory.path / "seeds" / str(seed)

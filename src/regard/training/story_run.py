@@ -20,6 +20,8 @@ from regard.training.job import Outcome, Plan, Sitting, rejection_notes
 from regard.training.signals import stop_requests
 from regard.training.stories import prepared
 from regard.training.throughput import Setup, Throughput, choose_throughput, fastest_setup
+from regard.training.trivial import frequent_answers
+from regard.training.verdict import Limit, Verdict, judge
 from regard.training.watch import tell
 
 PROBE_SECONDS = 2.0  # of timing before training starts
@@ -36,6 +38,7 @@ class StoryTraining:
         if sitting.processes.count > 1:
             raise UsageError("memory networks are trained by one process, all starts side by side: start it alone")
         self.notes: list[str] = []
+        self.verdict: Verdict | None = None  # once all passes are made
         self.stories = self._read(config.data.train, "training")
         self.trainer, self.vocabulary = prepared(self.stories, config.memory, config.stories)
         self.valid = self._valid()
@@ -131,7 +134,7 @@ class StoryTraining:
         for line in StoryScores.from_dict(metrics["valid"]).lines():
             self.sitting.say(line)
         facts = {"questions": len(trainer.learned) * progress.epoch}
-        return Outcome(progress.epoch, "plan done", progress.seconds, metrics, facts)
+        return Outcome(progress.epoch, "plan done", progress.seconds, metrics, facts, self.verdict)
 
     # ---- the loop
 
@@ -185,12 +188,28 @@ class StoryTraining:
         if scores.support is not None:
             metrics["valid_support"] = scores.support
         metrics |= {"valid": scores.to_dict(), "starts": {"kept": member, "train_errors": errors.tolist()}}
+        if trainer.done:
+            self.verdict = self._judge(metrics)
         self._write(model, metrics, scores)
         shown = zip(self.valid.questions[:SAMPLES], given, strict=False)
         samples = [(question.text, question.answer, said.text) for question, said in shown]
         facts = {"step": trainer.progress.epoch, "unit": self.unit, "samples": samples}
         tell(self.sitting.watchers, "evaluate", metrics=_numbers(metrics), **facts)
         return metrics
+
+    def _judge(self, metrics: Mapping[str, Any]) -> Verdict:
+        trainer = self.trainer
+        evaluations = [event for event in self.sitting.directory.read_log() if event.get("event") == "evaluate"]
+        last = {"step": trainer.progress.epoch, **_numbers(metrics)}
+        answers = [
+            [(question.task, question.answer) for question in part.questions] for part in (self.stories, self.valid)
+        ]
+        return judge(
+            [*evaluations, last],
+            updates=trainer.progress.epoch * math.ceil(len(trainer.learned) / trainer.config.batch),
+            baselines=[frequent_answers(*answers)],
+            limit=Limit("--epochs", trainer.config.epochs),
+        )
 
     def _write(self, model: MemoryNetwork, metrics: dict[str, Any], scores: StoryScores) -> None:
         run = self.sitting.config
@@ -202,6 +221,8 @@ class StoryTraining:
             "tasks": self.stories.tasks,
             "metrics": metrics,
         }
+        if self.verdict is not None:
+            facts["verdict"] = self.verdict.to_dict()
         table = [f"| {' | '.join(row)} |" for row in scores.rows()]
         details = ["| task | questions | error | support seen |", "| --- | ---: | ---: | ---: |", *table, ""]
         save_memory(

@@ -17,6 +17,8 @@ from regard.training.job import Say
 from regard.training.keeping import Measured, spread_indices
 from regard.training.parts import Parts
 from regard.training.tag_scoring import HELD_OUT, Part, TagScoring, texts_and_spans
+from regard.training.trivial import constant_tag
+from regard.training.verdict import TrivialBaseline
 
 Words = Part[EncodedWords]
 
@@ -65,6 +67,10 @@ class TaggingJob(EncoderJob):
         """Validate on this share of the validation data only."""
         given = self.valid.given
         self.valid = self._part(given.chosen(spread_indices(len(given), share)), "validation")
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """F1, or accuracy, of one tag for every word."""
+        return [constant_tag(self.train.tags, self.valid.tags, self.names)]
 
     # ---- measures
 

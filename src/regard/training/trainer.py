@@ -222,6 +222,8 @@ class Trainer:
             self._saved = self._loop_began = time.monotonic()
             self._loop_progress = self.counters.progress
             next_up = self._next_up()
+            if next_up.patience_ends:  # saved, but the run was not finished
+                return self._finish(self._end_reason())
             while next_up.progress < 1 and not next_up.stop:
                 self.step(next_up.progress)
                 next_up = self._next_up()
@@ -231,7 +233,7 @@ class Trainer:
                     self.evaluate(next_up.progress)
                     next_up = self._next_up()
                     if next_up.patience_ends:
-                        return self._finish("patience")
+                        return self._finish(self._end_reason())
                 if next_up.save:
                     self.save()
             if next_up.stop:
@@ -244,10 +246,17 @@ class Trainer:
         values = [0.0] * 4
         if self.processes.first:
             patience, progress = self.config.patience, self.progress()
-            ended = patience > 0 and self.counters.since_best >= patience
+            ended = self._target_reached() or (patience > 0 and self.counters.since_best >= patience)
             values = [progress, self._evaluation_due(progress), self._save_due(), ended]
         agreed, evaluate, save, ends, stop = self.processes.agreed([*values, bool(self.asked_to_stop)])
         return NextUp(agreed, evaluate > 0, save > 0, ends > 0, stop > 0)
+
+    def _target_reached(self) -> bool:
+        """Whether the best evaluation has the score that training may stop at."""
+        return bool(self.config.stop_at and self.counters.best and self.counters.best[0] >= self.config.stop_at)
+
+    def _end_reason(self) -> str:
+        return "target reached" if self._target_reached() else "patience"
 
     def _finish(self, reason: str) -> str:
         if not self.counters.best or reason == "plan done":

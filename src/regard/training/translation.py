@@ -28,6 +28,8 @@ from regard.training.evaluation import MOST_TRANSLATED, TranslationEvaluator
 from regard.training.job import Say, rejection_notes, started
 from regard.training.keeping import KeepingJob, measured_on, spread_indices
 from regard.training.plan import model_config
+from regard.training.trivial import constant_target, token_frequencies, unigram_perplexity
+from regard.training.verdict import TrivialBaseline
 
 LENGTH_POWERS = (0.6, 1.0, 1.4, 1.8)  # tried on validation data
 BEAM_COST = 3.0  # beam search takes about so many times as long as the greedy search of an evaluation
@@ -141,6 +143,14 @@ class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
     def facts(self, evaluator: TranslationEvaluator) -> dict[str, Any]:
         """Return what must be known to translate as in training."""
         return {"max_length": self.config.data.max_length, "align": evaluator.aligning_head()}
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """Perplexity of target tokens by their training frequencies, and what the most frequent target scores."""
+        target = self.languages.target
+        train, valid = ([np.append(row, target.end) for row in part.target] for part in (self.task.train, self.valid))
+        constant = constant_target(self.task.train.texts.target, self.valid.texts.target[:MOST_TRANSLATED])
+        frequencies = token_frequencies(unigram_perplexity(train, valid, target.size), translation=True)
+        return [frequencies, constant]
 
     def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""
