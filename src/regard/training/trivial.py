@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.passages import Asked
 from regard.tasks.calibration import marks_loss, several_f1
 from regard.tasks.entities import entity_scores
 from regard.tasks.metrics import bleu, confusion, exact_match, label_scores, perplexity
+from regard.tasks.spans import answer_scores
 from regard.training.verdict import POOR_BLEU, TrivialBaseline
 
 LOSS_MARGIN = 0.02  # share of the baseline's loss or perplexity by which a model must be better
@@ -111,6 +113,26 @@ def constant_tag(train: Sequence[Integers], valid: Sequence[Integers], names: Se
         rule = "no entities at all" if not scores[best] else f"“{best}” for every word"
         return TrivialBaseline(rule, {"f1": scores[best]})
     return majority_label(np.concatenate(train), np.concatenate(valid), names)
+
+
+def constant_span(asked: Sequence[Asked]) -> TrivialBaseline:
+    """No answer to any question, or the whole passage to each, whichever has the better F1.
+
+    >>> constant_span([Asked("Where?", "In Paris.", ((3, "Paris"),))]).rule
+    'the whole passage as the answer'
+    """
+    rules = {
+        "no answer at all": [""] * len(asked),
+        "the whole passage as the answer": [question.passage for question in asked],
+    }
+    scores = {rule: answer_scores(answers, asked) for rule, answers in rules.items()}
+    best = max(scores, key=lambda rule: scores[rule]["f1"])
+    f1, exact = scores[best]["f1"], scores[best]["exact"]
+    margins = {
+        "f1": sampling_error(f1, len(asked)),
+        "exact": 2 * sampling_error(max(exact, 100 / len(asked)), len(asked)),
+    }
+    return TrivialBaseline(best, {"f1": f1, "exact": exact}, margins)
 
 
 def frequent_answers(train: Sequence[tuple[str, str]], valid: Sequence[tuple[str, str]]) -> TrivialBaseline:
