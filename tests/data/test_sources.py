@@ -20,6 +20,7 @@ import regard
 from regard.config.data import ReadConfig
 from regard.data.sources import Pairs, digest_of, iter_lines, read_lines, read_pairs
 from regard.errors import ConfigError, DataError, DiskError, UsageError
+from tests.scale import HANG_GUARD
 
 WORDS = [
     *("ein", "Hund", "läuft", "über", "die", "Straße,", "naïve", "日本", "Καλημέρα", "“so”", "l'été", "3.5"),
@@ -363,7 +364,7 @@ def test_a_line_of_four_gigabytes_is_refused_at_once(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path(regard.__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=HANG_GUARD,
         check=True,
     )
     said, memory = done.stdout.splitlines()

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 from regard.data.made import make
 from regard.errors import UsageError
 from regard.training.processes import NAMES, Processes
+from tests.scale import HANG_GUARD
 
 COMMON = ["--preset", "micro", "--tokenizer", "characters", "--batch-tokens", "128", "--threads", "1"]
 COMMON += ["--precision", "float32", "--save-every", "5", "--evaluate-every", "20"]
@@ -36,7 +37,7 @@ def command(pairs: Path, out: Path, *more: str, steps: int = 30) -> list[str]:
 
 
 def run(words: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, text=True, timeout=300)
+    return subprocess.run(words, capture_output=True, text=True, timeout=HANG_GUARD)
 
 
 def checkpoint(out: Path, step: int) -> dict[str, np.ndarray]:
@@ -125,7 +126,7 @@ def test_machines_without_files_in_common_train_one_model_and_survive_a_kill(pai
         killed_with_children(process.pid)
         process.communicate()
     assert "finished" not in json.loads((machines[0] / "out/run.json").read_text())
-    told = [(process.communicate(timeout=300), process.returncode) for process in started()]
+    told = [(process.communicate(timeout=HANG_GUARD), process.returncode) for process in started()]
     assert [code for _, code in told] == [0, 0], told
     assert same(checkpoint(together, 12), checkpoint(machines[0] / "out", 12))
     assert sorted(path.name for path in (machines[1] / "out").iterdir()) == ["run.json", "tokenizers"]

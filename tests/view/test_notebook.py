@@ -16,6 +16,7 @@ import pytest
 
 from regard.view.notebook import BUDGET, Shown, in_notebook, mimebundle
 from regard.view.record import Attention, Record, Side
+from tests.scale import HANG_GUARD, PAGE_GUARD
 from tests.view.browser import browser_program, started
 from tests.view.hostile import hostile_records, hostile_strings
 from tests.view.samples import distributions, whole_record
@@ -108,7 +109,7 @@ def test_hostile_texts_stay_inside() -> None:
 def test_no_notebook_is_needed_to_find_out_that_this_is_none() -> None:
     assert not in_notebook()
     code = "import sys, regard.view.notebook as one; one.in_notebook(); print('IPython' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_GUARD)
     assert done.stdout.strip() == "False", done.stderr
 
 
@@ -119,7 +120,7 @@ def executed(name: str) -> Any:
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed: notebooks are not run")
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     nbclient.NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOKS)}}
+        notebook, timeout=HANG_GUARD, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOKS)}}
     ).execute()
     return notebook
 
@@ -172,7 +173,7 @@ def test_pictures_without_scripts_and_pages_with_them(exported: Path, scripts: b
     with started() as browser:
         context = browser.new_context(java_script_enabled=scripts, offline=True)
         page = context.new_page()
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(1000 * PAGE_GUARD)
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(exported.as_uri(), wait_until="commit")
