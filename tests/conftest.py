@@ -1,8 +1,11 @@
-"""Tests marked `slow` run in `make test-all` alone."""
+"""What holds for all tests: slow ones run in `make test-all` alone, and none changes the threads of the next."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 
 from tests.scale import RUN_ALL
 
@@ -14,3 +17,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Restore torch's thread count: a command that runs in this process sets it to the number of cores."""
+    threads = torch.get_num_threads()
+    try:
+        return (yield)
+    finally:
+        torch.set_num_threads(threads)
