@@ -31,13 +31,26 @@ def build(kind: str, tree: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A wheel and a source archive of a copy of the tree, so that the engine in use is not built over."""
+    """A source archive of a copy of the tree, and a wheel built from the unpacked archive.
+
+    The engine is compiled once for both, and the one in use is not built over.
+    """
     if importlib.util.find_spec("hatchling") is None:
         pytest.skip("hatchling is not installed: pip install -c constraints.txt -e '.[dev]'")
     folder = tmp_path_factory.mktemp("dist")
     tree = folder / "tree"
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*KEPT_OUT, "*.so", "build", "dist"))
-    return build("wheel", tree, folder), build("sdist", tree, folder)
+    archive = build("sdist", tree, folder)
+    shutil.unpack_archive(archive, folder / "unpacked")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    return build("wheel", unpacked, folder), archive
+
+
+@pytest.mark.slow
+def test_the_tree_and_its_source_archive_give_the_same_wheel(built: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel, _ = built
+    from_tree = build("wheel", wheel.parent / "tree", tmp_path)
+    assert sorted(zipfile.ZipFile(from_tree).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 def test_the_wheel_is_small_and_holds_what_pages_need(built: tuple[Path, Path]) -> None:
@@ -62,7 +75,7 @@ def test_the_source_archive_holds_what_a_build_needs(built: tuple[Path, Path]) -
     assert not [name for name in names if set(Path(name).parts) & KEPT_OUT]
 
 
-@pytest.mark.parametrize("archive", [0, 1], ids=["wheel", "source"])
+@pytest.mark.parametrize("archive", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["wheel", "source"])
 def test_what_is_built_runs_in_an_empty_environment(archive: int, built: tuple[Path, Path], tmp_path: Path) -> None:
     """Its own files alone are installed; what it needs, also to build, is lent by this environment."""
     place = tmp_path / "empty"

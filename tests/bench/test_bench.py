@@ -46,7 +46,7 @@ def test_a_tiny_run_gives_rows_a_file_and_a_picture(tmp_path: Path) -> None:
         assert 0 < row["peak"] < 1
         assert row["memory"] > 10**7
         assert row["against"] == f"torch {FAST}"
-        assert len(row["rounds"]) == 2
+        assert 1 <= len(row["rounds"]) <= 2  # a quick run ends early where time is short
     assert trained[f"torch {FAST}"]["ratio"] == 1
     assert [row["unit"] for row in rows if row["bench"].startswith("matrix product")] == ["GFLOP/s"] * (
         2 if FAST == "bf16" else 1
