@@ -48,11 +48,11 @@ lint: $(DEV)
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive TOKENIZERS_PARALLELISM=false
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadscope
 
-# Every guarantee, with few random cases: about 10 minutes of processor time.
+# Every guarantee, with few random cases: at most 12 minutes of processor time.
 test: lint
 	$(TEST_ENVIRONMENT) $(PYTEST)
 
-# The same with all random cases and the tests marked `slow`.
+# The same with all random cases and the tests marked `slow`: at most an hour on two cores.
 test-all: lint
 	$(TEST_ENVIRONMENT) REGARD_TEST_ALL=1 $(PYTEST)
 
