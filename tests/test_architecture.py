@@ -16,6 +16,7 @@ import pytest
 
 import regard
 from regard.config.knob import Config
+from tests.scale import HANG_GUARD
 
 SOURCE = Path(regard.__file__).parent
 FLOORS = {
@@ -107,7 +108,9 @@ def test_names_of_modules_say_what_they_hold() -> None:
 
 def python(code: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=HANG_GUARD
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

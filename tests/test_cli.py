@@ -18,6 +18,7 @@ from regard.cli import VERBS, regard, run
 from regard.cli.train import run_config
 from regard.config.run import RunConfig
 from regard.errors import ConfigError, UsageError
+from tests.scale import HANG_GUARD
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     words = [sys.executable, "-m", "regard", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, input=stdin, env=environment, timeout=120)
+    return subprocess.run(words, capture_output=True, text=True, input=stdin, env=environment, timeout=HANG_GUARD)
 
 
 def verbs() -> dict[str, click.Command]:
@@ -157,7 +158,7 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capfd: pytes
 def test_a_reader_that_leaves_is_no_fault() -> None:
     words = f"{sys.executable} -m regard train --help | head -n 1"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
     assert done.stderr == ""
 
 

@@ -15,6 +15,7 @@ import pytest
 from regard.cli import run
 from regard.cli.texts import arrived
 from regard.errors import DataError
+from tests.scale import HANG_GUARD
 
 SMALL = "--tokenizer words --preset custom --model.width 16 --model.dropout 0 --threads 1 --precision float32".split()
 SMALL += [
@@ -250,4 +251,4 @@ def test_a_conversation_is_answered_line_by_line(room: Path) -> None:
             assert talk.stdout.readline().strip()
         talk.stdin.close()
         assert talk.stdout.read() == ""
-        assert talk.wait(timeout=60) == 0
+        assert talk.wait(timeout=HANG_GUARD) == 0

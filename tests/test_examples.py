@@ -9,13 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.scale import HANG_GUARD
+
 ROOT = Path(__file__).parent.parent
 
 
 def run(name: str) -> list[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, str(ROOT / "examples" / name)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

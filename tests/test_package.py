@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.scale import HANG_GUARD
+
 ROOT = Path(__file__).parent.parent
 LARGEST = 3_000_000  # bytes of a wheel
 KEPT_OUT = {".git", ".venv", "runs", "site", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__"}
@@ -22,20 +24,33 @@ KEPT_OUT = {".git", ".venv", "runs", "site", ".mypy_cache", ".ruff_cache", ".pyt
 def build(kind: str, tree: Path, folder: Path) -> Path:
     """Build a wheel or a source archive by the package's own backend, with what is installed here."""
     code = f"import hatchling.build as backend; print(backend.build_{kind}({str(folder)!r}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, timeout=900)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, timeout=HANG_GUARD)
     assert done.returncode == 0, done.stderr
     return folder / done.stdout.split()[-1]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A wheel and a source archive of a copy of the tree, so that the engine in use is not built over."""
+    """A source archive of a copy of the tree, and a wheel built from the unpacked archive.
+
+    The engine is compiled once for both, and the one in use is not built over.
+    """
     if importlib.util.find_spec("hatchling") is None:
         pytest.skip("hatchling is not installed: pip install -c constraints.txt -e '.[dev]'")
     folder = tmp_path_factory.mktemp("dist")
     tree = folder / "tree"
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*KEPT_OUT, "*.so", "build", "dist"))
-    return build("wheel", tree, folder), build("sdist", tree, folder)
+    archive = build("sdist", tree, folder)
+    shutil.unpack_archive(archive, folder / "unpacked")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    return build("wheel", unpacked, folder), archive
+
+
+@pytest.mark.slow
+def test_the_tree_and_its_source_archive_give_the_same_wheel(built: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel, _ = built
+    from_tree = build("wheel", wheel.parent / "tree", tmp_path)
+    assert sorted(zipfile.ZipFile(from_tree).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 def test_the_wheel_is_small_and_holds_what_pages_need(built: tuple[Path, Path]) -> None:
@@ -60,7 +75,7 @@ def test_the_source_archive_holds_what_a_build_needs(built: tuple[Path, Path]) -
     assert not [name for name in names if set(Path(name).parts) & KEPT_OUT]
 
 
-@pytest.mark.parametrize("archive", [0, 1], ids=["wheel", "source"])
+@pytest.mark.parametrize("archive", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["wheel", "source"])
 def test_what_is_built_runs_in_an_empty_environment(archive: int, built: tuple[Path, Path], tmp_path: Path) -> None:
     """Its own files alone are installed; what it needs, also to build, is lent by this environment."""
     place = tmp_path / "empty"
@@ -73,12 +88,12 @@ def test_what_is_built_runs_in_an_empty_environment(archive: int, built: tuple[P
     Path(own, "lent.pth").write_text("".join(f"{path}\n" for path in lent), encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index"]
     pip += ["--ignore-installed", "--no-build-isolation", str(built[archive])]
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=HANG_GUARD)
     assert done.returncode == 0, done.stderr
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for words in (["--version"], ["doctor", "--quick"], ["data", "make", "copy", "--count", "3", "--out", "copy.tsv"]):
         done = subprocess.run([str(scripts / "regard"), *words], cwd=tmp_path, env=environment,
-                              capture_output=True, text=True, timeout=300)  # fmt: skip
+                              capture_output=True, text=True, timeout=HANG_GUARD)  # fmt: skip
         assert done.returncode == 0, done.stderr
     where = "import regard, regard.view.page; print(regard.__file__)"
     done = subprocess.run([str(python), "-c", where], cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -98,5 +113,7 @@ def test_the_shell_completes_verbs() -> None:
     code = "from regard.cli import main; main()"
     words = {"_REGARD_COMPLETE": "bash_complete", "COMP_WORDS": "regard tran", "COMP_CWORD": "1"}
     environment = {**os.environ, **words, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=HANG_GUARD
+    )
     assert done.stdout.split() == ["plain,translate"]

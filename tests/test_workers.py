@@ -10,11 +10,12 @@ import torch
 from regard.attention.attend import attend
 from regard.attention.trace import trace
 from regard.workers import Workers
+from tests.scale import HANG_GUARD
 
 
 def test_results_come_in_the_order_of_items_from_threads_of_one_core() -> None:
     before = torch.get_num_threads()
-    meeting = threading.Barrier(2, timeout=60)
+    meeting = threading.Barrier(2, timeout=HANG_GUARD)
 
     def work(number: int) -> tuple[int, int]:
         meeting.wait()  # only two at a time get past it

@@ -1,6 +1,8 @@
 // The engine's own test program, for sanitizers: random small models through every function, on every instruction set.
+// `check_engine [COUNT]`: COUNT random models of each kind (encoder, decoder, translator; default 24).
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <string>
@@ -319,7 +321,9 @@ void check_continuing(int precision, const std::vector<std::string>& sets) {
 
 }  // namespace
 
-int main() {
+int main(int argument_count, char** arguments) {
+  const int models_per_kind = argument_count > 1 ? std::atoi(arguments[1]) : 24;
+  expect(models_per_kind >= 3, "the count of random models covers the three precisions");
   std::vector<std::string> sets;
   std::istringstream names(regard_instructions());
   for (std::string name; std::getline(names, name, ',');) sets.push_back(name);
@@ -329,10 +333,10 @@ int main() {
   for (const std::string& set : sets)
     expect(set.find("spoiled") == std::string::npos, "a set that multiplies wrongly is left out");
   check_parallel();
-  check_products(sets);
-  for (int turn = 0; turn < 24; turn++) check_reading(turn % 3, sets);
-  for (int turn = 0; turn < 24; turn++) check_continuing(turn % 3, sets);
-  for (int turn = 0; turn < 24; turn++) {
+  check_products(sets, models_per_kind);
+  for (int turn = 0; turn < models_per_kind; turn++) check_reading(turn % 3, sets);
+  for (int turn = 0; turn < models_per_kind; turn++) check_continuing(turn % 3, sets);
+  for (int turn = 0; turn < models_per_kind; turn++) {
     const Made made(turn % 3, true, true);
     const Texts texts = some_texts(made.shape.source_vocabulary, 9, 20);
     std::vector<std::vector<float>> first;

@@ -114,10 +114,10 @@ void check_numbers(const Case& one, int precision, const std::vector<std::string
 
 }  // namespace
 
-void check_products(const std::vector<std::string>& sets) {
+void check_products(const std::vector<std::string>& sets, int random_cases) {
   std::vector<Case> cases{{1, 1, 1},    {1, 64, 16},  {7, 64, 16},   {8, 128, 33}, {16, 64, 64},  {16, 63, 47}, {17, 65, 48},
                           {31, 32, 17}, {32, 96, 32}, {33, 256, 80}, {48, 60, 31}, {50, 130, 97}, {64, 64, 16}, {70, 700, 100}};
-  for (int turn = 0; turn < 20; turn++)
+  for (int turn = 0; turn < random_cases; turn++)
     cases.push_back({drawn(1, 70), drawn(1, turn % 10 ? 200 : 700), drawn(1, turn % 3 ? 50 : 100)});
   for (const Case& one : cases) {
     check_integer_sums(one, sets);

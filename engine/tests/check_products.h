@@ -3,4 +3,4 @@
 #include <string>
 #include <vector>
 
-void check_products(const std::vector<std::string>& sets);
+void check_products(const std::vector<std::string>& sets, int random_cases);

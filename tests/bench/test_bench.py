@@ -20,6 +20,7 @@ from regard.cli import run
 from regard.engine.library import absence
 from regard.errors import ConfigError
 from regard.models import build
+from tests.scale import HANG_GUARD
 
 ROOT = Path(__file__).parent.parent.parent
 FAST = fast_format()  # of torch on this machine
@@ -28,7 +29,7 @@ FAST = fast_format()  # of torch on this machine
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     words = [sys.executable, "-m", "regard", "bench", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=600)
+    return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
 
 
 def test_a_tiny_run_gives_rows_a_file_and_a_picture(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_a_tiny_run_gives_rows_a_file_and_a_picture(tmp_path: Path) -> None:
         assert 0 < row["peak"] < 1
         assert row["memory"] > 10**7
         assert row["against"] == f"torch {FAST}"
-        assert len(row["rounds"]) == 2
+        assert 1 <= len(row["rounds"]) <= 2  # a quick run ends early where time is short
     assert trained[f"torch {FAST}"]["ratio"] == 1
     assert [row["unit"] for row in rows if row["bench"].startswith("matrix product")] == ["GFLOP/s"] * (
         2 if FAST == "bf16" else 1

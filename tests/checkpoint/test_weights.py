@@ -88,7 +88,9 @@ def test_other_tools_read_what_is_written(tmp_path: Path) -> None:
         assert opened.get_tensor("a").tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(place=st.integers(0, 10_000), value=st.binary(max_size=4), cut=st.integers(0, 4))
 def test_a_changed_file_is_read_or_refused(tmp_path: Path, place: int, value: bytes, cut: int) -> None:
     path = tmp_path / "w"

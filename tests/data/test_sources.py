@@ -20,6 +20,7 @@ import regard
 from regard.config.data import ReadConfig
 from regard.data.sources import Pairs, digest_of, iter_lines, read_lines, read_pairs
 from regard.errors import ConfigError, DataError, DiskError, UsageError
+from tests.scale import HANG_GUARD
 
 WORDS = [
     *("ein", "Hund", "läuft", "über", "die", "Straße,", "naïve", "日本", "Καλημέρα", "“so”", "l'été", "3.5"),
@@ -101,7 +102,9 @@ def test_other_encodings(tmp_path: Path) -> None:
         read_pairs([path], ReadConfig(encoding="rot13"))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.lists(st.tuples(*[st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1)] * 2), min_size=1))
 def test_what_is_written_comes_back_in_every_form(tmp_path: Path, data: list[tuple[str, str]]) -> None:
     data = [pair for pair in data if all(text.strip() for text in pair)] or [("a", "b")]
@@ -363,7 +366,7 @@ def test_a_line_of_four_gigabytes_is_refused_at_once(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path(regard.__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=HANG_GUARD,
         check=True,
     )
     said, memory = done.stdout.splitlines()
@@ -371,7 +374,9 @@ def test_a_line_of_four_gigabytes_is_refused_at_once(tmp_path: Path) -> None:
     assert int(memory) <= 100 * 1024
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     data=st.binary(max_size=300) | st.text('ab,"\t\n\r{}[]:é\0', max_size=80).map(str.encode),
     form=st.sampled_from(["tsv", "csv", "jsonl"]),

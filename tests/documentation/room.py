@@ -28,6 +28,7 @@ from regard.cli import regard as verbs
 from regard.cli import run
 from tests.documentation.blocks import ROOT, Block, blocks, commands, pages
 from tests.encoders import saved_encoder
+from tests.scale import HANG_GUARD
 
 PUBLISHED = ("sentence-transformers/all-MiniLM-L6-v2", "bert-base-uncased")  # folders here, so that nothing is fetched
 PLANS = {  # verb, task, or both → how a training is kept short
@@ -45,7 +46,6 @@ PLANS = {  # verb, task, or both → how a training is kept short
 BUDGETS = {"--minutes", "--epochs", "--steps", "--seconds"}  # given ones are dropped for the short plan
 FEWER = {"--seeds": "2", "--starts": "2", "--hops": "2", "--workers": "1"}
 SMALLER = {"pairs.tsv": "mine.tsv"}  # for the comparison, which trains several models
-WAIT = 300
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Room:
     def _shell(self, command: str) -> int:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
-        return subprocess.run(["bash", "-ec", command], env=environment, timeout=WAIT).returncode
+        return subprocess.run(["bash", "-ec", command], env=environment, timeout=HANG_GUARD).returncode
 
     def python(self, block: Block, names: dict[str, Any]) -> None:
         """Run a Python block; one with prompts is compared with what it shows."""

@@ -16,6 +16,7 @@ import pytest
 import regard
 from docs import make_pictures, reference
 from tests.documentation.blocks import DOCS, ROOT, pages, prose
+from tests.scale import HANG_GUARD
 
 PAGES = [*pages(), ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 WORDS = Path(__file__).with_name("words.txt")
@@ -150,7 +151,7 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Pat
     if importlib.util.find_spec("material") is None:
         pytest.skip("mkdocs-material is not installed: pip install -c constraints.txt -e '.[docs]'")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_GUARD)
     assert done.returncode == 0, done.stdout + done.stderr
     loaded = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=["'](https?:[^"']*)""")
     for page in (tmp_path / "site").rglob("*.html"):

@@ -14,6 +14,7 @@ from regard.machine import cores
 from regard.models.encoder import Encoder, start_encoder
 from regard.tokens import Tokens
 from tests.engine.conftest import SETS
+from tests.scale import scaled
 
 BOUNDS = {"float32": 2e-5, "bf16": 0.03, "int8": 0.08}  # of the largest number, in small models with sharp weights
 WIDEST = {"float32": 1e-5, "bf16": 0.03, "int8": 0.1}  # of many shapes, with weights as the engine keeps them
@@ -74,9 +75,9 @@ def test_float32_gives_the_numbers_of_torch(changes: dict[str, object]) -> None:
         assert found.shape == wanted.shape and away(found, wanted) < BOUNDS["float32"]
 
 
-def test_a_thousand_random_shapes_are_within_their_precision() -> None:
+def test_random_shapes_are_within_their_precision() -> None:
     chance = np.random.default_rng(11)
-    for turn in range(1000):
+    for turn in range(scaled(1000, 120)):
         heads = int(chance.integers(1, 5))
         model = encoder(
             seed=turn,

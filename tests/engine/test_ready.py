@@ -20,6 +20,7 @@ from regard.errors import CheckpointError, UsageError
 from regard.pipeline import load, load_answerer, load_classifier, load_embedder, load_tagger
 from regard.ready import Deferred, WatchableEncoder
 from tests.encoders import saved_encoder
+from tests.scale import HANG_GUARD
 
 TEXTS = [
     "the dog runs over the green hill",
@@ -156,7 +157,9 @@ def test_real_weights_keep_their_directions(precision: str, least: float) -> Non
 def without_torch(code: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     guarded = f"import sys; sys.modules['torch'] = None\n{code}\nassert 'safetensors' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", guarded], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", guarded], capture_output=True, text=True, env=environment, timeout=HANG_GUARD
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 

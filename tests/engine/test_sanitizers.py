@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.scale import HANG_GUARD, scaled
+
 ENGINE = Path(__file__).parents[2] / "engine"
 
 
@@ -15,11 +17,12 @@ def test_nothing_is_read_or_written_beyond_its_place(tmp_path: Path) -> None:
     if not shutil.which("cmake") or not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("no C++ compiler and cmake to build the sanitized engine with")
     options = ["-DREGARD_SANITIZE=ON", "-DREGARD_CHECK=ON"]
+    models_per_kind = scaled(24, 6)
     for command in (
         ["cmake", "-S", str(ENGINE), "-B", str(tmp_path), *options],
         ["cmake", "--build", str(tmp_path), "--parallel", "2"],
-        [str(tmp_path / "check_engine")],
+        [str(tmp_path / "check_engine"), str(models_per_kind)],
     ):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_GUARD)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.stdout.startswith("right on")

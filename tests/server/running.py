@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.scale import HANG_GUARD
+
 
 @contextmanager
 def running(app: Any) -> Iterator[int]:
@@ -20,10 +22,10 @@ def running(app: Any) -> Iterator[int]:
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
-    until = time.monotonic() + 60
-    while not server.started and time.monotonic() < until:
+    while not server.started:
+        assert thread.is_alive(), "the server ended before it answered"
         time.sleep(0.02)
     yield listening.getsockname()[1]
     server.should_exit = True
-    thread.join(10)
+    thread.join(HANG_GUARD)
     listening.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ pytest.importorskip("uvicorn", reason="the served page needs the extra `serve`")
 from regard.server.app import create
 from regard.server.shelf import Shelf
 from regard.view.record import Attention, Record, Side
+from tests.scale import PAGE_GUARD
 from tests.server.running import running
 from tests.view.browser import Seen, needs_browser, started
 from tests.view.hostile import hostile_records, hostile_strings
@@ -95,9 +97,8 @@ def test_what_may_be_asked_for_next_is_brought_beforehand(seen: Seen) -> None:
             return {one.split("encoder.self/")[-1] for one in seen.asked if "/a/" in one}
 
         def brought(count: int) -> set[str]:
-            for _ in range(100):
-                if len(matrices()) >= count:
-                    break
+            until = time.monotonic() + PAGE_GUARD
+            while len(matrices()) < count and time.monotonic() < until:
                 seen.page.wait_for_timeout(20)
             return matrices()
 

@@ -22,6 +22,7 @@ from regard.server.serving import bound, serve
 from regard.server.shelf import Shelf
 from regard.view.codes import roots
 from regard.view.record import Record
+from tests.scale import HANG_GUARD
 from tests.server.running import running
 from tests.view.samples import answered_record, whole_record
 
@@ -52,7 +53,7 @@ class Visitor:
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         if data is not None and "Content-Type" not in given:
             given["Content-Type"] = "application/json"
-        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG_GUARD)
         line.request(method, path, data, given)
         answer = line.getresponse()
         found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()

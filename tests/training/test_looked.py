@@ -25,6 +25,7 @@ from regard.training.looked import FOLDER, moment_steps, read_moment, shown_exam
 from regard.view.page import page
 from regard.view.record import Record
 from tests.encoders import saved_encoder
+from tests.scale import HANG_GUARD
 
 SETTINGS: dict[str, Any] = {
     "preset": "custom",
@@ -136,7 +137,7 @@ def test_a_page_is_served_while_training_runs(pairs: Path, capsys: pytest.Captur
     )
     assert address is not None
     opener = build_opener(HTTPCookieProcessor(CookieJar()))
-    found = json.loads(opener.open(f"{address[1]}/records.json{address[2]}", timeout=20).read())
+    found = json.loads(opener.open(f"{address[1]}/records.json{address[2]}", timeout=HANG_GUARD).read())
     assert [one["id"] for one in found["records"]] == ["step-2", "step-1"] and found["live"]
 
 

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from regard.tasks.translation import TranslationTask
 from regard.training.optimizer import learning_rate
 from regard.training.run import train_run
 from regard.training.translation import TranslationJob
+from tests.training.killing import kill_during_training
 from tests.training.listener import Listener
 
 SMALL = {
@@ -141,14 +141,7 @@ def test_a_kill_that_nobody_can_catch(data: Path, tmp_path: Path) -> None:
     alone = start(tmp_path / "alone")
     _, errors = alone.communicate()
     assert alone.returncode == 0, errors
-    killed = start(tmp_path / "killed")
-    assert killed.stdout is not None
-    for line in killed.stdout:
-        if json.loads(line)["event"] == "save":
-            time.sleep(0.05)
-            killed.kill()
-            break
-    killed.wait()
+    kill_during_training(start, tmp_path / "killed", lambda event: event["event"] == "step" and event["step"] > 8)
     again = start(tmp_path / "killed")
     said, errors = again.communicate()
     assert again.returncode == 0, errors

@@ -16,6 +16,7 @@ from regard.checkpoint.memory_folder import load_memory
 from regard.config.run import RunConfig
 from regard.errors import ConfigError, DataError, UsageError
 from regard.training.run import Report, train_run
+from tests.training.killing import kill_during_training
 from tests.training.listener import Listener
 from tests.walks import write
 
@@ -120,14 +121,11 @@ def test_a_kill_that_nobody_can_catch(data: Path, tmp_path: Path) -> None:
     train(data, tmp_path / "alone", **settings)
     words = [sys.executable, "-m", "regard", "train", "stories", str(data / "walks_train.txt"), "--json"]
     words += [f"--{name}={value}" for name, value in settings.items() if name != "task"]
-    killed = subprocess.Popen([*words, "--out", str(tmp_path / "killed")], stdout=subprocess.PIPE, text=True)
-    assert killed.stdout is not None
-    for line in killed.stdout:
-        if json.loads(line) == {"event": "save", "step": 5}:
-            killed.kill()
-            break
-    assert killed.wait() == -signal.SIGKILL
-    assert "finished" not in json.loads((tmp_path / "killed/run.json").read_text())
+
+    def start(out: Path) -> subprocess.Popen[str]:
+        return subprocess.Popen([*words, "--out", str(out)], stdout=subprocess.PIPE, text=True)
+
+    kill_during_training(start, tmp_path / "killed", lambda event: event == {"event": "save", "step": 5})
     listener = Listener()
     train(data, tmp_path / "killed", listener, **settings)
     assert 5 <= listener.of("resume")[0]["step"] < 62

@@ -13,6 +13,7 @@ import pytest
 
 from regard.view.page import page
 from regard.view.record import Record
+from tests.scale import PAGE_GUARD
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -46,7 +47,7 @@ class Seen:
 
     def __init__(self, browser: Any, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        self.context.set_default_timeout(60_000)
+        self.context.set_default_timeout(1000 * PAGE_GUARD)
         self.page = self.context.new_page()
         self.faults: list[str] = []
         self.asked: list[str] = []

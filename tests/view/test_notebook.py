@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as tree
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from regard.view.notebook import BUDGET, Shown, in_notebook, mimebundle
 from regard.view.record import Attention, Record, Side
+from tests.scale import HANG_GUARD, PAGE_GUARD
 from tests.view.browser import browser_program, started
 from tests.view.hostile import hostile_records, hostile_strings
 from tests.view.samples import distributions, whole_record
@@ -108,18 +110,22 @@ def test_hostile_texts_stay_inside() -> None:
 def test_no_notebook_is_needed_to_find_out_that_this_is_none() -> None:
     assert not in_notebook()
     code = "import sys, regard.view.notebook as one; one.in_notebook(); print('IPython' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_GUARD)
     assert done.stdout.strip() == "False", done.stderr
 
 
-def executed(name: str) -> Any:
-    """One of the example notebooks, run without a screen."""
+def executed(name: str, replacements: Mapping[str, str] | None = None) -> Any:
+    """Run one of the example notebooks without a screen, with parts of its code replaced."""
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: notebooks are not run")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed: notebooks are not run")
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed: notebooks are not run")
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    for old, new in (replacements or {}).items():
+        assert sum(cell.source.count(old) for cell in notebook.cells) == 1, f"{name} has {old} once"
+        for cell in notebook.cells:
+            cell.source = cell.source.replace(old, new)
     nbclient.NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOKS)}}
+        notebook, timeout=HANG_GUARD, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOKS)}}
     ).execute()
     return notebook
 
@@ -135,9 +141,21 @@ def test_attention_in_numbers_runs() -> None:
     assert "causal() & (window(2) | globally(0))" in said and "'encoder.0.self': (1, 2, 4, 4)" in said
 
 
+def right_without(said: str) -> dict[str, int]:
+    """Read how many translations are right without an attention, by its site."""
+    return {line.split()[0]: int(line.split()[-3]) for line in said.splitlines() if line.endswith(" of 50")}
+
+
+def test_the_notebook_about_training_runs() -> None:
+    said = printed(executed("training", {"steps=300": "steps=5"}))
+    assert " of 50 exactly right" in said
+    assert [*right_without(said)] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"]
+
+
+@pytest.mark.slow
 def test_the_translator_of_the_notebook_learns_to_look_crosswise() -> None:
     said = printed(executed("training"))
-    right = {line.split()[0]: int(line.split()[-3]) for line in said.splitlines() if line.endswith(" of 50")}
+    right = right_without(said)
     assert int(said.partition(" of 50 exactly right")[0].split()[-1]) > 45
     assert "(1, 3), (2, 2)" in said  # big: grande, red: rojo
     assert [*right] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"] and right["decoder.0.cross"] < 10
@@ -172,7 +190,7 @@ def test_pictures_without_scripts_and_pages_with_them(exported: Path, scripts: b
     with started() as browser:
         context = browser.new_context(java_script_enabled=scripts, offline=True)
         page = context.new_page()
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(1000 * PAGE_GUARD)
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(exported.as_uri(), wait_until="commit")

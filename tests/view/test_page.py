@@ -15,6 +15,7 @@ import pytest
 from regard.errors import UsageError
 from regard.view.page import asset, asset_names, embedded, fitted, joined, modules, page, served_page
 from regard.view.record import Attention, Record, Side
+from tests.scale import HANG_GUARD
 from tests.view.samples import sample_record
 
 TOP = re.compile(r"^(?:export )?(?:async )?(?:const|let|function\*?) (\w+)", re.MULTILINE)
@@ -140,7 +141,7 @@ def test_what_modules_import_is_there() -> None:
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node to read the script")
 def test_the_script_is_sound_as_it_is_given_to_browsers(tmp_path: Path) -> None:
     (tmp_path / "page.mjs").write_text(joined(), encoding="utf-8")
-    subprocess.run(["node", "--check", str(tmp_path / "page.mjs")], check=True, capture_output=True, timeout=60)
+    subprocess.run(["node", "--check", str(tmp_path / "page.mjs")], check=True, capture_output=True, timeout=HANG_GUARD)
 
 
 def test_a_page_of_many_weights_keeps_one_layer_whole_and_says_so() -> None:

@@ -42,13 +42,16 @@ def test_plain_lines_say_all_but_repeat_no_step() -> None:
     ]
 
 
-def test_steps_come_again_when_they_are_due() -> None:
+def test_steps_come_again_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     lines: list[str] = []
     watcher = PlainWatcher(lines.append, every=0.05)
     for _ in range(4):
         watcher.event("step", STEP)
+        now += 0.04
         watcher.event("step", STEP)
-        time.sleep(0.06)
+        now += 0.02
     assert len(lines) == 4
 
 

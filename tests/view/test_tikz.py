@@ -14,6 +14,7 @@ from regard.view.drawing import Grid
 from regard.view.figure import VIEWS, figure
 from regard.view.record import Attention, Record, Side
 from regard.view.tikz import tex
+from tests.scale import HANG_GUARD
 from tests.view.hostile import hostile_records, hostile_strings
 from tests.view.samples import whole_record
 from tests.view.test_figure import record_for
@@ -77,6 +78,6 @@ def test_large_matrices_are_drawn_coarser_upon_the_same_place() -> None:
 def test_files_compile_alone(view: str, tmp_path: Path) -> None:
     figure(record_for(view), view).save(tmp_path / "figure.tex")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "figure.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_GUARD)
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Output written on figure.pdf (1 page" in done.stdout
