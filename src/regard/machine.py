@@ -8,10 +8,11 @@ import platform
 import sys
 from pathlib import Path
 
-# Rounds that an idle OpenMP thread spins before it sleeps (libgomp's own default is 300,000: milliseconds). Long enough
+# Rounds that an idle OpenMP thread spins before it sleeps (by libgomp's own default, milliseconds). Long enough
 # to bridge the gap between two operators of a small model, short enough that threads do not fight over a core that
 # another program uses.
 SPIN_COUNT = "2000"
+LIBGOMP_SPIN_COUNT = "300000"
 WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # a user who sets either one decides
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of glibc's mallopt
 

@@ -13,6 +13,7 @@ import pytest
 from regard.cli import run
 from regard.cli.train import run_config
 from regard.engine.library import absence
+from regard.errors import ConfigError
 from regard.pipeline import load_answerer, load_classifier, load_tagger
 from regard.tasks.tagging import TaggingTask
 from regard.training.run import train_run
@@ -284,6 +285,12 @@ def test_folders_open_in_transformers(mood: Path, names: Path, answers: Path) ->
         assert not info["missing_keys"], kind
         assert not info["unexpected_keys"], kind
         assert opened.config.id2label[0] in ("bad", "O", "LABEL_0")
+
+
+def test_frozen_states_that_take_longer_than_the_budget_are_refused(room: Path, tmp_path: Path) -> None:
+    given = {"start_from": str(room / "encoder"), "classify.frozen": True, "training.minutes": 1e-7}
+    with pytest.raises(ConfigError, match=r"frozen states of \d+ texts take about .* allow at least"):
+        train_run(run_config(("classify", str(room / "train.tsv")), None, given), tmp_path / "run")
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

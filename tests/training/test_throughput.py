@@ -100,7 +100,7 @@ def test_a_run_with_a_budget_switches_when_others_use_the_cores_and_back() -> No
     assert notes == ["switched from 2 threads to 1 thread (4.0 times as fast): other programs use the cores"]
     feed(tuner, 90, quiet)
     assert tuner.threads == torch.get_num_threads() == 2
-    assert notes[1].endswith("the cores are free again")
+    assert notes[1].endswith("more cores are free")
 
 
 def test_a_run_that_must_repeat_never_switches_but_says_that_it_is_slowed_down() -> None:

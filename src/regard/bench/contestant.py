@@ -19,7 +19,7 @@ import regard
 from regard.bench.child import Job
 from regard.bench.measure import OURS
 from regard.errors import RegardError
-from regard.machine import cores
+from regard.machine import LIBGOMP_SPIN_COUNT, SPIN_COUNT, cores
 
 READY_SECONDS, TURN_SECONDS = 600.0, 900.0  # that a contestant may take at most
 
@@ -166,6 +166,8 @@ def _environment(threads: int, *, ours: bool) -> dict[str, str]:
     }
     if not ours:  # what regard sets for itself when it is imported
         made |= {"LRU_CACHE_CAPACITY": "1024", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024"}
+        if made.get("GOMP_SPINCOUNT") == SPIN_COUNT:
+            made["GOMP_SPINCOUNT"] = LIBGOMP_SPIN_COUNT
     return made
 
 

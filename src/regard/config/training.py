@@ -13,7 +13,7 @@ class TrainingConfig(Config):
 
     steps: int = knob(0, "updates in all; 0: no such limit", low=0)
     epochs: float = knob(0.0, "passes over the data; 0: no such limit", low=0)
-    minutes: float = knob(0.0, "time budget: the schedule runs over wall-clock; 0: no such limit", low=0)
+    minutes: float = knob(0.0, "wall time from the start of the command to the finished model; 0: no such limit", low=0)
     seed: int = knob(1, "seed of order, noise and first weights", low=0)
     batch_tokens: int = knob(0, "target tokens of one batch; 0: chosen from the size of the data", low=0)
     accumulate: int = knob(1, "batches added up before an update", low=1)
@@ -62,7 +62,7 @@ class TrainingConfig(Config):
     precision: str = knob(
         "auto", "number format; auto: the faster one by a short timing", choices=("auto", "float32", "bf16")
     )
-    threads: int = knob(0, "processor threads; 0: all cores", low=0)
+    threads: int = knob(0, "processor threads; 0: OMP_NUM_THREADS, or one or all cores by a short measurement", low=0)
     workers: int = knob(1, "processes that train together on this machine, each with its share of every batch", low=1)
     device: str = knob("cpu", "where to compute: cpu, cuda, cuda:1, mps")
     tensorboard: bool = knob(False, "write TensorBoard logs into the run folder (extra tensorboard)")

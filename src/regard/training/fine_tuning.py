@@ -20,12 +20,13 @@ from regard.tasks.base import Task
 from regard.tasks.encoding import Account, Encoded, KeptStates, head_alone
 from regard.text.framing import Framing
 from regard.training.job import Say
-from regard.training.keeping import KeepingJob, Measured, ModelEvaluator
+from regard.training.keeping import KeepingJob, Measured, ModelEvaluator, spread_indices
 from regard.training.looked import Looked, Shown, shown_example
 from regard.training.parts import Data, Parts
 
 RATE, RATE_MOST = 22.0, 3e-4  # over the width squared: the highest rate, where the user sets none
 FROZEN_RATE, FROZEN_PASSES = 2e-3, 20.0  # where nothing but the head learns
+SAMPLE_TEXTS = 16  # by whose time that of all frozen states is estimated
 HEAD = ("output", "pooler")  # how the names of a head's weights begin
 EVALUATIONS = 2.0  # of a pass
 
@@ -101,10 +102,28 @@ class EncoderJob(KeepingJob[EncoderConfig, "EncoderEvaluator"]):
         began = time.perf_counter()
         model = Encoder(self.model_config).eval()
         model.load_state_dict(self.first)
-        made = KeptStates(model.pack(), train, places)
+        model.pack()
+        self._check_time(model, train)
+        made = KeptStates(model, train, places)
         size = made.states.numel() * made.states.element_size() / 2**20
         self.notes.append(f"frozen: states made once ({size:,.1f} MB, {time.perf_counter() - began:.1f} s)")
         return made
+
+    def _check_time(self, model: Encoder, train: Encoded) -> None:
+        """Refuse a time budget that the frozen states of all texts would use up, by the time of a few of them."""
+        minutes = self.config.training.minutes
+        sample = spread_indices(len(train), min(1.0, SAMPLE_TEXTS / len(train)))
+        if not minutes or len(sample) == len(train):
+            return
+        began = time.perf_counter()
+        model.encode(train.batch(sample))
+        taken = time.perf_counter() - began
+        needed = taken * int(train.lengths.sum()) / int(train.lengths[sample].sum()) / 60
+        if needed > minutes:
+            raise ConfigError(
+                f"the frozen states of {len(train):,} texts take about {needed:.1f} minutes, and --minutes allows "
+                f"{minutes:g} in all: allow at least {2 * needed:.0f}, or give fewer texts"
+            )
 
     def account(self, found: Account, name: str) -> None:
         """Say what became of texts that are too long."""

@@ -385,7 +385,7 @@ class ThreadTuner:
         if medians[fastest] < WORTHWHILE * medians[before]:
             self.threads = fastest
             ratio = medians[before] / medians[fastest]
-            why = "other programs use the cores" if fastest < before else "the cores are free again"
+            why = "other programs use the cores" if fastest < before else "more cores are free"
             self.notify(f"switched from {_threads(before)} to {_threads(fastest)} ({ratio:.1f} times as fast): {why}")
         torch.set_num_threads(self.threads)
         self._trial = {}
