@@ -157,3 +157,23 @@ def test_a_choice_is_described_with_its_reason() -> None:
         "float32 with 2 threads (stored for this machine and model: float32 with 1 thread 250 ms, "
         "float32 with 2 threads 125 ms per update)"
     )
+
+
+def test_a_notebook_that_imported_torch_first_is_told_once(data: Path, tmp_path: Path) -> None:
+    code = f"""
+import torch
+from tests.training.listener import Listener
+from tests.training.test_run import config
+from regard.training.run import train_run
+from pathlib import Path
+listener = Listener()
+for name in ("first", "second"):
+    settings = {{"training.steps": 1, "training.threads": 0}}
+    train_run(config(Path({str(data)!r}), **settings), Path({str(tmp_path)!r}) / name, watchers=[listener])
+print(sum("torch was imported before regard" in note["text"] for note in listener.of("note")))
+"""
+    root = Path(__file__).parents[2]
+    environment = {name: value for name, value in os.environ.items() if name not in machine.WAIT_VARIABLES}
+    environment["PYTHONPATH"] = f"{root / 'src'}{os.pathsep}{root}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == ("1" if sys.platform.startswith("linux") else "0"), done.stderr

@@ -29,6 +29,11 @@ from regard.training.verdict import Verdict
 from regard.training.watch import Watcher, tell
 
 MAY_CHANGE = ("threads", "workers", "save_every", "keep", "device", "tensorboard")  # settings of training
+TORCH_CAME_FIRST = (
+    "torch was imported before regard, so idle threads keep spinning: import regard first where other programs use the "
+    "processor, too"
+)
+_notes_given: set[str] = set()  # by this process
 READY, NOTHING_TO_DO = 1.0, 2.0  # what the first process tells the others
 TRAININGS: dict[str, Callable[[Sitting], Training]] = {
     "translate": BatchTraining,
@@ -112,13 +117,9 @@ def _first(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes:
                 counted = facts["seconds"], facts["metrics"], known.get("unit", "step")
                 verdict = Verdict.from_dict(facts.get("verdict"))
                 return Report(out, facts["step"], "finished before", *counted, verdict=verdict)
-        if not SPINNING_IS_LIMITED and not config.training.threads:
-            tell(
-                watchers,
-                "note",
-                text="torch was imported before regard, so idle threads keep spinning: import regard first where other "
-                "programs use the processor, too",
-            )
+        if not SPINNING_IS_LIMITED and not config.training.threads and TORCH_CAME_FIRST not in _notes_given:
+            _notes_given.add(TORCH_CAME_FIRST)
+            tell(watchers, "note", text=TORCH_CAME_FIRST)
         run = _Run(Sitting(config, directory, watchers, processes, started), known)
         processes.said_by_first([READY, 0.0])
         hand_over(directory, processes)
