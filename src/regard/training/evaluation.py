@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -44,6 +45,7 @@ class TranslationEvaluator(ModelEvaluator[Writer]):
         ratio = float(np.clip(ratios.max(initial=1.0), 1.0, MAX_RATIO))
         self.greedy = DecodingConfig(beam=1, batch_size=128, batch_tokens=2048, max_ratio=ratio, max_extra=EXTRA_TOKENS)
         self.uses_engine = isinstance(config, TranslatorConfig) and device == "cpu" and not absence()
+        self.search_seconds = 0.0  # of the last evaluation
         self.engine: Engine | None = None  # of the weights that were loaded last
 
     def load(self, named: Mapping[str, Tensor]) -> None:
@@ -61,7 +63,9 @@ class TranslationEvaluator(ModelEvaluator[Writer]):
         loss = mean_loss(self.model, self.valid)
         most = MOST_TRANSLATED if perplexity(loss, 1) < HOPELESS else FEW_TRANSLATED
         count = min(most, len(self.valid))
+        began = time.monotonic()
         said = self.translations(count, self.greedy)
+        self.search_seconds = time.monotonic() - began
         source, wanted = self.valid.texts.source[:count], self.valid.texts.target[:count]
         metrics = {
             "loss": loss,

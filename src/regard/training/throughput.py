@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
 import numpy as np
@@ -76,8 +76,14 @@ class Throughput:
         return self.seconds[str(Setup(self.precision, self.threads))]
 
     def seconds_in(self, precision: str) -> float:
-        """Seconds of an update in this precision with the chosen threads; where it was not timed, as chosen."""
-        return self.seconds.get(str(Setup(precision, self.threads)), self.update_seconds)
+        """Estimate the seconds of an update in this precision, which may have been timed with one thread only.
+
+        >>> times = {"float32 with 1 thread": 0.8, "bf16 with 1 thread": 0.4, "bf16 with 2 threads": 0.3}
+        >>> round(Throughput("bf16", 2, times).seconds_in("float32"), 3)
+        0.6
+        """
+        ratio = self.seconds.get(str(Setup(precision, 1)), 1.0) / self.seconds.get(str(Setup(self.precision, 1)), 1.0)
+        return self.seconds.get(str(Setup(precision, self.threads)), ratio * self.update_seconds)
 
     def text(self) -> str:
         """Say what was chosen and why.
@@ -171,12 +177,22 @@ def measure_throughput(job: Job, training: TrainingConfig, counts: Sequence[int]
     """Time an update in every precision and thread count, and choose the fastest; the weights are left as they are."""
     precisions, slowdown = _precisions(training)
     probe = _Probe(job, training, precisions)
-    setups = [Setup(precision, count) for precision in precisions for count in counts]
-    limit = _probe_seconds(training)
+    limit = _probe_seconds(training) / 2
+    fewest = [Setup(precision, counts[0]) for precision in precisions]
     with _threads_kept():
-        batch = probe.size_batch(setups[0], limit / (len(setups) * (MIN_ROUNDS + 1)))
+        torch.set_num_threads(counts[0])
+        batch = probe.size_batch(fewest[0], limit / (len(fewest) * (MIN_ROUNDS + 1)))
     scale = probe.tokens(probe.largest) / max(1, probe.tokens(batch))
-    return fastest_setup(setups, lambda setup: scale * probe.time(setup, batch), limit, slowdown)
+
+    def time_update(setup: Setup) -> float:
+        return scale * probe.time(setup, batch)
+
+    choice = fastest_setup(fewest, time_update, limit, slowdown)
+    if len(counts) == 1:
+        return choice
+    # which precision is faster hardly depends on the threads
+    threads = fastest_setup([Setup(choice.precision, count) for count in counts], time_update, limit, slowdown)
+    return replace(threads, seconds={**choice.seconds, **threads.seconds})
 
 
 def fastest_setup(

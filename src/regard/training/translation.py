@@ -33,13 +33,14 @@ from regard.training.verdict import TrivialBaseline
 
 LENGTH_POWERS = (0.6, 1.0, 1.4, 1.8)  # tried on validation data
 BEAM_COST = 3.0  # beam search takes about so many times as long as the greedy search of an evaluation
-TUNING_SHARE = 0.05  # of a time budget that tuning the search may take
+TUNING_SHARE = 0.03  # of a time budget that tuning the search may take
 
 
 class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
     """Parallel text and the translator that learns it."""
 
     name = "translate"
+    _evaluator: TranslationEvaluator | None = None
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -121,13 +122,20 @@ class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
 
     def closing_seconds(self, evaluation: float) -> float:
         """Estimate the seconds of the last translations by beam search, and a share of the time for tuning."""
-        beam = BEAM_COST * evaluation if self.config.decoding.beam > 1 else evaluation
+        greedy = min(evaluation, self.search_seconds) if self.search_seconds else evaluation
+        beam = BEAM_COST * greedy if self.config.decoding.beam > 1 else greedy
         tuning = min((len(LENGTH_POWERS) - 1) * beam, TUNING_SHARE * 60 * self.config.training.minutes)
-        return super().closing_seconds(evaluation) - evaluation + beam + tuning
+        return super().closing_seconds(evaluation) - greedy + beam + tuning
 
     def evaluator(self, device: str) -> TranslationEvaluator:
         """Return what measures weights."""
-        return TranslationEvaluator(self.model_config, self.languages, self.valid, device)
+        self._evaluator = TranslationEvaluator(self.model_config, self.languages, self.valid, device)
+        return self._evaluator
+
+    @property
+    def search_seconds(self) -> float:
+        """Seconds that the greedy search of the last evaluation took; 0 before the first."""
+        return 0.0 if self._evaluator is None else self._evaluator.search_seconds
 
     def lines(self, parameters: int) -> list[str]:
         """Say what the data and the model are."""
