@@ -30,7 +30,7 @@ from regard.workers import Workers
 MOST_TRANSLATED = 1000  # validation sentences translated at each evaluation; the loss is over all of them
 FEW_TRANSLATED = 50  # while the model knows next to nothing, not even when to end a text
 HOPELESS = 150.0  # perplexity from which on that is so
-MOST_ALIGNED = 200
+FEW_ALIGNED, MOST_ALIGNED = 40, 200  # validation sentences that choose the aligning head
 MAX_RATIO, EXTRA_TOKENS = 20.0, 5  # of a greedy translation's length, beside what validation data shows
 
 
@@ -109,11 +109,11 @@ class TranslationEvaluator(ModelEvaluator[Writer]):
         )
 
     @torch.no_grad()
-    def aligning_head(self) -> dict[str, Any] | None:
-        """Return the cross-attention head that aligns words best on validation sentences, for `task.json`."""
+    def aligning_head(self, most: int) -> dict[str, Any] | None:
+        """Return the cross-attention head that aligns words best on the first sentences, for `task.json`."""
         if not self.model.looks():
             return None
-        count = min(MOST_ALIGNED, len(self.valid))
+        count = min(most, len(self.valid))
         batch = self.valid.batch(np.arange(count))
         with trace(",".join(self.model.looks()), exact=True) as seen:
             self.model.score_tokens(batch.source, batch.target)

@@ -34,7 +34,7 @@ from regard.training.weights import FlatWeights
 ROUNDS, MIN_ROUNDS = 5, 2  # timed updates of each setup: so many, or fewer where they take long
 OUT_OF_REACH = 1.6  # times the fastest setup: such a one is not timed again
 FIRST_TOKENS = 128  # a first look at how long an update takes
-PROBE_SHARE, MAX_PROBE_SECONDS = 0.05, 20.0  # of a time budget, and at most: spent on measuring
+PROBE_SHARE, MAX_PROBE_SECONDS = 0.1, 20.0  # of a time budget, and at most: spent on measuring
 WORTHWHILE = 0.95  # more threads must take less than this share of the time of fewer
 WINDOW_SECONDS, WINDOW_UPDATES = 2.0, 3  # the rate is taken over at least so much
 PROBE_TRUST = 0.6  # of the measured rate is expected of whole updates
@@ -42,6 +42,7 @@ SLOW = 0.5  # of the expected rate: below this, something else uses the processo
 SLOW_WINDOWS = 2  # in a row, before anything is done about it
 TRIAL_ROUNDS = 3  # updates with each thread count in a trial
 TRIAL_SECONDS, TRIAL_UPDATES = 30.0, 60  # at least so far apart are trials
+FIRST_TRIAL_SECONDS, FIRST_TRIAL_UPDATES = 5.0, 20  # the first one comes sooner: the measurement before was short
 CLEAR = 2.0  # a trial ends early where one thread count is so many times faster
 
 
@@ -281,7 +282,7 @@ class _Probe:
         tokens = FIRST_TOKENS
         batch = self._first(tokens)
         self.time(setup, batch)
-        while 2 * (taken := self.time(setup, batch)) < seconds and len(batch) < len(self.largest):
+        while 2 * (taken := self.time(setup, batch)) < 1.5 * seconds and len(batch) < len(self.largest):
             tokens *= 2
             batch = self._first(tokens)
         if taken * self.tokens(self.longest) / max(1, self.tokens(batch)) < 2 * seconds:
@@ -347,7 +348,8 @@ class ThreadTuner:
         self._slow_windows = 0
         self._is_slow_reported = False
         self._trial: dict[int, list[float]] = {}  # seconds per token, by thread count
-        self._since_trial = (0.0, 0)  # seconds, updates
+        # seconds and updates since the last trial
+        self._since_trial = (TRIAL_SECONDS - FIRST_TRIAL_SECONDS, TRIAL_UPDATES - FIRST_TRIAL_UPDATES)
 
     def record(self, tokens: float, seconds: float) -> None:
         """Take what an update was and how long it took, and set the threads for the next one."""

@@ -24,7 +24,7 @@ from regard.tasks.metrics import bleu, translation_scores
 from regard.tasks.translation import Examples, Languages, TranslationTask
 from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
-from regard.training.evaluation import MOST_TRANSLATED, TranslationEvaluator
+from regard.training.evaluation import FEW_ALIGNED, MOST_ALIGNED, MOST_TRANSLATED, TranslationEvaluator
 from regard.training.job import Say, rejection_notes, started
 from regard.training.keeping import KeepingJob, measured_on, spread_indices
 from regard.training.plan import model_config
@@ -150,7 +150,8 @@ class TranslationJob(KeepingJob[WritingConfig, TranslationEvaluator]):
 
     def facts(self, evaluator: TranslationEvaluator) -> dict[str, Any]:
         """Return what must be known to translate as in training."""
-        return {"max_length": self.config.data.max_length, "align": evaluator.aligning_head()}
+        count = FEW_ALIGNED if self.verdict is None else MOST_ALIGNED  # while it trains, a quick choice will do
+        return {"max_length": self.config.data.max_length, "align": evaluator.aligning_head(count)}
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Perplexity of target tokens by their training frequencies, and what the most frequent target scores."""
