@@ -186,6 +186,17 @@ def test_a_finished_run_says_so_and_other_settings_are_named(data: Path, tmp_pat
         train_run(config(data, **settings, **{"training.seed": 2}), tmp_path / "run")
 
 
+def test_an_unfinished_run_of_an_earlier_version_is_refused(data: Path, tmp_path: Path) -> None:
+    settings = config(data, **{"training.steps": 1})
+    train_run(settings, tmp_path / "run")
+    path = tmp_path / "run/run.json"
+    facts = json.loads(path.read_text("utf-8"))
+    del facts["finished"], facts["chosen"]["throughput"]
+    path.write_text(json.dumps(facts), "utf-8")
+    with pytest.raises(UsageError, match="was begun by an earlier version"):
+        train_run(settings, tmp_path / "run")
+
+
 def test_changed_data_is_noticed_on_resume(data: Path, tmp_path: Path) -> None:
     settings = {"training.steps": 40, "training.save_every": 2}
 

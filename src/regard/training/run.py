@@ -183,7 +183,9 @@ class _Run:
         if known and known["data"] != digests:
             raise UsageError(f"the data changed since {path} began: train on the same files, or anew")
         chosen = known.get("chosen") or self.training.choose()
-        if not sitting.config.training.threads and "threads" in chosen:
+        if "seconds" in chosen and "throughput" not in chosen:
+            raise UsageError(f"{path} was begun by an earlier version, which cannot be continued: choose another --out")
+        if "threads" in chosen and not sitting.config.training.threads and sitting.processes.count == 1:
             torch.set_num_threads(chosen["threads"])
         if not known.get("chosen"):
             versions = _environment(sitting.processes)
