@@ -1,7 +1,9 @@
-/* The engine's C interface: a model made of packed arrays, states that write texts with it, and readers of texts.
+/* C interface of the engine: models built from packed arrays, decoder states that generate text, and text encoders.
  *
- * Functions that can fail return 0 (or a null pointer) for failure and leave one line in `error`. A model is never
- * changed once made: any number of threads may use it, each with states of its own. */
+ * A function that can fail returns 0 (or a null pointer) and writes one line to `error`. A model is immutable: any
+ * number of threads may use it, each with decoder states of its own.
+ *
+ * `src/regard/engine/library.py` mirrors enums, structs and functions by name; a test compares it with this file. */
 #ifndef REGARD_ENGINE_H
 #define REGARD_ENGINE_H
 
@@ -17,116 +19,184 @@
 extern "C" {
 #endif
 
-#define REGARD_INTERFACE 4 /* changes whenever a caller must change */
+#define REGARD_ABI_VERSION 5 /* raised whenever a caller must change */
 
-enum regard_precision { REGARD_FLOAT32 = 0, REGARD_BF16 = 1, REGARD_INT8 = 2 };
-enum regard_positions { REGARD_SINUSOIDAL = 0, REGARD_LEARNED = 1, REGARD_ROTARY = 2, REGARD_NONE = 3 };
+enum regard_precision {
+  REGARD_PRECISION_FLOAT32 = 0,
+  REGARD_PRECISION_BF16 = 1,
+  REGARD_PRECISION_INT8 = 2
+};
+
+enum regard_positions {
+  REGARD_POS_SINUSOIDAL = 0,
+  REGARD_POS_LEARNED = 1,
+  REGARD_POS_ROTARY = 2,
+  REGARD_POS_NONE = 3
+};
+
 enum regard_activation {
-  REGARD_IDENTITY = 0,
-  REGARD_RELU = 1,
-  REGARD_GELU = 2,
-  REGARD_GELU_TANH = 3,
-  REGARD_SILU = 4,
-  REGARD_TANH = 5,
-  REGARD_QUICK_GELU = 6
+  REGARD_ACT_IDENTITY = 0,
+  REGARD_ACT_RELU = 1,
+  REGARD_ACT_GELU = 2,
+  REGARD_ACT_GELU_TANH = 3,
+  REGARD_ACT_SILU = 4,
+  REGARD_ACT_TANH = 5,
+  REGARD_ACT_QUICK_GELU = 6
+};
+
+enum regard_pooling {
+  REGARD_POOL_MEAN = 0,
+  REGARD_POOL_CLS = 1,
+  REGARD_POOL_MAX = 2
+};
+
+/* Weights of a model. The first group exists once, the others once per layer. */
+enum regard_slot {
+  REGARD_SLOT_SOURCE_EMBEDDING = 0, /* [source_vocab_size, hidden_size]; both sides' if share_embeddings */
+  REGARD_SLOT_TARGET_EMBEDDING = 1,
+  REGARD_SLOT_SOURCE_POSITIONS = 2, /* [max_positions, hidden_size] of learned positions */
+  REGARD_SLOT_TARGET_POSITIONS = 3,
+  REGARD_SLOT_TOKEN_TYPES = 4, /* [num_token_types, hidden_size] */
+  REGARD_SLOT_EMBEDDING_NORM = 5,
+  REGARD_SLOT_ENCODER_NORM = 6, /* after the last layer, if pre_norm */
+  REGARD_SLOT_DECODER_NORM = 7,
+  REGARD_SLOT_OUTPUT = 8,
+
+  REGARD_SLOT_ENCODER_SELF_NORM = 16,
+  REGARD_SLOT_ENCODER_SELF_QKV = 17,
+  REGARD_SLOT_ENCODER_SELF_OUT = 18,
+  REGARD_SLOT_ENCODER_FEED_FORWARD_NORM = 19,
+  REGARD_SLOT_ENCODER_FEED_FORWARD_UP = 20,
+  REGARD_SLOT_ENCODER_FEED_FORWARD_DOWN = 21,
+
+  REGARD_SLOT_DECODER_SELF_NORM = 32,
+  REGARD_SLOT_DECODER_SELF_QKV = 33,
+  REGARD_SLOT_DECODER_SELF_OUT = 34,
+  REGARD_SLOT_DECODER_CROSS_NORM = 35, /* cross-attention: of encoder-decoders */
+  REGARD_SLOT_DECODER_CROSS_QUERY = 36,
+  REGARD_SLOT_DECODER_CROSS_KEY_VALUE = 37,
+  REGARD_SLOT_DECODER_CROSS_OUT = 38,
+  REGARD_SLOT_DECODER_FEED_FORWARD_NORM = 39,
+  REGARD_SLOT_DECODER_FEED_FORWARD_UP = 40,
+  REGARD_SLOT_DECODER_FEED_FORWARD_DOWN = 41
+};
+
+/* Arrays of a slot. An embedding or a table has a weight; a norm a weight and a bias, both padded to blocks of 16; a
+ * linear layer packed weights, a padded bias and, in int8, padded scales and corrections. */
+enum regard_part {
+  REGARD_PART_WEIGHT = 0,
+  REGARD_PART_BIAS = 1,
+  REGARD_PART_SCALES = 2,
+  REGARD_PART_CORRECTIONS = 3
 };
 
 typedef struct {
-  int32_t precision;
-  int32_t width;
-  int32_t encoder_layers, encoder_heads, encoder_feedforward; /* no layers: it continues texts, and reads no others */
-  int32_t decoder_layers, decoder_heads, decoder_feedforward; /* no layers: it reads and does not write */
-  int32_t source_vocabulary, target_vocabulary;
-  int32_t shared; /* one table of words for both sides */
-  int32_t norm_before;
-  int32_t activation;
-  int32_t positions, places;
-  int32_t first_place;    /* of a source text's first token */
-  int32_t types;          /* kinds of source tokens told apart; 0: none */
-  int32_t embedding_norm; /* source words are normed before the first block */
-  int32_t end; /* the token that ends a text */
-  float epsilon;
-  float scale; /* of the words */
+  int64_t hidden_size;
+  int64_t encoder_layers; /* 0: a causal language model */
+  int64_t encoder_heads;
+  int64_t encoder_feed_forward_size;
+  int64_t decoder_layers; /* 0: an encoder alone */
+  int64_t decoder_heads;
+  int64_t decoder_feed_forward_size;
+  int64_t source_vocab_size;
+  int64_t target_vocab_size;
+  int64_t max_positions;
+  int64_t position_offset; /* position of a source text's first token */
+  int64_t num_token_types; /* 0: no token type embedding */
+  int32_t precision;       /* regard_precision */
+  int32_t activation;      /* regard_activation */
+  int32_t positions;       /* regard_positions */
+  int32_t pre_norm;        /* norms before the sublayers (else after the residual connections) */
+  int32_t embedding_norm;  /* source embeddings are normalized before the first layer */
+  int32_t share_embeddings;
+  int32_t eos_id;
+  float norm_eps;
+  float embedding_scale;
 } regard_shape;
 
 typedef struct {
+  int32_t slot;  /* regard_slot */
+  int32_t part;  /* regard_part */
+  int64_t layer; /* 0 for what exists once */
   const void* data;
-  int64_t bytes;
+  int64_t num_bytes;
 } regard_array;
 
 typedef struct regard_model regard_model;
 typedef struct regard_state regard_state;
 
-REGARD_API int32_t regard_interface(void);
-/* The instruction sets that this processor has, best first, separated by commas. */
-REGARD_API const char* regard_instructions(void);
+REGARD_API int32_t regard_abi_version(void);
+/* Instruction sets of this CPU, best first, separated by commas. */
+REGARD_API const char* regard_instruction_sets(void);
 
-/* How many bytes the packed weights of a linear layer take; 0 for sizes that no layer has. */
+/* Size of a linear layer's packed weights; 0 if the sizes are out of range. */
 REGARD_API int64_t regard_packed_bytes(int64_t outputs, int64_t inputs, int32_t precision);
-/* Packs weights [outputs, inputs]. `scales` and `corrections`, one for each output rounded up to 16, are for int8. */
-REGARD_API int32_t regard_pack(const float* weights, int64_t outputs, int64_t inputs, int32_t precision, void* packed,
-                               float* scales, int32_t* corrections);
+/* Packs weights [outputs, inputs]. int8 fills `scales` and `corrections`, one per output, padded to blocks of 16. */
+REGARD_API int32_t regard_pack_weights(const float* weights, int64_t outputs, int64_t inputs, int32_t precision,
+                                       void* packed, float* scales, int32_t* corrections);
 
-/* `arrays` stay the caller's and must outlive the model; their order is told in model.cpp. */
-REGARD_API regard_model* regard_model_new(const regard_shape* shape, const regard_array* arrays, int32_t count,
-                                          const char* instructions, char* error, int32_t room);
+/* `arrays`, in any order, stay the caller's and must outlive the model. */
+REGARD_API regard_model* regard_model_new(const regard_shape* shape, const regard_array* arrays, int64_t num_arrays,
+                                          const char* instruction_set, char* error, int64_t error_size);
 REGARD_API void regard_model_free(regard_model* model);
 
-/* Reads source texts, ids [offsets[sentences]], and returns the state before the first token: one row for each. Of a
- * model that continues texts these are what was written so far, equally many tokens of each or none; the next step takes
- * what follows them. */
+/* Encodes source texts, ids [offsets[num_texts]], and returns the decoder state before the first token: one row per
+ * text. A causal language model prefills its cache with them instead; they are equally long, or all empty. */
 REGARD_API regard_state* regard_start(const regard_model* model, const int32_t* ids, const int32_t* offsets,
-                                      int32_t sentences, char* error, int32_t room);
+                                      int64_t num_texts, char* error, int64_t error_size);
 REGARD_API void regard_state_free(regard_state* state);
-/* Takes one more token of each row. Finds the k likeliest next tokens, ids and logp [rows, k], and the
- * log-probability of one wanted token of each row (null: the end's). For k = 0 all of logp [rows, vocabulary]. */
-REGARD_API int32_t regard_step(regard_state* state, const int32_t* tokens, int32_t rows, int32_t k, int32_t* ids,
-                               float* logp, const int32_t* wanted, float* wanted_logp, char* error, int32_t room);
-/* Keeps the rows with these numbers, in this order; rows may be dropped and repeated. */
-REGARD_API int32_t regard_select(regard_state* state, const int64_t* rows, int32_t count, char* error, int32_t room);
+/* Appends one token to each row. Finds the k likeliest next tokens, ids and logprobs [rows, k], and the log-probability
+ * of one target token per row (null: eos). With k = 0, logprobs [rows, vocabulary] of all tokens. */
+REGARD_API int32_t regard_step(regard_state* state, const int32_t* tokens, int64_t num_rows, int64_t k, int32_t* ids,
+                               float* logprobs, const int32_t* targets, float* target_logprobs, char* error,
+                               int64_t error_size);
+/* Reorders the rows; they may be dropped and repeated. */
+REGARD_API int32_t regard_select_rows(regard_state* state, const int64_t* rows, int64_t num_rows, char* error,
+                                      int64_t error_size);
 
-/* What a plain search is asked for: no wishes but limits and tokens that are never written. */
+/* Greedy or beam search with no constraints but length limits, forbidden tokens and a shortlist. */
 typedef struct {
-  int32_t beam, nbest, start;
-  const int32_t* limits;    /* [sentences], most tokens of each text */
-  const double* powers;     /* [longest limit + 3]: each length to the power that scores are divided by */
-  const int32_t* forbidden; /* [forbidden_count] */
-  int32_t forbidden_count;
-  const int32_t* common; /* [common_count], words that every text may be written with, the end too; null: all words */
-  int32_t common_count;
-  const int32_t* lexicon_offsets; /* [source_vocabulary + 1] */
-  const int32_t* lexicon;         /* [lexicon_offsets[source_vocabulary]], words that a text with this word may have */
-} regard_plan;
+  int64_t beam;
+  int64_t nbest;
+  int32_t bos_id;
+  const int32_t* max_lengths; /* [num_texts] */
+  const double* length_norms; /* [largest max_length + 3]: divisor of the score of a text with so many tokens */
+  const int32_t* forbidden;   /* [num_forbidden] token ids */
+  int64_t num_forbidden;
+  const int32_t* always_allowed; /* [num_always_allowed] shortlisted for every text, eos too; null: whole vocabulary */
+  int64_t num_always_allowed;
+  const int32_t* lexicon_offsets; /* [source_vocab_size + 1] */
+  const int32_t* lexicon; /* [lexicon_offsets[source_vocab_size]]: target tokens shortlisted by each source token */
+} regard_search_request;
 
-/* Where its answers go, each [sentences, nbest]; a text that was not found has length -1. */
+/* Arrays are [num_texts, nbest]; a missing hypothesis has length -1. */
 typedef struct {
-  int32_t* ids; /* [sentences, nbest, longest limit] */
+  int32_t* ids; /* [num_texts, nbest, largest max_length] */
   int32_t* lengths;
-  double *scores, *totals;
-  int32_t* finished;
-} regard_found;
+  double* scores;
+  double* logprobs;
+  int32_t* finished; /* ended by the model, not by max_length */
+} regard_search_result;
 
-/* Searches for the best texts of each source text, greedily or by beam. */
 REGARD_API int32_t regard_search(const regard_model* model, const int32_t* ids, const int32_t* offsets,
-                                 int32_t sentences, const regard_plan* plan, const regard_found* found, char* error,
-                                 int32_t room);
+                                 int64_t num_texts, const regard_search_request* request,
+                                 const regard_search_result* result, char* error, int64_t error_size);
 
-enum regard_pooling { REGARD_MEAN = 0, REGARD_FIRST = 1, REGARD_MAXIMUM = 2 };
+/* Encodes source texts; `token_types` may be null (all 0). Without poolings `out` receives the hidden states of all
+ * tokens, [tokens, hidden_size]; otherwise one embedding per text, [num_texts, num_poolings * hidden_size]. */
+REGARD_API int32_t regard_encode(const regard_model* model, const int32_t* ids, const int32_t* token_types,
+                                 const int32_t* offsets, int64_t num_texts, const int32_t* poolings,
+                                 int64_t num_poolings, int64_t threads, float* out, char* error, int64_t error_size);
 
-/* Reads source texts by so many threads; `types` of tokens may be null: all 0. Without poolings `out` takes the states
- * of all tokens after the encoder, [tokens, width]; otherwise what they make of each text, [sentences, count · width]. */
-REGARD_API int32_t regard_read(const regard_model* model, const int32_t* ids, const int32_t* types,
-                               const int32_t* offsets, int32_t sentences, const int32_t* poolings, int32_t count,
-                               int32_t threads, float* out, char* error, int32_t room);
+/* out [rows, outputs] = activation(rows [rows, inputs] * packed float32 weights + bias [outputs padded to 16]). */
+REGARD_API int32_t regard_linear(const char* instruction_set, const float* rows, int64_t num_rows, int64_t inputs,
+                                 const void* packed, const float* bias, int64_t outputs, int32_t activation, float* out,
+                                 char* error, int64_t error_size);
 
-/* out [rows, outputs] = activation(rows [rows, inputs] · packed float32 weights + bias [outputs rounded up to 16]). */
-REGARD_API int32_t regard_linear(const char* instructions, const float* rows, int32_t count, int32_t inputs,
-                                 const void* packed, const float* bias, int32_t outputs, int32_t activation, float* out,
-                                 char* error, int32_t room);
-
-/* For tests: the integer sums of an int8 product, [rows, outputs rounded up to 16], of bytes that stand for b - 128. */
-REGARD_API int32_t regard_integer_sums(const char* instructions, const uint8_t* bytes, int32_t rows, int32_t inputs,
-                                       const void* packed, const int32_t* corrections, int32_t outputs, int32_t* sums);
+/* For tests: integer sums of an int8 matmul, [rows, outputs padded to 16], of bytes b that stand for b - 128. */
+REGARD_API int32_t regard_integer_sums(const char* instruction_set, const uint8_t* bytes, int64_t num_rows,
+                                       int64_t inputs, const void* packed, const int32_t* corrections, int64_t outputs,
+                                       int32_t* sums);
 
 #ifdef __cplusplus
 }

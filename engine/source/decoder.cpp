@@ -8,275 +8,362 @@
 namespace regard {
 namespace {
 
-constexpr size_t ROWS = 128;       // that go through all layers together
-constexpr size_t STEPS = 8;         // whose keys and values have room together
-constexpr float NEVER = -1e30f;    // logit of what stands for no token
+constexpr int64_t MAX_ROWS = 128;         // of one forward pass
+constexpr int64_t STEPS_PER_BUFFER = 8;   // whose keys and values share a buffer
+constexpr int64_t INITIAL_CAPACITY = 32;  // tokens of a row
+constexpr float PADDING_LOGIT = -1e30f;   // of outputs that stand for no token
 
 }  // namespace
 
-State::State(const Model& model, const Texts& source)
-    : model_(model), halves_(model.shape.precision != FLOAT32), room_(32) {
-  if (!model.writes()) throw std::invalid_argument("this model reads and does not write");
-  for (int text = 0; text < source.count; text++) sentence_.push_back(text);
-  if (model.reads()) read(source);
-  else recall(source);
+DecoderState::DecoderState(const Model& model, const TokenBatch& source)
+    : model_(model), is_bf16_(model.shape.precision != FLOAT32), capacity_(INITIAL_CAPACITY) {
+  if (!model.has_decoder()) throw std::invalid_argument("this model has no decoder: it encodes and does not generate");
+  for (int64_t text = 0; text < source.num_texts; text++) row_texts_.push_back(text);
+  if (model.has_encoder())
+    encode_source(source);
+  else
+    prefill(source);
 }
 
-// Keys and values of what is to be translated.
-void State::read(const Texts& source) {
+// Precomputes the cross keys and values of all layers.
+void DecoderState::encode_source(const TokenBatch& source) {
   source.check(model_);
-  const size_t tokens = static_cast<size_t>(source.tokens());
-  memory_ = Buffer(&model_.pool, tokens * entry_bytes());
-  for (size_t i = 0; i < tokens; i++) source_.push_back(memory_.as<unsigned char>() + i * entry_bytes());
-  encode(model_, source, 1, Wanted::all, [&](int first, int count, Workspace& space) {
-    for (size_t layer = 0; layer < model_.decoder.size(); layer++) {
-      model_.arithmetic.apply(space, space.states, space.stride, count, model_.decoder[layer].cross.key_value, nullptr,
-                              IDENTITY, space.wide, space.wide_stride, false);
-      for (int i = 0; i < count; i++)
-        keep(space.wide + static_cast<size_t>(i) * space.wide_stride, layer, source_[static_cast<size_t>(first + i)]);
+  source_cache_ = Buffer(&model_.pool, source.num_tokens() * entry_bytes());
+  for (int64_t token = 0; token < source.num_tokens(); token++)
+    source_entries_.push_back(source_cache_.as<unsigned char>() + token * entry_bytes());
+  encode(model_, source, 1, Needed::all_tokens, [&](int64_t first_token, int64_t num_tokens, Workspace& space) {
+    for (int64_t layer = 0; layer < std::ssize(model_.decoder); layer++) {
+      const PackedLinear& key_value = model_.decoder[layer].cross_attention.key_value;
+      model_.ops.linear(space, space.hidden, num_tokens, key_value, space.projected);
+      for (int64_t i = 0; i < num_tokens; i++)
+        store_key_value(space.projected.row(i), layer, source_entries_[first_token + i]);
     }
   });
-  offsets_.assign(source.offsets, source.offsets + source.count + 1);
-  for (int text = 0; text < source.count; text++) longest_ = std::max(longest_, source.length(text));
-  past_.resize(sentence_.size() * room_);
+  source_offsets_.assign(source.offsets, source.offsets + source.num_texts + 1);
+  max_source_length_ = source.max_length();
+  past_.resize(std::ssize(row_texts_) * capacity_);
 }
 
-// Keys and values of what was written so far: tokens after one another are rows of one pass, because each has left its
-// own before the next one looks.
-void State::recall(const Texts& source) {
-  if (source.count < 1 || source.offsets[0] != 0) throw std::invalid_argument("offsets must start at 0");
-  const int length = source.length(0);
-  if (length < 0) throw std::invalid_argument("offsets must grow");
-  for (int text = 0; text < source.count; text++)
-    if (source.length(text) != length) throw std::invalid_argument("texts that are continued together are equally long");
-  for (int i = 0; i < source.tokens(); i++) check_token(source.ids[i]);
-  if (length) model_.target_positions->check(length);
-  length_ = static_cast<size_t>(length);
-  while (room_ < length_ + 1) room_ *= 2;
-  past_.resize(sentence_.size() * room_);
-  if (!length) return;
-  const unsigned char* made = make_room(static_cast<size_t>(source.tokens()), 1);
-  std::vector<Row> rows;
-  Workspace space = workspace(source.tokens());
-  for (int i = 0; i < source.tokens(); i++) {
-    Entry* past = past_.data() + static_cast<size_t>(i / length) * room_;
-    past[i % length] = made + static_cast<size_t>(i) * entry_bytes();
-    rows.push_back({past, i % length});
-    if (rows.size() < ROWS && i + 1 < source.tokens()) continue;
-    pass(source.ids + i + 1 - static_cast<int>(rows.size()), rows, -1, space);
+void DecoderState::check_prompt(const TokenBatch& prompt) const {
+  if (prompt.num_texts < 1 || prompt.offsets[0] != 0) throw std::invalid_argument("offsets must start at 0");
+  const int64_t length = prompt.length(0);
+  if (length < 0) throw std::invalid_argument("offsets must not decrease");
+  for (int64_t text = 0; text < prompt.num_texts; text++)
+    if (prompt.length(text) != length)
+      throw std::invalid_argument("texts that are continued together are equally long");
+  for (int64_t i = 0; i < prompt.num_tokens(); i++) check_token(prompt.ids[i]);
+  if (length) model_.target_positions->check_length(length);
+}
+
+// Tokens of a text may be rows of one pass: in every layer, each stores its key and value before the next one attends.
+void DecoderState::prefill(const TokenBatch& prompt) {
+  check_prompt(prompt);
+  length_ = prompt.length(0);
+  while (capacity_ < length_ + 1) capacity_ *= 2;
+  past_.resize(std::ssize(row_texts_) * capacity_);
+  if (!length_) return;
+  const int64_t num_tokens = prompt.num_tokens();
+  const unsigned char* cache = reserve(num_tokens, 1);
+  Workspace space = make_workspace(num_tokens);
+  std::vector<RowContext> rows;
+  for (int64_t i = 0; i < num_tokens; i++) {
+    const int64_t position = i % length_;
+    KeyValueEntry* entries = past_.data() + i / length_ * capacity_;
+    entries[position] = cache + i * entry_bytes();
+    rows.push_back({.entries = entries, .position = position});
+    if (std::ssize(rows) < MAX_ROWS && i + 1 < num_tokens) continue;
+    forward(prompt.ids + i + 1 - std::ssize(rows), rows, -1, space);
     rows.clear();
   }
 }
 
-void State::check_token(int32_t token) const {
-  if (token < 0 || token >= model_.shape.target_vocabulary)
+void DecoderState::check_token(int32_t token) const {
+  if (token < 0 || token >= model_.shape.target_vocab_size)
     throw std::invalid_argument("token " + std::to_string(token) + " is outside the target vocabulary");
 }
 
-Workspace State::workspace(int rows) const {
-  return Workspace(model_.pool, std::min(static_cast<size_t>(rows), ROWS), static_cast<size_t>(model_.shape.width),
-                   model_.widest(), static_cast<size_t>(model_.shape.decoder_heads),
-                   std::max(static_cast<size_t>(longest_), length_ + 1));
+Workspace DecoderState::make_workspace(int64_t num_rows) const {
+  const regard_shape& shape = model_.shape;
+  const int64_t max_entries = std::max(max_source_length_, length_ + 1);
+  const WorkspaceSize size{
+      .num_rows = std::min(num_rows, MAX_ROWS),
+      .hidden_size = shape.hidden_size,
+      .projection_size = model_.max_projection_size(),
+      .scores_size = shape.decoder_heads * pad(max_entries),
+  };
+  return Workspace(model_.pool, size);
 }
 
-void State::select(const int64_t* rows, int count) {
-  const size_t before = sentence_.size();
-  std::vector<int> sentence(static_cast<size_t>(count));
-  std::vector<Entry> past(static_cast<size_t>(count) * room_);
-  for (int i = 0; i < count; i++) {
-    if (rows[i] < 0 || static_cast<size_t>(rows[i]) >= before)
-      throw std::invalid_argument("there is no row " + std::to_string(rows[i]) + " to select");
-    const size_t row = static_cast<size_t>(rows[i]);
-    sentence[static_cast<size_t>(i)] = sentence_[row];
-    std::copy_n(past_.begin() + static_cast<std::ptrdiff_t>(row * room_), length_,
-                past.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(i) * room_));
+void DecoderState::select_rows(const int64_t* rows, int64_t num_rows) {
+  std::vector<int64_t> row_texts(num_rows);
+  std::vector<KeyValueEntry> past(num_rows * capacity_);
+  for (int64_t i = 0; i < num_rows; i++) {
+    const int64_t row = rows[i];
+    if (row < 0 || row >= std::ssize(row_texts_))
+      throw std::invalid_argument("there is no row " + std::to_string(row) + " to select");
+    row_texts[i] = row_texts_[row];
+    std::copy_n(past_.begin() + row * capacity_, length_, past.begin() + i * capacity_);
   }
-  std::vector<bool> alive(lists_.size());
-  for (int text : sentence)
-    if (!lists_.empty()) alive[static_cast<size_t>(text)] = true;
-  for (size_t text = 0; text < lists_.size(); text++)
-    if (!alive[text]) lists_[text] = Shortlist{};
-  sentence_.swap(sentence);
+  row_texts_.swap(row_texts);
   past_.swap(past);
+  // shortlists of texts without rows are freed
+  std::vector<bool> is_alive(shortlists_.size());
+  for (int64_t text : row_texts_)
+    if (!shortlists_.empty()) is_alive[text] = true;
+  for (int64_t text = 0; text < std::ssize(shortlists_); text++)
+    if (!is_alive[text]) shortlists_[text] = Shortlist{};
 }
 
-void State::step(const int32_t* tokens, int rows, const Asked& asked) {
-  if (rows < 1 || static_cast<size_t>(rows) != sentence_.size())
-    throw std::invalid_argument(std::to_string(rows) + " tokens for " + std::to_string(sentence_.size()) + " rows");
-  for (int i = 0; i < rows; i++) {
+void DecoderState::check_step(const int32_t* tokens, int64_t num_rows, const StepRequest& request) const {
+  if (num_rows < 1 || num_rows != std::ssize(row_texts_))
+    throw std::invalid_argument(std::to_string(num_rows) + " tokens for " + std::to_string(row_texts_.size()) +
+                                " rows");
+  for (int64_t i = 0; i < num_rows; i++) {
     check_token(tokens[i]);
-    if (asked.wanted) check_token(asked.wanted[i]);
+    if (request.targets) check_token(request.targets[i]);
   }
-  const int vocabulary = model_.shape.target_vocabulary;
-  if (asked.k < 0 || asked.k > vocabulary)
-    throw std::invalid_argument("k must be from 0 to " + std::to_string(vocabulary) + ", not " + std::to_string(asked.k));
-  model_.target_positions->check(static_cast<int>(length_) + 1);
-  const size_t count = static_cast<size_t>(rows);
-  if (length_ == room_) {
-    std::vector<Entry> past(count * 2 * room_);
-    for (size_t row = 0; row < count; row++)
-      std::copy_n(past_.begin() + static_cast<std::ptrdiff_t>(row * room_), room_,
-                  past.begin() + static_cast<std::ptrdiff_t>(row * 2 * room_));
-    past_.swap(past);
-    room_ *= 2;
-  }
-  const unsigned char* made = make_room(count, STEPS);
-  Workspace space = workspace(rows);
-  std::vector<Row> some;
-  for (size_t row = 0; row < count; row++) {
-    past_[row * room_ + length_] = made + row * entry_bytes();
-    some.push_back({past_.data() + row * room_, static_cast<int>(length_)});
-    if (some.size() < ROWS && row + 1 < count) continue;
-    const int first = static_cast<int>(row + 1 - some.size());
-    pass(tokens + first, some, first, space);
-    find(first, static_cast<int>(some.size()), space, asked);
-    some.clear();
+  const int64_t vocab_size = model_.shape.target_vocab_size;
+  if (request.k < 0 || request.k > vocab_size)
+    throw std::invalid_argument("k must be from 0 to " + std::to_string(vocab_size) + ", not " +
+                                std::to_string(request.k));
+  model_.target_positions->check_length(length_ + 1);
+}
+
+void DecoderState::step(const int32_t* tokens, int64_t num_rows, const StepRequest& request) {
+  check_step(tokens, num_rows, request);
+  if (length_ == capacity_) grow_capacity(2 * capacity_);
+  const unsigned char* cache = reserve(num_rows, STEPS_PER_BUFFER);
+  Workspace space = make_workspace(num_rows);
+  std::vector<RowContext> rows;
+  for (int64_t row = 0; row < num_rows; row++) {
+    KeyValueEntry* entries = past_.data() + row * capacity_;
+    entries[length_] = cache + row * entry_bytes();
+    rows.push_back({.entries = entries, .position = length_});
+    if (std::ssize(rows) < MAX_ROWS && row + 1 < num_rows) continue;
+    const int64_t first_row = row + 1 - std::ssize(rows);
+    forward(tokens + first_row, rows, first_row, space);
+    top_k(first_row, std::ssize(rows), space, request);
+    rows.clear();
   }
   length_++;
 }
 
-unsigned char* State::make_room(size_t entries, size_t steps) {
-  const size_t bytes = entries * entry_bytes();
-  if (written_.empty() || written_.back().bytes() - used_ < bytes) {
-    written_.emplace_back(&model_.pool, steps * bytes);
-    used_ = 0;
-  }
-  used_ += bytes;
-  return written_.back().as<unsigned char>() + used_ - bytes;
+void DecoderState::grow_capacity(int64_t capacity) {
+  const int64_t num_rows = std::ssize(row_texts_);
+  std::vector<KeyValueEntry> past(num_rows * capacity);
+  for (int64_t row = 0; row < num_rows; row++)
+    std::copy_n(past_.begin() + row * capacity_, capacity_, past.begin() + row * capacity);
+  past_.swap(past);
+  capacity_ = capacity;
 }
 
-void State::keep(const float* made, size_t layer, Entry entry) const {
-  const size_t count = 2 * static_cast<size_t>(model_.shape.width), at = layer * model_.entry() * number();
-  unsigned char* place = static_cast<unsigned char*>(const_cast<void*>(entry)) + at;
-  const bool paired = model_.shape.width / model_.shape.decoder_heads % LANES == 0;
-  if (halves_) model_.arithmetic.operators->keep(made, count, paired, reinterpret_cast<uint16_t*>(place));
-  else std::memcpy(place, made, count * sizeof(float));
+unsigned char* DecoderState::reserve(int64_t num_entries, int64_t num_steps) {
+  const int64_t num_bytes = num_entries * entry_bytes();
+  if (cache_.empty() || cache_.back().num_bytes() - cache_used_ < num_bytes) {
+    cache_.emplace_back(&model_.pool, num_steps * num_bytes);
+    cache_used_ = 0;
+  }
+  unsigned char* reserved = cache_.back().as<unsigned char>() + cache_used_;
+  cache_used_ += num_bytes;
+  return reserved;
 }
 
-void State::pass(const int32_t* tokens, const std::vector<Row>& rows, int first, Workspace& space) {
-  const int count = static_cast<int>(rows.size());
-  for (size_t i = 0; i < rows.size(); i++) {
-    float* row = space.states + i * space.stride;
-    model_.target.put(tokens[i], model_.shape.width, model_.shape.scale, row);
-    std::fill(row + model_.shape.width, row + space.stride, 0.0f);
-    model_.target_positions->add(row, rows[i].before);
-  }
-  for (size_t layer = 0; layer < model_.decoder.size(); layer++) {
-    const DecoderBlock& block = model_.decoder[layer];
-    look_back(rows, static_cast<int>(layer), space, block.look);
-    if (model_.reads()) look_across(first, count, static_cast<int>(layer), space, block.cross);
-    model_.arithmetic.think(space, count, block.feedforward);
-  }
+void DecoderState::store_key_value(const float* key_value, int64_t layer, KeyValueEntry entry) const {
+  const regard_shape& shape = model_.shape;
+  const int64_t size = 2 * shape.hidden_size;
+  const int64_t layer_offset = layer * model_.entry_size() * value_bytes();
+  unsigned char* to = static_cast<unsigned char*>(const_cast<void*>(entry)) + layer_offset;
+  const bool is_paired = shape.hidden_size / shape.decoder_heads % LANES == 0;
+  if (is_bf16_)
+    model_.ops.kernels->store_bf16(key_value, size, is_paired, reinterpret_cast<uint16_t*>(to));
+  else
+    std::memcpy(to, key_value, size * sizeof(float));
 }
 
-void State::look_back(const std::vector<Row>& rows, int layer, Workspace& space, const SelfLook& part) {
-  const Arithmetic& arithmetic = model_.arithmetic;
-  const int width = model_.shape.width, heads = model_.shape.decoder_heads, count = static_cast<int>(rows.size());
-  const size_t wide = static_cast<size_t>(width), key = static_cast<size_t>(layer) * model_.entry();
-  arithmetic.apply(space, space.states, space.stride, count, part.qkv, arithmetic.norm_before ? &part.norm : nullptr,
-                   IDENTITY, space.wide, space.wide_stride, false);
-  for (size_t i = 0; i < rows.size(); i++) {
-    const auto [past, before] = rows[i];
-    const Row& next = rows[std::min(i + 1, rows.size() - 1)];
-    float* row = space.wide + i * space.wide_stride;
-    if (model_.target_positions->turns()) model_.target_positions->turn(row, 2 * heads, width / heads, before);
-    keep(row + width, static_cast<size_t>(layer), past[before]);
-    arithmetic.operators->attend({row, space.wide_stride, 1, past, halves_, before + 1, key, key + wide, heads, width / heads,
-                                  space.scores, space.mixed + i * space.stride, space.stride, next.past,
-                                  i + 1 < rows.size() ? next.before : 0});
-  }
-  arithmetic.apply(space, space.mixed, space.stride, count, part.out, nullptr, IDENTITY, space.states, space.stride, true);
-  if (!arithmetic.norm_before) arithmetic.norm_rows(space.states, space.stride, count, part.norm);
-}
-
-void State::look_across(int first, int count, int layer, Workspace& space, const CrossLook& part) {
-  const Arithmetic& arithmetic = model_.arithmetic;
-  const int width = model_.shape.width, heads = model_.shape.decoder_heads;
-  const size_t wide = static_cast<size_t>(width), key = static_cast<size_t>(layer) * model_.entry();
-  arithmetic.apply(space, space.states, space.stride, count, part.query, arithmetic.norm_before ? &part.norm : nullptr,
-                   IDENTITY, space.wide, space.wide_stride, false);
-  for (int i = 0, next = 0; i < count; i = next) {  // rows of one sentence look together
-    const int sentence = sentence_[static_cast<size_t>(first + i)];
-    for (next = i + 1; next < count && sentence_[static_cast<size_t>(first + next)] == sentence;) next++;
-    const int from = offsets_[static_cast<size_t>(sentence)];
-    const size_t later = static_cast<size_t>(next < count ? sentence_[static_cast<size_t>(first + next)] : sentence);
-    const int coming = next < count ? offsets_[later + 1] - offsets_[later] : 0;
-    arithmetic.operators->attend({space.wide + static_cast<size_t>(i) * space.wide_stride, space.wide_stride, next - i,
-                                  source_.data() + from, halves_, offsets_[static_cast<size_t>(sentence) + 1] - from,
-                                  key, key + wide, heads, width / heads, space.scores,
-                                  space.mixed + static_cast<size_t>(i) * space.stride, space.stride,
-                                  source_.data() + offsets_[later], coming});
-  }
-  arithmetic.apply(space, space.mixed, space.stride, count, part.out, nullptr, IDENTITY, space.states, space.stride, true);
-  if (!arithmetic.norm_before) arithmetic.norm_rows(space.states, space.stride, count, part.norm);
-}
-
-void State::limit(const Lexicon& lexicon, const Texts& source) {
-  for (int text = 0; text < source.count; text++)
-    lists_.push_back(shortlist_of(model_.pool, model_.output, lexicon, source.ids + source.offsets[text], source.length(text)));
-}
-
-void State::find(int first, int count, Workspace& space, const Asked& asked) const {
-  const Arithmetic& arithmetic = model_.arithmetic;
-  const int vocabulary = model_.shape.target_vocabulary;
-  const size_t k = static_cast<size_t>(asked.k);
-  std::vector<Best> best(static_cast<size_t>(count));
-  for (int i = 0; i < count; i++) {
-    const size_t row = static_cast<size_t>(first + i);
-    float* states = space.states + static_cast<size_t>(i) * space.stride;
-    if (arithmetic.norm_before)
-      arithmetic.operators->norm(states, model_.shape.width, model_.decoder_norm.weight, model_.decoder_norm.bias,
-                                 arithmetic.epsilon, states);
-    arithmetic.prepare(space, i, states, model_.output);
-    Best& one = best[static_cast<size_t>(i)];
-    one = {-3e38f, {}, asked.k, 0, asked.wanted ? asked.wanted[row] : model_.shape.end, 0, nullptr, nullptr};
-    if (asked.k) one.values = asked.logp + row * k, one.ids = asked.ids + row * k;
-  }
-  if (lists_.empty())
-    pass_by(space, 0, count, model_.output, best.data(), asked.logp + static_cast<size_t>(first) * static_cast<size_t>(vocabulary));
-  for (int i = 0, next = 0; !lists_.empty() && i < count; i = next) {  // rows of one sentence have the same words
-    const int sentence = sentence_[static_cast<size_t>(first + i)];
-    const Shortlist& words = lists_[static_cast<size_t>(sentence)];
-    if (words.ids.size() < std::max(k, size_t{1}) || !asked.k)
-      throw std::invalid_argument(std::to_string(asked.k) + " of " + std::to_string(words.ids.size()) + " words are asked for");
-    for (next = i; next < count && sentence_[static_cast<size_t>(first + next)] == sentence; next++) {
-      Best& one = best[static_cast<size_t>(next)];
-      one.wanted = words.place(one.wanted);
-    }
-    pass_by(space, i, next - i, words.output, best.data() + i, nullptr);
-    for (int row = i; row < next; row++)
-      for (size_t j = 0; j < k; j++) {
-        int32_t& id = best[static_cast<size_t>(row)].ids[j];
-        id = words.ids[static_cast<size_t>(id)];
-      }
-  }
-  for (int i = 0; i < count; i++) {
-    const Best& one = best[static_cast<size_t>(i)];
-    double sum = 0;
-    for (float part : one.sums) sum += static_cast<double>(part);
-    const double total = static_cast<double>(one.largest) + std::log(sum);
-    const size_t row = static_cast<size_t>(first + i), size = k ? k : static_cast<size_t>(vocabulary);
-    float* logp = asked.logp + row * size;
-    for (size_t j = 0; j < size; j++) logp[j] = static_cast<float>(static_cast<double>(logp[j]) - total);
-    asked.wanted_logp[row] = static_cast<float>(static_cast<double>(one.wanted_logit) - total);
+void DecoderState::forward(const int32_t* tokens, const std::vector<RowContext>& rows, int64_t first_row,
+                           Workspace& space) {
+  const int64_t num_rows = std::ssize(rows);
+  embed(tokens, rows, space);
+  for (int64_t layer = 0; layer < std::ssize(model_.decoder); layer++) {
+    self_attend(rows, layer, space);
+    if (model_.has_encoder()) cross_attend(first_row, num_rows, layer, space);
+    model_.ops.feed_forward(space, num_rows, model_.decoder[layer].feed_forward);
   }
 }
 
-void State::pass_by(Workspace& space, int from, int count, const Matrix& output, Best* best, float* every) const {
-  const Operators& operators = *model_.arithmetic.operators;
-  const int blocks = (output.outputs + LANES - 1) / LANES;
-  const size_t stride = operand_stride(output);
-  const Operand rows{space.values + static_cast<size_t>(from) * stride * number_bytes(output.precision), stride,
-                     space.scales + from, space.offsets + from};
-  for (int block = 0; block < blocks; block += VOCABULARY_BLOCKS) {
-    const int some = std::min(VOCABULARY_BLOCKS, blocks - block), begin = block * LANES;
-    const int real = std::min(some * LANES, output.outputs - begin);
-    operators.product(rows, count, output, block, some, space.logits, LOGIT_STRIDE, false);
-    for (int i = 0; i < count; i++) {
-      float* logits = space.logits + static_cast<size_t>(i) * LOGIT_STRIDE;
-      std::fill(logits + real, logits + some * LANES, NEVER);
-      operators.scan(logits, begin, some * LANES, best[i]);
-      if (!best[i].k) std::copy_n(logits, real, every + static_cast<size_t>(i) * static_cast<size_t>(output.outputs) + begin);
+void DecoderState::embed(const int32_t* tokens, const std::vector<RowContext>& rows, Workspace& space) const {
+  const regard_shape& shape = model_.shape;
+  for (int64_t i = 0; i < std::ssize(rows); i++) {
+    float* hidden = space.hidden.row(i);
+    model_.target_embedding.copy_row(tokens[i], shape.hidden_size, shape.embedding_scale, hidden);
+    std::fill(hidden + shape.hidden_size, hidden + space.hidden.stride, 0.0f);
+    model_.target_positions->add(hidden, rows[i].position);
+  }
+}
+
+void DecoderState::self_attend(const std::vector<RowContext>& rows, int64_t layer, Workspace& space) const {
+  const LayerOps& ops = model_.ops;
+  const SelfAttention& attention = model_.decoder[layer].self_attention;
+  const Positions& positions = *model_.target_positions;
+  const int64_t num_rows = std::ssize(rows);
+  const int64_t hidden_size = model_.shape.hidden_size;
+  const int64_t num_heads = model_.shape.decoder_heads;
+  const int64_t head_size = hidden_size / num_heads;
+  const int64_t key_offset = layer * model_.entry_size();
+  const LayerNorm* norm = ops.pre_norm ? &attention.norm : nullptr;
+  ops.linear(space, space.hidden, num_rows, attention.qkv, space.projected, {.norm = norm});
+  for (int64_t i = 0; i < num_rows; i++) {
+    const auto [entries, position] = rows[i];
+    const bool has_next = i + 1 < num_rows;
+    float* qkv = space.projected.row(i);
+    if (positions.is_rotary()) positions.rotate(qkv, 2 * num_heads, head_size, position);
+    store_key_value(qkv + hidden_size, layer, entries[position]);
+    ops.kernels->decode_attention({
+        .queries = qkv,
+        .query_stride = space.projected.stride,
+        .num_rows = 1,
+        .entries = entries,
+        .is_bf16 = is_bf16_,
+        .num_entries = position + 1,
+        .key_offset = key_offset,
+        .value_offset = key_offset + hidden_size,
+        .num_heads = num_heads,
+        .head_size = head_size,
+        .scores = space.scores,
+        .context = space.context.row(i),
+        .context_stride = space.context.stride,
+        .next_entries = has_next ? rows[i + 1].entries : nullptr,
+        .num_next_entries = has_next ? rows[i + 1].position : 0,
+    });
+  }
+  ops.add_attention(space, num_rows, attention.out, attention.norm);
+}
+
+int64_t DecoderState::end_of_text(int64_t first, int64_t end) const {
+  int64_t row = first + 1;
+  while (row < end && row_texts_[row] == row_texts_[first]) row++;
+  return row;
+}
+
+void DecoderState::cross_attend(int64_t first_row, int64_t num_rows, int64_t layer, Workspace& space) const {
+  const LayerOps& ops = model_.ops;
+  const CrossAttention& attention = model_.decoder[layer].cross_attention;
+  const int64_t hidden_size = model_.shape.hidden_size;
+  const int64_t num_heads = model_.shape.decoder_heads;
+  const int64_t key_offset = layer * model_.entry_size();
+  const auto source_start = [&](int64_t row) { return int64_t{source_offsets_[row_texts_[row]]}; };
+  const auto source_length = [&](int64_t row) { return source_offsets_[row_texts_[row] + 1] - source_start(row); };
+  const LayerNorm* norm = ops.pre_norm ? &attention.norm : nullptr;
+  ops.linear(space, space.hidden, num_rows, attention.query, space.projected, {.norm = norm});
+  const int64_t last_row = first_row + num_rows;
+  for (int64_t row = first_row, next_row; row < last_row; row = next_row) {  // rows of one text attend together
+    next_row = end_of_text(row, last_row);
+    const bool has_next = next_row < last_row;
+    ops.kernels->decode_attention({
+        .queries = space.projected.row(row - first_row),
+        .query_stride = space.projected.stride,
+        .num_rows = next_row - row,
+        .entries = source_entries_.data() + source_start(row),
+        .is_bf16 = is_bf16_,
+        .num_entries = source_length(row),
+        .key_offset = key_offset,
+        .value_offset = key_offset + hidden_size,
+        .num_heads = num_heads,
+        .head_size = hidden_size / num_heads,
+        .scores = space.scores,
+        .context = space.context.row(row - first_row),
+        .context_stride = space.context.stride,
+        .next_entries = has_next ? source_entries_.data() + source_start(next_row) : nullptr,
+        .num_next_entries = has_next ? source_length(next_row) : 0,
+    });
+  }
+  ops.add_attention(space, num_rows, attention.out, attention.norm);
+}
+
+void DecoderState::set_shortlist(const Lexicon& lexicon, const TokenBatch& source) {
+  for (int64_t text = 0; text < source.num_texts; text++) {
+    const int32_t* ids = source.ids + source.offsets[text];
+    shortlists_.push_back(build_shortlist(model_.pool, model_.output, lexicon, ids, source.length(text)));
+  }
+}
+
+TopK DecoderState::make_top(int64_t row, const StepRequest& request) const {
+  TopK top{.k = request.k, .target = request.targets ? request.targets[row] : model_.shape.eos_id};
+  if (request.k) {
+    top.logits = request.logprobs + row * request.k;
+    top.ids = request.ids + row * request.k;
+  }
+  return top;
+}
+
+void DecoderState::top_k(int64_t first_row, int64_t num_rows, Workspace& space, const StepRequest& request) const {
+  const int64_t vocab_size = model_.shape.target_vocab_size;
+  if (model_.ops.pre_norm)
+    model_.ops.normalize_rows(space.hidden, num_rows, model_.shape.hidden_size, model_.decoder_norm);
+  std::vector<TopK> tops;
+  for (int64_t i = 0; i < num_rows; i++) {
+    model_.ops.prepare_row(space, i, space.hidden.row(i), model_.output);
+    tops.push_back(make_top(first_row + i, request));
+  }
+  if (shortlists_.empty()) {
+    float* all_logits = request.k ? nullptr : request.logprobs + first_row * vocab_size;
+    scan_logits(space, 0, num_rows, model_.output, tops.data(), all_logits);
+  } else {
+    scan_shortlists(first_row, num_rows, space, tops.data());
+  }
+  // logits → log-probabilities
+  const int64_t row_size = request.k ? request.k : vocab_size;
+  for (int64_t i = 0; i < num_rows; i++) {
+    const TopK& top = tops[i];
+    double exp_sum = 0;
+    for (float partial_sum : top.exp_sums) exp_sum += static_cast<double>(partial_sum);
+    const double log_normalizer = static_cast<double>(top.max_logit) + std::log(exp_sum);
+    float* logprobs = request.logprobs + (first_row + i) * row_size;
+    for (int64_t j = 0; j < row_size; j++)
+      logprobs[j] = static_cast<float>(static_cast<double>(logprobs[j]) - log_normalizer);
+    request.target_logprobs[first_row + i] = static_cast<float>(static_cast<double>(top.target_logit) - log_normalizer);
+  }
+}
+
+// Scores only the tokens of each text's shortlist; indices within it become token ids afterwards.
+void DecoderState::scan_shortlists(int64_t first_row, int64_t num_rows, Workspace& space, TopK* tops) const {
+  const int64_t last_row = first_row + num_rows;
+  for (int64_t row = first_row, next_row; row < last_row; row = next_row) {
+    next_row = end_of_text(row, last_row);
+    const Shortlist& shortlist = shortlists_[row_texts_[row]];
+    const int64_t k = tops[0].k;
+    if (!k || std::ssize(shortlist.ids) < k)
+      throw std::invalid_argument("k = " + std::to_string(k) + " does not fit a shortlist of " +
+                                  std::to_string(shortlist.ids.size()) + " tokens");
+    TopK* text_tops = tops + (row - first_row);
+    const int64_t num_text_rows = next_row - row;
+    for (int64_t i = 0; i < num_text_rows; i++) text_tops[i].target = shortlist.index_of(text_tops[i].target);
+    scan_logits(space, row - first_row, num_text_rows, shortlist.output, text_tops, nullptr);
+    for (int64_t i = 0; i < num_text_rows; i++)
+      for (int64_t j = 0; j < k; j++) text_tops[i].ids[j] = shortlist.ids[text_tops[i].ids[j]];
+  }
+}
+
+void DecoderState::scan_logits(Workspace& space, int64_t first, int64_t num_rows, const PackedLinear& output,
+                               TopK* tops, float* all_logits) const {
+  const Kernels& kernels = *model_.ops.kernels;
+  const int64_t stride = matmul_input_stride(output);
+  const MatmulInput rows{
+      .values = space.inputs + first * stride * regard::value_bytes(output.precision),
+      .stride = stride,
+      .scales = space.scales + first,
+      .offsets = space.offsets + first,
+  };
+  for (int64_t block = 0; block < num_blocks(output); block += VOCABULARY_BLOCKS) {
+    const int64_t blocks = std::min(VOCABULARY_BLOCKS, num_blocks(output) - block);
+    const int64_t first_id = block * LANES;
+    const int64_t num_tokens = std::min(blocks * LANES, output.outputs - first_id);
+    kernels.matmul(rows, num_rows, output, block, blocks, space.logits.data, space.logits.stride, false);
+    for (int64_t i = 0; i < num_rows; i++) {
+      float* logits = space.logits.row(i);
+      std::fill(logits + num_tokens, logits + blocks * LANES, PADDING_LOGIT);
+      kernels.scan_logits(logits, first_id, blocks * LANES, tops[i]);
+      if (all_logits) std::copy_n(logits, num_tokens, all_logits + i * output.outputs + first_id);
     }
   }
 }

@@ -1,4 +1,4 @@
-// Writing: one more token of each row through all layers in one call, then the likeliest tokens after it.
+// Decoder: appends one token to each row and finds the likeliest next ones.
 #pragma once
 #include "encoder.h"
 #include "model.h"
@@ -6,63 +6,76 @@
 
 namespace regard {
 
-// What a step is asked for, and where its answers go.
-struct Asked {
-  int k;
-  int32_t* ids;           // [rows, k]
-  float* logp;            // [rows, k], or [rows, vocabulary] for k = 0
-  const int32_t* wanted;  // [rows]; null: the end
-  float* wanted_logp;     // [rows]
+// Arguments and results of one step.
+struct StepRequest {
+  int64_t k;
+  int32_t* ids;            // [rows, k]
+  float* logprobs;         // [rows, k], or [rows, vocabulary] for k = 0
+  const int32_t* targets;  // [rows]; null: eos
+  float* target_logprobs;  // [rows]
 };
 
-// What generation remembers. Keys and values are written once; rows point at those of their past, so that rows are
-// put in another order without moving any.
-class State {
+// Key–value cache of texts being generated. Keys and values are written once; rows point at those of their tokens, so
+// that rows are reordered without moving any.
+class DecoderState {
  public:
-  // Of a translator: `source` is translated. Of a decoder alone: it is continued, and all its texts are equally long.
-  State(const Model& model, const Texts& source);
+  // Encoder–decoder: encodes the source. Causal language model: prefills the cache with texts of equal length.
+  DecoderState(const Model& model, const TokenBatch& source);
 
-  // Before the first step: each text is written with the words that its source's words have in a lexicon.
-  void limit(const Lexicon& lexicon, const Texts& source);
-  void step(const int32_t* tokens, int rows, const Asked& asked);
-  void select(const int64_t* rows, int count);
+  // Before the first step: restricts each text to the tokens that a lexicon has for its source.
+  void set_shortlist(const Lexicon& lexicon, const TokenBatch& source);
+  void step(const int32_t* tokens, int64_t num_rows, const StepRequest& request);
+  void select_rows(const int64_t* rows, int64_t num_rows);
 
  private:
-  // A row on its way through the layers: the keys and values of its text, and how many tokens stand before it.
-  struct Row {
-    const Entry* past;
-    int before;
+  // A row of one forward pass: its text's cache, and the position of its token.
+  struct RowContext {
+    const KeyValueEntry* entries;
+    int64_t position;
   };
 
-  void read(const Texts& source);
-  void recall(const Texts& source);
-  void pass(const int32_t* tokens, const std::vector<Row>& rows, int first, Workspace& space);
-  void look_back(const std::vector<Row>& rows, int layer, Workspace& space, const SelfLook& part);
-  void look_across(int first, int count, int layer, Workspace& space, const CrossLook& part);
-  void find(int first, int count, Workspace& space, const Asked& asked) const;
-  // The logits of rows from `from` on pass by; without k all are written to `every`, a row of a vocabulary each.
-  void pass_by(Workspace& space, int from, int count, const Matrix& output, Best* best, float* every) const;
-
-  const Model& model_;
-  const bool halves_;                         // keys and values are bf16
-  std::vector<int> sentence_;                 // of each row
-  std::vector<Entry> past_;                   // [rows][room_]: layers' keys and values of a row's tokens
-  size_t room_, length_ = 0;
-  unsigned char* make_room(size_t entries, size_t steps);
-  size_t number() const { return halves_ ? sizeof(uint16_t) : sizeof(float); }                  // bytes
-  size_t entry_bytes() const { return model_.decoder.size() * model_.entry() * number(); }  // of all layers
-  // Writes a layer's keys and values of a token.
-  void keep(const float* made, size_t layer, Entry entry) const;
-  Workspace workspace(int rows) const;
+  void encode_source(const TokenBatch& source);
+  void prefill(const TokenBatch& prompt);
+  void check_prompt(const TokenBatch& prompt) const;
+  void check_step(const int32_t* tokens, int64_t num_rows, const StepRequest& request) const;
   void check_token(int32_t token) const;
 
-  std::vector<Buffer> written_;               // keys and values, each for several steps
-  size_t used_ = 0;                           // bytes of the last of them
-  Buffer memory_;                             // keys and values of the source, [tokens][layers]
-  std::vector<Entry> source_;                 // by token
-  std::vector<int> offsets_;                  // of the sentences
-  int longest_ = 0;
-  std::vector<Shortlist> lists_;                  // of the sentences; none: all words
+  void forward(const int32_t* tokens, const std::vector<RowContext>& rows, int64_t first_row, Workspace& space);
+  void embed(const int32_t* tokens, const std::vector<RowContext>& rows, Workspace& space) const;
+  void self_attend(const std::vector<RowContext>& rows, int64_t layer, Workspace& space) const;
+  void cross_attend(int64_t first_row, int64_t num_rows, int64_t layer, Workspace& space) const;
+
+  void top_k(int64_t first_row, int64_t num_rows, Workspace& space, const StepRequest& request) const;
+  TopK make_top(int64_t row, const StepRequest& request) const;
+  void scan_shortlists(int64_t first_row, int64_t num_rows, Workspace& space, TopK* tops) const;
+  // Computes the logits of rows `first` on, block by block; with k = 0 they are stored to `all_logits`, too.
+  void scan_logits(Workspace& space, int64_t first, int64_t num_rows, const PackedLinear& output, TopK* tops,
+                   float* all_logits) const;
+
+  unsigned char* reserve(int64_t num_entries, int64_t num_steps);
+  void grow_capacity(int64_t capacity);
+  // Stores a layer's key and value of a token.
+  void store_key_value(const float* key_value, int64_t layer, KeyValueEntry entry) const;
+  // First index after `first` whose row belongs to another text.
+  int64_t end_of_text(int64_t first, int64_t end) const;
+  Workspace make_workspace(int64_t num_rows) const;
+  int64_t value_bytes() const { return is_bf16_ ? sizeof(uint16_t) : sizeof(float); }
+  int64_t entry_bytes() const { return std::ssize(model_.decoder) * model_.entry_size() * value_bytes(); }
+
+  const Model& model_;
+  const bool is_bf16_;               // keys and values
+  std::vector<int64_t> row_texts_;   // text of each row
+  std::vector<KeyValueEntry> past_;  // [rows, capacity_]: cache entries of each row's tokens
+  int64_t capacity_;
+  int64_t length_ = 0;
+  std::vector<Buffer> cache_;  // keys and values, each buffer for several steps
+  int64_t cache_used_ = 0;     // bytes of the last buffer
+
+  Buffer source_cache_;  // cross keys and values, [tokens, layers]
+  std::vector<KeyValueEntry> source_entries_;
+  std::vector<int32_t> source_offsets_;
+  int64_t max_source_length_ = 0;
+  std::vector<Shortlist> shortlists_;  // of the texts; empty: whole vocabulary
 };
 
 }  // namespace regard

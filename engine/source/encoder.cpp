@@ -8,211 +8,308 @@
 namespace regard {
 namespace {
 
-constexpr int TOKENS = 128;      // read together: few enough to stay near the processor, enough to use weights often
-constexpr int ROWS_OF_ONE = 8;   // a thread more pays for so many rows
+constexpr int64_t MAX_TOKENS = 128;     // encoded together: they stay in the cache, and weights are used often
+constexpr int64_t ROWS_PER_THREAD = 8;  // fewer are not worth another thread
 
-// Texts that are read together. Each reader has some of their rows, and all look at the keys and values of all.
-struct Passage {
-  const Texts& texts;
-  int first, last;  // texts
-  float* seen[2];   // queries, keys and values of all rows; of the layer before, others may not be done yet
-  size_t stride;
+// Texts that are encoded together. Each pass owns some of their rows and attends to the keys and values of all.
+struct TextRange {
+  const TokenBatch& texts;
+  int64_t first_text;
+  int64_t last_text;
+  RowView qkv[2];  // of all rows; two, because other passes may still read those of the previous layer
 
-  int begin() const { return texts.offsets[first]; }
-  int count() const { return texts.offsets[last] - begin(); }
+  int64_t first_token() const { return texts.offsets[first_text]; }
+  int64_t num_tokens() const { return texts.offsets[last_text] - first_token(); }
 };
 
-// Rows from `from` to `to` of a passage, in a workspace of their own.
-class Reader {
- public:
-  Reader(const Model& model, const Passage& passage, int from, int to, Workspace& space)
-      : model_(model), passage_(passage), from_(from), to_(to), space_(space) {}
+// Rows of one text that belong to a pass.
+struct TextRows {
+  int64_t start;  // row of the text's first token within the range
+  int64_t length;
+  int64_t first;  // positions of the pass's rows within the text
+  int64_t last;
+};
 
-  // Reads in as many steps as there are layers, and one more. A step needs the queries, keys and values that all readers
-  // of the passage made in the step before.
-  void run_step(int step, Wanted wanted) {
-    const int layers = static_cast<int>(model_.encoder.size());
-    if (step == 0) embed();
-    else finish_layer(step - 1, wanted == Wanted::firsts && step == layers);
-    if (step < layers) project(model_.encoder[static_cast<size_t>(step)].look, passage_.seen[step % 2]);
-    else if (model_.shape.norm_before) model_.arithmetic.norm_rows(space_.states, space_.stride, to_ - from_, model_.encoder_norm);
+// Encodes rows `first_row` to `last_row` of a range in a workspace of its own.
+class EncoderPass {
+ public:
+  EncoderPass(const Model& model, const TextRange& range, int64_t first_row, int64_t last_row, Workspace& space)
+      : model_(model), range_(range), first_row_(first_row), last_row_(last_row), space_(space) {}
+
+  // One step per layer, and one more. A step reads the queries, keys and values that all passes over the range computed
+  // in the previous step.
+  void run_step(int64_t step, Needed needed) {
+    const int64_t num_layers = std::ssize(model_.encoder);
+    if (step == 0)
+      embed();
+    else
+      finish_layer(step - 1, needed == Needed::first_tokens && step == num_layers);
+    if (step < num_layers)
+      project_qkv(model_.encoder[step].self_attention, range_.qkv[step % 2]);
+    else if (model_.ops.pre_norm)
+      normalize(model_.encoder_norm);
   }
 
-  // Reads a passage that has no other readers.
-  void read(Wanted wanted) {
-    for (int step = 0; step <= static_cast<int>(model_.encoder.size()); step++) run_step(step, wanted);
+  // All steps of a range that has no other passes.
+  void run(Needed needed) {
+    for (int64_t step = 0; step <= std::ssize(model_.encoder); step++) run_step(step, needed);
   }
 
  private:
-  // Calls `take` with each text's rows that are ours: where it begins, its length, first and last of ours in it.
-  template <class Taker>
-  void each_text(Taker take) const {
-    const Texts& texts = passage_.texts;
-    for (int text = passage_.first; text < passage_.last; text++) {
-      const int start = texts.offsets[text] - passage_.begin(), length = texts.length(text);
-      const int first = std::max(0, from_ - start), last = std::min(length, to_ - start);
-      if (first < last) take(start, length, first, last);
+  int64_t num_rows() const { return last_row_ - first_row_; }
+
+  template <class Function>
+  void for_each_text(Function function) const {
+    const TokenBatch& texts = range_.texts;
+    for (int64_t text = range_.first_text; text < range_.last_text; text++) {
+      const int64_t start = texts.offsets[text] - range_.first_token();
+      const int64_t length = texts.length(text);
+      const TextRows rows{
+          .start = start,
+          .length = length,
+          .first = std::max(int64_t{0}, first_row_ - start),
+          .last = std::min(length, last_row_ - start),
+      };
+      if (rows.first < rows.last) function(rows);
     }
   }
 
   void embed() {
-    const Texts& texts = passage_.texts;
+    for_each_text([&](const TextRows& rows) {
+      for (int64_t position = rows.first; position < rows.last; position++)
+        embed_token(range_.first_token() + rows.start + position, position,
+                    space_.hidden.row(rows.start + position - first_row_));
+    });
+    if (model_.shape.embedding_norm) normalize(model_.embedding_norm);
+  }
+
+  void embed_token(int64_t token, int64_t position, float* row) {
     const regard_shape& shape = model_.shape;
-    each_text([&](int start, int, int first, int last) {
-      for (int at = first; at < last; at++) {
-        float* row = space_.states + static_cast<size_t>(start + at - from_) * space_.stride;
-        const int token = passage_.begin() + start + at;
-        model_.source.put(texts.ids[token], shape.width, shape.scale, row);
-        std::fill(row + shape.width, row + space_.stride, 0.0f);  // what a damaged file's padding left there
-        model_.source_positions->add(row, shape.first_place + at);
-        if (!shape.types) continue;
-        const int type = texts.types ? texts.types[token] : 0;
-        const float* kind = model_.types + static_cast<size_t>(type) * static_cast<size_t>(shape.width);
-        for (int i = 0; i < shape.width; i++) row[i] += kind[i];
+    const TokenBatch& texts = range_.texts;
+    model_.source_embedding.copy_row(texts.ids[token], shape.hidden_size, shape.embedding_scale, row);
+    // norms of a damaged file may have filled the padding
+    std::fill(row + shape.hidden_size, row + space_.hidden.stride, 0.0f);
+    model_.source_positions->add(row, shape.position_offset + position);
+    if (!shape.num_token_types) return;
+    const int64_t token_type = texts.token_types ? texts.token_types[token] : 0;
+    const float* embedding = model_.token_type_embedding + token_type * shape.hidden_size;
+    for (int64_t i = 0; i < shape.hidden_size; i++) row[i] += embedding[i];
+  }
+
+  void normalize(const LayerNorm& norm) {
+    model_.ops.normalize_rows(space_.hidden, num_rows(), model_.shape.hidden_size, norm);
+  }
+
+  void project_qkv(const SelfAttention& layer, RowView qkv) {
+    const LayerOps& ops = model_.ops;
+    const RowView own_rows{qkv.row(first_row_), qkv.stride};
+    ops.linear(space_, space_.hidden, num_rows(), layer.qkv, own_rows, {.norm = ops.pre_norm ? &layer.norm : nullptr});
+    if (!model_.source_positions->is_rotary()) return;
+    const int64_t num_heads = model_.shape.encoder_heads;
+    const int64_t head_size = model_.shape.hidden_size / num_heads;
+    for_each_text([&](const TextRows& rows) {
+      for (int64_t position = rows.first; position < rows.last; position++) {
+        float* query_and_key = qkv.row(rows.start + position);
+        model_.source_positions->rotate(query_and_key, 2 * num_heads, head_size, position);
       }
     });
-    if (shape.embedding_norm) model_.arithmetic.norm_rows(space_.states, space_.stride, to_ - from_, model_.embedding_norm);
   }
 
-  // Makes queries, keys and values of our rows.
-  void project(const SelfLook& part, float* seen) {
-    const Arithmetic& arithmetic = model_.arithmetic;
-    const int width = model_.shape.width, heads = model_.shape.encoder_heads, count = to_ - from_;
-    float* own = seen + static_cast<size_t>(from_) * passage_.stride;
-    arithmetic.apply(space_, space_.states, space_.stride, count, part.qkv, arithmetic.norm_before ? &part.norm : nullptr,
-                     IDENTITY, own, passage_.stride, false);
-    if (!model_.source_positions->turns()) return;
-    each_text([&](int start, int, int first, int last) {
-      for (int at = first; at < last; at++)  // queries and keys
-        model_.source_positions->turn(seen + static_cast<size_t>(start + at) * passage_.stride, 2 * heads, width / heads, at);
+  // A layer after its projections.
+  void finish_layer(int64_t layer, bool first_tokens_only) {
+    const EncoderBlock& block = model_.encoder[layer];
+    const int64_t rows = self_attend(block.self_attention, range_.qkv[layer % 2], first_tokens_only);
+    model_.ops.feed_forward(space_, rows, block.feed_forward);
+    if (first_tokens_only) restore_rows(rows);
+  }
+
+  // Every token attends to all tokens of its text. If only the texts' first tokens do, their hidden states are moved to
+  // the front. Returns the number of rows.
+  int64_t self_attend(const SelfAttention& layer, RowView qkv, bool first_tokens_only) {
+    const int64_t num_heads = model_.shape.encoder_heads;
+    int64_t num_moved = 0;
+    for_each_text([&](const TextRows& rows) {
+      if (first_tokens_only && rows.first > 0) return;
+      const int64_t row = first_tokens_only ? num_moved++ : rows.start + rows.first - first_row_;
+      model_.ops.kernels->encode_attention({
+          .qkv = qkv.row(rows.start),
+          .qkv_stride = qkv.stride,
+          .num_tokens = rows.length,
+          .first_row = rows.first,
+          .last_row = first_tokens_only ? 1 : rows.last,
+          .num_heads = num_heads,
+          .head_size = model_.shape.hidden_size / num_heads,
+          .scratch = space_.scores,
+          .context = space_.context.row(row),
+          .context_stride = space_.context.stride,
+      });
+      if (first_tokens_only) move_row(rows.start - first_row_, row);
     });
+    const int64_t num_attending = first_tokens_only ? num_moved : num_rows();
+    model_.ops.add_attention(space_, num_attending, layer.out, layer.norm);
+    return num_attending;
   }
 
-  // What follows the projections of a layer; `few`: for the first tokens of texts alone.
-  void finish_layer(int layer, bool few) {
-    const EncoderBlock& block = model_.encoder[static_cast<size_t>(layer)];
-    const int rows = look(block.look, passage_.seen[layer % 2], few);
-    model_.arithmetic.think(space_, rows, block.feedforward);
-    if (few) put_back(rows);
+  void move_row(int64_t from, int64_t to) {
+    if (from != to) std::copy_n(space_.hidden.row(from), space_.hidden.stride, space_.hidden.row(to));
   }
 
-  // Every token looks at all tokens of its own text, or the first ones alone, whose states are then moved to the front.
-  // How many rows there are after it is returned.
-  int look(const SelfLook& part, const float* seen, bool few) {
-    const Arithmetic& arithmetic = model_.arithmetic;
-    const int width = model_.shape.width, heads = model_.shape.encoder_heads;
-    int rows = few ? 0 : to_ - from_;
-    each_text([&](int start, int length, int first, int last) {
-      if (few && first > 0) return;
-      const int place = few ? rows++ : start + first - from_;
-      arithmetic.operators->read({seen + static_cast<size_t>(start) * passage_.stride, passage_.stride, length, first,
-                                  few ? 1 : last, heads, width / heads, space_.scores,
-                                  space_.mixed + static_cast<size_t>(place) * space_.stride, space_.stride});
-      if (few) move(start - from_, place);
+  // Moves the hidden states at the front back to their texts' first tokens, the last one first.
+  void restore_rows(int64_t num_moved) {
+    std::vector<int64_t> first_tokens;
+    for_each_text([&](const TextRows& rows) {
+      if (rows.first == 0) first_tokens.push_back(rows.start - first_row_);
     });
-    arithmetic.apply(space_, space_.mixed, space_.stride, rows, part.out, nullptr, IDENTITY, space_.states, space_.stride, true);
-    if (!arithmetic.norm_before) arithmetic.norm_rows(space_.states, space_.stride, rows, part.norm);
-    return rows;
-  }
-
-  void move(int from, int to) {
-    if (from == to) return;
-    std::copy_n(space_.states + static_cast<size_t>(from) * space_.stride, space_.stride,
-                space_.states + static_cast<size_t>(to) * space_.stride);
-  }
-
-  // Puts the states at the front back to where their texts begin, the last one first.
-  void put_back(int rows) {
-    std::vector<int> begins;
-    each_text([&](int start, int, int first, int) {
-      if (first == 0) begins.push_back(start - from_);
-    });
-    while (rows-- > 0) move(rows, begins[static_cast<size_t>(rows)]);
+    for (int64_t i = num_moved - 1; i >= 0; i--) move_row(i, first_tokens[i]);
   }
 
   const Model& model_;
-  const Passage& passage_;
-  const int from_, to_;
+  const TextRange& range_;
+  const int64_t first_row_;
+  const int64_t last_row_;
   Workspace& space_;
 };
 
-// The first texts of passages of at most so many tokens, longer texts alone, and the end.
-std::vector<int> cut(const Texts& texts, int most) {
-  std::vector<int> made{0};
-  for (int text = 1; text < texts.count; text++)
-    if (texts.offsets[text + 1] - texts.offsets[made.back()] > most) made.push_back(text);
-  made.push_back(texts.count);
-  return made;
+// Boundaries of ranges of at most `max_tokens` tokens; a longer text is a range of its own.
+std::vector<int64_t> split_texts(const TokenBatch& texts, int64_t max_tokens) {
+  std::vector<int64_t> boundaries{0};
+  for (int64_t text = 1; text < texts.num_texts; text++)
+    if (texts.offsets[text + 1] - texts.offsets[boundaries.back()] > max_tokens) boundaries.push_back(text);
+  boundaries.push_back(texts.num_texts);
+  return boundaries;
 }
+
+// One call of `encode`. All memory belongs to the calling thread: helpers may outlive the call, and the model.
+class BatchEncoder {
+ public:
+  BatchEncoder(const Model& model, const TokenBatch& texts, int64_t threads, Needed needed)
+      : model_(model), texts_(texts), threads_(threads), needed_(needed), max_length_(texts.max_length()) {
+    const int64_t tokens_per_thread = (texts.num_tokens() + threads - 1) / threads;
+    boundaries_ = split_texts(texts, std::min(MAX_TOKENS, std::max(tokens_per_thread, int64_t{1})));
+    max_rows_ = std::min(texts.num_tokens(), std::max(MAX_TOKENS, max_length_));
+    qkv_stride_ = row_stride(3 * model.shape.hidden_size);
+  }
+
+  void run(const HiddenCallback& callback) {
+    if (num_ranges() >= threads_ || threads_ == 1)
+      encode_ranges_in_parallel(callback);
+    else
+      encode_rows_in_parallel(callback);
+  }
+
+ private:
+  int64_t num_ranges() const { return std::ssize(boundaries_) - 1; }
+
+  Workspace make_workspace(int64_t num_rows) const {
+    const regard_shape& shape = model_.shape;
+    const int64_t head_size = shape.hidden_size / shape.encoder_heads;
+    const WorkspaceSize size{
+        .num_rows = num_rows,
+        .hidden_size = shape.hidden_size,
+        .projection_size = model_.max_projection_size(),
+        .scores_size = (head_size + 4) * pad(max_length_),  // EncodeAttention::scratch
+    };
+    return Workspace(model_.pool, size);
+  }
+
+  Buffer make_qkv() const {
+    return Buffer(&model_.pool, max_rows_ * qkv_stride_ * static_cast<int64_t>(sizeof(float)));
+  }
+
+  RowView qkv_rows(const Buffer& buffer) const { return {buffer.as<float>(), qkv_stride_}; }
+
+  TextRange make_range(int64_t index, RowView even_qkv, RowView odd_qkv) const {
+    return {
+        .texts = texts_,
+        .first_text = boundaries_[index],
+        .last_text = boundaries_[index + 1],
+        .qkv = {even_qkv, odd_qkv},
+    };
+  }
+
+  // Each thread encodes ranges of its own.
+  void encode_ranges_in_parallel(const HiddenCallback& callback) {
+    const int64_t num_members = std::min(threads_, num_ranges());
+    std::vector<Workspace> spaces;
+    std::vector<Buffer> qkv;
+    for (int64_t member = 0; member < num_members; member++) {
+      spaces.push_back(make_workspace(max_rows_));
+      qkv.push_back(make_qkv());
+    }
+    run_steps(num_members, 1, num_ranges(), [&](int64_t, int64_t index, int64_t member) {
+      const RowView rows = qkv_rows(qkv[member]);
+      const TextRange range = make_range(index, rows, rows);
+      EncoderPass(model_, range, 0, range.num_tokens(), spaces[member]).run(needed_);
+      callback(range.first_token(), range.num_tokens(), spaces[member]);
+    });
+  }
+
+  // All threads encode rows of one range, then of the next.
+  void encode_rows_in_parallel(const HiddenCallback& callback) {
+    const Buffer even_qkv = make_qkv();
+    const Buffer odd_qkv = make_qkv();
+    Workspace result = make_workspace(max_rows_);
+    const int64_t num_steps = model_.shape.encoder_layers + 1;
+    for (int64_t index = 0; index < num_ranges(); index++) {
+      const TextRange range = make_range(index, qkv_rows(even_qkv), qkv_rows(odd_qkv));
+      const int64_t num_tokens = range.num_tokens();
+      const int64_t num_parts = std::clamp(num_tokens / ROWS_PER_THREAD, int64_t{1}, threads_);
+      std::vector<Workspace> spaces;
+      for (int64_t part = 0; part < num_parts; part++) spaces.push_back(make_workspace(num_tokens / num_parts + 1));
+      // any thread may compute any part's next step: hidden states are in the part's workspace, not in the thread's
+      run_steps(num_parts, num_steps, num_parts, [&](int64_t step, int64_t part, int64_t) {
+        const int64_t first_row = num_tokens * part / num_parts;
+        const int64_t last_row = num_tokens * (part + 1) / num_parts;
+        Workspace& space = spaces[part];
+        EncoderPass(model_, range, first_row, last_row, space).run_step(step, needed_);
+        if (step + 1 == num_steps) {
+          const int64_t num_floats = (last_row - first_row) * space.hidden.stride;
+          std::copy_n(space.hidden.data, num_floats, result.hidden.row(first_row));
+        }
+      });
+      callback(range.first_token(), num_tokens, result);
+    }
+  }
+
+  const Model& model_;
+  const TokenBatch& texts_;
+  const int64_t threads_;
+  const Needed needed_;
+  const int64_t max_length_;
+  std::vector<int64_t> boundaries_;
+  int64_t max_rows_;
+  int64_t qkv_stride_;
+};
 
 }  // namespace
 
-void Texts::check(const Model& model) const {
-  if (!model.reads()) throw std::invalid_argument("this model continues texts and reads no others");
-  if (count < 1 || offsets[0] != 0) throw std::invalid_argument("offsets must start at 0");
-  for (int text = 0; text < count; text++) {
+int64_t TokenBatch::max_length() const {
+  int64_t longest = 0;
+  for (int64_t text = 0; text < num_texts; text++) longest = std::max(longest, length(text));
+  return longest;
+}
+
+void TokenBatch::check(const Model& model) const {
+  const regard_shape& shape = model.shape;
+  if (!model.has_encoder()) throw std::invalid_argument("this model has no encoder: it generates and does not encode");
+  if (num_texts < 1 || offsets[0] != 0) throw std::invalid_argument("offsets must start at 0");
+  for (int64_t text = 0; text < num_texts; text++) {
     if (offsets[text + 1] <= offsets[text]) throw std::invalid_argument("a source text has no tokens");
-    model.source_positions->check(length(text) + model.shape.first_place);
+    model.source_positions->check_length(length(text) + shape.position_offset);
   }
-  for (int i = 0; i < tokens(); i++) {
-    if (ids[i] < 0 || ids[i] >= model.shape.source_vocabulary)
+  for (int64_t i = 0; i < num_tokens(); i++) {
+    if (ids[i] < 0 || ids[i] >= shape.source_vocab_size)
       throw std::invalid_argument("token " + std::to_string(ids[i]) + " is outside the source vocabulary");
-    if (types && model.shape.types && (types[i] < 0 || types[i] >= model.shape.types))
-      throw std::invalid_argument("type " + std::to_string(types[i]) + " is not one of " + std::to_string(model.shape.types));
+    if (token_types && shape.num_token_types && (token_types[i] < 0 || token_types[i] >= shape.num_token_types))
+      throw std::invalid_argument("token type " + std::to_string(token_types[i]) + " is not one of " +
+                                  std::to_string(shape.num_token_types));
   }
 }
 
-void encode(const Model& model, const Texts& texts, int threads, Wanted wanted, const Take& take) {
+void encode(const Model& model, const TokenBatch& texts, int64_t threads, Needed needed,
+            const HiddenCallback& callback) {
   texts.check(model);
-  const regard_shape& shape = model.shape;
-  int longest = 0;
-  for (int text = 0; text < texts.count; text++) longest = std::max(longest, texts.length(text));
-  const int even = (texts.tokens() + threads - 1) / threads;  // of several threads, each has something to do
-  const std::vector<int> cuts = cut(texts, std::min(TOKENS, std::max(even, 1)));
-  const int passages = static_cast<int>(cuts.size()) - 1;
-  const int most = std::min(texts.tokens(), std::max(TOKENS, longest));  // rows of a passage
-  const size_t stride = row_stride(3 * static_cast<size_t>(shape.width));
-  const auto space_for = [&](int rows) {
-    const size_t room = static_cast<size_t>(shape.width / shape.encoder_heads + 4) * padded(static_cast<size_t>(longest));
-    return Workspace(model.pool, static_cast<size_t>(rows), static_cast<size_t>(shape.width), model.widest(), 1, room);
-  };
-  const auto seen_for = [&](int rows) { return Buffer(&model.pool, static_cast<size_t>(rows) * stride * sizeof(float)); };
-  // Helpers get no memory of their own: they may outlive this call, and the model.
-  if (passages >= threads || threads == 1) {
-    const int members = std::min(threads, passages);
-    std::vector<Workspace> spaces;
-    std::vector<Buffer> seen;
-    for (int member = 0; member < members; member++) spaces.push_back(space_for(most)), seen.push_back(seen_for(most));
-    run_steps(members, 1, passages, [&](int, int number, int member) {
-      Workspace& space = spaces[static_cast<size_t>(member)];
-      float* const projected = seen[static_cast<size_t>(member)].as<float>();
-      const Passage passage{texts, cuts[static_cast<size_t>(number)], cuts[static_cast<size_t>(number) + 1],
-                            {projected, projected}, stride};
-      Reader(model, passage, 0, passage.count(), space).read(wanted);
-      take(passage.begin(), passage.count(), space);
-    });
-    return;
-  }
-  const Buffer one = seen_for(most), other = seen_for(most);
-  Workspace whole = space_for(most);
-  const int steps = shape.encoder_layers + 1;
-  for (int number = 0; number < passages; number++) {
-    const int first = cuts[static_cast<size_t>(number)], last = cuts[static_cast<size_t>(number) + 1];
-    const int count = texts.offsets[last] - texts.offsets[first], team = std::clamp(count / ROWS_OF_ONE, 1, threads);
-    const Passage passage{texts, first, last, {one.as<float>(), other.as<float>()}, stride};
-    std::vector<Workspace> spaces;
-    for (int part = 0; part < team; part++) spaces.push_back(space_for(count / team + 1));
-    // any thread may compute any part's next step: its states are in the part's workspace, not in the thread's
-    run_steps(team, steps, team, [&](int step, int part, int) {
-      const int from = count * part / team, to = count * (part + 1) / team;
-      Workspace& space = spaces[static_cast<size_t>(part)];
-      Reader(model, passage, from, to, space).run_step(step, wanted);
-      if (step + 1 == steps)
-        std::copy_n(space.states, static_cast<size_t>(to - from) * space.stride,
-                    whole.states + static_cast<size_t>(from) * whole.stride);
-    });
-    take(passage.begin(), count, whole);
-  }
+  BatchEncoder(model, texts, threads, needed).run(callback);
 }
 
 }  // namespace regard

@@ -1,4 +1,4 @@
-// Reading: whole source texts through the encoder, without padding.
+// Encoder: source texts, packed without padding, to hidden states.
 #pragma once
 #include <functional>
 
@@ -6,26 +6,28 @@
 
 namespace regard {
 
-// Texts laid end to end; checked before use.
-struct Texts {
-  const int32_t* ids;
-  const int32_t* offsets;
-  int count;
-  const int32_t* types = nullptr;  // of all tokens; null: 0
+// Texts laid end to end; `check` before use.
+struct TokenBatch {
+  const int32_t* ids = nullptr;
+  const int32_t* offsets = nullptr;  // [num_texts + 1]
+  int64_t num_texts = 0;
+  const int32_t* token_types = nullptr;  // per token; null: all 0
 
-  int tokens() const { return offsets[count]; }
-  int length(int text) const { return offsets[text + 1] - offsets[text]; }
+  int64_t num_tokens() const { return offsets[num_texts]; }
+  int64_t length(int64_t text) const { return offsets[text + 1] - offsets[text]; }
+  int64_t max_length() const;
   void check(const Model& model) const;
 };
 
-// Whose states are needed: every token's, or those of each text's first token, which are found sooner.
-enum class Wanted { all, firsts };
+// Whose hidden states are needed: those of first tokens alone make the last layer cheaper.
+enum class Needed { all_tokens, first_tokens };
 
-// What is done with states: `take` is told the first token, how many tokens, and their states in a workspace; where only
-// firsts are wanted, those of other tokens mean nothing. Threads may call it at the same time, for different tokens.
-using Take = std::function<void(int, int, Workspace&)>;
+// Receives the hidden states of tokens `first_token` on, in a workspace. If only first tokens are needed, the others'
+// are undefined. Threads may call it at the same time, for different tokens.
+using HiddenCallback = std::function<void(int64_t first_token, int64_t num_tokens, Workspace& space)>;
 
-// Reads texts some at a time, by so many threads: each some texts of its own or, of few tokens, some rows of the same.
-void encode(const Model& model, const Texts& texts, int threads, Wanted wanted, const Take& take);
+// Encodes texts with several threads: each takes texts of its own or, where there are few, rows of the same texts.
+void encode(const Model& model, const TokenBatch& texts, int64_t threads, Needed needed,
+            const HiddenCallback& callback);
 
 }  // namespace regard

@@ -1,71 +1,100 @@
-// Parts of Transformers over rows of numbers: norms, linear layers with what comes before them, and looks.
+// Layers of a Transformer over rows of float32: layer norm, linear layers, feed-forward.
 #pragma once
-#include <vector>
-
-#include "memory.h"
+#include "buffer_pool.h"
 #include "types.h"
 
 namespace regard {
 
-inline size_t padded(size_t width) { return (width + LANES - 1) / LANES * LANES; }
+inline int64_t pad(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
+inline int64_t num_blocks(const PackedLinear& linear) { return (linear.outputs + LANES - 1) / LANES; }
 
-// Bytes that an operand's stride counts in, and that stride: rows a power of two apart would share the same few places
-// of a cache.
-size_t number_bytes(int precision);
-size_t operand_stride(const Matrix& matrix);
-// The same for rows of float32.
-size_t row_stride(size_t width);
+int64_t value_bytes(int precision);
+// Strides are no powers of two: the rows of a tile would compete for the same cache sets.
+int64_t matmul_input_stride(const PackedLinear& linear);  // in values
+int64_t row_stride(int64_t size);                         // in floats
 
-struct Norm {
+struct LayerNorm {
   const float* weight = nullptr;
   const float* bias = nullptr;
 };
 
-struct SelfLook {
-  Matrix qkv, out;
-  Norm norm;
+struct SelfAttention {
+  LayerNorm norm;
+  PackedLinear qkv;
+  PackedLinear out;
 };
 
-struct CrossLook {
-  Matrix query, key_value, out;
-  Norm norm;
+struct CrossAttention {
+  LayerNorm norm;
+  PackedLinear query;
+  PackedLinear key_value;
+  PackedLinear out;
 };
 
 struct FeedForward {
-  Matrix inner, outer;
-  Norm norm;
+  LayerNorm norm;
+  PackedLinear up;
+  PackedLinear down;
 };
 
-// Room for the numbers of one pass over at most `rows` rows.
+// Rows of floats at equal distances.
+struct RowView {
+  float* data = nullptr;
+  int64_t stride = 0;
+
+  float* row(int64_t index) const { return data + index * stride; }
+};
+
+constexpr int64_t VOCABULARY_BLOCKS = 16;  // blocks of 16 logits computed and scanned together
+constexpr int64_t LOGIT_STRIDE = (VOCABULARY_BLOCKS + 1) * LANES;
+
+// Sizes of a workspace.
+struct WorkspaceSize {
+  int64_t num_rows;
+  int64_t hidden_size;
+  int64_t projection_size;  // of the widest linear layer but the output
+  int64_t scores_size;
+};
+
+// Activations of one pass over at most `num_rows` rows.
 struct Workspace {
-  Workspace(Pool& pool, size_t rows, size_t width, size_t widest, size_t heads, size_t longest);
+  Workspace(BufferPool& pool, const WorkspaceSize& size);
 
-  size_t stride, wide_stride;
   Buffer memory;
-  float *states, *mixed, *wide, *row, *scales, *offsets, *scores, *logits;
-  unsigned char* values;
+  RowView hidden;
+  RowView context;     // of attention
+  RowView projected;   // queries, keys and values, or the feed-forward's inner layer
+  float* normed_row;   // one row
+  float* scales;       // of quantized rows
+  float* offsets;
+  float* scores;       // of attention
+  RowView logits;
+  unsigned char* inputs;  // rows converted for a matmul
 };
 
-constexpr int VOCABULARY_BLOCKS = 16;  // of 16 logits that are made and looked through together
-constexpr size_t LOGIT_STRIDE = (VOCABULARY_BLOCKS + 1) * LANES;
+// What a linear layer does beside the matmul.
+struct LinearOptions {
+  const LayerNorm* norm = nullptr;  // of the inputs
+  int activation = IDENTITY;        // of the inputs, in place where there is no norm
+  bool should_add = false;          // to the output: a residual connection
+};
 
-// What every layer of a stack shares.
-struct Arithmetic {
-  const Operators* operators;
-  int width;
-  bool norm_before;
-  int activation;
-  float epsilon;
+// Settings that all layers of a model share.
+struct LayerOps {
+  const Kernels* kernels = nullptr;
+  bool pre_norm = false;
+  int activation = IDENTITY;
+  float norm_eps = 0;
 
-  // out (+)= matrix · activation(norm(rows)); `norm` may be null; rows are changed where there is an activation.
-  void apply(Workspace& space, float* rows, size_t stride, int count, const Matrix& matrix, const Norm* norm,
-             int activation, float* out, size_t out_stride, bool add) const;
-  // The row at place i of those that a product reads.
-  void prepare(Workspace& space, int i, const float* row, const Matrix& matrix) const;
-  // Norms all rows in place.
-  void norm_rows(float* rows, size_t stride, int count, const Norm& norm) const;
-  // The feed-forward part of a block, added to the states in the workspace.
-  void think(Workspace& space, int count, const FeedForward& part) const;
+  // out (+)= linear(activation(norm(rows)))
+  void linear(Workspace& space, RowView rows, int64_t num_rows, const PackedLinear& linear, RowView out,
+              const LinearOptions& options = {}) const;
+  // Converts a row to input `index` of a matmul.
+  void prepare_row(Workspace& space, int64_t index, const float* row, const PackedLinear& linear) const;
+  void normalize_rows(RowView rows, int64_t num_rows, int64_t size, const LayerNorm& norm) const;
+  // Adds the attention's projected context to the hidden states.
+  void add_attention(Workspace& space, int64_t num_rows, const PackedLinear& out, const LayerNorm& norm) const;
+  void feed_forward(Workspace& space, int64_t num_rows, const FeedForward& layer) const;
 };
 
 }  // namespace regard

@@ -1,48 +1,52 @@
 #include "pooling.h"
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
 namespace regard {
 namespace {
 
-void pool(int kind, const float* states, size_t stride, int length, size_t width, float* out) {
-  std::memcpy(out, states, width * sizeof(float));
-  if (kind == REGARD_FIRST) return;
-  for (int row = 1; row < length; row++) {
-    const float* next = states + static_cast<size_t>(row) * stride;
-    if (kind == REGARD_MEAN)
-      for (size_t i = 0; i < width; i++) out[i] += next[i];
+void pool_text(int32_t kind, RowView hidden, int64_t length, int64_t hidden_size, float* out) {
+  std::copy_n(hidden.data, hidden_size, out);
+  if (kind == REGARD_POOL_CLS) return;
+  for (int64_t token = 1; token < length; token++) {
+    const float* row = hidden.row(token);
+    if (kind == REGARD_POOL_MEAN)
+      for (int64_t i = 0; i < hidden_size; i++) out[i] += row[i];
     else
-      for (size_t i = 0; i < width; i++) out[i] = std::max(out[i], next[i]);
+      for (int64_t i = 0; i < hidden_size; i++) out[i] = std::max(out[i], row[i]);
   }
-  const float share = 1.0f / static_cast<float>(length);
-  for (size_t i = 0; i < width && kind == REGARD_MEAN; i++) out[i] *= share;
+  if (kind == REGARD_POOL_MAX) return;
+  const float factor = 1.0f / static_cast<float>(length);
+  for (int64_t i = 0; i < hidden_size; i++) out[i] *= factor;
 }
 
 }  // namespace
 
-void read(const Model& model, const Texts& texts, const Poolings& poolings, int threads, float* out) {
-  for (int i = 0; i < poolings.count; i++)
-    if (poolings.kinds[i] < REGARD_MEAN || poolings.kinds[i] > REGARD_MAXIMUM)
+void pool_texts(const Model& model, const TokenBatch& texts, const PoolingKinds& poolings, int64_t threads,
+                float* out) {
+  for (int64_t i = 0; i < poolings.count; i++)
+    if (poolings.kinds[i] < REGARD_POOL_MEAN || poolings.kinds[i] > REGARD_POOL_MAX)
       throw std::invalid_argument("no pooling " + std::to_string(poolings.kinds[i]));
-  const size_t width = static_cast<size_t>(model.shape.width), several = static_cast<size_t>(poolings.count);
-  const bool firsts = several == 1 && poolings.kinds[0] == REGARD_FIRST;
-  encode(model, texts, threads, firsts ? Wanted::firsts : Wanted::all, [&](int first, int count, Workspace& space) {
-    if (!several) {
-      for (int i = 0; i < count; i++)
-        std::memcpy(out + static_cast<size_t>(first + i) * width, space.states + static_cast<size_t>(i) * space.stride,
-                    width * sizeof(float));
-      return;
+  const int64_t hidden_size = model.shape.hidden_size;
+  const auto copy_hidden = [&](int64_t first_token, int64_t num_tokens, Workspace& space) {
+    for (int64_t i = 0; i < num_tokens; i++)
+      std::copy_n(space.hidden.row(i), hidden_size, out + (first_token + i) * hidden_size);
+  };
+  const auto pool_hidden = [&](int64_t first_token, int64_t num_tokens, Workspace& space) {
+    int64_t text = std::lower_bound(texts.offsets, texts.offsets + texts.num_texts, first_token) - texts.offsets;
+    for (; text < texts.num_texts && texts.offsets[text] < first_token + num_tokens; text++) {
+      const RowView hidden{space.hidden.row(texts.offsets[text] - first_token), space.hidden.stride};
+      for (int64_t i = 0; i < poolings.count; i++) {
+        float* embedding = out + (text * poolings.count + i) * hidden_size;
+        pool_text(poolings.kinds[i], hidden, texts.length(text), hidden_size, embedding);
+      }
     }
-    const int32_t* begin = std::lower_bound(texts.offsets, texts.offsets + texts.count, first);
-    for (int text = static_cast<int>(begin - texts.offsets); text < texts.count && texts.offsets[text] < first + count; text++)
-      for (size_t i = 0; i < several; i++)
-        pool(poolings.kinds[i], space.states + static_cast<size_t>(texts.offsets[text] - first) * space.stride, space.stride,
-             texts.length(text), width, out + (static_cast<size_t>(text) * several + i) * width);
-  });
+  };
+  if (!poolings.count) return encode(model, texts, threads, Needed::all_tokens, copy_hidden);
+  const bool needs_first_only = poolings.count == 1 && poolings.kinds[0] == REGARD_POOL_CLS;
+  encode(model, texts, threads, needs_first_only ? Needed::first_tokens : Needed::all_tokens, pool_hidden);
 }
 
 }  // namespace regard

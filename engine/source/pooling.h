@@ -1,15 +1,15 @@
-// One vector of a text: its states' mean or maximum, or the first of them.
+// Text embeddings: mean, maximum or first of a text's hidden states.
 #pragma once
 #include "encoder.h"
 
 namespace regard {
 
-struct Poolings {
-  const int32_t* kinds;  // regard_pooling
-  int count;             // 0: the states themselves
+struct PoolingKinds {
+  const int32_t* kinds = nullptr;  // regard_pooling
+  int64_t count = 0;               // 0: hidden states, not pooled
 };
 
-// Reads texts; `out` takes the states of all tokens, or all poolings of a text side by side.
-void read(const Model& model, const Texts& texts, const Poolings& poolings, int threads, float* out);
+// Encodes texts; `out` receives the hidden states of all tokens, or all poolings of a text side by side.
+void pool_texts(const Model& model, const TokenBatch& texts, const PoolingKinds& poolings, int64_t threads, float* out);
 
 }  // namespace regard

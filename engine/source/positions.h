@@ -1,6 +1,6 @@
-// Where each token stands: numbers added to its words, or turns of queries and keys.
+// Positional schemes: sinusoidal or learned embeddings added to the token embeddings, or rotary queries and keys.
 #pragma once
-#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "../include/regard_engine.h"
@@ -9,20 +9,22 @@ namespace regard {
 
 class Positions {
  public:
-  // `learned` is a table [places, width] for learned ones.
-  Positions(int kind, int places, int width, const float* learned);
+  // `learned`: [max_positions, hidden_size]; null for the other kinds.
+  Positions(int kind, int64_t max_positions, int64_t hidden_size, const float* learned);
 
-  // Throws where a text has more places than were learned.
-  void check(int length) const;
-  void add(float* row, int at) const;
-  bool turns() const { return kind_ == REGARD_ROTARY; }
-  // Turns the heads of a row by its place (Su et al. 2021).
-  void turn(float* row, int heads, int width, int at) const;
+  // Throws if a text is longer than the learned positions.
+  void check_length(int64_t length) const;
+  void add(float* row, int64_t position) const;
+  bool is_rotary() const { return kind_ == REGARD_POS_ROTARY; }
+  // Rotates the heads of a row (RoPE, Su et al. 2021).
+  void rotate(float* row, int64_t num_heads, int64_t head_size, int64_t position) const;
 
  private:
-  int kind_, places_, width_;
+  int kind_;
+  int64_t max_positions_;
+  int64_t hidden_size_;
   const float* learned_;
-  std::vector<float> table_;
+  std::vector<float> sinusoids_;
 };
 
 }  // namespace regard

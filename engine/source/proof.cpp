@@ -1,5 +1,6 @@
 #include "proof.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -9,79 +10,106 @@
 namespace regard {
 namespace {
 
-// From -1 to 1, the same on every run.
-std::vector<float> drawn(size_t count, uint32_t& state) {
-  std::vector<float> made(count);
-  for (float& value : made) {
+// Uniform from -1 to 1, the same in every run (a linear congruential generator).
+std::vector<float> random_values(int64_t count, uint32_t& state) {
+  std::vector<float> values(count);
+  for (float& value : values) {
     state = state * 1664525u + 1013904223u;
     value = static_cast<float>(static_cast<int32_t>(state)) * (1.0f / 2147483648.0f);
   }
-  return made;
+  return values;
 }
 
-struct Layer {
+// A linear layer with random weights.
+struct RandomLinear {
+  std::vector<float> bias;
   std::vector<unsigned char> packed;
-  std::vector<float> scales, bias;
+  std::vector<float> scales;
   std::vector<int32_t> corrections;
-  Matrix matrix;
+  PackedLinear linear;
 
-  Layer(int outputs, int inputs, int precision, uint32_t& state) {
-    const size_t wide = static_cast<size_t>(outputs), deep = static_cast<size_t>(inputs);
-    packed.resize(packed_bytes(wide, deep, precision));
-    scales.resize(padded(wide)), corrections.resize(padded(wide)), bias = drawn(padded(wide), state);
-    pack(drawn(wide * deep, state).data(), wide, deep, precision, packed.data(), scales.data(), corrections.data());
-    matrix = {precision, outputs, inputs, packed.data(), scales.data(), corrections.data(), bias.data()};
+  RandomLinear(int64_t outputs, int64_t inputs, int precision, uint32_t& state)
+      : bias(random_values(pad(outputs), state)),
+        packed(packed_bytes(outputs, inputs, precision)),
+        scales(pad(outputs)),
+        corrections(pad(outputs)) {
+    const std::vector<float> weights = random_values(outputs * inputs, state);
+    pack_weights(weights.data(), outputs, inputs, precision, packed.data(), scales.data(), corrections.data());
+    linear = {
+        .precision = precision,
+        .outputs = outputs,
+        .inputs = inputs,
+        .packed = packed.data(),
+        .scales = scales.data(),
+        .corrections = corrections.data(),
+        .bias = bias.data(),
+    };
   }
 };
 
-// [count][outputs rounded up to whole blocks], added to `out`.
-void multiply(const Operators& operators, const std::vector<float>& rows, int from, int count, const Matrix& matrix,
-              std::vector<float>& out) {
-  const size_t wide = padded(static_cast<size_t>(matrix.inputs)), stride = operand_stride(matrix);
-  const size_t bytes = stride * number_bytes(matrix.precision), to = padded(static_cast<size_t>(matrix.outputs));
-  std::vector<unsigned char> told(static_cast<size_t>(count) * bytes);
-  std::vector<float> scales(static_cast<size_t>(count)), offsets(scales.size());
-  for (size_t i = 0; i < scales.size(); i++) {
-    const float* row = rows.data() + (static_cast<size_t>(from) + i) * wide;
-    const Bytes made = operators.prepare(row, matrix.inputs, matrix.precision, told.data() + i * bytes);
-    scales[i] = made.scale, offsets[i] = made.offset;
+// Adds the products of rows `first_row` on to `out` [num_rows, padded outputs].
+void multiply(const Kernels& kernels, const std::vector<float>& rows, int64_t first_row, int64_t num_rows,
+              const PackedLinear& linear, std::vector<float>& out) {
+  const int64_t stride = matmul_input_stride(linear);
+  const int64_t num_bytes = stride * value_bytes(linear.precision);
+  std::vector<unsigned char> inputs(num_rows * num_bytes);
+  std::vector<float> scales(num_rows);
+  std::vector<float> offsets(num_rows);
+  for (int64_t i = 0; i < num_rows; i++) {
+    const float* row = rows.data() + (first_row + i) * pad(linear.inputs);
+    unsigned char* input = inputs.data() + i * num_bytes;
+    const RowQuantization quantization = kernels.quantize_row(row, linear.inputs, linear.precision, input);
+    scales[i] = quantization.scale;
+    offsets[i] = quantization.offset;
   }
-  operators.product({told.data(), stride, scales.data(), offsets.data()}, count, matrix, 0, static_cast<int>(to) / LANES,
-                    out.data(), to, true);
+  const MatmulInput input{
+      .values = inputs.data(),
+      .stride = stride,
+      .scales = scales.data(),
+      .offsets = offsets.data(),
+  };
+  kernels.matmul(input, num_rows, linear, 0, num_blocks(linear), out.data(), pad(linear.outputs), true);
 }
 
-bool close(const std::vector<float>& one, const std::vector<float>& other, float bound) {
-  for (size_t i = 0; i < one.size(); i++)
-    if (!(std::fabs(one[i] - other[i]) <= bound)) return false;
+bool is_close(const std::vector<float>& left, const std::vector<float>& right, float tolerance) {
+  for (int64_t i = 0; i < std::ssize(left); i++)
+    if (!(std::fabs(left[i] - right[i]) <= tolerance)) return false;
   return true;
 }
 
-// All rows at once as the other set has them, and the last row alone as among others.
-bool agree(const Operators& tried, const Operators& known, int precision, int count, int inputs, int outputs) {
+// Whether all rows match the reference's, and the last row has the same bits alone as among the others.
+bool outputs_match(const Kernels& untested, const Kernels& reference, int precision, int64_t num_rows, int64_t inputs,
+                   int64_t outputs) {
   uint32_t state = 7;
-  const Layer layer(outputs, inputs, precision, state);
-  const size_t wide = padded(static_cast<size_t>(inputs)), to = padded(static_cast<size_t>(outputs));
-  std::vector<float> rows = drawn(static_cast<size_t>(count) * wide, state);
-  for (size_t i = 0; i < rows.size(); i++)
-    if (i % wide >= static_cast<size_t>(inputs)) rows[i] = 0;
-  const std::vector<float> before = drawn(static_cast<size_t>(count) * to, state);
-  std::vector<float> found = before, wanted = before, alone(before.end() - static_cast<std::ptrdiff_t>(to), before.end());
-  multiply(tried, rows, 0, count, layer.matrix, found);
-  multiply(known, rows, 0, count, layer.matrix, wanted);
-  multiply(tried, rows, count - 1, 1, layer.matrix, alone);
-  // the order of a sum is not told: one product more or less is far outside
-  if (!close(found, wanted, precision == INT8 ? 0.0f : 1e-3f)) return false;
-  return std::vector<float>(found.end() - static_cast<std::ptrdiff_t>(to), found.end()) == alone;
+  const RandomLinear layer(outputs, inputs, precision, state);
+  std::vector<float> rows = random_values(num_rows * pad(inputs), state);
+  for (int64_t i = 0; i < std::ssize(rows); i++)
+    if (i % pad(inputs) >= inputs) rows[i] = 0;
+  const std::vector<float> initial = random_values(num_rows * pad(outputs), state);
+  const int64_t last_row = (num_rows - 1) * pad(outputs);
+  std::vector<float> output = initial;
+  std::vector<float> expected = initial;
+  std::vector<float> alone(initial.begin() + last_row, initial.end());
+  multiply(untested, rows, 0, num_rows, layer.linear, output);
+  multiply(reference, rows, 0, num_rows, layer.linear, expected);
+  multiply(untested, rows, num_rows - 1, 1, layer.linear, alone);
+  // the order of bf16 sums may differ; a missing or additional product exceeds this tolerance by far
+  if (!is_close(output, expected, precision == INT8 ? 0.0f : 1e-3f)) return false;
+  return std::equal(alone.begin(), alone.end(), output.begin() + last_row);
 }
 
 }  // namespace
 
-bool multiplies_like(const Operators& tried, const Operators& known) {
-  // rows, inputs, outputs: every shape of tile, and something left over
-  constexpr int SHAPES[][3] = {{1, 70, 49}, {3, 40, 33}, {8, 64, 16}, {13, 75, 100}, {37, 130, 45}, {53, 64, 33}};
+bool matches_kernels(const Kernels& untested, const Kernels& reference) {
+  // every shape of tile, with remainders
+  constexpr struct {
+    int64_t num_rows;
+    int64_t inputs;
+    int64_t outputs;
+  } SHAPES[] = {{1, 70, 49}, {3, 40, 33}, {8, 64, 16}, {13, 75, 100}, {37, 130, 45}, {53, 64, 33}};
   for (const auto& shape : SHAPES)
     for (int precision : {BF16, INT8})
-      if (!agree(tried, known, precision, shape[0], shape[1], shape[2])) return false;
+      if (!outputs_match(untested, reference, precision, shape.num_rows, shape.inputs, shape.outputs)) return false;
   return true;
 }
 

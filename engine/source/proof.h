@@ -1,10 +1,10 @@
-// Whether a set of operators multiplies as another does: asked of those that few of our machines have run.
+// Self-test of kernels that few machines have run: do they multiply as tested ones do?
 #pragma once
 #include "types.h"
 
 namespace regard {
 
-// A few products, int8 to the same bits and bf16 as close as its sums can be; takes a fraction of a millisecond.
-bool multiplies_like(const Operators& tried, const Operators& known);
+// Compares a few matmuls, int8 bit by bit and bf16 within the error of its sums; takes a fraction of a millisecond.
+bool matches_kernels(const Kernels& untested, const Kernels& reference);
 
 }  // namespace regard

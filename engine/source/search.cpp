@@ -7,147 +7,215 @@
 namespace regard {
 namespace {
 
-constexpr double NEVER = -std::numeric_limits<double>::infinity();
+constexpr double IMPOSSIBLE = -std::numeric_limits<double>::infinity();
 
-struct Written {  // a token and what stands before it
+// A token of the tree of hypotheses.
+struct TokenNode {
   int32_t token;
-  int before;
+  int64_t parent;  // -1: none
 };
 
-struct Row {
-  int sentence;
-  int last;  // of the written tokens; -1: none
-  double total;
+// A row of the decoder: one hypothesis that is being extended.
+struct Beam {
+  int64_t text;
+  int64_t last_node;  // -1: no token yet
+  double logprob;
 };
 
-struct Choice {
-  int row;
-  int32_t id;
-  double value;
+// A hypothesis extended by one token.
+struct Continuation {
+  int64_t row;
+  int32_t token;
+  double logprob;
 };
 
-class Search {
+class BeamSearch {
  public:
-  Search(const Model& model, const Texts& source, int32_t start, const Plan& plan)
-      : model_(model), plan_(plan), start_(start), state_(model, source), done_(static_cast<size_t>(source.count)) {
-    k_ = plan.beam + 1 + plan.forbidden_count;
-    if (plan.lexicon.common) state_.limit(plan.lexicon, source);
-    for (int i = 0; i < source.count; i++) rows_.push_back({i, -1, 0.0});
+  BeamSearch(const Model& model, const TokenBatch& source, const SearchRequest& request)
+      : model_(model),
+        request_(request),
+        k_(request.beam + 1 + request.num_forbidden),
+        state_(model, source),
+        finished_(source.num_texts) {
+    if (request.lexicon.always_allowed) state_.set_shortlist(request.lexicon, source);
+    for (int64_t text = 0; text < source.num_texts; text++)
+      beams_.push_back({.text = text, .last_node = -1, .logprob = 0.0});
   }
 
   std::vector<std::vector<Hypothesis>> run() {
-    std::vector<int32_t> last(rows_.size(), start_), ids;
-    std::vector<float> logp, end;
-    for (int length = 0; !rows_.empty(); length++) {
-      const size_t count = rows_.size(), k = static_cast<size_t>(k_);
-      ids.resize(count * k), logp.resize(count * k), end.resize(count);
-      state_.step(last.data(), static_cast<int>(count), {k_, ids.data(), logp.data(), nullptr, end.data()});
-      parents_.clear(), next_.clear(), last.clear();
-      for (size_t first = 0, after = 0; first < count; first = after) {
-        for (after = first + 1; after < count && rows_[after].sentence == rows_[first].sentence;) after++;
-        choose(first, after, length, ids.data(), logp.data(), end.data());
+    for (int64_t length = 0; !beams_.empty(); length++) {
+      step();
+      next_beams_.clear();
+      parents_.clear();
+      for (int64_t first = 0, last; first < std::ssize(beams_); first = last) {
+        last = end_of_text(first);
+        extend_text(first, last, length);
       }
-      bool same = parents_.size() == count;
-      for (size_t i = 0; same && i < count; i++) same = parents_[i] == static_cast<int64_t>(i);
-      if (!same && !next_.empty()) state_.select(parents_.data(), static_cast<int>(parents_.size()));
-      rows_.swap(next_);
-      for (const Row& row : rows_) last.push_back(written_[static_cast<size_t>(row.last)].token);
+      reorder_rows();
+      beams_.swap(next_beams_);
     }
-    for (auto& some : done_)
-      if (some.size() > static_cast<size_t>(plan_.nbest)) some.resize(static_cast<size_t>(plan_.nbest));
-    return std::move(done_);
+    for (std::vector<Hypothesis>& hypotheses : finished_)
+      if (std::ssize(hypotheses) > request_.nbest) hypotheses.resize(request_.nbest);
+    return std::move(finished_);
   }
 
  private:
-  // Continues the rows of one sentence: the ends among the W best are put aside, the W best others go on.
-  void choose(size_t first, size_t after, int length, const int32_t* ids, const float* logp, const float* end) {
-    const int sentence = rows_[first].sentence, limit = std::max(1, plan_.limits[sentence]);
-    const bool full = length >= limit;
-    choices_.clear();
-    for (size_t row = first; row < after; row++) {
-      if (full) {
-        choices_.push_back({static_cast<int>(row), model_.shape.end, rows_[row].total + static_cast<double>(end[row])});
+  // Appends the last token of each beam and finds its k likeliest continuations.
+  void step() {
+    const int64_t num_rows = std::ssize(beams_);
+    tokens_.clear();
+    for (const Beam& beam : beams_)
+      tokens_.push_back(beam.last_node < 0 ? request_.bos_id : nodes_[beam.last_node].token);
+    ids_.resize(num_rows * k_);
+    logprobs_.resize(num_rows * k_);
+    eos_logprobs_.resize(num_rows);
+    state_.step(tokens_.data(), num_rows,
+                {
+                    .k = k_,
+                    .ids = ids_.data(),
+                    .logprobs = logprobs_.data(),
+                    .targets = nullptr,
+                    .target_logprobs = eos_logprobs_.data(),
+                });
+  }
+
+  int64_t end_of_text(int64_t first) const {
+    int64_t row = first + 1;
+    while (row < std::ssize(beams_) && beams_[row].text == beams_[first].text) row++;
+    return row;
+  }
+
+  // Rows of the decoder follow the beams; nothing moves where none was dropped or repeated.
+  void reorder_rows() {
+    bool is_unchanged = parents_.size() == beams_.size();
+    for (int64_t i = 0; is_unchanged && i < std::ssize(parents_); i++) is_unchanged = parents_[i] == i;
+    if (!is_unchanged && !next_beams_.empty()) state_.select_rows(parents_.data(), std::ssize(parents_));
+  }
+
+  // Extends the beams of one text: hypotheses that end among the best `beam` are finished, the best others go on.
+  void extend_text(int64_t first, int64_t last, int64_t length) {
+    const int64_t text = beams_[first].text;
+    const int64_t max_length = std::max(1, request_.max_lengths[text]);
+    const bool is_at_limit = length >= max_length;
+    collect_continuations(first, last, is_at_limit);
+    const int64_t num_ranks = std::min<int64_t>(std::ssize(continuations_), 2 * request_.beam);
+    const int64_t first_new = std::ssize(next_beams_);
+    double best_logprob = IMPOSSIBLE;
+    for (int64_t rank = 0; rank < num_ranks; rank++) {
+      const Continuation& continuation = continuations_[rank];
+      if (!(continuation.logprob > IMPOSSIBLE)) continue;
+      if (continuation.token == model_.shape.eos_id) {
+        const bool is_finished = !is_at_limit || ended_by_model(continuation.row);
+        if (rank < request_.beam) finish(continuation, length, is_finished);
+      } else if (std::ssize(next_beams_) - first_new < request_.beam) {
+        best_logprob = std::max(best_logprob, continuation.logprob);
+        add_beam(text, continuation);
+      }
+    }
+    if (std::ssize(next_beams_) > first_new && is_done(text, max_length, length + 1, best_logprob)) {
+      next_beams_.resize(first_new);
+      parents_.resize(first_new);
+    }
+  }
+
+  // Allowed continuations of rows `first` to `last`, best first; at the length limit, eos alone.
+  void collect_continuations(int64_t first, int64_t last, bool is_at_limit) {
+    continuations_.clear();
+    for (int64_t row = first; row < last; row++) {
+      const double logprob = beams_[row].logprob;
+      if (is_at_limit) {
+        const double eos_logprob = logprob + static_cast<double>(eos_logprobs_[row]);
+        continuations_.push_back({.row = row, .token = model_.shape.eos_id, .logprob = eos_logprob});
         continue;
       }
-      for (size_t i = row * static_cast<size_t>(k_); i < (row + 1) * static_cast<size_t>(k_); i++)
-        if (!forbidden(ids[i])) choices_.push_back({static_cast<int>(row), ids[i], rows_[row].total + static_cast<double>(logp[i])});
-    }
-    const size_t most = std::min(choices_.size(), 2 * static_cast<size_t>(plan_.beam));
-    std::stable_sort(choices_.begin(), choices_.end(), [](const Choice& a, const Choice& b) { return a.value > b.value; });
-    int going = 0;
-    double likeliest = NEVER;
-    const size_t from = next_.size();
-    for (size_t rank = 0; rank < most; rank++) {
-      const Choice& one = choices_[rank];
-      if (!(one.value > NEVER)) continue;
-      if (one.id == model_.shape.end) {
-        if (rank < static_cast<size_t>(plan_.beam)) finish(one, length, !full || is_natural(one.row, ids, logp));
-      } else if (going++ < plan_.beam) {
-        likeliest = std::max(likeliest, one.value);
-        written_.push_back({one.id, rows_[static_cast<size_t>(one.row)].last});
-        next_.push_back({sentence, static_cast<int>(written_.size()) - 1, one.value});
-        parents_.push_back(one.row);
+      for (int64_t i = row * k_; i < (row + 1) * k_; i++) {
+        if (is_forbidden(ids_[i])) continue;
+        const double extended = logprob + static_cast<double>(logprobs_[i]);
+        continuations_.push_back({.row = row, .token = ids_[i], .logprob = extended});
       }
     }
-    if (next_.size() > from && decided(sentence, limit, length + 1, likeliest)) {
-      next_.resize(from);
-      parents_.resize(from);
+    const auto is_likelier = [](const Continuation& a, const Continuation& b) { return a.logprob > b.logprob; };
+    std::stable_sort(continuations_.begin(), continuations_.end(), is_likelier);
+  }
+
+  void add_beam(int64_t text, const Continuation& continuation) {
+    nodes_.push_back({.token = continuation.token, .parent = beams_[continuation.row].last_node});
+    next_beams_.push_back({.text = text, .last_node = std::ssize(nodes_) - 1, .logprob = continuation.logprob});
+    parents_.push_back(continuation.row);
+  }
+
+  bool is_forbidden(int32_t id) const {
+    const int32_t* end = request_.forbidden + request_.num_forbidden;
+    return std::find(request_.forbidden, end, id) != end;
+  }
+
+  // Whether the model itself would have ended a row at its length limit: its likeliest allowed token is eos.
+  bool ended_by_model(int64_t row) const {
+    const int64_t first = row * k_;
+    int64_t best = first;
+    for (int64_t i = first; i < first + k_; i++) {
+      if (is_forbidden(ids_[i])) continue;
+      if (is_forbidden(ids_[best]) || logprobs_[i] > logprobs_[best]) best = i;
     }
+    return ids_[best] == model_.shape.eos_id;
   }
 
-  bool forbidden(int32_t id) const {
-    return std::find(plan_.forbidden, plan_.forbidden + plan_.forbidden_count, id) != plan_.forbidden + plan_.forbidden_count;
+  void finish(const Continuation& continuation, int64_t length, bool is_finished) {
+    const Beam& beam = beams_[continuation.row];
+    Hypothesis hypothesis{
+        .ids = std::vector<int32_t>(length),
+        .score = continuation.logprob / request_.length_norms[length + 1],
+        .logprob = continuation.logprob,
+        .is_finished = is_finished,
+    };
+    int64_t node = beam.last_node;
+    for (int64_t i = length - 1; i >= 0; i--) {
+      hypothesis.ids[i] = nodes_[node].token;
+      node = nodes_[node].parent;
+    }
+    std::vector<Hypothesis>& hypotheses = finished_[beam.text];
+    const auto is_better = [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; };
+    const auto rank = std::upper_bound(hypotheses.begin(), hypotheses.end(), hypothesis, is_better);
+    hypotheses.insert(rank, std::move(hypothesis));
   }
 
-  // Whether the model itself would have ended a row that reached its limit: its best allowed token is the end.
-  bool is_natural(int row, const int32_t* ids, const float* logp) const {
-    const size_t from = static_cast<size_t>(row) * static_cast<size_t>(k_);
-    size_t best = from;
-    for (size_t i = from; i < from + static_cast<size_t>(k_); i++)
-      if (!forbidden(ids[i]) && (forbidden(ids[best]) || logp[i] > logp[best])) best = i;
-    return ids[best] == model_.shape.end;
-  }
-
-  void finish(const Choice& one, int length, bool natural) {
-    const Row& row = rows_[static_cast<size_t>(one.row)];
-    Hypothesis made{std::vector<int32_t>(static_cast<size_t>(length)), one.value / plan_.powers[length + 1], one.value, natural};
-    int at = row.last;
-    for (int i = length; i-- > 0; at = written_[static_cast<size_t>(at)].before)
-      made.ids[static_cast<size_t>(i)] = written_[static_cast<size_t>(at)].token;
-    auto& done = done_[static_cast<size_t>(row.sentence)];
-    const auto place = std::upper_bound(done.begin(), done.end(), made,
-                                        [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; });
-    done.insert(place, std::move(made));
-  }
-
-  // Whether nothing alive in a sentence can take the place of what is finished.
-  bool decided(int sentence, int limit, int length, double likeliest) const {
-    const auto& done = done_[static_cast<size_t>(sentence)];
-    const double best = done.empty() ? NEVER : done.front().score;
-    const double last = done.size() < static_cast<size_t>(plan_.nbest) ? NEVER : done[static_cast<size_t>(plan_.nbest) - 1].score;
-    const bool enough = done.size() >= static_cast<size_t>(plan_.beam) &&
-                        (likeliest / plan_.powers[length + 1] <= best || plan_.beam == 1);
-    return enough || likeliest / plan_.powers[limit + 1] <= last;
+  // Whether no beam of a text can still displace a finished hypothesis.
+  bool is_done(int64_t text, int64_t max_length, int64_t length, double best_logprob) const {
+    const std::vector<Hypothesis>& hypotheses = finished_[text];
+    const int64_t num_finished = std::ssize(hypotheses);
+    const double best_score = num_finished ? hypotheses.front().score : IMPOSSIBLE;
+    const double worst_score = num_finished < request_.nbest ? IMPOSSIBLE : hypotheses[request_.nbest - 1].score;
+    const double score_now = best_logprob / request_.length_norms[length + 1];
+    const double score_at_limit = best_logprob / request_.length_norms[max_length + 1];
+    const bool has_enough = num_finished >= request_.beam && (score_now <= best_score || request_.beam == 1);
+    return has_enough || score_at_limit <= worst_score;
   }
 
   const Model& model_;
-  const Plan& plan_;
-  int32_t start_;
-  int k_;
-  State state_;
-  std::vector<Row> rows_, next_;
-  std::vector<int64_t> parents_;
-  std::vector<Choice> choices_;
-  std::vector<Written> written_;
-  std::vector<std::vector<Hypothesis>> done_;
+  const SearchRequest& request_;
+  const int64_t k_;
+  DecoderState state_;
+  std::vector<Beam> beams_;
+  std::vector<Beam> next_beams_;
+  std::vector<int64_t> parents_;  // row of each next beam's parent
+  std::vector<Continuation> continuations_;
+  std::vector<TokenNode> nodes_;
+  std::vector<std::vector<Hypothesis>> finished_;
+
+  std::vector<int32_t> tokens_;  // buffers of a step
+  std::vector<int32_t> ids_;
+  std::vector<float> logprobs_;
+  std::vector<float> eos_logprobs_;
 };
 
 }  // namespace
 
-std::vector<std::vector<Hypothesis>> search(const Model& model, const Texts& source, int32_t start, const Plan& plan) {
-  if (plan.beam < 1 || plan.nbest < 1 || plan.beam + 1 + plan.forbidden_count > model.shape.target_vocabulary)
-    throw std::invalid_argument("a beam of " + std::to_string(plan.beam) + " is too wide for the vocabulary");
-  return Search(model, source, start, plan).run();
+std::vector<std::vector<Hypothesis>> search(const Model& model, const TokenBatch& source,
+                                            const SearchRequest& request) {
+  const bool fits_vocabulary = request.beam + 1 + request.num_forbidden <= model.shape.target_vocab_size;
+  if (request.beam < 1 || request.nbest < 1 || !fits_vocabulary)
+    throw std::invalid_argument("a beam of " + std::to_string(request.beam) + " is too wide for the vocabulary");
+  return BeamSearch(model, source, request).run();
 }
 
 }  // namespace regard

@@ -1,4 +1,4 @@
-// Greedy and beam search without special wishes, step for step as `regard.decoding.search` does it.
+// Greedy and beam search without constraints, step for step as `regard.decoding.search`.
 #pragma once
 #include <vector>
 
@@ -6,22 +6,25 @@
 
 namespace regard {
 
-struct Plan {
-  int beam, nbest;
-  const int32_t* limits;     // [sentences], most tokens of each text
-  const double* powers;      // [longest limit + 3]: each length to the power that scores are divided by
-  const int32_t* forbidden;  // tokens that are never written
-  int forbidden_count;
+struct SearchRequest {
+  int64_t beam;
+  int64_t nbest;
+  int32_t bos_id;
+  const int32_t* max_lengths;  // [num_texts]
+  const double* length_norms;  // [largest max_length + 3]: divisor of the score of a text with so many tokens
+  const int32_t* forbidden;
+  int64_t num_forbidden;
   Lexicon lexicon;
 };
 
 struct Hypothesis {
   std::vector<int32_t> ids;
-  double score, total;
-  bool finished;  // by the model, not by the limit
+  double score;
+  double logprob;
+  bool is_finished;  // by the model, not by its max_length
 };
 
-// The best texts for each source text, best first, at most `nbest`.
-std::vector<std::vector<Hypothesis>> search(const Model& model, const Texts& source, int32_t start, const Plan& plan);
+// At most `nbest` hypotheses per source text, best first.
+std::vector<std::vector<Hypothesis>> search(const Model& model, const TokenBatch& source, const SearchRequest& request);
 
 }  // namespace regard

@@ -10,49 +10,73 @@
 namespace regard {
 namespace {
 
-constexpr float NEVER = -1e30f;  // bias of what fills up a block
+constexpr float PADDING_BIAS = -1e30f;  // logit of outputs that pad the last block
+
+std::vector<int32_t> allowed_tokens(const Lexicon& lexicon, const int32_t* source_ids, int64_t length) {
+  std::vector<int32_t> ids(lexicon.always_allowed, lexicon.always_allowed + lexicon.num_always_allowed);
+  for (int64_t i = 0; i < length; i++) {
+    const int32_t* begin = lexicon.token_ids + lexicon.offsets[source_ids[i]];
+    const int32_t* end = lexicon.token_ids + lexicon.offsets[source_ids[i] + 1];
+    ids.insert(ids.end(), begin, end);
+  }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
 
 }  // namespace
 
-int32_t Shortlist::place(int32_t id) const {
-  const auto found = std::lower_bound(ids.begin(), ids.end(), id);
-  if (found == ids.end() || *found != id)
-    throw std::invalid_argument("word " + std::to_string(id) + " is not among those to write with");
-  return static_cast<int32_t>(found - ids.begin());
+int32_t Shortlist::index_of(int32_t id) const {
+  const auto entry = std::lower_bound(ids.begin(), ids.end(), id);
+  if (entry == ids.end() || *entry != id)
+    throw std::invalid_argument("token " + std::to_string(id) + " is not in the shortlist");
+  return static_cast<int32_t>(entry - ids.begin());
 }
 
-Shortlist shortlist_of(Pool& pool, const Matrix& whole, const Lexicon& lexicon, const int32_t* source, int length) {
-  Shortlist made;
-  std::vector<int32_t>& ids = made.ids;
-  ids.assign(lexicon.common, lexicon.common + lexicon.common_count);
-  for (int i = 0; i < length; i++)
-    ids.insert(ids.end(), lexicon.words + lexicon.offsets[source[i]], lexicon.words + lexicon.offsets[source[i] + 1]);
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  if (ids.empty() || ids.front() < 0 || ids.back() >= whole.outputs)
-    throw std::invalid_argument("words to write with must be of the vocabulary");
-  const size_t outputs = ids.size(), wide = padded(outputs), lanes = LANES;
-  const size_t bytes = packed_bytes(outputs, static_cast<size_t>(whole.inputs), whole.precision);
-  const size_t groups = bytes / (wide * 4);  // of four bytes, in every precision
-  made.memory = Buffer(&pool, bytes + 3 * wide * sizeof(float));
-  uint32_t* packed = made.memory.as<uint32_t>();
-  float* scales = reinterpret_cast<float*>(packed + bytes / 4);
-  float* bias = scales + wide;
-  int32_t* corrections = reinterpret_cast<int32_t*>(bias + wide);
-  const uint32_t* from = static_cast<const uint32_t*>(whole.packed);
-  for (size_t n = 0; n < wide; n++) {
-    const bool real = n < outputs;
-    const size_t id = real ? static_cast<size_t>(ids[n]) : 0;
-    const uint32_t* column = from + id / lanes * groups * lanes + id % lanes;
-    uint32_t* to = packed + n / lanes * groups * lanes + n % lanes;
-    for (size_t i = 0; i < groups; i++) to[i * lanes] = real ? column[i * lanes] : 0;
-    bias[n] = real ? whole.bias[id] : NEVER;
-    scales[n] = real && whole.scales ? whole.scales[id] : 0;
-    corrections[n] = real && whole.corrections ? whole.corrections[id] : 0;
+Shortlist build_shortlist(BufferPool& pool, const PackedLinear& output, const Lexicon& lexicon,
+                          const int32_t* source_ids, int64_t length) {
+  Shortlist shortlist;
+  shortlist.ids = allowed_tokens(lexicon, source_ids, length);
+  const std::vector<int32_t>& ids = shortlist.ids;
+  if (ids.empty() || ids.front() < 0 || ids.back() >= output.outputs)
+    throw std::invalid_argument("a shortlist must consist of tokens of the vocabulary");
+  const bool is_int8 = output.precision == INT8;
+  const int64_t outputs = std::ssize(ids);
+  const int64_t padded = pad(outputs);
+  const int64_t num_bytes = packed_bytes(outputs, output.inputs, output.precision);
+  const int64_t num_groups = num_bytes / (padded * 4);  // a group has four bytes in every precision
+  shortlist.memory = Buffer(&pool, num_bytes + 3 * padded * static_cast<int64_t>(sizeof(float)));
+  uint32_t* packed = shortlist.memory.as<uint32_t>();
+  float* scales = reinterpret_cast<float*>(packed + num_bytes / 4);
+  float* bias = scales + padded;
+  int32_t* corrections = reinterpret_cast<int32_t*>(bias + padded);
+  const uint32_t* all_packed = static_cast<const uint32_t*>(output.packed);
+  for (int64_t index = 0; index < padded; index++) {
+    uint32_t* to = packed + index / LANES * num_groups * LANES + index % LANES;
+    if (index >= outputs) {
+      for (int64_t i = 0; i < num_groups; i++) to[i * LANES] = 0;
+      bias[index] = PADDING_BIAS;
+      scales[index] = 0;
+      corrections[index] = 0;
+      continue;
+    }
+    const int64_t id = ids[index];
+    const uint32_t* from = all_packed + id / LANES * num_groups * LANES + id % LANES;
+    for (int64_t i = 0; i < num_groups; i++) to[i * LANES] = from[i * LANES];
+    bias[index] = output.bias[id];
+    scales[index] = is_int8 ? output.scales[id] : 0;
+    corrections[index] = is_int8 ? output.corrections[id] : 0;
   }
-  const bool bytewise = whole.precision == INT8;
-  made.output = {whole.precision, static_cast<int>(outputs), whole.inputs, packed, bytewise ? scales : nullptr, bytewise ? corrections : nullptr, bias};
-  return made;
+  shortlist.output = {
+      .precision = output.precision,
+      .outputs = outputs,
+      .inputs = output.inputs,
+      .packed = packed,
+      .scales = is_int8 ? scales : nullptr,
+      .corrections = is_int8 ? corrections : nullptr,
+      .bias = bias,
+  };
+  return shortlist;
 }
 
 }  // namespace regard

@@ -1,30 +1,31 @@
-// The words that a text may be written with, and the rows of the output layer that score them.
+// Shortlists: the target tokens that a translation may use, and the rows of the output layer that score them.
 #pragma once
 #include <vector>
 
-#include "memory.h"
+#include "buffer_pool.h"
 #include "types.h"
 
 namespace regard {
 
-// Which words translate which: those of every text, and those of each source word.
+// Target tokens by source token, and those allowed in every text.
 struct Lexicon {
-  const int32_t* common = nullptr;  // null: there is none, and all words are used
-  int common_count = 0;
-  const int32_t* offsets = nullptr;  // [source words + 1]
-  const int32_t* words = nullptr;
+  const int32_t* always_allowed = nullptr;  // null: no lexicon, the whole vocabulary is used
+  int64_t num_always_allowed = 0;
+  const int32_t* offsets = nullptr;  // [source vocabulary + 1]
+  const int32_t* token_ids = nullptr;
 };
 
 struct Shortlist {
   std::vector<int32_t> ids;  // ascending
   Buffer memory;
-  Matrix output{};
+  PackedLinear output;
 
-  // Where a word stands among them; it must be there.
-  int32_t place(int32_t id) const;
+  // Index of a token of the shortlist; throws if it has none.
+  int32_t index_of(int32_t id) const;
 };
 
-// The words of a source text, and the part of the output layer that scores them.
-Shortlist shortlist_of(Pool& pool, const Matrix& whole, const Lexicon& lexicon, const int32_t* source, int length);
+// Shortlist of a source text: `output` restricted to its tokens.
+Shortlist build_shortlist(BufferPool& pool, const PackedLinear& output, const Lexicon& lexicon,
+                          const int32_t* source_ids, int64_t length);
 
 }  // namespace regard

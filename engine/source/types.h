@@ -1,107 +1,122 @@
-// What all parts of the engine share: matrices, operands, and the table of operators of an instruction set.
+// Types that all parts of the engine share: packed weights, inputs of the kernels, and the table of kernels.
 //
-// Files that are compiled for one instruction set include this one: it must define no function.
+// Files compiled for one instruction set include this one. It must define no function: the linker would keep one copy,
+// perhaps the one with instructions that this CPU lacks.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace regard {
 
-constexpr int LANES = 16;          // outputs of a block; rows of numbers are padded to whole blocks
-constexpr int LONGEST_SUM = 65536; // inputs whose int8 products a 32-bit sum surely holds: 65,536 · 255 · 127 < 2³¹
+constexpr int LANES = 16;  // outputs of a block; rows are padded to whole blocks
 
-enum Precision { FLOAT32 = 0, BF16 = 1, INT8 = 2 };
-enum Activation { IDENTITY, RELU, GELU, GELU_TANH, SILU, TANH, QUICK_GELU, NEAR_GELU };
+// Longest dot product whose int8 sum fits into 32 bits: 65,536 · 255 · 127 < 2³¹.
+constexpr int64_t MAX_INT8_INPUTS = 65536;
 
-// A linear layer, packed: [outputs / 16][inputs / g][16][g] with g = 1, 2 or 4 numbers of 4, 2 or 1 bytes.
-struct Matrix {
-  int precision;
-  int outputs, inputs;
-  const void* packed;
-  const float* scales;         // int8: of each output
-  const int32_t* corrections;  // int8: -128 times the sum of each output's weights, for inputs told as b + 128
-  const float* bias;           // of each output, padded
+enum Precision { FLOAT32 = 0, BF16 = 1, INT8 = 2 };  // as regard_precision
+// As regard_activation; FAST_GELU, a polynomial, is for internal use.
+enum Activation { IDENTITY, RELU, GELU, GELU_TANH, SILU, TANH, QUICK_GELU, FAST_GELU };
+
+// A linear layer with packed weights: [outputs / 16][inputs / g][16][g], groups of g = 1, 2 or 4 values of 4, 2 or 1
+// bytes.
+struct PackedLinear {
+  int precision = FLOAT32;
+  int64_t outputs = 0;
+  int64_t inputs = 0;
+  const void* packed = nullptr;
+  const float* scales = nullptr;         // int8: per output
+  const int32_t* corrections = nullptr;  // int8: -128 · the sum of each output's weights, for inputs stored as b + 128
+  const float* bias = nullptr;           // per output, padded
 };
 
-// Rows that a product reads: float32, bf16, or bytes that stand for (b - 128 · (1 + offset)) · scale.
-struct Operand {
-  const void* values;
-  size_t stride;        // from one row to the next, in numbers
-  const float* scales;  // int8: of each row
-  const float* offsets;
+// Rows that a matmul reads: float32, bf16, or bytes b that stand for (b - 128 · (1 + offset)) · scale.
+struct MatmulInput {
+  const void* values = nullptr;
+  int64_t stride = 0;             // between rows, in values
+  const float* scales = nullptr;  // int8: per row
+  const float* offsets = nullptr;
 };
 
-// How a row was turned into bytes.
-struct Bytes {
-  float scale, offset;
+// How a row was quantized to bytes.
+struct RowQuantization {
+  float scale;
+  float offset;
 };
 
-// Keys and values of a token: float32, or bf16 where products are no finer.
-using Entry = const void*;
+// Keys and values of one token, of all layers: float32, or bf16 in the lower precisions.
+using KeyValueEntry = const void*;
 
-// Rows that look at the same keys and values; entry t holds token t's key and value at fixed places.
-struct Look {
+// Queries that attend to the same cached keys and values; entry t holds those of token t.
+struct DecodeAttention {
   const float* queries;
-  size_t stride;
-  int rows;
-  const Entry* entries;
-  bool halves;  // entries are bf16; of heads of whole blocks in pairs, which are quick to part: numbers i and i + 8
-  int count;
-  size_t key, value;  // at which number of an entry they stand
-  int heads, width;   // of a head
-  float* scores;      // room for each head's `count` rounded up to 16
-  float* mixed;
-  size_t mixed_stride;
-  const Entry* next;  // what will be looked at after this, so that it is on its way; may be null
-  int next_count;
+  int64_t query_stride;
+  int64_t num_rows;
+  const KeyValueEntry* entries;
+  bool is_bf16;  // paired if heads consist of whole blocks: values i and i + 8 of 16 share 32 bits, quick to unpack
+  int64_t num_entries;
+  int64_t key_offset;  // within an entry, in values
+  int64_t value_offset;
+  int64_t num_heads;
+  int64_t head_size;
+  float* scores;  // scratch: [num_heads, num_entries padded to 16]
+  float* context;
+  int64_t context_stride;
+  const KeyValueEntry* next_entries;  // read by the next call, prefetched here
+  int64_t num_next_entries;
 };
 
-// Rows of one text that look at all rows of it; a row holds its query, its key and its value one after the other.
-struct Reading {
-  const float* rows;
-  size_t stride;
-  int count;         // rows of the text
-  int first, last;   // those that look
-  int heads, width;  // of a head
-  float* room;       // (width + 4) · `count` rounded up to 16
-  float* mixed;      // of the first that looks
-  size_t mixed_stride;
+// Self-attention of rows `first_row` to `last_row` of one text; a row holds query, key and value side by side.
+struct EncodeAttention {
+  const float* qkv;
+  int64_t qkv_stride;
+  int64_t num_tokens;
+  int64_t first_row;
+  int64_t last_row;
+  int64_t num_heads;
+  int64_t head_size;
+  float* scratch;  // (head_size + 4) · num_tokens padded to 16
+  float* context;  // of the first row
+  int64_t context_stride;
 };
 
-// What is known of one row's next token while the logits pass by.
-struct Best {
-  float largest;
-  float sums[LANES];  // of exp(logit - largest)
-  int k, count;
-  int32_t wanted;
-  float wanted_logit;
-  float* values;  // [k], largest first
-  int32_t* ids;
+// Running softmax and top-k of one row while its logits pass by.
+struct TopK {
+  float max_logit = -3e38f;
+  float exp_sums[LANES] = {};  // of exp(logit - max_logit)
+  int64_t k = 0;
+  int64_t num_found = 0;
+  int32_t target = 0;
+  float target_logit = 0;
+  float* logits = nullptr;  // [k], largest first
+  int32_t* ids = nullptr;
 };
 
-struct Operators {
+// Kernels of one instruction set.
+struct Kernels {
   const char* name;
-  void (*norm)(const float* in, int width, const float* weight, const float* bias, float epsilon, float* out);
-  void (*activate)(const float* in, int width, int activation, float* out);
-  // Turns a padded row into what a product of this precision reads.
-  Bytes (*prepare)(const float* in, int width, int precision, void* out);
-  // Rounds keys and values to bf16, in pairs (see `Look`) or one after the other.
-  void (*keep)(const float* in, size_t count, bool paired, uint16_t* out);
-  void (*product)(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, float* out,
-                  size_t stride, bool add);
-  void (*integer_sums)(const Operand& rows, int count, const Matrix& matrix, int32_t* out, size_t stride);
-  void (*attend)(const Look& look);
-  void (*read)(const Reading& reading);
-  void (*scan)(const float* logits, int first, int count, Best& best);
+  void (*layer_norm)(const float* in, int64_t size, const float* weight, const float* bias, float eps, float* out);
+  void (*activate)(const float* in, int64_t size, int activation, float* out);
+  // Converts a padded row to the input of a matmul of this precision.
+  RowQuantization (*quantize_row)(const float* in, int64_t size, int precision, void* out);
+  // Rounds keys and values to bf16, paired (see DecodeAttention) or in order.
+  void (*store_bf16)(const float* in, int64_t size, bool is_paired, uint16_t* out);
+  // out [num_rows, num_blocks · 16] (+)= rows · weights of blocks `first_block` on, + bias.
+  void (*matmul)(const MatmulInput& rows, int64_t num_rows, const PackedLinear& linear, int64_t first_block,
+                 int64_t num_blocks, float* out, int64_t out_stride, bool should_add);
+  void (*integer_sums)(const MatmulInput& rows, int64_t num_rows, const PackedLinear& linear, int32_t* out,
+                       int64_t out_stride);
+  void (*decode_attention)(const DecodeAttention& attention);
+  void (*encode_attention)(const EncodeAttention& attention);
+  void (*scan_logits)(const float* logits, int64_t first_id, int64_t num_logits, TopK& top);
 };
 
-extern const Operators PORTABLE;
+extern const Kernels PORTABLE;
 #if defined(REGARD_X86)
-extern const Operators AVX2;
-extern const Operators AVX_VNNI;
-extern const Operators AVX512;
-extern const Operators AVX512_BF16;
-extern const Operators AMX;
+extern const Kernels AVX2;
+extern const Kernels AVX_VNNI;
+extern const Kernels AVX512;
+extern const Kernels AVX512_BF16;
+extern const Kernels AMX;
 #endif
 
 }  // namespace regard

@@ -16,20 +16,47 @@
 
 namespace {
 
-// Every value is made of all values of the step before: a part that is computed twice, too early or not at all shows.
-std::vector<uint32_t> run(int threads, int steps, int parts, int late_member) {
+// Every value depends on all values of the previous step: a part computed twice, too early or not at all shows.
+std::vector<uint32_t> run(int64_t num_threads, int64_t num_steps, int64_t num_parts, int64_t late_member) {
   std::vector<uint32_t> values[2];
-  values[0].assign(static_cast<size_t>(parts), 1);
+  values[0].assign(num_parts, 1);
   values[1] = values[0];
-  regard::run_steps(threads, steps, parts, [&](int step, int part, int member) {
-    const std::vector<uint32_t>& before = values[step % 2];
-    uint32_t value = static_cast<uint32_t>(step * parts + part);
-    for (size_t i = 0; i < before.size(); i++) value = value * 31 + before[i] * static_cast<uint32_t>(i + 1);
-    if (member == late_member) std::this_thread::sleep_for(std::chrono::microseconds(200));  // others fall asleep
-    uint32_t& made = values[(step + 1) % 2][static_cast<size_t>(part)];
-    made = value + made * 7;
+  regard::run_steps(num_threads, num_steps, num_parts, [&](int64_t step, int64_t part, int64_t member) {
+    const std::vector<uint32_t>& previous = values[step % 2];
+    uint32_t value = static_cast<uint32_t>(step * num_parts + part);
+    for (int64_t i = 0; i < std::ssize(previous); i++) value = value * 31 + previous[i] * static_cast<uint32_t>(i + 1);
+    if (member == late_member) std::this_thread::sleep_for(std::chrono::microseconds(200));  // the others fall asleep
+    uint32_t& next = values[(step + 1) % 2][part];
+    next = value + next * 7;
   });
-  return values[steps % 2];
+  return values[num_steps % 2];
+}
+
+void check_results() {
+  for (int i = 0; i < 40; i++) {
+    const int num_steps = random_int(1, 12);
+    const int num_parts = random_int(1, 70);
+    const std::vector<uint32_t> expected = run(1, num_steps, num_parts, -1);
+    for (int num_threads : {2, 3, more_than_cores()})
+      for (int late_member : {-1, 0, 1})
+        expect(run(num_threads, num_steps, num_parts, late_member) == expected,
+               "threads change nothing, however late they are");
+  }
+}
+
+void check_errors() {
+  for (int num_threads : {1, 2, more_than_cores()}) {
+    std::string message;
+    try {
+      regard::run_steps(num_threads, 5, 9, [](int64_t step, int64_t part, int64_t) {
+        if (step == 2 && part == 3) throw std::runtime_error("part 3");
+        if (step > 2) throw std::runtime_error("a step after one that failed");
+      });
+    } catch (const std::runtime_error& error) {
+      message = error.what();
+    }
+    expect(message == "part 3", "the exception of a part reaches the caller");
+  }
 }
 
 }  // namespace
@@ -37,36 +64,20 @@ std::vector<uint32_t> run(int threads, int steps, int parts, int late_member) {
 int more_than_cores() { return 4 * static_cast<int>(std::thread::hardware_concurrency()) + 1; }
 
 void check_parallel() {
-  for (int turn = 0; turn < 40; turn++) {
-    const int steps = drawn(1, 12), parts = drawn(1, 70);
-    const std::vector<uint32_t> expected = run(1, steps, parts, -1);
-    for (int threads : {2, 3, more_than_cores()})
-      for (int late_member : {-1, 0, 1})
-        expect(run(threads, steps, parts, late_member) == expected, "threads change nothing, however late they are");
-  }
-  for (int threads : {1, 2, more_than_cores()}) {
-    std::string told;
-    try {
-      regard::run_steps(threads, 5, 9, [](int step, int part, int) {
-        if (step == 2 && part == 3) throw std::runtime_error("part 3");
-        if (step > 2) throw std::runtime_error("a step after one that failed");
-      });
-    } catch (const std::runtime_error& error) {
-      told = error.what();
-    }
-    expect(told == "part 3", "what a part throws reaches the caller");
-  }
+  check_results();
+  check_errors();
 }
 
 void wait_for_helpers() {
 #if defined(__linux__)
-  for (int milliseconds = 0; milliseconds < 10'000; milliseconds++) {  // a sanitizer may have a thread of its own
-    int entries = 0;
+  // bounded: a sanitizer may have a thread of its own
+  for (int milliseconds = 0; milliseconds < 10'000; milliseconds++) {
+    int num_entries = 0;
     DIR* threads = opendir("/proc/self/task");
     if (!threads) return;
-    while (readdir(threads)) entries++;
+    while (readdir(threads)) num_entries++;
     closedir(threads);
-    if (entries <= 3) return;  // itself, its parent folder and one thread
+    if (num_entries <= 3) return;  // ".", ".." and one thread
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 #endif

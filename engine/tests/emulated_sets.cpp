@@ -3,33 +3,34 @@
 namespace regard {
 namespace {
 
-// Portable products of which the last number is wrong: by the least that a product can be, or where a row is alone.
-template <int PRECISION, bool ALONE>
-void spoiled(const Operand& rows, int count, const Matrix& matrix, int first, int blocks, float* out, size_t stride,
-             bool add) {
-  PORTABLE.product(rows, count, matrix, first, blocks, out, stride, add);
-  if (matrix.precision != PRECISION || (ALONE && count > 1)) return;
-  float& last = out[static_cast<size_t>(count - 1) * stride + static_cast<size_t>(matrix.outputs - 1)];
-  last += PRECISION == INT8 ? 1e-5f : ALONE ? 1e-6f : 0.02f;
+// Portable matmul with a faulty last value: by the least that can be wrong, or only where a row is alone.
+template <int PRECISION, bool ONLY_SINGLE_ROW>
+void faulty_matmul(const MatmulInput& rows, int64_t num_rows, const PackedLinear& linear, int64_t first_block,
+                   int64_t num_blocks, float* out, int64_t out_stride, bool should_add) {
+  PORTABLE.matmul(rows, num_rows, linear, first_block, num_blocks, out, out_stride, should_add);
+  if (linear.precision != PRECISION || (ONLY_SINGLE_ROW && num_rows > 1)) return;
+  float& last = out[(num_rows - 1) * out_stride + linear.outputs - 1];
+  last += PRECISION == INT8 ? 1e-5f : ONLY_SINGLE_ROW ? 1e-6f : 0.02f;
 }
 
-Operators with(const char* name, decltype(Operators::product) product) {
-  Operators made = PORTABLE;
-  made.name = name, made.product = product;
-  return made;
+Kernels with_matmul(const char* name, decltype(Kernels::matmul) matmul) {
+  Kernels kernels = PORTABLE;
+  kernels.name = name;
+  kernels.matmul = matmul;
+  return kernels;
 }
 
 }  // namespace
 
-std::vector<const Operators*> emulated_sets() {
-  static const Operators bytes = with("spoiled_bytes", spoiled<INT8, false>);
-  static const Operators halves = with("spoiled_halves", spoiled<BF16, false>);
-  static const Operators alone = with("spoiled_alone", spoiled<BF16, true>);
-  std::vector<const Operators*> found{&AMX_EMULATED, &bytes, &halves, &alone};
+std::vector<const Kernels*> emulated_sets() {
+  static const Kernels faulty_int8 = with_matmul("faulty_int8", faulty_matmul<INT8, false>);
+  static const Kernels faulty_bf16 = with_matmul("faulty_bf16", faulty_matmul<BF16, false>);
+  static const Kernels faulty_single_row = with_matmul("faulty_single_row", faulty_matmul<BF16, true>);
+  std::vector<const Kernels*> sets{&AMX_EMULATED, &faulty_int8, &faulty_bf16, &faulty_single_row};
 #if defined(REGARD_X86)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(&AVX_VNNI_EMULATED);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets.push_back(&AVX_VNNI_EMULATED);
 #endif
-  return found;
+  return sets;
 }
 
 }  // namespace regard

@@ -1,4 +1,4 @@
-// Sets for tests: kernels whose instructions are emulated, and spoiled ones, which must not be taken.
+// Instruction sets for tests: kernels with emulated instructions, and faulty ones, which must be rejected.
 #pragma once
 #include <vector>
 
@@ -6,10 +6,10 @@
 
 namespace regard {
 
-extern const Operators AMX_EMULATED;
-extern const Operators AVX_VNNI_EMULATED;
+extern const Kernels AMX_EMULATED;
+extern const Kernels AVX_VNNI_EMULATED;
 
-// Those that this processor can run, before they have proved anything.
-std::vector<const Operators*> emulated_sets();
+// Sets that this CPU can run, before any is checked.
+std::vector<const Kernels*> emulated_sets();
 
 }  // namespace regard

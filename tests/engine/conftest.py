@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.bench import work
+from benchmarks.peers import workload
 from regard.checkpoint.model_folder import save_model
 from regard.config.decoding import DecodingConfig
 from regard.config.model import StackConfig, TranslatorConfig
@@ -69,7 +69,7 @@ def forced(generator, source: Tokens, steps: int, seed: int = 3) -> np.ndarray:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder with made-up weights."""
-    words = work.tokenizer(97)
+    words = workload.build_tokenizer(97)
     place = tmp_path_factory.mktemp("models") / "plain"
     model = translator(output_bias=True)
     tokenizers = {"source": words, "target": words}

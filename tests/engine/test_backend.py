@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.peers import workload
 from regard.attention.trace import trace
-from regard.bench import work
 from regard.checkpoint.model_folder import save_model
 from regard.config.decoding import DecodingConfig
 from regard.engine import library
@@ -16,13 +16,13 @@ from regard.errors import ConfigError, UsageError
 from regard.pipeline import load_translator
 from tests.engine.conftest import translator
 
-TEXTS = work.texts([5, 3, 9, 14, 2, 7], 97)
+TEXTS = workload.draw_texts([5, 3, 9, 14, 2, 7], 97)
 LIMITS = {"max_ratio": 1.0, "max_extra": 3}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    words, model = work.tokenizer(97), translator(output_bias=True)
+    words, model = workload.build_tokenizer(97), translator(output_bias=True)
     place = tmp_path_factory.mktemp("models") / "plain"
     tokenizers = {"source": words, "target": words}
     save_model(
@@ -58,7 +58,7 @@ def test_automatic_is_the_engine_unless_someone_watches(folder: Path) -> None:
 
 
 def test_scores_of_given_texts_agree(folder: Path) -> None:
-    targets = work.texts([4, 2, 8, 3, 5, 6], 97)
+    targets = workload.draw_texts([4, 2, 8, 3, 5, 6], 97)
     found, wanted = (load_translator(folder, backend=one).score(TEXTS, targets) for one in ("engine", "torch"))
     assert np.allclose([one.total for one in found], [one.total for one in wanted], atol=1e-3)
 

@@ -162,7 +162,7 @@ def test_what_is_wrong_is_told() -> None:
         engine.encode(texts((7,)))
     with pytest.raises(UsageError, match="outside the source vocabulary"):
         engine.encode(Tokens.from_rows([[97]]))
-    with pytest.raises(UsageError, match="type 2 is not one of 2"):
+    with pytest.raises(UsageError, match="token type 2 is not one of 2"):
         engine.encode(Tokens.from_rows([[5]]), np.array([2], np.int32))
     with pytest.raises(UsageError, match="2 types"):
         engine.encode(Tokens.from_rows([[5]]), np.array([0, 1], np.int32))
@@ -178,7 +178,7 @@ def test_what_is_wrong_is_told() -> None:
         compiled(encoder(groups=1))
     with pytest.raises(UsageError, match="words narrower than the states"):
         compiled(encoder(embedding=8))
-    with pytest.raises(UsageError, match="reads and does not write"):
+    with pytest.raises(UsageError, match="encodes and does not generate"):
         engine.library.checked(
             engine.library.handle.regard_start, engine.handle, *(np.zeros(2, np.int32).ctypes.data,) * 2, 1
         )

@@ -140,12 +140,12 @@ def test_random_damage_never_crashes(tmp_path: Path) -> None:
 
 
 def test_a_converted_folder_translates_as_the_one_it_came_from(folder: Path, tmp_path: Path) -> None:
-    from regard.bench import work
+    from benchmarks.peers import workload
     from regard.pipeline import load_translator
 
     made = convert(folder, tmp_path / "int8", precision="int8")
     assert not (made.folder / "model.safetensors").exists()
-    texts = work.texts([5, 3, 9, 14, 2], 97)
+    texts = workload.draw_texts([5, 3, 9, 14, 2], 97)
     limits = {"max_ratio": 1.0, "max_extra": 3}
     ready, fresh = load_translator(made.folder), load_translator(folder, precision="int8")
     assert ready.engines[0].precision == "int8"

@@ -91,7 +91,7 @@ def test_what_it_cannot_continue_is_told() -> None:
         engine.start(Tokens.from_rows([[5, 6], [7]]), 4)
     with pytest.raises(UsageError, match="outside the target vocabulary"):
         engine.start(Tokens.from_rows([[5, 97, 6]]), 4)
-    with pytest.raises(UsageError, match="continues texts and reads no others"):
+    with pytest.raises(UsageError, match="generates and does not encode"):
         engine.read(prompts())
     with pytest.raises(UsageError, match="it writes texts that have an end"):
         compiled(gpt(end=-1))

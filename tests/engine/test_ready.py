@@ -171,18 +171,18 @@ def test_embedding_from_a_ready_folder_needs_no_torch(plain: Path, tmp_path: Pat
 
 
 def test_translating_from_a_ready_folder_needs_no_torch(tmp_path: Path) -> None:
-    from regard.bench import work
+    from benchmarks.peers import workload
     from regard.checkpoint.model_folder import save_model
     from regard.config.decoding import DecodingConfig
     from tests.engine.conftest import translator
 
-    words, model = work.tokenizer(97), translator(output_bias=True)
+    words, model = workload.build_tokenizer(97), translator(output_bias=True)
     save_model(
         *(tmp_path / "whole", model.config, model.state_dict()),
         tokenizers={"source": words, "target": words}, decoding=DecodingConfig(), task={}, card="",
     )  # fmt: skip
     made = convert(tmp_path / "whole", tmp_path / "ready", precision="int8").folder
-    text = json.dumps(work.texts([6], 97)[0])
+    text = json.dumps(workload.draw_texts([6], 97)[0])
     words = f"['translate', {str(made)!r}, {text}]"
     without_torch(f"from regard.cli import run; code = run({words}); assert not code, code")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.bench import work
+from benchmarks.peers import workload
 from regard.cli import run
 from regard.convert import convert
 from regard.engine import file
@@ -113,7 +113,7 @@ def test_shapes_that_are_none_are_refused(tmp_path: Path) -> None:
 
 
 def pairs(folder: Path) -> None:
-    texts = work.texts([*range(2, 12)] * 20, 97)
+    texts = workload.draw_texts([*range(2, 12)] * 20, 97)
     (folder / "pairs.tsv").write_text("".join(f"{text}\t{text}\n" for text in texts))
 
 
@@ -128,7 +128,7 @@ def test_a_folder_is_made_with_one_and_tells_what_it_costs(
     assert "with all words" in told
     model = load_translator(tmp_path / "made", threads=1)
     assert model.engines[0].shortlist is not None
-    (text,) = work.texts([6], 97)
+    (text,) = workload.draw_texts([6], 97)
     assert run(["translate", str(tmp_path / "made"), text, "--whole-vocabulary", "--threads", "1"]) == 0
     assert capfd.readouterr().out.strip() == str(load_translator(folder, precision="int8", threads=1)(text))
 

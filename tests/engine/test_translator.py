@@ -11,7 +11,7 @@ from regard.config.model import ACTIVATIONS, POSITIONS
 from regard.decoding.constraints import Forced
 from regard.decoding.search import _Search, _Wishes, search
 from regard.engine import layout
-from regard.engine.library import VARIABLE, chosen_instructions, library, pointer
+from regard.engine.library import CODES, VARIABLE, chosen_instructions, library, pointer
 from regard.engine.translator import Engine
 from regard.errors import ConfigError, UsageError
 from regard.tokens import Tokens
@@ -76,9 +76,12 @@ def test_integer_sums_are_exact(instructions: str) -> None:
         given[:, chance.random(padded) < 0.4] = 0
         given[:, chance.random(padded) < 0.1] = 128
         given[:, inputs:] = 128
-        packed = np.empty(calls.regard_packed_bytes(outputs, inputs, 2), np.uint8)
+        packed = np.empty(calls.regard_packed_bytes(outputs, inputs, CODES["precision"]["int8"]), np.uint8)
         scales, corrections = np.empty(blocks, np.float32), np.empty(blocks, np.int32)
-        calls.regard_pack(pointer(weights), outputs, inputs, 2, pointer(packed), pointer(scales), pointer(corrections))
+        calls.regard_pack_weights(
+            *(pointer(weights), outputs, inputs, CODES["precision"]["int8"], pointer(packed), pointer(scales)),
+            pointer(corrections),
+        )
         sums = np.empty((rows, blocks), np.int32)
         calls.regard_integer_sums(
             *(instructions.encode(), pointer(given), rows, inputs, pointer(packed), pointer(corrections), outputs),
@@ -182,7 +185,7 @@ def test_what_is_wrong_is_told() -> None:
     engine = compiled(model)
     with pytest.raises(UsageError, match="outside the source vocabulary"):
         engine.start(Tokens.from_rows([[97]]), 3)
-    with pytest.raises(UsageError, match="7 places but the model learned 6"):
+    with pytest.raises(UsageError, match="7 positions but the model learned 6"):
         engine.start(sources(model, (7,)), 3)
     state = engine.start(sources(model, (2,)), 3)
     with pytest.raises(UsageError, match="no row 4"):
@@ -190,7 +193,7 @@ def test_what_is_wrong_is_told() -> None:
     with pytest.raises(ConfigError, match="precision must be one of"):
         Engine.of(model.config, {}, "int4")
     arrays = layout.packed(model.config, {n: t.numpy() for n, t in model.state_dict().items()}, "int8")
-    with pytest.raises(UsageError, match=r"array 3 \(norm's weight\) has 60 bytes instead of"):
+    with pytest.raises(UsageError, match=r"array encoder_self_norm\.weight of layer 0 has 60 bytes instead of 128"):
         Engine(model.config, [*arrays[:3], arrays[3][:15], *arrays[4:]], "int8")
 
 

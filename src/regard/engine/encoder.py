@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.config.model import ACTIVATIONS, POSITIONS, EncoderConfig
+from regard.config.model import EncoderConfig
 from regard.engine import layout
-from regard.engine.library import Shape, pointer
+from regard.engine.library import CODES, Shape, pointer
 from regard.engine.model import CompiledModel, check_precision
 from regard.errors import UsageError
 from regard.tokens import Ids, Tokens
@@ -62,7 +62,7 @@ class EncoderEngine(CompiledModel):
         for part in reversed([*layout.heads(config)]):  # behind all that the library takes
             self.heads[part.name] = arrays[-2], arrays[-1]
             arrays = arrays[:-2]
-        super().__init__(_shape(config, precision), arrays, precision, instructions)
+        super().__init__(config, _shape(config, precision), arrays, precision, instructions)
         self.config, self.threads = config, threads
 
     @classmethod
@@ -96,14 +96,14 @@ class EncoderEngine(CompiledModel):
         if "pooler" not in self.heads:
             raise UsageError("this encoder has no state for a whole text")
         first = self._read(tokens, types, ("cls",))
-        return self._linear("pooler", first, self.width, 1 + ACTIVATIONS.index(self.config.pooler_activation))
+        return self._linear("pooler", first, self.width, CODES["activation"][self.config.pooler_activation])
 
     def scores(self, tokens: Tokens, types: Ids | None = None) -> Floats:
         """Return the head's scores: of texts [B, …] for labels, of tokens [N, …] for token labels and spans."""
         if not self.config.outputs:
             raise UsageError("a model without a head gives states, not scores")
         states = self.pool(tokens, types) if self.config.head == "label" else self.encode(tokens, types)
-        return self._linear("output", states, self.config.outputs, 0)
+        return self._linear("output", states, self.config.outputs, CODES["activation"]["identity"])
 
     def _read(self, tokens: Tokens, types: Ids | None, pooling: Sequence[str] = ()) -> Floats:
         longest = int(tokens.lengths.max(initial=0))
@@ -152,19 +152,19 @@ def fitted(lengths: Sequence[int], most: int = TOGETHER) -> list[int]:
 def _shape(config: EncoderConfig, precision: str) -> Shape:
     check_precision(precision)
     return Shape(
-        precision=layout.PRECISIONS.index(precision),
-        width=config.width,
+        hidden_size=config.width,
         encoder_layers=config.stack.layers,
         encoder_heads=config.stack.heads,
-        encoder_feedforward=config.stack.feedforward,
-        source_vocabulary=config.vocabulary,
-        norm_before=config.norm == "before",
-        activation=1 + ACTIVATIONS.index(config.activation),
-        positions=POSITIONS.index("learned"),
-        places=config.first_place + config.places,
-        first_place=config.first_place,
-        types=config.types,
+        encoder_feed_forward_size=config.stack.feedforward,
+        source_vocab_size=config.vocabulary,
+        max_positions=config.first_place + config.places,
+        position_offset=config.first_place,
+        num_token_types=config.types,
+        precision=CODES["precision"][precision],
+        activation=CODES["activation"][config.activation],
+        positions=CODES["positions"]["learned"],
+        pre_norm=config.norm == "before",
         embedding_norm=True,
-        epsilon=config.epsilon,
-        scale=math.sqrt(config.width) if config.scale_embedding else 1.0,
+        norm_eps=config.epsilon,
+        embedding_scale=math.sqrt(config.width) if config.scale_embedding else 1.0,
     )

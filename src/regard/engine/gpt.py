@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.config.gpt import GptConfig
-from regard.config.model import ACTIVATIONS, POSITIONS
 from regard.engine import layout
-from regard.engine.library import Shape
+from regard.engine.library import CODES, Shape
 from regard.engine.model import check_precision
 from regard.engine.writing import CompiledWriter, EngineState
 from regard.errors import UsageError
@@ -50,7 +49,7 @@ class GptEngine(CompiledWriter):
         """Take a config and the arrays of `layout.slots`; `instructions` chooses an instruction set."""
         if why := obstacle(config):
             raise UsageError(f"the engine does not compute this model: {why}")
-        super().__init__(_shape(config, precision), arrays, precision, instructions)
+        super().__init__(config, _shape(config, precision), arrays, precision, instructions)
         self.config = config
 
     @classmethod
@@ -111,17 +110,17 @@ class GptEngine(CompiledWriter):
 def _shape(config: GptConfig, precision: str) -> Shape:
     check_precision(precision)
     return Shape(
-        precision=layout.PRECISIONS.index(precision),
-        width=config.width,
+        hidden_size=config.width,
         decoder_layers=config.stack.layers,
         decoder_heads=config.stack.heads,
-        decoder_feedforward=config.stack.feedforward,
-        target_vocabulary=config.vocabulary,
-        norm_before=True,
-        activation=1 + ACTIVATIONS.index(config.activation),
-        positions=POSITIONS.index(config.positions),
-        places=config.places,
-        end=config.end,
-        epsilon=config.epsilon,
-        scale=1.0,
+        decoder_feed_forward_size=config.stack.feedforward,
+        target_vocab_size=config.vocabulary,
+        max_positions=config.places,
+        precision=CODES["precision"][precision],
+        activation=CODES["activation"][config.activation],
+        positions=CODES["positions"][config.positions],
+        pre_norm=True,
+        eos_id=config.end,
+        norm_eps=config.epsilon,
+        embedding_scale=1.0,
     )

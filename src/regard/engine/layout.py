@@ -13,9 +13,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from regard.config.gpt import GptConfig
 from regard.config.model import EncoderConfig, StackConfig, TranslatorConfig
-from regard.engine.library import library, pointer
+from regard.engine.library import CODES, library, pointer
 
-PRECISIONS = ("float32", "bf16", "int8")  # in the library's order
+PRECISIONS = tuple(CODES["precision"])
 LANES = 16  # outputs of a block
 BOUNDARY = 64  # bytes that arrays begin at a multiple of
 
@@ -26,11 +26,14 @@ EngineConfig = TranslatorConfig | EncoderConfig | GptConfig
 
 @dataclass(frozen=True)
 class Slot:
-    """One array: its name in a file, its number format and shape."""
+    """One array: its name in a file, its number format and shape, and the codes by which the library finds it."""
 
     name: str
     dtype: DTypeLike
     shape: tuple[int, ...]
+    slot: str = ""  # a name of `CODES["slot"]`; empty: the library does not take it
+    part: str = "weight"  # a name of `CODES["part"]`
+    layer: int = 0
 
     @property
     def bytes(self) -> int:
@@ -49,25 +52,37 @@ class Part:
     weight: str
     bias: str = ""
     precision: str = ""  # where it is not the model's
+    slot: str = ""  # a name of `CODES["slot"]`; empty: the library does not take it
+    layer: int = 0
 
     def slots(self, precision: str) -> list[Slot]:
         """Return the arrays it has, in the library's order."""
         if self.kind == "words":
-            return [Slot(f"{self.name}.weight", np.float32 if precision == "float32" else np.uint16, self._shape)]
+            return [self._array("weight", np.float32 if precision == "float32" else np.uint16, self._shape)]
         if self.kind == "places":
-            return [Slot(f"{self.name}.weight", np.float32, self._shape)]
+            return [self._array("weight", np.float32, self._shape)]
         padded = (_padded(self.outputs),)
+        bias = self._array("bias", np.float32, padded)
         if self.kind == "norm":
-            return [Slot(f"{self.name}.{which}", np.float32, padded) for which in ("weight", "bias")]
+            return [self._array("weight", np.float32, padded), bias]
         precision = self.precision or precision
-        size = library().handle.regard_packed_bytes(self.outputs, self.inputs, PRECISIONS.index(precision))
-        made = [Slot(f"{self.name}.packed", np.uint8, (size,))]
+        size = library().handle.regard_packed_bytes(self.outputs, self.inputs, CODES["precision"][precision])
+        packed = self._array("packed", np.uint8, (size,), part="weight")
         if precision == "int8":
-            made += [
-                Slot(f"{self.name}.scales", np.float32, padded),
-                Slot(f"{self.name}.corrections", np.int32, padded),
-            ]
-        return [*made, Slot(f"{self.name}.bias", np.float32, padded)]
+            scales = self._array("scales", np.float32, padded)
+            corrections = self._array("corrections", np.int32, padded)
+            return [packed, scales, corrections, bias]
+        return [packed, bias]
+
+    def _array(self, name: str, dtype: DTypeLike, shape: tuple[int, ...], part: str = "") -> Slot:
+        return Slot(
+            f"{self.name}.{name}",
+            dtype,
+            shape=shape,
+            slot=self.slot,
+            part=part or name,
+            layer=self.layer,
+        )
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -89,8 +104,10 @@ class Part:
             return
         places = [pointer(array) for array in arrays[:-1]]
         scales, corrections = places[1:] or (None, None)
-        number = PRECISIONS.index(self.precision or precision)
-        library().handle.regard_pack(pointer(weight), self.outputs, self.inputs, number, places[0], scales, corrections)
+        code = CODES["precision"][self.precision or precision]
+        library().handle.regard_pack_weights(
+            pointer(weight), self.outputs, self.inputs, code, places[0], scales, corrections
+        )
 
     def taken(self, arrays: list[Array], precision: str) -> dict[str, NDArray[np.float32]]:
         """Return its weights under our names, from its arrays."""
@@ -120,15 +137,16 @@ def parts(config: EngineConfig) -> Iterator[Part]:
 
 def _encoder(config: EncoderConfig) -> Iterator[Part]:
     width = config.width
-    yield Part("words", "words", config.vocabulary, width, "words.weight")
-    yield Part("places", "places", config.first_place + config.places, width, "places.weight")
+    yield Part("words", "words", config.vocabulary, width, "words.weight", slot="source_embedding")
+    places = config.first_place + config.places
+    yield Part("places", "places", places, width, "places.weight", slot="source_positions")
     if config.types:
-        yield Part("places", "types", config.types, width, "types.weight")
-    yield _norm("norm", width)
+        yield Part("places", "types", config.types, width, "types.weight", slot="token_types")
+    yield _norm("norm", width, "embedding_norm")
     for number in range(config.stack.layers):
-        yield from _block(f"stack.blocks.{number}", width, config.stack, cross=False)
+        yield from _block("stack", number, width, config.stack, side="encoder", cross=False)
     if config.norm == "before":
-        yield _norm("stack.norm", width)
+        yield _norm("stack.norm", width, "encoder_norm")
 
 
 def heads(config: EncoderConfig) -> Iterator[Part]:
@@ -144,54 +162,54 @@ def _translator(config: TranslatorConfig) -> Iterator[Part]:
     sides = {"words": config.target_vocabulary} if config.shared else {
         "source_words": config.source_vocabulary, "target_words": config.target_vocabulary
     }  # fmt: skip
-    for name, size in sides.items():
-        yield Part("words", name, size, width, f"{name}.weight")
+    for (name, size), slot in zip(sides.items(), ("source_embedding", "target_embedding"), strict=False):
+        yield Part("words", name, size, width, f"{name}.weight", slot=slot)
     if config.positions == "learned":
         for name in ("source_positions", "target_positions"):
-            yield Part("places", name, config.places, width, f"{name}.weight")
+            yield Part("places", name, config.places, width, f"{name}.weight", slot=name)
     for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         for number in range(stack.layers):
-            yield from _block(f"{name}.blocks.{number}", width, stack, cross=name == "decoder")
+            yield from _block(name, number, width, stack, side=name, cross=name == "decoder")
         if config.norm == "before":
-            yield _norm(f"{name}.norm", width)
-    tied = f"{[*sides][-1]}.weight"
-    yield Part(
-        "linear", "output", config.target_vocabulary, width, tied if config.tied else "output.weight", "output_bias"
-    )
+            yield _norm(f"{name}.norm", width, f"{name}_norm")
+    weight = f"{[*sides][-1]}.weight" if config.tied else "output.weight"
+    yield Part("linear", "output", config.target_vocabulary, width, weight, "output_bias", slot="output")
 
 
 def _gpt(config: GptConfig) -> Iterator[Part]:
     width = config.width
-    yield Part("words", "words", config.vocabulary, width, "words.weight")
+    yield Part("words", "words", config.vocabulary, width, "words.weight", slot="target_embedding")
     if config.positions == "learned":
-        yield Part("places", "positions", config.places, width, "positions.weight")
+        yield Part("places", "positions", config.places, width, "positions.weight", slot="target_positions")
     for number in range(config.stack.layers):
-        yield from _block(f"stack.blocks.{number}", width, config.stack, cross=False)
-    yield _norm("stack.norm", width)
+        yield from _block("stack", number, width, config.stack, side="decoder", cross=False)
+    yield _norm("stack.norm", width, "decoder_norm")
     weight = "words.weight" if config.tied else "output.weight"
-    yield Part("linear", "output", config.vocabulary, width, weight, "output_bias")  # there is none
+    yield Part("linear", "output", config.vocabulary, width, weight, "output_bias", slot="output")  # it has no bias
 
 
-def _block(name: str, width: int, stack: StackConfig, cross: bool) -> Iterator[Part]:
-    yield _norm(f"{name}.attention_norm", width)
-    yield _linear(f"{name}.attention.qkv", 3 * width, width)
-    yield _linear(f"{name}.attention.out", width, width)
+def _block(prefix: str, layer: int, width: int, stack: StackConfig, *, side: str, cross: bool) -> Iterator[Part]:
+    """Yield the weights of one layer; `side`, encoder or decoder, tells the library's slots."""
+    name = f"{prefix}.blocks.{layer}"
+    yield _norm(f"{name}.attention_norm", width, f"{side}_self_norm", layer)
+    yield _linear(f"{name}.attention.qkv", 3 * width, width, f"{side}_self_qkv", layer)
+    yield _linear(f"{name}.attention.out", width, width, f"{side}_self_out", layer)
     if cross:
-        yield _norm(f"{name}.cross_norm", width)
-        yield _linear(f"{name}.cross.query", width, width)
-        yield _linear(f"{name}.cross.key_value", 2 * width, width)
-        yield _linear(f"{name}.cross.out", width, width)
-    yield _norm(f"{name}.feedforward_norm", width)
-    yield _linear(f"{name}.feedforward.inner", stack.feedforward, width)
-    yield _linear(f"{name}.feedforward.outer", width, stack.feedforward)
+        yield _norm(f"{name}.cross_norm", width, f"{side}_cross_norm", layer)
+        yield _linear(f"{name}.cross.query", width, width, f"{side}_cross_query", layer)
+        yield _linear(f"{name}.cross.key_value", 2 * width, width, f"{side}_cross_key_value", layer)
+        yield _linear(f"{name}.cross.out", width, width, f"{side}_cross_out", layer)
+    yield _norm(f"{name}.feedforward_norm", width, f"{side}_feed_forward_norm", layer)
+    yield _linear(f"{name}.feedforward.inner", stack.feedforward, width, f"{side}_feed_forward_up", layer)
+    yield _linear(f"{name}.feedforward.outer", width, stack.feedforward, f"{side}_feed_forward_down", layer)
 
 
-def _norm(name: str, width: int) -> Part:
-    return Part("norm", name, width, 1, f"{name}.weight", f"{name}.bias")
+def _norm(name: str, width: int, slot: str, layer: int = 0) -> Part:
+    return Part("norm", name, width, 1, f"{name}.weight", f"{name}.bias", slot=slot, layer=layer)
 
 
-def _linear(name: str, outputs: int, inputs: int) -> Part:
-    return Part("linear", name, outputs, inputs, f"{name}.weight", f"{name}.bias")
+def _linear(name: str, outputs: int, inputs: int, slot: str = "", layer: int = 0) -> Part:
+    return Part("linear", name, outputs, inputs, f"{name}.weight", f"{name}.bias", slot=slot, layer=layer)
 
 
 def slots(config: EngineConfig, precision: str) -> list[Slot]:

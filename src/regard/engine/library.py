@@ -14,68 +14,139 @@ from numpy.typing import NDArray
 from regard.errors import ConfigError, UsageError
 
 FILE = Path(__file__).with_name("regard_engine.so")
-INTERFACE = 4  # of the library that this code calls
+ABI_VERSION = 5  # of `regard_engine.h`, which this module mirrors by name
 INSTALL = "install a C++ compiler (Debian: apt install g++ cmake) and repeat `make setup` or `pip install`"
 VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
-_ROOM = 512  # bytes of a message
+_ERROR_SIZE = 512  # bytes of a message
 
 Numbers = NDArray[Any]
 _Pointer, _Int, _Long, _Text = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_char_p
-_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function → what it returns, what it takes
-    "regard_interface": (_Int, ()),
-    "regard_instructions": (_Text, ()),
+_Error = (_Text, _Long)  # last arguments of functions that can fail: message, its size
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function → result type, argument types
+    "regard_abi_version": (_Int, ()),
+    "regard_instruction_sets": (_Text, ()),
     "regard_packed_bytes": (_Long, (_Long, _Long, _Int)),
-    "regard_pack": (_Int, (_Pointer, _Long, _Long, _Int, _Pointer, _Pointer, _Pointer)),
-    "regard_model_new": (_Pointer, (_Pointer, _Pointer, _Int, _Text, _Text, _Int)),
+    "regard_pack_weights": (_Int, (_Pointer, _Long, _Long, _Int, _Pointer, _Pointer, _Pointer)),
+    "regard_model_new": (_Pointer, (_Pointer, _Pointer, _Long, _Text, *_Error)),
     "regard_model_free": (None, (_Pointer,)),
-    "regard_start": (_Pointer, (_Pointer, _Pointer, _Pointer, _Int, _Text, _Int)),
+    "regard_start": (_Pointer, (_Pointer, _Pointer, _Pointer, _Long, *_Error)),
     "regard_state_free": (None, (_Pointer,)),
-    "regard_step": (_Int, (*(_Pointer,) * 2, _Int, _Int, *(_Pointer,) * 4, _Text, _Int)),
-    "regard_select": (_Int, (_Pointer, _Pointer, _Int, _Text, _Int)),
-    "regard_search": (_Int, (*(_Pointer,) * 3, _Int, _Pointer, _Pointer, _Text, _Int)),
-    "regard_read": (_Int, (*(_Pointer,) * 4, _Int, _Pointer, _Int, _Int, _Pointer, _Text, _Int)),
-    "regard_linear": (_Int, (_Text, _Pointer, _Int, _Int, *(_Pointer,) * 2, _Int, _Int, _Pointer, _Text, _Int)),
-    "regard_integer_sums": (_Int, (_Text, _Pointer, _Int, _Int, _Pointer, _Pointer, _Int, _Pointer)),
+    "regard_step": (_Int, (_Pointer, _Pointer, _Long, _Long, _Pointer, _Pointer, _Pointer, _Pointer, *_Error)),
+    "regard_select_rows": (_Int, (_Pointer, _Pointer, _Long, *_Error)),
+    "regard_search": (_Int, (_Pointer, _Pointer, _Pointer, _Long, _Pointer, _Pointer, *_Error)),
+    "regard_encode": (
+        _Int,
+        (_Pointer, _Pointer, _Pointer, _Pointer, _Long, _Pointer, _Long, _Long, _Pointer, *_Error),
+    ),
+    "regard_linear": (_Int, (_Text, _Pointer, _Long, _Long, _Pointer, _Pointer, _Long, _Int, _Pointer, *_Error)),
+    "regard_integer_sums": (_Int, (_Text, _Pointer, _Long, _Long, _Pointer, _Pointer, _Long, _Pointer)),
+}
+
+# the header's enums: `CODES["activation"]["gelu"]` is `REGARD_ACT_GELU`
+CODES: dict[str, dict[str, int]] = {
+    "precision": {"float32": 0, "bf16": 1, "int8": 2},
+    "positions": {"sinusoidal": 0, "learned": 1, "rotary": 2, "none": 3},
+    "activation": {"identity": 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "quick_gelu": 6},
+    "pooling": {"mean": 0, "cls": 1, "max": 2},
+    "slot": {
+        "source_embedding": 0,
+        "target_embedding": 1,
+        "source_positions": 2,
+        "target_positions": 3,
+        "token_types": 4,
+        "embedding_norm": 5,
+        "encoder_norm": 6,
+        "decoder_norm": 7,
+        "output": 8,
+        "encoder_self_norm": 16,
+        "encoder_self_qkv": 17,
+        "encoder_self_out": 18,
+        "encoder_feed_forward_norm": 19,
+        "encoder_feed_forward_up": 20,
+        "encoder_feed_forward_down": 21,
+        "decoder_self_norm": 32,
+        "decoder_self_qkv": 33,
+        "decoder_self_out": 34,
+        "decoder_cross_norm": 35,
+        "decoder_cross_query": 36,
+        "decoder_cross_key_value": 37,
+        "decoder_cross_out": 38,
+        "decoder_feed_forward_norm": 39,
+        "decoder_feed_forward_up": 40,
+        "decoder_feed_forward_down": 41,
+    },
+    "part": {"weight": 0, "bias": 1, "scales": 2, "corrections": 3},
 }
 
 
 class Shape(ctypes.Structure):
-    """What a model is, as the library is told."""
+    """`regard_shape`: sizes and settings of a model."""
 
     _fields_ = (
-        *((name, _Int) for name in ("precision", "width")),
-        *((name, _Int) for name in ("encoder_layers", "encoder_heads", "encoder_feedforward")),
-        *((name, _Int) for name in ("decoder_layers", "decoder_heads", "decoder_feedforward")),
-        *((name, _Int) for name in ("source_vocabulary", "target_vocabulary", "shared", "norm_before", "activation")),
-        *((name, _Int) for name in ("positions", "places", "first_place", "types", "embedding_norm", "end")),
-        ("epsilon", ctypes.c_float),
-        ("scale", ctypes.c_float),
+        ("hidden_size", _Long),
+        ("encoder_layers", _Long),
+        ("encoder_heads", _Long),
+        ("encoder_feed_forward_size", _Long),
+        ("decoder_layers", _Long),
+        ("decoder_heads", _Long),
+        ("decoder_feed_forward_size", _Long),
+        ("source_vocab_size", _Long),
+        ("target_vocab_size", _Long),
+        ("max_positions", _Long),
+        ("position_offset", _Long),
+        ("num_token_types", _Long),
+        ("precision", _Int),
+        ("activation", _Int),
+        ("positions", _Int),
+        ("pre_norm", _Int),
+        ("embedding_norm", _Int),
+        ("share_embeddings", _Int),
+        ("eos_id", _Int),
+        ("norm_eps", ctypes.c_float),
+        ("embedding_scale", ctypes.c_float),
     )
 
 
 class Array(ctypes.Structure):
-    """One of a model's arrays, as the library is told."""
+    """`regard_array`: one array of a model, found by slot, part and layer."""
 
-    _fields_ = (("data", _Pointer), ("bytes", _Long))
+    _fields_ = (
+        ("slot", _Int),
+        ("part", _Int),
+        ("layer", _Long),
+        ("data", _Pointer),
+        ("num_bytes", _Long),
+    )
 
 
 class Plan(ctypes.Structure):
-    """What a plain search is asked for, as the library is told."""
+    """`regard_search_request`: greedy or beam search without constraints."""
 
     _fields_ = (
-        *((name, _Int) for name in ("beam", "nbest", "start")),
-        *((name, _Pointer) for name in ("limits", "powers", "forbidden")),
-        ("forbidden_count", _Int),
-        ("common", _Pointer),
-        ("common_count", _Int),
-        *((name, _Pointer) for name in ("lexicon_offsets", "lexicon")),
+        ("beam", _Long),
+        ("nbest", _Long),
+        ("bos_id", _Int),
+        ("max_lengths", _Pointer),
+        ("length_norms", _Pointer),
+        ("forbidden", _Pointer),
+        ("num_forbidden", _Long),
+        ("always_allowed", _Pointer),
+        ("num_always_allowed", _Long),
+        ("lexicon_offsets", _Pointer),
+        ("lexicon", _Pointer),
     )
 
 
 class Found(ctypes.Structure):
-    """Where the answers of a search go."""
+    """`regard_search_result`: arrays that receive the hypotheses."""
 
-    _fields_ = tuple((name, _Pointer) for name in ("ids", "lengths", "scores", "totals", "finished"))
+    _fields_ = (
+        ("ids", _Pointer),
+        ("lengths", _Pointer),
+        ("scores", _Pointer),
+        ("logprobs", _Pointer),
+        ("finished", _Pointer),
+    )
 
 
 class Library:
@@ -86,19 +157,19 @@ class Library:
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(self.handle, name)
             function.restype, function.argtypes = result, arguments
-        if self.handle.regard_interface() != INTERFACE:
+        if self.handle.regard_abi_version() != ABI_VERSION:
             raise OSError(f"{path} was built for another version of Regard")
 
     @property
     def instructions(self) -> list[str]:
         """The instruction sets of this processor, best first."""
-        names: bytes = self.handle.regard_instructions()
+        names: bytes = self.handle.regard_instruction_sets()
         return names.decode().split(",")
 
     def checked(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns that writes a message behind its other arguments where it fails."""
-        message = ctypes.create_string_buffer(_ROOM)
-        made = function(*arguments, message, _ROOM)
+        message = ctypes.create_string_buffer(_ERROR_SIZE)
+        made = function(*arguments, message, _ERROR_SIZE)
         if not made:
             raise UsageError(f"the engine: {message.value.decode(errors='replace')}")
         return made

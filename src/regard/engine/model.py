@@ -8,13 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.engine.layout import PRECISIONS
+from regard.engine.layout import PRECISIONS, EngineConfig, slots
 from regard.engine.layout import Array as Numbers
-from regard.engine.library import Array, Library, Shape, chosen_instructions, library, pointer
+from regard.engine.library import CODES, Array, Library, Shape, chosen_instructions, library, pointer
 from regard.errors import ConfigError, UsageError
 from regard.tokens import Ids, Tokens
-
-POOLINGS = ("mean", "cls", "max")  # in the library's order
 
 
 class CompiledModel:
@@ -22,15 +20,29 @@ class CompiledModel:
 
     handle = 0  # until it is made
 
-    def __init__(self, shape: Shape, arrays: Sequence[Numbers], precision: str, instructions: str) -> None:
+    def __init__(
+        self, config: EngineConfig, shape: Shape, arrays: Sequence[Numbers], precision: str, instructions: str
+    ) -> None:
         """Take arrays in the order of `layout.slots`; `instructions` chooses an instruction set."""
         self.library: Library = library()
-        self.width, self.vocabulary = int(shape.width), int(shape.target_vocabulary)  # of what it writes; 0: nothing
+        self.width = int(shape.hidden_size)
+        self.vocabulary = int(shape.target_vocab_size)  # of what it writes; 0: nothing
         self.precision, self.instructions = precision, chosen_instructions(instructions)
         self.arrays = list(arrays)  # the library reads them where they are
-        told = (Array * len(self.arrays))(*(Array(pointer(array), array.nbytes) for array in self.arrays))
+        specs = [slot for slot in slots(config, precision) if slot.slot]  # without heads, which are computed apart
+        entries = [
+            Array(
+                slot=CODES["slot"][spec.slot],
+                part=CODES["part"][spec.part],
+                layer=spec.layer,
+                data=pointer(array),
+                num_bytes=array.nbytes,
+            )
+            for spec, array in zip(specs, self.arrays, strict=True)
+        ]
+        table = (Array * len(entries))(*entries)
         self.handle = self.library.checked(
-            self.library.handle.regard_model_new, ctypes.byref(shape), told, len(told), self.instructions.encode()
+            self.library.handle.regard_model_new, ctypes.byref(shape), table, len(table), self.instructions.encode()
         )
 
     def __del__(self) -> None:
@@ -43,14 +55,14 @@ class CompiledModel:
     ) -> NDArray[np.float32]:
         """Return the states of all tokens, [N, D], or all poolings of each text side by side, [B, D · poolings]."""
         ids, offsets = plain(source)
-        kinds = np.array([POOLINGS.index(one) for one in pooling], np.int32)
+        kinds = np.array([CODES["pooling"][one] for one in pooling], np.int32)
         told = None if types is None else np.ascontiguousarray(types, dtype=np.int32)
         if told is not None and len(told) != len(ids):
             raise UsageError(f"{len(ids)} tokens have {len(told)} types")
         made = np.empty((len(source), self.width * len(kinds)) if pooling else (len(ids), self.width), np.float32)
         calls = self.library
         calls.checked(
-            calls.handle.regard_read,
+            calls.handle.regard_encode,
             *(self.handle, pointer(ids), None if told is None else pointer(told), pointer(offsets), len(source)),
             *(pointer(kinds), len(kinds), threads, pointer(made)),
         )

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.config.model import ACTIVATIONS, POSITIONS, TranslatorConfig
+from regard.config.model import TranslatorConfig
 from regard.engine import layout
-from regard.engine.library import Found, Plan, Shape, pointer
+from regard.engine.library import CODES, Found, Plan, Shape, pointer
 from regard.engine.model import check_precision, plain
 from regard.engine.shortlist import Shortlist
 from regard.engine.writing import CompiledWriter, EngineState
@@ -32,7 +31,7 @@ class Engine(CompiledWriter):
         instructions: str = "",
     ) -> None:
         """Take a config and the arrays of `layout.slots`; `instructions` chooses an instruction set."""
-        super().__init__(_shape(config, precision), arrays, precision, instructions)
+        super().__init__(config, _shape(config, precision), arrays, precision, instructions)
         self.config = config
         self.shortlist: Shortlist | None = None  # the words that a plain search writes with
 
@@ -94,13 +93,28 @@ class Engine(CompiledWriter):
         found = np.empty((*shape, longest), np.int32)
         lengths, finished = np.empty(shape, np.int32), np.empty(shape, np.int32)
         scores, totals = np.empty(shape, np.float64), np.empty(shape, np.float64)
-        told = (pointer(one) for one in (most, powers, never))
         words = self.shortlist if listed else None
-        plan = Plan(beam, nbest, self.start_token, *told, len(never))
+        plan = Plan(
+            beam=beam,
+            nbest=nbest,
+            bos_id=self.start_token,
+            max_lengths=pointer(most),
+            length_norms=pointer(powers),
+            forbidden=pointer(never),
+            num_forbidden=len(never),
+        )
         if words is not None:
-            plan.common, plan.common_count = pointer(words.common), len(words.common)
-            plan.lexicon_offsets, plan.lexicon = pointer(words.offsets), pointer(words.words)
-        places = Found(*(pointer(one) for one in (found, lengths, scores, totals, finished)))
+            plan.always_allowed = pointer(words.common)
+            plan.num_always_allowed = len(words.common)
+            plan.lexicon_offsets = pointer(words.offsets)
+            plan.lexicon = pointer(words.words)
+        places = Found(
+            ids=pointer(found),
+            lengths=pointer(lengths),
+            scores=pointer(scores),
+            logprobs=pointer(totals),
+            finished=pointer(finished),
+        )
         calls = self.library
         calls.checked(
             calls.handle.regard_search,
@@ -138,23 +152,23 @@ class Engine(CompiledWriter):
 
 def _shape(config: TranslatorConfig, precision: str) -> Shape:
     check_precision(precision)
-    stacks: dict[str, Any] = {
-        f"{name}_{field}": getattr(stack, field)
-        for name, stack in (("encoder", config.encoder), ("decoder", config.decoder))
-        for field in ("layers", "heads", "feedforward")
-    }
     return Shape(
-        precision=PRECISIONS.index(precision),
-        width=config.width,
-        source_vocabulary=config.source_vocabulary,
-        target_vocabulary=config.target_vocabulary,
-        shared=config.shared,
-        norm_before=config.norm == "before",
-        activation=1 + ACTIVATIONS.index(config.activation),
-        positions=POSITIONS.index(config.positions),
-        places=config.places,
-        end=config.end,
-        epsilon=config.epsilon,
-        scale=math.sqrt(config.width) if config.scale_embedding else 1.0,
-        **stacks,
+        hidden_size=config.width,
+        encoder_layers=config.encoder.layers,
+        encoder_heads=config.encoder.heads,
+        encoder_feed_forward_size=config.encoder.feedforward,
+        decoder_layers=config.decoder.layers,
+        decoder_heads=config.decoder.heads,
+        decoder_feed_forward_size=config.decoder.feedforward,
+        source_vocab_size=config.source_vocabulary,
+        target_vocab_size=config.target_vocabulary,
+        max_positions=config.places,
+        precision=CODES["precision"][precision],
+        activation=CODES["activation"][config.activation],
+        positions=CODES["positions"][config.positions],
+        pre_norm=config.norm == "before",
+        share_embeddings=config.shared,
+        eos_id=config.end,
+        norm_eps=config.epsilon,
+        embedding_scale=math.sqrt(config.width) if config.scale_embedding else 1.0,
     )

@@ -27,7 +27,7 @@ class EngineState:
         """Return the rows with these numbers, in this order; rows may be dropped and repeated."""
         numbers = np.ascontiguousarray(rows, dtype=np.int64)
         calls = self.engine.library
-        calls.checked(calls.handle.regard_select, self.handle, pointer(numbers), len(numbers))
+        calls.checked(calls.handle.regard_select_rows, self.handle, pointer(numbers), len(numbers))
         self.rows = len(numbers)
         return self
 

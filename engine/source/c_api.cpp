@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../include/regard_engine.h"
+#include "decoder.h"
+#include "instruction_sets.h"
+#include "packing.h"
+#include "pooling.h"
+#include "search.h"
+
+// Opaque types of the interface. A state shares its model: they may be freed in any order.
+struct regard_model {
+  std::shared_ptr<const regard::Model> model;
+};
+struct regard_state {
+  std::shared_ptr<const regard::Model> model;
+  regard::DecoderState state;
+};
+
+namespace {
+
+constexpr int64_t MAX_THREADS = 256;
+
+void copy_error(char* error, int64_t error_size, const char* message) {
+  if (!error || error_size < 1) return;
+  const int64_t length = std::min(static_cast<int64_t>(std::strlen(message)), error_size - 1);
+  std::memcpy(error, message, length);
+  error[length] = 0;
+}
+
+// Returns what `function` returns, or zero and a message if it throws.
+template <class Function>
+auto catch_errors(char* error, int64_t error_size, Function function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    copy_error(error, error_size, "not enough memory");
+  } catch (const std::exception& exception) {
+    copy_error(error, error_size, exception.what());
+  }
+  return {};
+}
+
+bool is_valid_linear(int64_t outputs, int64_t inputs, int32_t precision) {
+  const bool has_valid_outputs = outputs >= 1 && outputs <= (1 << 24);
+  const bool has_valid_inputs = inputs >= 1 && inputs <= regard::MAX_INT8_INPUTS;
+  return has_valid_outputs && has_valid_inputs && precision >= regard::FLOAT32 && precision <= regard::INT8;
+}
+
+// Copies hypotheses to arrays [texts, nbest]; ids have `max_length` columns.
+void copy_hypotheses(const std::vector<std::vector<regard::Hypothesis>>& texts, int64_t nbest, int64_t max_length,
+                     const regard_search_result& result) {
+  for (int64_t text = 0; text < std::ssize(texts); text++)
+    for (int64_t rank = 0; rank < nbest; rank++) {
+      const int64_t index = text * nbest + rank;
+      result.lengths[index] = -1;
+      if (rank >= std::ssize(texts[text])) continue;
+      const regard::Hypothesis& hypothesis = texts[text][rank];
+      std::copy(hypothesis.ids.begin(), hypothesis.ids.end(), result.ids + index * max_length);
+      result.lengths[index] = static_cast<int32_t>(hypothesis.ids.size());
+      result.scores[index] = hypothesis.score;
+      result.logprobs[index] = hypothesis.logprob;
+      result.finished[index] = hypothesis.is_finished;
+    }
+}
+
+}  // namespace
+
+int32_t regard_abi_version(void) { return REGARD_ABI_VERSION; }
+
+const char* regard_instruction_sets(void) { return regard::instruction_sets().c_str(); }
+
+int64_t regard_packed_bytes(int64_t outputs, int64_t inputs, int32_t precision) {
+  return is_valid_linear(outputs, inputs, precision) ? regard::packed_bytes(outputs, inputs, precision) : 0;
+}
+
+int32_t regard_pack_weights(const float* weights, int64_t outputs, int64_t inputs, int32_t precision, void* packed,
+                            float* scales, int32_t* corrections) {
+  if (!is_valid_linear(outputs, inputs, precision)) return 0;
+  regard::pack_weights(weights, outputs, inputs, precision, packed, scales, corrections);
+  return 1;
+}
+
+regard_model* regard_model_new(const regard_shape* shape, const regard_array* arrays, int64_t num_arrays,
+                               const char* instruction_set, char* error, int64_t error_size) {
+  return catch_errors(error, error_size, [&] {
+    const std::string name = instruction_set ? instruction_set : "";
+    return new regard_model{std::make_shared<regard::Model>(*shape, arrays, num_arrays, name)};
+  });
+}
+
+void regard_model_free(regard_model* model) { delete model; }
+
+regard_state* regard_start(const regard_model* model, const int32_t* ids, const int32_t* offsets, int64_t num_texts,
+                           char* error, int64_t error_size) {
+  return catch_errors(error, error_size, [&] {
+    const regard::TokenBatch source{.ids = ids, .offsets = offsets, .num_texts = num_texts};
+    return new regard_state{model->model, regard::DecoderState(*model->model, source)};
+  });
+}
+
+void regard_state_free(regard_state* state) { delete state; }
+
+int32_t regard_step(regard_state* state, const int32_t* tokens, int64_t num_rows, int64_t k, int32_t* ids,
+                    float* logprobs, const int32_t* targets, float* target_logprobs, char* error, int64_t error_size) {
+  return catch_errors(error, error_size, [&] {
+    state->state.step(tokens, num_rows,
+                      {
+                          .k = k,
+                          .ids = ids,
+                          .logprobs = logprobs,
+                          .targets = targets,
+                          .target_logprobs = target_logprobs,
+                      });
+    return int32_t{1};
+  });
+}
+
+int32_t regard_select_rows(regard_state* state, const int64_t* rows, int64_t num_rows, char* error,
+                           int64_t error_size) {
+  return catch_errors(error, error_size, [&] {
+    state->state.select_rows(rows, num_rows);
+    return int32_t{1};
+  });
+}
+
+int32_t regard_search(const regard_model* model, const int32_t* ids, const int32_t* offsets, int64_t num_texts,
+                      const regard_search_request* request, const regard_search_result* result, char* error,
+                      int64_t error_size) {
+  return catch_errors(error, error_size, [&] {
+    const regard::TokenBatch source{.ids = ids, .offsets = offsets, .num_texts = num_texts};
+    source.check(*model->model);
+    const regard::Lexicon lexicon{
+        .always_allowed = request->always_allowed,
+        .num_always_allowed = request->num_always_allowed,
+        .offsets = request->lexicon_offsets,
+        .token_ids = request->lexicon,
+    };
+    const regard::SearchRequest search_request{
+        .beam = request->beam,
+        .nbest = request->nbest,
+        .bos_id = request->bos_id,
+        .max_lengths = request->max_lengths,
+        .length_norms = request->length_norms,
+        .forbidden = request->forbidden,
+        .num_forbidden = request->num_forbidden,
+        .lexicon = lexicon,
+    };
+    const auto texts = regard::search(*model->model, source, search_request);
+    const int32_t max_length = *std::max_element(request->max_lengths, request->max_lengths + num_texts);
+    copy_hypotheses(texts, request->nbest, std::max(1, max_length), *result);
+    return int32_t{1};
+  });
+}
+
+int32_t regard_encode(const regard_model* model, const int32_t* ids, const int32_t* token_types, const int32_t* offsets,
+                      int64_t num_texts, const int32_t* poolings, int64_t num_poolings, int64_t threads, float* out,
+                      char* error, int64_t error_size) {
+  return catch_errors(error, error_size, [&] {
+    const regard::TokenBatch texts{.ids = ids, .offsets = offsets, .num_texts = num_texts, .token_types = token_types};
+    const regard::PoolingKinds kinds{.kinds = poolings, .count = num_poolings};
+    regard::pool_texts(*model->model, texts, kinds, std::clamp(threads, int64_t{1}, MAX_THREADS), out);
+    return int32_t{1};
+  });
+}
+
+int32_t regard_linear(const char* instruction_set, const float* rows, int64_t num_rows, int64_t inputs,
+                      const void* packed, const float* bias, int64_t outputs, int32_t activation, float* out,
+                      char* error, int64_t error_size) {
+  return catch_errors(error, error_size, [&] {
+    const bool is_valid_activation = activation >= regard::IDENTITY && activation <= regard::QUICK_GELU;
+    if (!is_valid_linear(outputs, inputs, regard::FLOAT32) || !is_valid_activation)
+      throw std::invalid_argument("no such layer");
+    const regard::Kernels& kernels = regard::find_kernels(instruction_set);
+    const regard::PackedLinear linear{.outputs = outputs, .inputs = inputs, .packed = packed, .bias = bias};
+    const int64_t stride = regard::pad(outputs);
+    std::vector<float> padded(num_rows * stride);
+    kernels.matmul({.values = rows, .stride = inputs}, num_rows, linear, 0, regard::num_blocks(linear), padded.data(),
+                   stride, false);
+    kernels.activate(padded.data(), std::ssize(padded), activation, padded.data());
+    for (int64_t row = 0; row < num_rows; row++)
+      std::copy_n(padded.data() + row * stride, outputs, out + row * outputs);
+    return int32_t{1};
+  });
+}
+
+int32_t regard_integer_sums(const char* instruction_set, const uint8_t* bytes, int64_t num_rows, int64_t inputs,
+                            const void* packed, const int32_t* corrections, int64_t outputs, int32_t* sums) {
+  return catch_errors(nullptr, 0, [&] {
+    const regard::PackedLinear linear{
+        .precision = regard::INT8,
+        .outputs = outputs,
+        .inputs = inputs,
+        .packed = packed,
+        .corrections = corrections,
+    };
+    const regard::MatmulInput rows{.values = bytes, .stride = regard::pad(inputs)};
+    regard::find_kernels(instruction_set).integer_sums(rows, num_rows, linear, sums, regard::pad(outputs));
+    return int32_t{1};
+  });
+}

@@ -1,5 +1,0 @@
-#include "kernels/operators.h"
-
-namespace regard {
-extern const Operators AMX = operators("amx");
-}

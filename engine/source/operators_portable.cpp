@@ -1,5 +1,0 @@
-#include "kernels/operators.h"
-
-namespace regard {
-extern const Operators PORTABLE = operators("portable");
-}

@@ -1,0 +1,6 @@
+#define REGARD_EMULATED_AMX
+#include "../source/kernels/kernel_table.h"
+
+namespace regard {
+extern const Kernels AMX_EMULATED = kernel_table("amx_emulated");
+}

@@ -1,0 +1,6 @@
+#define REGARD_EMULATED_VNNI
+#include "../source/kernels/kernel_table.h"
+
+namespace regard {
+extern const Kernels AVX_VNNI_EMULATED = kernel_table("avx_vnni_emulated");
+}

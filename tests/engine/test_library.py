@@ -1,0 +1,85 @@
+"""The Python mirror of the engine's C interface: enums, structs and functions are those of `regard_engine.h`."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+import pytest
+
+from regard.config.model import ACTIVATIONS, POSITIONS
+from regard.engine import layout, library
+
+HEADER = Path(__file__).parents[2] / "engine/include/regard_engine.h"
+PREFIXES = {
+    "precision": "REGARD_PRECISION_",
+    "positions": "REGARD_POS_",
+    "activation": "REGARD_ACT_",
+    "pooling": "REGARD_POOL_",
+    "slot": "REGARD_SLOT_",
+    "part": "REGARD_PART_",
+}
+STRUCTS = {
+    "regard_shape": library.Shape,
+    "regard_array": library.Array,
+    "regard_search_request": library.Plan,
+    "regard_search_result": library.Found,
+}
+
+
+@pytest.fixture(scope="module")
+def header() -> str:
+    """The header without comments, each run of white space a blank."""
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return " ".join(text.split())
+
+
+def ctype(declaration: str) -> object:
+    """The ctypes type of a C declaration; `char*` is text, other pointers are addresses."""
+    if "*" in declaration:
+        return ctypes.c_char_p if re.search(r"\bchar\b", declaration) else ctypes.c_void_p
+    plain = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "float": ctypes.c_float, "void": None}
+    return plain[declaration.split()[0]]
+
+
+def test_the_abi_version_is_that_of_the_header_and_of_the_library(header: str) -> None:
+    match = re.search(r"#define REGARD_ABI_VERSION (\d+)", header)
+    assert match and int(match[1]) == library.ABI_VERSION
+    assert library.library().handle.regard_abi_version() == library.ABI_VERSION
+
+
+def test_codes_are_the_enums_of_the_header(header: str) -> None:
+    enums = dict(re.findall(r"enum regard_(\w+) \{(.*?)\}", header))
+    assert set(enums) == set(PREFIXES) == set(library.CODES)
+    for kind, prefix in PREFIXES.items():
+        constants = re.findall(r"(\w+) = (\d+)", enums[kind])
+        assert all(name.startswith(prefix) for name, _ in constants)
+        codes = {name.removeprefix(prefix).lower(): int(code) for name, code in constants}
+        assert codes == library.CODES[kind]
+        assert len(set(codes.values())) == len(codes)
+
+
+def test_codes_cover_the_names_of_configs() -> None:
+    assert set(ACTIVATIONS) <= set(library.CODES["activation"])
+    assert set(POSITIONS) <= set(library.CODES["positions"])
+    assert set(layout.PRECISIONS) == set(library.CODES["precision"])
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_structures_have_the_fields_of_the_header(name: str, header: str) -> None:
+    match = re.search(rf"typedef struct \{{([^}}]*)\}} {name};", header)
+    assert match
+    fields = []
+    for declaration in match[1].split(";")[:-1]:
+        kind, field = re.fullmatch(r"\s*(.*?)\s*(\w+)", declaration).groups()
+        fields.append((field, ctype(kind)))
+    assert list(STRUCTS[name]._fields_) == fields
+
+
+def test_functions_have_the_signatures_of_the_header(header: str) -> None:
+    signatures = {}
+    for result, name, parameters in re.findall(r"REGARD_API ([^(]*?)(regard_\w+)\(([^)]*)\);", header):
+        arguments = [] if parameters == "void" else parameters.split(",")
+        signatures[name] = ctype(result), tuple(ctype(argument) for argument in arguments)
+    assert signatures == library._SIGNATURES
