@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 # Rounds that an idle OpenMP thread spins before it sleeps (by libgomp's own default, milliseconds). Long enough
@@ -15,6 +18,8 @@ SPIN_COUNT = "2000"
 LIBGOMP_SPIN_COUNT = "300000"
 WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # a user who sets either one decides
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of glibc's mallopt
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+_PARENT_POLL_SECONDS = 0.2
 
 
 def cores() -> int:
@@ -56,6 +61,25 @@ def keep_freed_memory() -> bool:
         return False
     most = 2**31 - 1
     return bool(library.mallopt(_MMAP_THRESHOLD, 1 << 30)) and bool(library.mallopt(_TRIM_THRESHOLD, most))
+
+
+def end_with_parent(parent: int) -> None:
+    """Kill this process as soon as its parent, the process with this id, has ended in whatever way.
+
+    On Linux the kernel does it; elsewhere a thread looks now and then. Windows does not tell that a parent has ended.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_exit_after, args=[parent], daemon=True).start()
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(1)
+
+
+def _exit_after(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL_SECONDS)
+    os._exit(1)
 
 
 def requested_threads() -> int:

@@ -104,7 +104,7 @@ def test_it_goes_on_from_another_model_with_its_words(book: Path, tmp_path: Path
     ("changes", "words"),
     [
         ({"preset": "big", **{name: None for name in SMALL if name.startswith("gpt.")}}, "preset must be one of micro"),
-        ({"data.train": ("digits",), "data.valid": ("x.txt",)}, "split by the seed: leave out --valid"),
+        ({"data.train": ("digits",)}, "digits: "),
         ({"start_from": "book.txt"}, "book.txt"),
     ],
 )

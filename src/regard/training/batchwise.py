@@ -83,7 +83,7 @@ class BatchTraining:
         throughput = choose_throughput(
             self.model,
             self.training,
-            self.sitting.processes.count,
+            self.sitting.distributed.world_size,
             lambda counts: measure_throughput(self.job, self.training, counts),
         )
         seconds, batch = throughput.update_seconds, self.training.batch_tokens
@@ -110,7 +110,8 @@ class BatchTraining:
 
     def plan(self, chosen: Mapping[str, Any]) -> Plan:
         """Describe data, model, precision and threads, and how the time will be spent."""
-        training, processes = self._settled(chosen), self.sitting.processes.count
+        training = self._settled(chosen)
+        world_size = self.sitting.distributed.world_size
         if chosen["validation_share"] < 1:
             self.job.limit_validation(chosen["validation_share"])
             self.job.notes.append(
@@ -133,7 +134,7 @@ class BatchTraining:
             rate += f" and {training.matrix_rate:.2g} for matrices"
         lines = [
             *self.job.lines(parameters),
-            f"compute: {f'{processes} processes, each ' if processes > 1 else ''}{chosen['throughput']}",
+            f"compute: {f'{world_size} processes, each ' if world_size > 1 else ''}{chosen['throughput']}",
             f"plan: {' or '.join(filter(None, lengths))}, {training.batch_tokens:,} tokens a batch, {rate}; "
             f"about {duration(estimate)}",
             *([self._time_line(chosen)] if training.minutes and not self.sitting.directory.steps() else []),
@@ -181,7 +182,7 @@ class BatchTraining:
         evaluator = self.job.evaluator(self.training.device)
         settings = self._settled(chosen)
         tuner = ThreadTuner(
-            thread_counts(self.training, sitting.processes.count),
+            thread_counts(self.training, sitting.distributed.world_size),
             torch.get_num_threads(),
             may_switch=bool(settings.minutes),
             notify=sitting.say,
@@ -196,7 +197,7 @@ class BatchTraining:
             evaluator=evaluator,
             keep_best=self.job.keep,
             watchers=sitting.watchers,
-            processes=sitting.processes,
+            distributed=sitting.distributed,
             rates=self.job.rates if isinstance(self.job, EncoderJob) else None,
             timing=self._timing(chosen),
             tuner=tuner,
@@ -204,7 +205,7 @@ class BatchTraining:
         trainer.resume()
         reason = trainer.run()
         counters = trainer.counters
-        if reason.startswith("SIG") or not sitting.processes.first:
+        if reason.startswith("SIG") or not sitting.distributed.is_rank_zero:
             return Outcome(counters.step, reason, counters.seconds)
         if settings.minutes:
             self.job.deadline = time.monotonic() + 60 * settings.minutes - counters.seconds

@@ -1,4 +1,4 @@
-"""Training a causal language model: documents or images, a tokenizer, the model's size, and what is kept in the end."""
+"""Training a causal language model: documents, a tokenizer, the model's size, and what is kept in the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from regard.checkpoint.gpt_folder import TASK, LoadedGpt, load_gpt, save_gpt
 from regard.config.gpt import GPT_PRESETS, GptConfig
 from regard.config.run import RunConfig
 from regard.data.documents import Documents, read_documents
-from regard.data.pictures import Pictures, asked_for, read_pictures
 from regard.errors import ConfigError, UsageError
 from regard.models import build
 from regard.models.gpt import Gpt
@@ -39,15 +38,13 @@ WHOLE = 1024  # tokens of documents that are rows, at most
 
 
 class CausalJob(KeepingJob[GptConfig, "CausalEvaluator"]):
-    """Running text, or pictures, and the causal models that learn it."""
+    """Running text and the causal models that learn it."""
 
     name, concludes = TASK, False
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
         self.notes: list[str] = []
-        self.pictures: Pictures | None = None
-        self.held_out: list[int] = []  # numbers of pictures
         documents, valid = self._documents()
         self.digests = {"train": documents.digest, "valid": valid.digest}
         self.start: LoadedGpt | None = load_gpt(config.start_from) if config.start_from else None
@@ -71,16 +68,6 @@ class CausalJob(KeepingJob[GptConfig, "CausalEvaluator"]):
     def _documents(self) -> tuple[Documents, Documents]:
         """Return what is learned and what is measured."""
         config = self.config
-        if asked_for(config.data.train):
-            if config.data.valid:
-                raise UsageError("pictures are split by the seed: leave out --valid")
-            self.pictures = read_pictures()
-            every = self.pictures.documents()
-            train, valid = hold_out(every, config.training.seed)
-            away = set(valid.texts)
-            self.held_out = [number for number, text in enumerate(every.texts) if text in away]
-            self.notes.append(f"validation: {len(valid):,} of the pictures are held out (chosen by the seed)")
-            return train, valid
         train = self._read(config.data.train, "training")
         if config.data.valid:
             return train, self._read(config.data.valid, "validation")
@@ -96,7 +83,7 @@ class CausalJob(KeepingJob[GptConfig, "CausalEvaluator"]):
     def document(self) -> str:
         """What a document is."""
         asked = self.config.language.document
-        return "line" if self.pictures is not None else "file" if asked == "auto" else asked
+        return "file" if asked == "auto" else asked
 
     def _read(self, files: Sequence[str], name: str) -> Documents:
         found = read_documents(files, self.config.data.read, self.document)
@@ -106,10 +93,7 @@ class CausalJob(KeepingJob[GptConfig, "CausalEvaluator"]):
     def _tokenizer(self, texts: list[str]) -> Tokenizer:
         if self.start is not None:
             return self.start.tokenizer
-        tokenizing = self.config.tokenizer
-        if self.pictures is not None:
-            tokenizing = tokenizing.override({"kind": "characters", "size": 0})
-        return learn(texts, tokenizing).without_template()
+        return learn(texts, self.config.tokenizer).without_template()
 
     def _model_config(self, length: int) -> tuple[GptConfig, str]:
         """Return the model for this data and why it was chosen."""
@@ -157,21 +141,17 @@ class CausalJob(KeepingJob[GptConfig, "CausalEvaluator"]):
     def lines(self, parameters: int) -> list[str]:
         """Say what the data and the model are."""
         train, valid = self.documents
-        what = "pictures" if self.pictures is not None else "documents"
-        kind = "characters" if self.pictures is not None else self.config.tokenizer.kind
         rows = "each a row" if self.task.whole else f"in rows of {self.task.train.length}"
         return [
-            f"data: {train:,} {what}, {self.tokens:,} tokens, {rows}; validation {valid:,} {what}, "
+            f"data: {train:,} documents, {self.tokens:,} tokens, {rows}; validation {valid:,} documents, "
             f"{len(self.valid.ids):,} tokens of {self.characters:,} characters",
-            f"tokens: {kind}, {self.tokenizer.size:,} kinds",
+            f"tokens: {self.config.tokenizer.kind}, {self.tokenizer.size:,} kinds",
             f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
         ]
 
     def facts(self, evaluator: CausalEvaluator) -> dict[str, Any]:
-        """Return what must be known of the texts, or pictures, that were read."""
-        if self.pictures is None:
-            return {"document": self.document}
-        return {"document": self.document, "pictures": {**self.pictures.facts(), "held_out": self.held_out}}
+        """Return what must be known of the texts that were read."""
+        return {"document": self.document}
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Perplexity of validation tokens by their training frequencies."""

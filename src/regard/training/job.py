@@ -12,8 +12,8 @@ from regard.checkpoint.directory import RunDirectory
 from regard.config.run import RunConfig
 from regard.models.base import Model, start_weights
 from regard.tasks.base import Task
+from regard.training.distributed import Distributed
 from regard.training.looked import Looked
-from regard.training.processes import Processes
 from regard.training.verdict import TrivialBaseline, Verdict
 from regard.training.watch import Watcher, tell
 
@@ -25,7 +25,7 @@ class Sitting:
     config: RunConfig
     directory: RunDirectory
     watchers: Sequence[Watcher]
-    processes: Processes
+    distributed: Distributed
     started: float  # by time.monotonic(): when the command began, so that a time budget covers all of it
 
     def say(self, text: str) -> None:

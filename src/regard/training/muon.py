@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.training.processes import Processes
+from regard.training.distributed import Distributed
 from regard.training.weights import Matrices
 
 MOMENTUM = 0.95
@@ -47,12 +47,12 @@ class Muon:
         groups: Sequence[Matrices],
         decay: float,
         dtype: torch.dtype,
-        processes: Processes,
+        distributed: Distributed,
     ) -> None:
         self.master, self.gradient, self.groups, self.decay, self.dtype = master, gradient, groups, decay, dtype
-        self.processes = processes
+        self.distributed = distributed
         self.momentum = torch.zeros_like(master)
-        self.change = processes.numbers(master)
+        self.change = torch.zeros_like(master)
 
     def step(self, rate: float) -> None:
         """Move each matrix by its orthogonalised momentum, looking one step ahead (Nesterov)."""
@@ -62,9 +62,9 @@ class Muon:
             self.master.mul_(1 - rate * self.decay)
         self.change.zero_()
         for group in self.groups:
-            mine = self.processes.slice(group.count)
-            group.of(self.change)[mine] = orthogonal(group.of(ahead)[mine]).float()
-        self.processes.add_up(self.change)  # each process made some of the matrices
+            own = self.distributed.shard_slice(group.count)
+            group.of(self.change)[own] = orthogonal(group.of(ahead)[own]).float()
+        self.distributed.all_reduce(self.change)  # each rank orthogonalised some of the matrices
         for group in self.groups:
             rows, columns = group.shape
             group.of(self.master).sub_(group.of(self.change), alpha=rate * max(1.0, rows / columns) ** 0.5)

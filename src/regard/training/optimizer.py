@@ -10,8 +10,8 @@ from torch import Tensor
 
 from regard.config.training import TrainingConfig
 from regard.errors import CheckpointError
+from regard.training.distributed import Distributed
 from regard.training.muon import Muon
-from regard.training.processes import Processes
 from regard.training.weights import FlatWeights
 
 WARMUP_SHARE = 0.05  # of the plan, where the user gives no number of updates
@@ -54,14 +54,14 @@ class Optimizer:
         self,
         weights: FlatWeights,
         config: TrainingConfig,
-        processes: Processes | None = None,
+        distributed: Distributed | None = None,
         rates: Mapping[str, float] | None = None,
     ) -> None:
         """`rates` are what the rate is multiplied with, by name of a weight; 1 where nothing is said."""
-        self.weights, self.config, self.processes = weights, config, processes or Processes()
+        self.weights, self.config, self.distributed = weights, config, distributed or Distributed()
         self.updates = 0
         self.average = weights.master.clone() if config.ema else None
-        self.gradient = self.processes.numbers(weights.master)
+        self.gradient = torch.zeros_like(weights.master)
         self._shares: Tensor | None = None
         if rates is not None:
             self._shares = torch.ones_like(weights.master)
@@ -69,7 +69,7 @@ class Optimizer:
                 part.fill_(rates.get(name, 1.0))
         first = weights.inner if config.optimizer == "muon" else 0
         inner = weights.master[:first], self.gradient[:first], weights.groups
-        self._muon = Muon(*inner, config.weight_decay, weights.compute.dtype, self.processes) if first else None
+        self._muon = Muon(*inner, config.weight_decay, weights.compute.dtype, self.distributed) if first else None
         self._parts = [weights.master[first : weights.matrices], weights.master[weights.matrices :]]
         self._parts[0].grad = self.gradient[first : weights.matrices]
         self._parts[1].grad = self.gradient[weights.matrices :]
@@ -85,9 +85,9 @@ class Optimizer:
         )
 
     def gradient_norm(self, scale: float) -> float:
-        """Take all processes' gradients times `scale` as the next update's; return its norm, maybe not finite."""
+        """Sum the gradients of all ranks and scale the sum for the next update; return its norm, maybe not finite."""
         gradient = self.gradient.copy_(self.weights.gradient)
-        self.processes.add_up(gradient)
+        self.distributed.all_reduce(gradient)
         norm = float(torch.linalg.vector_norm(gradient)) * scale
         clipped = self.config.clip and norm > self.config.clip
         gradient.mul_(scale * self.config.clip / norm if clipped else scale)

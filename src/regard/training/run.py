@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,9 +16,9 @@ from regard.config.run import RunConfig
 from regard.errors import ConfigError, UsageError
 from regard.machine import SPINNING_IS_LIMITED
 from regard.training.batchwise import BatchTraining
-from regard.training.handing_over import hand_over
+from regard.training.distributed import Distributed, synchronize_run_directory
 from regard.training.job import Sitting, Training
-from regard.training.processes import Processes, others
+from regard.training.launcher import train_with_workers
 from regard.training.seeds import SeveralSeeds
 from regard.training.story_run import StoryTraining
 from regard.training.tensorboard import TensorBoardWatcher
@@ -34,7 +32,7 @@ TORCH_CAME_FIRST = (
     "processor, too"
 )
 _notes_given: set[str] = set()  # by this process
-READY, NOTHING_TO_DO = 1.0, 2.0  # what the first process tells the others
+READY, NOTHING_TO_DO = 1.0, 2.0  # what rank 0 tells the other ranks
 TRAININGS: dict[str, Callable[[Sitting], Training]] = {
     "translate": BatchTraining,
     "language": BatchTraining,
@@ -63,6 +61,16 @@ class Report:
         """Whether there is nothing left to do."""
         return not self.reason.startswith("SIG")
 
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        verdict = self.verdict.to_dict() if self.verdict is not None else None
+        return {**vars(self), "folder": str(self.folder), "verdict": verdict}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Report:
+        """The report with these fields."""
+        return cls(**{**fields, "folder": Path(fields["folder"]), "verdict": Verdict.from_dict(fields["verdict"])})
+
 
 def train_run(
     config: RunConfig, out: Path, *, watchers: Sequence[Watcher] = (), started: float | None = None
@@ -72,15 +80,17 @@ def train_run(
     A time budget counts from `started`, by `time.monotonic()`, or from this call.
     """
     started = time.monotonic() if started is None else started
-    processes = Processes.started()
-    if processes.count == 1 and config.training.workers > 1:
-        return _with_others(config, out, watchers, started)
-    torch.set_num_threads(default_threads(config.training, processes.here))
+    distributed = Distributed.from_environment()
+    if distributed.world_size == 1 and config.training.workers > 1:
+        threads = default_threads(config.training, config.training.workers)
+        report = train_with_workers(config, out, watchers, started=started, threads=threads)
+        return Report.from_dict(report)
+    torch.set_num_threads(default_threads(config.training, distributed.local_world_size))
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # what is left uninitialised is never read
-    with processes:
-        role = _first if processes.first else _another
-        return role(config, out, watchers, processes, started)
+    with distributed:
+        train = _train_rank_zero if distributed.is_rank_zero else _train_other_rank
+        return train(config, out, watchers, distributed, started)
 
 
 def _one_or_several(sitting: Sitting) -> Training:
@@ -90,18 +100,10 @@ def _one_or_several(sitting: Sitting) -> Training:
     return SeveralSeeds(sitting, train_run)
 
 
-def _with_others(config: RunConfig, out: Path, watchers: Sequence[Watcher], started: float) -> Report:
-    """Train with several processes on this machine; this one is the first."""
-    with tempfile.TemporaryDirectory() as folder:
-        recipe = Path(folder, "run.json")
-        recipe.write_text(json.dumps(config.to_dict()), "utf-8")
-        command = ["-m", "regard", "train", "--recipe", str(recipe), "--out", str(out)]
-        with others(config.training.workers, command, config.training.threads or 1):
-            return train_run(config, out, watchers=watchers, started=started)
-
-
-def _first(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes: Processes, started: float) -> Report:
-    """Train as the process that decides, reports and writes."""
+def _train_rank_zero(
+    config: RunConfig, out: Path, watchers: Sequence[Watcher], distributed: Distributed, started: float
+) -> Report:
+    """Train as rank 0, which decides, reports and writes."""
     _check_target(out)
     directory = RunDirectory(out, tell=lambda message: tell(watchers, "note", text=message), keep=config.training.keep)
     with directory.lock():
@@ -112,7 +114,7 @@ def _first(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes:
             _check_same(known["config"], config, out)
             if known.get("finished"):
                 facts = known["finished"]
-                processes.said_by_first([NOTHING_TO_DO, facts["step"]])
+                distributed.broadcast([NOTHING_TO_DO, facts["step"]])
                 tell(watchers, "note", text=f"{out} is finished: nothing to do (choose another --out to train anew)")
                 counted = facts["seconds"], facts["metrics"], known.get("unit", "step")
                 verdict = Verdict.from_dict(facts.get("verdict"))
@@ -120,22 +122,24 @@ def _first(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes:
         if not SPINNING_IS_LIMITED and not config.training.threads and TORCH_CAME_FIRST not in _notes_given:
             _notes_given.add(TORCH_CAME_FIRST)
             tell(watchers, "note", text=TORCH_CAME_FIRST)
-        run = _Run(Sitting(config, directory, watchers, processes, started), known)
-        processes.said_by_first([READY, 0.0])
-        hand_over(directory, processes)
+        run = _Run(Sitting(config, directory, watchers, distributed, started), known)
+        distributed.broadcast([READY, 0.0])
+        synchronize_run_directory(directory, distributed)
         return run.train()
 
 
-def _another(config: RunConfig, out: Path, watchers: Sequence[Watcher], processes: Processes, started: float) -> Report:
-    """Train beside the first process, on what it has prepared."""
-    said, step = processes.said_by_first([0.0, 0.0])
-    if said == NOTHING_TO_DO:
+def _train_other_rank(
+    config: RunConfig, out: Path, watchers: Sequence[Watcher], distributed: Distributed, started: float
+) -> Report:
+    """Train as another rank, on what rank 0 has prepared."""
+    status, step = distributed.broadcast([0.0, 0.0])
+    if status == NOTHING_TO_DO:
         return Report(out, int(step), "finished before", 0.0, {}, leads=False)
-    if processes.apart and processes.first_here:
+    if distributed.is_multi_node and distributed.is_local_rank_zero:
         tell(watchers, "note", text="training along: the first machine reports, and has the model in its folder")
     directory = RunDirectory(out, keep=config.training.keep)
-    hand_over(directory, processes)
-    return _Run(Sitting(config, directory, [], processes, started), directory.read_run()).train()
+    synchronize_run_directory(directory, distributed)
+    return _Run(Sitting(config, directory, [], distributed, started), directory.read_run()).train()
 
 
 def _check_target(out: Path) -> None:
@@ -185,10 +189,10 @@ class _Run:
         chosen = known.get("chosen") or self.training.choose()
         if "seconds" in chosen and "throughput" not in chosen:
             raise UsageError(f"{path} was begun by an earlier version, which cannot be continued: choose another --out")
-        if "threads" in chosen and not sitting.config.training.threads and sitting.processes.count == 1:
+        if "threads" in chosen and not sitting.config.training.threads and sitting.distributed.world_size == 1:
             torch.set_num_threads(chosen["threads"])
         if not known.get("chosen"):
-            versions = _environment(sitting.processes)
+            versions = _environment(sitting.distributed)
             self.known = {"config": sitting.config.to_dict(), "data": digests, "unit": self.training.unit}
             self.known |= {"chosen": chosen, "versions": versions}
             sitting.directory.write_run(self.known)
@@ -199,9 +203,9 @@ class _Run:
         self._tell_plan()
         ended = self.training.train(self.known["chosen"])
         step, seconds, metrics = ended.step, ended.seconds, ended.metrics
-        if ended.reason.startswith("SIG") or not self.sitting.processes.first:
+        if ended.reason.startswith("SIG") or not self.sitting.distributed.is_rank_zero:
             tell(watchers, "stop", reason=ended.reason, step=step, unit=unit, resumable=True)
-            return Report(folder, step, ended.reason, seconds, {}, unit, self.sitting.processes.first)
+            return Report(folder, step, ended.reason, seconds, {}, unit, self.sitting.distributed.is_rank_zero)
         verdict = ended.verdict.to_dict() if ended.verdict is not None else None
         finished = {"step": step, "seconds": seconds, **ended.facts, "metrics": metrics, "verdict": verdict}
         self.sitting.directory.write_run({**self.known, "finished": finished})
@@ -213,7 +217,7 @@ class _Run:
         plan, before = self.training.plan(self.known["chosen"]), self.known["versions"]
         changed = [
             f"{name} {before.get(name)} → {value}"
-            for name, value in _environment(self.sitting.processes).items()
+            for name, value in _environment(self.sitting.distributed).items()
             if before.get(name) != value
         ]
         lines = [*plan.lines]
@@ -222,10 +226,10 @@ class _Run:
         tell(self.sitting.watchers, "plan", lines=lines, parameters=plan.parameters, seconds=plan.seconds)
 
 
-def _environment(processes: Processes) -> dict[str, Any]:
+def _environment(distributed: Distributed) -> dict[str, Any]:
     """What the bits of a run depend on besides its settings."""
     return {
-        "processes": processes.count,
+        "processes": distributed.world_size,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "processor": torch.backends.cpu.get_cpu_capability(),

@@ -75,7 +75,7 @@ class SeveralSeeds:
     def __init__(self, sitting: Sitting, train: Train) -> None:
         self.sitting, self.single = sitting, train
         config = sitting.config
-        if sitting.processes.count > 1:
+        if sitting.distributed.world_size > 1:
             raise UsageError("several seeds are trained one after the other by one process: start it without torchrun")
         test = (config.classify.test,) if config.classify.test else ()
         parts = {"train": config.data.train, "valid": config.data.valid, "test": test}

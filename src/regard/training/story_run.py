@@ -35,7 +35,7 @@ class StoryTraining:
 
     def __init__(self, sitting: Sitting) -> None:
         self.sitting, config = sitting, sitting.config
-        if sitting.processes.count > 1:
+        if sitting.distributed.world_size > 1:
             raise UsageError("memory networks are trained by one process, all starts side by side: start it alone")
         self.notes: list[str] = []
         self.verdict: Verdict | None = None  # once all passes are made

@@ -17,10 +17,10 @@ from regard.config.training import TrainingConfig
 from regard.errors import TrainingError
 from regard.models.base import Model
 from regard.tasks.base import Task
+from regard.training.distributed import Distributed
 from regard.training.job import Evaluation, Evaluator
 from regard.training.looked import Moment, forget_moments, write_moment
 from regard.training.optimizer import Optimizer, learning_rate
-from regard.training.processes import Processes
 from regard.training.signals import StopRequest, stop_requests
 from regard.training.throughput import ThreadTuner
 from regard.training.watch import Watcher, tell
@@ -87,15 +87,15 @@ class Trainer:
         evaluator: Evaluator,
         keep_best: Callable[[Evaluator, Evaluation, int], None],
         watchers: Sequence[Watcher] = (),
-        processes: Processes | None = None,
+        distributed: Distributed | None = None,
         rates: Mapping[str, float] | None = None,
         timing: RunTiming | None = None,
         tuner: ThreadTuner | None = None,
     ) -> None:
-        self.processes = processes or Processes()
+        self.distributed = distributed or Distributed()
         self.model, self.weights, self.task, self.config = model, weights, task, config
         self.directory, self.evaluator, self.keep_best, self.watchers = directory, evaluator, keep_best, watchers
-        self.optimizer = Optimizer(weights, config, self.processes, rates)
+        self.optimizer = Optimizer(weights, config, self.distributed, rates)
         self.counters = Counters()
         self.recent: list[Tensor] = []  # weights of the last evaluations, to be averaged
         self.asked_to_stop = StopRequest()
@@ -111,11 +111,11 @@ class Trainer:
 
     def resume(self) -> bool:
         """Go on from the newest good checkpoint; false when there is none."""
-        found = self.directory.newest() if self.processes.first or not self.processes.apart else None
-        if self.processes.apart:
-            found = self.processes.given_by_first(found)
+        found = self.directory.newest() if self.distributed.is_rank_zero or not self.distributed.is_multi_node else None
+        if self.distributed.is_multi_node:
+            found = self.distributed.broadcast_object(found)
         if found is None:
-            if self.processes.first:
+            if self.distributed.is_rank_zero:
                 self.directory.truncate_log(0)
                 forget_moments(self.directory.path, 0)
             return False
@@ -125,7 +125,7 @@ class Trainer:
         self.recent = [state.pop(name) for name in sorted(state) if name.startswith("recent.")]
         self.optimizer.load(state)
         self.counters = Counters(**found.counters)
-        if self.processes.first:
+        if self.distributed.is_rank_zero:
             self.directory.truncate_log(found.step)
             forget_moments(self.directory.path, found.step)
         tell(self.watchers, "resume", step=found.step)
@@ -134,7 +134,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of this moment; one process does, all have the same."""
         self._count_time()
-        if not self.processes.first:
+        if not self.distributed.is_rank_zero:
             return
         state = self.optimizer.state() | {f"recent.{n:03}": flat for n, flat in enumerate(self.recent)}
         named = self.weights.named(self.weights.master)
@@ -244,11 +244,11 @@ class Trainer:
     def _next_up(self) -> NextUp:
         """Return what the first process decides, the same in all; anyone may have been asked to stop."""
         values = [0.0] * 4
-        if self.processes.first:
+        if self.distributed.is_rank_zero:
             patience, progress = self.config.patience, self.progress()
             ended = self._target_reached() or (patience > 0 and self.counters.since_best >= patience)
             values = [progress, self._evaluation_due(progress), self._save_due(), ended]
-        agreed, evaluate, save, ends, stop = self.processes.agreed([*values, bool(self.asked_to_stop)])
+        agreed, evaluate, save, ends, stop = self.distributed.all_reduce_values([*values, bool(self.asked_to_stop)])
         return NextUp(agreed, evaluate > 0, save > 0, ends > 0, stop > 0)
 
     def _target_reached(self) -> bool:
@@ -266,20 +266,22 @@ class Trainer:
 
     def step(self, progress: float) -> None:
         """Make one update."""
-        config, counters, processes = self.config, self.counters, self.processes
+        config = self.config
+        counters = self.counters
+        distributed = self.distributed
         began = time.monotonic()
         chosen = self._next_batches(progress)
         sums = np.zeros(2)  # loss, tokens
         for number, examples in enumerate(chosen):
-            mine = processes.share(examples)
+            mine = distributed.shard(examples)
             if not len(mine):
                 continue
             batch = self.task.batch(mine, counters.epoch)
-            noise = Noise(config.seed, counters.step, number * processes.count + processes.rank)
+            noise = Noise(config.seed, counters.step, number * distributed.world_size + distributed.rank)
             smoothed, plain = self.task.loss(self.model, batch, config.label_smoothing, noise)
             smoothed.backward()
             sums += float(plain), batch.count
-        loss_sum, count = processes.agreed(sums.tolist())
+        loss_sum, count = distributed.all_reduce_values(sums.tolist())
         norm = self.optimizer.gradient_norm(1 / count)
         if not (math.isfinite(loss_sum) and math.isfinite(norm)):
             raise self._not_finite(chosen, loss_sum, norm)
@@ -298,7 +300,7 @@ class Trainer:
     def _not_finite(self, chosen: Sequence[np.ndarray], loss: float, norm: float) -> TrainingError:
         numbers = [int(number) for batch in chosen for number in batch]
         facts = {"step": self.counters.step, "event": "not finite", "loss": str(loss), "examples": numbers}
-        if self.processes.first:
+        if self.distributed.is_rank_zero:
             self.directory.append_log(facts)
         return TrainingError(
             f"step {self.counters.step}: the loss ({loss:g}) or the gradient's norm ({norm:g}) is not finite; "
@@ -311,7 +313,7 @@ class Trainer:
         counters = self.counters
         if self.config.average:
             self.recent = [*self.recent, self.optimizer.evaluated.clone()][-self.config.average :]
-        if not self.processes.first:
+        if not self.distributed.is_rank_zero:
             return
         began = time.monotonic()
         self.evaluator.load(self.weights.named(self.optimizer.evaluated))
@@ -335,7 +337,7 @@ class Trainer:
     def _report(self, progress: float, loss: float, speed: float, rate: float) -> None:
         counters = self.counters
         now = time.monotonic()
-        if not self.processes.first:
+        if not self.distributed.is_rank_zero:
             return
         if counters.step % LOG_EVERY == 0:
             self.directory.append_log(

@@ -1,0 +1,74 @@
+"""One rank of `regard train --workers N`: `python -m regard.training.worker FOLDER`, started by `training.launcher`.
+
+FOLDER/launch.json     what to train: config, run directory, threads, the launcher's process id
+FOLDER/RANK.pid        process id of a rank, where signals are sent
+FOLDER/events.jsonl    what rank 0 tells: a run's events, then its report
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from regard.errors import RegardError
+from regard.machine import end_with_parent
+
+LAUNCH_FILE = "launch.json"
+EVENTS_FILE = "events.jsonl"
+INTERRUPTED = 130  # exit code after SIGINT
+LOOPBACK = {"linux": "lo", "darwin": "lo0"}  # interface for gloo, by platform
+
+
+def pid_file(folder: Path, rank: int) -> Path:
+    """File with the process id of a rank."""
+    return folder / f"{rank}.pid"
+
+
+class EventWriter:
+    """Writes each event as one line of JSON, for the launcher to read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def event(self, kind: str, facts: dict[str, Any]) -> None:
+        """Append the event."""
+        line = json.dumps({"event": kind, **facts}, ensure_ascii=False, default=float)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+
+def main() -> None:
+    """Train as one rank; an error is recorded where the agent of `torch.distributed.run` looks for it."""
+    folder = Path(sys.argv[1])
+    launch = json.loads((folder / LAUNCH_FILE).read_text("utf-8"))
+    try:
+        end_with_parent(launch["launcher"])
+        pid_file(folder, int(os.environ["RANK"])).write_text(str(os.getpid()))
+        os.environ["OMP_NUM_THREADS"] = str(launch["threads"])  # read when torch is imported
+        if sys.platform in LOOPBACK:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK[sys.platform])
+        _train(launch, EventWriter(folder / EVENTS_FILE))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        from torch.distributed.elastic.multiprocessing.errors import ErrorHandler
+
+        ErrorHandler().record_exception(error)
+        sys.exit(error.exit_code if isinstance(error, RegardError) else 1)
+
+
+def _train(launch: dict[str, Any], events: EventWriter) -> None:
+    from regard.config.run import RunConfig
+    from regard.training.run import train_run  # imports torch
+
+    config = RunConfig.from_dict(launch["config"], where=LAUNCH_FILE)
+    report = train_run(config, Path(launch["out"]), watchers=[events], started=launch["started"])
+    if report.leads:
+        events.event("report", report.to_dict())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,369 @@
+"""Several processes that train one model: the same bits after a kill, shares of any size, clear ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, ProcessFailure
+
+from regard import cli
+from regard.checkpoint.directory import RunDirectory
+from regard.cli.train import run_config
+from regard.config.run import RunConfig
+from regard.data.made import make
+from regard.errors import DataError, TrainingError, UsageError
+from regard.training.distributed import ENVIRONMENT_VARIABLES, Distributed, LostRankError
+from regard.training.launcher import RankGroup, run_ranks
+from regard.training.run import train_run
+from tests.scale import HANG_GUARD
+from tests.training.killing import ATTEMPTS, is_finished
+from tests.training.listener import Listener
+
+COMMON = ["--preset", "micro", "--tokenizer", "characters", "--batch-tokens", "128", "--threads", "1"]
+COMMON += ["--precision", "float32", "--save-every", "5", "--evaluate-every", "20"]
+SETTINGS = {  # the same for the Python interface
+    "preset": "micro",
+    "tokenizer.kind": "characters",
+    "training.batch_tokens": 128,
+    "training.threads": 1,
+    "training.precision": "float32",
+    "training.save_every": 5,
+    "training.evaluate_every": 20,
+}
+
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/task").is_dir(), reason="what a process started is read from /proc"
+)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "pairs.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in make("reverse", 150)), "utf-8")
+    return path
+
+
+def command(pairs: Path, out: Path, *more: str) -> list[str]:
+    words = ["-m", "regard", "train", "translate", str(pairs), "--steps", "30", "--out", str(out)]
+    return [sys.executable, *words, *COMMON, *more]
+
+
+def run(words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, timeout=HANG_GUARD)
+
+
+def checkpoint(out: Path, step: int) -> dict[str, np.ndarray]:
+    folder = out / "checkpoints" / f"step-{step}"
+    return load_file(folder / "model.safetensors") | load_file(folder / "optimizer.safetensors")
+
+
+def same(some: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> bool:
+    return some.keys() == others.keys() and all(np.array_equal(some[name], others[name]) for name in some)
+
+
+@pytest.fixture(scope="module")
+def whole(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run by two processes that nothing interrupts."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    done = run(command(pairs, out, "--workers", "2"))
+    assert done.returncode == 0, done.stderr
+    assert "2 processes, each float32 with 1 thread" in done.stderr
+    return out
+
+
+def config(pairs: Path, **changes: Any) -> RunConfig:
+    """The run of `command` with two workers."""
+    return run_config(
+        ("translate", str(pairs)), None, {"training.steps": 30, "training.workers": 2, **SETTINGS, **changes}
+    )
+
+
+def start(pairs: Path, out: Path) -> subprocess.Popen[str]:
+    """Start a run by two processes."""
+    return subprocess.Popen(
+        command(pairs, out, "--workers", "2"), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+
+
+def wait_for(checkpoint: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a training has written a checkpoint."""
+    while not checkpoint.exists():
+        assert process.poll() is None or checkpoint.exists(), f"the training ended without {checkpoint}"
+        time.sleep(0.01)
+
+
+def test_two_processes_train_one_model_and_survive_a_kill(pairs: Path, whole: Path, tmp_path: Path) -> None:
+    broken, alone = tmp_path / "broken", tmp_path / "alone"
+    for _ in range(ATTEMPTS):  # until the kill comes before the end
+        shutil.rmtree(broken, ignore_errors=True)
+        started = subprocess.Popen(
+            command(pairs, broken, "--workers", "2"), stderr=subprocess.DEVNULL, start_new_session=True, text=True
+        )
+        wait_for(broken / "checkpoints" / "step-10", started)
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+        if not is_finished(broken):
+            break
+    assert not is_finished(broken)
+    again = run(command(pairs, broken, "--workers", "2"))
+    assert again.returncode == 0, again.stderr
+    assert same(checkpoint(whole, 30), checkpoint(broken, 30))
+    # the same batches and updates as one process has; only dropout's places differ
+    assert cli.run(command(pairs, alone)[3:]) == 0
+    losses = [
+        [json.loads(line)["loss"] for line in (out / "log.jsonl").read_text().splitlines() if '"step"' in line]
+        for out in (whole, alone)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)
+
+
+def test_torchrun_starts_the_processes_too(pairs: Path, whole: Path, tmp_path: Path) -> None:
+    by_torch = tmp_path / "torch"
+    words = command(pairs, by_torch)
+    done = run([words[0], "-m", "torch.distributed.run", "--nproc-per-node", "2", *words[1:]])
+    assert done.returncode == 0, done.stderr
+    assert same(checkpoint(whole, 30), checkpoint(by_torch, 30))
+
+
+def children(process: int) -> list[int]:
+    """The processes that any thread of a process started."""
+    files = Path(f"/proc/{process}/task").glob("*/children")
+    return sorted(int(child) for file in files for child in file.read_text().split())
+
+
+def killed_with_children(process: int) -> None:
+    """Kill a process and all that it started, whatever group they are of."""
+    started = children(process)
+    os.kill(process, signal.SIGKILL)
+    for child in started:
+        killed_with_children(child)
+
+
+def free_port() -> int:
+    """Find a port below those that systems give to outgoing connections, so that none takes it in between."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+@needs_proc
+def test_machines_without_files_in_common_train_one_model_and_survive_a_kill(
+    pairs: Path, whole: Path, tmp_path: Path
+) -> None:
+    machines = [tmp_path / name for name in ("one", "two")]
+    for folder in machines:
+        folder.mkdir()
+        (folder / "pairs.tsv").write_bytes(pairs.read_bytes())
+
+    def started() -> list[subprocess.Popen[str]]:
+        words = command(Path("pairs.tsv"), Path("out"))
+        port = str(free_port())
+        here = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
+        return [
+            subprocess.Popen(
+                [words[0], "-m", "torch.distributed.run", *here, "--node-rank", str(number), *words[1:]],
+                cwd=folder,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            for number, folder in enumerate(machines)
+        ]
+
+    for _ in range(ATTEMPTS):  # until the kill comes before the end
+        for folder in machines:
+            shutil.rmtree(folder / "out", ignore_errors=True)
+        broken = started()
+        wait_for(machines[0] / "out/checkpoints/step-5", broken[0])
+        for process in broken:
+            killed_with_children(process.pid)
+            process.communicate()
+        if not is_finished(machines[0] / "out"):
+            break
+    assert not is_finished(machines[0] / "out")
+    told = [(process.communicate(timeout=HANG_GUARD), process.returncode) for process in started()]
+    assert [code for _, code in told] == [0, 0], told
+    assert same(checkpoint(whole, 30), checkpoint(machines[0] / "out", 30))
+    assert sorted(path.name for path in (machines[1] / "out").iterdir()) == ["run.json", "tokenizers"]
+    assert "going on from step" in told[0][0][1]
+    assert "the first machine reports" in told[1][0][1]
+    assert not told[1][0][0]
+
+
+def test_a_bad_input_ends_all_processes_with_one_message(tmp_path: Path) -> None:
+    done = run(command(tmp_path / "missing.tsv", tmp_path / "out", "--workers", "2"))
+    assert done.returncode == 2
+    assert done.stderr.count("missing.tsv") == 1
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+
+
+@needs_proc
+def test_a_killed_rank_ends_the_run_with_one_message_and_the_same_command_resumes(
+    pairs: Path, whole: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    for _ in range(ATTEMPTS):  # until the kill comes before the end
+        shutil.rmtree(out, ignore_errors=True)
+        launcher = start(pairs, out)
+        wait_for(out / "checkpoints" / "step-10", launcher)
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            os.kill(children(launcher.pid)[-1], signal.SIGKILL)
+        stderr = launcher.communicate(timeout=HANG_GUARD)[1]
+        if not is_finished(out):
+            break
+    assert launcher.returncode == 1
+    messages = [line for line in stderr.splitlines() if line.startswith("regard: ")]
+    assert messages == [stderr.splitlines()[-1]]
+    assert "was ended by SIGKILL" in messages[0]
+    assert "Traceback" not in stderr
+    again = run(command(pairs, out, "--workers", "2"))
+    assert again.returncode == 0, again.stderr
+    assert same(checkpoint(whole, 30), checkpoint(out, 30))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_all_ranks_with_a_checkpoint(
+    pairs: Path, whole: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    out = tmp_path / "run"
+    for _ in range(ATTEMPTS):  # until the signal comes before the end
+        shutil.rmtree(out, ignore_errors=True)
+        launcher = start(pairs, out)
+        wait_for(out / "checkpoints" / "step-5", launcher)
+        launcher.send_signal(number)
+        stderr = launcher.communicate(timeout=HANG_GUARD)[1]
+        if not is_finished(out):
+            break
+    assert launcher.returncode == 0, stderr
+    stopped = re.search(rf"stopped at step (\d+) \({number.name}\); all is saved", stderr)
+    assert stopped
+    assert checkpoint(out, int(stopped[1]))
+    again = run(command(pairs, out, "--workers", "2"))
+    assert again.returncode == 0, again.stderr
+    assert f"going on from step {stopped[1]}" in again.stderr
+    assert same(checkpoint(whole, 30), checkpoint(out, 30))
+
+
+def test_listeners_hear_rank_zero_and_the_caller_has_its_report(pairs: Path, whole: Path, tmp_path: Path) -> None:
+    listener = Listener()
+    report = train_run(config(pairs), tmp_path / "run", watchers=[listener])
+    assert (report.folder, report.step, report.reason, report.leads) == (tmp_path / "run", 30, "plan done", True)
+    assert report.verdict is not None
+    assert report.metrics == json.loads((tmp_path / "run" / "run.json").read_text())["finished"]["metrics"]
+    assert [facts["step"] for facts in listener.of("save")] == [5, 10, 15, 20, 25, 30]
+    assert [facts["step"] for facts in listener.of("evaluate")] == [20, 30]
+    assert len(listener.of("plan")) == len(listener.of("done")) == 1
+    assert same(checkpoint(whole, 30), checkpoint(tmp_path / "run", 30))
+
+
+def test_an_error_of_a_listener_ends_all_ranks(pairs: Path, tmp_path: Path) -> None:
+    class Impatient:
+        def event(self, kind: str, facts: dict[str, Any]) -> None:
+            if kind == "save":
+                raise OverflowError("enough")
+
+    with pytest.raises(OverflowError, match="enough"):
+        train_run(config(pairs, **{"training.steps": 100_000}), tmp_path / "run", watchers=[Impatient()])
+    assert not is_finished(tmp_path / "run")
+    with RunDirectory(tmp_path / "run").lock():  # nobody holds it any more
+        pass
+
+
+def test_every_rank_has_the_same_sum(tmp_path: Path) -> None:
+    script = """
+import sys, torch
+from pathlib import Path
+from regard.training.distributed import Distributed
+with Distributed.from_environment() as distributed:
+    for size in (1, 5, 200_003):
+        tensor = torch.randn(size, generator=torch.Generator().manual_seed(distributed.rank))
+        distributed.all_reduce(tensor)
+        torch.save(tensor, Path(sys.argv[1], f"{size}-{distributed.rank}.pt"))
+    assert distributed.all_reduce_values([1.0, distributed.rank]) == [3.0, 3.0]
+    assert distributed.broadcast([5.0 + distributed.rank]) == [5.0]
+    assert distributed.broadcast_object({"rank": distributed.rank}) == {"rank": 0}
+    assert (distributed.local_world_size, distributed.is_multi_node) == (3, False)
+    assert distributed.is_local_rank_zero == distributed.is_rank_zero == (distributed.rank == 0)
+"""
+    run_ranks(3, ["-c", script, str(tmp_path)])
+    for size in (1, 5, 200_003):
+        sums = [torch.load(tmp_path / f"{size}-{rank}.pt") for rank in range(3)]
+        addends = [torch.randn(size, generator=torch.Generator().manual_seed(rank)) for rank in range(3)]
+        assert torch.equal(sums[0], sums[1]) and torch.equal(sums[0], sums[2])
+        torch.testing.assert_close(sums[0], addends[0] + addends[1] + addends[2])
+
+
+def test_a_rank_without_a_word_is_named_with_its_exit_code() -> None:
+    with pytest.raises(TrainingError, match="rank 1 ended with code 7"):
+        run_ranks(2, ["-c", "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(600)"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind", "message"),
+    [
+        (UsageError("no such file"), LostRankError("lost"), UsageError, "^no such file$"),
+        (LostRankError("lost"), UsageError("no such file"), UsageError, "^no such file$"),
+        (DataError("no tab", place="a:7", advice="two"), None, DataError, "^a:7: no tab — two$"),
+        (LostRankError("lost"), LostRankError("lost"), TrainingError, "^lost$"),
+        (LostRankError("lost"), ZeroDivisionError("x / 0"), RuntimeError, "^rank 1: ZeroDivisionError: x / 0\n"),
+    ],
+)
+def test_the_first_cause_is_raised_and_not_what_follows_from_it(
+    first: Exception,
+    second: Exception | None,
+    kind: type[Exception],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = RankGroup(2, [], str(tmp_path))
+    for rank, error in enumerate([first, second]):
+        path = tmp_path / f"{rank}.json"
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+        if error is not None:
+            ErrorHandler().record_exception(error)
+        code = -signal.SIGTERM if error is None else 1
+        group.failures[rank] = ProcessFailure(local_rank=rank, pid=1, exitcode=code, error_file=str(path))
+    with pytest.raises(kind, match=message):
+        raise group.cause()
+
+
+def test_a_batch_is_dealt_out_whole_whatever_its_size() -> None:
+    for world_size in (1, 2, 3, 5):
+        for size in range(7):
+            ranks = [Distributed(rank, world_size) for rank in range(world_size)]
+            shards = [distributed.shard(np.arange(size)) for distributed in ranks]
+            assert sorted(np.concatenate(shards).tolist()) == [*range(size)]
+            slices = [range(size)[distributed.shard_slice(size)] for distributed in ranks]
+            assert [index for indices in slices for index in indices] == [*range(size)]
+
+
+def test_a_half_set_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert Distributed.from_environment().world_size == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="RANK, MASTER_ADDR, MASTER_PORT is not set"):
+        Distributed.from_environment()
