@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 import random
 from pathlib import Path
 
@@ -90,6 +92,32 @@ def test_a_second_trainer_is_refused_until_the_first_has_ended(tmp_path: Path) -
     with RunDirectory(tmp_path / "run").lock(), pytest.raises(UsageError, match=told):
         RunDirectory(tmp_path / "run").lock()
     RunDirectory(tmp_path / "run").lock().release()
+
+
+def test_the_lock_names_its_holder_only_while_it_is_held(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path).lock()
+    assert json.loads((tmp_path / "run.lock").read_text())["pid"] == os.getpid()
+    run.lock()
+    run.release()
+    assert (tmp_path / "run.lock").read_bytes() == b""
+    RunDirectory(tmp_path).lock().release()
+
+
+def test_the_record_of_a_dead_or_unknown_holder_is_no_obstacle(tmp_path: Path) -> None:
+    for record in (b'{"pid": 1, "host": "elsewhere"}\n', b"not JSON", b"[]", b"\xff"):
+        (tmp_path / "run.lock").write_bytes(record)
+        RunDirectory(tmp_path).lock().release()
+    with RunDirectory(tmp_path).lock():
+        for record in (b"", b"not JSON", b"[]", b"{}", b"\xff"):
+            (tmp_path / "run.lock").write_bytes(record)
+            with pytest.raises(UsageError, match="in use by another training: wait for it"):
+                RunDirectory(tmp_path).lock()
+
+
+def test_a_lock_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.lock").mkdir()
+    with pytest.raises(UsageError, match=r"run\.lock cannot be written \(is a directory"):
+        RunDirectory(tmp_path).lock()
 
 
 def test_the_log_is_cut_back_to_a_step(tmp_path: Path) -> None:

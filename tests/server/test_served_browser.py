@@ -55,7 +55,7 @@ def test_a_served_page_fetches_runs_and_compares(seen: Seen) -> None:
         home = f"http://127.0.0.1:{port}"
         seen.open(f"{home}/newest?token=once#view=align")
         assert "token" not in seen.page.url and seen.page.url.startswith(f"{home}/r/{whole_record().id}#view=align")
-        assert seen.text(".looker") == "Das"
+        assert seen.text(".query-label") == "Das"
         seen.keys("ArrowUp")
         assert any("/a/decoder.cross/0/2" in one for one in seen.asked)
         with seen.page.expect_download() as found:
@@ -63,14 +63,14 @@ def test_a_served_page_fetches_runs_and_compares(seen: Seen) -> None:
         assert found.value.suggested_filename == "align.svg"
         assert any("figure.svg?view=align" in one for one in seen.asked)
 
-        seen.page.fill(".sentence", "zwei Hunde")
-        seen.page.click(".ask button")
+        seen.page.fill(".run-text", "zwei Hunde")
+        seen.page.click(".run-form button")
         seen.page.wait_for_function("() => document.querySelector('.texts').innerText.includes('Antwort 1')")
         assert ASKED[-1] == ("translate", "zwei Hunde", {})
         seen.settle()
         seen.page.locator("body").click(position={"x": 3, "y": 300})
         seen.keys("4", "ArrowRight")
-        seen.page.click(".barlist li button >> nth=0")
+        seen.page.click(".bar-list li button >> nth=0")
         seen.page.wait_for_function("() => document.querySelector('.texts').innerText.includes('Antwort 2')")
         assert ASKED[-1] == ("translate", "zwei Hunde", {"prefix": ["Antw", " other"]})
         seen.settle()
@@ -82,7 +82,7 @@ def test_a_served_page_fetches_runs_and_compares(seen: Seen) -> None:
         assert ASKED[-1][2] == {"off": ["decoder.0.cross:1"]}
 
         seen.open(f"{home}/r/long#view=flow")
-        seen.page.wait_for_selector(".stage .matrix")
+        seen.page.wait_for_selector(".stage .heatmap")
         assert any("/flow/encoder.self" in one for one in seen.asked)
         seen.page.goto(home)
         assert "a long text" in seen.text("body")
@@ -130,7 +130,7 @@ def test_the_page_follows_a_training(seen: Seen) -> None:
         assert seen.count(".stage input[type=range]") == 1
         seen.page.select_option(".stage select", index=1)
         seen.settle()
-        assert seen.count(".stage .matrix") == 3  # both, and their difference
+        assert seen.count(".stage .heatmap") == 3  # both, and their difference
 
 
 def test_hostile_strings_stay_text_when_served(seen: Seen) -> None:

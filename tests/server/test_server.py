@@ -17,7 +17,7 @@ pytest.importorskip("uvicorn", reason="the served page needs the extra `serve`")
 
 from regard.errors import UsageError
 from regard.server.app import create
-from regard.server.asked import read_asked
+from regard.server.requests import read_request
 from regard.server.serving import bound, serve
 from regard.server.shelf import Shelf
 from regard.view.codes import roots
@@ -93,7 +93,15 @@ def test_the_token_opens_once(port: int, guest: Visitor) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "169.254.1.1:80"])
 def test_other_names_of_this_machine_are_refused(guest: Visitor, host: str) -> None:
-    assert guest.ask("/records.json", Host=host)[0] in (400, 403)
+    status, headers, body = guest.ask("/records.json", Host=host)
+    assert status in (400, 403)
+    assert "answers to 127.0.0.1, localhost, [::1] only" in json.loads(body)["error"]
+    assert "default-src 'none'" in headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST:{port}", "[::1]:{port}"])
+def test_all_names_of_this_machine_are_known(guest: Visitor, host: str) -> None:
+    assert guest.ask("/records.json", Host=host.format(port=guest.port))[0] == 200
 
 
 def test_other_origins_are_refused_and_none_is_invited(guest: Visitor) -> None:
@@ -125,7 +133,7 @@ def test_records_pages_and_modules_are_given(guest: Visitor) -> None:
         and not re.search(rb"<script(?![^>]* (src|type=.app))", page)
     )
     status, headers, script = guest.ask("/app/page.js")
-    assert status == 200 and headers["content-type"].startswith("text/javascript") and b"import{" in script
+    assert status == 200 and headers["content-type"].startswith("text/javascript") and b"import {" in script
     assert guest.ask("/app/page.html")[0] == guest.ask("/app/..%2fpage.py")[0] == 404
     assert b"Who was tired?" in guest.ask("/")[2]
 
@@ -187,31 +195,71 @@ def test_the_same_text_again_stands_beside_the_first() -> None:
 
 def test_only_small_json_is_read(guest: Visitor) -> None:
     assert guest.ask("/run", "POST", b"task=translate", Content_Type="application/x-www-form-urlencoded")[0] == 415
-    assert guest.ask("/run", "POST", b"x" * 1_000_001)[0] == 413
+    status, headers, body = guest.ask("/run", "POST", b"x" * 1_000_001)
+    assert status == 413 and json.loads(body) == {"error": "too much at once: at most 1000000 bytes"}
+    assert "default-src 'none'" in headers["content-security-policy"]
     assert guest.ask("/run", "DELETE")[0] == 405
     many = {f"X-Header-{number}": "x" for number in range(120)}
     assert guest.ask("/", **many)[0] == 431
 
 
+def test_a_large_body_of_unknown_length_is_refused(guest: Visitor) -> None:
+    line = http.client.HTTPConnection("127.0.0.1", guest.port, timeout=HANG_GUARD)
+    headers = {"Cookie": guest.cookie, "Content-Type": "application/json"}
+    line.request("POST", "/run", iter([b"x" * 500_000] * 3), headers, encode_chunked=True)
+    answer = line.getresponse()
+    assert answer.status == 413 and b"at most 1000000 bytes" in answer.read()
+    line.close()
+
+
+def test_a_body_that_does_not_end_is_given_up(guest: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.server.guard.BODY_SECONDS", 0.05)
+    line = http.client.HTTPConnection("127.0.0.1", guest.port, timeout=HANG_GUARD)
+    line.putrequest("POST", "/run")
+    for name, value in (("Cookie", guest.cookie), ("Content-Type", "application/json"), ("Content-Length", "99")):
+        line.putheader(name, value)
+    line.endheaders(b'{"task": ')
+    answer = line.getresponse()
+    assert answer.status == 408 and b"did not arrive within" in answer.read()
+    line.close()
+
+
+def options(text: bytes) -> bytes:
+    return b'{"task": "translate", "text": "a", "options": ' + text + b"}"
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"{", "not JSON"),
-        (b"[1]", "must be an object"),
-        (b'{"task": "translate", "text": "a", "file": "/etc/passwd"}', "'file'"),
-        (b'{"task": "shell", "text": "a"}', "must be one of translate"),
-        (b'{"task": ["translate"], "text": "a"}', "must be one of translate"),
-        (b'{"task": "translate", "text": " "}', "text is missing"),
-        (b'{"task": "translate", "text": "' + b"a" * 20_001 + b'"}', "20,001 characters"),
-        (b'{"task": "translate", "text": "a", "options": {"beams": 4}}', "beam"),
-        (b'{"task": "translate", "text": "a", "options": {"beam": 99}}', "from 1 to 16"),
-        (b'{"task": "translate", "text": "a", "options": {"off": "encoder.0.self:1"}}', "list of at most"),
-        (b'{"task": "translate", "text": "a", "options": ' + b'{"off":' * 20 + b"1" + b"}" * 21, "must be an object"),
+        (b"{", "the request is not JSON (EOF"),
+        (b"\xff", "the request is not JSON"),
+        (b"[" * 100_000, "the request is not JSON (recursion limit"),
+        (b"[1]", "the request should be an object, not [1]"),
+        (b"{}", "the request has no task"),
+        (b'{"task": "translate", "text": "a", "file": "/etc/passwd"}', "'file': allowed are task, text, options"),
+        (b'{"task": "shell", "text": "a"}', "task should be one of translate, not 'shell'"),
+        (b'{"task": ["translate"], "text": "a"}', "task should be a valid string, not ['translate']"),
+        (b'{"task": "translate"}', "the request has no text"),
+        (b'{"task": "translate", "text": " "}', "text should have at least one character"),
+        (b'{"task": "translate", "text": "' + b"a" * 20_001 + b'"}', "text should have at most 20000 characters"),
+        (options(b"[]"), "options should be an object, not []"),
+        (options(b'{"beams": 4}'), "'beams' (did you mean beam?): allowed are beam, off, prefix"),
+        (options(b'{"beam": 99}'), "options.beam should be less than or equal to 16, not 99"),
+        (options(b'{"beam": 0}'), "options.beam should be greater than or equal to 1, not 0"),
+        (options(b'{"beam": true}'), "options.beam should be a valid integer, not True"),
+        (options(b'{"beam": "4"}'), "options.beam should be a valid integer, not '4'"),
+        (options(b'{"beam": 4.0}'), "options.beam should be a valid integer, not 4.0"),
+        (options(b'{"off": "encoder.0.self:1"}'), "options.off should be a valid array, not 'encoder.0.self:1'"),
+        (options(b'{"off": [1]}'), "options.off.0 should be a valid string, not 1"),
+        (options(b'{"prefix": ["' + b"a" * 257 + b'"]}'), "options.prefix.0 should have at most 256 characters"),
+        (options(b'{"prefix": [' + b'"a", ' * 4_096 + b'"a"]}'), "options.prefix should have at most 4096 items"),
+        (options(b'{"off":' * 20 + b"1" + b"}" * 20), "options.off should be a valid array"),
     ],
 )
 def test_requests_to_a_model_are_closed(body: bytes, message: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(message)):
-        read_asked(body, ["translate"])
+    with pytest.raises(UsageError, match=re.escape(message)) as caught:
+        read_request(body, ["translate"])
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
 def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tokenizers import BertWordPieceTokenizer, decoders
 
 from regard.config.data import TOKENIZER_KINDS, TokenizerConfig
 from regard.errors import CheckpointError
-from regard.text.foreign import WORDS, checked
+from regard.text.foreign import WORDS, validate_tokenizer_json
 from regard.text.learn import learn
 from regard.text.tokenizer import Tokenizer
 
@@ -97,13 +97,18 @@ def put(*path: str | int, value: object) -> Change:
     return change
 
 
+def nested(depth: int) -> dict[str, Any]:
+    inner = nested(depth - 1) if depth else {"type": "NFC"}
+    return {"type": "Sequence", "normalizers": [inner]}
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "field"),
     [
         ("bpe", put("modle", value={}), "modle: unknown field (did you mean model?)"),
         ("bpe", put("model", value=[]), "model: an object"),
-        ("bpe", put("model", "type", value="Neural"), "model.type: 'Neural'"),
-        ("bpe", put("model", "type", value=[]), "model.type: []"),
+        ("bpe", put("model", "type", value="Neural"), "model: cannot be opened"),
+        ("bpe", put("model", "type", value=[]), "model.type: '[]' is not a text"),
         ("bpe", put("model", "vocab", value={}), "model.vocab"),
         ("bpe", put("model", "vocab", "new", value=5000), "numbers must be dense"),
         ("bpe", put("model", "vocab", "new", value=7), "two tokens have the same number"),
@@ -115,8 +120,18 @@ def put(*path: str | int, value: object) -> Change:
         ("bpe", put("added_tokens", 0, "id", value=9), "added_tokens[0]: '<pad>' is number 9 here and 0 elsewhere"),
         ("bpe", put("added_tokens", 0, "special", value="yes"), "added_tokens[0].special"),
         ("bpe", put("added_tokens", 0, "content", value="\ud800"), "half a surrogate pair"),
-        ("bpe", put("pre_tokenizer", "pretokenizers", 0, "pattern", value={"Regex": "(a+)+$"}), "is never run"),
-        ("bpe", put("pre_tokenizer", "type", value="Python"), "pre_tokenizer.type: 'Python'"),
+        ("bpe", put("pre_tokenizer", "pretokenizers", 0, "pattern", value={"Regex": "(a"}), "pre_tokenizer: cannot be"),
+        ("bpe", put("pre_tokenizer", "pretokenizers", 0, "pattern", value={"Regex": 5}), "pattern.Regex: a text of at"),
+        (
+            "bpe",
+            put("pre_tokenizer", "pretokenizers", 0, "pattern", value={"Regex": "a" * 10_001}),
+            "pre_tokenizer.pretokenizers[0].pattern.Regex: a text of at most 10,000 characters",
+        ),
+        ("bpe", put("pre_tokenizer", "type", value="Python"), "pre_tokenizer: cannot be opened"),
+        ("bpe", put("pre_tokenizer", "type", value=None), "pre_tokenizer.type: 'None' is not a text"),
+        ("bpe", put("normalizer", value={"type": "Prepend", "prepend": "a" * 10_001}), "normalizer.prepend: a text of"),
+        ("bpe", put("pre_tokenizer", value={"type": "FixedLength", "length": 0}), "pre_tokenizer.length: 0"),
+        ("bpe", put("normalizer", value=nested(5)), "nested too deeply: at most 4"),
         (
             "bpe",
             put("pre_tokenizer", "pretokenizers", 1, value={"type": "ByteLevel"}),
@@ -154,7 +169,7 @@ def test_what_is_no_tokenizer(text: str) -> None:
 
 def test_a_file_that_is_too_large() -> None:
     with pytest.raises(CheckpointError, match="characters are more than a tokenizer needs"):
-        checked(" " * (64 * 1024 * 1024 + 1), "x.json")
+        validate_tokenizer_json(" " * (64 * 1024 * 1024 + 1), "x.json")
 
 
 def test_spaces_only_are_decoded_where_the_library_fails() -> None:
@@ -273,5 +288,37 @@ def test_any_change_to_a_file_is_read_or_refused_in_one_line(capfd: pytest.Captu
     assert "panicked" not in capfd.readouterr().err
 
 
-def test_the_pattern_of_learned_files_is_known() -> None:
+def split_by(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize(
+    ("pre_tokenizer", "pieces"),
+    [
+        (split_by(r"\p{Lu}?\p{Ll}+|\p{N}{1,2}|\s+|."), ["dog", "##s", "[UNK]", "run", "."]),
+        ({"type": "Whitespace"}, ["dog", "##s", "run", "."]),
+        ({"type": "FixedLength", "length": 3}, ["dog", "[UNK]", "[UNK]"]),
+        (
+            {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, split_by(r"\.")]},
+            ["dog", "##s", "run", "."],
+        ),
+    ],
+)
+def test_components_and_patterns_are_the_librarys_to_know(pre_tokenizer: dict[str, Any], pieces: list[str]) -> None:
+    data = json.loads(bert().to_str())
+    data["pre_tokenizer"] = pre_tokenizer
+    assert Tokenizer.loads(json.dumps(data)).encode("dogs run.").pieces == pieces
+
+
+def test_a_pattern_that_needs_too_many_steps_ends_with_a_message() -> None:
+    data = json.loads(bert().to_str())
+    data["pre_tokenizer"] = split_by("(a+)+$")
+    tokenizer = Tokenizer.loads(json.dumps(data))
+    with pytest.raises(CheckpointError, match="the tokenizer failed on a text: .*limit"):
+        tokenizer.encode("a" * 40 + "!")
+    with pytest.raises(CheckpointError, match="the tokenizer failed on a text: .*limit"):
+        tokenizer.encode_all(["a" * 40 + "!"])
+
+
+def test_learned_files_split_by_the_pattern_of_words() -> None:
     assert FILES["bpe"]["pre_tokenizer"]["pretokenizers"][0]["pattern"] == {"Regex": WORDS}

@@ -9,18 +9,21 @@ RUN/                     a model folder in Hugging Face layout (see `model_folde
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from regard.checkpoint import files, weights
-from regard.checkpoint.disk import DISK, Disk
-from regard.checkpoint.lock import Lock
+from regard.checkpoint.disk import DISK, Disk, telling
 from regard.checkpoint.model_folder import LoadedModel, load_model, save_model
 from regard.errors import CheckpointError, UsageError
 
@@ -61,22 +64,25 @@ class RunDirectory:
     ) -> None:
         self.path = Path(path)
         self.tell, self.keep, self.disk = tell, max(2, keep), disk
-        self._lock = Lock(self.path / _LOCK)
+        self._lock = FileLock(self.path / _LOCK, blocking=False, thread_local=False, on_acquired=_write_holder)
 
     def lock(self) -> Self:
         """Make the folder, take its lock and clear what dead writers left; a second trainer is refused."""
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"{self.path} is a file: choose another name for the run's folder")
         files.make_folder(self.path, disk=self.disk)
-        self._lock.take()
+        self._acquire_lock()
         for folder in (self.path, self._checkpoints):
             files.recover(folder, disk=self.disk)
         files.finish_publishing(self.path, disk=self.disk)
         return self
 
     def release(self) -> None:
-        """Let go of the lock."""
-        self._lock.release()
+        """Release the lock; the system does so too when the process ends, however it ends. The lock file stays."""
+        if self._lock.is_locked:
+            with contextlib.suppress(OSError):
+                os.truncate(self.path / _LOCK, 0)
+            self._lock.release(force=True)
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +123,7 @@ class RunDirectory:
                 return Checkpoint(step, weights.read(folder / _WEIGHTS), weights.read(folder / _OPTIMIZER), counters)
             except CheckpointError as error:
                 self.tell(f"{error}; the checkpoint before it is used")
-                if self._lock.held:
+                if self._lock.is_locked:
                     files.move_aside(folder, ".bad", disk=self.disk)
         return None
 
@@ -165,8 +171,24 @@ class RunDirectory:
     def _log(self) -> Path:
         return self.path / "log.jsonl"
 
+    def _acquire_lock(self) -> None:
+        """Acquire the lock, or raise `UsageError` that names the process holding it."""
+        path = self.path / _LOCK
+        with telling(path, 0, DISK):
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise UsageError(
+                    f"{self.path} is in use by another training{_read_holder(path)}: wait for it, stop it, "
+                    "or choose another --out"
+                ) from None
+            except OSError as error:
+                if error.filename is not None:  # the file cannot be opened
+                    raise
+                raise UsageError(f"{path} cannot be locked: {error.strerror or error}") from None
+
     def _check_locked(self) -> None:
-        if not self._lock.held:
+        if not self._lock.is_locked:
             raise RuntimeError("take the run's lock before writing to it")
 
 
@@ -186,6 +208,22 @@ def existing(path: str | Path) -> Literal["none", "run", "model", "other"]:
     if (path / "config.json").exists():
         return "model"
     return "other" if any(not files.is_temporary(inner) for inner in path.iterdir()) else "none"
+
+
+def _write_holder(descriptor: int) -> None:
+    """Record this process in the lock file, for the message that a second one gets."""
+    holder = {"pid": os.getpid(), "host": socket.gethostname()}
+    with contextlib.suppress(OSError):  # the lock itself is held
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
+
+
+def _read_holder(path: Path) -> str:
+    """The process in a lock file as part of a message; nothing where it is not recorded."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        holder = json.loads(path.read_bytes())
+        return f" (process {holder['pid']} on {holder['host']})"
+    return ""
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

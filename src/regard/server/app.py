@@ -12,19 +12,22 @@ from typing import Any, TypeVar
 import numpy as np
 
 from regard.errors import RegardError, UsageError
-from regard.server.asked import Run, read_asked
-from regard.server.guard import Guard
 from regard.server.shelf import Shelf
 from regard.view.chosen import Unit
 from regard.view.codes import roots
+from regard.view.csp import SERVED_POLICY
 from regard.view.figures.flow import steps
-from regard.view.page import POLICY_SERVED, asset, asset_names, index_page, script, served_page
+from regard.view.page import asset, asset_names, index_page, served_page
 from regard.view.record import Record, Weights
 
 try:
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
     from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
+
+    from regard.server.guard import BODY_SECONDS, Guard
+    from regard.server.requests import Run, read_request
 except ModuleNotFoundError as missing:
     raise UsageError(
         f"a served page needs {missing.name}: pip install 'regard[serve]'; or write the page to a file"
@@ -58,7 +61,7 @@ def create(
     _arrays(app, shelf)
     if run is not None:
         _running(app, shelf, run, known)
-    return Guard(app, token or secrets.token_urlsafe(24), POLICY_SERVED)
+    return Guard(app, token or secrets.token_urlsafe(24), SERVED_POLICY)
 
 
 def _errors(app: FastAPI) -> None:
@@ -68,13 +71,17 @@ def _errors(app: FastAPI) -> None:
     async def _http(_: Request, error: HTTPException) -> Response:
         return _json({"error": str(error.detail)}, error.status_code)
 
+    @app.exception_handler(ClientDisconnect)
+    async def _late(_: Request, error: ClientDisconnect) -> Response:
+        return _json({"error": f"the request did not arrive within {BODY_SECONDS:g} seconds: send it again"}, 408)
+
     @app.exception_handler(RegardError)
     async def _ours(_: Request, error: RegardError) -> Response:
         return _json({"error": str(error)}, 422 if isinstance(error, UsageError) else 500)
 
 
 def _pages(app: FastAPI, shelf: Shelf, title: str, about: dict[str, Any]) -> None:
-    files = {name: script(name) if name.endswith(".js") else asset(name) for name in asset_names()}
+    files = {name: asset(name) for name in asset_names()}
 
     @app.get("/")
     def _index() -> Response:
@@ -144,7 +151,7 @@ def _running(app: FastAPI, shelf: Shelf, run: Run, tasks: Collection[str]) -> No
 
     @app.post("/run")
     async def _run(request: Request) -> Response:
-        task, text, options = read_asked(await request.body(), tasks)
+        asked = read_request(await request.body(), tasks)
 
         def lines() -> Iterator[bytes]:
             if not busy.acquire(timeout=WAIT):
@@ -152,7 +159,7 @@ def _running(app: FastAPI, shelf: Shelf, run: Run, tasks: Collection[str]) -> No
                 return
             try:
                 yield _line(state="running")
-                record = shelf.add(run(task, text, options))
+                record = shelf.add(run(asked.task, asked.text, asked.options.model_dump(exclude_unset=True)))
                 shelf.text(record.id)
                 for step in record.steps:
                     yield _line(step=step.to_dict())

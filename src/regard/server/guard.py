@@ -1,6 +1,7 @@
 """What a served page lets in: this machine's names only, its own pages only, one who knows the token, small requests.
 
-Pure ASGI, so that a request that is not let in touches nothing else.
+Pure ASGI, so that a request that is not let in touches nothing else. Host and size of a request are checked by
+Starlette's middleware; its short answers are replaced by messages that say what is allowed.
 """
 
 from __future__ import annotations
@@ -8,36 +9,41 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 from time import monotonic
-from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.datastructures import Headers
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
-BODY = 1_000_000  # bytes
+MAX_BODY = 1_000_000  # bytes
 HEADERS, HEADER_BYTES = 100, 16_384
 ADDRESS = 4_096  # bytes of a path and its query
-SECONDS = 10.0  # in which a request must have come in
+BODY_SECONDS = 10.0  # in which a request must have come in
+_STARLETTE_REFUSALS = {
+    400: f"asked for another machine's name: this page answers to {', '.join(HOSTS)} only",
+    413: f"too much at once: at most {MAX_BODY} bytes",
+}
 
 
 @dataclass
 class Guard:
     """Stands before an app; `token` opens it once, then the cookie that it gave does."""
 
-    app: App
+    app: ASGIApp
     token: str
     policy: str
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     used: bool = False
+
+    def __post_init__(self) -> None:
+        limited = RequestBodyLimitMiddleware(self._admit, max_body_size=MAX_BODY)
+        self._entrance = TrustedHostMiddleware(limited, allowed_hosts=HOSTS, www_redirect=False)
 
     @property
     def cookie(self) -> str:
@@ -48,47 +54,26 @@ class Guard:
         """Let a request through, or answer it here."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
-            return
-        if scope["type"] != "http":  # there are no web sockets
-            return
-        sending = _with_headers(send, self.policy)
-        refused = self._refused(scope)
+        elif scope["type"] == "http":  # there are no web sockets
+            sending = _with_messages(_with_headers(send, self.policy))
+            await self._entrance(scope, _with_deadline(receive), sending)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request for this machine on to the app, if it is well formed and knows the token or the cookie."""
+        refused = _refusal(scope)
         if refused:
-            await _answer(sending, *refused)
+            await _answer(send, *refused)
             return
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = dict(query).get("token")
         if given is not None and (self._knows(scope) or self._opens(given)):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
-            await self._welcome(sending, scope["path"] + (f"?{rest}" if rest else ""))
+            await self._welcome(send, scope["path"] + (f"?{rest}" if rest else ""))
             return
         if not self._knows(scope):
-            await _answer(sending, 403, "this page needs the address that was printed when it was started, once")
+            await _answer(send, 403, "this page needs the address that was printed when it was started, once")
             return
-        await self.app(scope, _limited(receive), sending)
-
-    def _refused(self, scope: Scope) -> tuple[int, str] | None:
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        if len(headers) > HEADERS or sum(len(name) + len(value) for name, value in headers) > HEADER_BYTES:
-            return 431, f"too many headers: at most {HEADERS} of {HEADER_BYTES} bytes together"
-        if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > ADDRESS:
-            return 414, f"the address is too long: at most {ADDRESS} bytes"
-        named = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
-        if len(named) != 1 or _without_port(named[0]) not in HOSTS:
-            return 403, f"asked for another machine's name: this page answers to {', '.join(HOSTS)} only"
-        origins = [value.decode("latin-1").lower() for name, value in headers if name == b"origin"]
-        if any(origin != f"http://{named[0]}" for origin in origins):
-            return 403, "asked from another page: this page answers to its own only"
-        if scope["method"] not in ("GET", "HEAD", "POST"):
-            return 405, "this method is not for this page"
-        if scope["method"] == "POST":
-            kinds = [value.partition(b";")[0].strip() for name, value in headers if name == b"content-type"]
-            if kinds != [b"application/json"]:
-                return 415, "only JSON is read: send it as application/json"
-        lengths = [value for name, value in headers if name == b"content-length"]
-        if any(not value.isdigit() or int(value[:16]) > BODY for value in lengths):
-            return 413, f"too much at once: at most {BODY} bytes"
-        return None
+        await self.app(scope, receive, send)
 
     def _knows(self, scope: Scope) -> bool:
         jar: SimpleCookie = SimpleCookie()
@@ -115,14 +100,25 @@ class Guard:
         await send({"type": "http.response.body", "body": b""})
 
 
-def _without_port(host: str) -> str:
-    """Return a host without its port.
-
-    >>> _without_port("127.0.0.1:8000"), _without_port("[::1]:80"), _without_port("evil.example")
-    ('127.0.0.1', '[::1]', 'evil.example')
-    """
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdigit() else host
+def _refusal(scope: Scope) -> tuple[int, str] | None:
+    """Status and message for a request that is malformed or comes from another page; None for a good one."""
+    headers = Headers(scope=scope)
+    if len(headers.raw) > HEADERS or sum(len(name) + len(value) for name, value in headers.raw) > HEADER_BYTES:
+        return 431, f"too many headers: at most {HEADERS} of {HEADER_BYTES} bytes together"
+    if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > ADDRESS:
+        return 414, f"the address is too long: at most {ADDRESS} bytes"
+    if len(headers.getlist("host")) != 1:
+        return 400, _STARLETTE_REFUSALS[400]
+    own_origin = f"http://{headers['host']}".lower()
+    if any(origin.lower() != own_origin for origin in headers.getlist("origin")):
+        return 403, "asked from another page: this page answers to its own only"
+    if scope["method"] not in ("GET", "HEAD", "POST"):
+        return 405, "this method is not for this page"
+    if scope["method"] == "POST":
+        media_types = [value.partition(";")[0].strip() for value in headers.getlist("content-type")]
+        if media_types != ["application/json"]:
+            return 415, "only JSON is read: send it as application/json"
+    return None
 
 
 def _with_headers(send: Send, policy: str) -> Send:
@@ -144,23 +140,35 @@ def _with_headers(send: Send, policy: str) -> Send:
     return sending
 
 
-def _limited(receive: Receive) -> Receive:
-    """Return a receiver that takes a body of a limited size within a limited time."""
-    until, taken, whole = monotonic() + SECONDS, 0, False
+def _with_messages(send: Send) -> Send:
+    """Return a sender that answers what Starlette's middleware refuses with a message of ours."""
+    is_replaced = False
+
+    async def sending(message: Message) -> None:
+        nonlocal is_replaced
+        if message["type"] == "http.response.start" and message["status"] in _STARLETTE_REFUSALS:
+            is_replaced = True
+            await _answer(send, message["status"], _STARLETTE_REFUSALS[message["status"]])
+        elif not is_replaced:
+            await send(message)
+
+    return sending
+
+
+def _with_deadline(receive: Receive) -> Receive:
+    """Return a receiver that waits a limited time for the whole body; a late sender counts as disconnected."""
+    deadline = monotonic() + BODY_SECONDS
+    is_whole = False
 
     async def receiving() -> Message:
-        nonlocal taken, whole
-        if whole:
+        nonlocal is_whole
+        if is_whole:
             return await receive()
         try:
-            message = await asyncio.wait_for(receive(), max(0.01, until - monotonic()))
+            message = await asyncio.wait_for(receive(), max(0.01, deadline - monotonic()))
         except TimeoutError:
             return {"type": "http.disconnect"}
-        if message["type"] == "http.request":
-            taken += len(message.get("body", b""))
-            whole = not message.get("more_body", False)
-            if taken > BODY:
-                return {"type": "http.disconnect"}
+        is_whole = message["type"] == "http.request" and not message.get("more_body", False)
         return message
 
     return receiving

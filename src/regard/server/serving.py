@@ -6,11 +6,14 @@ import socket
 import webbrowser
 from collections.abc import Callable, Collection, Iterable
 from threading import Timer
+from typing import TYPE_CHECKING
 
 from regard.errors import UsageError
-from regard.server.asked import Run
 from regard.server.shelf import Shelf
 from regard.view.record import Record
+
+if TYPE_CHECKING:
+    from regard.server.requests import Run  # needs pydantic, of the extra `serve`
 
 LOOPBACK = "127.0.0.1"
 CONNECTIONS = 256

@@ -1,4 +1,8 @@
-"""Check a `tokenizer.json` before the library opens it: a damaged or hostile file gets one clear line, not a crash."""
+"""Check a `tokenizer.json` before the library opens it: a damaged or hostile file gets one clear line, not a crash.
+
+Sizes, types and references are checked here, also where the library would crash on them. Which models, components and
+patterns there are is the library's to say.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +21,11 @@ from regard.errors import CheckpointError, nearest
 LARGEST = 64 * 1024 * 1024  # characters of a file
 LONGEST_TOKEN = 10_000
 LONGEST_WORD = 10_000  # WordPiece's max_input_chars_per_word: its time is quadratic in it
+MAX_COMPONENT_TEXT = 10_000  # characters of a text or pattern in a component
+MAX_NESTING = 4  # sequences of components within each other
 
 WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"  # what byte-level BPE learned here splits by
 WHITE = r"\s"
-
-# The only patterns that are ever run. A pattern decides how long a text takes, so an unknown one is refused.
-KNOWN_PATTERNS = frozenset(
-    {
-        WORDS,
-        WHITE,
-        r"\s+",
-        r" {2,}",
-        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",  # GPT-2
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-        r"|\s*[\r\n]+|\s+(?!\S)|\s+",  # cl100k
-    }
-)
 
 _TOP = {"version", "truncation", "padding", "added_tokens"} | {
     "normalizer",
@@ -41,24 +34,15 @@ _TOP = {"version", "truncation", "padding", "added_tokens"} | {
     "decoder",
     "model",
 }
-_MODELS = ("BPE", "Unigram", "WordPiece", "WordLevel")
-PARTS: dict[str, set[str]] = {
-    "normalizer": {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Replace", "Prepend", "Nmt"}
-    | {"BertNormalizer", "Precompiled", "ByteLevel", "Sequence"},
-    "pre_tokenizer": {"ByteLevel", "Metaspace", "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "Punctuation"}
-    | {"Digits", "Split", "CharDelimiterSplit", "UnicodeScripts", "FixedLength", "Sequence"},
-    "post_processor": {"TemplateProcessing", "BertProcessing", "RobertaProcessing", "ByteLevel", "Sequence"},
-    "decoder": {"ByteLevel", "Metaspace", "WordPiece", "BPEDecoder", "ByteFallback", "Fuse", "Strip", "Replace", "CTC"}
-    | {"Sequence"},
-}
+COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
-def checked(text: str, where: str) -> tuple[str, int]:
+def validate_tokenizer_json(text: str, where: str) -> tuple[str, int]:
     """Return the file's content without padding, truncation and dropout, and its number of tokens.
 
-    >>> checked('{"model": {"type": "Neural"}}', "tokenizer.json")
+    >>> validate_tokenizer_json('{"model": {"type": "BPE", "vocab": []}}', "tokenizer.json")
     Traceback (most recent call last):
-    regard.errors.CheckpointError: tokenizer.json: model.type: 'Neural' is not one of BPE, Unigram, WordPiece, WordLevel
+    regard.errors.CheckpointError: tokenizer.json: model.vocab: an object of tokens and their numbers is needed
     """
     data = _parsed(text, where)
     for name in data:
@@ -69,8 +53,8 @@ def checked(text: str, where: str) -> tuple[str, int]:
         raise _fault(where, "model", "an object is needed")
     vocabulary = _check_model(model, where)
     size = _check_added(data.get("added_tokens"), vocabulary, where)
-    for name, known in PARTS.items():
-        _check_part(data.get(name), name, known, where)
+    for name in COMPONENTS:
+        _check_component(data.get(name), name, where)
     data = data | {"truncation": None, "padding": None, "decoder": data.get("decoder")}
     return _written(data), size
 
@@ -123,8 +107,8 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
 def _check_model(model: dict[str, Any], where: str) -> dict[str, int]:
     """Return token → number after checking the model's fields; dropout is taken out."""
     kind = model.setdefault("type", _guessed(model))
-    if not isinstance(kind, str) or kind not in _MODELS:
-        raise _fault(where, "model.type", f"{kind!r} is not one of {', '.join(_MODELS)}")
+    if not isinstance(kind, str):
+        raise _fault(where, "model.type", f"{str(kind)[:40]!r} is not a text")
     vocabulary = _unigram(model, where) if kind == "Unigram" else _numbered(model.get("vocab"), where)
     if kind == "BPE":
         _check_merges(model, vocabulary, where)
@@ -133,10 +117,10 @@ def _check_model(model: dict[str, Any], where: str) -> dict[str, int]:
         longest = model.get("max_input_chars_per_word", 100)
         if not _whole(longest) or not 1 <= longest <= LONGEST_WORD:
             raise _fault(where, "model.max_input_chars_per_word", f"{longest!r} is not between 1 and {LONGEST_WORD}")
-    if kind != "Unigram":
-        unknown = model.get("unk_token")
-        if not (unknown is None and kind == "BPE") and (not isinstance(unknown, str) or unknown not in vocabulary):
-            raise _fault(where, "model.unk_token", f"{unknown!r} is not in the vocabulary")
+    unknown = model.get("unk_token")
+    is_needed = kind in ("WordPiece", "WordLevel")
+    if (unknown is not None or is_needed) and (not isinstance(unknown, str) or unknown not in vocabulary):
+        raise _fault(where, "model.unk_token", f"{unknown!r} is not in the vocabulary")
     return vocabulary
 
 
@@ -239,32 +223,48 @@ def _check_added(added: object, vocabulary: Mapping[str, int], where: str) -> in
     return len(numbers)
 
 
-def _check_part(part: object, field: str, known: set[str], where: str) -> None:
-    """Check one part of the pipeline and the parts inside it: known types, known patterns."""
-    if part is None:
+def _check_component(component: object, field: str, where: str, depth: int = 0) -> None:
+    """Check the types and sizes of one component and of those inside it."""
+    if component is None:
         return
-    if not isinstance(part, dict):
+    if not isinstance(component, dict):
         raise _fault(where, field, "an object is needed")
-    kind = part.get("type")
-    if not isinstance(kind, str) or kind not in known:
-        raise _fault(where, f"{field}.type", f"{str(kind)[:40]!r} is not one of {', '.join(sorted(known))}")
-    if kind == "Sequence":
-        name = next((name for name in part if name != "type"), "")
-        inner = part.get(name)
-        if not isinstance(inner, list):
-            raise _fault(where, field, "a list of parts is needed")
-        for place, one in enumerate(inner):
-            _check_part(one, f"{field}.{name}[{place}]", known - {"Sequence"} if field.count("[") > 3 else known, where)
-    pattern = part.get("pattern")
-    if isinstance(pattern, dict) and "Regex" in pattern and str(pattern["Regex"]) not in KNOWN_PATTERNS:
-        shown = str(pattern["Regex"])[:60]
-        raise _fault(where, f"{field}.pattern", f"the pattern {shown!r} is not one of the known ones, and is never run")
-    if kind == "Strip" and "content" in part and part.get("stop") not in (0, 1):  # a decoder's; a normalizer has none
-        raise _fault(where, f"{field}.stop", f"{part.get('stop')!r} is not 0 or 1")
-    if kind == "Strip" and part.get("stop") == 1 and part["content"] != " ":
-        raise _fault(where, f"{field}.content", f"{part['content']!r} cannot be stripped at the end, only a space can")
-    if kind == "Precompiled":
-        _check_charsmap(part.get("precompiled_charsmap"), f"{field}.precompiled_charsmap", where)
+    kind = component.get("type")
+    if not isinstance(kind, str):
+        raise _fault(where, f"{field}.type", f"{str(kind)[:40]!r} is not a text")
+    if depth > MAX_NESTING:
+        raise _fault(where, field, f"nested too deeply: at most {MAX_NESTING} sequences within each other")
+    for name, setting in component.items():
+        if name == "precompiled_charsmap":
+            _check_charsmap(setting, f"{field}.{name}", where)
+        elif name == "pattern" and isinstance(setting, dict):
+            for syntax, pattern in setting.items():
+                _check_text(pattern, f"{field}.{name}.{syntax}", where)
+        elif isinstance(setting, str):
+            _check_text(setting, f"{field}.{name}", where)
+        elif isinstance(setting, list) and kind == "Sequence":
+            for index, inner in enumerate(setting):
+                _check_component(inner, f"{field}.{name}[{index}]", where, depth + 1)
+    length = component.get("length", 1)
+    if kind == "FixedLength" and (not _whole(length) or length < 1):
+        raise _fault(where, f"{field}.length", f"{length!r} is not a whole number from 1")
+    if kind == "Strip" and "content" in component:  # a decoder's; a normalizer has none
+        _check_stripping(component, field, where)
+
+
+def _check_text(text: object, field: str, where: str) -> None:
+    if not isinstance(text, str) or len(text) > MAX_COMPONENT_TEXT:
+        raise _fault(where, field, f"a text of at most {MAX_COMPONENT_TEXT:,} characters is needed")
+
+
+def _check_stripping(decoder: Mapping[str, Any], field: str, where: str) -> None:
+    """Refuse what the library would crash on when it strips the end of a text."""
+    stop = decoder.get("stop")
+    if stop not in (0, 1):
+        raise _fault(where, f"{field}.stop", f"{stop!r} is not 0 or 1")
+    if stop == 1 and decoder["content"] != " ":
+        content = str(decoder["content"])[:40]
+        raise _fault(where, f"{field}.content", f"{content!r} cannot be stripped at the end, only a space can")
 
 
 def _check_charsmap(value: object, field: str, where: str) -> None:

@@ -12,7 +12,7 @@ from itertools import accumulate
 import tokenizers
 
 from regard.errors import CheckpointError, DataError
-from regard.text.foreign import PARTS, checked
+from regard.text.foreign import COMPONENTS, validate_tokenizer_json
 
 SPECIALS = ("<pad>", "</s>", "<unk>", "<s>")  # of every learned tokenizer, numbered from 0
 SPACE = "▁"  # shown for a space in pieces
@@ -65,7 +65,8 @@ class Tokenizer:
             setattr(self, role, found[0] if found else -1)
         self._specials = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
         self._controls = self._specials - {self.unknown}
-        self._text = text or checked(backend.to_str(), "this tokenizer")[0]  # reading it gives the same text again
+        # reading it gives the same text again
+        self._text = text or validate_tokenizer_json(backend.to_str(), "this tokenizer")[0]
         decoder = json.dumps(json.loads(self._text)["decoder"])
         self._strips = '"stop": 1' in decoder
         self._bytes = _byte_alphabet() if '"ByteLevel"' in decoder else {}
@@ -115,12 +116,12 @@ class Tokenizer:
     @classmethod
     def loads(cls, text: str, *, where: str = "tokenizer.json") -> Tokenizer:
         """Return the tokenizer of a `tokenizer.json`, ours or foreign, checked before it is opened."""
-        clean, size = checked(text, where)
+        clean, size = validate_tokenizer_json(text, where)
         made, reason = cls._opened(clean)
         if made is None:
-            parts = {name: part for name, part in json.loads(clean).items() if name in PARTS and part is not None}
-            without = (json.dumps({**json.loads(clean), name: None}) for name in parts)
-            faulty = [name for name, text in zip(parts, without, strict=True) if cls._opened(text)[0] is not None]
+            data = json.loads(clean)
+            present = [name for name in COMPONENTS if data.get(name) is not None]
+            faulty = [name for name in present if cls._opened(json.dumps({**data, name: None}))[0] is not None]
             raise CheckpointError(f"{where}: {', '.join(faulty) or 'model'}: cannot be opened: {reason}")
         if made.size != size:
             raise CheckpointError(f"{where}: added_tokens: {size} tokens in the file, {made.size} after opening")
@@ -136,7 +137,7 @@ class Tokenizer:
         except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
         except BaseException as error:  # the library's panics are no Exceptions
-            return None, (str(error) or type(error).__name__).splitlines()[0]
+            return None, _first_line(error)
 
     @cached_property
     def digest(self) -> str:
@@ -154,6 +155,10 @@ class Tokenizer:
                     advice="it was decoded wrongly: read it again with the right encoding",
                 ) from None
             raise
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # the library's, which is no Exception
+                raise
+            raise CheckpointError(f"the tokenizer failed on a text: {_first_line(error)}") from None
 
     def _plain(self, ids: list[int]) -> list[int]:
         """Return the tokens with control tokens that a text spelled out made unknown."""
@@ -168,6 +173,10 @@ class Tokenizer:
         if self._bytes and number not in self._controls and all(letter in self._bytes for letter in token):
             token = bytes(self._bytes[letter] for letter in token).decode(errors="backslashreplace")
         return token.replace(" ", SPACE)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _byte_alphabet() -> dict[str, int]:
