@@ -224,11 +224,35 @@ def test_png_and_pdf(tmp_path: Path) -> None:
     assert pdf.startswith(b"%PDF") and b"/Font" in pdf
 
 
-def test_scripts_that_are_not_joined_are_told_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["png", "pdf"])
+@pytest.mark.parametrize(
+    ("source", "scripts"),
+    [
+        ("नमस्ते दुनिया", "Devanagari"),
+        ("سلام عليكم", "Arabic"),
+        ("שלום עולם", "Hebrew"),
+        ("日本 です", "CJK, Hiragana"),
+    ],
+)
+def test_svg_is_recommended_once_for_complex_scripts(source: str, scripts: str, ending: str, tmp_path: Path) -> None:
     needs_converter()
-    warnings.filterwarnings("ignore", message="no font of this machine")  # this machine may have one or not
-    with pytest.warns(UserWarning, match="Devanagari"):
-        figure(sample_record(source="नमस्ते दुनिया"), "align", words=True).save(tmp_path / "figure.png", dpi=40)
+    with pytest.warns(UserWarning) as caught:
+        figure(sample_record(source=source), "align", words=True).save(tmp_path / f"figure.{ending}", dpi=40)
+    assert [str(warning.message) for warning in caught] == [
+        f"PNG and PDF are drawn without shaping: letters of {scripts} may be missing, unjoined or in the wrong order; "
+        "write .svg for them"
+    ]
+
+
+def test_nothing_is_said_of_scripts_that_are_drawn_well(tmp_path: Path) -> None:
+    needs_converter()
+    drawn = figure(sample_record(source="Ångström Ωμέγα Москва tiếng"), "align", words=True)
+    shaped = figure(sample_record(source="سلام عليكم"), "align", words=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn.save(tmp_path / "figure.png", dpi=40)
+        shaped.save(tmp_path / "figure.svg")
+    assert 'direction="rtl"' in (tmp_path / "figure.svg").read_text("utf-8")
 
 
 def test_without_cairosvg_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

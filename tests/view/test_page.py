@@ -13,14 +13,22 @@ import numpy as np
 import pytest
 
 from regard.errors import UsageError
-from regard.view.page import asset, asset_names, embedded, fitted, joined, modules, page, served_page
+from regard.view.page import (
+    asset,
+    asset_names,
+    bundle,
+    escape_json,
+    fit_to_budget,
+    module_order,
+    page,
+    served_page,
+)
 from regard.view.record import Attention, Record, Side
 from tests.scale import HANG_GUARD
 from tests.view.samples import sample_record
 
-TOP = re.compile(r"^(?:export )?(?:async )?(?:const|let|function\*?) (\w+)", re.MULTILINE)
-EXPORTED = re.compile(r"^export (?:async )?(?:const|let|function\*?) (\w+)", re.MULTILINE)
-IMPORTED = re.compile(r'^import \{ ([^}]*) \} from "\./([\w.]+)";$', re.MULTILINE)
+EXPORTED = re.compile(r"^export (?:async )?(?:const|class|function\*?) (\w+)", re.MULTILINE)
+IMPORTED = re.compile(r'^import \{([^}]*)\} from "\./([a-z-]+\.js)";$', re.MULTILINE)
 
 PAYLOADS = [
     "</script><script>alert(1)</script>",
@@ -111,10 +119,10 @@ def test_text_never_becomes_markup(payload: str) -> None:
     assert data["records"][0]["texts"]["source"]["text"] == payload
 
 
-def test_embedded_json_means_the_same() -> None:
+def test_escaped_json_means_the_same() -> None:
     value = {"text": "<&>\u2028né", "number": 1.5}
-    assert json.loads(embedded(value)) == value
-    assert not set("<>&\u2028") & set(embedded(value))
+    assert json.loads(escape_json(value)) == value
+    assert not set("<>&\u2028") & set(escape_json(value))
 
 
 def test_a_page_without_records_is_refused() -> None:
@@ -122,25 +130,47 @@ def test_a_page_without_records_is_refused() -> None:
         page([], title="none")
 
 
-def test_the_script_is_small_and_its_modules_can_be_joined() -> None:
-    assert len(joined().encode()) <= 100_000
-    assert list(modules())[-1] == "page.js" and set(modules()) == {
-        name for name in asset_names() if name.endswith(".js")
-    }
-    names = [name for module in modules() for name in TOP.findall(asset(module))]
-    assert sorted(names) == sorted(set(names))  # in one file there is one place for all names
+def imports(module: str) -> dict[str, list[str]]:
+    """Names that a module imports, by the module that exports them."""
+    found = IMPORTED.findall(asset(module))
+    return {exporter: [name.strip() for name in names.split(",") if name.strip()] for names, exporter in found}
+
+
+def test_the_bundle_is_small_and_holds_every_module_after_those_it_imports() -> None:
+    assert len(bundle().encode()) <= 200_000
+    order = list(module_order())
+    assert order[-1] == "page.js" and set(order) == {name for name in asset_names() if name.endswith(".js")}
+    for place, module in enumerate(order):
+        assert set(imports(module)) <= set(order[:place]), f"{module} is part of a cycle of imports"
 
 
 def test_what_modules_import_is_there() -> None:
-    imported = {found for module in modules() for found in IMPORTED.findall(asset(module))}
-    known = {(module, name) for module in modules() for name in EXPORTED.findall(asset(module))}
-    wanted = {(module, name.strip()) for names, module in imported for name in names.split(",")}
-    assert wanted <= known, wanted - known
+    exported = {module: EXPORTED.findall(asset(module)) for module in module_order()}
+    for module in module_order():
+        text = asset(module)
+        assert text.count("\nimport ") == len(imports(module)), module
+        assert len(re.findall(r"^export ", text, re.MULTILINE)) == len(exported[module]), module
+        for exporter, names in imports(module).items():
+            assert set(names) <= set(exported[exporter]), (module, exporter)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the script")
+def test_modules_of_a_bundle_keep_their_own_names(tmp_path: Path) -> None:
+    """Two modules may define the same name; what one exports arrives in the other."""
+    exports = "Object.keys(modules).map((name) => [name, Object.keys(modules[name])])"
+    parts = bundle().split("\nmodules[")
+    pure = "".join(f"\nmodules[{part}" for part in parts[1:] if part.startswith(('"arrays.js"', '"codec.js"')))
+    (tmp_path / "part.mjs").write_text(f"{parts[0]}{pure}\nconsole.log(JSON.stringify({exports}));", encoding="utf-8")
+    told = subprocess.run(
+        ["node", str(tmp_path / "part.mjs")], check=True, capture_output=True, text=True, timeout=HANG_GUARD
+    )
+    assert dict(json.loads(told.stdout)) == {name: EXPORTED.findall(asset(name)) for name in ("arrays.js", "codec.js")}
+    assert bundle().count("\nconst drawn = {") > 1
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node to read the script")
 def test_the_script_is_sound_as_it_is_given_to_browsers(tmp_path: Path) -> None:
-    (tmp_path / "page.mjs").write_text(joined(), encoding="utf-8")
+    (tmp_path / "page.mjs").write_text(bundle(), encoding="utf-8")
     subprocess.run(["node", "--check", str(tmp_path / "page.mjs")], check=True, capture_output=True, timeout=HANG_GUARD)
 
 
@@ -150,7 +180,7 @@ def test_a_page_of_many_weights_keeps_one_layer_whole_and_says_so() -> None:
     seen = Attention(
         "encoder.self", "source", "source", np.full((8, 32, count, count), 1 / count, np.float16), tuple(range(8))
     )
-    made = fitted(Record("", {"source": side}, (seen,)))
+    made = fit_to_budget(Record("", {"source": side}, (seen,)))
     codes = [block["code"] for block in made["attention"][0]["blocks"]]
     assert codes == ["sparse"] * 7 + ["root8"] and "small weights" in made["cut"][0]["dropped"]
 

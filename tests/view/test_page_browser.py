@@ -48,7 +48,7 @@ def test_every_view_is_drawn_and_has_a_table(seen: Seen, address: str) -> None:
         seen.keys(str(number))
         assert seen.page.get_attribute(".stage", "data-view") == view
         assert not seen.count(".stage .notice"), view
-        assert seen.count(".stage canvas, .stage svg, .stage .token, .stage .barlist li"), view
+        assert seen.count(".stage canvas, .stage svg, .stage .token, .stage .bar-list li"), view
         seen.keys("v")
         assert seen.count(".stage table tbody tr"), view
         assert seen.count(".stage table caption") == 1
@@ -86,18 +86,18 @@ def test_keys_move_through_words_layers_and_heads(seen: Seen, address: str) -> N
     seen.page.locator("dialog button").click()
     seen.keys("/")
     seen.page.keyboard.type("tired")
-    assert seen.text(".looker") == "tired"
+    assert seen.text(".query-label") == "tired"
 
 
 def test_words_pieces_and_specials(seen: Seen, address: str) -> None:
     seen.open(f"{address}#view=look&attn=encoder.self")
-    assert seen.count(".look .from .token") == 6  # five words and the end mark
+    assert seen.count(".lines-view .from .token") == 6  # five words and the end mark
     seen.keys("w")
-    assert seen.count(".look .from .token") == 8  # animal and tired are two pieces each
+    assert seen.count(".lines-view .from .token") == 8  # animal and tired are two pieces each
     seen.keys("x")
-    assert seen.count(".look .from .token") == 7
+    assert seen.count(".lines-view .from .token") == 7
     seen.keys("w")
-    assert seen.count(".look .from .token") == 5
+    assert seen.count(".lines-view .from .token") == 5
 
 
 def test_normalisations_are_named(seen: Seen, address: str) -> None:
@@ -120,19 +120,19 @@ def test_pointing_tells_and_a_click_pins(seen: Seen, address: str) -> None:
     seen.page.mouse.move(x, row["y"] + row["height"] / 2)
     seen.settle()
     assert seen.text(".tip").split() == ["Tier", "→", "animal", "1.00"]
-    assert seen.text(".looker") == "Tier"
+    assert seen.text(".query-label") == "Tier"
     seen.page.mouse.down()
     seen.page.mouse.up()
     seen.page.mouse.move(x, other["y"] + other["height"] / 2)
     seen.settle()
-    assert seen.text(".looker") == "Tier"  # pinned: pointing elsewhere does not look from there
+    assert seen.text(".query-label") == "Tier"  # pinned: pointing elsewhere does not look from there
     seen.keys("Escape", "1")
-    seen.page.hover(".look .from .token:nth-child(3)")
-    assert seen.text(".looker") == "war"
-    assert seen.count(".look svg path")
-    seen.page.click(".look .from .token:nth-child(3)")
-    seen.page.click(".look .from .token:nth-child(5)", modifiers=["Shift"])
-    assert seen.text(".looker") == "war müde"
+    seen.page.hover(".lines-view .from .token:nth-child(3)")
+    assert seen.text(".query-label") == "war"
+    assert seen.count(".lines-view svg path")
+    seen.page.click(".lines-view .from .token:nth-child(3)")
+    seen.page.click(".lines-view .from .token:nth-child(5)", modifiers=["Shift"])
+    assert seen.text(".query-label") == "war müde"
     seen.page.wait_for_function("() => location.hash.includes('pin=2%2C4')")
 
 
@@ -143,14 +143,20 @@ def test_several_heads_have_a_colour_and_a_number_each(seen: Seen, address: str)
     assert seen.count('.square[aria-selected="true"]') == 2
     assert seen.count(".inspector .site .dot") == 2
     assert (
-        len(set(seen.page.eval_on_selector_all(".look svg path", "all => all.map(one => one.getAttribute('stroke'))")))
+        len(
+            set(
+                seen.page.eval_on_selector_all(
+                    ".lines-view svg path", "all => all.map(one => one.getAttribute('stroke'))"
+                )
+            )
+        )
         == 2
     )
 
 
 def test_a_link_brings_one_to_the_same_place(seen: Seen, address: str) -> None:
     seen.open(f"{address}#view=align&attn=encoder.self&layer=0&heads=0,2&q=3&unit=piece&norm=max&theme=dark&turned=yes")
-    assert seen.text(".looker").lstrip("▁") == "was"
+    assert seen.text(".query-label").lstrip("▁") == "was"
     assert seen.count('.square[aria-selected="true"]') == 2
     assert seen.page.get_attribute("html", "data-theme") == "dark"
     seen.keys("ArrowDown", "2", "t")
@@ -196,11 +202,11 @@ def test_names_for_screen_readers(seen: Seen, address: str) -> None:
         seen.keys(str(number))
         assert seen.page.evaluate(nameless) == []
     seen.keys("3")
-    grid = seen.page.locator(".matrix[role=grid]")
+    grid = seen.page.locator(".heatmap[role=grid]")
     assert (grid.get_attribute("aria-rowcount"), grid.get_attribute("aria-colcount")) == ("6", "6")
-    seen.page.locator(".matrix [role=gridcell]").focus()
+    seen.page.locator(".heatmap [role=gridcell]").focus()
     seen.keys("ArrowDown", "ArrowRight")
-    cell = seen.page.locator(".matrix [role=gridcell]").get_attribute("aria-label")
+    cell = seen.page.locator(".heatmap [role=gridcell]").get_attribute("aria-label")
     assert (cell or "").split() == ["Tier", "→", "animal", "1.00"]
     seen.page.locator(".square[tabindex='0']").focus()
     seen.keys("ArrowUp")
@@ -209,13 +215,13 @@ def test_names_for_screen_readers(seen: Seen, address: str) -> None:
 
 def test_maths_adds_up_and_steps_with_space(seen: Seen, address: str) -> None:
     seen.open(f"{address}#view=maths&attn=encoder.self&layer=1&heads=2")
-    weights = seen.page.eval_on_selector_all(".mathstable .ink", "all => all.map(one => Number(one.textContent))")
+    weights = seen.page.eval_on_selector_all(".math-table .weight", "all => all.map(one => Number(one.textContent))")
     assert abs(sum(weights) - 1) < 0.03
     seen.page.locator("body").click(position={"x": 5, "y": 5})
     seen.keys("Space")
-    assert seen.text(".six [aria-pressed=true]") == "1 query"
+    assert seen.text(".math-steps [aria-pressed=true]") == "1 query"
     seen.keys("Space", "Space")
-    assert seen.text(".six [aria-pressed=true]") == "3 score"
+    assert seen.text(".math-steps [aria-pressed=true]") == "3 score"
 
 
 def test_steps_walk_and_beams_are_drawn(seen: Seen, address: str) -> None:
@@ -223,17 +229,17 @@ def test_steps_walk_and_beams_are_drawn(seen: Seen, address: str) -> None:
     seen.keys("ArrowRight", "ArrowRight")
     assert "step 3 of 6" in seen.text(".stage")
     assert seen.count(".stage .token.later") == 3
-    assert seen.count(".beams .leaf") == 12 and seen.count(".beams .leaf.on") == 6
-    assert seen.count(".stage .barlist .taken") == 1
+    assert seen.count(".beams .beam") == 12 and seen.count(".beams .beam.on") == 6
+    assert seen.count(".stage .bar-list .selected") == 1
 
 
 def test_answers_are_shown_in_their_passage(seen: Seen, address: str) -> None:
     seen.open(f"{address}#view=verdict&record=2")
-    assert seen.text(".token.inspan") == "anim"
+    assert seen.text(".token.in-span") == "anim"
     assert seen.count(".plot") == 2
     seen.page.hover(".answer >> nth=1")
     seen.settle()
-    assert seen.count(".token.inspan") == 3
+    assert seen.count(".token.in-span") == 3
     assert "no answer in the passage: 5" in seen.text(".stage")
 
 
@@ -283,7 +289,7 @@ def test_attention_is_followed_through_many_layers(seen: Seen, tmp_path: Path) -
     )
     seen.open(f"{written([record], tmp_path)}#view=flow&table=yes")
     seen.keys("v")
-    seen.page.wait_for_selector(".stage .matrix")
+    seen.page.wait_for_selector(".stage .heatmap")
     seen.keys("v")
     shown = seen.page.eval_on_selector_all("tbody td", "cells => cells.map(cell => Number(cell.textContent))")
     rolled = np.eye(4)
@@ -306,7 +312,7 @@ def test_long_texts_are_drawn_in_part(seen: Seen, tmp_path: Path) -> None:
         seen.page.click("button[aria-label='zoom in']")
     seen.settle()
     assert seen.page.evaluate(
-        "(() => { const box = document.querySelector('.matrix'); return box.scrollWidth > 4 * box.clientWidth; })()"
+        "(() => { const box = document.querySelector('.heatmap'); return box.scrollWidth > 4 * box.clientWidth; })()"
     )
     assert seen.count(".label") < 200
     seen.keys("1")

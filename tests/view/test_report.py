@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from xml.etree import ElementTree as tree
 
 import numpy as np
 import pytest
 
-from regard.view.chart import lines, matrix
+from regard.view.chart import heat_map, line_chart
 from regard.view.report import Compared, Report
 
+SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(1)</script>\" onload='x'"
 
 
@@ -60,12 +63,52 @@ def test_texts_enter_the_page_as_text() -> None:
     assert made.markdown().startswith("# t\n")
 
 
+def strokes(drawn: str) -> list[dict[str, str]]:
+    return [element.attrib for element in tree.fromstring(drawn).iter(f"{SVG}path")]
+
+
+def texts(drawn: str) -> list[str]:
+    return [element.text or "" for element in tree.fromstring(drawn).iter(f"{SVG}text")]
+
+
 def test_charts_hold_every_point_and_label() -> None:
-    drawn = lines({"a": [(0, 1), (1, 2)], HOSTILE: [(0, 2), (1, 1)]}, title=HOSTILE, across="x", up="y")
-    assert drawn.count("<polyline") == 2
+    series = {"a": [(0, 1), (1, 2), (2, 0)], HOSTILE: [(0, 2), (1, 1)], "empty": []}
+    drawn = line_chart(series, title=HOSTILE, x_label="updates", y_label="nats", ticks={0: "none", 2: "<two>"})
+    lines = [path["d"] for path in strokes(drawn) if path["stroke-width"] == "2"]
+    assert sorted(line.count("L") for line in lines) == [1, 1, 1, 1, 2]  # three of the legend, two series
+    assert {"a", "empty", "none", "<two>", "updates", "nats", "0", "0.5", "1", "1.5", "2"} <= set(texts(drawn))
+    assert any(text.startswith("<script>alert") for text in texts(drawn))
     assert "<script" not in drawn
-    assert lines({}, title="t", across="x", up="y") == ""
-    shaded = matrix(np.array([[0.5, 0.0], [0.25, 0.75]]), ["ein", HOSTILE], ["a", "dog"], title="t")
-    assert shaded.count("<rect") == 3
-    assert 'fill-opacity="0.75"' in shaded
+    assert tree.fromstring(drawn).findtext(f"{SVG}title") == HOSTILE
+    assert line_chart({}, title="t", x_label="x", y_label="y") == ""
+
+
+def test_lines_lie_where_their_values_are() -> None:
+    drawn = line_chart({"a": [(0, 0), (5, 10), (10, 5)]}, title="t", x_label="x", y_label="y")
+    line = next(path["d"] for path in strokes(drawn) if path["d"].count("L") == 2)
+    (x0, y0), (x1, y1), (x2, y2) = [map(float, point.split()) for point in line.removeprefix("M").split("L")]
+    assert x1 - x0 == x2 - x1 > 0
+    assert y0 > y2 > y1
+    assert y0 - y2 == pytest.approx(y2 - y1)
+
+
+def test_the_weights_of_a_heat_map_are_parts_of_its_ink() -> None:
+    weights = np.array([[0.5, 0.0], [0.25, 0.75]])
+    shaded = heat_map(weights, ["ein", HOSTILE], ["a", "dog"], title="t")
+    cells = {path["stroke-opacity"]: path["d"] for path in strokes(shaded)}
+    assert {share: re.findall(r"M(\d+) (\d+)h", path) for share, path in cells.items()} == {
+        "0.5": [("0", "0")],
+        "0.25": [("0", "1")],
+        "0.75": [("1", "1")],
+    }
+    assert texts(shaded) == ["a", "dog", "ein", HOSTILE]
     assert "<script" not in shaded
+    assert heat_map(np.zeros((0, 0)), [], [], title="t").startswith("<svg")
+
+
+def test_charts_take_the_colours_of_the_page() -> None:
+    chart = line_chart({"a": [(0, 1), (1, 2)]}, title="t", x_label="x", y_label="y")
+    for drawn in (chart, heat_map(np.eye(2), ["a", "b"], ["c", "d"], title="t")):
+        assert "<rect" not in drawn
+        fills = {element.get("fill") for element in tree.fromstring(drawn).iter(f"{SVG}text")}
+        assert fills == {"currentColor"}

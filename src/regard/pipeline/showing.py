@@ -104,10 +104,10 @@ def write_record(
     if ending == ".json":
         return record.save(place, True if layers is None else layers)
     from regard.checkpoint.files import write_file
-    from regard.view.page import page, page_of
+    from regard.view.page import page, page_from_json
 
     title = record.title or "Regard"
-    made = page([record], title=title) if layers is None else page_of([record.to_dict(full=layers)], title=title)
+    made = page([record], title=title) if layers is None else page_from_json([record.to_dict(full=layers)], title=title)
     write_file(place, made.encode("utf-8", "replace"))
     return place
 

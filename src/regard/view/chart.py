@@ -1,70 +1,110 @@
-"""Lines over an axis and shaded matrices as SVG text: no script, no fonts of others, colours that follow the page."""
+"""Line charts and heat maps as SVG inside a page, on its ground and in its text colour."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999933")  # told apart by all
-DASHES = ("", "6 3", "2 2", "8 3 2 3")
-WIDTH, HEIGHT, LEFT, FOOT, HEAD, KEY = 640, 310, 52, 44, 28, 170
+from regard.view.drawing import Drawing, Point
+from regard.view.lettering import wide
+from regard.view.palette import HEAD_COLOURS, LEVELS, PAGE
+from regard.view.svg import svg_text
+
+WIDTH, HEIGHT = 640, 310  # of a line chart, in points
+LEFT, FOOT, TOP, LEGEND = 52, 44, 28, 170  # around its axes
+LABEL = 11.0
+DASHES: tuple[tuple[float, ...], ...] = ((), (6, 3), (2, 2), (8, 3, 2, 3))
+
+CELL = 15.0  # of a heat map
+CELL_GAP = 0.75
+CELL_LABEL = 9.0
+LABEL_GAP = 5.0
+LABEL_ANGLE = 55.0  # degrees
 
 Points = Sequence[tuple[float, float]]
 
 
-def lines(series: Mapping[str, Points], *, title: str, across: str, up: str, ticks: Mapping[float, str] = {}) -> str:
-    """Return a chart of lines with a key; `ticks` names places of the horizontal axis.
+def line_chart(
+    series: Mapping[str, Points], *, title: str, x_label: str, y_label: str, ticks: Mapping[float, str] = {}
+) -> str:
+    """Draw one line per series, with a legend; `ticks` names positions of the horizontal axis.
 
-    >>> drawn = lines({"a": [(0, 1.0), (1, 3.0)]}, title="t", across="x", up="y")
-    >>> drawn.count("<polyline"), "<script" in drawn
-    (1, False)
+    >>> drawn = line_chart({"loss": [(0, 1.0), (1, 3.0)]}, title="t", x_label="x", y_label="y")
+    >>> drawn.startswith("<svg"), "<script" in drawn
+    (True, False)
     """
-    points = [point for some in series.values() for point in some]
+    points = [point for line in series.values() for point in line]
     if not points:
         return ""
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    rungs = round_values(min(0.0, *ys) if min(ys) < 0.4 * max(ys) else min(ys), max(ys))
-    low, high = rungs[0], rungs[-1]
-    wide, tall = WIDTH - LEFT - KEY, HEIGHT - FOOT - HEAD
+    xs = [x for x, _ in points]
+    ys = [y for _, y in points]
+    y_ticks = round_values(min(0.0, *ys) if min(ys) < 0.4 * max(ys) else min(ys), max(ys))
+    x_ticks = ticks or {x: f"{x:,.6g}" for x in round_values(min(xs), max(xs)) if min(xs) <= x <= max(xs)}
+    axes = _Axes(x_low=min(xs), x_high=max(xs), y_low=y_ticks[0], y_high=y_ticks[-1])
+    drawing = Drawing(WIDTH, PAGE)
+    for y in y_ticks:
+        height = axes.place(axes.x_low, y)[1]
+        drawing.stroke([(LEFT, height), (WIDTH - LEGEND, height)], PAGE.line, width=0.4)
+        drawing.text(LEFT - 6, height + 4, f"{y:.4g}", size=LABEL, anchor="end")
+    for x, label in x_ticks.items():
+        drawing.text(axes.place(x, axes.y_low)[0], HEIGHT - FOOT + 16, label, size=LABEL, anchor="middle")
+    drawing.text((LEFT + WIDTH - LEGEND) / 2, HEIGHT - 8, x_label, size=LABEL, anchor="middle")
+    drawing.text(4, 12, y_label, size=LABEL)
+    for index, (name, line) in enumerate(series.items()):
+        colour = HEAD_COLOURS[index % len(HEAD_COLOURS)]
+        dash = DASHES[index // len(HEAD_COLOURS) % len(DASHES)]
+        legend_y = TOP + 8 + 18 * index
+        legend_x = WIDTH - LEGEND + 12
+        if line:
+            drawing.stroke([axes.place(x, y) for x, y in line], colour, width=2, dash=dash)
+        drawing.stroke([(legend_x, legend_y), (legend_x + 22, legend_y)], colour, width=2, dash=dash)
+        drawing.text(legend_x + 28, legend_y + 4, name, size=LABEL, room=WIDTH - legend_x - 28)
+    drawing.end(max(HEIGHT, TOP + 18 * len(series)))
+    return svg_text(drawing, title=title)
 
-    def at(x: float, y: float) -> tuple[float, float]:
-        return (
-            LEFT + wide * (x - min(xs)) / ((max(xs) - min(xs)) or 1),
-            HEAD + tall * (1 - (y - low) / ((high - low) or 1)),
-        )
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="11" fill="currentColor">',
-        f"<title>{escape(title)}</title>",
-    ]
-    for value in rungs:
-        y = at(min(xs), value)[1]
-        parts.append(f'<path d="M{LEFT} {y:.1f}h{wide}" stroke="currentColor" stroke-opacity=".18"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>')
-    shown = ticks or {x: f"{x:,.6g}" for x in round_values(min(xs), max(xs)) if min(xs) <= x <= max(xs)}
-    for x, label in shown.items():
-        parts.append(
-            f'<text x="{at(x, low)[0]:.1f}" y="{HEIGHT - FOOT + 16}" text-anchor="middle">{escape(label)}</text>'
-        )
-    parts.append(f'<text x="{LEFT + wide / 2:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(across)}</text>')
-    parts.append(f'<text x="4" y="12">{escape(up)}</text>')
-    for number, (name, some) in enumerate(series.items()):
-        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
-        drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in some))
-        parts.append(
-            f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
-        )
-        y = HEAD + 8 + 18 * number
-        parts.append(
-            f'<path d="M{WIDTH - KEY + 12} {y}h22" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
-        )
-        parts.append(f'<text x="{WIDTH - KEY + 40}" y="{y + 4}">{escape(name)}</text>')
-    return "\n".join([*parts, "</svg>"])
+def heat_map(weights: NDArray[np.floating], rows: Sequence[str], columns: Sequence[str], *, title: str) -> str:
+    """Draw a shaded matrix with its labels: the darker, the larger the weight.
+
+    >>> heat_map(np.eye(2), ["ein", "Hund"], ["a", "dog"], title="t").count("stroke-opacity")
+    1
+    """
+    angle = math.radians(LABEL_ANGLE)
+    label_widths = [wide(label, CELL_LABEL) for label in columns]
+    label_ends = [CELL * (column + 1) + math.cos(angle) * width for column, width in enumerate(label_widths)]
+    left = LABEL_GAP + max((wide(label, CELL_LABEL) for label in rows), default=0.0)
+    top = LABEL_GAP + math.sin(angle) * max(label_widths, default=0.0) + CELL_LABEL / 2
+    drawing = Drawing(left + max([CELL * len(columns), *label_ends]), PAGE)
+    for column, label in enumerate(columns):
+        x = left + CELL * (column + 0.5) + CELL_LABEL / 3
+        drawing.text(x, top - LABEL_GAP, label, size=CELL_LABEL, turn=LABEL_ANGLE)
+    for row, label in enumerate(rows):
+        y = top + CELL * (row + 0.5) + CELL_LABEL / 3
+        drawing.text(left - LABEL_GAP, y, label, size=CELL_LABEL, anchor="end")
+    levels = np.rint(LEVELS * np.clip(weights, 0, 1)).astype(int)
+    drawing.grid(left, top, (CELL, CELL), levels, CELL_GAP)
+    drawing.end(top + CELL * len(rows))
+    return svg_text(drawing, title=title)
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """Ranges of the axes of a line chart."""
+
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+
+    def place(self, x: float, y: float) -> Point:
+        """Where values lie on the drawing."""
+        across = (x - self.x_low) / ((self.x_high - self.x_low) or 1)
+        up = (y - self.y_low) / ((self.y_high - self.y_low) or 1)
+        return LEFT + (WIDTH - LEFT - LEGEND) * across, TOP + (HEIGHT - FOOT - TOP) * (1 - up)
 
 
 def round_values(low: float, high: float) -> list[float]:
@@ -80,33 +120,3 @@ def round_values(low: float, high: float) -> list[float]:
     step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= span / 6)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [float(f"{step * number:.10g}") for number in range(first, max(last, first + 1) + 1)]
-
-
-def matrix(weights: NDArray[np.floating], rows: Sequence[str], columns: Sequence[str], *, title: str) -> str:
-    """Return a shaded matrix with its labels: the darker, the more a row looked at a column.
-
-    >>> matrix(np.eye(2), ["ein", "Hund"], ["a", "dog"], title="t").count("<rect")
-    2
-    """
-    cell = 20
-    left = 12 + 7 * max((len(label) for label in rows), default=0)
-    head = 12 + 6 * max((len(label) for label in columns), default=0)
-    wide, tall = left + cell * len(columns) + 60, head + cell * len(rows) + 6
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}" width="{wide}" role="img" '
-        f'aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="12" fill="currentColor">',
-        f"<title>{escape(title)}</title>",
-    ]
-    for number, label in enumerate(columns):
-        x = left + cell * number + cell / 2
-        parts.append(f'<text transform="translate({x + 4:.0f} {head - 6}) rotate(-55)">{escape(label)}</text>')
-    for number, (label, row) in enumerate(zip(rows, weights, strict=True)):
-        y = head + cell * number
-        parts.append(f'<text x="{left - 6}" y="{y + 14}" text-anchor="end">{escape(label)}</text>')
-        parts += [
-            f'<rect x="{left + cell * place}" y="{y}" width="{cell - 1}" height="{cell - 1}" '
-            f'fill="{COLOURS[0]}" fill-opacity="{float(weight):.2f}"/>'
-            for place, weight in enumerate(row)
-            if weight >= 0.01
-        ]
-    return "\n".join([*parts, "</svg>"])

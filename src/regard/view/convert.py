@@ -1,23 +1,20 @@
-"""Drawings as PNG and PDF, through CairoSVG (the extra `figures`)."""
+"""Drawings as PNG and PDF, through CairoSVG (the extra `figures`).
+
+Cairo's plain text puts one character after another, from left to right and in a single font: scripts that need more
+are drawn well in SVG only, where the viewer shapes them.
+"""
 
 from __future__ import annotations
 
 import unicodedata
 import warnings
-from dataclasses import replace
 from types import ModuleType
 
 from regard.errors import UsageError
-from regard.view.drawing import Drawing, Mark, Words
-from regard.view.fonts import font_for
-from regard.view.shaping import seen_order
+from regard.view.drawing import Drawing, Words
 from regard.view.svg import svg_text
 
-# letters of these scripts change beside others
-_JOINING = (
-    "DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL", "TELUGU", "KANNADA", "MALAYALAM", "SINHALA",
-    "KHMER", "MYANMAR", "TIBETAN", "SYRIAC", "MONGOLIAN",
-)  # fmt: skip
+_SIMPLE = "\u0590"  # below it: Latin, Greek, Cyrillic, Armenian
 
 
 def png(drawing: Drawing, title: str, dpi: int = 300) -> bytes:
@@ -30,29 +27,28 @@ def pdf(drawing: Drawing, title: str) -> bytes:
     return bytes(_converter().svg2pdf(bytestring=_source(drawing, title)))
 
 
+def complex_scripts(text: str) -> list[str]:
+    """Scripts of a text that need shaping, an order or fonts that Cairo does not choose.
+
+    >>> complex_scripts("Ångström, Ωμέγα, Москва"), complex_scripts("سلام नमस्ते 日")
+    ([], ['Arabic', 'CJK', 'Devanagari'])
+    """
+    letters = {letter for letter in text if letter >= _SIMPLE and unicodedata.category(letter) == "Lo"}
+    names = {unicodedata.name(letter, "unknown").partition(" ")[0] for letter in letters}
+    return sorted(name if name == "CJK" else name.title() for name in names)
+
+
 def _source(drawing: Drawing, title: str) -> bytes:
-    """Return SVG for a reader that knows no direction of writing, joins no letters and looks for no other font."""
-    marks: list[Mark] = []
-    missing = joining = ""
-    for mark in drawing.marks:
-        if isinstance(mark, Words) and not mark.text.isascii():
-            text = seen_order(mark.text)
-            font, lacking = font_for(text)
-            missing += lacking
-            joining = joining or next((name for sign in mark.text if (name := _script(sign)) in _JOINING), "")
-            marks.append(replace(mark, text=text, font=font))
-        else:
-            marks.append(mark)
-    if missing:
-        signs = " ".join(dict.fromkeys(missing[:40]))
-        warnings.warn(f"no font of this machine has {signs}: boxes are drawn; install one, or write .svg", stacklevel=4)
-    if joining:
-        warnings.warn(f"letters of {joining.title()} are not joined in PNG and PDF: write .svg for them", stacklevel=4)
-    return svg_text(replace(drawing, marks=marks), title=title, turned=False).encode("utf-8", "replace")
-
-
-def _script(sign: str) -> str:
-    return unicodedata.name(sign, "").partition(" ")[0]
+    """SVG for Cairo, which knows no direction of writing; a warning names scripts that it cannot draw well."""
+    texts = "".join(mark.text for mark in drawing.marks if isinstance(mark, Words))
+    scripts = complex_scripts(texts)
+    if scripts:
+        warnings.warn(
+            f"PNG and PDF are drawn without shaping: letters of {', '.join(scripts)} may be missing, unjoined or in "
+            "the wrong order; write .svg for them",
+            stacklevel=4,
+        )
+    return svg_text(drawing, title=title, turned=False).encode("utf-8", "replace")
 
 
 def _converter() -> ModuleType:

@@ -72,7 +72,6 @@ class Words:
     anchor: str = "start"  # start, middle, end
     turn: float = 0.0
     bold: bool = False
-    font: str = ""  # a family that has all its signs, where the usual ones do not
 
 
 @dataclass(frozen=True)

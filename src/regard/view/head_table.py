@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regard.errors import UsageError, nearest
-from regard.view.policy import digest
+from regard.view.csp import csp_hash
 
 Value = Callable[["HeadRow"], Any]
 Column = tuple[str, Value, str]
@@ -148,7 +148,7 @@ class HeadReport:
     def page(self) -> str:
         """Return the report as one self-contained page, whose table is sorted by a click on a title."""
         title = html.escape(f"Heads of {self.model}")
-        policy = f"default-src 'none'; style-src 'sha256-{digest(_STYLE)}'; script-src 'sha256-{digest(_SCRIPT)}'"
+        policy = f"default-src 'none'; style-src 'sha256-{csp_hash(_STYLE)}'; script-src 'sha256-{csp_hash(_SCRIPT)}'"
         heads = "".join(
             f'<th scope="col"{_NUMBER if form else ""} aria-sort="{"descending" if name == "importance" else "none"}">'
             f'<button type="button">{html.escape(name)}</button></th>'

@@ -18,7 +18,7 @@ from typing import Any
 
 from regard.view.chosen import choose
 from regard.view.figure import Figure, figure
-from regard.view.page import page_of
+from regard.view.page import page_from_json
 from regard.view.printed import printed
 from regard.view.record import Record, visible
 
@@ -109,7 +109,7 @@ def _page(record: Record, room: int) -> str | None:
     if sum(math.prod(seen.shape) for seen in record.attention) > 64 * room:
         return None  # too much even to try
     for full, alone in ((True, False), (best, False), (best, True), ([], True)):
-        page = page_of([_parts(record, full, best if alone else None)], title=record.title, framed=True)
+        page = page_from_json([_parts(record, full, best if alone else None)], title=record.title, framed=True)
         if len(_quoted(page).encode("utf-8", "replace")) <= room:
             return page
     return None

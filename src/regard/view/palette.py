@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Theme:
     target: Colour
     mark: Colour  # what is pointed out
     dot: Colour  # the same, upon shades
+    is_inline: bool = False  # inside a page, whose ground and text colour it takes
 
     def shade(self, level: int) -> Colour:
         """Return the colour of a level from -LEVELS to LEVELS.
@@ -112,6 +113,9 @@ HEAD_COLOURS: tuple[Colour, ...] = (
     (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233),
     (136, 34, 85), (153, 153, 51),
 )  # fmt: skip
+
+# of charts inside a page, light or dark: its shades are parts of the ink upon the page's ground
+PAGE = replace(THEMES["light"], name="page", ink=HEAD_COLOURS[0], line=(136, 136, 136), is_inline=True)
 
 
 def theme_of(name: str) -> Theme:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regard.tasks.metrics import LONG, SHORT
-from regard.view.chart import Points, lines
+from regard.view.chart import Points, line_chart
 
 SURE = 0.05  # chance of error below which a difference counts
 
@@ -143,11 +143,11 @@ class Report:
         charts: dict[str, str] = {}
         if len(names) > 1:
             title = "Quality by length of the source"
-            charts[title] = lines(quality, title=title, across="words of the source", up="BLEU", ticks=ticks)
+            charts[title] = line_chart(quality, title=title, x_label="words of the source", y_label="BLEU", ticks=ticks)
         losses = {one.name: one.losses for one in self.models if len(one.losses) > 1}
         if losses:
             title = "Validation loss while training"
-            charts[title] = lines(losses, title=title, across="updates", up="nats a token")
+            charts[title] = line_chart(losses, title=title, x_label="updates", y_label="nats a token")
         return charts
 
     def page(self) -> str:

@@ -1,99 +1,112 @@
-// Colours: ink grows with the weight from the page's own ground; signed values go blue to orange; heads have eight hues.
+// Colour ramps: weights run from the page's background to ink, signed values from blue to orange; heads have eight hues.
 
-import { block, make, root, shape } from "./dom.js";
-import { upTo } from "./numbers.js";
+import { range } from "./arrays.js";
+import { div, element, root, svgElement } from "./dom.js";
 
-export const ramps = { weights: [], signed: [] }; // 256 css colours each
-const packed = {};
+export const HEAD_COLOURS = 8;
+export const ramps = { weights: [], signed: [] }; // 256 CSS colours each
+const packedRamps = {}; // the same as 32-bit pixels
 
-const valueOf = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+const LIGHT_TEXT_ABOVE = 150;
 
-export function mixColours() {
-  const triple = (name) => valueOf(name).split(/\s+/).map(Number);
-  const mix = (from, to, share) => from.map((value, place) => Math.round(value + (to[place] - value) * share));
-  const ramp = (stops) => upTo(256, (level) => {
-    const place = (level / 255) * (stops.length - 1);
-    const left = Math.min(stops.length - 2, Math.floor(place));
-    return mix(stops[left], stops[left + 1], place - left);
+export const cssVariable = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+export const headColour = (index) => `var(--head-${index % HEAD_COLOURS})`;
+
+const parseRgb = (variable) => cssVariable(variable).split(/\s+/).map(Number);
+const mixRgb = (from, to, share) => from.map((value, channel) => Math.round(value + (to[channel] - value) * share));
+
+function interpolateRamp(stops) {
+  return range(256, (level) => {
+    const position = (level / 255) * (stops.length - 1);
+    const left = Math.min(stops.length - 2, Math.floor(position));
+    return mixRgb(stops[left], stops[left + 1], position - left);
   });
-  const made = {
-    weights: ramp(["--ground", "--mid", "--ink"].map(triple)),
-    signed: ramp(["--cold-ink", "--cold", "--ground", "--warm", "--warm-ink"].map(triple)),
+}
+
+// Reads the colours of the current theme.
+export function buildRamps() {
+  const colours = {
+    weights: interpolateRamp(["--ground", "--mid", "--ink"].map(parseRgb)),
+    signed: interpolateRamp(["--cold-ink", "--cold", "--ground", "--warm", "--warm-ink"].map(parseRgb)),
   };
-  for (const [name, colours] of Object.entries(made)) {
-    ramps[name] = colours.map((rgb) => `rgb(${rgb.join(" ")})`);
-    packed[name] = Uint32Array.from(colours, ([red, green, blue]) => (255 << 24) | (blue << 16) | (green << 8) | red);
+  for (const [name, ramp] of Object.entries(colours)) {
+    ramps[name] = ramp.map((rgb) => `rgb(${rgb.join(" ")})`);
+    packedRamps[name] = Uint32Array.from(ramp, ([red, green, blue]) => (255 << 24) | (blue << 16) | (green << 8) | red);
   }
 }
 
-export const HUES = 8;
-export const hue = (place) => `var(--head-${place % HUES})`;
-export const colourOf = (name) => valueOf(name);
-
+// Levels, 0 to 255, of a weight by its square root, of a weight itself, and of a signed value (127.5 is zero).
 export const rootLevel = (weight) => (weight <= 0 ? 0 : Math.min(255, Math.round(255 * Math.sqrt(weight))));
-export const flatLevel = (weight) => (weight <= 0 ? 0 : Math.min(255, Math.round(255 * weight)));
-export const levelBy = (norm) => (norm === "linear" ? flatLevel : rootLevel);
-export const signedLevel = (most) => (value) => Math.max(
-  0, Math.min(255, Math.round(127.5 + (127.5 * value) / (most || 1)))
-);
-export const onInk = (level) => level > 150;
+const linearLevel = (weight) => (weight <= 0 ? 0 : Math.min(255, Math.round(255 * weight)));
+export const shadeLevel = (norm) => (norm === "linear" ? linearLevel : rootLevel);
 
-export function shadeIn(element, level, ramp = "weights") {
-  const dark = ramp === "weights" ? level : Math.abs(level - 127.5) * 2;
-  element.style.background = dark > 1 ? ramps[ramp][level] : "";
-  element.style.color = onInk(dark) ? "rgb(var(--ground))" : "";
-  return element;
+export function signedLevel(max) {
+  const scale = 127.5;
+  return (value) => Math.max(0, Math.min(255, Math.round(scale + (scale * value) / (max || 1))));
 }
 
-// A picture of one pixel a value, for canvases to stretch.
-export function pixels(values, rows, columns, level, ramp = "weights") {
+const needsLightText = (level) => level > LIGHT_TEXT_ABOVE;
+
+export function setShade(node, level, ramp = "weights") {
+  const strength = ramp === "weights" ? level : Math.abs(level - 127.5) * 2;
+  node.style.background = strength > 1 ? ramps[ramp][level] : "";
+  node.style.color = needsLightText(strength) ? "rgb(var(--ground))" : "";
+  return node;
+}
+
+// A canvas with one pixel per value, to be scaled when drawn.
+export function paintPixels(values, rows, columns, level, ramp = "weights") {
   const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [columns, rows];
-  const pen = canvas.getContext("2d");
-  const picture = pen.createImageData(columns, rows);
-  const [wide, colours] = [new Uint32Array(picture.data.buffer), packed[ramp]];
-  for (let place = 0; place < wide.length; place += 1) wide[place] = colours[level(values[place])];
-  pen.putImageData(picture, 0, 0);
+  canvas.width = columns;
+  canvas.height = rows;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  const colours = packedRamps[ramp];
+  for (let index = 0; index < pixels.length; index += 1) pixels[index] = colours[level(values[index])];
+  context.putImageData(image, 0, 0);
   return canvas;
 }
 
-// Makes a canvas so large on the screen, as fine as the screen is, and returns its pen.
-export function sized(canvas, width, height) {
+// Gives a canvas a size in CSS pixels at the resolution of the screen; returns its drawing context.
+export function resizeCanvas(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
-  [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
   Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
-  const pen = canvas.getContext("2d");
-  pen.scale(ratio, ratio);
-  return pen;
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  return context;
 }
 
-// The scale as a drawing: [[share of its width, label], …] below a ramp.
+// A legend: a ramp with labels below it; ticks are [share of the width, label].
 export function scaleBar(ramp, ticks) {
-  const bar = make(
-    "canvas",
-    {
-      width: 256, height: 1, class: "ramp", role: "img", "aria-label": `scale from ${ticks[0][1]} to ${ticks.at(-1)[1]}`
-    }
-  );
-  const pen = bar.getContext("2d");
-  ramps[ramp].forEach((colour, place) => { pen.fillStyle = colour; pen.fillRect(place, 0, 1, 1); });
-  const marks = ticks.map(([share, label]) => make("span", { style: { left: `${100 * share}%` } }, label));
-  return block("scale", bar, block("ticks", ...marks));
+  const name = `scale from ${ticks[0][1]} to ${ticks.at(-1)[1]}`;
+  const bar = element("canvas", { width: 256, height: 1, class: "ramp", role: "img", "aria-label": name });
+  const context = bar.getContext("2d");
+  ramps[ramp].forEach((colour, level) => {
+    context.fillStyle = colour;
+    context.fillRect(level, 0, 1, 1);
+  });
+  const labels = ticks.map(([share, label]) => element("span", { style: { left: `${100 * share}%` } }, label));
+  return div("scale", bar, div("ticks", ...labels));
 }
 
-export const signedBar = (most, least = `−${most}`) => block("narrow", scaleBar("signed", [[0, least], [0.5, "0"], [1, most]])
-);
-
-// Values as a line across a drawing, from `low` at its foot to `most` at its top.
-export function plot(values, width, height, low, most, kind = "") {
-  const points = Array.from(
-    values,
-    (
-      value, place
-    ) => `${((place + 0.5) / values.length) * width},${height - 5 - ((value - low) / (most - low)) * (height - 10)}`
-  );
-  return shape("polyline", { class: `plot ${kind}`, points: points.join(" ") });
+export function signedBar(maxLabel, minLabel = `−${maxLabel}`) {
+  const ticks = [
+    [0, minLabel],
+    [0.5, "0"],
+    [1, maxLabel],
+  ];
+  return div("narrow", scaleBar("signed", ticks));
 }
 
-export const svgBox = (width, height, attributes = {}, ...children) =>
-  shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, ...attributes }, ...children);
+// Values as a line over the whole width, with `min` at the bottom and `max` at the top.
+export function sparkline(values, width, height, min, max, className = "") {
+  const points = Array.from(values, (value, index) => {
+    const x = ((index + 0.5) / values.length) * width;
+    const y = height - 5 - ((value - min) / (max - min)) * (height - 10);
+    return `${x},${y}`;
+  });
+  return svgElement("polyline", { class: `plot ${className}`, points: points.join(" ") });
+}

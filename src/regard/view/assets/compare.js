@@ -1,149 +1,190 @@
-// Compare: two records side by side and their difference: two inputs, two models, or one sentence through a training.
+// Compare: two records side by side and their difference: two inputs, two models, or two moments of a training.
 
+import { maxAbs, sum } from "./arrays.js";
 import { signedBar, signedLevel } from "./colours.js";
-import { block, fine, labelled, make, notice, picker, range, row, titled } from "./dom.js";
-import { matrix, point } from "./matrix.js";
-import { highest, total } from "./numbers.js";
-import { opened, sidesOf, tablesOf } from "./scene.js";
-import { shelf } from "./shelf.js";
-import { change, state } from "./state.js";
-import { emptyTable, weightTable } from "./tableform.js";
-import { average, scaled } from "./tables.js";
-import { classBars } from "./verdict.js";
-import { number, percent, visible } from "./words.js";
+import { div, element, fieldLabel, notice, select, slider, smallText, titledBlock, toolbar } from "./dom.js";
+import { Heatmap, hoverCell } from "./heatmap.js";
+import { emptyTable, weightTable } from "./html-table.js";
+import { escapeInvisible, formatPercent, formatWeight } from "./labels.js";
+import { classBars } from "./prediction.js";
+import { axisUnits, current, headTables, isSelfAttention } from "./selection.js";
+import { state, update } from "./state.js";
+import { store } from "./store.js";
+import { average, normalizeTable } from "./weight-tables.js";
 
-const beside = { maps: [] };
-const timeOf = ({ made = {} }) => made.step ?? made.epoch;
-const sourceOf = (one) => one.source ?? one.texts?.source?.text ?? one.title;
+const MAX_NAME = 60;
+const MAP_HEIGHT = 340;
+const drawn = { heatmaps: [] }; // [heatmap, rows, columns]
 
-export function nameOf(one) {
-  const text = visible(one.title || sourceOf(one) || one.id || "");
-  const from = [
-    one.made?.model, timeOf(one) !== undefined && `@ ${timeOf(one)}`, one.made?.off?.length && `without ${one.made.off}`
-  ].filter(Boolean).join(" ");
-  return `${text.slice(0, 60)}${text.length > 60 ? "…" : ""}${from ? ` · ${visible(from)}` : ""}`;
+// The step or epoch of a training that a record was made at.
+const trainingTime = ({ made: provenance = {} }) => provenance.step ?? provenance.epoch;
+const sourceText = (record) => record.source ?? record.texts?.source?.text ?? record.title;
+
+export function recordName(record) {
+  const provenance = record.made || {};
+  const text = escapeInvisible(record.title || sourceText(record) || record.id || "");
+  const time = trainingTime(record);
+  const facts = [
+    provenance.model,
+    time !== undefined && `@ ${time}`,
+    provenance.off?.length && `without ${provenance.off}`,
+  ];
+  const origin = facts.filter(Boolean).join(" ");
+  const ellipsis = text.length > MAX_NAME ? "…" : "";
+  return `${text.slice(0, MAX_NAME)}${ellipsis}${origin ? ` · ${escapeInvisible(origin)}` : ""}`;
 }
 
-// Records of the same sentence at several times of a training, in order.
-function training() {
-  const same = shelf.records.map((one, place) => place).filter(
-    (place) => sourceOf(shelf.records[place]) === sourceOf(
-      shelf.records[state.record]
-    ) && timeOf(shelf.records[place]) !== undefined
+// Indices of the records of this text at several times of a training, in order; empty if there is only one.
+function trainingRecords() {
+  const { records } = store;
+  const source = sourceText(records[state.record]);
+  const indices = [...records.keys()].filter(
+    (index) => sourceText(records[index]) === source && trainingTime(records[index]) !== undefined,
   );
-  return same.length > 1 ? same.sort((one, other) => timeOf(shelf.records[one]) - timeOf(shelf.records[other])) : [];
+  if (indices.length < 2) return [];
+  return indices.sort((left, right) => trainingTime(records[left]) - trainingTime(records[right]));
 }
 
-function slider() {
-  const times_ = training();
-  if (!times_.length) return "";
-  const name = (place) => `${timeOf(shelf.records[times_[place]])}`;
-  const told = make("output", {}, name(times_.indexOf(state.record)));
-  return labelled(
-    "through the training ",
-    range(
-      "time of the training", times_.indexOf(state.record), times_.length - 1,
-      (place) => { told.textContent = name(place); change({ record: times_[place] }); }
-    ),
-    told
+function trainingSlider() {
+  const indices = trainingRecords();
+  if (!indices.length) return "";
+  const timeLabel = (position) => `${trainingTime(store.records[indices[position]])}`;
+  const position = indices.indexOf(state.record);
+  const output = element("output", {}, timeLabel(position));
+  const control = slider("time of the training", position, indices.length - 1, (moved) => {
+    output.textContent = timeLabel(moved);
+    update({ record: indices[moved] });
+  });
+  return fieldLabel("through the training ", control, output);
+}
+
+// The table of the selected heads in a record: {attention, rows, columns, …, values} or {message}.
+function recordTable(record, redraw) {
+  const attention = record.attention.find(({ name }) => name === state.attention);
+  if (!attention) return { message: `It has no ${escapeInvisible(state.attention)}.` };
+  const axes = axisUnits(record, attention);
+  const layer = attention.layers.includes(state.layer) ? state.layer : attention.layers.at(-1);
+  const heads = state.heads.map((head) => Math.min(head, attention.heads - 1));
+  const tables = headTables(record, attention, layer, heads, axes, redraw);
+  if (!tables) return { message: "opening …" };
+  return { attention, ...axes, values: normalizeTable(average(tables), axes.columns, state.norm) };
+}
+
+const haveSameLabels = (left, right) =>
+  left.length === right.length && left.every((unit, index) => unit.label === right[index].label);
+
+const areComparable = (left, right) =>
+  left.values && right.values && haveSameLabels(left.rows, right.rows) && haveSameLabels(left.columns, right.columns);
+
+const subtract = (left, right) => left.values.map((value, index) => value - right.values[index]);
+
+function tableHeatmap({ attention, columnText, rows, columns, values, message }, name, width, options = {}) {
+  if (!values) return notice(message);
+  const heatmap = new Heatmap({
+    rows,
+    columns,
+    values,
+    width,
+    height: MAP_HEIGHT,
+    isSelfAttention: isSelfAttention(attention),
+    isMirrored: columnText.dir === "rtl",
+    name,
+    onHover: (row, column) => {
+      hoverCell(row, column);
+      markAll(row, column);
+    },
+    ...options,
+  });
+  drawn.heatmaps.push([heatmap, rows.length, columns.length]);
+  return heatmap.element;
+}
+
+function markAll(row, column) {
+  drawn.heatmaps.forEach(([heatmap, rowCount, columnCount]) =>
+    heatmap.mark(row < rowCount ? row : -1, column < columnCount ? column : -1),
   );
 }
 
-function tableFor(record, redraw) {
-  const seen = record.attention.find((one) => one.name === state.attn);
-  if (!seen) return { say: `It has no ${visible(state.attn)}.` };
-  const sides = sidesOf(record, seen);
-  const layer = seen.layers.includes(state.layer) ? state.layer : seen.layers.at(-1);
-  const tables = tablesOf(
-    record, seen, layer, state.heads.map((head) => Math.min(head, seen.heads - 1)), sides, redraw
+function resultSummary({ verdict: predicted, texts: { target } }) {
+  if (predicted?.labels) return classBars(predicted);
+  if (!target) return "";
+  return element("p", { class: "output-text", dir: target.dir || "auto" }, escapeInvisible(target.text).slice(0, 400));
+}
+
+function differenceMap(left, right, width) {
+  if (!left.values || !right.values) return "";
+  if (!areComparable(left, right)) {
+    return smallText("The two are not made of the same words, so there is no difference to draw cell by cell.");
+  }
+  const values = subtract(left, right);
+  const max = maxAbs(values, 0.05);
+  const moved = sum(values.map(Math.abs)) / 2 / Math.max(1, left.rows.length);
+  const options = { level: signedLevel(max), ramp: "signed" };
+  return titledBlock(
+    "first minus second",
+    tableHeatmap({ ...left, values }, "difference, first minus second", width, options),
+    signedBar(formatWeight(max)),
+    smallText(`${formatPercent(moved)} of an average row’s attention is elsewhere.`),
   );
-  return tables ? { seen, ...sides, values: scaled(average(tables), sides.columns, state.norm) } : { say: "opening …" };
 }
 
-const alikeUnits = (one, other) => one.length === other.length && one.every(
-  (unit, place) => unit.label === other[place].label
-);
-const sameTable = (one, other) => one.values && other.values && alikeUnits(one.rows, other.rows) && alikeUnits(
-  one.columns, other.columns
-);
-
-function pictured({ rows, columns, values, seen, to, say }, name, width, extra = {}) {
-  if (!values) return notice(say);
-  const map = matrix(
-    {
-      rows, columns, values, width, height: 340, own: seen.rows === seen.cols, flip: to.dir === "rtl", name,
-      hover: (y, x) => { point(y, x); linked(y, x); }, ...extra
-    }
+function compareControls() {
+  const others = store.records
+    .map((record, index) => [recordName(record), index])
+    .filter(([, index]) => index !== state.record);
+  const options = [["choose …", -1], ...others];
+  const selectOther = (index) => update({ comparedWith: index });
+  return toolbar(
+    fieldLabel("with ", select("compare with", options, state.comparedWith, selectOther)),
+    trainingSlider(),
   );
-  beside.maps.push([map, rows.length, columns.length]);
-  return map.element;
-}
-
-function linked(y, x) {
-  beside.maps.forEach(([map, rows, columns]) => map.mark(y < rows ? y : -1, x < columns ? x : -1));
-}
-
-function outcome({ verdict: found, texts: { target } }) {
-  if (found?.labels) return classBars(found);
-  return target ? make("p", { class: "said", dir: target.dir || "auto" }, visible(target.text).slice(0, 400)) : "";
-}
-
-function difference(one, other, width) {
-  if (!one.values || !other.values) return "";
-  if (!sameTable(one, other)) return fine(
-    "The two are not made of the same words, so there is no difference to draw cell by cell."
-  );
-  const values = one.values.map((value, place) => value - other.values[place]);
-  const most = highest(values, 0.05);
-  const moved = total(values.map(Math.abs)) / 2 / Math.max(1, one.rows.length);
-  return titled("first minus second", pictured(
-    { ...one, values }, "difference, first minus second", width, { level: signedLevel(most), ramp: "signed" }
-  ),
-    signedBar(number(most)), fine(`${percent(moved)} of an average row’s attention is elsewhere.`));
 }
 
 export const compare = {
-  key: "compare", name: "Compare",
-  what: "The same head in two records (two inputs, two models, before and after some training) and where they differ: orange more in the first, blue more in the second.",
-  missing: (record) => (
-    !record.attention.length || shelf.records.length > 1
-      ? "" : "There is only one record here: give two texts, two models, or a run that keeps a sentence’s attention while it trains."
-  ),
+  key: "compare",
+  name: "Compare",
+  description:
+    "The same head in two records (two inputs, two models, before and after some training) and where they differ: orange more in the first, blue more in the second.",
+  missing: (record) =>
+    !record.attention.length || store.records.length > 1
+      ? ""
+      : "There is only one record here: give two texts, two models, or a run that keeps a sentence’s attention while it trains.",
   draw(stage, scene, redraw) {
-    beside.maps = [];
-    const offered = shelf.records.map((one, place) => [nameOf(one), place]).filter(
-      ([, place]) => place !== state.record
-    );
-    const chooser = row(
-      labelled(
-        "with ", picker("compare with", [["choose …", -1], ...offered], state.with, (place) => change({ with: place }))
-      ),
-      slider()
-    );
-    if (!opened.other) return stage.replaceChildren(chooser, fine("Choose what to compare this record with."));
-    const [one, other] = [tableFor(opened.record, redraw), tableFor(opened.other, redraw)];
+    drawn.heatmaps = [];
+    const { record, other } = current;
+    if (!other) {
+      stage.replaceChildren(compareControls(), smallText("Choose what to compare this record with."));
+      return;
+    }
+    const left = recordTable(record, redraw);
+    const right = recordTable(other, redraw);
     const width = stage.clientWidth > 684 ? (stage.clientWidth - 24) / 2 : stage.clientWidth;
-    const side = (record, found, name, place) => titled(
-      nameOf(shelf.records[place]), outcome(record), pictured(found, name, width)
-    );
     stage.replaceChildren(
-      chooser,
-      block("pair", side(opened.record, one, "first record", state.record),
-        side(opened.other, other, "second record", state.with)
+      compareControls(),
+      div(
+        "pair",
+        titledBlock(
+          recordName(store.records[state.record]),
+          resultSummary(record),
+          tableHeatmap(left, "first record", width),
+        ),
+        titledBlock(
+          recordName(store.records[state.comparedWith]),
+          resultSummary(other),
+          tableHeatmap(right, "second record", width),
+        ),
       ),
-      difference(one, other, width)
+      differenceMap(left, right, width),
     );
-    beside.maps.forEach(([map]) => map.layout());
-    return this.mark();
+    drawn.heatmaps.forEach(([heatmap]) => heatmap.layout());
+    this.mark();
   },
-  mark: () => linked(state.q, state.k),
+  mark: () => markAll(state.query, state.key),
   table() {
-    if (!opened.other) return emptyTable("Nothing chosen to compare with");
-    const [one, other] = [tableFor(opened.record, () => {}), tableFor(opened.other, () => {})];
-    if (!sameTable(one, other)) return emptyTable("The two records are not made of the same words");
-    return weightTable(
-      "Difference: first minus second", one.rows, one.columns,
-      one.values.map((value, place) => value - other.values[place])
-    );
+    if (!current.other) return emptyTable("Nothing chosen to compare with");
+    const left = recordTable(current.record, () => {});
+    const right = recordTable(current.other, () => {});
+    if (!areComparable(left, right)) return emptyTable("The two records are not made of the same words");
+    return weightTable("Difference: first minus second", left.rows, left.columns, subtract(left, right));
   },
 };

@@ -1,115 +1,124 @@
-// Elements. Text only ever enters the page as text nodes; styles are set through properties, as the policy asks.
+// Builds elements. Text enters the page as text nodes only; styles are set as properties, as the security policy demands.
 
-const SVG = "http://www.w3.org/2000/svg";
+const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 
 export const root = document.documentElement;
 export const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
-export const truth = (on) => (on ? "true" : "false");
+export const ariaBoolean = (isOn) => (isOn ? "true" : "false");
 
-function filled(element, attributes, children) {
-  if (element.tagName === "BUTTON") element.type = "button";
+function fill(node, attributes, children) {
+  if (node.tagName === "BUTTON") node.type = "button";
   for (const [name, value] of Object.entries(attributes)) {
     if (value === false || value === undefined || value === null) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "style") Object.assign(element.style, value);
-    else element.setAttribute(name, value === true ? "" : value);
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.assign(node.style, value);
+    else node.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
-  return element;
+  node.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
 }
 
-export function make(tag, attributes = {}, ...children) {
-  return filled(document.createElement(tag), attributes, children);
+// Attributes that begin with "on" are event listeners; those that are false, null or undefined are left out.
+export function element(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
 }
 
-export const block = (kind, ...children) => make("div", { class: kind }, ...children);
-
-export function shape(tag, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, tag), attributes, children);
+export function svgElement(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG_NAMESPACE, tag), attributes, children);
 }
 
-export function button(label, press, attributes = {}) {
-  return make("button", { class: "tool", onclick: press, ...attributes }, label);
+export function svgBox(width, height, attributes = {}, ...children) {
+  return svgElement("svg", { width, height, viewBox: `0 0 ${width} ${height}`, ...attributes }, ...children);
 }
 
-// A few choices side by side, one of them taken: [[label, value, title], …].
-export function choices(name, offered, taken, choose) {
-  return make("div", { class: "segments", role: "group", "aria-label": name }, ...offered.map(([label, value, title]) =>
-    make("button", { title, "aria-pressed": truth(value === taken), onclick: () => choose(value) }, label)));
+export const div = (className, ...children) => element("div", { class: className }, ...children);
+export const toolbar = (...children) => div("toolbar", ...children);
+export const smallText = (...children) => element("p", { class: "note" }, ...children);
+export const notice = (...children) => element("p", { class: "notice", role: "note" }, ...children);
+export const fieldLabel = (text, ...children) => element("label", { class: "note" }, text, ...children);
+export const titledBlock = (title, ...children) => element("div", {}, element("h3", {}, title), ...children);
+
+export function button(label, onPress, attributes = {}) {
+  return element("button", { class: "tool", onclick: onPress, ...attributes }, label);
 }
 
-// Many choices in a list that opens.
-export function picker(name, offered, taken, choose) {
-  const list = make("select", {
-    class: "picker", "aria-label": name, onchange: () => choose(offered[list.selectedIndex][1])
-  },
-    ...offered.map(([label, value]) => make("option", { selected: value === taken }, label)));
+// Options side by side, one of them pressed; options are [label, value, title].
+export function segmentedControl(name, options, selected, onSelect) {
+  const segments = options.map(([label, value, title]) =>
+    element(
+      "button",
+      { title, "aria-pressed": ariaBoolean(value === selected), onclick: () => onSelect(value) },
+      label,
+    ),
+  );
+  return element("div", { class: "segments", role: "group", "aria-label": name }, ...segments);
+}
+
+// A drop-down list; options are [label, value].
+export function select(name, options, selected, onSelect) {
+  const list = element(
+    "select",
+    { class: "select", "aria-label": name, onchange: () => onSelect(options[list.selectedIndex][1]) },
+    ...options.map(([label, value]) => element("option", { selected: value === selected }, label)),
+  );
   return list;
 }
 
-// Names with a bar each: [{label, value, share, on, press}].
-export function barList(items, name) {
-  return make("ol", {
-    class: "barlist", "aria-label": name
-  }, ...items.map(({ label, value, share, on, press, special }) => {
-    const parts = [
-      make("span", { class: special ? "what special" : "what", dir: "auto" }, label.slice(0, 120)),
-      make("span", { class: "value" }, value),
-      block("track", make("div", { class: "fill", style: { width: `${clamp(100 * share, 0, 100)}%` } })
-      ),
-    ];
-    return make(
-      "li", { class: on ? "taken" : "" }, ...(press ? [make("button", { onclick: press }, ...parts)] : parts)
-    );
-  }));
+export function slider(name, value, max, onInput) {
+  const oninput = (event) => onInput(Number(event.target.value));
+  return element("input", { type: "range", min: 0, max, value, "aria-label": name, oninput });
 }
 
-// Which way an arrow key goes, [rows, columns]; the key is taken then.
-export function arrow(event) {
-  const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+// Labels with a bar each; items are {label, value, share, isSelected, onPress, special}.
+export function barList(items, name) {
+  return element("ol", { class: "bar-list", "aria-label": name }, ...items.map(barListItem));
+}
+
+function barListItem({ label, value, share, isSelected, onPress, special }) {
+  const parts = [
+    element("span", { class: special ? "bar-label special" : "bar-label", dir: "auto" }, label.slice(0, 120)),
+    element("span", { class: "value" }, value),
+    div("track", element("div", { class: "fill", style: { width: `${clamp(100 * share, 0, 100)}%` } })),
+  ];
+  const content = onPress ? [element("button", { onclick: onPress }, ...parts)] : parts;
+  return element("li", { class: isSelected ? "selected" : "" }, ...content);
+}
+
+const ARROW_STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+
+// The step of an arrow key as [rows, columns], whose event is then handled; null for other keys.
+export function arrowStep(event) {
+  const step = ARROW_STEPS[event.key];
   if (!step || event.altKey || event.ctrlKey || event.metaKey) return null;
   event.preventDefault();
   event.stopPropagation();
   return step;
 }
 
-export function range(name, value, most, input, extra = {}) {
-  return make(
-    "input",
-    {
-      type: "range", min: 0, max: most, value, "aria-label": name,
-      oninput: (event) => input(Number(event.target.value)), ...extra
-    }
-  );
+const measuring = { context: null, fontFamily: "", fontSize: 0 };
+
+// The width of text in the page's own font.
+export function textWidth(text, fontSize = 13) {
+  measuring.context ??= document.createElement("canvas").getContext("2d");
+  measuring.fontFamily ||= getComputedStyle(document.body).fontFamily;
+  if (measuring.fontSize !== fontSize) {
+    measuring.fontSize = fontSize;
+    measuring.context.font = `${fontSize}px ${measuring.fontFamily}`;
+  }
+  return measuring.context.measureText(text).width;
 }
 
-// A row of things with a word before it.
-export const labelled = (text, ...things) => make("label", { class: "fine" }, text, ...things);
-export const row = (...things) => block("strip", ...things);
-export const titled = (title, ...things) => make("div", {}, make("h3", {}, title), ...things);
-export const fine = (...words) => make("p", { class: "fine" }, ...words);
-export const notice = (...words) => make("p", { class: "notice", role: "note" }, ...words);
-
-let [pens, family, large] = [null, "", 0];
-
-// Text is measured as it will be drawn, so that no script or font is guessed at.
-export function measured(text, size = 13) {
-  pens ??= document.createElement("canvas").getContext("2d");
-  family ||= getComputedStyle(document.body).fontFamily;
-  if (large !== size) pens.font = `${large = size}px ${family}`;
-  return pens.measureText(text).width;
-}
-
-// The longest beginning of a label that fits, cut between whole signs.
-export function fitted(text, room, size = 13) {
+// The longest beginning of a text that fits, cut between grapheme clusters.
+export function truncateText(text, maxWidth, fontSize = 13) {
   const start = text.length > 200 ? text.slice(0, 200) : text;
-  if (start === text && measured(text, size) <= room) return text;
-  const signs = Array.from(new Intl.Segmenter().segment(start), (part) => part.segment);
-  let [low, high] = [0, signs.length];
+  if (start === text && textWidth(text, fontSize) <= maxWidth) return text;
+  const graphemes = Array.from(new Intl.Segmenter().segment(start), (part) => part.segment);
+  let low = 0;
+  let high = graphemes.length;
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if (measured(`${signs.slice(0, middle).join("")}…`, size) <= room) low = middle;
+    if (textWidth(`${graphemes.slice(0, middle).join("")}…`, fontSize) <= maxWidth) low = middle;
     else high = middle - 1;
   }
-  return `${signs.slice(0, low).join("")}…`;
+  return `${graphemes.slice(0, low).join("")}…`;
 }

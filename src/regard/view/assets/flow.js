@@ -1,170 +1,238 @@
-// Flow: attention followed through the layers down to the input, weighed by what was passed on, and heads switched off.
+// Flow: attention rollout through the layers, weights times value norms, and the ablation of heads.
 
-import { decoded, fromRoots } from "./codes.js";
-import { barList, button, choices, fine, make, notice, row, titled, truth } from "./dom.js";
-import { headsOf, metricOf } from "./headmap.js";
-import { matrix } from "./matrix.js";
-import { arrived, lineAt, upTo } from "./numbers.js";
-import { redo } from "./running.js";
-import { lookers, seenOf, sidesOf } from "./scene.js";
-import { bytesOf, served, shelf } from "./shelf.js";
-import { change, state } from "./state.js";
-import { emptyTable, weightTable } from "./tableform.js";
-import { average, merged, scaled } from "./tables.js";
-import { weightsOf } from "./weights.js";
-import { kindName, number, visible } from "./words.js";
+import { loadOnce, range, rowSlice } from "./arrays.js";
+import { decodeBlock, decodeRoot8 } from "./codec.js";
+import {
+  ariaBoolean,
+  barList,
+  button,
+  element,
+  notice,
+  segmentedControl,
+  smallText,
+  titledBlock,
+  toolbar,
+} from "./dom.js";
+import { headMetric, listHeads } from "./head-map.js";
+import { Heatmap } from "./heatmap.js";
+import { emptyTable, weightTable } from "./html-table.js";
+import { attentionName, escapeInvisible, formatWeight } from "./labels.js";
+import { rerun } from "./run.js";
+import { axisUnits, isSelfAttention, queryRows, selectAttention } from "./selection.js";
+import { state, update } from "./state.js";
+import { fetchBytes, isServed, recordPath, store } from "./store.js";
+import { headWeights } from "./weight-cache.js";
+import { average, mergeSubwords, normalizeTable } from "./weight-tables.js";
 
-const LONGEST = 256; // tokens that the page follows itself
-const SERVED = 1024; // tokens that a server follows
-const stream = { kind: "rollout", cache: new WeakMap(), big: null, now: null };
+const MAX_TOKENS = 256; // for rollout in the page
+const MAX_SERVED_TOKENS = 1024; // for rollout on the server
+const MAX_IMPORTANT_HEADS = 8;
+const ROLLOUT = "rollout";
+const VALUES = "values";
+const IN_PROGRESS = "following …";
+const rollouts = new WeakMap(); // by attention: {values}, {message}, or {} while the server computes
+const shown = { kind: ROLLOUT, heatmap: null, table: null };
 
-function times(left, right, size) {
-  const made = new Float32Array(left.length);
-  for (let line = 0; line < left.length; line += size) {
-    for (let middle = 0; middle < size; middle += 1) {
-      const by = left[line + middle];
-      if (by > 0) for (
-        let column = 0; column < size; column += 1
-      ) made[line + column] += by * right[middle * size + column];
+// ---- numbers -------------------------------------------------------------------------------------------------------
+
+// The product of two square matrices.
+function multiply(left, right, size) {
+  const product = new Float32Array(left.length);
+  for (let offset = 0; offset < left.length; offset += size) {
+    for (let inner = 0; inner < size; inner += 1) {
+      const factor = left[offset + inner];
+      if (!(factor > 0)) continue;
+      for (let column = 0; column < size; column += 1) {
+        product[offset + column] += factor * right[inner * size + column];
+      }
     }
   }
-  return made;
+  return product;
 }
 
-// Half of each layer's input goes past its attention: A' = (A + 1) / 2, multiplied up from the first layer.
-function rolled(seen, size, redraw) {
-  const layers = seen.layers.map((layer) => upTo(seen.heads, (head) => weightsOf(seen, layer, head, redraw)));
-  if (!layers.flat().every((one) => one instanceof Float32Array)) return null;
-  return layers.reduce((product, weights) => {
+// Attention rollout (Abnar and Zuidema 2020): the product of (A + I) / 2 over layers, A averaged over heads; null while
+// weights are loading.
+function rolloutMatrix(attention, size, redraw) {
+  const layerWeights = attention.layers.map((layer) =>
+    range(attention.heads, (head) => headWeights(attention, layer, head, redraw)),
+  );
+  if (!layerWeights.flat().every((weights) => weights instanceof Float32Array)) return null;
+  return layerWeights.reduce((product, weights) => {
     const mixed = average(weights).map((weight) => weight / 2);
-    for (let place = 0; place < size; place += 1) mixed[place * size + place] += 0.5;
-    return product ? times(mixed, product, size) : mixed;
+    for (let token = 0; token < size; token += 1) mixed[token * size + token] += 0.5;
+    return product ? multiply(mixed, product, size) : mixed;
   }, null);
 }
 
+// {attention, values} or {message}.
 function rollout(record, redraw) {
-  const selves = record.attention.filter((one) => one.rows === one.cols);
-  const seen = selves.find((one) => one.name === state.attn) || selves[0];
-  if (!seen) return {
-    say: "Attention can be followed where a text looks at itself; no such attention is in this record."
-  };
-  const size = record.texts[seen.rows].tokens.length;
-  if (stream.cache.has(seen)) return { seen, say: "following …", ...stream.cache.get(seen) };
-  if (seen.blocks.every((block) => block.data) && size <= LONGEST) {
-    const values = rolled(seen, size, redraw);
-    if (values) stream.cache.set(seen, { values });
-    return { seen, values, say: "following …" };
+  const selfAttentions = record.attention.filter(isSelfAttention);
+  const attention = selfAttentions.find(({ name }) => name === state.attention) || selfAttentions[0];
+  if (!attention) {
+    return { message: "Attention can be followed where a text looks at itself; no such attention is in this record." };
   }
-  if (!served || size > SERVED) return {
-    say: `This text has ${size} tokens; a page in a file follows at most ${LONGEST} through the layers, the served page ${SERVED}.`
-  };
-  stream.cache.set(seen, {});
-  const known = (found) => { stream.cache.set(seen, found); redraw(); };
-  bytesOf(`/r/${encodeURIComponent(record.id)}/flow/${encodeURIComponent(seen.name)}`).then(
-    (bytes) => known({ values: fromRoots(bytes) }), (error) => known({ say: error.message })
-  );
-  return { say: "following …" };
+  if (rollouts.has(attention)) return { attention, message: IN_PROGRESS, ...rollouts.get(attention) };
+  const size = record.texts[attention.rows].tokens.length;
+  if (attention.blocks.every((block) => block.data) && size <= MAX_TOKENS) {
+    const values = rolloutMatrix(attention, size, redraw);
+    if (values) rollouts.set(attention, { values });
+    return { attention, values, message: IN_PROGRESS };
+  }
+  if (!isServed || size > MAX_SERVED_TOKENS) {
+    return {
+      message: `This text has ${size} tokens; a page in a file follows at most ${MAX_TOKENS} through the layers, the served page ${MAX_SERVED_TOKENS}.`,
+    };
+  }
+  requestRollout(record, attention, redraw);
+  return { message: IN_PROGRESS };
 }
 
-// A head's weights times the length of what each column gives.
-function valued(record, redraw) {
-  const inside = (record.inside || []).find(
-    (one) => one.attention === state.attn && one.layer === state.layer && one.head === state.heads[0] && one.v
-  );
-  if (!inside) return {
-    say: "The values of this head were not kept in the record, so its weights cannot be weighed by them."
-  };
-  const seen = seenOf(record);
-  const [count, wide] = inside.v.shape;
-  const weights = weightsOf(seen, state.layer, state.heads[0], redraw);
-  const given_ = arrived(inside.v, () => decoded(inside.v), redraw);
-  if (!given_) return { say: "opening …" };
-  const lengths = upTo(count, (key) => Math.hypot(...lineAt(given_, key, wide)));
-  return {
-    seen,
-    values: scaled(weights.map((weight, place) => weight * lengths[place % count]), lengths.map(() => ({})), "text")
-  };
+async function requestRollout(record, attention, redraw) {
+  rollouts.set(attention, {});
+  try {
+    const bytes = await fetchBytes(`${recordPath(record.id)}/flow/${encodeURIComponent(attention.name)}`);
+    rollouts.set(attention, { values: decodeRoot8(bytes) });
+  } catch (error) {
+    rollouts.set(attention, { message: error.message });
+  }
+  redraw();
 }
 
-function switches(record) {
-  const seen = seenOf(record);
-  const by = metricOf(seen, "importance");
-  const live_ = served && shelf.run;
-  if (!by && !live_) return fine(
-    "What each head’s loss would cost was not measured for this record (regard heads does), and a page in a file cannot run the model."
+// The weights of a head times the norms of its values: {attention, values} or {message}.
+function valueWeighted(record, redraw) {
+  const qkv = (record.inside || []).find(
+    ({ attention, layer, head, v }) =>
+      attention === state.attention && layer === state.layer && head === state.heads[0] && v,
   );
-  const all = headsOf(seen).map((one) => ({ ...one, value: by?.[one.place]?.[one.head] }));
-  const flip = (site) => change(
-    { off: state.off.includes(site) ? state.off.filter((one) => one !== site) : [...state.off, site] }
+  if (!qkv) {
+    return {
+      message: "The values of this head were not kept in the record, so its weights cannot be weighed by them.",
+    };
+  }
+  const attention = selectAttention(record);
+  const [keyCount, valueSize] = qkv.v.shape;
+  const weights = headWeights(attention, state.layer, state.heads[0], redraw);
+  const values = loadOnce(qkv.v, () => decodeBlock(qkv.v), redraw);
+  if (!values) return { message: "opening …" };
+  const norms = range(keyCount, (key) => Math.hypot(...rowSlice(values, key, valueSize)));
+  const weighted = weights.map((weight, index) => weight * norms[index % keyCount]);
+  const columns = norms.map(() => ({}));
+  return { attention, values: normalizeTable(weighted, columns, "text") };
+}
+
+// ---- ablation ------------------------------------------------------------------------------------------------------
+
+function toggleAblated(site) {
+  const { ablated } = state;
+  update({ ablated: ablated.includes(site) ? ablated.filter((other) => other !== site) : [...ablated, site] });
+}
+
+function ablationSwitches(heads) {
+  const switches = heads.map(({ layer, head, site }) =>
+    element(
+      "button",
+      {
+        class: "square wide",
+        "aria-pressed": ariaBoolean(state.ablated.includes(site)),
+        "aria-label": `switch off ${site}`,
+        onclick: () => toggleAblated(site),
+      },
+      `${layer}·${head}`,
+    ),
   );
-  const toggles = live_ ? [
-    make(
-      "div", { class: "switches", role: "group", "aria-label": "heads switched off" },
-      ...all.map(
-        ({ layer, head, site }) => make(
-          "button",
-          {
-            class: "square wide", "aria-pressed": truth(state.off.includes(site)), "aria-label": `switch off ${site}`,
-            onclick: () => flip(site)
-          },
-          `${layer}·${head}`
-        )
-      )
+  const { ablated } = state;
+  return [
+    element("div", { class: "switches", role: "group", "aria-label": "heads switched off" }, ...switches),
+    toolbar(
+      button(`Run without ${ablated.length || "…"}`, () => rerun({ off: ablated }, true), {
+        disabled: !ablated.length,
+      }),
+      button("All on", () => update({ ablated: [] })),
     ),
-    row(
-      button(
-        `Run without ${state.off.length || "…"}`, () => redo({ off: state.off }, true), { disabled: !state.off.length }
-      ),
-      button("All on", () => change({ off: [] }))
-    ),
-  ] : [];
-  if (by) all.sort((one, other) => other.value - one.value);
-  const worst = by ? [
-    fine(
-      `What is lost without a head${seen.importance.metric ? ` (${visible(seen.importance.metric)})` : ""}, the most first:`
-    ),
-    barList(
-      all.slice(0, 8).map(
-        ({ site, value }) => ({ label: site, value: number(value), share: value / (all[0].value || 1) })
-      )
-    )
-  ] : [];
-  return make("div", {}, ...toggles, ...worst);
+  ];
+}
+
+function importanceBars({ importance }, heads) {
+  const sorted = [...heads].sort((left, right) => right.value - left.value);
+  const metric = importance.metric ? ` (${escapeInvisible(importance.metric)})` : "";
+  const items = sorted.slice(0, MAX_IMPORTANT_HEADS).map(({ site, value }) => ({
+    label: site,
+    value: formatWeight(value),
+    share: value / (sorted[0].value || 1),
+  }));
+  return [smallText(`What is lost without a head${metric}, the most first:`), barList(items)];
+}
+
+function headSwitches(record) {
+  const attention = selectAttention(record);
+  const importance = headMetric(attention, "importance");
+  const canRun = isServed && store.run;
+  if (!importance && !canRun) {
+    return smallText(
+      "What each head’s loss would cost was not measured for this record (regard heads does), and a page in a file cannot run the model.",
+    );
+  }
+  const heads = listHeads(attention).map((entry) => ({
+    ...entry,
+    value: importance?.[entry.layerIndex]?.[entry.head],
+  }));
+  return element(
+    "div",
+    {},
+    ...(canRun ? ablationSwitches(heads) : []),
+    ...(importance ? importanceBars(attention, heads) : []),
+  );
+}
+
+// ---- the view ------------------------------------------------------------------------------------------------------
+
+function drawFlow(stage, record, { attention, values }) {
+  const { columnText, rows, columns } = axisUnits(record, attention);
+  const merged = mergeSubwords(values, columnText.tokens.length, rows, columns);
+  shown.table = { rows, columns, values: normalizeTable(merged, columns, state.norm) };
+  shown.heatmap = new Heatmap({
+    ...shown.table,
+    width: stage.clientWidth,
+    height: Math.max(300, Math.min(480, window.innerHeight - 380)),
+    isSelfAttention: isSelfAttention(attention),
+    isMirrored: columnText.dir === "rtl",
+    arrow: "←",
+    name: `${shown.kind}, ${rows.length} rows by ${columns.length} columns`,
+    onHover: (row, column) => shown.heatmap.mark(row, column),
+    onPick: () => {},
+  });
 }
 
 export const flow = {
-  key: "flow", name: "Flow",
-  what: "Rollout multiplies the attention of all layers, half of each layer’s input going past it: how much of each input word may have reached each output. Values: weights times the length of what each word gives. Below: what is lost without a head.",
+  key: "flow",
+  name: "Flow",
+  description:
+    "Rollout multiplies the attention of all layers, half of each layer’s input going past it: how much of each input word may have reached each output. Values: weights times the length of what each word gives. Below: what is lost without a head.",
   draw(stage, { record }, redraw) {
-    const found = (stream.kind === "rollout" ? rollout : valued)(record, redraw);
-    const kinds = choices(
-      "what flows", [["Rollout, all layers", "rollout"], ["Values, this head", "values"]], stream.kind,
-      (kind) => { stream.kind = kind; redraw(); }
-    );
-    stream.big = stream.now = null;
-    if (found.values) {
-      const { to, rows, columns } = sidesOf(record, found.seen);
-      const values = scaled(merged(found.values, to.tokens.length, rows, columns), columns, state.norm);
-      stream.now = { rows, columns, values };
-      stream.big = matrix({
-        ...stream.now, width: stage.clientWidth, height: Math.max(300, Math.min(480, window.innerHeight - 380)),
-        own: found.seen.rows === found.seen.cols, flip: to.dir === "rtl", sign: "←",
-        name: `${stream.kind}, ${rows.length} rows by ${columns.length} columns`,
-        hover: (y, x) => stream.big.mark(y, x), pick: () => {},
-      });
-    }
+    const computed = (shown.kind === ROLLOUT ? rollout : valueWeighted)(record, redraw);
+    const kinds = [
+      ["Rollout, all layers", ROLLOUT],
+      ["Values, this head", VALUES],
+    ];
+    const kindControl = segmentedControl("what flows", kinds, shown.kind, (kind) => {
+      shown.kind = kind;
+      redraw();
+    });
+    shown.heatmap = null;
+    shown.table = null;
+    if (computed.values) drawFlow(stage, record, computed);
+    const summary = () => `${attentionName(computed.attention)}: how much of each column may have reached each row`;
     stage.replaceChildren(
-      row(
-        kinds, fine(found.values ? `${kindName(found.seen)}: how much of each column may have reached each row` : "")
-      ),
-      stream.big?.element || notice(found.say), titled("heads switched off", switches(record))
+      toolbar(kindControl, smallText(computed.values ? summary() : "")),
+      shown.heatmap?.element || notice(computed.message),
+      titledBlock("heads switched off", headSwitches(record)),
     );
-    stream.big?.layout();
+    shown.heatmap?.layout();
   },
-  mark: (scene) => stream.big?.mark(Math.min(lookers(scene)[0], stream.now.rows.length - 1), -1),
-  table: () => (
-    stream.now ? weightTable(
-      "How much of each input may have reached each row", stream.now.rows, stream.now.columns, stream.now.values
-    ) : emptyTable("Nothing to follow in this record")
-  ),
+  mark: (scene) => shown.heatmap?.mark(Math.min(queryRows(scene)[0], shown.table.rows.length - 1), -1),
+  table() {
+    if (!shown.table) return emptyTable("Nothing to follow in this record");
+    const { rows, columns, values } = shown.table;
+    return weightTable("How much of each input may have reached each row", rows, columns, values);
+  },
 };

@@ -1,106 +1,151 @@
-// The inspector: what the chosen word looked at, in numbers; the scale and its name; what the view shows.
+// The inspector: the weights of the selected word in numbers, the scale, and what the view shows.
 
-import { hue, scaleBar } from "./colours.js";
-import { barList, block, choices, fine, labelled, make, picker, row } from "./dom.js";
-import { isBest, labelOf } from "./headmap.js";
-import { total } from "./numbers.js";
-import { carried, lookedRow, lookers } from "./scene.js";
-import { change, state } from "./state.js";
-import { entropy, NORMS, ranked } from "./tables.js";
-import { counted, number, percent, siteOf, visible } from "./words.js";
+import { sum } from "./arrays.js";
+import { headColour, scaleBar } from "./colours.js";
+import { barList, div, element, fieldLabel, segmentedControl, select, smallText, toolbar } from "./dom.js";
+import { headLabel, isBestHead } from "./head-map.js";
+import { escapeInvisible, formatPercent, formatWeight, pluralize, siteName } from "./labels.js";
+import { queryRows, remapSelection, selectedRow } from "./selection.js";
+import { state, update } from "./state.js";
+import { entropy, NORMS, topK } from "./weight-tables.js";
 
-const SHOWN = 10;
-const parts = {};
-const section = (title, ...things) => make("section", {}, title ? make("h2", {}, title) : "", ...things);
+const MAX_WEIGHTS = 10;
+const MIN_WEIGHT = 0.004; // that is listed
+const ANNOUNCED_WEIGHTS = 3;
+const ANNOUNCE_DELAY = 90; // milliseconds
+const parts = {}; // elements that follow the selection: query, note, weights
+
+const section = (title, ...children) => element("section", {}, title ? element("h2", {}, title) : "", ...children);
 
 export function drawInspector(box, scene, view) {
-  const { seen, layer, heads: heads_ = [], record } = scene;
-  const about = section(
-    "",
-    make(
-      "details", {}, make("summary", {}, "What is this?"), fine(view.what),
-      fine("Attention says where this head looked, never why the model answered as it did.")
-    )
+  const help = helpSection(view);
+  const omitted = omittedSection(scene.record);
+  if (!scene.attention) {
+    box.replaceChildren(help, omitted);
+    return;
+  }
+  parts.query = element("p", { class: "query-label", dir: "auto" });
+  parts.note = smallText();
+  parts.weights = div("query-weights");
+  box.replaceChildren(
+    section("", parts.query, parts.note, parts.weights),
+    headSection(scene),
+    scaleSection(scene),
+    help,
+    omitted,
   );
-  const cuts = [record.cut || []].flat().filter((one) => one.dropped || one.why);
-  const left = cuts.length ? section(
-    "Left out", ...cuts.map((one) => fine(visible(`${one.dropped}: ${one.why}`)))
-  ) : "";
-  if (!seen) return box.replaceChildren(about, left);
-  parts.looker = make("p", { class: "looker", dir: "auto" });
-  parts.note = fine();
-  parts.list = block("looked");
-  const place = seen.layers.indexOf(layer);
-  const sites = heads_.map((
-    head, number_
-  ) => make("span", { class: "site" }, heads_.length > 1 ? make(
-    "i", { class: "dot", style: { background: hue(number_) } }
-  ) : "",
-    siteOf(seen, layer, head),
-    make("span", { class: "fine" }, ` ${labelOf(seen, place, head)}${isBest(seen, layer, head) ? " ★" : ""}`)));
-  return box.replaceChildren(
-    section("", parts.looker, parts.note, parts.list),
-    section(
-      heads_.length > 1 ? `${counted(heads_.length, "head")}, averaged` : "Head",
-      block("sites", ...sites)
+}
+
+function helpSection(view) {
+  const caution = "Attention says where this head looked, never why the model answered as it did.";
+  const summary = element("summary", {}, "What is this?");
+  return section("", element("details", {}, summary, smallText(view.description), smallText(caution)));
+}
+
+// What was left out of the record, and why.
+function omittedSection(record) {
+  const entries = [record.cut || []].flat().filter((entry) => entry.dropped || entry.why);
+  if (!entries.length) return "";
+  return section("Left out", ...entries.map(({ dropped, why }) => smallText(escapeInvisible(`${dropped}: ${why}`))));
+}
+
+function headSection({ attention, layer, heads }) {
+  const layerIndex = attention.layers.indexOf(layer);
+  const hasSeveral = heads.length > 1;
+  const sites = heads.map((head, index) => {
+    const label = headLabel(attention, layerIndex, head);
+    const star = isBestHead(attention, layer, head) ? " ★" : "";
+    return element(
+      "span",
+      { class: "site" },
+      hasSeveral ? element("i", { class: "dot", style: { background: headColour(index) } }) : "",
+      siteName(attention, layer, head),
+      element("span", { class: "note" }, ` ${label}${star}`),
+    );
+  });
+  const title = hasSeveral ? `${pluralize(heads.length, "head")}, averaged` : "Head";
+  return section(title, div("sites", ...sites));
+}
+
+function scaleSection(scene) {
+  const norms = Object.entries(NORMS).map(([norm, [label]]) => [label, norm]);
+  const units = [
+    ["Words", "word"],
+    ["Pieces", "piece"],
+  ];
+  const specialOptions = [
+    ["Specials", true, "special tokens are shown"],
+    ["None", false, "special tokens are hidden"],
+  ];
+  const selectUnit = (unit) => update({ unit, ...remapSelection(scene, unit) });
+  const selectSpecials = (specials) => update({ specials, ...remapSelection(scene, state.unit, specials) });
+  return section(
+    "Scale",
+    weightScale(state.norm),
+    fieldLabel(
+      "Weights ",
+      select("normalisation (n)", norms, state.norm, (norm) => update({ norm })),
     ),
-    section("Scale", scaleOf(state.norm),
-      labelled(
-        "Weights ",
-        picker(
-          "normalisation (n)", Object.entries(NORMS).map(([key, [label]]) => [label, key]), state.norm,
-          (norm) => change({ norm })
-        )
-      ),
-      fine(`${NORMS[state.norm][1]}. Zero is the page’s own ground.`),
-      row(choices(
-        "words or pieces (w)", [["Words", "word"], ["Pieces", "piece"]], state.unit,
-        (unit) => change({ unit, ...carried(scene, unit) })
-      ),
-        choices(
-          "special tokens (x)",
-          [["Specials", true, "special tokens are shown"], ["None", false, "special tokens are hidden"]],
-          state.specials, (specials) => change({ specials, ...carried(scene, state.unit, specials) })
-        ))),
-    about, left);
+    smallText(`${NORMS[state.norm][1]}. Zero is the page’s own ground.`),
+    toolbar(
+      segmentedControl("words or pieces (w)", units, state.unit, selectUnit),
+      segmentedControl("special tokens (x)", specialOptions, state.specials, selectSpecials),
+    ),
+  );
 }
 
-function scaleOf(norm) {
-  const [ticks, shade] = norm === "linear" ? [
-    [0, 0.25, 0.5, 0.75, 1], (tick) => tick
-  ] : [[0, 0.05, 0.25, 0.5, 1], Math.sqrt];
-  return scaleBar("weights", ticks.map((tick) => [shade(tick), String(tick).replace("0.", ".")]));
+function weightScale(norm) {
+  const isLinear = norm === "linear";
+  const ticks = isLinear ? [0, 0.25, 0.5, 0.75, 1] : [0, 0.05, 0.25, 0.5, 1];
+  const position = (weight) => (isLinear ? weight : Math.sqrt(weight));
+  return scaleBar(
+    "weights",
+    ticks.map((weight) => [position(weight), String(weight).replace("0.", ".")]),
+  );
 }
 
+function queryNote({ attention, shift }, bits) {
+  const generated = attention.rowmeans === "produced" ? "while producing this" : "from here";
+  const moment = shift ? "once this was written" : generated;
+  return `${moment}, the head looked at${bits}`;
+}
+
+// Shows the weights of the selected row and announces them.
 export function markInspector(scene, live) {
-  if (!scene.seen || !scene.rows.length) return;
-  const seen = lookedRow(scene);
-  const name = lookers(scene).map((place) => scene.rows[place].label).join(" ").slice(0, 120);
-  const top = ranked(seen, SHOWN).filter((column) => seen[column] >= 0.004);
-  const others = scene.columns.length - top.length;
-  const whole_ = state.norm !== "max";
-  const whole = whole_ ? total(seen) : 1;
-  parts.looker.textContent = name;
-  parts.note.textContent = `${scene.later ? "once this was written" : scene.seen.rowmeans === "produced" ? "while producing this" : "from here"}, the head looked at${whole_ ? ` (${entropy(seen).toFixed(1)} bits)` : ""}`;
-  parts.list.replaceChildren(barList(
-    top.map(
-      (column) => ({ ...scene.columns[column], value: number(seen[column]), share: seen[column] / (whole || 1) })
-    ),
-    "looked at"
-  ),
-    others && whole_ ? fine(
-      `+ ${counted(others, "other")}, ${percent(Math.max(0, whole - total(top.map((column) => seen[column]))))}`
-    ) : "");
-  const first = top.slice(0, 3).map(
-    (column) => `${scene.columns[column].label.slice(0, 60)} ${number(seen[column])}`
-  ).join(", ");
-  say(live, `${name} looks at ${first || "nothing"}; layer ${scene.layer} head ${scene.heads.join(", ")}`);
+  if (!scene.attention || !scene.rows.length) return;
+  const weights = selectedRow(scene);
+  const isDistribution = state.norm !== "max";
+  const total = isDistribution ? sum(weights) : 1;
+  const top = topK(weights, MAX_WEIGHTS).filter((column) => weights[column] >= MIN_WEIGHT);
+  const otherCount = scene.columns.length - top.length;
+  const name = queryRows(scene)
+    .map((row) => scene.rows[row].label)
+    .join(" ")
+    .slice(0, 120);
+  const items = top.map((column) => ({
+    ...scene.columns[column],
+    value: formatWeight(weights[column]),
+    share: weights[column] / (total || 1),
+  }));
+  const rest = Math.max(0, total - sum(top.map((column) => weights[column])));
+  const hasRest = otherCount && isDistribution;
+  parts.query.textContent = name;
+  parts.note.textContent = queryNote(scene, isDistribution ? ` (${entropy(weights).toFixed(1)} bits)` : "");
+  parts.weights.replaceChildren(
+    barList(items, "looked at"),
+    hasRest ? smallText(`+ ${pluralize(otherCount, "other")}, ${formatPercent(rest)}`) : "",
+  );
+  const largest = items.slice(0, ANNOUNCED_WEIGHTS).map(({ label, value }) => `${label.slice(0, 60)} ${value}`);
+  const heads = `layer ${scene.layer} head ${scene.heads.join(", ")}`;
+  announce(live, `${name} looks at ${largest.join(", ") || "nothing"}; ${heads}`);
 }
 
-let speaking = 0;
+let announceTimer = 0;
 
-// Screen readers are told once the pointer rests.
-export function say(live, text) {
-  clearTimeout(speaking);
-  speaking = setTimeout(() => { live.textContent = text; }, 90);
+// Tells screen readers once the pointer rests.
+export function announce(live, text) {
+  clearTimeout(announceTimer);
+  announceTimer = setTimeout(() => {
+    live.textContent = text;
+  }, ANNOUNCE_DELAY);
 }

@@ -1,246 +1,368 @@
-// The page: its frame, which view is drawn, and how a change of state becomes a drawing.
+// The page: its frame, the current view, and how a change of state becomes a drawing.
 
-import { align } from "./align.js";
-import { compare, nameOf } from "./compare.js";
-import { block, button, make, notice, picker, root, truth } from "./dom.js";
+import { compare, recordName } from "./compare.js";
+import { decoding } from "./decoding.js";
+import { ariaBoolean, button, div, element, notice, root, select } from "./dom.js";
+import { saveFigure } from "./figure-export.js";
 import { flow } from "./flow.js";
-import { drawHeadMap } from "./headmap.js";
-import { heads } from "./headsview.js";
-import { drawInspector, markInspector, say } from "./inspector.js";
-import { helpBox, keysOf, listenForKeys } from "./keys.js";
-import { look } from "./look.js";
-import { maths } from "./maths.js";
-import { saveFigure } from "./picture.js";
-import { placeView } from "./place.js";
-import { onRun, refreshed, runText } from "./running.js";
-import { ahead, composed, opened } from "./scene.js";
-import { readShelf, served, shelf, wholeRecord } from "./shelf.js";
-import { applyAddress, change, fitState, keepAddress, openBest, readAddress, state, watchState, writeAddress } from "./state.js";
-import { steps } from "./steps.js";
-import { tableOf } from "./tableform.js";
-import { startTheme, turnTheme } from "./theme.js";
-import { verdict } from "./verdict.js";
-import { visible } from "./words.js";
+import { drawHeadMap } from "./head-map.js";
+import { heads } from "./heads.js";
+import { htmlTable } from "./html-table.js";
+import { announce, drawInspector, markInspector } from "./inspector.js";
+import { escapeInvisible } from "./labels.js";
+import { lines } from "./lines.js";
+import { math } from "./math.js";
+import { matrix } from "./matrix.js";
+import { positions } from "./positions.js";
+import { prediction } from "./prediction.js";
+import { onRun, refreshList, runText } from "./run.js";
+import { buildScene, current, prefetch } from "./selection.js";
+import { buildShortcuts, helpDialog, listenForShortcuts } from "./shortcuts.js";
+import {
+  applyAddress,
+  clampState,
+  readAddress,
+  scheduleAddress,
+  selectBestHead,
+  state,
+  subscribe,
+  update,
+  writeAddress,
+} from "./state.js";
+import { isServed, loadRecord, loadRecordList, store } from "./store.js";
+import { startTheme, toggleTheme } from "./theme.js";
 
-const VIEWS = [look, heads, align, steps, maths, placeView, verdict, flow, compare];
+// A view is {key, name, description, draw(stage, scene, redraw), mark(scene, redraw), table(scene)}; optional are
+// missing(record), the reason why there is nothing to draw; prerender(values, axes); onLeft, onRight, onSpace.
+const VIEWS = [lines, heads, matrix, decoding, math, positions, prediction, flow, compare];
+const VIEW_KEYS = VIEWS.map((view) => view.key);
+const MAX_TEXT = 1500; // characters of a text above the view
+const MAX_INPUT = 20000; // characters of a text for the model
+const PREFETCH_DELAY = 20; // milliseconds
+const FOLLOW_INTERVAL = 3000; // milliseconds
 const page = document.getElementById("page");
 const live = document.getElementById("live");
-const here = {};
+const regions = {}; // elements of the frame by their class
 let scene = null;
 
-const viewNow = () => VIEWS.find((one) => one.key === state.view) || look;
-const nothing = (view, record) => view.missing?.(record)
-  || (record.attention.length || view === verdict || view === placeView ? "" : "This record has no attention weights.");
+const currentView = () => VIEWS.find((view) => view.key === state.view) || lines;
 
-// ---- drawing -----------------------------------------------------------------------------------------------------
+// Why a view has nothing to draw; empty if it has.
+function missingReason(view, record) {
+  const reason = view.missing?.(record);
+  if (reason) return reason;
+  const needsAttention = view !== prediction && view !== positions;
+  return needsAttention && !record.attention.length ? "This record has no attention weights." : "";
+}
+
+// ---- drawing -------------------------------------------------------------------------------------------------------
 
 function draw() {
-  if (!opened.record) return;
-  fitState(opened.record);
-  drawBar();
-  drawHeadMap(here.map);
-  const view = viewNow();
+  if (!current.record) return;
+  clampState(current.record);
+  drawHeader();
+  drawViewList();
+  drawHeadMap(regions.map);
   try {
-    const fresh = composed(soon);
-    here.stage.setAttribute("aria-busy", truth(!fresh));
-    if (!fresh) return; // the old drawing stays until the weights have come
-    scene = fresh;
-    // a word tells more than a mark
-    if (state.q < 0) state.q = Math.max(0, scene.rows.findIndex((unit) => !unit.special));
-    here.stage.dataset.view = view.key;
-    drawInspector(here.inspector, scene, view);
-    const missing = nothing(view, opened.record);
-    if (missing) here.stage.replaceChildren(notice(missing));
-    else if (state.table) here.stage.replaceChildren(tableOf(view.table(scene)));
-    else view.draw(here.stage, scene, soon);
+    const newScene = buildScene(scheduleDraw);
+    regions.stage.setAttribute("aria-busy", ariaBoolean(!newScene));
+    if (!newScene) return; // the old drawing stays until the weights have arrived
+    scene = newScene;
+    if (state.query < 0) state.query = firstWord(scene.rows);
+    drawStage(currentView());
     markInspector(scene, live);
-    requestAnimationFrame(prepare); // when this has been painted
+    requestAnimationFrame(schedulePrefetch); // after this drawing has been painted
   } catch (error) {
-    here.stage.replaceChildren(notice(visible(error.message)));
+    regions.stage.replaceChildren(notice(escapeInvisible(error.message)));
     console.warn(error);
   }
 }
 
-let pause = 0;
-
-function prepare() {
-  clearTimeout(pause);
-  const act = () => {
-    try {
-      if (here.stage.ariaBusy !== "true") ahead(scene, later, state.table ? null : viewNow().ready);
-    } catch {
-      // what cannot be had is told when it is asked for
-    }
-  };
-  const later = () => (pause = setTimeout(act, 1));
-  if (served && scene?.seen) pause = setTimeout(act, 20);
-}
-
-let drawing = 0;
-
-// However much has come at once, it is drawn once.
-function soon() {
-  cancelAnimationFrame(drawing);
-  drawing = requestAnimationFrame(draw);
-}
-
-function mark() {
-  const view = viewNow();
-  if (!scene || nothing(view, opened.record)) return;
-  if (state.table) {
-    const chosen_ = state.view === "steps" ? state.step : state.pins[0] ?? state.q;
-    here.stage.querySelectorAll("tbody tr").forEach((line, place) => line.classList.toggle("on", place === chosen_));
-  } else view.mark(scene, soon);
-  markInspector(scene, live);
-}
-
-function drawBar() {
-  const { made = {}, texts } = opened.record;
-  const facts = [
-    made.model, made.epoch !== undefined && `epoch ${made.epoch}`, made.off?.length && `without ${made.off}`,
-    made.when && String(made.when).slice(0, 10),
-    made.version && `Regard ${made.version}`
-  ];
-  here.about.textContent = visible(facts.filter(Boolean).join(" · "));
-  here.chooser.replaceChildren(
-    shelf.records.length > 1 ? picker(
-      "record", shelf.records.map((one, place) => [nameOf(one), place]), state.record,
-      (place) => change({ record: place })
-    ) : ""
+const firstWord = (rows) =>
+  Math.max(
+    0,
+    rows.findIndex((unit) => !unit.special),
   );
-  here.tableTool.setAttribute("aria-pressed", truth(state.table));
-  const shown = Object.entries(texts).filter(
-    ([name]) => !texts.source || ["source", "target"].includes(name)
-  ).slice(0, 2);
-  here.texts.replaceChildren(...shown.map((
-    [name, side]
-  ) => make("p", { class: `text ${name === "target" ? "target" : "source"}` },
-    make("span", { class: "side" }, visible(name)),
-    make("span", { dir: side.dir || "auto", lang: side.lang || null }, visible(side.text.slice(0, 1500))))));
-  here.rail.replaceChildren(...VIEWS.map((one, place) => make("button", {
-    "aria-current": one === viewNow() ? "page" : null, class: nothing(one, opened.record) ? "empty" : "",
-    title: `${one.name} (${place + 1})`, onclick: () => change({ view: one.key }),
-  }, make("span", { class: "key", "aria-hidden": "true" }, place + 1), one.name)));
-  if (
-    here.rail.scrollWidth > here.rail.clientWidth
-  ) here.rail.scrollLeft = here.rail.querySelector("[aria-current]").offsetLeft - here.rail.clientWidth / 3;
+
+function drawStage(view) {
+  const { stage, inspector } = regions;
+  stage.dataset.view = view.key;
+  drawInspector(inspector, scene, view);
+  const reason = missingReason(view, current.record);
+  if (reason) stage.replaceChildren(notice(reason));
+  else if (state.table) stage.replaceChildren(htmlTable(view.table(scene)));
+  else view.draw(stage, scene, scheduleDraw);
 }
 
-// ---- frame -------------------------------------------------------------------------------------------------------
+let prefetchTimer = 0;
 
-function frame(acts) {
-  const piece = (name, tag, attributes = {}) => (here[name] = make(tag, { class: name, ...attributes }));
-  here.tableTool = button("Table", () => change({ table: !state.table }), { title: "as a table (v)" });
-  piece(
-    "find", "input",
-    {
-      type: "search", placeholder: "find a word", "aria-label": "find a word", hidden: true, oninput: () => acts.seek(),
-      onkeydown: (event) => { if (event.key === "Enter") acts.seek(true); }
-    }
-  );
-  page.append(
-    make("header", {}, make("h1", { dir: "auto" }, visible(shelf.title)), piece("about", "p"), piece("chooser", "div"),
-      block("tools", here.find, here.tableTool, button(
-        "Share", acts.share, { title: "copy a link to just this" }
-      ), button("Figure", acts.figure, { title: "save a figure (f)" }),
-        button("?", acts.help, { title: "keys (?)", "aria-label": "help: keys" }),
-        button("◐", acts.theme, { title: "light or dark (t)", "aria-label": "light or dark" }))),
-    shelf.run ? sentenceBox() : "", piece("told", "p", { role: "status" }),
-    block("columns", piece("rail", "nav", { "aria-label": "views" }),
-      block("main", piece("texts", "div"), piece("stage", "section", { "aria-label": "the view" }),
-        piece("map", "section", { "aria-label": "head map" })
-      ),
-      piece("inspector", "aside", { "aria-label": "inspector" })), acts.box);
+function schedulePrefetch() {
+  clearTimeout(prefetchTimer);
+  if (isServed && scene?.attention) prefetchTimer = setTimeout(runPrefetch, PREFETCH_DELAY);
 }
 
-function sentenceBox() {
-  const box = make(
-    "input",
-    {
-      type: "text", class: "sentence", maxlength: 20000, "aria-label": "a text for the model",
-      placeholder: "Type a text for the model", dir: "auto"
-    }
-  );
-  const send = (event) => {
-    event.preventDefault();
-    runText(shelf.tasks.includes(opened.record.task) ? opened.record.task : shelf.tasks[0], box.value, {});
-  };
-  return make(
-    "form", { class: "ask", onsubmit: send }, box, make("button", { class: "tool strong", type: "submit" }, "Run")
-  );
+// Returns the timer, which tells `prefetch` that it is to stop.
+function resumePrefetch() {
+  prefetchTimer = setTimeout(runPrefetch, 1);
+  return prefetchTimer;
 }
 
-function actsOf() {
-  const tell = (text) => { here.told.textContent = visible(text); };
-  const acts = {
-    views: VIEWS, view: viewNow, scene: () => scene, redraw: soon, tell,
-    theme: () => turnTheme(draw),
-    help: () => acts.box.showModal(),
-    figure: () => saveFigure(here.stage, tell),
-    close: () => { here.find.hidden = true; here.find.value = ""; tell(""); },
-    find: () => { here.find.hidden = false; here.find.focus(); },
-    share: async () => {
-      writeAddress();
-      const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
-      tell(copied ? "a link to just this was copied" : `the link: ${location.href}`);
-    },
-    seek: (again) => {
-      const word = here.find.value.toLowerCase();
-      const found = [...scene.rows.keys()].filter(
-        (place) => word && scene.rows[place].label.toLowerCase().includes(word)
-      );
-      const place = (again && found.find((one) => one > state.q)) ?? found[0];
-      if (place !== undefined) change({ q: place, pins: [place] });
-      tell(word && !found.length ? `no word has “${word}” in it` : "");
-    },
-  };
-  return acts;
-}
-
-// ---- start -------------------------------------------------------------------------------------------------------
-
-async function openRecords() {
-  const [place, other] = [state.record, state.with];
+function runPrefetch() {
   try {
-    const records = await Promise.all([wholeRecord(place), other >= 0 ? wholeRecord(other) : null]);
-    if (place !== state.record || other !== state.with) return;
-    const first = !opened.record;
-    [opened.record, opened.other] = records;
-    if (first || !opened.record.attention.some((one) => one.name === state.attn)) openBest(opened.record);
-    if (first) applyAddress(opened.record);
-    draw();
-    keepAddress();
-  } catch (error) {
-    here.told.textContent = `that did not open: ${visible(error.message)}`;
+    const prerender = state.table ? null : currentView().prerender;
+    if (regions.stage.ariaBusy !== "true") prefetch(scene, resumePrefetch, prerender);
+  } catch {
+    // Errors are shown when the weights are selected.
   }
 }
 
-// A training that runs adds records; the newest is shown.
-async function follow() {
-  if (await refreshed().catch(() => false)) change({ record: 0 });
+let drawFrame = 0;
+
+// Draws once per frame, however many weights have arrived.
+function scheduleDraw() {
+  cancelAnimationFrame(drawFrame);
+  drawFrame = requestAnimationFrame(draw);
+}
+
+// Follows what is pointed at without drawing anew.
+function mark() {
+  const view = currentView();
+  if (!scene || missingReason(view, current.record)) return;
+  if (state.table) {
+    const selected = state.view === "steps" ? state.step : (state.pins[0] ?? state.query);
+    const tableRows = regions.stage.querySelectorAll("tbody tr");
+    tableRows.forEach((tableRow, index) => tableRow.classList.toggle("on", index === selected));
+  } else view.mark(scene, scheduleDraw);
+  markInspector(scene, live);
+}
+
+// Facts about the record, the choice of records, and the texts.
+function drawHeader() {
+  const { made: provenance = {}, texts } = current.record;
+  const facts = [
+    provenance.model,
+    provenance.epoch !== undefined && `epoch ${provenance.epoch}`,
+    provenance.off?.length && `without ${provenance.off}`,
+    provenance.when && String(provenance.when).slice(0, 10),
+    provenance.version && `Regard ${provenance.version}`,
+  ];
+  regions.about.textContent = escapeInvisible(facts.filter(Boolean).join(" · "));
+  const options = store.records.map((record, index) => [recordName(record), index]);
+  const selectRecord = (index) => update({ record: index });
+  regions.chooser.replaceChildren(options.length > 1 ? select("record", options, state.record, selectRecord) : "");
+  regions.tableTool.setAttribute("aria-pressed", ariaBoolean(state.table));
+  const shownTexts = Object.entries(texts)
+    .filter(([name]) => !texts.source || ["source", "target"].includes(name))
+    .slice(0, 2);
+  regions.texts.replaceChildren(...shownTexts.map(([name, text]) => textLine(name, text)));
+}
+
+function textLine(name, text) {
+  const content = escapeInvisible(text.text.slice(0, MAX_TEXT));
+  return element(
+    "p",
+    { class: `text ${name === "target" ? "target" : "source"}` },
+    element("span", { class: "side" }, escapeInvisible(name)),
+    element("span", { dir: text.dir || "auto", lang: text.lang || null }, content),
+  );
+}
+
+function drawViewList() {
+  const viewList = regions["view-list"];
+  const buttons = VIEWS.map((view, index) =>
+    element(
+      "button",
+      {
+        "aria-current": view === currentView() ? "page" : null,
+        class: missingReason(view, current.record) ? "empty" : "",
+        title: `${view.name} (${index + 1})`,
+        onclick: () => update({ view: view.key }),
+      },
+      element("span", { class: "key", "aria-hidden": "true" }, index + 1),
+      view.name,
+    ),
+  );
+  viewList.replaceChildren(...buttons);
+  if (viewList.scrollWidth > viewList.clientWidth) {
+    viewList.scrollLeft = viewList.querySelector("[aria-current]").offsetLeft - viewList.clientWidth / 3;
+  }
+}
+
+// ---- frame ---------------------------------------------------------------------------------------------------------
+
+function addRegion(name, tag, attributes = {}) {
+  regions[name] = element(tag, { class: name, ...attributes });
+  return regions[name];
+}
+
+function buildFrame(actions, dialog) {
+  page.append(
+    element(
+      "header",
+      {},
+      element("h1", { dir: "auto" }, escapeInvisible(store.title)),
+      addRegion("about", "p"),
+      addRegion("chooser", "div"),
+      headerTools(actions),
+    ),
+    store.run ? runForm() : "",
+    addRegion("status", "p", { role: "status" }),
+    div(
+      "columns",
+      addRegion("view-list", "nav", { "aria-label": "views" }),
+      div(
+        "main",
+        addRegion("texts", "div"),
+        addRegion("stage", "section", { "aria-label": "the view" }),
+        addRegion("map", "section", { "aria-label": "head map" }),
+      ),
+      addRegion("inspector", "aside", { "aria-label": "inspector" }),
+    ),
+    dialog,
+  );
+}
+
+function headerTools(actions) {
+  const searchInput = addRegion("search", "input", {
+    type: "search",
+    placeholder: "find a word",
+    "aria-label": "find a word",
+    hidden: true,
+    oninput: () => actions.search(),
+    onkeydown: (event) => {
+      if (event.key === "Enter") actions.search(true);
+    },
+  });
+  regions.tableTool = button("Table", () => update({ table: !state.table }), { title: "as a table (v)" });
+  return div(
+    "tools",
+    searchInput,
+    regions.tableTool,
+    button("Share", actions.share, { title: "copy a link to just this" }),
+    button("Figure", actions.saveFigure, { title: "save a figure (f)" }),
+    button("?", actions.showHelp, { title: "keys (?)", "aria-label": "help: keys" }),
+    button("◐", actions.toggleTheme, { title: "light or dark (t)", "aria-label": "light or dark" }),
+  );
+}
+
+// The form for a new text, where a server has a model.
+function runForm() {
+  const input = element("input", {
+    type: "text",
+    class: "run-text",
+    maxlength: MAX_INPUT,
+    "aria-label": "a text for the model",
+    placeholder: "Type a text for the model",
+    dir: "auto",
+  });
+  const submit = (event) => {
+    event.preventDefault();
+    const { task } = current.record;
+    runText(store.tasks.includes(task) ? task : store.tasks[0], input.value, {});
+  };
+  const submitButton = element("button", { class: "tool strong", type: "submit" }, "Run");
+  return element("form", { class: "run-form", onsubmit: submit }, input, submitButton);
+}
+
+// ---- actions -------------------------------------------------------------------------------------------------------
+
+function report(text) {
+  regions.status.textContent = escapeInvisible(text);
+}
+
+function closeSearch() {
+  regions.search.hidden = true;
+  regions.search.value = "";
+  report("");
+}
+
+function openSearch() {
+  regions.search.hidden = false;
+  regions.search.focus();
+}
+
+// Pins the first row that contains the search term, or the next one after the current row.
+function search(isRepeated) {
+  const term = regions.search.value.toLowerCase();
+  const matches = [...scene.rows.keys()].filter((row) => term && scene.rows[row].label.toLowerCase().includes(term));
+  const match = (isRepeated && matches.find((row) => row > state.query)) ?? matches[0];
+  if (match !== undefined) update({ query: match, pins: [match] });
+  report(term && !matches.length ? `no word has “${term}” in it` : "");
+}
+
+async function share() {
+  writeAddress();
+  const isCopied = await navigator.clipboard?.writeText(location.href).then(
+    () => true,
+    () => false,
+  );
+  report(isCopied ? "a link to just this was copied" : `the link: ${location.href}`);
+}
+
+// ---- start ---------------------------------------------------------------------------------------------------------
+
+async function openRecords() {
+  const { record: index, comparedWith } = state;
+  try {
+    const loading = [loadRecord(index), comparedWith >= 0 ? loadRecord(comparedWith) : null];
+    const [record, other] = await Promise.all(loading);
+    if (index !== state.record || comparedWith !== state.comparedWith) return;
+    const isFirst = !current.record;
+    Object.assign(current, { record, other });
+    const hasAttention = record.attention.some(({ name }) => name === state.attention);
+    if (isFirst || !hasAttention) selectBestHead(record);
+    if (isFirst) applyAddress(record);
+    draw();
+    scheduleAddress();
+  } catch (error) {
+    regions.status.textContent = `that did not open: ${escapeInvisible(error.message)}`;
+  }
+}
+
+// Shows the newest record while a training adds them.
+async function followTraining() {
+  if (await refreshList().catch(() => false)) update({ record: 0 });
+}
+
+function onAddressChange() {
+  readAddress(VIEW_KEYS);
+  applyAddress(current.record);
+  openRecords();
 }
 
 async function start() {
-  const names = VIEWS.map((one) => one.key);
-  startTheme(readAddress(names), draw);
-  const acts = actsOf();
-  const table = keysOf(acts);
-  acts.box = helpBox(table, VIEWS);
-  await readShelf();
-  readAddress(names);
-  frame(acts);
-  onRun(acts.tell);
-  watchState({ draw, mark, prepare, open: openRecords });
-  listenForKeys(table, () => acts.box.open);
+  startTheme(readAddress(VIEW_KEYS), draw);
+  const actions = {
+    views: VIEWS,
+    view: currentView,
+    scene: () => scene,
+    redraw: scheduleDraw,
+    toggleTheme: () => toggleTheme(draw),
+    saveFigure: () => saveFigure(regions.stage, report),
+    showHelp: () => dialog.showModal(),
+    closeSearch,
+    openSearch,
+    search,
+    share,
+  };
+  const shortcuts = buildShortcuts(actions);
+  const dialog = helpDialog(shortcuts, VIEWS);
+  await loadRecordList();
+  readAddress(VIEW_KEYS);
+  buildFrame(actions, dialog);
+  onRun(report);
+  subscribe({ draw, mark, prefetch: schedulePrefetch, open: openRecords });
+  listenForShortcuts(shortcuts, () => dialog.open);
   await openRecords();
-  say(live, `${viewNow().name} is shown`);
-  window.addEventListener("resize", soon);
-  window.addEventListener("hashchange", () => { readAddress(names); applyAddress(opened.record); openRecords(); });
-  if (shelf.live) setInterval(follow, 3000);
+  announce(live, `${currentView().name} is shown`);
+  window.addEventListener("resize", scheduleDraw);
+  window.addEventListener("hashchange", onAddressChange);
+  if (store.live) setInterval(followTraining, FOLLOW_INTERVAL);
   root.dataset.ready = "yes";
   performance.mark("first view");
 }
 
-start().catch(
-  (error) => { page.append(notice(`The page was not drawn: ${error.message}`)); console.warn(error); }
-);
+start().catch((error) => {
+  page.append(notice(`The page was not drawn: ${error.message}`));
+  console.warn(error);
+});

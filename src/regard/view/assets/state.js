@@ -1,114 +1,161 @@
-// What is looked at, kept in the address after its #, so that a link brings someone else to the same place.
+// What is shown, kept in the fragment of the address, so that a link opens the same view.
 
 import { clamp, root } from "./dom.js";
-import { served, shelf, startsWith } from "./shelf.js";
-import { NORMS } from "./tables.js";
+import { initialRecord, isServed, recordPath, store } from "./store.js";
+import { NORMS } from "./weight-tables.js";
 
 export const state = {
-  record: 0, view: "look", attn: "", layer: 0, heads: [0], q: 0, k: -1, pins: [], unit: "word", norm: "raw", cut: 0.9,
-  specials: true, table: false, with: -1, step: 0, form: "", turned: false, sort: "layer", label: "", metric: "",
-  off: [], wish: [],
+  record: 0, // index in the store
+  comparedWith: -1, // index of the other record
+  view: "look",
+  attention: "", // name of the attention
+  layer: 0,
+  heads: [0],
+  query: 0, // row that is pointed at
+  key: -1, // column that is pointed at
+  pins: [], // rows that stay selected
+  unit: "word",
+  norm: "raw",
+  mass: 0.9, // share of a row's weight that lines are drawn for
+  specials: true,
+  table: false,
+  step: 0,
+  form: "",
+  transposed: false,
+  sort: "layer",
+  label: "",
+  metric: "",
+  ablated: [], // names of heads that are switched off
+  hoveredHeads: [], // [layer, heads] that are fetched first
 };
-const PLAIN = { ...state };
-const MARKS = new Set(["q", "k", "pins", "step"]); // these change what is pointed at, not what is drawn
-const WORDS = {
-  unit: ["word", "piece"], norm: Object.keys(NORMS), form: ["columns", "text"],
-  sort: ["entropy", "distance", "special", "importance", "likeness"], metric: ["distance", "special", "importance"]
+const DEFAULTS = { ...state };
+const POINTER_FIELDS = new Set(["query", "key", "pins", "step"]); // what is pointed at, not what is drawn
+const ADDRESS_FIELDS = { comparedWith: "with", mass: "cut", transposed: "turned" }; // where they differ from the state's
+const CHOICES = {
+  unit: ["word", "piece"],
+  norm: Object.keys(NORMS),
+  form: ["columns", "text"],
+  sort: ["entropy", "distance", "special", "importance", "likeness"],
+  metric: ["distance", "special", "importance"],
 };
-const FIGURES = { beams: "steps", hops: "align" }; // figures that are part of a view here
-const watchers = {};
+const VIEWS_OF_FIGURES = { beams: "steps", hops: "align" }; // figures that are part of a view here
+const ADDRESS_DELAY = 120; // milliseconds; browsers refuse an address that changes with every move of the pointer
+const MAX_HEADS = 8;
+const listeners = {};
 
-export function watchState(acts) {
-  Object.assign(watchers, acts);
+// Registers {draw, mark, prefetch, open}.
+export function subscribe(callbacks) {
+  Object.assign(listeners, callbacks);
 }
 
-export function change(changes) {
+export function update(changes) {
   const changed = Object.keys(changes).filter((name) => changes[name] !== state[name]);
   if (!changed.length) return;
   Object.assign(state, changes);
-  if (`${changed}` === "wish") return void watchers.prepare(); // a head that is pointed at may be taken next
-  if (changed.includes("record") || changed.includes("with")) watchers.open();
-  else if (changed.every((name) => MARKS.has(name))) watchers.mark();
-  else watchers.draw();
-  return keepAddress();
+  if (`${changed}` === "hoveredHeads") {
+    listeners.prefetch();
+    return;
+  }
+  if (changed.includes("record") || changed.includes("comparedWith")) listeners.open();
+  else if (changed.every((name) => POINTER_FIELDS.has(name))) listeners.mark();
+  else listeners.draw();
+  scheduleAddress();
 }
 
-// A record opens with the head that its maker thought best.
-export function openBest(record) {
-  const { attn, layer, head = 0, heads: asked_ } = record.view || {};
-  const seen = record.attention.find((one) => one.name === attn) || record.attention[0];
-  if (seen) Object.assign(
-    state, { attn: seen.name, layer, heads: asked_ || [head], q: -1, k: -1, pins: [], off: [], step: 0 }
-  );
-  fitState(record);
+const findAttention = (record, name) =>
+  record.attention.find((attention) => attention.name === name) || record.attention[0];
+
+// Selects the head that the record's author marked as best.
+export function selectBestHead(record) {
+  const { attn, layer, head = 0, heads } = record.view || {};
+  const attention = findAttention(record, attn);
+  if (attention) {
+    Object.assign(state, { attention: attention.name, layer, heads: heads || [head] });
+    Object.assign(state, { query: -1, key: -1, pins: [], ablated: [], step: 0 });
+  }
+  clampState(record);
 }
 
-// Makes the state fit a record, whatever was asked for.
-export function fitState(record) {
-  const seen = record.attention.find((one) => one.name === state.attn) || record.attention[0];
-  if (!seen) return;
-  state.attn = seen.name;
-  if (!seen.layers.includes(state.layer)) state.layer = seen.layers.at(-1);
-  const heads_ = state.heads.filter((head) => head < seen.heads);
-  if (heads_.length !== state.heads.length) state.heads = heads_.length ? heads_ : [0];
+// Replaces an attention, a layer or heads that the record does not have.
+export function clampState(record) {
+  const attention = findAttention(record, state.attention);
+  if (!attention) return;
+  state.attention = attention.name;
+  if (!attention.layers.includes(state.layer)) state.layer = attention.layers.at(-1);
+  const heads = state.heads.filter((head) => head < attention.heads);
+  if (heads.length !== state.heads.length) state.heads = heads.length ? heads : [0];
 }
 
-const list = (text) => (/^\d+(,\d+)*$/.test(text ?? "") ? text.split(",").map(Number) : null);
-let asked = new URLSearchParams();
+const parseList = (text) => (/^\d+(,\d+)*$/.test(text ?? "") ? text.split(",").map(Number) : null);
+let address = new URLSearchParams();
 
-export function readAddress(names) {
-  asked = new URLSearchParams(location.hash.slice(1));
-  const place = (name, otherwise) => Math.min(list(asked.get(name))?.[0] ?? otherwise, shelf.records.length - 1);
-  state.record = Math.max(0, place("record", startsWith()));
-  state.with = place("with", -1);
-  if (names.includes(asked.get("view"))) state.view = asked.get("view");
-  return asked.get("theme");
+const readInteger = (field, fallback) => parseList(address.get(field))?.[0] ?? fallback;
+
+// Reads which records and which view to show; returns the theme.
+export function readAddress(viewKeys) {
+  address = new URLSearchParams(location.hash.slice(1));
+  const readRecord = (field, fallback) => Math.min(readInteger(field, fallback), store.records.length - 1);
+  state.record = Math.max(0, readRecord("record", initialRecord()));
+  state.comparedWith = readRecord("with", -1);
+  if (viewKeys.includes(address.get("view"))) state.view = address.get("view");
+  return address.get("theme");
 }
 
-// The part of the address, and of what the record itself asks for, that means something only for an opened record.
+// Applies the fields that refer to an open record; the record's own settings stand in for missing ones.
 export function applyAddress(record) {
-  const wish = (name) => asked.get(name) ?? record.view?.[name];
-  const whole = (name, otherwise) => list(asked.get(name))?.[0] ?? otherwise;
-  for (const [name, known] of Object.entries(WORDS)) if (known.includes(wish(name))) state[name] = wish(name);
-  if (!asked.get("view") && record.view?.view) state.view = FIGURES[record.view.view] || record.view.view;
-  if (asked.get("attn")) state.attn = asked.get("attn");
-  state.layer = whole("layer", state.layer);
-  state.heads = (list(asked.get("heads") ?? asked.get("head")) || state.heads).slice(0, 8);
-  state.q = whole("q", record.view?.q ?? -1);
-  state.step = whole("step", 0);
-  state.pins = list(asked.get("pin")) || [];
-  state.cut = clamp(Number(asked.get("cut")) || 0.9, 0.1, 1);
-  state.specials = asked.get("specials") !== "no";
-  state.table = asked.get("table") === "yes";
-  state.turned = asked.get("turned") === "yes";
-  fitState(record);
+  for (const [field, allowed] of Object.entries(CHOICES)) {
+    const requested = address.get(field) ?? record.view?.[field];
+    if (allowed.includes(requested)) state[field] = requested;
+  }
+  if (!address.get("view") && record.view?.view) {
+    state.view = VIEWS_OF_FIGURES[record.view.view] || record.view.view;
+  }
+  if (address.get("attn")) state.attention = address.get("attn");
+  state.layer = readInteger("layer", state.layer);
+  state.heads = (parseList(address.get("heads") ?? address.get("head")) || state.heads).slice(0, MAX_HEADS);
+  state.query = readInteger("q", record.view?.q ?? -1);
+  state.step = readInteger("step", 0);
+  state.pins = parseList(address.get("pin")) || [];
+  state.mass = clamp(Number(address.get("cut")) || 0.9, 0.1, 1);
+  state.specials = address.get("specials") !== "no";
+  state.table = address.get("table") === "yes";
+  state.transposed = address.get("turned") === "yes";
+  clampState(record);
 }
 
-export function addressFields() {
-  const fields = { view: state.view, attn: state.attn, layer: state.layer, heads: state.heads.join(","), q: state.q };
-  for (
-    const name of ["step", "with", "cut", ...Object.keys(WORDS), ...(served ? [] : ["record"])]
-  ) if (state[name] !== PLAIN[name]) fields[name] = state[name];
+function addressFields() {
+  const fields = {
+    view: state.view,
+    attn: state.attention,
+    layer: state.layer,
+    heads: state.heads.join(","),
+    q: state.query,
+  };
+  const optional = ["step", "comparedWith", "mass", ...Object.keys(CHOICES), ...(isServed ? [] : ["record"])];
+  for (const name of optional) {
+    if (state[name] !== DEFAULTS[name]) fields[ADDRESS_FIELDS[name] ?? name] = state[name];
+  }
   if (state.pins.length) fields.pin = state.pins.join(",");
   if (!state.specials) fields.specials = "no";
-  for (const name of ["table", "turned"]) if (state[name]) fields[name] = "yes";
+  for (const name of ["table", "transposed"]) if (state[name]) fields[ADDRESS_FIELDS[name] ?? name] = "yes";
   const { chosen } = root.dataset;
   return chosen ? { ...fields, theme: chosen } : fields;
 }
 
-let waiting = 0;
+let addressTimer = 0;
 
-export function keepAddress() {
-  clearTimeout(waiting);
-  waiting = setTimeout(writeAddress, 120); // browsers refuse an address that changes with every move of the pointer
+export function scheduleAddress() {
+  clearTimeout(addressTimer);
+  addressTimer = setTimeout(writeAddress, ADDRESS_DELAY);
 }
 
 export function writeAddress() {
-  clearTimeout(waiting);
-  const path = served && shelf.records[state.record] ? `/r/${encodeURIComponent(shelf.records[state.record].id)}` : "";
+  clearTimeout(addressTimer);
+  const record = isServed && store.records[state.record];
+  const path = record ? recordPath(record.id) : "";
   try {
     history.replaceState(null, "", `${path}#${new URLSearchParams(addressFields())}`);
   } catch {
-    // a frame without an address of its own has none to keep
+    // A frame without an address of its own, such as a notebook's, cannot change it.
   }
 }

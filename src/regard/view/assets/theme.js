@@ -1,42 +1,47 @@
-// Light or dark: the reader's own switch, else what the place says that shows the page, else the system.
+// Light or dark: the reader's choice, else the theme of the notebook or editor around the page, else the system's.
 
-import { mixColours } from "./colours.js";
+import { buildRamps } from "./colours.js";
 import { root } from "./dom.js";
-import { keepAddress } from "./state.js";
+import { scheduleAddress } from "./state.js";
 
-const wish = matchMedia("(prefers-color-scheme: dark)");
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+const LIGHT_TEXT_SUM = 384; // of red, green and blue: lighter text means a dark background
 
-// A notebook or an editor around the page has a theme of its own; frames of other origins do not tell.
-function fromAround() {
+// The theme of the page that embeds this one; null if there is none or it has another origin.
+function embedderTheme() {
   try {
-    const place = window.frameElement?.ownerDocument?.body;
-    if (!place) return null;
-    if (/vscode-(dark|high-contrast)(?!-light)/.test(place.className)) return "dark";
-    if (/vscode-/.test(place.className)) return "light";
-    if (place.dataset.jpThemeLight) return place.dataset.jpThemeLight === "false" ? "dark" : "light";
-    const shades = getComputedStyle(window.frameElement.parentElement).color.match(/\d+/g)?.slice(0, 3).map(Number);
-    if (shades) return shades[0] + shades[1] + shades[2] > 384 ? "dark" : "light";
+    const body = window.frameElement?.ownerDocument?.body;
+    if (!body) return null;
+    if (/vscode-(dark|high-contrast)(?!-light)/.test(body.className)) return "dark";
+    if (/vscode-/.test(body.className)) return "light";
+    if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false" ? "dark" : "light";
+    const textColour = getComputedStyle(window.frameElement.parentElement).color;
+    const rgb = textColour.match(/\d+/g)?.slice(0, 3).map(Number);
+    if (rgb) return rgb[0] + rgb[1] + rgb[2] > LIGHT_TEXT_SUM ? "dark" : "light";
   } catch {
     return null;
   }
   return null;
 }
 
-export function startTheme(asked, repaint) {
-  if (asked === "dark" || asked === "light") root.dataset.chosen = asked;
-  const follow = () => {
-    root.dataset.theme = root.dataset.chosen || fromAround() || (wish.matches ? "dark" : "light");
-    mixColours();
+export function startTheme(requested, repaint) {
+  if (requested === "dark" || requested === "light") root.dataset.chosen = requested;
+  const apply = () => {
+    root.dataset.theme = root.dataset.chosen || embedderTheme() || (prefersDark.matches ? "dark" : "light");
+    buildRamps();
   };
-  follow();
-  wish.addEventListener("change", () => { follow(); repaint(); });
+  apply();
+  prefersDark.addEventListener("change", () => {
+    apply();
+    repaint();
+  });
 }
 
-export function turnTheme(repaint) {
-  root.dataset.theme = root.dataset.chosen = root.dataset.theme === "dark" ? "light" : "dark";
-  mixColours();
+export function toggleTheme(repaint) {
+  const theme = root.dataset.theme === "dark" ? "light" : "dark";
+  root.dataset.chosen = theme;
+  root.dataset.theme = theme;
+  buildRamps();
   repaint();
-  keepAddress();
+  scheduleAddress();
 }
-
-export const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;

@@ -1,0 +1,91 @@
+// Labels of tokens, heads and attention, and numbers as text.
+
+import { memoized } from "./arrays.js";
+
+const UNSAFE = /(?<![\p{L}\p{M}\p{Emoji}\ufe0f])[\u200c\u200d]|[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}](?<![\u200c\u200d])/gu;
+
+// Shows characters that reorder or hide text by their code; joiners between letters belong to the script and stay.
+export function escapeInvisible(text) {
+  return String(text).replace(UNSAFE, (character) => {
+    if (character === "\n") return "⏎";
+    if (character === "\t") return "⇥";
+    return `⟨${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  });
+}
+
+// Words or tokens of a text as {members, label, special, segment}: the same array for the same arguments, so that
+// whatever is computed from it can be cached with it.
+export function textUnits(text, byWord, specials = true) {
+  return memoized(text, `${byWord} ${specials}`, () => buildUnits(text, byWord, specials));
+}
+
+// A text of a single word is shown by its tokens.
+function buildUnits(text, byWord, specials) {
+  const mergesTokens = byWord && new Set(text.word.filter((word) => word >= 0)).size > 1;
+  const words = text.text.split(/\s+/).filter(Boolean);
+  const units = groupTokens(text, mergesTokens).map((members) => {
+    const first = members[0];
+    const word = mergesTokens && words[text.word[first]];
+    const label = word || text.tokens[first].replace(/^ /, mergesTokens ? "" : "▁");
+    return {
+      members,
+      label: escapeInvisible(label) || "∅",
+      special: members.every((token) => text.special?.[token] ?? text.word[token] < 0),
+      segment: text.segment?.[first] ?? 0,
+    };
+  });
+  const shown = specials ? units : units.filter((unit) => !unit.special);
+  return shown.length ? shown : units;
+}
+
+// Indices of tokens, one list per unit.
+function groupTokens(text, mergesTokens) {
+  const groups = [];
+  text.tokens.forEach((_, token) => {
+    const word = text.word[token];
+    const continuesWord = token > 0 && word >= 0 && text.word[token - 1] === word;
+    if (mergesTokens && continuesWord) groups.at(-1).push(token);
+    else groups.push([token]);
+  });
+  return groups;
+}
+
+// A weight as .63, .042 or 1.00, with no more digits than the encoded weights have.
+export function formatWeight(weight) {
+  if (!Number.isFinite(weight)) return "–";
+  if (weight > 0 && weight < 0.0005) return "<.001";
+  if (weight >= 0.995) return weight < 1.005 ? "1.00" : weight.toFixed(2);
+  const digits = Math.abs(weight) < 0.0995 ? 3 : 2;
+  return Math.abs(weight)
+    .toFixed(digits)
+    .replace(/^0/, weight < 0 ? "−" : "");
+}
+
+export const formatSigned = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toPrecision(3);
+export const formatPercent = (share) => `${(100 * share).toFixed(share > 0.0995 || share === 0 ? 0 : 1)} %`;
+export const pluralize = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+
+const CROSS = ["target → source", "where the decoder looked in the source while producing each word"];
+const HOPS = ["hop → sentence", "where each hop looked among the sentences of the story"];
+const ATTENTION_KINDS = {
+  "decoder.cross": CROSS,
+  "decoder.attention": CROSS,
+  "encoder.self": ["text → text", "where each word looked among the words of its own text"],
+  "decoder.self": ["written so far", "where the decoder looked among the words already written"],
+  hop: HOPS,
+  memory: HOPS,
+};
+
+export const attentionName = ({ name }) => ATTENTION_KINDS[name]?.[0] ?? escapeInvisible(name);
+
+export function attentionMeaning({ attention, shift }) {
+  const meaning = ATTENTION_KINDS[attention.name]?.[1] ?? "where each row looked";
+  return shift ? meaning.replace("while producing each word", "once each word was written") : meaning;
+}
+
+// The name of a head on the command line: encoder.3.self:2.
+export function siteName({ name }, layer, head) {
+  const [stack, ...rest] = name.split(".");
+  const layerSite = name === "decoder.attention" ? name : [stack, layer, ...rest].join(".");
+  return escapeInvisible(`${layerSite}:${head}`);
+}

@@ -1,0 +1,253 @@
+// Math: attention in six steps with the numbers of one head: query, keys, products, scale, softmax, mix.
+
+import { dot, loadOnce, maxAbs, range, rowSlice, sum } from "./arrays.js";
+import { decodeBlock } from "./codec.js";
+import { paintPixels, rootLevel, setShade, signedBar, signedLevel } from "./colours.js";
+import { ariaBoolean, button, clamp, div, element, fieldLabel, notice, select, smallText, toolbar } from "./dom.js";
+import { emptyTable } from "./html-table.js";
+import { formatSigned, formatWeight, siteName } from "./labels.js";
+import { axisUnits, queryRows } from "./selection.js";
+import { state, update } from "./state.js";
+import { topK } from "./weight-tables.js";
+
+const MAX_KEYS = 14; // keys that get a row
+const MAX_SITES = 24; // other heads that are offered
+const MASKED_BELOW = -60000; // scores of masked keys
+const STEPS = [
+  ["query", "The word asks with a vector of its own: its query."],
+  ["keys", "Every word that may be looked at answers with a vector: its key."],
+  ["score", "Query and key are multiplied number by number and added up: the more alike, the higher."],
+  ["scale", "The scores are divided by the root of the vectors’ length, so that they do not grow with it."],
+  ["softmax", "Softmax turns scores into weights that add up to 1."],
+  ["mix", "Each word’s value is taken by its weight; their sum is what the head passes on."],
+];
+const [, KEYS, SCORE, SCALE, SOFTMAX, MIX] = range(STEPS.length, (index) => index + 1);
+const walkthrough = { step: MIX, tooltip: null };
+
+// ---- numbers -------------------------------------------------------------------------------------------------------
+
+// Queries, keys and values of the selected head, if the record has them.
+function findQkv(record) {
+  return (record.inside || []).find(
+    ({ attention, layer, head }) => attention === state.attention && layer === state.layer && head === state.heads[0],
+  );
+}
+
+function loadQkv(block, redraw) {
+  const load = async () => {
+    const decode = (name) => block[name] && decodeBlock(block[name]);
+    const [queries, keys, values, scores] = await Promise.all(["q", "k", "v", "scores"].map(decode));
+    return { queries, keys, values, scores, keySize: block.q.shape[1], valueSize: block.v?.shape[1] || 0 };
+  };
+  return loadOnce(block, load, redraw);
+}
+
+// The numbers of all six steps for one query. Stored scores take precedence: they include masks and biases.
+function attentionSteps({ queries, keys, values, scores: stored, keySize, valueSize }, queryIndex, keyCount) {
+  const query = rowSlice(queries, queryIndex, keySize);
+  const products = range(keyCount, (key) => dot(query, rowSlice(keys, key, keySize)));
+  const scaled = products.map((product) => product / Math.sqrt(keySize));
+  const scores = stored ? Array.from(rowSlice(stored, queryIndex, keyCount)) : scaled;
+  const allowed = scores.map((score) => score > MASKED_BELOW);
+  const maxScore = Math.max(...scores.filter((_, key) => allowed[key]));
+  const exponentials = scores.map((score, key) => (allowed[key] ? Math.exp(score - maxScore) : 0));
+  const total = sum(exponentials);
+  const weights = exponentials.map((exponential) => exponential / total);
+  const output = new Float32Array(valueSize);
+  if (values) {
+    weights.forEach((weight, key) =>
+      rowSlice(values, key, valueSize).forEach((value, index) => {
+        output[index] += weight * value;
+      }),
+    );
+  }
+  const isClose = (left, right) => Math.abs(left - right) < 0.02 * (1 + Math.abs(right));
+  const isScaledDot = scaled.every((score, key) => !allowed[key] || isClose(score, scores[key]));
+  return { query, products, scores, allowed, weights, output, isScaledDot };
+}
+
+// Math is shown for tokens: the first one of the selected word.
+function selectedQuery(scene) {
+  const { rows, columns } = axisUnits(scene.record, scene.attention, "piece", true);
+  return { rows, keys: columns, queryIndex: scene.rows[queryRows(scene)[0]]?.members[0] ?? 0 };
+}
+
+// ---- drawing -------------------------------------------------------------------------------------------------------
+
+// A vector as a strip of colours; `describe(index)` is the tooltip of an element.
+function vectorStrip(values, max, describe) {
+  const canvas = paintPixels(values, 1, values.length, signedLevel(max), "signed");
+  const min = formatSigned(Math.min(...values));
+  canvas.className = "vector";
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", `${values.length} numbers from ${min} to ${formatSigned(Math.max(...values))}`);
+  canvas.addEventListener("pointermove", (event) => {
+    const bounds = canvas.getBoundingClientRect();
+    const index = Math.floor(((event.clientX - bounds.left) / bounds.width) * values.length);
+    walkthrough.tooltip.textContent = describe(clamp(index, 0, values.length - 1));
+  });
+  return canvas;
+}
+
+function vectorLine(label, values, description, symbol) {
+  const describe = (index) => `${symbol}[${index}] = ${formatSigned(values[index])}`;
+  return div(
+    "vector-line",
+    element("span", { class: "query-label", dir: "auto" }, label),
+    vectorStrip(values, maxAbs(values), describe),
+    element("span", { class: "note" }, description),
+  );
+}
+
+// Buttons for the heads whose queries and keys the record has.
+function otherHeads(record) {
+  const findAttention = (name) => record.attention.find((attention) => attention.name === name) || { name };
+  const buttons = record.inside
+    .slice(0, MAX_SITES)
+    .map(({ attention, layer, head }) =>
+      button(siteName(findAttention(attention), layer, head), () => update({ attention, layer, heads: [head] })),
+    );
+  const message =
+    "Queries and keys of this head were not kept: they are large, and kept only when they are asked for. Kept are:";
+  return [notice(message), toolbar(...buttons)];
+}
+
+const stepCell = (step, tag, ...children) =>
+  element(tag, { class: walkthrough.step < step ? "upcoming" : "" }, ...children);
+
+function keyRow(qkv, steps, key, label, { maxKey, maxValue }) {
+  const { keys, values, keySize, valueSize } = qkv;
+  const { query } = steps;
+  const keyVector = rowSlice(keys, key, keySize);
+  const value = values && rowSlice(values, key, valueSize);
+  const weight = steps.weights[key];
+  const describeProduct = (index) => {
+    const factors = `${formatSigned(query[index])} × ${formatSigned(keyVector[index])}`;
+    return `q[${index}] · k[${index}] = ${factors} = ${formatSigned(query[index] * keyVector[index])}`;
+  };
+  const describeValue = (index) =>
+    `${formatWeight(weight)} × ${formatSigned(value[index])} = ${formatSigned(weight * value[index])}`;
+  const weighted = () =>
+    vectorStrip(
+      value.map((number) => number * weight),
+      maxValue,
+      describeValue,
+    );
+  const weightCell = setShade(element("span", { class: "weight" }, formatWeight(weight)), rootLevel(weight));
+  return element(
+    "tr",
+    { class: steps.allowed[key] ? "" : "masked" },
+    element("th", { scope: "row", dir: "auto" }, label.slice(0, 40)),
+    stepCell(KEYS, "td", vectorStrip(keyVector, maxKey, describeProduct)),
+    stepCell(SCORE, "td", steps.products[key].toFixed(2)),
+    stepCell(SCALE, "td", steps.allowed[key] ? steps.scores[key].toFixed(2) : "barred"),
+    stepCell(SOFTMAX, "td", weightCell),
+    stepCell(MIX, "td", values ? weighted() : ""),
+  );
+}
+
+function keyTable(qkv, steps, keyUnits, keyIndices) {
+  const maxima = { maxKey: maxAbs(qkv.keys), maxValue: maxAbs(qkv.values || []) };
+  const names = ["key", "q · k", steps.isScaledDot ? `÷ √${qkv.keySize}` : "score", "weight", "× value"];
+  const headCells = names.map((name, index) => stepCell(KEYS + index, "th", name));
+  const bodyRows = keyIndices.map((key) => keyRow(qkv, steps, key, keyUnits[key].label, maxima));
+  return div(
+    "table-box",
+    element(
+      "table",
+      { class: "math-table" },
+      element("thead", {}, element("tr", {}, element("th"), ...headCells)),
+      element("tbody", {}, ...bodyRows),
+    ),
+  );
+}
+
+function stepButtons(redraw) {
+  const items = STEPS.map(([name], index) => {
+    const onclick = () => {
+      walkthrough.step = index + 1;
+      redraw();
+    };
+    const isPressed = ariaBoolean(walkthrough.step === index + 1);
+    return element("li", {}, element("button", { "aria-pressed": isPressed, onclick }, `${index + 1} ${name}`));
+  });
+  return element("ol", { class: "math-steps" }, ...items);
+}
+
+function explanation(isScaledDot) {
+  const otherScore = " This head scores otherwise, or with a bias: its own scores are shown.";
+  const addition = walkthrough.step === SCALE && !isScaledDot ? otherScore : "";
+  return element("p", { class: "explanation" }, STEPS[walkthrough.step - 1][1], addition);
+}
+
+function tokenSelect(scene, rows, queryIndex) {
+  const options = rows.map((unit, index) => [unit.label.slice(0, 40), index]);
+  return select("token", options, queryIndex, (token) => {
+    const row = scene.rows.findIndex((unit) => unit.members.includes(token));
+    update({ query: Math.max(0, row), pins: [] });
+  });
+}
+
+// ---- the view ------------------------------------------------------------------------------------------------------
+
+export const math = {
+  key: "maths",
+  name: "Maths",
+  description:
+    "One word and one head, worked through in the six steps of attention with this model’s own numbers. Space goes to the next step; point at a strip for its numbers and products.",
+  missing: (record) =>
+    record.inside?.length
+      ? ""
+      : "This record was made without the queries, keys and values of its heads: they are large, and kept only when they are asked for.",
+  draw(stage, scene, redraw) {
+    const block = findQkv(scene.record);
+    if (!block) {
+      stage.replaceChildren(...otherHeads(scene.record));
+      return;
+    }
+    const qkv = loadQkv(block, redraw);
+    if (!qkv) {
+      stage.replaceChildren(smallText("opening …"));
+      return;
+    }
+    const { rows, keys, queryIndex } = selectedQuery(scene);
+    const steps = attentionSteps(qkv, queryIndex, keys.length);
+    const keyIndices = topK(steps.weights, MAX_KEYS).sort((left, right) => left - right);
+    const rest = 1 - sum(keyIndices.map((key) => steps.weights[key]));
+    const hidden = keys.length - keyIndices.length;
+    const hasOutput = walkthrough.step >= MIX && qkv.values;
+    walkthrough.tooltip = element("p", { class: "note tip-line" }, " ");
+    stage.replaceChildren(
+      stepButtons(redraw),
+      explanation(steps.isScaledDot),
+      vectorLine(rows[queryIndex].label.slice(0, 40), steps.query, `query, ${qkv.keySize} numbers`, "q"),
+      keyTable(qkv, steps, keys, keyIndices),
+      hidden > 0 ? smallText(`+ ${hidden} others, which hold ${formatWeight(rest)} of the weight`) : "",
+      hasOutput ? vectorLine("Σ", steps.output, "what the head passes on", "sum") : "",
+      walkthrough.tooltip,
+      signedBar("+", "−"),
+      toolbar(
+        button("Next step", () => this.onSpace(redraw), { title: "Space" }),
+        fieldLabel("for ", tokenSelect(scene, rows, queryIndex)),
+      ),
+    );
+  },
+  mark: (scene, redraw) => redraw(),
+  table(scene) {
+    const block = findQkv(scene.record);
+    const qkv = block && loadQkv(block, () => {});
+    if (!qkv) return emptyTable("Queries and keys of this head were not kept");
+    const { rows, keys, queryIndex } = selectedQuery(scene);
+    const { products, scores, allowed, weights } = attentionSteps(qkv, queryIndex, keys.length);
+    const score = (key) => (allowed[key] ? scores[key].toFixed(3) : "barred");
+    return {
+      caption: `How ${rows[queryIndex].label} comes to its weights`,
+      head: ["key", "q · k", "score", "weight"],
+      rows: keys.map((unit, key) => [unit.label, products[key].toFixed(3), score(key), formatWeight(weights[key])]),
+    };
+  },
+  onSpace(redraw) {
+    walkthrough.step = (walkthrough.step % STEPS.length) + 1;
+    redraw();
+  },
+};
