@@ -58,10 +58,10 @@ test-all: lint
 
 # Needs a quiet machine and an hour or two; `make bench BENCH=--quick` takes three minutes. Peers: pip install '.[bench]'.
 bench: $(DEV)
-	$(BIN)/regard bench $(BENCH)
+	$(BIN)/python -m benchmarks.peers $(BENCH)
 
 bars: $(DEV)
-	$(BIN)/python -m benchmarks.bars
+	$(BIN)/python -m benchmarks.targets
 
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,4 +1,4 @@
-"""How long people wait for the first word: help, and a lone sentence from a cold shell.
+"""Time until the command line answers: its help, and a single sentence from a cold start.
 
 python -m benchmarks.startup [MODEL]
 """
@@ -13,10 +13,10 @@ import sys
 import time
 
 
-def seconds(*arguments: str) -> float:
-    began = time.perf_counter()
+def time_command(*arguments: str) -> float:
+    start = time.perf_counter()
     subprocess.run([sys.executable, "-m", "regard", *arguments], capture_output=True, check=True)
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def main() -> None:
@@ -28,9 +28,15 @@ def main() -> None:
     if arguments.model:
         commands.append(["translate", arguments.model, "Two dogs run."])
     for command in commands:
-        taken = sorted(seconds(*command) for _ in range(arguments.repeats))
-        row = {"bench": " ".join(command), "value": round(statistics.median(taken), 3), "unit": "s"}
-        print(json.dumps({**row, "low": round(taken[0], 3), "high": round(taken[-1], 3)}), flush=True)
+        seconds = [time_command(*command) for _ in range(arguments.repeats)]
+        result = {
+            "bench": " ".join(command),
+            "value": round(statistics.median(seconds), 3),
+            "unit": "s",
+            "low": round(min(seconds), 3),
+            "high": round(max(seconds), 3),
+        }
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,38 +1,89 @@
-"""`regard bench`: our speed beside everybody's."""
+"""`regard bench`: how fast a model is on this machine."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 
 import click
 
-from regard.bench.settings import BenchConfig
-from regard.cli.options import changes, knob_options, verb
-from regard.cli.output import give, note
+from regard.cli.options import Option, verb
+from regard.cli.output import give, note, table
 from regard.errors import UsageError
 
-HELP = """Measure speed and memory beside every installed peer, in one interleaved run, and how cost grows.
+HELP = """Measure throughput and latency of MODEL on this machine, by backend, precision and number of threads.
 
-Everybody has the same model sizes, data and lengths, and a process of its own; a peer that is not installed is skipped
-with a word. The table, bench.json and bench.svg hold ratios with their spread.
+Translators and causal language models are measured in generated tokens per second, other models in texts per second;
+latencies are those of single texts. Without --texts, sentences of random English words are used: give your own texts
+for figures that hold for them.
 
 \b
-  regard bench --quick
-  regard bench --only training --size small --repeats 7
-  regard bench --only translation,latency --peers transformers,ctranslate2 --json
+  regard bench runs/en-de --quick
+  regard bench runs/en-de --texts test.en --backend engine --precision int8,float32
+  regard bench sentence-transformers/all-MiniLM-L6-v2 --threads 1,2 --json
 """
 
 
-@verb(HELP, knob_options(BenchConfig, section="Main options"))
-def bench(context: click.Context, as_json: bool) -> None:
-    """Run the benches."""
-    config = BenchConfig().override(changes(context))
-    folder = Path(config.out)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file: choose a folder for --out")
-    from regard.bench.run import run
+@verb(
+    HELP,
+    [
+        click.Argument(["model"], metavar="MODEL"),
+        Option(["--texts"], metavar="FILE", help="measure on the lines of this file [default: synthetic texts]"),
+        Option(["--backend", "backends"], metavar="LIST", default="", help="engine, torch or both [default: both]"),
+        Option(
+            ["--precision", "precisions"],
+            metavar="LIST",
+            default="",
+            help="of float32, bf16 and int8, separated by commas [default: all that the model supports]",
+        ),
+        Option(["--threads"], metavar="LIST", default="", help="thread counts, as in 1,2,4 [default: all cores]"),
+        Option(["--rounds"], type=click.IntRange(1), help="rounds that count [default: 5; with --quick 3]"),
+        Option(["--count"], type=click.IntRange(1), help="texts of a batch [default: 200; with --quick 32]"),
+        Option(["--quick"], is_flag=True, help="fewer texts and rounds"),
+    ],
+)
+def bench(
+    context: click.Context,
+    model: str,
+    texts: str | None,
+    backends: str,
+    precisions: str,
+    threads: str,
+    rounds: int | None,
+    count: int | None,
+    quick: bool,
+    as_json: bool,
+) -> None:
+    """Measure the model and print a row for each setup."""
+    from dataclasses import replace
 
-    report = run(config, note)
-    places = report.write(folder)
-    give(report.to_list(), report.lines(), as_json)
-    note(f"written: {' and '.join(map(str, places))}")
+    from regard.data.sources import read_lines
+    from regard.report.bench import FULL, QUICK, benchmark_model
+
+    effort = QUICK if quick else FULL
+    effort = replace(effort, rounds=rounds or effort.rounds, texts=count or effort.texts)
+    lines = read_lines(texts) if texts else []
+    if texts and not any(line.strip() for line in lines):
+        raise UsageError(f"{texts} has no texts: give a file with one text per line")
+    report = benchmark_model(
+        model,
+        lines,
+        backends=_split(backends),
+        precisions=_split(precisions),
+        threads=_thread_counts(threads),
+        effort=effort,
+        log=note,
+    )
+    skipped = [f"skipped: {reason}" for reason in report.skipped]
+    summary = f"{report.texts} texts, median and range of {report.rounds} rounds; milliseconds of single texts"
+    give(report.to_dict(), [*table(report.table()), "", summary, *skipped], as_json)
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _thread_counts(names: str) -> Sequence[int]:
+    try:
+        return [int(name) for name in _split(names)]
+    except ValueError:
+        raise UsageError(f"--threads takes numbers separated by commas, not {names!r}") from None

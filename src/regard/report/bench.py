@@ -1,0 +1,289 @@
+"""Throughput and latency of one model on this machine, by backend, precision and number of threads.
+
+All setups are loaded in one process and measured in interleaved rounds, so that a machine that slows down slows all of
+them down alike. A round runs a batch of texts through each setup, then some of the texts one at a time. The first round
+warms up and is not counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from regard.config.generation import GenerationConfig
+from regard.engine.layout import PRECISIONS
+from regard.errors import CheckpointError, UsageError, nearest
+from regard.machine import cores, processor_name
+from regard.pipeline import load
+
+if TYPE_CHECKING:
+    from regard.pipeline import Translation
+    from regard.pipeline.folders import Pipeline
+
+BACKENDS = ("engine", "torch")
+TORCH_PRECISIONS = ("float32", "bf16")
+NEW_TOKENS = 32  # generated after each prompt
+QUESTION = "What is this text about?"  # put to every passage
+WORDS = (
+    "the a of and in to is was that for on with as by at from two three small large old young man woman child dog cat "
+    "house street river city water snow rain morning people runs walks sits plays reads looks over near while"
+).split()
+MIN_WORDS = 4
+MAX_WORDS = 48
+
+Log = Callable[[str], object]
+Run = Callable[[Sequence[str]], int]  # texts → units produced
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    texts: int
+    single_texts: int
+    rounds: int
+
+
+FULL = Effort(texts=200, single_texts=20, rounds=5)
+QUICK = Effort(texts=32, single_texts=5, rounds=3)
+
+
+class Workload(NamedTuple):
+    """A model's task as a function of texts, and the unit of its throughput."""
+
+    unit: str
+    run: Run
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way to run the model."""
+
+    backend: str
+    precision: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.backend} {self.precision}, {self.threads} thread{'s' * (self.threads > 1)}"
+
+
+@dataclass(frozen=True)
+class SetupResult:
+    """Measurements of one setup."""
+
+    setup: Setup
+    throughputs: tuple[float, ...]  # units per second, one for each round
+    latencies: tuple[float, ...]  # milliseconds of single texts, of all rounds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Rounded figures for JSON."""
+        return {
+            **vars(self.setup),
+            "throughput": _round_digits(statistics.median(self.throughputs)),
+            "throughput_range": [_round_digits(min(self.throughputs)), _round_digits(max(self.throughputs))],
+            "latency_p50_ms": _round_digits(self.latency(50)),
+            "latency_p95_ms": _round_digits(self.latency(95)),
+        }
+
+    def cells(self) -> list[str]:
+        """One row of the table."""
+        return [
+            self.setup.backend,
+            self.setup.precision,
+            str(self.setup.threads),
+            _format_number(statistics.median(self.throughputs)),
+            f"{_format_number(min(self.throughputs))}–{_format_number(max(self.throughputs))}",
+            _format_number(self.latency(50)),
+            _format_number(self.latency(95)),
+        ]
+
+    def latency(self, percentile: float) -> float:
+        """Milliseconds within which this percentage of single texts is done."""
+        return float(np.percentile(self.latencies, percentile))
+
+
+@dataclass(frozen=True)
+class ModelBenchmark:
+    """Speed of one model in several setups."""
+
+    model: str
+    unit: str  # of throughput
+    texts: int
+    rounds: int
+    results: tuple[SetupResult, ...]
+    skipped: tuple[str, ...]  # setups that the model or the machine cannot run, with the reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        results = [result.to_dict() for result in self.results]
+        return {**vars(self), "results": results, "processor": processor_name(), "cores": cores()}
+
+    def table(self) -> list[list[str]]:
+        """Header and one row for each setup."""
+        header = ["backend", "precision", "threads", self.unit, "range", "ms p50", "ms p95"]
+        return [header, *(result.cells() for result in self.results)]
+
+
+def benchmark_model(
+    model: str | Path,
+    texts: Sequence[str] = (),
+    *,
+    backends: Sequence[str] = (),
+    precisions: Sequence[str] = (),
+    threads: Sequence[int] = (),
+    effort: Effort = FULL,
+    log: Log = lambda line: None,
+) -> ModelBenchmark:
+    """Measure a model in every setup that it supports, on the given texts or on synthetic ones.
+
+    Without backends, precisions or threads, all backends and precisions are measured with one thread per core.
+    """
+    texts = [text for text in texts if text.strip()][: effort.texts] or synthetic_texts(effort.texts)
+    pipelines, skipped = _load_setups(model, list_setups(backends, precisions, threads), bool(precisions), log)
+    workloads = {setup: _bind(pipeline) for setup, pipeline in pipelines.items()}
+    throughputs: dict[Setup, list[float]] = {setup: [] for setup in workloads}
+    latencies: dict[Setup, list[float]] = {setup: [] for setup in workloads}
+    for index in range(effort.rounds + 1):
+        log("warm-up" if index == 0 else f"round {index} of {effort.rounds}")
+        for setup in list(workloads) if index % 2 else reversed(list(workloads)):
+            _set_torch_threads(setup.threads)
+            run = workloads[setup].run
+            units, seconds = _time(run, texts)
+            single_seconds = [_time(run, [text])[1] for text in texts[: effort.single_texts]]
+            if index > 0:
+                throughputs[setup].append(units / seconds)
+                latencies[setup] += [1000 * seconds for seconds in single_seconds]
+    return ModelBenchmark(
+        model=str(model),
+        unit=next(iter(workloads.values())).unit,
+        texts=len(texts),
+        rounds=effort.rounds,
+        results=tuple(SetupResult(setup, tuple(throughputs[setup]), tuple(latencies[setup])) for setup in workloads),
+        skipped=tuple(skipped),
+    )
+
+
+def list_setups(backends: Sequence[str], precisions: Sequence[str], threads: Sequence[int]) -> list[Setup]:
+    """All combinations of what is requested; torch has no int8.
+
+    >>> [str(setup) for setup in list_setups(["torch"], [], [1, 2])][:3]
+    ['torch float32, 1 thread', 'torch float32, 2 threads', 'torch bf16, 1 thread']
+    """
+    for option, names, known in (("backend", backends, BACKENDS), ("precision", precisions, PRECISIONS)):
+        for name in set(names) - set(known):
+            raise UsageError(f"{option} must be of {', '.join(known)}, not {name!r}{nearest(name, known)}")
+    if any(count < 1 for count in threads):
+        raise UsageError(f"threads ({', '.join(map(str, threads))}) must be at least 1")
+    setups = itertools.product(backends or BACKENDS, precisions or PRECISIONS, threads or [cores()])
+    return [
+        Setup(backend, precision, count)
+        for backend, precision, count in setups
+        if backend != "torch" or precision in TORCH_PRECISIONS
+    ]
+
+
+def synthetic_texts(count: int, seed: int = 1) -> list[str]:
+    """English words in random order, as many as sentences have: the same texts for every model.
+
+    >>> lengths = [len(text.split()) for text in synthetic_texts(500)]
+    >>> min(lengths) >= MIN_WORDS, max(lengths) <= MAX_WORDS, 12 < sum(lengths) / 500 < 18
+    (True, True, True)
+    """
+    rng = random.Random(seed)
+    lengths = [min(max(round(rng.lognormvariate(2.6, 0.45)), MIN_WORDS), MAX_WORDS) for _ in range(count)]
+    return [f"{' '.join(rng.choices(WORDS, k=length))}." for length in lengths]
+
+
+def _load_setups(
+    model: str | Path, setups: Sequence[Setup], is_precision_requested: bool, log: Log
+) -> tuple[dict[Setup, Pipeline], list[str]]:
+    """Pipelines of the setups that can run here, and why the others cannot."""
+    pipelines: dict[Setup, Pipeline] = {}
+    skipped: list[str] = []
+    for setup in setups:
+        if not is_precision_requested and setup.backend == "torch" and setup.precision == "bf16" and _is_bf16_slow():
+            skipped.append(f"{setup}: bf16 is slow on this processor; --precision bf16 measures it all the same")
+            continue
+        log(f"loading {setup}")
+        try:
+            pipelines[setup] = load(model, backend=setup.backend, precision=setup.precision, threads=setup.threads)
+        except CheckpointError:
+            raise
+        except UsageError as error:
+            skipped.append(f"{setup}: {error}")
+    if not pipelines:
+        raise UsageError(f"{model} cannot be measured: {'; '.join(skipped) or 'torch does not compute in int8'}")
+    return pipelines, skipped
+
+
+def _is_bf16_slow() -> bool:
+    from regard.attention.speed import HOPELESS, bf16_slowdown
+
+    return bf16_slowdown() > HOPELESS
+
+
+def _bind(pipeline: Pipeline) -> Workload:
+    """What the pipeline does with texts; the last token of a generated text is its end."""
+    import regard.pipeline as pipelines
+
+    match pipeline:
+        case pipelines.TranslationPipeline():
+            return Workload("tokens/s", lambda texts: _count_tokens(pipeline.translate(texts, split=False)))
+        case pipelines.GenerationPipeline():
+            config = GenerationConfig(most=NEW_TOKENS, greedy=True)
+            return Workload("tokens/s", lambda texts: sum(len(s.ids) + 1 for (s,) in pipeline.generate(texts, config)))
+        case pipelines.EmbeddingPipeline():
+            return Workload("texts/s", lambda texts: len(pipeline.embed(texts).vectors))
+        case pipelines.ClassificationPipeline():
+            return Workload("texts/s", lambda texts: len(pipeline.classify(texts)))
+        case pipelines.TaggingPipeline():
+            return Workload("texts/s", lambda texts: len(pipeline.tag(texts)))
+        case pipelines.AnsweringPipeline():
+            return Workload("texts/s", lambda texts: len(pipeline.answers([(QUESTION, text) for text in texts])))
+        case pipelines.FillingPipeline():
+            return Workload("texts/s", lambda texts: len(pipeline.fill([f"{pipeline.mask} {text}" for text in texts])))
+        case pipelines.FeaturePipeline():
+            return Workload("texts/s", lambda texts: len(pipeline.features(texts)))
+        case _:
+            raise UsageError("a memory network reads stories, not texts: there is nothing to measure it on")
+
+
+def _count_tokens(translations: Sequence[Translation]) -> int:
+    return sum(len(part.ids) + 1 for translation in translations for part in translation.parts)
+
+
+def _time(run: Run, texts: Sequence[str]) -> tuple[int, float]:
+    """Units produced and seconds taken."""
+    start = time.perf_counter()
+    units = run(texts)
+    return units, time.perf_counter() - start
+
+
+def _set_torch_threads(threads: int) -> None:
+    """Torch has one thread count for the whole process: the setup that was loaded last has set it."""
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _round_digits(number: float) -> float:
+    return float(f"{number:.5g}")
+
+
+def _format_number(number: float) -> str:
+    """About three significant digits.
+
+    >>> [_format_number(number) for number in (12345.6, 123.45, 1.2345)]
+    ['12,346', '123', '1.23']
+    """
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
