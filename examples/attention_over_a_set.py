@@ -1,7 +1,6 @@
-"""Attention over a set, by hand: vectors U, a query q, softmax(U·q), in several hops with a state that goes along.
+"""Attention over a set of vectors in several hops: a controller attends, updates its state and attends again.
 
-A controller asks, takes the mix that it sees, and asks again from what it has become. Any vectors will do: sentences,
-regions of a picture, rows of a table.
+The vectors can be anything: sentences, regions of an image, rows of a table.
 """
 
 import torch
@@ -9,27 +8,34 @@ import torch
 from regard import attend, trace
 from regard.attention.scores import Dot
 
+NUM_HOPS = 2
 
-def hops(vectors: torch.Tensor, query: torch.Tensor, controller: torch.nn.GRUCell, count: int) -> torch.Tensor:
-    """Return the state after `count` looks at a set [n, d], starting from a query [d]."""
-    state, memory = query, vectors[None, None]  # one set, one head
-    for hop in range(count):
-        seen = attend(state.view(1, 1, 1, -1), memory, memory, score=Dot(), site=f"hop.{hop}")
-        state = controller(seen.view(1, -1), state.view(1, -1)).view(-1)
+
+def attend_in_hops(
+    vectors: torch.Tensor, query: torch.Tensor, controller: torch.nn.GRUCell, num_hops: int
+) -> torch.Tensor:
+    """Attend to `vectors` [n, d], first with `query` [d], then with the controller's state; return the last state."""
+    memory = vectors[None, None]  # [1 set, 1 head, n, d]
+    state = query
+    for hop in range(num_hops):
+        context = attend(state.view(1, 1, 1, -1), memory, memory, score=Dot(), site=f"hop.{hop}")
+        state = controller(context.view(1, -1), state.view(1, -1)).view(-1)
     return state
 
 
-def shown(weights: torch.Tensor) -> str:
-    """Return weights as people read them."""
-    return " ".join(f"{weight:.3f}" for weight in weights.flatten().tolist())
+def format_vector(vector: torch.Tensor) -> str:
+    """Format with three decimals, separated by spaces."""
+    return " ".join(f"{component:.3f}" for component in vector.flatten().tolist())
 
 
 if __name__ == "__main__":
     torch.manual_seed(1)
-    U, q, controller = torch.randn(6, 4), torch.randn(4), torch.nn.GRUCell(4, 4)
-    print("softmax(U·q):   ", shown(torch.softmax(U @ q, dim=0)))
-    with torch.no_grad(), trace("hop.*", exact=True) as seen:
-        state = hops(U, q, controller, 2)
-    for hop in range(2):
-        print(f"hop {hop} looks at: ", shown(torch.from_numpy(seen[f"hop.{hop}"].weights)))
-    print("state after that:", shown(state))
+    vectors = torch.randn(6, 4)
+    query = torch.randn(4)
+    controller = torch.nn.GRUCell(4, 4)
+    print("softmax(vectors·query):", format_vector(torch.softmax(vectors @ query, dim=0)))
+    with torch.no_grad(), trace("hop.*", exact=True) as attention_maps:
+        state = attend_in_hops(vectors, query, controller, NUM_HOPS)
+    for hop in range(NUM_HOPS):
+        print(f"attention of hop {hop}:    ", format_vector(torch.from_numpy(attention_maps[f"hop.{hop}"].weights)))
+    print("final state:           ", format_vector(state))

@@ -1,15 +1,18 @@
-"""bAbI stories: en/ and en-10k/ as qa1.train.txt, qa1.valid.txt (every tenth story of theirs), qa1.test.txt."""
+"""bAbI stories: en/ and en-10k/ as qa1.train.txt, qa1.valid.txt (every tenth training story) and qa1.test.txt."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from folders import folders, lines_of, write_lines
+from dataset_io import parse_folders, read_lines, write_lines
+
+VALID_EVERY = 10
+FILE_NAME = re.compile(r"qa(?P<task>\d+)_.*_(?P<split>train|test)\.txt")
 
 
-def stories(path: Path) -> Iterator[list[str]]:
+def read_stories(path: Path) -> Iterator[list[str]]:
     story: list[str] = []
-    for line in lines_of(path):
+    for line in read_lines(path):
         if line.startswith("1 ") and story:
             yield story
             story = []
@@ -17,14 +20,19 @@ def stories(path: Path) -> Iterator[list[str]]:
     yield story
 
 
+def split_stories(stories: list[list[str]], published_split: str) -> dict[str, list[list[str]]]:
+    if published_split == "test":
+        return {"test": stories}
+    train = [story for index, story in enumerate(stories) if index % VALID_EVERY]
+    return {"train": train, "valid": stories[::VALID_EVERY]}
+
+
 if __name__ == "__main__":
-    source, target = folders(__doc__)
+    source, target = parse_folders(__doc__)
     for path in sorted(source.glob("en*/qa*.txt*")):
-        number, split = re.match(r"qa(\d+)_.*_(train|test)\.txt", path.name).groups()  # type: ignore[union-attr]
+        match = FILE_NAME.match(path.name)
+        assert match, f"{path}: not named as bAbI's files are"
         folder = target / path.parent.name
         folder.mkdir(exist_ok=True)
-        found = list(stories(path))
-        rest = [story for place, story in enumerate(found) if place % 10]
-        parts = {"test": found} if split == "test" else {"train": rest, "valid": found[::10]}
-        for name, kept in parts.items():
-            write_lines(folder / f"qa{number}.{name}.txt", (line for story in kept for line in story))
+        for split, stories in split_stories(list(read_stories(path)), match["split"]).items():
+            write_lines(folder / f"qa{match['task']}.{split}.txt", (line for story in stories for line in story))

@@ -1,8 +1,17 @@
 """CMU pronouncing dictionary: letters, tab, phones, all space-separated; no word is in two of train, valid and test."""
 
-from folders import folders, lines_of, write_splits
+from collections.abc import Iterator
+from pathlib import Path
+
+from dataset_io import parse_folders, read_lines, write_splits
+
+
+def read_pronunciations(path: Path) -> Iterator[tuple[str, str]]:
+    for line in read_lines(path):
+        word, _, phones = line.split(" ", 2)  # between them, the index of the pronunciation
+        yield " ".join(word), phones
+
 
 if __name__ == "__main__":
-    source, target = folders(__doc__)
-    entries = (line.split(" ", 2) for line in lines_of(source / "cmudict.gz"))
-    write_splits(target, ((" ".join(word), phones) for word, _, phones in entries))
+    source, target = parse_folders(__doc__)
+    write_splits(target, read_pronunciations(source / "cmudict.gz"))

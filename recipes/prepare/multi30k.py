@@ -1,12 +1,12 @@
-"""Multi30k: unpack the parallel files, one sentence a line, as train.en, valid.de, test.fr …"""
+"""Multi30k: decompress the parallel files, one sentence per line, as train.en, valid.de, test.fr …"""
 
-from folders import folders, lines_of, write_lines
+from dataset_io import parse_folders, read_lines, write_lines
 
-SPLITS = {"train": "train", "val": "valid", "test_2016_flickr": "test"}
+SPLITS = {"train": "train", "val": "valid", "test_2016_flickr": "test"}  # published name → ours
 
 if __name__ == "__main__":
-    source, target = folders(__doc__)
-    for theirs, ours in SPLITS.items():
-        for path in sorted(source.glob(f"{theirs}.*.gz")):
+    source, target = parse_folders(__doc__)
+    for published_split, split in SPLITS.items():
+        for path in sorted(source.glob(f"{published_split}.*.gz")):
             language = path.name.split(".")[1]
-            write_lines(target / f"{ours}.{language}", lines_of(path))
+            write_lines(target / f"{split}.{language}", read_lines(path))

@@ -1,12 +1,21 @@
 """Stanford sentiment, two classes: text, tab, label."""
 
-from folders import folders, lines_of, write_rows
+from collections.abc import Iterator
+from pathlib import Path
 
-NAMES = ("negative", "positive")
-SPLITS = {"train": "train", "dev": "valid", "test": "test"}
+from dataset_io import parse_folders, read_lines, write_tsv
+
+LABEL_NAMES = ("negative", "positive")
+SPLITS = {"train": "train", "dev": "valid", "test": "test"}  # published name → ours
+
+
+def read_sentences(path: Path) -> Iterator[tuple[str, str]]:
+    for line in read_lines(path):
+        text, label_index = line.rsplit("\t", 1)
+        yield text, LABEL_NAMES[int(label_index)]
+
 
 if __name__ == "__main__":
-    source, target = folders(__doc__)
-    for theirs, ours in SPLITS.items():
-        rows = (line.rsplit("\t", 1) for line in lines_of(source / f"{theirs}.tsv"))
-        write_rows(target / f"{ours}.tsv", ((text, NAMES[int(label)]) for text, label in rows))
+    source, target = parse_folders(__doc__)
+    for published_split, split in SPLITS.items():
+        write_tsv(target / f"{split}.tsv", read_sentences(source / f"{published_split}.tsv"))

@@ -1,11 +1,12 @@
 """Stanford sentiment, five classes: text, tab, label."""
 
-from folders import folders, labelled, lines_of, write_rows
+from dataset_io import parse_folders, parse_labelled_lines, read_lines, write_tsv
 
-NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
-SPLITS = {"train": "train", "dev": "valid", "test": "test"}
+LABEL_NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
+SPLITS = {"train": "train", "dev": "valid", "test": "test"}  # published name → ours
 
 if __name__ == "__main__":
-    source, target = folders(__doc__)
-    for theirs, ours in SPLITS.items():
-        write_rows(target / f"{ours}.tsv", labelled(lines_of(source / f"stsa.fine.{theirs}"), NAMES))
+    source, target = parse_folders(__doc__)
+    for published_split, split in SPLITS.items():
+        lines = read_lines(source / f"stsa.fine.{published_split}")
+        write_tsv(target / f"{split}.tsv", parse_labelled_lines(lines, LABEL_NAMES))

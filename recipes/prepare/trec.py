@@ -1,10 +1,11 @@
-"""TREC questions, six classes: question, tab, label. The files are ISO-8859-1."""
+"""TREC questions, six classes: question, tab, label. The files are in ISO-8859-1."""
 
-from folders import folders, labelled, lines_of, write_rows
+from dataset_io import parse_folders, parse_labelled_lines, read_lines, write_tsv
 
-NAMES = ("description", "entity", "abbreviation", "human", "location", "number")
+LABEL_NAMES = ("description", "entity", "abbreviation", "human", "location", "number")
 
 if __name__ == "__main__":
-    source, target = folders(__doc__)
+    source, target = parse_folders(__doc__)
     for split in ("train", "test"):
-        write_rows(target / f"{split}.tsv", labelled(lines_of(source / f"TREC.{split}.all", "latin-1"), NAMES))
+        lines = read_lines(source / f"TREC.{split}.all", "latin-1")
+        write_tsv(target / f"{split}.tsv", parse_labelled_lines(lines, LABEL_NAMES))

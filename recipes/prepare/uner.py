@@ -1,15 +1,12 @@
 """Universal NER, English EWT: token, tab, BIO tag; the development file trains, the test file tests."""
 
-from itertools import groupby
+from dataset_io import parse_folders, parse_tagged_lines, read_lines, write_conll
 
-from folders import folders, lines_of, write_tagged
-
-SPLITS = {"dev": "train", "test": "test"}
+SPLITS = {"dev": "train", "test": "test"}  # published name → ours
 
 if __name__ == "__main__":
-    source, target = folders(__doc__)
-    for theirs, ours in SPLITS.items():
-        lines = (line for line in lines_of(source / f"en_ewt-ud-{theirs}.iob2.gz") if not line.startswith("#"))
-        groups = groupby(lines, key=lambda line: bool(line.strip()))
-        sentences = ([tuple(line.split("\t")[1:3]) for line in found] for full, found in groups if full)
-        write_tagged(target / f"{ours}.conll", sentences)  # type: ignore[arg-type]
+    source, target = parse_folders(__doc__)
+    for published_split, split in SPLITS.items():
+        lines = read_lines(source / f"en_ewt-ud-{published_split}.iob2.gz")
+        without_comments = (line for line in lines if not line.startswith("#"))
+        write_conll(target / f"{split}.conll", parse_tagged_lines(without_comments, token_column=1))

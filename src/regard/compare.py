@@ -20,7 +20,7 @@ from regard.pipeline import Translation, TranslationPipeline, load_translator
 from regard.tasks.metrics import paired_bootstrap, scores_by_length, short_and_long, translation_scores
 from regard.training.run import train_run
 from regard.training.watch import Watcher
-from regard.view.chart import matrix
+from regard.view.chart import heat_map
 from regard.view.chosen import choose
 from regard.view.report import Compared, Report
 
@@ -142,8 +142,9 @@ def _picture(said: Translation, looks: bool) -> str:
     if not looks or not said:
         return "" if looks else "<p>no attention: nothing to see</p>"
     chosen = choose(said.record(), words=True)
-    names = [unit.label for unit in chosen.rows], [unit.label for unit in chosen.columns]
-    return matrix(chosen.table, *names, title=f"where it looked while writing {said}")
+    rows = [unit.label for unit in chosen.rows]
+    columns = [unit.label for unit in chosen.columns]
+    return heat_map(chosen.table, rows, columns, title=f"where it looked while writing {said}")
 
 
 def write(report: Report, out: Path) -> list[Path]:

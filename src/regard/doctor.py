@@ -21,7 +21,6 @@ EXTRAS = {  # extra → the modules it brings, and what they are for
     "figures": (("cairosvg",), "figures as PNG and PDF"),
     "made": (("num2words",), "numbers in words as made data"),
     "onnx": (("onnx", "onnxruntime"), "models as ONNX"),
-    "pictures": (("sklearn",), "scikit-learn's digits"),
     "serve": (("fastapi", "uvicorn"), "the page of regard see, served on this machine"),
     "tensorboard": (("tensorboard",), "training curves in TensorBoard"),
 }

@@ -21,7 +21,6 @@ VERBS = {
     "translate": ("translate", "translate texts, a file or standard input"),
     "fill": ("fill", "the likeliest words for the gaps of a text"),
     "generate": ("generate", "continue texts with a language model"),
-    "complete": ("complete", "finish a half-given picture"),
     "classify": ("classify", "label texts, a file or standard input"),
     "tag": ("tag", "tag the words of texts, of a file or of standard input"),
     "answer": ("answer", "answer questions about a passage by spans of it, or about a story"),
@@ -33,12 +32,11 @@ VERBS = {
     "see": ("see", "where a model looked: a page in the browser, or a file"),
     "heads": ("heads", "what each head does on your data, and what is lost without it"),
     "compare": ("compare", "several models on one data set: one report"),
-    "claim": ("claim", "check what texts say of attention: train, measure, verdict"),
     "info": ("info", "what a model or run folder holds, and how to go on"),
     "convert": ("convert", "write a model in another tool's layout"),
     "data": ("data", "check, clean or make data files"),
     "doctor": ("doctor", "this machine: processors, kernels, extras, advice"),
-    "bench": ("bench", "speed beside every installed peer, and how cost grows"),
+    "bench": ("bench", "throughput and latency of a model on this machine"),
 }
 
 HELP = """Attention models from your own files: train, translate, and see where the model looked.
@@ -78,10 +76,12 @@ regard = Verbs("regard", help=HELP, context_settings={"help_option_names": ["-h"
 regard = click.version_option(__version__, prog_name="regard", message="%(prog)s %(version)s")(regard)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave the process with its exit code."""
+def main(
+    arguments: Sequence[str] | None = None, *, command: click.Command | None = None, program: str = "regard"
+) -> None:
+    """Run the command line and leave the process with its exit code; `command` is that of another program."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    code = run(arguments or ["--help"])
+    code = run(arguments or ["--help"], command, program)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -89,11 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], command: click.Command | None = None, program: str = "regard") -> int:
     """Run one command and return its exit code; whatever goes wrong is one message on standard error."""
     try:
         started = time.monotonic()  # time budgets count from here: a verb's imports take seconds
-        result = regard.main(args=list(arguments), prog_name="regard", standalone_mode=False, obj=started)
+        result = (command or regard).main(args=list(arguments), prog_name=program, standalone_mode=False, obj=started)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code

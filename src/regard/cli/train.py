@@ -14,7 +14,6 @@ from regard.cli.options import Option, changes, dotted_options, verb
 from regard.cli.output import give, note, watching
 from regard.config.run import TASKS, RunConfig
 from regard.config.tasks import in_own_names
-from regard.data.pictures import asked_for
 from regard.errors import UsageError, nearest
 from regard.phrases import duration
 from regard.view.progress import measures
@@ -95,7 +94,6 @@ TRIES = {  # task, or architecture where it has several uses → how its model i
     "stories": 'regard answer {} --story STORY.txt "…"',
     "language": "regard train classify TEXTS.csv --features {} --out FOLDER",
     "gpt": 'regard generate {} "…"',
-    "digits": "regard complete {}",
     "bert": 'regard fill {} "… [MASK] …"',
     "classify": 'regard classify {} "…"',
     "tag": 'regard tag {} "…"',
@@ -117,7 +115,6 @@ Ctrl-C finishes the step, or the pass over stories, and saves; the same command 
   regard train language books/*.txt --arch bert --preset mini --minutes 60 --out runs/bert
   regard train language notes/*.txt --from runs/bert --out runs/adapted
   regard train language book.txt --arch gpt --tokenizer characters --minutes 20 --out runs/gpt
-  regard train language digits --arch gpt --out runs/digits
   regard train classify reviews.csv --features runs/elmo --out runs/mood
   regard train classify reviews.csv --from folder/of/a/bert --out runs/mood
   regard train tag names.conll --features runs/elmo --out runs/names
@@ -205,8 +202,6 @@ def _last_lines(verdict: Verdict | None, command: str) -> list[str]:
 
 def _tried(config: RunConfig) -> str:
     """Return how the model of a run is used."""
-    if asked_for(config.data.train):
-        return TRIES["digits"]
     return TRIES.get(config.arch if config.task == "language" else config.task, TRIES[config.task])
 
 

@@ -1,4 +1,4 @@
-"""`GenerationPipeline`: a text in, its continuation out; and half a picture in, the whole one out."""
+"""`GenerationPipeline`: a text in, its continuation out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from regard.config.decoding import DecodingConfig
 from regard.config.generation import GenerationConfig
 from regard.config.seeing import SeeingConfig
 from regard.data.documents import Documents
-from regard.data.pictures import LEVELS, Picture, pixels, spelled
 from regard.decoding.rules import Forbid, History, Rule
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UsageError
@@ -93,22 +92,29 @@ class GenerationPipeline:
         return self.generate([prompt], GenerationConfig(**settings))[0][0]
 
     def generate(
-        self, prompts: Sequence[str], config: GenerationConfig | None = None, *, hear: Hear | None = None
+        self,
+        prompts: Sequence[str],
+        config: GenerationConfig | None = None,
+        *,
+        hear: Hear | None = None,
+        rules: Sequence[Rule] = (),
     ) -> list[list[Generated]]:
         """Return the continuations of each text; those of one text differ by their draws alone.
 
-        `hear` is told a single continuation of a single text bit by bit, while it is written.
+        `hear` is told a single continuation of a single text bit by bit, while it is written. `rules` forbid tokens
+        beyond those that are never written.
         """
         config = config or GenerationConfig()
         if hear is not None and (len(prompts) != 1 or config.count != 1):
             raise UsageError("only one continuation of one text can be heard while it is written")
         read = [self._read(prompt) for prompt in prompts]
-        rules: list[Rule] = [Forbid([[token] for token in self._never])] if self._never else []
+        every_rule: list[Rule] = [Forbid([[token] for token in self._never])] if self._never else []
+        every_rule += rules
         heard = None
         if hear is not None:
             heard = Heard(lambda ids: self._text(read[0], ids), hear)
-            rules.append(heard)
-        found = self._search(read, config, rules)
+            every_rule.append(heard)
+        found = self._search(read, config, every_rule)
         made = [
             [self._generated(prompt, ids, one) for one in some]
             for prompt, ids, some in zip(prompts, read, found, strict=True)
@@ -127,7 +133,7 @@ class GenerationPipeline:
         return [self.model.config.end]
 
     def _search(
-        self, rows: Sequence[list[int]], config: GenerationConfig, rules: Sequence[Rule], most: int = 0
+        self, rows: Sequence[list[int]], config: GenerationConfig, rules: Sequence[Rule]
     ) -> list[list[Hypothesis]]:
         """Return what is written after each row; rows of one length are written together."""
         decoding = DecodingConfig(
@@ -145,7 +151,7 @@ class GenerationPipeline:
         for length in sorted(set(lengths.tolist())):
             numbers = np.flatnonzero(lengths == length).tolist()
             tokens = Tokens.from_rows([rows[number] for number in numbers])
-            limits = [most or config.most] * len(numbers)
+            limits = [config.most] * len(numbers)
             for number, some in zip(
                 numbers, search(self.model, tokens, decoding, limits=limits, rules=rules), strict=True
             ):
@@ -211,27 +217,6 @@ class GenerationPipeline:
         content = [*given[opening:], *made.ids]
         return [*[-1] * opening, *word_numbers(self.tokenizer, made.whole, content), *[-1] * len(ends)]
 
-    # pictures
-    def complete(self, picture: Picture, config: GenerationConfig | None = None) -> list[Picture]:
-        """Return the picture with its missing pixels (-1), which are the last, filled in; as many times as asked."""
-        height, width = self.size()
-        known = picture.reshape(-1) >= 0
-        given = int(known.sum())
-        if picture.shape != (height, width) or not bool(known[:given].all()):
-            raise UsageError(f"a picture of {height} × {width} pixels is needed, of which only the last are missing")
-        if given == picture.size:
-            raise UsageError("no pixel is missing: leave some out")
-        letters = spelled(picture.reshape(-1)[:given])
-        levels = {number for ids in self.tokenizer.encode_all([*LEVELS]) for number in ids}
-        others = sorted(set(range(self.model.vocabulary)) - levels)
-        found = self._search(
-            [self._read(letters)],
-            config or GenerationConfig(),
-            [Forbid([[one] for one in others])],
-            picture.size - given,
-        )
-        return [pixels(letters + self.tokenizer.decode(one.ids), height, width) for one in found[0]]
-
     def scores(self, documents: Documents) -> dict[str, Any]:
         """Return the loss of running text in nats, a token and a character, and the perplexity of a token."""
         if self.tokenizer.end < 0:
@@ -240,10 +225,3 @@ class GenerationPipeline:
         characters = sum(map(len, documents.texts))
         facts: dict[str, Any] = {"documents": len(documents), "tokens": len(text.ids), "characters": characters}
         return {**facts, **causal_scores(self.model, text, characters)}
-
-    def size(self) -> tuple[int, int]:
-        """Return height and width of the pictures that the model knows; one that knows none is refused."""
-        facts = self.task.get("pictures")
-        if not isinstance(facts, dict):
-            raise UsageError("this model was trained on text, not on pictures: use `regard generate`")
-        return int(facts["height"]), int(facts["width"])

@@ -1,0 +1,1 @@
+"""Claims about attention from the literature, each checked by training the models that it compares."""
