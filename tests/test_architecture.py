@@ -28,7 +28,7 @@ FLOORS = {
     "tasks": 5, "ready": 5,
     "training": 6, "view": 6, "compiled": 6, "shortlisting": 6,
     "pipeline": 7, "convert": 7, "doctor": 7, "info": 7,
-    "demo": 8, "server": 8, "bench": 8, "compare": 8, "claims": 8,
+    "demo": 8, "server": 8, "report": 8, "compare": 8,
     "cli": 9,
 }  # fmt: skip
 WORDS, TENSORS = {"text", "data"}, {"attention", "blocks", "models"}  # two columns that do not know each other
@@ -100,6 +100,12 @@ def test_torch_stays_where_tensors_are(path: Path) -> None:
         return
     for module, line in imports(path):
         assert module.split(".")[0] not in ("torch", "safetensors", "transformers"), f"{path}:{line}: imports {module}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_the_package_imports_nothing_that_stands_beside_it(path: Path) -> None:
+    for module, line in imports(path):
+        assert module.split(".")[0] not in ("benchmarks", "docs", "examples", "recipes", "tests"), f"{path}:{line}"
 
 
 def test_names_of_modules_say_what_they_hold() -> None:

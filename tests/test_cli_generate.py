@@ -1,4 +1,4 @@
-"""`regard generate` and `regard complete` from outside, with a tiny model of each kind."""
+"""`regard generate` from outside, with a tiny model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from regard.cli import run
 from regard.config.data import TokenizerConfig
 from regard.config.gpt import GptConfig
 from regard.config.model import StackConfig
-from regard.data.pictures import LEVELS
 from regard.models import build
 from regard.models.base import start_weights
 from regard.text.learn import learn
-
-HELD_OUT = {"set": "digits", "height": 3, "width": 2, "levels": 17, "held_out": [5]}
 
 
 def folder(path: Path, texts: list[str], **facts: object) -> str:
@@ -33,11 +30,6 @@ def folder(path: Path, texts: list[str], **facts: object) -> str:
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder(tmp_path_factory.mktemp("run") / "gpt", ["once upon a time"], document="file")
-
-
-@pytest.fixture(scope="module")
-def painter(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return folder(tmp_path_factory.mktemp("run") / "digits", [LEVELS], document="line", pictures=HELD_OUT)
 
 
 def test_one_line_of_json_for_each_text_and_sample(writer: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,28 +86,9 @@ def test_a_long_or_strange_text_is_said_to_be(writer: str, capsys: pytest.Captur
         (["generate", "{}", "x", "--greedy", "--count", "2"], "drop --greedy or --count"),
         (["generate", "{}", "x", "--temperature", "0"], "temperature"),
         (["generate", "nowhere/at/all", "x"], "nowhere/at/all"),
-        (["complete", "{}"], "trained on text, not on pictures"),
-        (["complete", "{}", "--picture", "a", "--number", "1"], "keep one of them"),
         (["translate", "{}", "x"], "regard generate"),
     ],
 )
 def test_what_is_refused(writer: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([word.format(writer) for word in words]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_picture_is_finished_drawn_and_written(
-    painter: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    half = tmp_path / "half.txt"
-    half.write_text("0 16\n8\n")
-    words = ["complete", painter, "--picture", str(half), "--count", "2", "--threads", "1"]
-    assert run([*words, "--page", str(tmp_path / "p.html"), "--svg", str(tmp_path / "p.svg")]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0].split() == ["given", "finished", "1", "finished", "2"] and len(shown) == 4
-    assert (tmp_path / "p.svg").read_text().count("<rect") == 3 * 6
-    assert "<svg" in (tmp_path / "p.html").read_text()
-    assert run([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["given"] == [[0, 16], [8, -1], [-1, -1]]
-    assert all(one[0] == [0, 16] and one[1][0] == 8 and min(map(min, one)) >= 0 for one in told["finished"])

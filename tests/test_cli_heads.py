@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.peers import workload
 from regard import cli
-from regard.bench import work
 from regard.checkpoint.model_folder import save_model
 from regard.config.decoding import DecodingConfig
 from regard.data.made import make_rows
@@ -40,7 +40,7 @@ RUNNING = (
 
 @pytest.fixture(scope="module")
 def translating(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    words, model = work.tokenizer(97), translator(output_bias=True)
+    words, model = workload.build_tokenizer(97), translator(output_bias=True)
     place = tmp_path_factory.mktemp("models") / "plain"
     tokenizers = {"source": words, "target": words}
     settings: dict[str, Any] = {"decoding": DecodingConfig(beam=1), "task": {}, "card": "# x\n"}
@@ -56,7 +56,7 @@ def test_every_verb_that_runs_a_model_can_switch_heads_off() -> None:
 
 
 def test_translations_change_and_the_engine_hands_over(translating: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = " ".join(work.texts([9], 97))
+    text = " ".join(workload.draw_texts([9], 97))
     wanted = ["translate", str(translating), text, "--no-split", "--max-ratio", "1", "--json"]
     assert cli.run(wanted) == 0
     plain = capsys.readouterr()
@@ -95,7 +95,7 @@ def test_vectors_and_scores(translating: Path, tmp_path: Path, capsys: pytest.Ca
         found.append(json.loads(capsys.readouterr().out)["vector"])
     assert np.abs(np.subtract(*found)).max() > 1e-4
     pairs = tmp_path / "pairs.tsv"
-    rows = work.texts([5, 3, 4, 6], 97)
+    rows = workload.draw_texts([5, 3, 4, 6], 97)
     pairs.write_text(f"{rows[0]}\t{rows[1]}\n{rows[2]}\t{rows[3]}\n", "utf-8")
     lines = []
     for more in ([], ["--off", "encoder.0.self:1"]):
@@ -110,7 +110,7 @@ def test_vectors_and_scores(translating: Path, tmp_path: Path, capsys: pytest.Ca
 def test_heads_as_a_table_a_page_and_lines(
     translating: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = work.texts([5, 3, 4, 6, 7, 2], 97)
+    rows = workload.draw_texts([5, 3, 4, 6, 7, 2], 97)
     pairs, links = tmp_path / "pairs.tsv", tmp_path / "links.txt"
     pairs.write_text("".join(f"{rows[place]}\t{rows[place + 1]}\n" for place in (0, 2, 4)), "utf-8")
     links.write_text("0-0 1-1\n0-0\n1-0\n")
@@ -137,7 +137,7 @@ def test_heads_as_a_table_a_page_and_lines(
 
 
 def test_a_record_with_reasons(translating: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, place = " ".join(work.texts([4], 97)), tmp_path / "record.json"
+    text, place = " ".join(workload.draw_texts([4], 97)), tmp_path / "record.json"
     wanted = ["see", str(translating), text, "--out", str(place), "--threads", "1"]
     assert cli.run([*wanted, "--attribution", "--importance"]) == 0
     record = Record.read(place)

@@ -1,8 +1,7 @@
-"""Continuing texts: prompts alone and in company, draws, what is heard, limits, and pictures."""
+"""Continuing texts: prompts alone and in company, draws, what is heard, rules and limits."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,7 +9,7 @@ from regard.config.data import TokenizerConfig
 from regard.config.generation import GenerationConfig
 from regard.config.gpt import GptConfig
 from regard.config.model import StackConfig
-from regard.data.pictures import LEVELS, missing_after
+from regard.decoding.rules import Forbid
 from regard.errors import ConfigError, UsageError
 from regard.models.base import start_weights
 from regard.models.gpt import Gpt
@@ -72,6 +71,15 @@ def test_special_tokens_and_numbers_without_text_are_never_written() -> None:
         assert not {*made.ids} & ({*writer.tokenizer.specials} | {writer.tokenizer.size, writer.tokenizer.size + 1})
 
 
+def test_rules_of_the_caller_hold_beside_those_of_the_pipeline() -> None:
+    writer = pipeline("characters")
+    allowed = {token for tokens in writer.tokenizer.encode_all(["a", "t"]) for token in tokens}
+    only_these = Forbid([[token] for token in range(writer.model.vocabulary) if token not in allowed])
+    (continuations,) = writer.generate(["the cat"], GenerationConfig(most=20, count=3), rules=[only_these])
+    assert [len(continuation.ids) for continuation in continuations] == [20, 20, 20]  # the end is forbidden, too
+    assert all(set(continuation) <= {"a", "t"} for continuation in continuations)
+
+
 def test_a_document_begins_at_a_boundary_where_documents_are_lines() -> None:
     somewhere, beginning = pipeline(document="file"), pipeline(document="line")
     assert somewhere._read("a dog") == beginning._read("a dog")[1:]
@@ -89,25 +97,5 @@ def test_what_is_refused() -> None:
     writer = pipeline()
     with pytest.raises(UsageError, match="only one continuation of one text"):
         writer.generate(["a", "b"], GenerationConfig(), hear=print)
-    with pytest.raises(UsageError, match="trained on text, not on pictures"):
-        writer.complete(np.zeros((2, 2), np.int64))
     with pytest.raises(ConfigError, match="drop --greedy or --count"):
         GenerationConfig(greedy=True, count=2)
-
-
-def test_a_picture_is_finished_with_levels_and_what_was_given_stays() -> None:
-    writer = pipeline("characters", texts=[LEVELS], document="line", pictures={"height": 4, "width": 3, "levels": 17})
-    whole = np.arange(12).reshape(4, 3)
-    for rows in (0, 2, 3):
-        made = writer.complete(missing_after(whole, rows), GenerationConfig(count=3))
-        assert len(made) == 3
-        for picture in made:
-            assert picture.shape == (4, 3) and picture.min() >= 0 and picture.max() <= 16
-            assert (picture[:rows] == whole[:rows]).all()
-        assert any((made[0] != other).any() for other in made[1:])
-    with pytest.raises(UsageError, match="no pixel is missing"):
-        writer.complete(whole)
-    with pytest.raises(UsageError, match="of which only the last are missing"):
-        writer.complete(np.where(whole == 1, -1, whole))
-    with pytest.raises(UsageError, match="4 × 3 pixels"):
-        writer.complete(whole.T)

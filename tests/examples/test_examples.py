@@ -1,4 +1,4 @@
-"""The examples run and show what they say."""
+"""The examples run and print what they promise."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from pathlib import Path
 
 from tests.scale import HANG_GUARD
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def run(name: str) -> list[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, str(ROOT / "examples" / name)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
 
 
 def test_the_first_hop_over_a_set_is_the_softmax_of_its_products() -> None:
-    plain, first, second, _ = [line.partition(":")[2].split() for line in run("attention_over_a_set.py")]
-    assert plain == first
-    assert len(second) == 6
-    assert second != first
-    assert abs(sum(map(float, second)) - 1) < 0.005
+    softmax, first_hop, second_hop, _ = [line.partition(":")[2].split() for line in run("attention_over_a_set.py")]
+    assert softmax == first_hop
+    assert len(second_hop) == 6
+    assert second_hop != first_hop
+    assert abs(sum(map(float, second_hop)) - 1) < 0.005
 
 
 def test_the_pictures_of_the_page_about_seeing_are_those_that_its_script_draws(tmp_path: Path) -> None:
-    made = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))["draw"](tmp_path)
-    names = {file.name for file in made}
+    files = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))["draw"](tmp_path)
+    names = {file.name for file in files}
     assert names == {file.name for file in (ROOT / "docs" / "pictures" / "seeing").iterdir()}
     page = (ROOT / "docs" / "seeing.md").read_text(encoding="utf-8")
     assert names == set(re.findall(r"pictures/seeing/([\w.]+)", page))

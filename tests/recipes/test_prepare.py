@@ -1,4 +1,4 @@
-"""The scripts that prepare public data sets: they run, lose no row, and write what the readers take."""
+"""The scripts that prepare public data sets: they run, lose no row, and write files that Regard reads."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 import regard
 from regard.data.sources import read_lines, read_pairs
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "recipes" / "prepare"
 DATA = ROOT.parent / "shared" / "data"
 
@@ -26,27 +26,27 @@ def run(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]
     )
 
 
-def prepared(script: str, folder: str, target: Path) -> Path:
+def prepare(script: str, folder: str, target: Path) -> Path:
     if not (DATA / folder).is_dir():
         pytest.skip(f"shared/data/{folder} is not there")
-    done = run(script, DATA / folder, target)
-    assert done.returncode == 0, done.stderr
+    process = run(script, DATA / folder, target)
+    assert process.returncode == 0, process.stderr
     return target
 
 
-@pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "folders"))
+@pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "dataset_io"))
 def test_every_script_has_help(script: str) -> None:
-    """Only one is really run, the others are read: starting Python takes long."""
+    """Run one script and read the others: starting Python takes long."""
     text = (SCRIPTS / f"{script}.py").read_text("utf-8")
-    assert "folders(__doc__)" in text
+    assert "parse_folders(__doc__)" in text
     if script == "sst2":
         assert "Stanford sentiment" in run(script, "--help").stdout
-        wrong = run(script, "nowhere", "out")
-        assert (wrong.returncode, "nowhere is not a folder" in wrong.stderr) == (2, True)
+        process = run(script, "nowhere", "out")
+        assert (process.returncode, "nowhere is not a folder" in process.stderr) == (2, True)
 
 
 def test_multi30k(tmp_path: Path) -> None:
-    folder = prepared("multi30k", "multi30k", tmp_path)
+    folder = prepare("multi30k", "multi30k", tmp_path)
     for split, count in (("train", 29_000), ("valid", 1014), ("test", 1000)):
         for language in ("de", "fr", "cs"):
             pairs = read_pairs([folder / f"{split}.en", folder / f"{split}.{language}"])
@@ -57,13 +57,13 @@ def test_multi30k(tmp_path: Path) -> None:
     ("script", "folder", "count"), [("tatoeba", "tatoeba_en_fr", 142_787), ("cmudict", "cmudict", 133_737)]
 )
 def test_pairs_are_split_by_their_source(tmp_path: Path, script: str, folder: str, count: int) -> None:
-    prepared(script, folder, tmp_path)
-    sets = {split: read_pairs([tmp_path / f"{split}.tsv"]) for split in ("train", "valid", "test")}
-    assert sum(map(len, sets.values())) == count
-    known = set(sets["train"].source)
-    assert not known & {*sets["valid"].source, *sets["test"].source}
-    assert not set(sets["valid"].source) & set(sets["test"].source)
-    assert all(0.04 < len(sets[split]) / count < 0.06 for split in ("valid", "test"))
+    prepare(script, folder, tmp_path)
+    pairs = {split: read_pairs([tmp_path / f"{split}.tsv"]) for split in ("train", "valid", "test")}
+    assert sum(map(len, pairs.values())) == count
+    train_sources = set(pairs["train"].source)
+    assert not train_sources & {*pairs["valid"].source, *pairs["test"].source}
+    assert not set(pairs["valid"].source) & set(pairs["test"].source)
+    assert all(0.04 < len(pairs[split]) / count < 0.06 for split in ("valid", "test"))
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_pairs_are_split_by_their_source(tmp_path: Path, script: str, folder: st
     ],
 )
 def test_labelled_texts(tmp_path: Path, script: str, counts: tuple[int, ...], labels: int) -> None:
-    prepared(script, script, tmp_path)
-    splits = [name for name in ("train", "valid", "test") if (tmp_path / f"{name}.tsv").exists()]
-    sets = [read_pairs([tmp_path / f"{name}.tsv"]) for name in splits]
-    found = [len(pairs) for pairs in sets]
-    assert found == list(counts) or [sum(found)] == list(counts)
-    assert all(len(set(pairs.target)) == labels for pairs in sets)
+    prepare(script, script, tmp_path)
+    files = [tmp_path / f"{split}.tsv" for split in ("train", "valid", "test")]
+    splits = [read_pairs([file]) for file in files if file.exists()]
+    sizes = [len(pairs) for pairs in splits]
+    assert sizes == list(counts) or [sum(sizes)] == list(counts)
+    assert all(len(set(pairs.target)) == labels for pairs in splits)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_labelled_texts(tmp_path: Path, script: str, counts: tuple[int, ...], la
     ],
 )
 def test_tagged_sentences(tmp_path: Path, script: str, folder: str, counts: dict[str, int]) -> None:
-    prepared(script, folder, tmp_path)
+    prepare(script, folder, tmp_path)
     for split, count in counts.items():
         lines = read_lines(tmp_path / f"{split}.conll")
         assert sum(not line for line in lines) == count
@@ -111,7 +111,7 @@ def test_tagged_sentences(tmp_path: Path, script: str, folder: str, counts: dict
     ],
 )
 def test_answers_stand_where_they_say(tmp_path: Path, script: str, folder: str, counts: dict[str, int]) -> None:
-    prepared(script, folder, tmp_path)
+    prepare(script, folder, tmp_path)
     for split, count in counts.items():
         data = json.loads((tmp_path / f"{split}.json").read_text("utf-8"))
         questions = 0
@@ -121,13 +121,13 @@ def test_answers_stand_where_they_say(tmp_path: Path, script: str, folder: str, 
                 for answer in question["answers"]:
                     start = answer["answer_start"]
                     assert paragraph["context"][start : start + len(answer["text"])] == answer["text"]
-        assert 0.98 * count <= questions <= count  # QAMR: some have no answer in one piece
+        assert 0.98 * count <= questions <= count  # QAMR: some have no contiguous answer
 
 
 def test_stories(tmp_path: Path) -> None:
-    prepared("babi", "babi", tmp_path)
+    prepare("babi", "babi", tmp_path)
     for folder, questions in (("en", 1000), ("en-10k", 10_000)):
-        parts = [read_lines(tmp_path / folder / f"qa1.{split}.txt") for split in ("train", "valid")]
-        assert all(lines[0].startswith("1 ") for lines in parts)
-        assert sum("\t" in line for lines in parts for line in lines) == questions
+        splits = [read_lines(tmp_path / folder / f"qa1.{split}.txt") for split in ("train", "valid")]
+        assert all(lines[0].startswith("1 ") for lines in splits)
+        assert sum("\t" in line for lines in splits for line in lines) == questions
     assert sum("\t" in line for line in read_lines(tmp_path / "en" / "qa2.test.txt")) == 1000

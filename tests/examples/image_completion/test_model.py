@@ -1,0 +1,145 @@
+"""The example of image completion: a model is trained on digits, and completions keep what is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.image_completion.__main__ import PROGRAM, image_completion
+from examples.image_completion.images import GREY_LEVELS, load_digit_images, mask_rows
+from examples.image_completion.model import IMAGES_FILE, MODEL_FOLDER, ImageModel, train_model
+from regard import cli
+from regard.checkpoint.gpt_folder import save_gpt
+from regard.config.data import TokenizerConfig
+from regard.config.generation import GenerationConfig
+from regard.config.gpt import GptConfig
+from regard.config.model import StackConfig
+from regard.errors import UsageError
+from regard.models import build
+from regard.models.base import start_weights
+from regard.text.learn import learn
+from tests.scale import HANG_GUARD
+
+ROOT = Path(__file__).parents[3]
+SMALL = {"preset": "micro", "steps": 3, "threads": 1, "precision": "float32", "batch_tokens": 512}
+
+
+def run(*arguments: str) -> int:
+    return cli.run(arguments, image_completion, PROGRAM)
+
+
+def write_model(folder: Path, height: int, width: int) -> None:
+    """Write an untrained model of images of this size."""
+    tokenizer = learn([GREY_LEVELS] * 9, TokenizerConfig(kind="characters")).without_template()
+    config = GptConfig(
+        vocabulary=tokenizer.size,
+        width=8,
+        stack=StackConfig(layers=1, heads=2, feedforward=8),
+        places=16,
+        end=tokenizer.end,
+    )
+    model = build(config)
+    start_weights(model, 1)
+    facts = {"document": "line"}
+    save_gpt(folder / MODEL_FOLDER, config, model.state_dict(), tokenizer=tokenizer, facts=facts, card="")
+    (folder / IMAGES_FILE).write_text(json.dumps({"height": height, "width": width, "held_out": [5]}))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    write_model(folder, 3, 2)
+    return folder
+
+
+def test_a_completion_has_levels_only_and_keeps_the_known_pixels(tmp_path: Path) -> None:
+    write_model(tmp_path, 4, 3)
+    model = ImageModel.load(tmp_path, threads=1)
+    image = np.arange(12).reshape(4, 3)
+    for rows in (0, 2, 3):
+        completions = model.complete(mask_rows(image, rows), GenerationConfig(count=3))
+        assert len(completions) == 3
+        for completion in completions:
+            assert completion.shape == (4, 3) and completion.min() >= 0 and completion.max() <= 16
+            assert (completion[:rows] == image[:rows]).all()
+        assert any((completions[0] != other).any() for other in completions[1:])
+    with pytest.raises(UsageError, match="no pixel is missing"):
+        model.complete(image)
+    with pytest.raises(UsageError, match="only the last ones missing"):
+        model.complete(np.where(image == 1, -1, image))
+    with pytest.raises(UsageError, match="4 × 3 pixels"):
+        model.complete(image.T)
+
+
+def test_an_image_is_completed_drawn_and_written(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = tmp_path / "half.txt"
+    half.write_text("0 16\n8\n")
+    command = ["complete", str(folder), "--image", str(half), "--count", "2", "--threads", "1"]
+    assert run(*command, "--page", str(tmp_path / "p.html"), "--svg", str(tmp_path / "p.svg")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["input", "completion", "1", "completion", "2"] and len(lines) == 4
+    assert (tmp_path / "p.svg").read_text("utf-8").count("<rect") == 3 * 6
+    assert "<svg" in (tmp_path / "p.html").read_text("utf-8")
+    assert run(*command, "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["input"] == [[0, 16], [8, -1], [-1, -1]]
+    assert len(record["completions"]) == 2
+    for completion in record["completions"]:
+        assert completion[0] == [0, 16] and completion[1][0] == 8 and min(map(min, completion)) >= 0
+
+
+def test_faults_are_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (["complete", str(tmp_path)], "holds no model of images"),
+        (["complete", str(folder), "--image", "a", "--index", "1"], "keep one of them"),
+        (["complete", str(folder), "--image", "nowhere.txt"], "nowhere.txt: cannot be read"),
+        (["complete", str(folder), "--coutn", "2"], f"did you mean --count?)\n  {PROGRAM} complete --help lists"),
+    ):
+        assert run(*arguments) == 2, message
+        assert message in capsys.readouterr().err
+
+
+def test_every_option_has_help_and_every_command_an_example() -> None:
+    for name, command in image_completion.commands.items():
+        assert f"{PROGRAM} {name}" in (command.help or "")
+        for option in command.params:
+            assert getattr(option, "help", None) or option.param_type_name == "argument", f"{option.opts} has no help"
+
+
+def test_digits_are_learned_and_the_held_out_ones_completed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn has the digits")
+    folder = tmp_path / "digits"
+    with pytest.warns(UserWarning, match="learned nothing: 3 updates are too few"):
+        trained = train_model(folder, **SMALL)
+    texts = load_digit_images().texts()
+    held_out = {texts[index] for index in trained.held_out}
+    assert set((folder / "valid.txt").read_text().split()) == held_out
+    train_texts = (folder / "train.txt").read_text().split()
+    assert len(train_texts) + len(trained.held_out) == len(texts) and not held_out & set(train_texts)
+    assert run("complete", str(folder), "--threads", "1", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    original = load_digit_images().pixels[trained.held_out[0]]
+    assert record["index"] == trained.held_out[0]
+    assert record["input"] == mask_rows(original, 4).tolist()
+    assert record["completions"] == [trained.complete(mask_rows(original, 4))[0].tolist()]
+    assert run("complete", str(folder), "--index", "1797", "--threads", "1") == 2
+    assert "indices from 0 to 1796" in capsys.readouterr().err
+
+
+def test_the_commands_run_as_a_module_of_the_repository(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn has the digits")
+    command = [sys.executable, "-m", "examples.image_completion", "train", "--out", str(tmp_path / "digits")]
+    command += ["--preset", "micro", "--steps", "1", "--threads", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1] == f"try it: {PROGRAM} complete {tmp_path / 'digits'}"
+    assert ImageModel.load(tmp_path / "digits", threads=1).width == 8

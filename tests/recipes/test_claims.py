@@ -1,0 +1,145 @@
+"""Claims: expectations are parsed, evaluated on real runs and judged; every recipe in the tree is well formed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from recipes.claims.__main__ import PROGRAM, claim
+from recipes.claims.check import ClaimData, check_claim, judge, run_config, write_result
+from recipes.claims.claim import ClaimConfig, Expectation
+from regard import cli
+from regard.config.run import RunConfig
+from regard.errors import ConfigError, UsageError
+from tests.scale import HANG_GUARD
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted(ROOT.glob("recipes/claims/*.json"))
+SMALL = {
+    "claim": "Models that learn longer are better at copying.",
+    "measure": "exact_match",
+    "make": {"kind": "copy", "count": 400, "tested": 20, "lengths": [2, 3]},
+    "settings": {
+        "preset": "custom",
+        "model.width": 16,
+        "decoding.beam": 1,
+        "training.threads": 1,
+        "training.precision": "float32",
+    },
+    "seeds": [1],
+    "models": {"short": {"training.steps": 1}, "longer": {"training.steps": 3}},
+    "expect": ["longer - short >= -100"],
+}
+
+
+def run(*arguments: str) -> int:
+    return cli.run(arguments, claim, PROGRAM)
+
+
+def test_expectations_compare_one_model_or_two_with_a_number() -> None:
+    scores = {"a": 30.0, "b": 20.0}
+    assert Expectation.parse("a >= 30").holds(Expectation.parse("a >= 30").evaluate(scores))
+    assert not Expectation.parse("a > 30").holds(30.0)
+    assert Expectation.parse("a - b < 11").evaluate(scores) == 10
+    assert Expectation.parse(" b / a <= 0.5 ").evaluate(scores) == pytest.approx(2 / 3)
+    with pytest.raises(ConfigError, match="must be like 'plain < 20'"):
+        Expectation.parse("a better than b")
+
+
+def test_a_verdict_says_by_how_much_and_which_seeds_disagree() -> None:
+    config = ClaimConfig.from_dict({**SMALL, "expect": ["longer - short > 5"]})
+    result = judge(config, {"short": [10.0, 20.0], "longer": [30.0, 22.0]}, [1, 2])
+    assert result.holds
+    assert result.verdict() == "holds here: longer - short > 5: found 11, holds by 6 (1 of 2 seeds alone)"
+    assert "| longer | 30 | 22 | 26 |" in result.markdown()
+    failed = judge(config, {"short": [10.0], "longer": [12.0]}, [1])
+    assert failed.verdict() == "does not hold here: longer - short > 5: found 2, fails by 3"
+
+
+def test_a_claim_is_checked_by_training_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "claim.json"
+    file.write_text(json.dumps(SMALL))
+    assert run(str(file), "--out", str(tmp_path / "out"), "--json") == 0
+    events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert events[-1]["holds"] is True
+    assert set(events[-1]["measured"]) == {"short", "longer"}
+    assert [set(outcome) for outcome in events[-1]["found"]] == [
+        {"expected", "value", "margin", "holds", "alone", "seeds"}
+    ]
+    before = (tmp_path / "out/longer-1/model.safetensors").stat().st_mtime_ns
+    again = check_claim(ClaimConfig.from_dict(SMALL), tmp_path / "out")
+    assert (tmp_path / "out/longer-1/model.safetensors").stat().st_mtime_ns == before
+    assert again.to_dict()["measured"] == events[-1]["measured"]
+    assert [path.name for path in write_result(again, tmp_path / "out")] == ["claim.json", "claim.md"]
+
+
+def test_the_command_runs_as_a_module_of_the_repository(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recipes.claims", "nowhere.json", "--out", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
+    assert process.returncode == 2
+    assert "nowhere.json" in process.stderr
+
+
+def test_the_help_shows_an_example_and_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    text = capsys.readouterr().out
+    assert f"Usage: {PROGRAM} [OPTIONS] FILE" in text
+    assert f"{PROGRAM} recipes/claims/" in text
+    for option in claim.params:
+        if isinstance(option, click.Option):
+            assert option.help and option.opts[0] in text, f"{option.opts} has no help"
+
+
+def test_time_to_a_quality_and_distance_of_heads_are_measured(tmp_path: Path) -> None:
+    settings = {**SMALL["settings"], "training.evaluate_every": 1}  # type: ignore[dict-item]
+    models = {"a": {"training.steps": 2}}
+    timed = {"measure": "minutes_to_bleu", "bleu": 0, "expect": ["a < 5"], "settings": settings, "models": models}
+    reached = check_claim(ClaimConfig.from_dict({**SMALL, **timed}), tmp_path / "out")
+    assert 0 < reached.scores["a"][0] < float("inf")
+    unreached = check_claim(ClaimConfig.from_dict({**SMALL, **timed, "bleu": 100.5}), tmp_path / "out")
+    assert unreached.scores["a"][0] == float("inf")
+    distance = check_claim(ClaimConfig.from_dict({**SMALL, **timed, "measure": "heads_apart"}), tmp_path / "out")
+    assert 0 < distance.scores["a"][0] < 1
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_well_formed(path: Path, tmp_path: Path) -> None:
+    config = ClaimConfig.from_dict(json.loads(path.read_text("utf-8")), where=str(path))
+    for settings in config.models.values():
+        assert isinstance(run_config(config, settings, ClaimData(["train"], ["test"]), seed=1, overrides={}), RunConfig)
+    if not config.make:
+        assert "--train" in config.about
+        with pytest.raises(UsageError, match="needs data"):
+            check_claim(config, tmp_path)
+
+
+def test_every_setting_of_a_claim_has_help() -> None:
+    assert ClaimConfig.__doc__
+    for setting in ClaimConfig.knobs():
+        assert setting.help, f"{setting.path} has no help"
+
+
+def test_faults_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for changes, message in (
+        ({"expect": ["longr < 3"]}, "did you mean longer"),
+        ({"models": {}}, "needs claim, models"),
+        ({"measure": "bleu"}, "must be one of"),
+        ({"make": {"kind": "copy", "rows": 3}}, "make: unknown rows"),
+        ({"models": {"longer": {"model": "gru:nothing"}, "short": {}}}, "unknown architecture"),
+        ({"measure": "error"}, "not measured of what this claim trains"),
+    ):
+        file = tmp_path / "claim.json"
+        file.write_text(json.dumps({**SMALL, **changes}))
+        assert run(str(file), "--out", str(tmp_path / "out")) == 2, message
+        assert message in capfd.readouterr().err
+    assert run(str(file), "--train", "x.tsv", "--out", str(tmp_path / "out")) == 2
+    assert "go together" in capfd.readouterr().err
+    assert run(str(file), "--ouput", "x") == 2
+    assert f"no such option: --ouput (did you mean --out?)\n  {PROGRAM} --help lists" in capfd.readouterr().err
