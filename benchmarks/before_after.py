@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.busy_machine import ROOT, unpack
-from regard.machine import processor_identity
+from regard.hardware import processor_identity
 
 RESULTS = ROOT / "benchmarks/results/before_after.json"
 STEADY_RATE = ROOT / "benchmarks/steady_rate.py"

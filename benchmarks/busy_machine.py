@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.machine import processor_identity
+from regard.hardware import processor_identity
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/busy_machine.json"

@@ -62,7 +62,7 @@ def measure_encoding(folder: Path, texts: Path, *, warm_up: int, seconds: float)
     """Embed texts in torch; report the texts per second that follow the warm-up."""
     import torch
 
-    from regard.pipeline import load_embedder
+    from regard.pipeline.load import load_embedder
 
     lines = texts.read_text("utf-8").splitlines()
     pipeline = load_embedder(folder, backend="torch")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.view.figure import figure
-from regard.view.record import Record
+from regard.view.record.record import Record
 
 HERE = Path(__file__).parent
 RECORDS = HERE.parent / "examples" / "notebooks" / "records"
@@ -14,11 +14,11 @@ PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {  # file → (record, vi
     "align": ("translation", "align", {"words": True}),
     "steps": ("translation", "steps", {}),
     "beams": ("translation", "beams", {"width": "page"}),
-    "look": ("encoder", "look", {"row": "it", "layer": 5}),
+    "look": ("encoder", "look", {"token": "it", "layer": 5}),
     "heads": ("encoder", "heads", {"width": "page"}),
-    "maths": ("encoder", "maths", {"row": "it"}),
+    "maths": ("encoder", "maths", {"token": "it"}),
     "place": ("encoder", "place", {}),
-    "flow": ("encoder", "flow", {"row": "it"}),
+    "flow": ("encoder", "flow", {"token": "it"}),
 }
 
 

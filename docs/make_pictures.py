@@ -25,9 +25,11 @@ import numpy as np
 import torch
 
 import regard
-from regard.attention.masks import Mask, causal, globally, window
+from regard.attention.masks import Mask, causal, global_tokens, window
 from regard.view.figure import figure
-from regard.view.record import Attention, Record, Side
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
 
 PICTURES = Path(__file__).parent / "pictures"
 THEMES = ("light", "dark")
@@ -48,7 +50,7 @@ class Picture:
 @cache
 def translated(runs: Path, inside: str = "") -> Record:
     """Return the record of a translation."""
-    return regard.load(runs / "m30k", threads=1)(SENTENCE).record(inside=inside)
+    return regard.load(runs / "m30k", threads=1)(SENTENCE).record(store_qkv=inside)
 
 
 @cache
@@ -70,10 +72,10 @@ def masked(mask: Mask) -> Callable[[Path], Record]:
     def made(_: Path) -> Record:
         words = SEEN.split()
         slots = torch.arange(len(words))[None]
-        allowed = mask.place(slots, slots).dense.expand(1, 1, len(words), len(words)).float().numpy()
+        allowed = mask.bind(slots, slots).dense.expand(1, 1, len(words), len(words)).float().numpy()
         weights = (allowed / allowed.sum(-1, keepdims=True)).astype(np.float32)
-        side = Side.of_pieces(SEEN, words, range(len(words)))
-        seen = Attention("encoder.self", "source", "source", weights, (0,))
+        side = RecordText.from_subwords(SEEN, words, range(len(words)))
+        seen = AttentionRecord("encoder.self", "source", "source", weights, (0,))
         return Record(title=str(mask), texts={"source": side}, attention=(seen,))
 
     return made
@@ -92,7 +94,7 @@ ALL: dict[str, Picture] = {
     "verdict": Picture(judged, "verdict"),
     "mask-causal": Picture(masked(causal()), "align"),
     "mask-window": Picture(masked(window(1)), "align"),
-    "mask-sparse": Picture(masked(window(1) | globally(0)), "align"),
+    "mask-sparse": Picture(masked(window(1) | global_tokens(0)), "align"),
 }
 
 

@@ -13,7 +13,7 @@ import io
 import tempfile
 from pathlib import Path
 
-from regard.view.record import Record
+from regard.view.record.record import Record
 from tests.view.browser import Seen, started, written
 
 PICTURES = Path(__file__).parent / "pictures"

@@ -19,7 +19,7 @@ import regard
 from regard.cli import VERBS
 from regard.cli import regard as commands
 from regard.cli.options import EVERY
-from regard.config.knob import Config
+from regard.config.settings import Config
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

@@ -34,7 +34,7 @@ if __name__ == "__main__":
     query = torch.randn(4)
     controller = torch.nn.GRUCell(4, 4)
     print("softmax(vectors·query):", format_vector(torch.softmax(vectors @ query, dim=0)))
-    with torch.no_grad(), trace("hop.*", exact=True) as attention_maps:
+    with torch.no_grad(), trace("hop.*", full_precision=True) as attention_maps:
         state = attend_in_hops(vectors, query, controller, NUM_HOPS)
     for hop in range(NUM_HOPS):
         print(f"attention of hop {hop}:    ", format_vector(torch.from_numpy(attention_maps[f"hop.{hop}"].weights)))

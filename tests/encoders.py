@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.checkpoint.encoder_folder import save_encoder
+from regard.checkpoint.encoder_dir import save_encoder
 from regard.config.data import TokenizerConfig
-from regard.config.model import EncoderConfig, StackConfig
-from regard.models.encoder import Encoder, start_encoder
-from regard.text.framing import with_marks
-from regard.text.learn import learn
+from regard.config.models import BertConfig, StackConfig
+from regard.models.bert import Bert, initialize_bert
+from regard.text.special_tokens import with_mask_token
+from regard.text.train import train_tokenizer
 
 
 def saved_encoder(folder: Path, texts: Sequence[str], *, width: int = 32, places: int = 64) -> Path:
     """Write a small encoder with weights by chance and a tokenizer of words learned from the texts."""
-    tokenizer = with_marks(learn([*texts] * 3, TokenizerConfig(kind="words")))
-    stack = StackConfig(layers=2, heads=2, feedforward=2 * width)
-    config = EncoderConfig(
-        vocabulary=tokenizer.size, width=width, stack=stack, places=places, dropout=0.0, attention_dropout=0.0
+    tokenizer = with_mask_token(train_tokenizer([*texts] * 3, TokenizerConfig(kind="words")))
+    stack = StackConfig(num_layers=2, num_heads=2, feed_forward_size=2 * width)
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=width,
+        stack=stack,
+        max_positions=places,
+        dropout=0.0,
+        attention_dropout=0.0,
     )
-    model = Encoder(config.override({"head_dropout": 0.0}))
-    start_encoder(model, 1, 0.1)
+    model = Bert(config.override({"classifier_dropout": 0.0}))
+    initialize_bert(model, 1, 0.1)
     save_encoder(folder, model.config, model.state_dict(), tokenizer=tokenizer, task="", facts={}, card="")
     return folder

@@ -8,26 +8,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.config.decoding import DecodingConfig
-from regard.config.gpt import GptConfig
-from regard.config.model import (
-    ClassifierConfig,
-    EncoderConfig,
-    MemoryConfig,
-    ReaderConfig,
-    RecurrentConfig,
-    StackConfig,
-    TranslatorConfig,
-)
+from regard.config.inference import DecodingConfig
+from regard.config.models import BertConfig, GptConfig, StackConfig, TransformerConfig
+from regard.config.rnn_models import MemoryNetworkConfig, RnnClassifierConfig, RnnTextConfig, Seq2SeqConfig
 from regard.decoding.search import search
-from regard.models import build
+from regard.models import build_model
 from regard.models.base import Model
-from regard.models.memory_network import Told
-from regard.models.reader import Texts
+from regard.models.memory_network import StoryBatch
+from regard.models.rnn_text import TextBatch
 from regard.tokens import Tokens
 
 VOCABULARY = 23
-STACK = StackConfig(layers=2, heads=2, feedforward=12)
+STACK = StackConfig(num_layers=2, num_heads=2, feed_forward_size=12)
 SOURCE = Tokens.from_rows([[5, 6, 7, 8, 1], [9, 3, 1]])
 LONG = Tokens.from_rows([[*range(3, 22)]])  # longer than what a block-sparse encoder looks at as a whole
 Answer = list[NDArray[np.floating]]
@@ -35,7 +27,7 @@ Answer = list[NDArray[np.floating]]
 
 def made(config: object, seed: int = 1) -> Model:
     """A model with weights large enough that a mistake shows."""
-    model: Model = build(config)
+    model: Model = build_model(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for _, parameter in sorted(model.named_parameters()):
@@ -44,49 +36,56 @@ def made(config: object, seed: int = 1) -> Model:
 
 
 def translator() -> Model:
-    config = TranslatorConfig(
-        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, width=8, encoder=STACK, decoder=STACK, places=40
+    config = TransformerConfig(
+        source_vocab_size=VOCABULARY,
+        target_vocab_size=VOCABULARY,
+        hidden_size=8,
+        encoder=STACK,
+        decoder=STACK,
+        max_positions=40,
     )
     return made(config)
 
 
 def recurrent(**changes: object) -> Model:
-    config = RecurrentConfig(source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, embedding=7, width=9)
+    config = Seq2SeqConfig(source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, embedding_size=7, hidden_size=9)
     return made(config.override(changes))
 
 
 def gpt() -> Model:
-    return made(GptConfig(vocabulary=VOCABULARY, width=8, stack=STACK, places=24, positions="learned"))
+    return made(GptConfig(vocab_size=VOCABULARY, hidden_size=8, stack=STACK, max_positions=24, positions="learned"))
 
 
 def encoder(**changes: object) -> Model:
-    config = EncoderConfig(vocabulary=VOCABULARY, width=8, stack=STACK, places=40)
+    config = BertConfig(vocab_size=VOCABULARY, hidden_size=8, stack=STACK, max_positions=40)
     return made(config.override(changes))
 
 
 def big_bird(**changes: object) -> Model:
-    return encoder(attention="blocks", block=2, random_blocks=1, drawn=False, **changes)
+    return encoder(attention="blocks", block_size=2, num_random_blocks=1, random_once=False, **changes)
 
 
 def memory() -> Model:
-    return made(MemoryConfig(vocabulary=VOCABULARY, longest=4, memory=5, width=6, hops=2))
+    return made(
+        MemoryNetworkConfig(vocab_size=VOCABULARY, max_sentence_words=4, memory_size=5, embedding_size=6, hops=2)
+    )
 
 
 def classifier() -> Model:
-    reader = ReaderConfig(vocabulary=VOCABULARY, embedding=5, width=7)
-    return made(ClassifierConfig(labels=3, encoder=reader))
+    reader = RnnTextConfig(vocab_size=VOCABULARY, embedding_size=5, hidden_size=7)
+    return made(RnnClassifierConfig(num_labels=3, encoder=reader))
 
 
 def searched(model: Model, beam: int) -> Answer:
     """What a search writes, and how likely that is."""
     source = Tokens.from_rows([[5, 6, 7], [8, 9, 3]]) if hasattr(model, "stack") else SOURCE
-    found = search(model, source, DecodingConfig(beam=beam), limits=[6] * len(source))  # type: ignore[arg-type]
-    return [np.array([*one.ids, one.total]) for some in found for one in some]
+    found = search(model, source, DecodingConfig(beam=beam), max_lengths=[6] * len(source))  # type: ignore[arg-type]
+    return [np.array([*one.ids, one.logprob]) for some in found for one in some]
 
 
-def told() -> Told:
+def told() -> StoryBatch:
     sentences = Tokens.from_rows([[2, 3], [4, 5, 6], [7]])
-    return Told(Tokens.from_rows([[0, 1], [2]]), sentences, np.array([1, 0, 0]), np.array([2, 1]))
+    return StoryBatch(Tokens.from_rows([[0, 1], [2]]), sentences, np.array([1, 0, 0]), np.array([2, 1]))
 
 
 def states(model: Model) -> Answer:
@@ -96,7 +95,7 @@ def states(model: Model) -> Answer:
 FAMILIES: dict[str, tuple[Callable[[], Model], Callable[[Model], Answer]]] = {
     "translator, greedy": (translator, lambda model: searched(model, 1)),
     "translator, beam": (translator, lambda model: searched(model, 3)),
-    "translator, forced": (translator, lambda model: [*model.score_tokens(SOURCE, SOURCE)]),  # type: ignore[operator]
+    "translator, forced": (translator, lambda model: [*model.target_logprobs(SOURCE, SOURCE)]),  # type: ignore[operator]
     "recurrent, greedy": (recurrent, lambda model: searched(model, 1)),
     "recurrent, beam": (lambda: recurrent(attention="dot", input_feeding="output"), lambda model: searched(model, 3)),
     "gpt, greedy": (gpt, lambda model: searched(model, 1)),
@@ -105,5 +104,5 @@ FAMILIES: dict[str, tuple[Callable[[], Model], Callable[[Model], Answer]]] = {
     "encoder, packed": (lambda: encoder().pack(), states),  # type: ignore[operator]
     "big bird": (big_bird, states),
     "memory network": (memory, lambda model: [model.logits(model(told())).detach().numpy()]),  # type: ignore[operator]
-    "classifier": (classifier, lambda model: [model.chances(Texts(SOURCE))]),  # type: ignore[operator]
+    "classifier": (classifier, lambda model: [model.probabilities(TextBatch(SOURCE))]),  # type: ignore[operator]
 }

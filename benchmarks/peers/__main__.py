@@ -10,8 +10,8 @@ import click
 
 from benchmarks.peers.config import BenchmarkConfig
 from regard import cli
-from regard.cli.options import changes, knob_options, verb
-from regard.cli.output import give, note
+from regard.cli.options import changed_settings, knob_options, verb
+from regard.cli.output import note, print_result
 from regard.errors import UsageError
 
 PROGRAM = "python -m benchmarks.peers"
@@ -30,7 +30,7 @@ installed is skipped with a message. The table, bench.json and bench.svg hold ra
 @verb(HELP, knob_options(BenchmarkConfig, section="Main options"))
 def peers(context: click.Context, as_json: bool) -> None:
     """Run the benchmarks."""
-    config = BenchmarkConfig().override(changes(context))
+    config = BenchmarkConfig().override(changed_settings(context))
     folder = Path(config.out)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file: choose a folder for --out")
@@ -38,7 +38,7 @@ def peers(context: click.Context, as_json: bool) -> None:
 
     report = run_benchmarks(config, note)
     paths = report.write(folder)
-    give(report.to_list(), report.lines(), as_json)
+    print_result(report.to_list(), report.lines(), as_json)
     note(f"written: {' and '.join(map(str, paths))}")
 
 

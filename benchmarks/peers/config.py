@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from regard.config.knob import Config, knob
-from regard.config.model import EncoderConfig, StackConfig, TranslatorConfig
+from regard.config.models import BertConfig, StackConfig, TransformerConfig
+from regard.config.settings import Config, knob
 from regard.errors import ConfigError, nearest
-from regard.machine import cores
+from regard.hardware import available_cores
 from regard.text.tokenizer import SPECIALS
 
 BENCHMARKS = ("training", "recurrent", "masked", "fine-tuning", "translation", "latency", "encoding", "growth")
@@ -42,17 +42,17 @@ class TranslatorSize:
     sentences: int  # translated in one measurement, in batches
     single_sentences: int  # translated in one measurement, one at a time
 
-    def config(self, **changes: object) -> TranslatorConfig:
+    def config(self, **changes: object) -> TransformerConfig:
         """Model config of this size, with changed settings.
 
-        >>> TRANSLATOR_SIZES["base"].config(dropout=0.0).encoder.layers
+        >>> TRANSLATOR_SIZES["base"].config(dropout=0.0).encoder.num_layers
         6
         """
-        stack = StackConfig(layers=self.layers, heads=self.heads, feedforward=self.feed_forward_size)
-        config = TranslatorConfig(
-            source_vocabulary=self.vocab_size,
-            target_vocabulary=self.vocab_size,
-            width=self.hidden_size,
+        stack = StackConfig(num_layers=self.layers, num_heads=self.heads, feed_forward_size=self.feed_forward_size)
+        config = TransformerConfig(
+            source_vocab_size=self.vocab_size,
+            target_vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
             encoder=stack,
             decoder=stack,
         )
@@ -70,18 +70,18 @@ class EncoderSize:
     feed_forward_size: int
     vocab_size: int
 
-    def config(self, **changes: object) -> EncoderConfig:
+    def config(self, **changes: object) -> BertConfig:
         """Model config of this size, with changed settings.
 
-        >>> EMBEDDING_SIZES["minilm"].config(head="masked").stack.layers
+        >>> EMBEDDING_SIZES["minilm"].config(head="masked").stack.num_layers
         6
         """
-        stack = StackConfig(layers=self.layers, heads=self.heads, feedforward=self.feed_forward_size)
-        config = EncoderConfig(
-            vocabulary=self.vocab_size,
-            width=self.hidden_size,
+        stack = StackConfig(num_layers=self.layers, num_heads=self.heads, feed_forward_size=self.feed_forward_size)
+        config = BertConfig(
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
             stack=stack,
-            pad=SPECIALS.index("<pad>"),
+            pad_id=SPECIALS.index("<pad>"),
         )
         return config.override({"pooler": False, **changes})
 
@@ -189,7 +189,7 @@ class BenchmarkConfig(Config):
     @property
     def num_threads(self) -> int:
         """Threads of each runner."""
-        return self.threads or cores()
+        return self.threads or available_cores()
 
 
 def _shrink_translator(size: TranslatorSize) -> TranslatorSize:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from benchmarks.peers.worker import Channel, Job
-from regard.attention.speed import HOPELESS, bf16_slowdown
+from regard.hardware import BF16_UNUSABLE_SLOWDOWN, bf16_slowdown
 
 ROWS = 4096
 INNER = 512
@@ -20,7 +20,7 @@ NAME = f"matrix product {ROWS}×{INNER}×{COLUMNS}"
 def run_gemm(job: Job, channel: Channel) -> None:
     """Measure the product in float32, and in bf16 where that is usable."""
     dtypes = {"float32": torch.float32}
-    if bf16_slowdown() <= HOPELESS:
+    if bf16_slowdown() <= BF16_UNUSABLE_SLOWDOWN:
         dtypes["bf16"] = torch.bfloat16
     channel.serve({precision: partial(measure_flops, dtype) for precision, dtype in dtypes.items()})
 

@@ -17,29 +17,31 @@ import torch
 from benchmarks.peers import tasks, workload
 from benchmarks.peers.config import EmbeddingSize, EncoderSize, TrainedEncoderSize, TranslatorSize
 from benchmarks.peers.worker import Channel, Job, Sample, time_seconds
-from regard.attention.noise import Noise
-from regard.checkpoint.encoder_folder import save_encoder
+from regard.attention.dropout import Noise
+from regard.checkpoint.encoder_dir import save_encoder
 from regard.config.data import ReadConfig, TokenizerConfig
-from regard.config.model import EncoderConfig, WritingConfig
+from regard.config.models import BertConfig
+from regard.config.rnn_models import TranslationModelConfig
 from regard.config.training import TrainingConfig
 from regard.data.batching import epoch_batches
-from regard.data.sources import read_pairs
-from regard.machine import end_with_parent
-from regard.models import build
-from regard.models.base import start_weights
-from regard.models.encoder import Encoder, start_encoder
-from regard.pipeline import EmbeddingPipeline, load_embedder, load_translator
-from regard.tasks.base import Task
-from regard.tasks.masking import MaskedBatch
-from regard.tasks.translation import Languages
-from regard.text.learn import learn
+from regard.data.pairs import read_pairs
+from regard.hardware import end_with_parent
+from regard.models import build_model
+from regard.models.base import initialize_weights
+from regard.models.bert import Bert, initialize_bert
+from regard.pipeline.embedding import EmbeddingPipeline
+from regard.pipeline.load import load_embedder, load_translator
+from regard.tasks.base import Objective
+from regard.tasks.masked_lm import MaskedLMBatch
+from regard.tasks.translation import TokenizerPair
 from regard.text.sentences import split_sentences
+from regard.text.train import train_tokenizer
 from regard.tokens import PairBatch
+from regard.training.auto_config import resolve_training_config
 from regard.training.distributed import Distributed
+from regard.training.flat_weights import FlatWeights
 from regard.training.launcher import run_ranks
 from regard.training.optimizer import Optimizer
-from regard.training.plan import training_config
-from regard.training.weights import FlatWeights
 
 DROPOUT = 0.1
 LABEL_SMOOTHING = 0.1
@@ -49,8 +51,8 @@ WORKERS = "one-thread workers"
 ENGINE = "engine"  # variants in the engine; the others are in torch
 DEFAULT_SETTINGS = "usual settings"
 TRANSLATOR_DROPOUT = {"dropout": DROPOUT, "attention_dropout": DROPOUT, "activation_dropout": DROPOUT}
-ENCODER_DROPOUT = {"dropout": DROPOUT, "attention_dropout": DROPOUT, "head_dropout": DROPOUT}
-FINE_TUNING_CONFIG = TrainingConfig(optimizer="adamw", weight_decay=0.01, beta2=0.999, ema=0.0)
+ENCODER_DROPOUT = {"dropout": DROPOUT, "attention_dropout": DROPOUT, "classifier_dropout": DROPOUT}
+FINE_TUNING_CONFIG = TrainingConfig(optimizer="adamw", weight_decay=0.01, adam_beta2=0.999, ema_decay=0.0)
 CHARACTERS = [" ", "a", "\u0301", "👩\u200d", "א", "語", "7", ".", "a ", "\t", "é1 ", "A b. ", "?!", "Mr. "]
 CORPUS_BATCH_TOKENS = 4096
 
@@ -97,10 +99,10 @@ def _build_training_updates(job: Job, distributed: Distributed) -> tuple[dict[st
     batches = workload.build_batches(job.settings["lengths"], job.settings["size"]["vocab_size"])
     max_length = max(int(batch.source.lengths.max()) for batch in batches)
     size = TranslatorSize(**job.settings["size"])
-    config = size.config(**TRANSLATOR_DROPOUT, places=max(MIN_POSITIONS, max_length))
+    config = size.config(**TRANSLATOR_DROPOUT, max_positions=max(MIN_POSITIONS, max_length))
     precision = job.variant.split()[0]
     updates = build_updates(config, precision, batches, distributed, clip=0.0, smoothing=LABEL_SMOOTHING)
-    return {"training": updates}, sum(batch.count for batch in batches)
+    return {"training": updates}, sum(batch.num_predictions for batch in batches)
 
 
 def _build_recurrent_updates(job: Job, distributed: Distributed) -> tuple[dict[str, Updates], int]:
@@ -113,7 +115,7 @@ def _build_recurrent_updates(job: Job, distributed: Distributed) -> tuple[dict[s
         )
         for metric, feeding in tasks.INPUT_FEEDING.items()
     }
-    return updates, sum(batch.count for batch in batches)
+    return updates, sum(batch.num_predictions for batch in batches)
 
 
 UPDATE_BUILDERS: dict[str, UpdateBuilder] = {
@@ -123,7 +125,7 @@ UPDATE_BUILDERS: dict[str, UpdateBuilder] = {
 
 
 def build_updates(
-    config: WritingConfig,
+    config: TranslationModelConfig,
     precision: str,
     batches: Sequence[PairBatch],
     distributed: Distributed,
@@ -132,17 +134,22 @@ def build_updates(
     smoothing: float,
 ) -> Updates:
     """Build a function that updates a new model on each batch with AdamW; each process computes its shard."""
-    model = build(config)
-    start_weights(model, 1)
+    model = build_model(config)
+    initialize_weights(model, 1)
     weights = FlatWeights(model, precision)
-    optimizer = Optimizer(weights, TrainingConfig(optimizer="adamw", clip=clip, ema=0.0), distributed)
-    shards = [(workload.shard_batch(batch, distributed.rank, distributed.world_size), batch.count) for batch in batches]
+    optimizer = Optimizer(
+        weights, TrainingConfig(optimizer="adamw", max_gradient_norm=clip, ema_decay=0.0), distributed
+    )
+    shards = [
+        (workload.shard_batch(batch, distributed.rank, distributed.world_size), batch.num_predictions)
+        for batch in batches
+    ]
 
     def update() -> None:
         for index, (batch, tokens) in enumerate(shards):
             noise = Noise(1, index, distributed.rank)
             model.loss(batch.source, batch.target, smoothing=smoothing, noise=noise)[0].backward()
-            optimizer.gradient_norm(1 / tokens)
+            optimizer.reduce_gradient(1 / tokens)
             optimizer.update(LEARNING_RATE)
 
     return update
@@ -188,7 +195,7 @@ def run_translation(job: Job, channel: Channel) -> None:
     def translate(mode_name: str, texts: Sequence[str]) -> None:
         mode = tasks.TRANSLATION_MODES[mode_name]
         for batch in [[text] for text in texts] if mode.is_single else [texts]:
-            pipeline.translate(batch, split=False, beam=mode.beam, max_ratio=1.0, max_extra=0)
+            pipeline.translate(batch, split=False, beam=mode.beam, max_length_a=1.0, max_length_b=0)
 
     def measure(mode_name: str, texts: Sequence[str]) -> float:
         return tasks.measure_translation(partial(translate, mode_name, texts), mode_name, job)
@@ -211,8 +218,8 @@ def run_encoding(job: Job, channel: Channel) -> None:
 def build_embedder(size: EncoderSize, precision: str, threads: int) -> EmbeddingPipeline:
     """Embedding pipeline of a random encoder, loaded from a folder like any other."""
     tokenizer = workload.build_encoder_tokenizer(size.vocab_size + 1)  # one more for the mask
-    model = Encoder(size.config(vocabulary=tokenizer.size))
-    start_encoder(model, 1)
+    model = Bert(size.config(vocab_size=tokenizer.vocab_size))
+    initialize_bert(model, 1)
     with tempfile.TemporaryDirectory() as folder:
         save_encoder(folder, model.config, model.state_dict(), tokenizer=tokenizer, task="", facts={}, card="")
         return load_embedder(folder, precision=precision, threads=threads)
@@ -225,7 +232,7 @@ def run_masked(job: Job, channel: Channel) -> None:
     objective = tasks.build_masked_lm_objective(size)
     training = FINE_TUNING_CONFIG
     if settings == DEFAULT_SETTINGS:
-        training = training_config(TrainingConfig(), size.hidden_size, len(objective.train.ids))
+        training = resolve_training_config(TrainingConfig(), size.hidden_size, len(objective.train.ids))
     train = build_encoder_training(objective, size.config(head="masked", **ENCODER_DROPOUT), training, precision)
     _serve_encoder_training(job, channel, train, tasks.masked_lm_batch_tokens(size))
 
@@ -233,7 +240,7 @@ def run_masked(job: Job, channel: Channel) -> None:
 def run_fine_tuning(job: Job, channel: Channel) -> None:
     """Fine-tune an encoder to classify texts of mixed lengths."""
     size = TrainedEncoderSize(**job.settings["size"])
-    config = size.config(head="label", labels=tasks.NUM_LABELS, **ENCODER_DROPOUT)
+    config = size.config(head="label", num_labels=tasks.NUM_LABELS, **ENCODER_DROPOUT)
     objective = tasks.build_fine_tuning_objective(size)
     train = build_encoder_training(objective, config, FINE_TUNING_CONFIG, job.variant)
     _serve_encoder_training(job, channel, train, tasks.fine_tuning_batch_tokens(size))
@@ -245,21 +252,21 @@ def _serve_encoder_training(job: Job, channel: Channel, train: Callable[[int, in
 
 
 def build_encoder_training(
-    objective: Task, config: EncoderConfig, training: TrainingConfig, precision: str
+    objective: Objective, config: BertConfig, training: TrainingConfig, precision: str
 ) -> Callable[[int, int], float]:
     """Build a function that makes some updates with batches of so many tokens and returns tokens per second.
 
     An update does what the trainer does: form the batch, forward and backward pass, clip, step. Batches are those of
     one epoch, repeated.
     """
-    model = Encoder(config)
-    start_encoder(model, 1)
+    model = Bert(config)
+    initialize_bert(model, 1)
     optimizer = Optimizer(FlatWeights(model, precision), training)
     step = 0
 
     def train(steps: int, batch_tokens: int) -> float:
         nonlocal step
-        batches = objective.epoch(0, batch_tokens)
+        batches = objective.epoch_batches(0, batch_tokens)
         tokens = 0
         start = time.perf_counter()
         for _ in range(steps):
@@ -267,9 +274,9 @@ def build_encoder_training(
             loss, plain_loss = objective.loss(model, batch, 0.0, Noise(1, step))
             loss.backward()
             float(plain_loss)
-            optimizer.gradient_norm(1 / batch.count)
+            optimizer.reduce_gradient(1 / batch.num_predictions)
             optimizer.update(LEARNING_RATE)
-            tokens += len((batch.rows if isinstance(batch, MaskedBatch) else batch.tokens).ids)
+            tokens += len((batch.rows if isinstance(batch, MaskedLMBatch) else batch.tokens).ids)
             step += 1
         return tokens / (time.perf_counter() - start)
 
@@ -291,14 +298,14 @@ def run_corpus(job: Job, channel: Channel) -> None:
 
 def _prepare_corpus(path: Path) -> None:
     pairs = read_pairs((str(path),), ReadConfig())
-    tokenizer = learn([*pairs.source, *pairs.target], TokenizerConfig())
-    examples = Languages(tokenizer, tokenizer).examples(pairs)
-    epoch_batches(examples.lengths, budget=CORPUS_BATCH_TOKENS, seed=1, epoch=0, digest=pairs.digest)
+    tokenizer = train_tokenizer([*pairs.source, *pairs.target], TokenizerConfig())
+    examples = TokenizerPair(tokenizer, tokenizer).examples(pairs)
+    epoch_batches(examples.lengths, max_tokens=CORPUS_BATCH_TOKENS, seed=1, epoch=0, digest=pairs.digest)
 
 
 def run_text(job: Job, channel: Channel) -> None:
     """Tokenize and split long repetitions of awkward characters; the slowest counts."""
-    tokenizer = learn(["the quick brown fox jumps over the lazy dog 123"] * 50, TokenizerConfig())
+    tokenizer = train_tokenizer(["the quick brown fox jumps over the lazy dog 123"] * 50, TokenizerConfig())
     num_characters = job.settings["characters"]
 
     def measure_slowest(process: Callable[[str], object]) -> Sample:
@@ -311,7 +318,7 @@ def run_text(job: Job, channel: Channel) -> None:
 
     channel.serve(
         {
-            "tokenise": partial(measure_slowest, lambda text: tokenizer.encode_all([text])),
+            "tokenise": partial(measure_slowest, lambda text: tokenizer.encode_batch([text])),
             "split": partial(measure_slowest, split_sentences),
         }
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.peers.peak_memory import MEMORY_CAPTION
 from benchmarks.peers.statistics import RATIO_CAPTION, REGARD, Row
 from regard import __version__
-from regard.checkpoint.files import json_bytes, write_file
+from regard.checkpoint.atomic import json_bytes, write_file
 
 if TYPE_CHECKING:
     from rich.table import Table

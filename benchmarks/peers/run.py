@@ -19,7 +19,7 @@ from benchmarks.peers.rounds import Deadline, Log, run_rounds
 from benchmarks.peers.scaling import measure_scaling
 from benchmarks.peers.schedule import schedule_runners
 from benchmarks.peers.statistics import Metric, Row, build_rows
-from regard.doctor import diagnose
+from regard.report.doctor import diagnose
 
 TIME_SHARES = {  # of a quick run
     "training": 3.0,

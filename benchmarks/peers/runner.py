@@ -19,7 +19,7 @@ import regard
 from benchmarks.peers.statistics import REGARD
 from benchmarks.peers.worker import Job
 from regard.errors import RegardError
-from regard.machine import LIBGOMP_SPIN_COUNT, SPIN_COUNT, cores
+from regard.hardware import LIBGOMP_SPIN_COUNT, SPIN_COUNT, available_cores
 
 ROOT = Path(__file__).parents[2]  # where workers find `benchmarks`
 PREPARE_SECONDS = 600.0  # limits of a worker
@@ -142,7 +142,7 @@ def start_runners(specs: Sequence[RunnerSpec], seconds: float, missing: list[str
     """Start runners, a few at a time, and yield those that are ready within the limit; end all of them afterwards."""
     started: list[Runner] = []
     ready: list[Runner] = []
-    batch_size = max(1, cores())
+    batch_size = max(1, available_cores())
     try:
         for first in range(0, len(specs), batch_size):
             batch = [Runner(spec) for spec in specs[first : first + batch_size]]

@@ -12,9 +12,9 @@ from benchmarks.peers.regard_runner import DEFAULT_SETTINGS, ENGINE, UPDATE_BUIL
 from benchmarks.peers.runner import RunnerSpec
 from benchmarks.peers.statistics import REGARD
 from benchmarks.peers.worker import Job
-from regard.attention.speed import HOPELESS, bf16_slowdown
 from regard.engine.layout import PRECISIONS
-from regard.engine.library import absence
+from regard.engine.library import unavailable_reason
+from regard.hardware import BF16_UNUSABLE_SLOWDOWN, bf16_slowdown
 
 TORCH_PRECISIONS = ("float32", "bf16")
 TRAINING_VARIANTS = (*TORCH_PRECISIONS, f"bf16 {WORKERS}")
@@ -53,9 +53,9 @@ def build_spec(
 def regard_variants(benchmark: str, config: BenchmarkConfig) -> tuple[str, ...]:
     """Variants of Regard: every precision; with --quick, the one that users get."""
     if benchmark == "translation":
-        engine_variants = () if absence() else tuple(f"{precision} {ENGINE}" for precision in PRECISIONS)
+        engine_variants = () if unavailable_reason() else tuple(f"{precision} {ENGINE}" for precision in PRECISIONS)
         return (*replace_slow_bf16(TORCH_PRECISIONS), *engine_variants)
-    if benchmark == "encoding" and not absence():  # in the engine, as `regard embed` computes
+    if benchmark == "encoding" and not unavailable_reason():  # in the engine, as `regard embed` computes
         return ("bf16",) if config.quick else PRECISIONS
     variants = TRAINING_VARIANTS if benchmark in UPDATE_BUILDERS and config.num_threads > 1 else TORCH_PRECISIONS
     if benchmark == "masked" and not config.quick:
@@ -78,7 +78,7 @@ def _library_variants(library: Library, benchmark: str, config: BenchmarkConfig,
 
 def fast_torch_precision() -> str:
     """Precision in which torch is fast here: bf16, or float32 where bf16 is not usable."""
-    return "float32" if bf16_slowdown() > HOPELESS else "bf16"
+    return "float32" if bf16_slowdown() > BF16_UNUSABLE_SLOWDOWN else "bf16"
 
 
 def replace_slow_bf16(variants: tuple[str, ...]) -> tuple[str, ...]:

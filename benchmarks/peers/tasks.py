@@ -14,17 +14,17 @@ from benchmarks.peers import flops, workload
 from benchmarks.peers.config import BenchmarkConfig, EmbeddingSize, TrainedEncoderSize, TranslatorSize
 from benchmarks.peers.statistics import Metric
 from benchmarks.peers.worker import Job, time_seconds
-from regard.checkpoint.model_folder import save_model
+from regard.checkpoint.export.convert import convert
+from regard.checkpoint.model_dir import save_translator
 from regard.config.data import MaskingConfig
-from regard.config.decoding import DecodingConfig
-from regard.config.model import RecurrentConfig
-from regard.convert import convert
-from regard.models import build
-from regard.models.base import start_weights
-from regard.tasks.classification import EncodedTask
-from regard.tasks.encoding import Encoded
-from regard.tasks.language import Stream
-from regard.tasks.masking import Layout, MaskedTask
+from regard.config.inference import DecodingConfig
+from regard.config.rnn_models import Seq2SeqConfig
+from regard.models import build_model
+from regard.models.base import initialize_weights
+from regard.tasks.classification import ClassificationObjective
+from regard.tasks.masked_lm import MaskedLMObjective, MaskedRowLayout
+from regard.tasks.token_stream import TokenStream
+from regard.tasks.windows import EncodedTexts
 
 Settings = dict[str, Any]  # of a job
 
@@ -69,17 +69,17 @@ class RecurrentSize:
     batch_tokens: int
     steps: int
 
-    def config(self, feeding: str) -> RecurrentConfig:
+    def config(self, feeding: str) -> Seq2SeqConfig:
         """Model config as peers have it: separate embeddings, an untied output with bias, no dropout."""
-        return RecurrentConfig(
-            source_vocabulary=self.vocab_size,
-            target_vocabulary=self.vocab_size,
-            shared=False,
-            tied=False,
+        return Seq2SeqConfig(
+            source_vocab_size=self.vocab_size,
+            target_vocab_size=self.vocab_size,
+            share_embeddings=False,
+            tie_embeddings=False,
             output_bias=True,
             scale_embedding=False,
-            embedding=self.hidden_size,
-            width=self.hidden_size,
+            embedding_size=self.hidden_size,
+            hidden_size=self.hidden_size,
             input_feeding=feeding,
             dropout=0.0,
         )
@@ -134,13 +134,13 @@ def masked_lm_metrics(size: TrainedEncoderSize) -> list[Metric]:
     ]
 
 
-def build_masked_lm_objective(size: TrainedEncoderSize) -> MaskedTask:
+def build_masked_lm_objective(size: TrainedEncoderSize) -> MaskedLMObjective:
     """Running text as rows with masked tokens."""
-    layout = Layout.of(workload.build_encoder_tokenizer(size.vocab_size), MaskingConfig(rate=MASK_RATE))
-    length = size.max_length - layout.room
+    layout = MaskedRowLayout.of(workload.build_encoder_tokenizer(size.vocab_size), MaskingConfig(mask_rate=MASK_RATE))
+    length = size.max_length - layout.num_special
     num_tokens = MASKED_LM_BATCHES * size.batch_size * length
     (ids,) = workload.draw_token_rows([num_tokens], size.vocab_size - 1, seed=3)
-    return MaskedTask(Stream(ids.astype(np.int32), length, "ab"), layout, seed=1)
+    return MaskedLMObjective(TokenStream(ids.astype(np.int32), length, "ab"), layout, seed=1)
 
 
 def masked_lm_batch_tokens(size: TrainedEncoderSize) -> int:
@@ -173,15 +173,15 @@ def fine_tuning_metrics(size: TrainedEncoderSize) -> list[Metric]:
     ]
 
 
-def build_fine_tuning_objective(size: TrainedEncoderSize) -> EncodedTask:
+def build_fine_tuning_objective(size: TrainedEncoderSize) -> ClassificationObjective:
     """Texts with alternating labels."""
     drawn_lengths = workload.draw_text_lengths(FINE_TUNING_BATCHES * size.batch_size, seed=5)
     lengths = np.minimum(drawn_lengths, size.max_length - 2)
-    encoded = Encoded()
+    encoded = EncodedTexts()
     for index, row in enumerate(workload.draw_token_rows(lengths, size.vocab_size, seed=5)):
         ids = [workload.BOS_ID, *row.tolist(), workload.EOS_ID]
         encoded.add(ids, [0] * len(ids), index)
-    return EncodedTask(encoded, np.arange(len(encoded)) % NUM_LABELS, seed=1, digest="ab")
+    return ClassificationObjective(encoded, np.arange(len(encoded)) % NUM_LABELS, seed=1, digest="ab")
 
 
 def fine_tuning_batch_tokens(size: TrainedEncoderSize) -> int:
@@ -216,13 +216,13 @@ BATCH_SIZES = (32, 64, 128)  # sentences; peers use the one that suits them best
 def write_translators(folder: Path, size: TranslatorSize, libraries: Sequence[str]) -> None:
     """Write a random translator for Regard, and the same weights for each library that reads another layout."""
     config = size.config(norm="after", output_bias=True)
-    model = build(config)
-    start_weights(model, 1)
+    model = build_model(config)
+    initialize_weights(model, 1)
     with torch.no_grad():
         assert model.output_bias is not None
-        model.output_bias[[config.pad, config.end, config.start]] = FORBIDDEN_BIAS
+        model.output_bias[[config.pad_id, config.eos_id, config.bos_id]] = FORBIDDEN_BIAS
     tokenizer = workload.build_tokenizer(size.vocab_size)
-    save_model(
+    save_translator(
         folder / "regard",
         config,
         model.state_dict(),
@@ -233,7 +233,7 @@ def write_translators(folder: Path, size: TranslatorSize, libraries: Sequence[st
     )
     for library in libraries:
         if library in LAYOUTS and not (folder / library).exists():
-            convert(folder / "regard", folder / library, to=LAYOUTS[library])
+            convert(folder / "regard", folder / library, format=LAYOUTS[library])
 
 
 def translation_settings(size: TranslatorSize, folder: Path, modes: Sequence[str]) -> Settings:

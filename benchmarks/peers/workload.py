@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tokenizers import models, pre_tokenizers
 
 from regard.data.batching import epoch_batches
-from regard.text.framing import with_marks
+from regard.text.special_tokens import with_mask_token
 from regard.text.tokenizer import SPECIALS, Tokenizer
 from regard.tokens import PairBatch, Tokens
 
@@ -66,7 +66,7 @@ def draw_batch_lengths(batch_tokens: int, count: int, seed: int = 1) -> list[Pai
     """
     source, target = draw_sentence_lengths(POOL_PAIRS, seed)
     lengths = np.stack([source + 1, target + 1], 1)
-    batches = epoch_batches(lengths, budget=batch_tokens, seed=seed, epoch=0, digest="ab")
+    batches = epoch_batches(lengths, max_tokens=batch_tokens, seed=seed, epoch=0, digest="ab")
     return [(source[indices].tolist(), target[indices].tolist()) for indices in batches[:count]]
 
 
@@ -139,7 +139,7 @@ def build_tokenizer(vocab_size: int) -> Tokenizer:
     """Tokenizer of synthetic words: one token for each word.
 
     >>> tokenizer = build_tokenizer(9)
-    >>> tokenizer.encode_all(["eaab haab"]), tokenizer.decode([4, 7])
+    >>> tokenizer.encode_batch(["eaab haab"]), tokenizer.decode([4, 7])
     ([[4, 7]], 'eaab haab')
     """
     words = [*SPECIALS, *(spell_word(token_id) for token_id in range(FIRST_WORD_ID, vocab_size))]
@@ -154,10 +154,10 @@ def build_encoder_tokenizer(vocab_size: int) -> Tokenizer:
     """Tokenizer of synthetic words for an encoder: its last token is the mask, and a template adds special tokens.
 
     >>> tokenizer = build_encoder_tokenizer(9)
-    >>> tokenizer.size, tokenizer.backend.id_to_token(8)
+    >>> tokenizer.vocab_size, tokenizer.backend.id_to_token(8)
     (9, '<mask>')
     """
-    return with_marks(build_tokenizer(vocab_size - 1))
+    return with_mask_token(build_tokenizer(vocab_size - 1))
 
 
 def draw_texts(lengths: Sequence[int] | Lengths, vocab_size: int, seed: int = 7) -> list[str]:

@@ -20,7 +20,7 @@ def convert_trec(source: Path, target: Path) -> Path:
 
 def write_entity_types(source: Path, target: Path) -> Path:
     """Write tagged sentences with the types of entities that each contains: none, one or several."""
-    from regard.data.tagged import read_tagged
+    from regard.data.conll import read_tagged
 
     rows = []
     for sentence in read_tagged([source]).sentences:

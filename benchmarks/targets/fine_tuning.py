@@ -84,7 +84,7 @@ def check_labels(arguments: Arguments) -> bool:
         split: write_entity_types(arguments.data / f"wnut17/{name}.conll", arguments.out / f"kinds-{split}.jsonl")
         for split, name in SPLIT_FILES.items()
     }
-    options = ("--separator", ";", "--valid", files["valid"], "--test", files["test"])
+    options = ("--label-separator", ";", "--valid", files["valid"], "--test", files["test"])
     metrics = fine_tune(arguments, "classify", files["train"], "labels", *options)["metrics"]
     print(format_metric("labels, thresholds of 0.5", metrics, "test_macro_f1_before"))
     tuned = format_metric("labels, thresholds tuned", metrics, "test_macro_f1")
@@ -179,11 +179,11 @@ def _check_answer_scores(
 
 def word_overlap_f1(test_file: Path) -> float:
     """F1 of a baseline: the run of words nearest to the question's words."""
-    from regard.data.passages import read_questions
-    from regard.tasks.spans import answer_scores, overlap_answer
+    from regard.data.squad import read_squad
+    from regard.tasks.question_answering import answer_scores, word_overlap_baseline
 
-    questions = read_questions([test_file]).asked
-    answers = [overlap_answer(question.question, question.passage) for question in questions]
+    questions = read_squad([test_file]).examples
+    answers = [word_overlap_baseline(question.question, question.passage) for question in questions]
     return answer_scores(answers, questions)["f1"]
 
 

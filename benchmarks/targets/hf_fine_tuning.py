@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.passages import Asked, hold_out_questions, read_questions
-from regard.data.tagged import Sentence, hold_out_sentences, read_tagged
-from regard.tasks.entities import entities, entity_scores
-from regard.tasks.spans import LONGEST_ANSWER, answer_scores
+from regard.data.conll import TaggedSentence, hold_out_sentences, read_tagged
+from regard.data.squad import SquadExample, hold_out_questions, read_squad
+from regard.tasks.entities import entity_scores, tag_spans
+from regard.tasks.question_answering import LONGEST_ANSWER, answer_scores
 
 IGNORED = -100  # label that transformers leaves out of the loss
 MAX_LENGTH = 384  # tokens of a window
@@ -82,7 +82,7 @@ def train_tagger(
     test_sentences = read_tagged([test_file]).sentences
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
 
-    def encode(sentence: Sentence) -> dict[str, Any]:
+    def encode(sentence: TaggedSentence) -> dict[str, Any]:
         encoding = tokenizer(list(sentence.words), is_split_into_words=True, truncation=True)
         word_ids = encoding.word_ids()
         labels = [
@@ -106,7 +106,7 @@ def train_tagger(
         tags = [tag_names[index] for index in best[labels != IGNORED]]
         truncated = ["O"] * (len(sentence.words) - len(tags))
         predictions.append(_repair_tags([*tags, *truncated]))
-    assert all(entities(tags) is not None for tags in predictions)
+    assert all(tag_spans(tags) is not None for tags in predictions)
     return entity_scores(predictions, [list(sentence.tags) for sentence in test_sentences])["f1"]
 
 
@@ -119,7 +119,7 @@ class Windows:
     spans: list[list[Span]]
 
 
-def _encode_questions(tokenizer: Any, questions: Sequence[Asked], *, with_targets: bool) -> Windows:
+def _encode_questions(tokenizer: Any, questions: Sequence[SquadExample], *, with_targets: bool) -> Windows:
     windows = Windows([], [], [])
     for index, question in enumerate(questions):
         encoding = tokenizer(
@@ -158,17 +158,17 @@ def train_answerer(
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer, DataCollatorWithPadding, set_seed
 
     set_seed(seed)
-    questions = hold_out_questions(read_questions(train_files))[0].asked
+    questions = hold_out_questions(read_squad(train_files))[0].examples
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
     model = AutoModelForQuestionAnswering.from_pretrained(pretrained)
     train_rows = _encode_questions(tokenizer, questions, with_targets=True).rows
     collator = DataCollatorWithPadding(tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         trainer = _run_trainer(model, train_rows, collator, epochs=epochs, seed=seed, folder=folder, bf16=bf16)
-        return [_evaluate_answers(trainer, tokenizer, read_questions([file]).asked) for file in test_files]
+        return [_evaluate_answers(trainer, tokenizer, read_squad([file]).examples) for file in test_files]
 
 
-def _evaluate_answers(trainer: Any, tokenizer: Any, questions: Sequence[Asked]) -> dict[str, float]:
+def _evaluate_answers(trainer: Any, tokenizer: Any, questions: Sequence[SquadExample]) -> dict[str, float]:
     windows = _encode_questions(tokenizer, questions, with_targets=False)
     start_logits, end_logits = trainer.predict(windows.rows).predictions
     best_scores = [-np.inf] * len(questions)
@@ -186,13 +186,13 @@ def _evaluate_answers(trainer: Any, tokenizer: Any, questions: Sequence[Asked]) 
     return answer_scores(answers, questions)
 
 
-def _passage_text(question: Asked, first: Span, last: Span) -> str:
+def _passage_text(question: SquadExample, first: Span, last: Span) -> str:
     assert first is not None
     assert last is not None
     return question.passage[first[0] : last[1]]
 
 
-def _target_tokens(question: Asked, spans: Sequence[Span]) -> tuple[int, int]:
+def _target_tokens(question: SquadExample, spans: Sequence[Span]) -> tuple[int, int]:
     """First and last token of the first answer; 0 where it is not in this window."""
     if not question.answers:
         return 0, 0

@@ -25,11 +25,11 @@ import torch
 
 from benchmarks.peers import workload
 from benchmarks.peers.peak_memory import peak_memory
-from regard.attention.rows import Rows
-from regard.checkpoint.encoder_folder import load_encoder, save_encoder
-from regard.config.model import EncoderConfig, StackConfig
-from regard.models.encoder import Encoder, start_encoder
-from regard.pipeline import load_embedder
+from regard.attention.packed_batch import PackedBatch
+from regard.checkpoint.encoder_dir import load_encoder, save_encoder
+from regard.config.models import BertConfig, StackConfig
+from regard.models.bert import Bert, initialize_bert
+from regard.pipeline.load import load_embedder
 
 LENGTHS = (1024, 2048, 4096)
 MAX_RATIO = 1.5  # of the seconds per token at 4,096 tokens to those at 1,024
@@ -43,17 +43,17 @@ Case = tuple[str, int]  # attention, length
 
 def write_encoder(folder: Path, attention: str, hidden_size: int, layers: int) -> None:
     """Write an encoder with random weights."""
-    stack = StackConfig(layers=layers, heads=hidden_size // HEAD_SIZE, feedforward=4 * hidden_size)
+    stack = StackConfig(num_layers=layers, num_heads=hidden_size // HEAD_SIZE, feed_forward_size=4 * hidden_size)
     tokenizer = workload.build_encoder_tokenizer(VOCAB_SIZE + 1)
-    config = EncoderConfig(
-        vocabulary=tokenizer.size,
-        width=hidden_size,
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=hidden_size,
         stack=stack,
-        places=max(LENGTHS),
+        max_positions=max(LENGTHS),
         attention=attention,
     )
-    model = Encoder(config)
-    start_encoder(model, 1)
+    model = Bert(config)
+    initialize_bert(model, 1)
     save_encoder(folder, config, model.state_dict(), tokenizer=tokenizer, task="", facts={}, card="")
 
 
@@ -68,7 +68,7 @@ def build_training(folder: Path, length: int) -> Callable[[], object]:
     """Build a function that runs a forward and a backward pass over one text."""
     model = load_encoder(folder).model()
     ids = torch.randint(10, VOCAB_SIZE, (length,), generator=torch.Generator().manual_seed(1))
-    rows = Rows(np.array([length]))
+    rows = PackedBatch(np.array([length]))
     return lambda: model(ids, rows).sum().backward()
 
 

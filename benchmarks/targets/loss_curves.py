@@ -24,22 +24,22 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.peers.libraries.training_loop import pad_with_mask, smoothed_loss
-from regard.attention.noise import Noise
-from regard.checkpoint.model_folder import save_model
+from regard.attention.dropout import Noise
+from regard.checkpoint.model_dir import save_translator
 from regard.config.data import ReadConfig, TokenizerConfig
-from regard.config.decoding import DecodingConfig
-from regard.config.model import TRANSLATOR_PRESETS, TranslatorConfig
+from regard.config.inference import DecodingConfig
+from regard.config.models import TRANSFORMER_PRESETS, TransformerConfig
 from regard.config.training import TrainingConfig
 from regard.data.batching import epoch_batches
-from regard.data.sources import read_pairs
-from regard.models import build
-from regard.models.base import start_weights
-from regard.tasks.translation import Languages
-from regard.text.learn import learn
+from regard.data.pairs import read_pairs
+from regard.models import build_model
+from regard.models.base import initialize_weights
+from regard.tasks.translation import TokenizerPair
 from regard.text.tokenizer import Tokenizer
+from regard.text.train import train_tokenizer
 from regard.tokens import PairBatch
+from regard.training.flat_weights import FlatWeights
 from regard.training.optimizer import Optimizer
-from regard.training.weights import FlatWeights
 
 LABEL_SMOOTHING = 0.1
 CLIP = 1.0
@@ -54,13 +54,13 @@ Curve = NDArray[np.float64]
 def build_batches(files: Sequence[str], steps: int, batch_tokens: int) -> tuple[Tokenizer, list[PairBatch]]:
     """A tokenizer trained on the files, and a batch for each update."""
     pairs = read_pairs(files, ReadConfig())
-    tokenizer = learn([*pairs.source, *pairs.target], TokenizerConfig())
-    examples = Languages(tokenizer, tokenizer).examples(pairs)
+    tokenizer = train_tokenizer([*pairs.source, *pairs.target], TokenizerConfig())
+    examples = TokenizerPair(tokenizer, tokenizer).examples(pairs)
 
     def all_batches() -> Iterator[PairBatch]:
         for epoch in range(steps):
             for indices in epoch_batches(
-                examples.lengths, budget=batch_tokens, seed=1, epoch=epoch, digest=pairs.digest
+                examples.lengths, max_tokens=batch_tokens, seed=1, epoch=epoch, digest=pairs.digest
             ):
                 yield examples.batch(indices)
 
@@ -72,31 +72,31 @@ def learning_rate(step: int) -> float:
     return PEAK_LEARNING_RATE * min(1.0, (step + 1) / WARMUP_STEPS)
 
 
-def train_regard(config: TranslatorConfig, batches: Sequence[PairBatch], seed: int, precision: str) -> Curve:
+def train_regard(config: TransformerConfig, batches: Sequence[PairBatch], seed: int, precision: str) -> Curve:
     """Smoothed loss per token at each update of Regard's training step."""
-    model = build(config)
-    start_weights(model, 1)
-    training = TrainingConfig(optimizer="adamw", clip=CLIP, ema=0.0, weight_decay=0.0)
+    model = build_model(config)
+    initialize_weights(model, 1)
+    training = TrainingConfig(optimizer="adamw", max_gradient_norm=CLIP, ema_decay=0.0, weight_decay=0.0)
     optimizer = Optimizer(FlatWeights(model, precision), training)
     losses = []
     for step, batch in enumerate(batches):
         loss, _ = model.loss(batch.source, batch.target, smoothing=LABEL_SMOOTHING, noise=Noise(seed, step))
         loss.backward()
-        losses.append(float(loss) / batch.count)
-        optimizer.gradient_norm(1 / batch.count)
+        losses.append(float(loss) / batch.num_predictions)
+        optimizer.reduce_gradient(1 / batch.num_predictions)
         optimizer.update(learning_rate(step))
     return np.array(losses)
 
 
-def train_marian(config: TranslatorConfig, tokenizer: Tokenizer, batches: Sequence[PairBatch], seed: int) -> Curve:
+def train_marian(config: TransformerConfig, tokenizer: Tokenizer, batches: Sequence[PairBatch], seed: int) -> Curve:
     """Smoothed loss per token at each update of a plain loop around Marian with the same initial weights."""
     from transformers import MarianMTModel
 
-    initial = build(config)
-    start_weights(initial, 1)
+    initial = build_model(config)
+    initialize_weights(initial, 1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "initial"
-        save_model(
+        save_translator(
             folder,
             config,
             initial.state_dict(),
@@ -107,14 +107,14 @@ def train_marian(config: TranslatorConfig, tokenizer: Tokenizer, batches: Sequen
         )
         model = MarianMTModel.from_pretrained(folder).train()
     torch.manual_seed(seed)
-    betas = (TrainingConfig().beta1, TrainingConfig().beta2)
+    betas = (TrainingConfig().adam_beta1, TrainingConfig().adam_beta2)
     optimizer = torch.optim.AdamW(model.parameters(), PEAK_LEARNING_RATE, betas=betas, eps=1e-9, weight_decay=0.0)
     losses = []
     for step, batch in enumerate(batches):
         target_rows = [row.tolist() for row in batch.target]
         source, source_mask = pad_with_mask([row.tolist() for row in batch.source])
-        decoder_input, _ = pad_with_mask([[config.start, *row] for row in target_rows])
-        targets, _ = pad_with_mask([[*row, config.end] for row in target_rows])
+        decoder_input, _ = pad_with_mask([[config.bos_id, *row] for row in target_rows])
+        targets, _ = pad_with_mask([[*row, config.eos_id] for row in target_rows])
         logits = model(
             input_ids=source, attention_mask=source_mask, decoder_input_ids=decoder_input, use_cache=False
         ).logits
@@ -144,15 +144,20 @@ def main() -> None:
     parser.add_argument("files", nargs=2)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--tokens", type=int, default=1024, help="of a batch")
-    parser.add_argument("--preset", default="small", choices=list(TRANSLATOR_PRESETS))
+    parser.add_argument("--preset", default="small", choices=list(TRANSFORMER_PRESETS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     tokenizer, batches = build_batches(arguments.files, arguments.steps, arguments.tokens)
-    changes = {"source_vocabulary": tokenizer.size, "target_vocabulary": tokenizer.size, "norm": "after", **DROPOUT}
-    config = TRANSLATOR_PRESETS[arguments.preset].override(changes)
+    changes = {
+        "source_vocab_size": tokenizer.vocab_size,
+        "target_vocab_size": tokenizer.vocab_size,
+        "norm": "after",
+        **DROPOUT,
+    }
+    config = TRANSFORMER_PRESETS[arguments.preset].override(changes)
     trainings: dict[str, Callable[[int], Curve]] = {
         "plain": lambda seed: train_marian(config, tokenizer, batches, seed),
         "bf16": lambda seed: train_regard(config, batches, seed, "bf16"),

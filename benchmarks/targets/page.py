@@ -23,10 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.server.app import create
-from regard.server.shelf import Shelf
+from regard.server.app import create_app
+from regard.server.store import RecordStore
+from regard.view.codec import Weights
 from regard.view.page import bundle, page
-from regard.view.record import Attention, Record, Side, Weights
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
 from tests.server.running import running
 from tests.view.browser import Seen, started
 
@@ -111,12 +114,12 @@ def build_record(tokens: int) -> Record:
     """Record of an encoder with so many tokens; every fifth one continues a word."""
     subwords = [f" word{index}" if index % 5 else f"s{index}" for index in range(1, tokens - 1)]
     word_ids = np.cumsum([subword.startswith(" ") for subword in subwords]) - 1
-    side = Side("".join(subwords).strip(), ("[CLS]", *subwords, "[SEP]"), (-1, *word_ids.tolist(), -1))
+    side = RecordText("".join(subwords).strip(), ("[CLS]", *subwords, "[SEP]"), (-1, *word_ids.tolist(), -1))
     layers = tuple(range(LAYERS))
-    attention = Attention("encoder.self", "source", "source", QueryKeyWeights(tokens), layers)
+    attention = AttentionRecord("encoder.self", "source", "source", QueryKeyWeights(tokens), layers)
     if tokens <= MAX_FILE_TOKENS:
         weights = attention.weights.astype(np.float16)
-        attention = Attention("encoder.self", "source", "source", weights, layers)
+        attention = AttentionRecord("encoder.self", "source", "source", weights, layers)
     return Record(f"{tokens} tokens", {"source": side}, (attention,), task="embed")
 
 
@@ -124,7 +127,7 @@ class WorkClock:
     """Time that the page's main thread has worked: other programs do not lengthen it."""
 
     def __init__(self, page: Any) -> None:
-        self.session = page.context.new_cdp_session(page)
+        self.session = page.source_context.new_cdp_session(page)
         self.session.send("Performance.enable", {"timeDomain": "threadTicks"})
 
     def milliseconds(self) -> float:
@@ -239,9 +242,9 @@ def measure_file(chromium: Any, record: Record) -> dict[str, float]:
 
 def measure_server(chromium: Any, record: Record) -> dict[str, float]:
     """Figures of a page that is served."""
-    shelf = Shelf([record])
-    shelf.text(record.id)  # as `serve` does before it prints the address
-    with running(create(shelf, token="benchmark")) as port:
+    shelf = RecordStore([record])
+    shelf.json_bytes(record.id)  # as `serve` does before it prints the address
+    with running(create_app(shelf, token="benchmark")) as port:
         return measure_page(chromium, f"http://127.0.0.1:{port}/r/{record.id}?token=benchmark")
 
 

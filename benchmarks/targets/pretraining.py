@@ -27,7 +27,7 @@ def train_classifiers(
     name: str, files: Mapping[str, Path], arguments: argparse.Namespace, *, is_random: bool
 ) -> dict[str, Any]:
     """Metrics of classifiers that start from the encoder, or from random weights of its size."""
-    options: list[object] = ["--from", arguments.encoder, "--classify.fresh", "true" if is_random else "false"]
+    options: list[object] = ["--from", arguments.encoder, "--fine_tuning.random_init", "true" if is_random else "false"]
     options += ["--test", files["test"], "--seeds", arguments.seeds, "--threads", arguments.threads]
     if "valid" in files:
         options += ["--valid", files["valid"]]

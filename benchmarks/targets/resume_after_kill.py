@@ -30,8 +30,24 @@ def training_command(data: Path, out: Path, arguments: argparse.Namespace, preci
     return [
         *(sys.executable, "-m", "regard", "train", "translate", str(data), "--out", str(out), "--json"),
         *("--steps", str(arguments.steps), "--save-every", str(arguments.save_every), "--precision", precision),
-        *("--preset", "custom", "--model.width", "32", "--model.encoder.layers", "2", "--model.decoder.layers", "2"),
-        *("--model.encoder.feedforward", "64", "--model.decoder.feedforward", "64", "--model.dropout", "0.2"),
+        *(
+            "--preset",
+            "custom",
+            "--model.hidden_size",
+            "32",
+            "--model.encoder.num_layers",
+            "2",
+            "--model.decoder.num_layers",
+            "2",
+        ),
+        *(
+            "--model.encoder.feed_forward_size",
+            "64",
+            "--model.decoder.feed_forward_size",
+            "64",
+            "--model.dropout",
+            "0.2",
+        ),
         *("--model.attention_dropout", "0.1", "--evaluate-every", "25", "--batch-tokens", "512", "--threads", "1"),
         *("--seed", "5"),
     ]

@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks.peers.regard_runner import WORKERS, build_updates, measure_rate
 from benchmarks.peers.tasks import INPUT_FEEDING, RECURRENT_CLIP, RECURRENT_SIZES
 from benchmarks.peers.workload import EOS_ID
-from regard.machine import end_with_parent
+from regard.hardware import end_with_parent
 from regard.tokens import PairBatch, Tokens
 from regard.training.distributed import Distributed
 from regard.training.launcher import run_ranks
@@ -78,7 +78,7 @@ def build_measure(name: str, module: ModuleType, distributed: Distributed) -> Me
         return loop
     metric, variant = REGARD_RUNNERS[name]
     batches = convert_batches(module)
-    tokens = sum(batch.count for batch in batches)  # with end tokens, as the script counts
+    tokens = sum(batch.num_predictions for batch in batches)  # with end tokens, as the script counts
     config = RECURRENT_SIZES["small"].config(INPUT_FEEDING[metric])
     precision = variant.split()[0]
     updates = build_updates(config, precision, batches, distributed, clip=RECURRENT_CLIP, smoothing=0.0)

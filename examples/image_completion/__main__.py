@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from regard.cli import main
-from regard.cli.models import COMPUTING, FOLDER
-from regard.cli.options import Option, changes, knob_options, verb
-from regard.cli.output import give, watching
-from regard.config.generation import GenerationConfig
+from regard.cli.model_options import COMPUTING, FOLDER
+from regard.cli.options import Option, changed_settings, knob_options, verb
+from regard.cli.output import print_result, progress_listener
+from regard.config.inference import GenerationConfig
 from regard.errors import UsageError
 
 PROGRAM = "python -m examples.image_completion"
@@ -19,7 +19,7 @@ HELP = """Complete images with a causal language model: each pixel of a handwrit
 
 \b
   python -m examples.image_completion train --out runs/digits
-  python -m examples.image_completion complete runs/digits --count 4
+  python -m examples.image_completion complete runs/digits --samples 4
 """
 TRAIN_HELP = """Train a small GPT on scikit-learn's digits, one image per text, one character per pixel.
 
@@ -34,7 +34,7 @@ The image is a file with one row of grey levels per line (0 to 16, separated by 
 Without either, it is the first digit that was held out from training.
 
 \b
-  python -m examples.image_completion complete runs/digits --count 4
+  python -m examples.image_completion complete runs/digits --samples 4
   python -m examples.image_completion complete runs/digits --index 7 --rows 3 --page seven.html
   python -m examples.image_completion complete runs/digits --image half.txt --svg whole.svg
 """
@@ -56,9 +56,9 @@ def train(context: click.Context, out: str, as_json: bool, **options: Any) -> No
     from examples.image_completion.model import train_model
 
     settings = {name: option for name, option in options.items() if option is not None}
-    with watching(as_json) as listener:
+    with progress_listener(as_json) as listener:
         model = train_model(Path(out), listeners=[listener], **settings)
-    give({"folder": out, "held_out": list(model.held_out)}, [f"try it: {PROGRAM} complete {out}"], as_json)
+    print_result({"folder": out, "held_out": list(model.held_out)}, [f"try it: {PROGRAM} complete {out}"], as_json)
 
 
 @verb(
@@ -70,7 +70,7 @@ def train(context: click.Context, out: str, as_json: bool, **options: Any) -> No
         Option(["--rows"], type=click.IntRange(0), metavar="N", help="known rows [default: half, or the file's]"),
         Option(["--svg"], metavar="FILE", help="draw the images here"),
         Option(["--page"], metavar="FILE", help="write an HTML page"),
-        *knob_options(GenerationConfig, section="Sampling", skip=("most",)),  # the missing pixels are counted
+        *knob_options(GenerationConfig, section="Sampling", skip=("max_new_tokens",)),  # the missing pixels are counted
         *COMPUTING,
     ],
 )
@@ -92,7 +92,7 @@ def complete(
     from examples.image_completion.images import load_digit_images, mask_rows, read_image
     from examples.image_completion.model import ImageModel
 
-    config = GenerationConfig().override(changes(context, GenerationConfig))
+    config = GenerationConfig().override(changed_settings(context, GenerationConfig))
     model = ImageModel.load(Path(folder), **computing)
     if image_file:
         original = read_image(image_file, model.height, model.width)
@@ -121,7 +121,7 @@ def complete(
         "input": known.tolist(),
         "completions": [completion.tolist() for completion in completions],
     }
-    give(record, to_terminal(images), as_json)
+    print_result(record, to_terminal(images), as_json)
 
 
 image_completion = click.Group(

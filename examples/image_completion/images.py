@@ -68,7 +68,7 @@ def read_image(path: str, height: int, width: int) -> Image:
     try:
         lines = Path(path).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot be read: {error}", place=path) from None
+        raise DataError(f"cannot be read: {error}", location=path) from None
     rows: list[list[int]] = []
     for line_number, line in enumerate(lines, 1):
         fields = line.split()
@@ -77,18 +77,18 @@ def read_image(path: str, height: int, width: int) -> Image:
         if len(fields) > width or not all(_is_level(field) for field in fields):
             raise DataError(
                 f"not a row of at most {width} levels from 0 to {len(GREY_LEVELS) - 1}",
-                place=f"{path}:{line_number}",
+                location=f"{path}:{line_number}",
                 advice="write each row of pixels as numbers between spaces",
             )
         if rows and len(rows[-1]) < width:
             raise DataError(
                 f"the row before has {len(rows[-1])} of {width} levels",
-                place=f"{path}:{line_number}",
+                location=f"{path}:{line_number}",
                 advice="only the last row may be shorter",
             )
         rows.append([int(field) for field in fields])
     if not rows or len(rows) > height:
-        raise DataError(f"{len(rows)} rows, 1 to {height} are needed", place=path)
+        raise DataError(f"{len(rows)} rows, 1 to {height} are needed", location=path)
     return _pad_image([level for row in rows for level in row], height, width)
 
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import regard
 from examples.image_completion.images import GREY_LEVELS, Image, from_text, load_digit_images, to_text
-from regard.config.generation import GenerationConfig
-from regard.data.documents import Documents
-from regard.decoding.rules import Forbid
+from regard.config.inference import GenerationConfig
+from regard.data.documents import Documents, hold_out_documents
+from regard.decoding.rules import ForbidSequences
 from regard.errors import UsageError
-from regard.training.language import hold_out
 
 if TYPE_CHECKING:
-    from regard.training.watch import Watcher
+    from regard.training.listeners import Listener
 
 IMAGES_FILE = "images.json"  # size of the images and indices of those held out
 MODEL_FOLDER = "model"
@@ -52,22 +51,22 @@ class ImageModel:
         if num_known == image.size:
             raise UsageError("no pixel is missing: leave some out")
         prompt = to_text(image.reshape(-1)[:num_known])
-        config = (config or GenerationConfig()).override({"most": image.size - num_known})
+        config = (config or GenerationConfig()).override({"max_new_tokens": image.size - num_known})
         (continuations,) = self.pipeline.generate([prompt], config, rules=[self._only_levels()])
         return [from_text(prompt + continuation, self.height, self.width) for continuation in continuations]
 
-    def _only_levels(self) -> Forbid:
+    def _only_levels(self) -> ForbidSequences:
         """Forbid every token that is no grey level, the end of the text among them."""
-        level_ids = {token for tokens in self.pipeline.tokenizer.encode_all([*GREY_LEVELS]) for token in tokens}
-        other_ids = sorted(set(range(self.pipeline.model.vocabulary)) - level_ids)
-        return Forbid([[token] for token in other_ids])
+        level_ids = {token for tokens in self.pipeline.tokenizer.encode_batch([*GREY_LEVELS]) for token in tokens}
+        other_ids = sorted(set(range(self.pipeline.model.vocab_size)) - level_ids)
+        return ForbidSequences([[token] for token in other_ids])
 
 
-def train_model(folder: Path, *, seed: int = 1, listeners: Sequence[Watcher] = (), **settings: Any) -> ImageModel:
+def train_model(folder: Path, *, seed: int = 1, listeners: Sequence[Listener] = (), **settings: Any) -> ImageModel:
     """Train on the digits, or resume an unfinished run in `folder`; settings are those of `regard.train`."""
     images = load_digit_images()
     texts = images.texts()
-    train, valid = hold_out(Documents.of(texts), seed)
+    train, valid = hold_out_documents(Documents.of(texts), seed)
     folder.mkdir(parents=True, exist_ok=True)
     for name, documents in (("train.txt", train), ("valid.txt", valid)):
         (folder / name).write_text("".join(f"{text}\n" for text in documents.texts), "utf-8")
@@ -76,9 +75,9 @@ def train_model(folder: Path, *, seed: int = 1, listeners: Sequence[Watcher] = (
         folder / "train.txt",
         valid=[folder / "valid.txt"],
         out=folder / MODEL_FOLDER,
-        watchers=listeners,
-        arch="gpt",
-        document="line",
+        listeners=listeners,
+        architecture="gpt",
+        document_boundary="line",
         kind="characters",
         seed=seed,
         **settings,

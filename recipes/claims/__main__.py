@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from recipes.claims.claim import ClaimConfig
-from regard.checkpoint.files import read_json
+from regard.checkpoint.atomic import read_json
 from regard.cli import main
 from regard.cli.options import Option, verb
-from regard.cli.output import give, note, table, watching
+from regard.cli.output import align_columns, note, print_result, progress_listener
 from regard.errors import UsageError
 
 PROGRAM = "python -m recipes.claims"
@@ -65,13 +65,20 @@ def claim(
     if minutes:
         overrides |= {"training.minutes": minutes, "training.steps": 0, "training.epochs": 0}
     data = ClaimData(train, test, valid=valid) if train else None
-    with watching(as_json) as listener:
+    with progress_listener(as_json) as listener:
         result = check_claim(
             config, Path(out), data, overrides=overrides, seeds=seed, listeners=[listener], report=note
         )
     paths = write_result(result, Path(out))
-    lines = [config.claim, "", *table(result.table()), "", result.verdict(), *(f"written: {path}" for path in paths)]
-    give(result.to_dict(), lines, as_json)
+    lines = [
+        config.claim,
+        "",
+        *align_columns(result.table()),
+        "",
+        result.verdict(),
+        *(f"written: {path}" for path in paths),
+    ]
+    print_result(result.to_dict(), lines, as_json)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,20 @@ import numpy as np
 
 from recipes.claims.claim import METRICS, ClaimConfig, Expectation
 from recipes.claims.result import ClaimResult, ExpectationResult
-from regard.checkpoint.directory import RunDirectory
-from regard.checkpoint.files import json_bytes, make_folder, write_file
-from regard.config.architecture import architecture
-from regard.config.run import RunConfig
-from regard.config.tasks import in_own_names, usual
-from regard.data.made import make
-from regard.data.sources import read_pairs
-from regard.data.stories import read_stories
+from regard.checkpoint.atomic import json_bytes, make_folder, write_file
+from regard.checkpoint.run_dir import RunDirectory
+from regard.config.defaults import in_own_names, parse_architecture, task_defaults
+from regard.config.runs import RunConfig
+from regard.data.babi import read_stories
+from regard.data.pairs import read_pairs
+from regard.data.synthetic import generate_pairs
 from regard.errors import ConfigError, UsageError
-from regard.pipeline import StoryPipeline, TranslationPipeline, load
+from regard.pipeline.load import load
+from regard.pipeline.story_qa import StoryQAPipeline
+from regard.pipeline.translation import TranslationPipeline
 from regard.tasks.metrics import translation_scores
+from regard.training.listeners import Listener
 from regard.training.run import train_run
-from regard.training.watch import Watcher
 
 DEFAULT_TRAIN_ROWS = 20_000  # of synthetic data
 DEFAULT_TEST_ROWS = 500
@@ -51,7 +52,7 @@ def check_claim(
     *,
     overrides: Mapping[str, Any] | None = None,
     seeds: Sequence[int] = (),
-    listeners: Sequence[Watcher] = (),
+    listeners: Sequence[Listener] = (),
     report: Report = lambda text: None,
 ) -> ClaimResult:
     """Train every model with every seed, evaluate it, and judge the claim; finished runs are not trained again."""
@@ -69,7 +70,7 @@ def check_claim(
         for seed, run in zip(seeds, configs, strict=True):
             folder = out / f"{name}-{seed}"
             report(f"{name}, seed {seed}")
-            training = train_run(run, folder, watchers=listeners)
+            training = train_run(run, folder, listeners=listeners)
             if not training.finished:
                 raise UsageError(f"{training.reason} stopped {name} at {training.step}: the same command goes on")
             score = _evaluate(config, folder, data)
@@ -110,10 +111,10 @@ def run_config(
     """Build the config of one run: shared settings, then the model's own, then those of the command line."""
     settings = {**config.settings, **model_settings}
     if isinstance(settings.get("model"), str):
-        settings |= architecture(settings.pop("model"))
+        settings |= parse_architecture(settings.pop("model"))
     task = str(settings.get("task", "translate"))
     settings |= {**overrides, "training.seed": seed, "data.train": list(data.train), "data.valid": list(data.valid)}
-    return RunConfig().override({**usual(task), **in_own_names(task, settings)})
+    return RunConfig().override({**task_defaults(task), **in_own_names(task, settings)})
 
 
 def _write_synthetic_data(settings: Mapping[str, Any], folder: Path) -> ClaimData:
@@ -128,7 +129,7 @@ def _write_synthetic_data(settings: Mapping[str, Any], folder: Path) -> ClaimDat
     }
     make_folder(folder)
     for split, count in counts.items():
-        pairs = make(settings["kind"], count, settings.get("seed", 1), split=split, lengths=lengths)
+        pairs = generate_pairs(settings["kind"], count, settings.get("seed", 1), split=split, lengths=lengths)
         text = "".join(f"{source}\t{target}\n" for source, target in pairs)
         write_file(folder / f"{split}.tsv", text.encode())
     return ClaimData(train=[str(folder / "train.tsv")], test=[str(folder / "test.tsv")])
@@ -139,7 +140,7 @@ def _evaluate(config: ClaimConfig, folder: Path, data: ClaimData) -> float:
     if config.measure == "minutes_to_bleu":
         return _minutes_to_bleu(config.bleu, folder)
     model = load(folder)
-    if isinstance(model, StoryPipeline):
+    if isinstance(model, StoryQAPipeline):
         if config.measure != "error":
             raise ConfigError(f"measure must be error for stories, not {config.measure}")
         scores, *_ = model.evaluate(read_stories(data.test), refuse=False)

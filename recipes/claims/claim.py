@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regard.config.knob import Config, knob
+from regard.config.settings import Config, knob
 from regard.errors import ConfigError, nearest
 
 METRICS = {  # metric → its unit, as results print it

@@ -10,8 +10,8 @@ from itertools import groupby
 from pathlib import Path
 
 from regard.config.data import ReadConfig
-from regard.data.made import split_of
-from regard.data.sources import iter_lines
+from regard.data.ledger import iter_lines
+from regard.data.synthetic import split_of_target
 
 TaggedSentence = list[tuple[str, str]]  # token and tag
 
@@ -58,7 +58,7 @@ def write_splits(folder: Path, rows: Iterable[Sequence[str]]) -> None:
     """Split rows into train, valid and test files, 90, 5 and 5 percent; rows with equal first cells stay together."""
     splits: dict[str, list[Sequence[str]]] = {"train": [], "valid": [], "test": []}
     for row in rows:
-        splits[split_of(row[0])].append(row)
+        splits[split_of_target(row[0])].append(row)
     for split, split_rows in splits.items():
         write_tsv(folder / f"{split}.tsv", split_rows)
 

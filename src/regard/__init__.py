@@ -25,50 +25,31 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-import regard.machine  # noqa: F401  # sets how OpenMP threads wait, which must be done before torch is imported
+import regard.hardware  # noqa: F401  # sets how OpenMP threads wait, which must be done before torch is imported
 
 if TYPE_CHECKING:
     from regard.attention.attend import attend
-    from regard.attention.intervention import off
+    from regard.attention.intervention import ablate
     from regard.attention.trace import trace
-    from regard.config.decoding import DecodingConfig
-    from regard.config.model import TranslatorConfig
-    from regard.config.run import RunConfig
+    from regard.config.inference import DecodingConfig
+    from regard.config.models import TransformerConfig
+    from regard.config.runs import RunConfig
     from regard.config.training import TrainingConfig
-    from regard.errors import (
-        CheckpointError,
-        ConfigError,
-        DataError,
-        DiskError,
-        RegardError,
-        TrainingError,
-        UsageError,
-    )
-    from regard.pipeline import (
-        Answer,
-        AnsweringPipeline,
-        ClassificationPipeline,
-        Embedded,
-        EmbeddingPipeline,
-        FeaturePipeline,
-        Filled,
-        FillingPipeline,
-        Generated,
-        GenerationPipeline,
-        Label,
-        SpanAnswer,
-        StoryPipeline,
-        TaggedText,
-        TaggingPipeline,
-        TextFeatures,
-        Translation,
-        TranslationPipeline,
-        load,
-        train,
-    )
-    from regard.pipeline.showing import see
-    from regard.pipeline.watching import watch
+    from regard.errors import CheckpointError, ConfigError, DataError, DiskError, RegardError, TrainingError, UsageError
+    from regard.interpret.hooks import trace_module
+    from regard.pipeline.classification import ClassificationPipeline, Label
+    from regard.pipeline.embedding import EmbeddingPipeline, Embeddings
+    from regard.pipeline.features import FeaturePipeline, TextFeatures
+    from regard.pipeline.fill_mask import FilledText, FillMaskPipeline
+    from regard.pipeline.generation import Generation, GenerationPipeline
+    from regard.pipeline.load import load
+    from regard.pipeline.loaders import train
+    from regard.pipeline.question_answering import Answer, QuestionAnsweringPipeline
+    from regard.pipeline.story_qa import StoryAnswer, StoryQAPipeline
+    from regard.pipeline.tagging import TaggedText, TokenClassificationPipeline
+    from regard.pipeline.translation import Translation, TranslationPipeline
     from regard.text.tokenizer import Tokenizer
+    from regard.view.export import see
 
 __version__ = "0.1.0"
 
@@ -79,89 +60,89 @@ for _capacity in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
 
 __all__ = [
     "Answer",
-    "AnsweringPipeline",
     "CheckpointError",
     "ClassificationPipeline",
     "ConfigError",
     "DataError",
     "DecodingConfig",
     "DiskError",
-    "Embedded",
     "EmbeddingPipeline",
+    "Embeddings",
     "FeaturePipeline",
-    "Filled",
-    "FillingPipeline",
-    "Generated",
+    "FillMaskPipeline",
+    "FilledText",
+    "Generation",
     "GenerationPipeline",
     "Label",
+    "QuestionAnsweringPipeline",
     "RegardError",
     "RunConfig",
-    "SpanAnswer",
-    "StoryPipeline",
+    "StoryAnswer",
+    "StoryQAPipeline",
     "TaggedText",
-    "TaggingPipeline",
     "TextFeatures",
+    "TokenClassificationPipeline",
     "Tokenizer",
     "TrainingConfig",
     "TrainingError",
+    "TransformerConfig",
     "Translation",
     "TranslationPipeline",
-    "TranslatorConfig",
     "UsageError",
+    "ablate",
     "attend",
     "load",
-    "off",
     "see",
     "trace",
+    "trace_module",
     "train",
-    "watch",
 ]
 
-_HOMES = {
-    "Answer": "pipeline",
-    "AnsweringPipeline": "pipeline",
+_LAZY_EXPORTS = {  # public name → module
+    "Answer": "pipeline.question_answering",
     "CheckpointError": "errors",
-    "ClassificationPipeline": "pipeline",
+    "ClassificationPipeline": "pipeline.classification",
     "ConfigError": "errors",
     "DataError": "errors",
-    "DecodingConfig": "config.decoding",
+    "DecodingConfig": "config.inference",
     "DiskError": "errors",
-    "Embedded": "pipeline",
-    "EmbeddingPipeline": "pipeline",
-    "FeaturePipeline": "pipeline",
-    "Filled": "pipeline",
-    "FillingPipeline": "pipeline",
-    "Generated": "pipeline",
-    "GenerationPipeline": "pipeline",
-    "Label": "pipeline",
+    "EmbeddingPipeline": "pipeline.embedding",
+    "Embeddings": "pipeline.embedding",
+    "FeaturePipeline": "pipeline.features",
+    "FillMaskPipeline": "pipeline.fill_mask",
+    "FilledText": "pipeline.fill_mask",
+    "Generation": "pipeline.generation",
+    "GenerationPipeline": "pipeline.generation",
+    "Label": "pipeline.classification",
+    "QuestionAnsweringPipeline": "pipeline.question_answering",
     "RegardError": "errors",
-    "RunConfig": "config.run",
-    "SpanAnswer": "pipeline",
-    "StoryPipeline": "pipeline",
-    "TaggedText": "pipeline",
-    "TaggingPipeline": "pipeline",
-    "TextFeatures": "pipeline",
+    "RunConfig": "config.runs",
+    "StoryAnswer": "pipeline.story_qa",
+    "StoryQAPipeline": "pipeline.story_qa",
+    "TaggedText": "pipeline.tagging",
+    "TextFeatures": "pipeline.features",
+    "TokenClassificationPipeline": "pipeline.tagging",
     "Tokenizer": "text.tokenizer",
     "TrainingConfig": "config.training",
     "TrainingError": "errors",
-    "Translation": "pipeline",
-    "TranslationPipeline": "pipeline",
-    "TranslatorConfig": "config.model",
+    "TransformerConfig": "config.models",
+    "Translation": "pipeline.translation",
+    "TranslationPipeline": "pipeline.translation",
     "UsageError": "errors",
+    "ablate": "attention.intervention",
     "attend": "attention.attend",
-    "load": "pipeline",
-    "off": "attention.intervention",
-    "see": "pipeline.showing",
+    "load": "pipeline.load",
+    "see": "view.export",
     "trace": "attention.trace",
-    "train": "pipeline",
-    "watch": "pipeline.watching",
+    "trace_module": "interpret.hooks",
+    "train": "pipeline.loaders",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _LAZY_EXPORTS:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"regard.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"regard.{_LAZY_EXPORTS[name]}"), name)
     globals()[name] = value
     return value
 

@@ -48,13 +48,13 @@ class CheckpointError(UsageError):
 class DataError(UsageError):
     """A data file is wrong; `place` is `file`, `file:line` or `file:line:column`.
 
-    >>> print(DataError("no tab in the line", place="pairs.tsv:7", advice="two columns are needed"))
+    >>> print(DataError("no tab in the line", location="pairs.tsv:7", advice="two columns are needed"))
     pairs.tsv:7: no tab in the line — two columns are needed
     """
 
-    def __init__(self, what: str, *, place: str = "", advice: str = "") -> None:
-        self.what, self.place, self.advice = what, place, advice
-        super().__init__((f"{place}: " if place else "") + what + (f" — {advice}" if advice else ""))
+    def __init__(self, what: str, *, location: str = "", advice: str = "") -> None:
+        self.what, self.location, self.advice = what, location, advice
+        super().__init__((f"{location}: " if location else "") + what + (f" — {advice}" if advice else ""))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

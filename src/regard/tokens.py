@@ -22,7 +22,7 @@ class Tokens:
 
     ids: Ids  # [N], all rows end to end
     offsets: Ids  # [B + 1]; row b is ids[offsets[b]:offsets[b + 1]]
-    segments: Ids | None = None  # [N]; which text of a pair each token belongs to
+    token_types: Ids | None = None  # [N]; which text of a pair each token belongs to
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int] | Ids]) -> Tokens:
@@ -43,9 +43,9 @@ class Tokens:
         """The length of each row, [B]."""
         return np.diff(self.offsets)
 
-    def row(self, number: int) -> Ids:
+    def row(self, index: int) -> Ids:
         """Return one row's token numbers."""
-        return self.ids[self.offsets[number] : self.offsets[number + 1]]
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PairBatch:
     target: Tokens
 
     @property
-    def count(self) -> int:
+    def num_predictions(self) -> int:
         """Target tokens that are predicted, ends included."""
         return len(self.target.ids) + len(self.target)
 
@@ -71,5 +71,7 @@ class Candidates:
     """Possible next tokens of each row, best first; all of the vocabulary in its own order when k was 0."""
 
     ids: Ids  # [R, k]
-    logp: NDArray[np.float32]  # [R, k], log-probabilities
-    end: NDArray[np.float32] | None = None  # [R], of the end, which may not be among the best; None when all are here
+    logprobs: NDArray[np.float32]  # [R, k], log-probabilities
+    eos_logprobs: NDArray[np.float32] | None = (
+        None  # [R], of the end, which may not be among the best; None when all are here
+    )

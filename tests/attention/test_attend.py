@@ -8,9 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.attention.attend import attend
+from regard.attention.dropout import Noise
 from regard.attention.masks import Mask, causal, padding, window
-from regard.attention.noise import Noise
-from regard.attention.scores import Additive, Bilinear, Dot, ScaledDot, hard, raw, sampled, softmax
+from regard.attention.scores import (
+    Additive,
+    Bilinear,
+    Dot,
+    ScaledDot,
+    gumbel_argmax,
+    hard_argmax,
+    softmax,
+    unnormalized,
+)
 from regard.attention.trace import trace
 from regard.errors import UsageError
 
@@ -25,12 +34,12 @@ def tensors(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def placed(mask: Mask) -> object:
-    return mask.place(torch.arange(Q)[None], torch.arange(K)[None])
+    return mask.bind(torch.arange(Q)[None], torch.arange(K)[None])
 
 
 def seen_weights(**options: object) -> torch.Tensor:
     query, key, value = tensors()
-    with trace(exact=True) as seen:
+    with trace(full_precision=True) as seen:
         attend(query, key, value, site="x", **options)  # type: ignore[arg-type]
     return torch.from_numpy(seen["x"].weights)
 
@@ -40,7 +49,7 @@ def seen_weights(**options: object) -> torch.Tensor:
 def test_rows_are_distributions_and_masked_places_are_exactly_zero(seed: int, reach: int) -> None:
     query, key, value = tensors(seed)
     mask = placed(window(reach))
-    with trace(exact=True) as seen:
+    with trace(full_precision=True) as seen:
         attend(query * 5, key, value, mask=mask, site="x")
     weights = torch.from_numpy(seen["x"].weights)
     assert (weights >= 0).all()
@@ -64,7 +73,7 @@ def test_a_query_that_sees_nothing_gets_zeros_in_every_kernel(grad: bool) -> Non
 def test_permuting_keys_permutes_the_weights_and_leaves_the_mix(seed: int) -> None:
     query, key, value = tensors(seed)
     turn = torch.randperm(K, generator=torch.Generator().manual_seed(seed))
-    with trace(exact=True) as seen:
+    with trace(full_precision=True) as seen:
         mixed = attend(query, key, value, site="plain")
         turned = attend(query, key[:, :, turn], value[:, :, turn], site="turned")
     torch.testing.assert_close(mixed, turned)
@@ -90,14 +99,14 @@ def test_the_tap_changes_no_bit(grad: bool, dtype: torch.dtype) -> None:
     options = {"mask": placed(causal()), "dropout": 0.3, "noise": Noise(1, 2) if grad else None, "site": "x"}
     with torch.set_grad_enabled(grad):
         unseen = attend(query, key, value, **options)
-        with trace(exact=True):
+        with trace(full_precision=True):
             watched = attend(query, key, value, **options)
     assert torch.equal(unseen, watched)
 
 
 def test_a_trace_sees_only_what_was_asked_for() -> None:
     query, key, value = tensors()
-    with trace("decoder.*.cross", exact=True) as seen:
+    with trace("decoder.*.cross", full_precision=True) as seen:
         for site in ("decoder.0.self", "decoder.0.cross", "decoder.1.cross", ""):
             attend(query, key, value, site=site)
     assert list(seen) == ["decoder.0.cross", "decoder.1.cross"]
@@ -106,7 +115,7 @@ def test_a_trace_sees_only_what_was_asked_for() -> None:
 
 def test_steps_of_one_site_join_along_the_queries() -> None:
     query, key, value = tensors()
-    with trace(exact=True) as seen:
+    with trace(full_precision=True) as seen:
         attend(query[:, :, :1], key[:, :, :2], value[:, :, :2], site="x")
         attend(query[:, :, 1:2], key[:, :, :3], value[:, :, :3], site="x")
     weights = seen["x"].weights
@@ -129,7 +138,7 @@ def test_the_scores_are_what_their_papers_say() -> None:
 def test_every_score_mixes_by_its_own_weights(score: object) -> None:
     query, key, value = tensors()
     prepared = score.prepare(key)  # type: ignore[attr-defined]
-    with trace(exact=True) as seen:
+    with trace(full_precision=True) as seen:
         mixed = attend(query, prepared, value, score=score, mask=placed(causal()), site="x")  # type: ignore[arg-type]
     torch.testing.assert_close(mixed, torch.from_numpy(seen["x"].weights) @ value)
 
@@ -138,10 +147,10 @@ def test_raw_weights_are_the_scores_and_hard_ones_choose_one_place() -> None:
     query, key, value = tensors()
     mask = placed(window(2))
     torch.testing.assert_close(
-        attend(query, key, value, score=Dot(), normalize=raw, mask=mask),
+        attend(query, key, value, score=Dot(), normalize=unnormalized, mask=mask),
         (query @ key.transpose(-1, -2)).masked_fill(~mask.dense, 0) @ value,
     )
-    chosen = seen_weights(normalize=hard, mask=mask)
+    chosen = seen_weights(normalize=hard_argmax, mask=mask)
     assert set(chosen.unique().tolist()) == {0.0, 1.0}
     assert (chosen.sum(-1) == 1).all()
     assert (chosen[(~mask.dense).expand_as(chosen)] == 0).all()
@@ -150,16 +159,16 @@ def test_raw_weights_are_the_scores_and_hard_ones_choose_one_place() -> None:
 def test_hard_attention_lets_gradients_through() -> None:
     query, key, value = tensors()
     query.requires_grad_()
-    attend(query, key, value, normalize=hard).sum().backward()
+    attend(query, key, value, normalize=hard_argmax).sum().backward()
     assert query.grad is not None
     assert query.grad.abs().max() > 0
 
 
 def test_sampled_attention_draws_with_the_chances_of_softmax() -> None:
     scores = torch.tensor([0.0, 1.0, 2.0]).expand(1, 1, 20_000, 3)
-    drawn = sampled(Noise(1, 1), "x")(scores).mean(2)[0, 0]
+    drawn = gumbel_argmax(Noise(1, 1), "x")(scores).mean(2)[0, 0]
     torch.testing.assert_close(drawn, softmax(scores[:, :, :1])[0, 0, 0], atol=0.015, rtol=0)
-    assert torch.equal(sampled(Noise(1, 1), "x")(scores), sampled(Noise(1, 1), "x")(scores))
+    assert torch.equal(gumbel_argmax(Noise(1, 1), "x")(scores), gumbel_argmax(Noise(1, 1), "x")(scores))
 
 
 def test_wrong_shapes_are_refused_with_both_shapes() -> None:

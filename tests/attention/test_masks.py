@@ -7,23 +7,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.attention.masks import Mask, blocks, causal, globally, graph, padding, random, window
+from regard.attention.masks import Mask, blocks, causal, global_tokens, graph, padding, random, window
 from regard.errors import UsageError
 
 
 def dense(mask: Mask, queries: int, keys: int) -> list[list[int]]:
-    return mask.place(torch.arange(queries)[None], torch.arange(keys)[None]).dense[0, 0].int().tolist()
+    return mask.bind(torch.arange(queries)[None], torch.arange(keys)[None]).dense[0, 0].int().tolist()
 
 
 def test_drawn_by_hand() -> None:
     assert dense(window(1), 4, 4) == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
-    assert dense(globally(0, -1), 3, 4) == [[1, 1, 1, 1], [1, 0, 0, 1], [1, 0, 0, 1]]
+    assert dense(global_tokens(0, -1), 3, 4) == [[1, 1, 1, 1], [1, 0, 0, 1], [1, 0, 0, 1]]
     assert dense(graph([(0, 2), (1, 1)]), 3, 3) == [[0, 0, 1], [0, 1, 0], [0, 0, 0]]
     assert dense(blocks(window(0), 2), 4, 4) == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
     assert dense(padding(torch.tensor([2])), 2, 3) == [[1, 1, 0], [1, 1, 0]]
 
 
-leaves = st.sampled_from([causal(), window(1), window(2), globally(0), globally(-1), random(2, 5), blocks(causal(), 3)])
+leaves = st.sampled_from(
+    [causal(), window(1), window(2), global_tokens(0), global_tokens(-1), random(2, 5), blocks(causal(), 3)]
+)
 expressions = st.recursive(
     leaves,
     lambda inner: st.one_of(
@@ -47,7 +49,7 @@ def test_the_algebra_is_that_of_sets(a: Mask, b: Mask) -> None:
 @given(expressions)
 @settings(max_examples=60, deadline=None)
 def test_what_is_printed_is_what_is_meant(mask: Mask) -> None:
-    names = {"causal": causal, "window": window, "globally": globally, "blocks": blocks, "random": random}
+    names = {"causal": causal, "window": window, "global_tokens": global_tokens, "blocks": blocks, "random": random}
     assert dense(eval(str(mask), names), 7, 7) == dense(mask, 7, 7)
 
 
@@ -57,21 +59,21 @@ def test_random_draws_exactly_so_many_and_the_same_for_every_placement(count: in
     mask = random(count, seed)
     whole = dense(mask, 11, 11)
     assert all(sum(row) == count for row in whole)
-    lone = mask.place(torch.tensor([[4]]), torch.arange(11)[None]).dense[0, 0].int().tolist()
+    lone = mask.bind(torch.tensor([[4]]), torch.arange(11)[None]).dense[0, 0].int().tolist()
     assert lone == [whole[4]]
     assert dense(random(count, seed + 1), 11, 11) != whole
 
 
 def test_blocks_show_where_anything_may_be_seen() -> None:
-    placed = window(1).place(torch.arange(6)[None], torch.arange(7)[None])
-    assert placed.blocks(3).int().tolist() == [[[1, 1, 0], [1, 1, 1]]]
+    placed = window(1).bind(torch.arange(6)[None], torch.arange(7)[None])
+    assert placed.block_layout(3).int().tolist() == [[[1, 1, 0], [1, 1, 1]]]
 
 
 def test_a_mask_that_hides_nothing_says_so() -> None:
     slots = torch.arange(3)[None]
-    assert padding(torch.tensor([3, 3])).place(slots, slots).full
-    assert not causal().place(slots, slots).full
-    assert causal().place(slots, slots).blank is None
+    assert padding(torch.tensor([3, 3])).bind(slots, slots).is_full
+    assert not causal().bind(slots, slots).is_full
+    assert causal().bind(slots, slots).masked_queries is None
 
 
 def test_a_negative_edge_is_refused() -> None:

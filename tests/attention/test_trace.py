@@ -15,11 +15,11 @@ from regard.attention.attend import attend
 from regard.attention.masks import causal
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.trace import trace
-from regard.blocks import packed
 from regard.errors import UsageError
 from regard.models.base import Model
+from regard.models.layers import packed
 from regard.tokens import Tokens
-from regard.view.codes import pack, unpack
+from regard.view.codec import decode_root8, encode_root8
 from tests import families
 from tests.families import FAMILIES
 
@@ -37,7 +37,7 @@ def test_outputs_are_the_same_bits_with_the_tap_open_and_closed(family: str, pre
         model.pack()  # type: ignore[operator]
     closed = run(model)
     for keep in KEEPS:
-        with trace(keep=keep) as seen:
+        with trace(store=keep) as seen:
             opened = run(model)
         assert len(seen) > 0
         for before, after in zip(closed, opened, strict=True):
@@ -71,8 +71,8 @@ def test_closed_it_runs_the_operators_of_code_without_it(family: str, monkeypatc
     with trace():
         opened = operators(model, run)
     for module in (attending, packed):  # the code as if there were no tap and no switches for heads
-        monkeypatch.setattr(module, "watching", lambda site: None)
-        monkeypatch.setattr(module, "silenced", lambda mixed, site: mixed)
+        monkeypatch.setattr(module, "active_trace", lambda site: None)
+        monkeypatch.setattr(module, "apply_ablation", lambda mixed, site: mixed)
     assert closed == operators(model, run)
     assert len(opened) > len(closed)
 
@@ -121,8 +121,8 @@ def block_pattern(length: int, size: int, repeats: int) -> np.ndarray:
 
 
 CASES = {
-    "encoder": (families.encoder, lambda model, row: model(*model.door(row))),
-    "big bird": (families.big_bird, lambda model, row: model(*model.door(row))),
+    "encoder": (families.encoder, lambda model, row: model(*model.to_tensors(row))),
+    "big bird": (families.big_bird, lambda model, row: model(*model.to_tensors(row))),
     "gpt": (families.gpt, lambda model, row: model(row)),
     "translator": (families.translator, lambda model, row: model(row, row)),
 }
@@ -144,9 +144,9 @@ def test_weights_are_those_of_an_explicit_computation(family: str, keep: str) ->
         model.encoder.register_forward_hook(  # type: ignore[union-attr]
             lambda one, inputs, made: memories.append(made.detach().double().numpy())
         )
-    with torch.no_grad(), trace(keep=keep) as seen:
+    with torch.no_grad(), trace(store=keep) as seen:
         run(model, row)
-    assert sorted(seen) == sorted(model.sites())
+    assert sorted(seen) == sorted(model.attention_sites())
     for site, (module, states) in given.items():
         query, key = by_hand(module, states, memories[0] if memories else states)
         length = len(states)
@@ -161,7 +161,7 @@ def test_weights_are_those_of_an_explicit_computation(family: str, keep: str) ->
         assert np.abs(found - wanted).max() < 1e-3
         assert np.abs(found.sum(-1) - 1).max() < 2e-3
         assert allowed is None or not found[:, ~allowed].any()
-        coded = unpack(pack(found), found.shape)
+        coded = decode_root8(encode_root8(found), found.shape)
         assert np.abs(coded - wanted).max() < 4e-3
         for head in range(len(found)):
             assert np.array_equal(seen[site].matrix(head), found[head])
@@ -188,41 +188,41 @@ def looked(**options: Any) -> Any:
     slots = torch.arange(40)[None]
     with trace(**options) as seen:
         for site in ("encoder.0.self", "encoder.1.self"):
-            attend(query, key, key, mask=causal().place(slots, slots), site=site)
+            attend(query, key, key, mask=causal().bind(slots, slots), site=site)
     return seen
 
 
 def test_only_what_is_asked_for_is_kept() -> None:
     whole = looked()["encoder.1.self"].weights
-    some = looked(only="encoder.1.self", heads=[2, 0], rows=[5, 39])
+    some = looked(sites="encoder.1.self", heads=[2, 0], queries=[5, 39])
     assert [*some] == ["encoder.1.self"]
     assert some["encoder.1.self"].shape == (2, 2, 2, 40)
     assert np.array_equal(some["encoder.1.self"].weights, whole[:, [0, 2]][:, :, [5, 39]])
     assert np.array_equal(some["encoder.1.self"].matrix(2, row=1), whole[1, 2][[5, 39]])
-    named = looked(only="encoder.0.self:1")
-    assert named["encoder.0.self"].numbers == (1,)
+    named = looked(sites="encoder.0.self:1")
+    assert named["encoder.0.self"].head_indices == (1,)
     assert np.array_equal(named["encoder.0.self"].weights[:, 0], whole[:, 1])
     assert [*looked(layers=[1])] == ["encoder.1.self"]
 
 
 def test_queries_and_keys_are_kept_where_they_are_smaller_and_give_the_same() -> None:
-    whole, less = looked()["encoder.0.self"], looked(keep="queries")["encoder.0.self"]
-    assert whole.is_kept and not less.is_kept
+    whole, less = looked()["encoder.0.self"], looked(store="queries")["encoder.0.self"]
+    assert whole.has_weights and not less.has_weights
     assert np.abs(whole.weights - less.weights).max() < 1e-3
     assert not less.weights[:, :, 0, 1:].any()
-    np.testing.assert_allclose(less.some_rows(1, np.array([7, 3])), less.matrix(1)[[7, 3]], atol=1e-6)  # fewer rows
+    np.testing.assert_allclose(less.query_rows(1, np.array([7, 3])), less.matrix(1)[[7, 3]], atol=1e-6)  # fewer rows
     one = torch.ones(1, 1, 2, 4)
-    with trace(keep="queries") as seen:
+    with trace(store="queries") as seen:
         attend(one, one, one, site="x")
-    assert seen["x"].is_kept  # four weights are fewer than sixteen entries
-    entropy = looked(keep="entropy")["encoder.0.self"].entropy
+    assert seen["x"].has_weights  # four weights are fewer than sixteen entries
+    entropy = looked(store="entropy")["encoder.0.self"].entropy
     assert np.abs(entropy - whole.entropy).max() < 1e-2
     with pytest.raises(UsageError, match="no weights were kept"):
-        _ = looked(keep="entropy")["encoder.0.self"].weights
+        _ = looked(store="entropy")["encoder.0.self"].weights
 
 
 def test_what_is_inside_a_head_makes_its_weights() -> None:
-    inside = looked(only="encoder.0.self:1", keep="inside")["encoder.0.self"].inside
+    inside = looked(sites="encoder.0.self:1", store="inside")["encoder.0.self"].qkv
     scores = inside.query[0, 0] @ inside.key[0, 0].T / math.sqrt(8)
     assert np.isneginf(inside.scores[0, 0][0, 1:]).all()
     assert np.allclose(inside.scores[0, 0][-1], scores[-1], atol=1e-5)
@@ -232,7 +232,7 @@ def test_what_is_inside_a_head_makes_its_weights() -> None:
 def test_a_trace_within_another_leaves_that_one_open() -> None:
     one = torch.ones(1, 1, 2, 4)
     with trace("a") as outer:
-        with trace("b", exact=True) as inner:
+        with trace("b", full_precision=True) as inner:
             for site in ("a", "b"):
                 attend(one, one, one, site=site)
         attend(one, one, one, site="a")
@@ -243,13 +243,13 @@ def test_a_trace_within_another_leaves_that_one_open() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"only": "encoder.9.self"}, r"no encoder\.9\.self \(did you mean encoder\.1\.self\?\)"),
-        ({"only": "encodr.1.self"}, r"did you mean encoder\.1\.self"),
+        ({"sites": "encoder.9.self"}, r"no encoder\.9\.self \(did you mean encoder\.1\.self\?\)"),
+        ({"sites": "encodr.1.self"}, r"did you mean encoder\.1\.self"),
         ({"heads": [7]}, r"heads 0 to 2: there is no encoder\.0\.self:7 \(did you mean encoder\.0\.self:2\?\)"),
-        ({"only": "encoder.0.self:3"}, "there is no encoder.0.self:3"),
-        ({"only": "encoder.0.self:x"}, "names no head"),
+        ({"sites": "encoder.0.self:3"}, "there is no encoder.0.self:3"),
+        ({"sites": "encoder.0.self:x"}, "names no head"),
         ({"layers": [4]}, r"no layer 4 \(did you mean 1\?\)"),
-        ({"keep": "weight"}, r"did you mean weights\?"),
+        ({"store": "weight"}, r"did you mean weights\?"),
     ],
 )
 def test_what_is_not_there_is_named_with_the_nearest(options: dict[str, Any], message: str) -> None:
@@ -258,7 +258,7 @@ def test_what_is_not_there_is_named_with_the_nearest(options: dict[str, Any], me
 
 
 def test_what_was_not_seen_is_named() -> None:
-    seen = looked(only="encoder.0.*", heads=[1])
+    seen = looked(sites="encoder.0.*", heads=[1])
     with pytest.raises(UsageError, match=r"did you mean encoder\.0\.self"):
         _ = seen["encoder.7.self"]
     with pytest.raises(UsageError, match="was not watched"):

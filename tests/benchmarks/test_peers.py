@@ -17,9 +17,9 @@ from benchmarks.peers.libraries import load_library
 from benchmarks.peers.libraries.torch import StepwiseRNN
 from benchmarks.peers.schedule import fast_torch_precision
 from benchmarks.peers.tasks import INPUT_FEEDING, RECURRENT_SIZES
-from regard.engine.library import absence
+from regard.engine.library import unavailable_reason
 from regard.errors import ConfigError
-from regard.models import build
+from regard.models import build_model
 from tests.scale import HANG_GUARD
 
 ROOT = Path(__file__).parent.parent.parent
@@ -64,7 +64,7 @@ def test_the_rnn_with_input_feeding_is_the_peers_model(tmp_path: Path) -> None:
     """Both have as many weights, so that their speeds can be compared."""
     size = RECURRENT_SIZES["tiny"]
     peer_weights = sum(weight.numel() for weight in StepwiseRNN(size, output_after_loop=True).parameters())
-    regard_weights = build(size.config(INPUT_FEEDING["fed"])).parameter_count()
+    regard_weights = build_model(size.config(INPUT_FEEDING["fed"])).num_parameters()
     assert abs(regard_weights - peer_weights) < 0.05 * peer_weights
     flags = "--quick --size tiny --only recurrent --repeats 1 --threads 1 --peers torch --json".split()
     completed = run_peers(*flags, "--out", str(tmp_path / "results"))
@@ -107,7 +107,7 @@ def test_encoders_are_trained_and_used_beside_transformers(
     trainers = {f"trainer {variant}" for variant in trainer_variants}
     if not load_library("trainer")[1].is_installed():
         trainers = set()
-    precision = "bf16" if name == "encoding" and not absence() else FAST  # the engine has a bf16 of its own
+    precision = "bf16" if name == "encoding" and not unavailable_reason() else FAST  # the engine has a bf16 of its own
     assert {row["peer"] for row in rows} == {f"regard {precision}", f"transformers {FAST}", *trainers}
     assert all(row["value"] > 0 and row["peak"] > 0 for row in rows)
 

@@ -16,8 +16,8 @@ from benchmarks.peers.libraries.training_loop import IGNORED, build_padded_batch
 from benchmarks.peers.libraries.transformers import build_fine_tuning_batches, build_masked_lm_batches
 from benchmarks.peers.regard_runner import ENCODER_DROPOUT, build_embedder
 from benchmarks.peers.worker import Job
-from regard.models import build
-from regard.models.encoder import Encoder
+from regard.models import build_model
+from regard.models.bert import Bert
 
 
 def test_every_runner_has_the_same_tokens() -> None:
@@ -25,7 +25,7 @@ def test_every_runner_has_the_same_tokens() -> None:
     job = Job("libraries.torch", "training", "bf16", 1, {"size": {"vocab_size": 200}, "lengths": lengths})
     batches = workload.build_batches(lengths, 200)
     padded_batches, tokens = build_padded_batches(job, 3, job.settings["size"]["vocab_size"])
-    assert tokens == sum(batch.count for batch in batches) == sum(len(row) + sum(row) for _, row in lengths)
+    assert tokens == sum(batch.num_predictions for batch in batches) == sum(len(row) + sum(row) for _, row in lengths)
     for batch, padded in zip(batches, padded_batches, strict=True):
         source = [row.tolist() for row in batch.source]
         target = [row.tolist() for row in batch.target]
@@ -46,7 +46,7 @@ def test_words_are_frequent_and_rare_and_within_the_vocabulary() -> None:
 def test_texts_come_back_from_their_tokens() -> None:
     tokenizer = workload.build_tokenizer(97)
     texts = workload.draw_texts([3, 7, 1], 97)
-    ids = tokenizer.encode_all(texts)
+    ids = tokenizer.encode_batch(texts)
     assert [tokenizer.decode(row) for row in ids] == texts
     assert [row.tolist() for row in workload.draw_token_rows([3, 7, 1], 97, seed=7)] == ids
 
@@ -54,14 +54,16 @@ def test_texts_come_back_from_their_tokens() -> None:
 def test_shards_of_a_batch_make_the_batch() -> None:
     (batch,) = workload.build_batches([([3, 1, 4, 1, 5], [2, 7, 1, 8, 2])], 97)
     shards = [workload.shard_batch(batch, rank, 2) for rank in range(2)]
-    assert sum(shard.count for shard in shards) == batch.count
+    assert sum(shard.num_predictions for shard in shards) == batch.num_predictions
     sharded_rows = [row.tolist() for shard in shards for row in shard.source]
     assert sorted(sharded_rows) == sorted(row.tolist() for row in batch.source)
 
 
 def test_the_weights_that_are_counted_are_those_of_the_model() -> None:
     size = TranslatorSize("odd", 2, 12, 2, 20, 31, 0, 0, 0, 0)
-    matrices = sum(weight.numel() for name, weight in build(size.config()).named_parameters() if weight.dim() == 2)
+    matrices = sum(
+        weight.numel() for name, weight in build_model(size.config()).named_parameters() if weight.dim() == 2
+    )
     source_weights = flops.count_source_weights(size)
     target_weights = flops.count_target_weights(size)
     assert source_weights + target_weights == matrices  # the embedding is the output projection as well
@@ -96,7 +98,7 @@ def test_masked_tokens_are_the_same_for_the_loop_around_transformers() -> None:
     mask_id = size.vocab_size - 1
     target_fractions = []
     mask_fractions = []
-    epoch = objective.epoch(0, tasks.masked_lm_batch_tokens(size))
+    epoch = objective.epoch_batches(0, tasks.masked_lm_batch_tokens(size))
     for indices, peer_batch in zip(epoch, build_masked_lm_batches(size), strict=True):
         batch = objective.batch(indices, 0)
         labels = peer_batch.inputs["labels"].flatten().numpy()
@@ -104,10 +106,10 @@ def test_masked_tokens_are_the_same_for_the_loop_around_transformers() -> None:
         assert ids.shape == (size.batch_size, size.max_length)
         assert peer_batch.tokens == size.batch_size * size.max_length
         assert ids.flatten().tolist() == batch.rows.ids.tolist()
-        assert np.flatnonzero(labels != IGNORED).tolist() == batch.places.tolist()
-        assert labels[batch.places].tolist() == batch.targets.tolist()
+        assert np.flatnonzero(labels != IGNORED).tolist() == batch.positions.tolist()
+        assert labels[batch.positions].tolist() == batch.targets.tolist()
         target_fractions.append(len(batch.targets) / labels.size)
-        is_mask = ids.flatten()[torch.from_numpy(batch.places)] == mask_id
+        is_mask = ids.flatten()[torch.from_numpy(batch.positions)] == mask_id
         mask_fractions.append(float(is_mask.float().mean()))
     assert 0.1 < np.mean(target_fractions) < 0.16  # special tokens are never masked
     assert 0.7 < np.mean(mask_fractions) < 0.9
@@ -116,14 +118,14 @@ def test_masked_tokens_are_the_same_for_the_loop_around_transformers() -> None:
 def test_texts_to_classify_are_the_same_for_the_loop_around_transformers() -> None:
     size = FINE_TUNING_SIZES["tiny"]
     objective = tasks.build_fine_tuning_objective(size)
-    epoch = objective.epoch(0, tasks.fine_tuning_batch_tokens(size))
+    epoch = objective.epoch_batches(0, tasks.fine_tuning_batch_tokens(size))
     assert len({int(length) for length in objective.lengths[:, 0]}) > 5
     assert sorted(np.concatenate(epoch).tolist()) == list(range(len(objective.train)))
     for indices, peer_batch in zip(epoch, build_fine_tuning_batches(size), strict=True):
         batch = objective.batch(indices, 0)
         rows = [row[row != 0].tolist() for row in peer_batch.inputs["input_ids"]]
         assert rows == [row.tolist() for row in batch.tokens]
-        assert peer_batch.inputs["labels"].tolist() == batch.wanted.tolist()
+        assert peer_batch.inputs["labels"].tolist() == batch.targets.tolist()
         assert peer_batch.tokens == int(peer_batch.inputs["attention_mask"].sum()) == len(batch.tokens.ids)
 
 
@@ -135,9 +137,9 @@ def test_trained_encoders_are_those_of_the_peers() -> None:
         (MASKED_LM_SIZES["tiny"], build_masked_lm, "masked"),
         (FINE_TUNING_SIZES["tiny"], build_classifier, "label"),
     ):
-        config = size.config(head=head, labels=2 if head == "label" else 0, **ENCODER_DROPOUT)
+        config = size.config(head=head, num_labels=2 if head == "label" else 0, **ENCODER_DROPOUT)
         model = build_peer(size)
-        assert sum(weight.numel() for weight in model.parameters()) == Encoder(config).parameter_count()
+        assert sum(weight.numel() for weight in model.parameters()) == Bert(config).num_parameters()
         assert (model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob) == (
             config.dropout,
             config.attention_dropout,
@@ -145,9 +147,13 @@ def test_trained_encoders_are_those_of_the_peers() -> None:
 
 
 def test_sizes_are_those_of_the_presets() -> None:
-    from regard.config.model import TRANSLATOR_PRESETS
+    from regard.config.models import TRANSFORMER_PRESETS
 
     for name in ("small", "base"):
-        preset = TRANSLATOR_PRESETS[name]
+        preset = TRANSFORMER_PRESETS[name]
         config = TRANSLATOR_SIZES[name].config()
-        assert (preset.width, preset.encoder, preset.decoder) == (config.width, config.encoder, config.decoder)
+        assert (preset.hidden_size, preset.encoder, preset.decoder) == (
+            config.hidden_size,
+            config.encoder,
+            config.decoder,
+        )

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from regard.checkpoint.directory import save_model
+from regard.checkpoint.model_dir import save_translator
 from regard.config.data import TokenizerConfig
-from regard.config.decoding import DecodingConfig
-from regard.config.model import StackConfig, TranslatorConfig
+from regard.config.inference import DecodingConfig
+from regard.config.models import StackConfig, TransformerConfig
 from regard.decoding.search import search
-from regard.models.translator import Translator
-from regard.text.learn import learn
+from regard.models.transformer import Transformer
 from regard.text.tokenizer import Tokenizer
+from regard.text.train import train_tokenizer
 from regard.tokens import Tokens
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "multi30k"
@@ -45,7 +45,7 @@ def real_sentences(name: str, count: int) -> list[str]:
 @functools.cache
 def tokenizer(side: str, size: int) -> Tokenizer:
     texts = [text for one in ([side] if side in TEXTS else TEXTS) for text in sentences(one, 300)]
-    return learn(texts, TokenizerConfig(size=size))
+    return train_tokenizer(texts, TokenizerConfig(vocab_size=size))
 
 
 def tokenizers(shared: bool) -> dict[str, Tokenizer]:
@@ -54,22 +54,22 @@ def tokenizers(shared: bool) -> dict[str, Tokenizer]:
     return {"source": tokenizer("source", 293), "target": tokenizer("target", 307)}
 
 
-def small_config(**changes: Any) -> TranslatorConfig:
-    made = tokenizers(changes.get("shared", True))
+def small_config(**changes: Any) -> TransformerConfig:
+    made = tokenizers(changes.get("share_embeddings", True))
     plain = {
-        "source_vocabulary": made["source"].size,
-        "target_vocabulary": made["target"].size,
-        "width": 22,
-        "encoder": StackConfig(layers=2, heads=2, feedforward=31),
-        "decoder": StackConfig(layers=3, heads=11, feedforward=37),
-        "places": 61,
+        "source_vocab_size": made["source"].vocab_size,
+        "target_vocab_size": made["target"].vocab_size,
+        "hidden_size": 22,
+        "encoder": StackConfig(num_layers=2, num_heads=2, feed_forward_size=31),
+        "decoder": StackConfig(num_layers=3, num_heads=11, feed_forward_size=37),
+        "max_positions": 61,
     }
-    return TranslatorConfig(**{**plain, **changes})
+    return TransformerConfig(**{**plain, **changes})
 
 
-def lively(config: TranslatorConfig, seed: int = 0) -> Translator:
+def lively(config: TransformerConfig, seed: int = 0) -> Transformer:
     """A model with large weights: small ones would hide errors and give all texts one translation."""
-    model, generator = Translator(config).eval(), torch.Generator().manual_seed(seed)
+    model, generator = Transformer(config).eval(), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(0, 0.5 if parameter.dim() > 1 else 0.15, generator=generator)
@@ -78,23 +78,23 @@ def lively(config: TranslatorConfig, seed: int = 0) -> Translator:
     return model
 
 
-def save(folder: Path, model: Translator, **changes: Any) -> None:
+def save(folder: Path, model: Transformer, **changes: Any) -> None:
     plain: Mapping[str, Any] = {
-        "tokenizers": tokenizers(model.config.shared),
-        "decoding": DecodingConfig(beam=3, length_power=0.7),
+        "tokenizers": tokenizers(model.config.share_embeddings),
+        "decoding": DecodingConfig(beam=3, length_penalty=0.7),
         "task": {"step": 7},
         "card": "# A small model\n",
     }
-    save_model(folder, model.config, model.state_dict(), **{**plain, **changes})
+    save_translator(folder, model.config, model.state_dict(), **{**plain, **changes})
 
 
-def greedy(model: Translator, rows: list[list[int]], limit: int) -> list[list[int]]:
+def greedy(model: Transformer, rows: list[list[int]], limit: int) -> list[list[int]]:
     """The translations of source rows, without the end."""
-    found = search(model, Tokens.from_rows(rows), DecodingConfig(beam=1), limits=[limit] * len(rows))
+    found = search(model, Tokens.from_rows(rows), DecodingConfig(beam=1), max_lengths=[limit] * len(rows))
     return [best.ids for best, *_ in found]
 
 
 @torch.no_grad()
-def logits(model: Translator, source: list[int], target: list[int]) -> torch.Tensor:
+def logits(model: Transformer, source: list[int], target: list[int]) -> torch.Tensor:
     hidden = model(Tokens.from_rows([source]), Tokens.from_rows([target]))
     return hidden @ model.output_weight.T + (0 if model.output_bias is None else model.output_bias)

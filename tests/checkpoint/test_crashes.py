@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.checkpoint import files
-from regard.checkpoint.directory import RunDirectory
+from regard.checkpoint import atomic
 from regard.checkpoint.disk import Disk
+from regard.checkpoint.run_dir import RunDirectory
 from regard.errors import DiskError, UsageError
 
 STRACE = shutil.which("strace")
@@ -44,14 +44,14 @@ def begun(path: Path) -> None:
 def check(path: Path, allowed: set[int]) -> int:
     """Return the run's newest step after checking that it is one of those allowed, whole, and nothing else is left."""
     told: list[str] = []
-    with RunDirectory(path, tell=told.append).lock() as run:
-        newest = run.newest()
+    with RunDirectory(path, notify=told.append).lock() as run:
+        newest = run.latest_checkpoint()
         assert newest is not None
         assert newest.step in allowed
         assert torch.equal(newest.weights["words.weight"], weights(newest.step)["words.weight"])
         assert not told
         assert len(run.steps()) >= 2
-        assert not [inner for inner in path.rglob("*") if files.is_temporary(inner)]
+        assert not [inner for inner in path.rglob("*") if atomic.is_temporary(inner)]
         return newest.step
 
 
@@ -168,7 +168,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 
     def work(says: int) -> int:
         with RunDirectory(path).lock() as run:
-            newest = run.newest()
+            newest = run.latest_checkpoint()
             assert newest is not None
             run.truncate_log(newest.step)
             for step in range(newest.step + 1, newest.step + 1000):
@@ -213,7 +213,7 @@ class Blind(Disk):
         return 1 << 40
 
 
-@pytest.mark.parametrize("disk", [files.DISK, Blind()])
+@pytest.mark.parametrize("disk", [atomic.DISK, Blind()])
 def test_full_disk(small_disk: Path, disk: Disk) -> None:
     path = small_disk / "run"
     begun(path)
@@ -223,10 +223,10 @@ def test_full_disk(small_disk: Path, disk: Disk) -> None:
         with pytest.raises(DiskError, match=r"(?s)free.*needed|needed.*free") as caught:
             run.save_checkpoint(3, large, {}, {})
         assert str(path) in str(caught.value)
-        newest = run.newest()
+        newest = run.latest_checkpoint()
         assert newest is not None
         assert newest.step == 2
-        assert not [inner for inner in path.rglob("*") if files.is_temporary(inner)]
+        assert not [inner for inner in path.rglob("*") if atomic.is_temporary(inner)]
         (small_disk / "ballast").unlink()
         run.save_checkpoint(3, large, {}, {})
         assert run.steps() == [2, 3]

@@ -23,9 +23,9 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
-from regard.checkpoint import files
-from regard.checkpoint.directory import RunDirectory
+from regard.checkpoint import atomic
 from regard.checkpoint.disk import Disk
+from regard.checkpoint.run_dir import RunDirectory
 from regard.errors import RegardError
 
 ROOT = 0
@@ -222,7 +222,7 @@ def report(step: int) -> dict[str, float]:
     return {"step": step, "loss": step / 7}
 
 
-def published_set(number: int) -> dict[str, files.Content]:
+def published_set(number: int) -> dict[str, atomic.Content]:
     others = {"target_tokenizer.json": b"t"} if number == 1 else {}
     return {"config.json": b"config %d" % number, "model.safetensors": b"weights %d" % number * 9, **others}
 
@@ -249,7 +249,7 @@ def small_run(root: Path) -> Recording:
         saved = (step, weights(step), weights(-step), {"position": [1, step]})
         call("save_checkpoint", run.save_checkpoint, *saved, promise=step)
         if step in (2, 4, 6):
-            call("publish", files.publish, root / "run", published_set(step // 2), disk=disk, promise=step // 2)
+            call("publish", atomic.publish, root / "run", published_set(step // 2), disk=disk, promise=step // 2)
     run.release()
     return disk
 
@@ -283,8 +283,8 @@ def lay_out(disk: dict[str, bytes | None], root: Path) -> None:
 def check(promised: dict[str, int], root: Path) -> None:
     """Assert that a run comes back from a disk with all that it promised."""
     told: list[str] = []
-    with RunDirectory(root / "run", tell=told.append, disk=QuietDisk()).lock() as run:
-        newest = run.newest()
+    with RunDirectory(root / "run", notify=told.append, disk=QuietDisk()).lock() as run:
+        newest = run.latest_checkpoint()
         step = newest.step if newest else 0
         assert step >= promised.get("save_checkpoint", 0)
         if newest:
@@ -295,16 +295,16 @@ def check(promised: dict[str, int], root: Path) -> None:
         run.truncate_log(step)
         assert run.read_log() == [report(logged) for logged in range(2, step + 1)]
         assert not told, told
-        folder = files.published(root / "run")
-        if "publish" in promised or (folder / files.MANIFEST).exists():
-            assert set(files.verify_folder(folder)) in (set(published_set(1)), set(published_set(2)))
+        folder = atomic.published_path(root / "run")
+        if "publish" in promised or (folder / atomic.MANIFEST).exists():
+            assert set(atomic.verify_folder(folder)) in (set(published_set(1)), set(published_set(2)))
             number = int((folder / "config.json").read_bytes()[-1:])
             assert number >= promised.get("publish", 0)
             assert all((folder / name).read_bytes() == data for name, data in published_set(number).items())
             assert set(published_set(number)) <= {path.name for path in folder.iterdir()}
         run.save_checkpoint(step + 1, weights(step + 1), {}, {})
         assert len(run.steps()) <= 3
-        assert not [path for path in (root / "run").rglob("*") if files.is_temporary(path) or path.name == files.NEW]
+        assert not [path for path in (root / "run").rglob("*") if atomic.is_temporary(path) or path.name == atomic.NEW]
 
 
 def failures(operations: list[tuple[Any, ...]], root: Path, per_place: int, begin: int = 0) -> Iterator[bool]:

@@ -52,7 +52,7 @@ def entry(begin: int, end: int, *shape: Any, dtype: str = "F32") -> dict[str, An
 )
 def test_an_unsound_file_is_refused(tmp_path: Path, header: Any, data: bytes, claimed: int | None) -> None:
     path = written(tmp_path / "w.safetensors", header, data, claimed)
-    for read in (weights.read_header, weights.read):
+    for read in (weights.read_header, weights.read_tensors):
         with pytest.raises(CheckpointError, match=r"w.safetensors: not a sound safetensors file"):
             read(path)
 
@@ -60,26 +60,26 @@ def test_an_unsound_file_is_refused(tmp_path: Path, header: Any, data: bytes, cl
 def test_an_empty_and_a_missing_file_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(CheckpointError, match="empty"):
-        weights.read(tmp_path / "empty")
+        weights.read_tensors(tmp_path / "empty")
     with pytest.raises(CheckpointError, match=r"none: cannot be read"):
-        weights.read(tmp_path / "none")
+        weights.read_tensors(tmp_path / "none")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CheckpointError, match=r"pipe: .*no file"):
-        weights.read(tmp_path / "pipe")
+        weights.read_tensors(tmp_path / "pipe")
 
 
 def test_values_must_be_finite(tmp_path: Path) -> None:
     save_file({"a": torch.ones(3), "b": torch.tensor([1.0, float("nan")])}, tmp_path / "w")
     entries = weights.read_header(tmp_path / "w")
     with pytest.raises(CheckpointError, match="b holds values that are not finite"):
-        weights.read_some(entries)
-    assert weights.read_some({"a": entries["a"]})["a"].tolist() == [1, 1, 1]
+        weights.read_entries(entries)
+    assert weights.read_entries({"a": entries["a"]})["a"].tolist() == [1, 1, 1]
 
 
 def test_other_tools_read_what_is_written(tmp_path: Path) -> None:
     from safetensors import safe_open
 
-    content = weights.content({"a": torch.arange(6.0).view(2, 3).T})
+    content = weights.serialize_tensors({"a": torch.arange(6.0).view(2, 3).T})
     assert callable(content)
     with open(tmp_path / "w", "wb") as file:
         content(file)
@@ -99,7 +99,7 @@ def test_a_changed_file_is_read_or_refused(tmp_path: Path, place: int, value: by
     place %= len(data)
     path.write_bytes(data[:place] + value + data[place + cut :])
     try:
-        read = weights.read(path)
+        read = weights.read_tensors(path)
     except CheckpointError as error:
         assert "\n" not in str(error)
         assert str(path) in str(error)

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batching import cut, epoch_batches, sorted_batches
-from regard.data.order import order
+from regard.data.batching import cut_batches, epoch_batches, epoch_order, length_sorted_batches
 
 lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=60)
 
@@ -18,21 +17,21 @@ def test_each_example_once_within_budget_and_always_the_same(
     rows: list[tuple[int, int]], budget: int, seed: int, epoch: int
 ) -> None:
     table = np.array(rows)
-    made = epoch_batches(table, budget=budget, seed=seed, epoch=epoch, digest="ab12")
-    again = epoch_batches(table, budget=budget, seed=seed, epoch=epoch, digest="ab12")
+    made = epoch_batches(table, max_tokens=budget, seed=seed, epoch=epoch, digest="ab12")
+    again = epoch_batches(table, max_tokens=budget, seed=seed, epoch=epoch, digest="ab12")
     assert sorted(np.concatenate(made).tolist()) == list(range(len(rows)))
     assert [batch.tolist() for batch in made] == [batch.tolist() for batch in again]
     for batch in made:
         assert len(batch) == 1 or table[batch].sum(axis=0).max() <= budget
-    assert sorted(np.concatenate(sorted_batches(table, budget=budget)).tolist()) == list(range(len(rows)))
+    assert sorted(np.concatenate(length_sorted_batches(table, max_tokens=budget)).tolist()) == list(range(len(rows)))
 
 
 def test_epochs_seeds_and_data_change_the_order() -> None:
-    plain = order(50, seed=1, epoch=0, digest="aa").tolist()
+    plain = epoch_order(50, seed=1, epoch=0, digest="aa").tolist()
     for other in (
-        order(50, seed=2, epoch=0, digest="aa"),
-        order(50, seed=1, epoch=1, digest="aa"),
-        order(50, seed=1, epoch=0, digest="ab"),
+        epoch_order(50, seed=2, epoch=0, digest="aa"),
+        epoch_order(50, seed=1, epoch=1, digest="aa"),
+        epoch_order(50, seed=1, epoch=0, digest="ab"),
     ):
         assert other.tolist() != plain
         assert sorted(other.tolist()) == list(range(50))
@@ -41,11 +40,11 @@ def test_epochs_seeds_and_data_change_the_order() -> None:
 def test_rows_of_one_target_length_stand_together() -> None:
     generator = np.random.default_rng(1)
     table = generator.integers(5, 15, (3000, 2))
-    made = epoch_batches(table, budget=300, seed=1, epoch=0, digest="ab")
+    made = epoch_batches(table, max_tokens=300, seed=1, epoch=0, digest="ab")
     even = sum(len(set(table[batch, 1])) == 1 for batch in made)
     assert even > 0.9 * len(made)
 
 
 def test_cutting_by_hand() -> None:
     table = np.array([[4, 1], [4, 1], [1, 9], [1, 1]])
-    assert [batch.tolist() for batch in cut(table, np.array([0, 1, 2, 3]), 8)] == [[0, 1], [2], [3]]
+    assert [batch.tolist() for batch in cut_batches(table, np.array([0, 1, 2, 3]), 8)] == [[0, 1], [2], [3]]

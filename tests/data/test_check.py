@@ -5,7 +5,7 @@ import json
 import pytest
 
 from regard.data.check import check_pairs, clean_pairs
-from regard.data.sources import Pairs
+from regard.data.pairs import ParallelTexts
 from regard.errors import ConfigError
 
 
@@ -16,18 +16,18 @@ def numbered(count: int) -> list[str]:
 
 def test_counts_and_quantiles() -> None:
     source = ["one", "one two", "one two three", "one two three four", "one two three four five"]
-    report = check_pairs(Pairs.of(source, numbered(5))).sets["train"]
-    assert report.pairs == report.read == 5
+    report = check_pairs(ParallelTexts.from_texts(source, numbered(5))).sets["train"]
+    assert report.pairs == report.num_read == 5
     assert report.source.words == {0: 1, 5: 1, 25: 2, 50: 3, 75: 4, 95: 5, 99: 5, 100: 5}
     assert report.source.characters[100] == 23
     assert (report.source.running_words, report.source.distinct_words) == (15, 5)
-    assert report.source.longest[0] == (5, 23)
-    assert report.digest == Pairs.of(source, numbered(5)).digest
+    assert report.source.max_length[0] == (5, 23)
+    assert report.digest == ParallelTexts.from_texts(source, numbered(5)).digest
 
 
 def test_repeats_and_overlap() -> None:
-    train = Pairs.of(["a b", "a  b", "a b", "cafe\u0301 x", "z z"], ["c", "c", "d", "e", "f"])
-    test = Pairs.of(["new one", "a b", "café x"], ["c", "c", "other"])
+    train = ParallelTexts.from_texts(["a b", "a  b", "a b", "cafe\u0301 x", "z z"], ["c", "c", "d", "e", "f"])
+    test = ParallelTexts.from_texts(["new one", "a b", "café x"], ["c", "c", "other"])
     report = check_pairs(train, {"test": test})
     assert (report.sets["train"].repeated_pairs, report.sets["train"].repeated_sources) == (1, 2)
     overlap = report.overlaps["test"]
@@ -41,26 +41,30 @@ def test_suspicious_pairs() -> None:
     source[10], target[10] = "a short text", "a very long text " * 9
     source[20], target[20] = "the same", "the same"
     source[30] = "12.34 (5)"
-    found = check_pairs(Pairs.of(source, target)).sets["train"].suspicious
+    found = check_pairs(ParallelTexts.from_texts(source, target)).sets["train"].suspicious
     assert found == {"length ratio": [11], "identical sides": [21], "few letters": [31]}
 
 
 def test_scripts_and_normal_forms() -> None:
-    report = check_pairs(Pairs.of(["abcd", "ефgh", "naïve", "nai\u0308ve"], ["日本", "かな", "한글", "ab"]))
+    report = check_pairs(
+        ParallelTexts.from_texts(["abcd", "ефgh", "naïve", "nai\u0308ve"], ["日本", "かな", "한글", "ab"])
+    )
     assert report.sets["train"].source.scripts == pytest.approx({"Latin": 16 / 18, "Cyrillic": 2 / 18})
     assert set(report.sets["train"].target.scripts) == {"Cjk", "Hiragana", "Hangul", "Latin"}
     assert (report.sets["train"].source.composed, report.sets["train"].source.decomposed) == (2, 1)
     assert [warning for warning in report.warnings if "mixes normal forms" in warning]
-    assert check_pairs(Pairs.of(["e\u0301"], ["x"])).warnings == []
+    assert check_pairs(ParallelTexts.from_texts(["e\u0301"], ["x"])).warnings == []
 
 
 def test_the_report_can_be_read_and_stored() -> None:
     source, target = numbered(60), numbered(60)[::-1]
     source[:9] = ["1 2 3"] * 9
-    report = check_pairs(Pairs.of(source, target), {"valid": Pairs.of(["1 2 3"], ["x"])})
+    report = check_pairs(
+        ParallelTexts.from_texts(source, target), {"valid": ParallelTexts.from_texts(["1 2 3"], ["x"])}
+    )
     stored = json.loads(json.dumps(report.to_dict()))
     assert stored["sets"]["train"]["suspicious"]["few letters"] == {"count": 9, "lines": [1, 2, 3, 4, 5]}
-    text = report.text()
+    text = report.format()
     for part in (
         "train: 60 pairs",
         "valid: 1 pairs",
@@ -69,16 +73,20 @@ def test_the_report_can_be_read_and_stored() -> None:
         "warning",
     ):
         assert part in text
-    assert check_pairs(Pairs.of([], [])).text().startswith("train: 0 pairs")
+    assert check_pairs(ParallelTexts.from_texts([], [])).format().startswith("train: 0 pairs")
 
 
 def test_cleaning_counts_every_pair_once() -> None:
     source, target = numbered(60), numbered(60)[::-1]
     source += ["w " * 30, "x", "short words", "same words", "worda othera", "from testset"]
     target += ["fine words", "", "long " * 12, "same words", target[0], "whatever it"]
-    pairs = Pairs.of(source, target)
+    pairs = ParallelTexts.from_texts(source, target)
     cleaned = clean_pairs(
-        pairs, max_words=20, ratio=3.0, drop_identical=True, exclude=[Pairs.of(["from  testset"], ["x"])]
+        pairs,
+        max_words=20,
+        ratio=3.0,
+        drop_identical=True,
+        exclude=[ParallelTexts.from_texts(["from  testset"], ["x"])],
     )
     assert cleaned.removed == {
         "too short": 1,
@@ -90,14 +98,14 @@ def test_cleaning_counts_every_pair_once() -> None:
     }
     assert len(cleaned.pairs) + sum(cleaned.removed.values()) == len(pairs)
     assert cleaned.pairs.source == numbered(60)
-    assert cleaned.pairs.places.tolist() == list(range(1, 61))
-    assert cleaned.pairs.digest == Pairs.of(numbered(60), target[:60]).digest
+    assert cleaned.pairs.locations.tolist() == list(range(1, 61))
+    assert cleaned.pairs.digest == ParallelTexts.from_texts(numbered(60), target[:60]).digest
     again = clean_pairs(cleaned.pairs, max_words=20, ratio=3.0, drop_identical=True)
     assert (again.removed, again.pairs.digest) == ({}, cleaned.pairs.digest)
 
 
 def test_settings_that_make_no_sense() -> None:
     with pytest.raises(ConfigError, match="greater than 1"):
-        clean_pairs(Pairs.of([], []), ratio=0.5)
+        clean_pairs(ParallelTexts.from_texts([], []), ratio=0.5)
     with pytest.raises(ConfigError, match="must not exceed"):
-        clean_pairs(Pairs.of([], []), min_words=9, max_words=3)
+        clean_pairs(ParallelTexts.from_texts([], []), min_words=9, max_words=3)

@@ -39,8 +39,8 @@ def test_files_follow_one_another_packed_or_not(tmp_path: Path) -> None:
     plain = written(tmp_path / "plain.txt", "one\ntwo")
     found = read_documents([packed, plain])
     assert found.texts == ["A title", "One line and more.", "The end.", "one", "two"]
-    assert found.chosen([4, 0]).texts == ["two", "A title"]
-    assert found.chosen([4, 0]).digest != found.chosen([0, 4]).digest
+    assert found.select([4, 0]).texts == ["two", "A title"]
+    assert found.select([4, 0]).digest != found.select([0, 4]).digest
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_fault_is_told_with_its_place(tmp_path: Path, content: bytes, place: s
 def test_faulty_lines_can_be_left_out_and_are_counted(tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_bytes(b"one\nca\xe9\n" + b"two\n" * 200)
     found = read_documents([tmp_path / "bad.txt"], ReadConfig(lenient=True))
-    assert (len(found), found.read, found.rejected) == (201, 202, 1)
+    assert (len(found), found.num_read, found.rejected) == (201, 202, 1)
     assert Path(found.reject_file).read_text().count("not utf-8") == 1
     assert read_documents([tmp_path / "bad.txt"], ReadConfig(encoding="latin-1")).texts[1] == "caé"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regard.config.data import ReadConfig
-from regard.data.labelled import Labelled, check_classes, counts, hold_out, read_labelled
+from regard.data.labelled import LabelledTexts, check_labels, hold_out_texts, label_counts, read_labelled
 from regard.errors import DataError, UsageError
 
 GOOD = (["a quiet triumph", "dull"], ["good", "bad"])
@@ -35,7 +35,7 @@ def test_columns_are_found_in_every_form(tmp_path: Path, name: str, content: str
     (tmp_path / name).write_text(content, "utf-8")
     found = read_labelled([tmp_path / name], ReadConfig(**settings))  # type: ignore[arg-type]
     assert (found.texts, found.labels) == GOOD
-    assert found.digest == Labelled.of(*GOOD).digest
+    assert found.digest == LabelledTexts.from_texts(*GOOD).digest
 
 
 def test_labels_of_json_may_be_numbers(tmp_path: Path) -> None:
@@ -71,54 +71,54 @@ def test_a_fault_is_told_with_its_place(
 def test_an_unknown_label_is_named_with_its_place_and_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("a\tgood\nb\tbad\nc\tgod\n")
     rows = read_labelled([tmp_path / "x.tsv"])
-    assert rows.numbers(["bad", "god", "good"]).tolist() == [2, 0, 1]
+    assert rows.label_ids(["bad", "god", "good"]).tolist() == [2, 0, 1]
     with pytest.raises(DataError, match=r"x\.tsv:3: the label 'god' .* \(did you mean good\?\) — there are bad, good"):
-        rows.numbers(["bad", "good"])
+        rows.label_ids(["bad", "good"])
 
 
 def test_one_class_is_not_enough() -> None:
     with pytest.raises(DataError, match=r"x\.csv: all 2 texts have the label 'good'"):
-        check_classes(Labelled.of(["a", "b"], ["good", "good"]), "x.csv")
-    assert check_classes(Labelled.of(["a", "b", "c"], ["10", "2", "x"]), "") == ["10", "2", "x"]
+        check_labels(LabelledTexts.from_texts(["a", "b"], ["good", "good"]), "x.csv")
+    assert check_labels(LabelledTexts.from_texts(["a", "b", "c"], ["10", "2", "x"]), "") == ["10", "2", "x"]
 
 
-def rows(sizes: dict[str, int]) -> Labelled:
+def rows(sizes: dict[str, int]) -> LabelledTexts:
     made = [(f"{label} {number}", label) for label, size in sizes.items() for number in range(size)]
-    return Labelled.of([text for text, _ in made], [label for _, label in made])
+    return LabelledTexts.from_texts([text for text, _ in made], [label for _, label in made])
 
 
 def test_as_much_of_each_label_is_held_out() -> None:
     given = rows({"a": 300, "b": 100, "c": 2, "d": 1})
-    kept, away = hold_out(given)
-    assert counts(away) == {"a": 30, "b": 10}
-    assert counts(kept) == {"a": 270, "b": 90, "c": 2, "d": 1}
+    kept, away = hold_out_texts(given)
+    assert label_counts(away) == {"a": 30, "b": 10}
+    assert label_counts(kept) == {"a": 270, "b": 90, "c": 2, "d": 1}
     assert Counter(kept.texts + away.texts) == Counter(given.texts)
-    assert hold_out(given)[1].digest == away.digest
-    assert set(hold_out(rows({"a": 301, "b": 100}))[1].texts) != set(away.texts)
+    assert hold_out_texts(given)[1].digest == away.digest
+    assert set(hold_out_texts(rows({"a": 301, "b": 100}))[1].texts) != set(away.texts)
 
 
 def test_equal_texts_are_held_out_together() -> None:
     given = rows({"a": 40, "b": 40})
-    twice = Labelled.of(given.texts * 2, given.labels * 2)
-    kept, away = hold_out(twice)
+    twice = LabelledTexts.from_texts(given.texts * 2, given.labels * 2)
+    kept, away = hold_out_texts(twice)
     assert not set(kept.texts) & set(away.texts)
     assert len(away) == 16
 
 
 def test_too_few_texts_cannot_be_split() -> None:
     with pytest.raises(UsageError, match="--valid"):
-        hold_out(rows({"a": 2, "b": 2}))
+        hold_out_texts(rows({"a": 2, "b": 2}))
 
 
 def test_a_text_may_have_several_labels_or_none(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("text,label\na,warm; old\nb,\nc,old\n")
-    found = read_labelled([tmp_path / "x.csv"], ReadConfig(separator=";"))
-    assert (found.each, found.classes) == ([("warm", "old"), (), ("old",)], ["old", "warm"])
-    assert found.marks(["old", "warm"]).tolist() == [[1, 1], [0, 0], [1, 0]]
+    found = read_labelled([tmp_path / "x.csv"], ReadConfig(label_separator=";"))
+    assert (found.label_sets, found.label_names) == ([("warm", "old"), (), ("old",)], ["old", "warm"])
+    assert found.label_matrix(["old", "warm"]).tolist() == [[1, 1], [0, 0], [1, 0]]
     with pytest.raises(DataError, match=r"x\.csv:2: the label 'warm' is not one"):
-        found.marks(["old"])
+        found.label_matrix(["old"])
     (tmp_path / "x.jsonl").write_text('{"text": "a", "label": ["warm", "old"]}\n')
-    assert read_labelled([tmp_path / "x.jsonl"], ReadConfig(separator=";")).each == [("warm", "old")]
+    assert read_labelled([tmp_path / "x.jsonl"], ReadConfig(label_separator=";")).label_sets == [("warm", "old")]
 
 
 def test_texts_may_come_in_pairs(tmp_path: Path) -> None:
@@ -128,6 +128,6 @@ def test_texts_may_come_in_pairs(tmp_path: Path) -> None:
         read_labelled([tmp_path / "x.csv"], ReadConfig(**columns))
     found = read_labelled([tmp_path / "x.csv"], ReadConfig(**columns, lenient=True, max_reject=60))
     assert (found.texts, found.pairs, found.labels) == (["a"], ["b"], ["yes"])
-    twins = Labelled.of(["a"] * 40, ["yes", "no"] * 20, pairs=[f"b{number}" for number in range(40)])
-    kept, held = hold_out(twins)
+    twins = LabelledTexts.from_texts(["a"] * 40, ["yes", "no"] * 20, pairs=[f"b{number}" for number in range(40)])
+    kept, held = hold_out_texts(twins)
     assert (len(kept), len(held)) == (36, 4)

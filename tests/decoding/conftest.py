@@ -27,18 +27,18 @@ class TableState:
 class TableGenerator:
     """A Markov chain, of second order when it is small; its tables depend on the source row and nothing else."""
 
-    pad_token, end_token, start_token = PAD, END, START
+    pad_id, eos_id, bos_id = PAD, END, START
 
     def __init__(self, vocabulary: int = 7, *, seed: int = 0, sharpness: float = 2.0) -> None:
-        self.vocabulary, self.seed, self.sharpness = vocabulary, seed, sharpness
+        self.vocab_size, self.seed, self.sharpness = vocabulary, seed, sharpness
         self.asked: list[int] = []  # k of each step
         self.rows: list[int] = []  # rows of each step
 
     def table(self, row: np.ndarray) -> np.ndarray:
         """Log-probabilities [before, last, next] for one source row."""
         chance = np.random.default_rng([self.seed, *row.tolist()])
-        before = self.vocabulary if self.vocabulary < 32 else 1
-        logits = chance.normal(size=(before, self.vocabulary, self.vocabulary)) * self.sharpness
+        before = self.vocab_size if self.vocab_size < 32 else 1
+        logits = chance.normal(size=(before, self.vocab_size, self.vocab_size)) * self.sharpness
         return (logits - np.log(np.exp(logits).sum(-1, keepdims=True))).astype(np.float32)
 
     def start(self, source: Tokens, room: int) -> TableState:
@@ -51,7 +51,7 @@ class TableGenerator:
     def look(self, row: np.ndarray, most: int) -> np.ndarray:
         """Where each token looks, [V, most]."""
         chance = np.random.default_rng([9, self.seed, *row.tolist()])
-        shares = chance.dirichlet(np.full(len(row), 0.3), self.vocabulary)
+        shares = chance.dirichlet(np.full(len(row), 0.3), self.vocab_size)
         return np.pad(shares, ((0, 0), (0, most - len(row))))
 
     def step(self, tokens, state, k):
@@ -60,15 +60,15 @@ class TableGenerator:
         logp = self.tables[state.sentence, state.last % self.tables.shape[1], tokens]
         state = TableState(state.sentence, np.asarray(tokens), state.selections)
         if k == 0:
-            return Candidates(np.broadcast_to(np.arange(self.vocabulary, dtype=np.int32), logp.shape), logp), state
+            return Candidates(np.broadcast_to(np.arange(self.vocab_size, dtype=np.int32), logp.shape), logp), state
         best = np.argsort(-logp, axis=1, kind="stable")[:, :k]
         found = np.take_along_axis(logp, best, axis=1)
-        return Candidates(best.astype(np.int32), found, logp[:, self.end_token]), state
+        return Candidates(best.astype(np.int32), found, logp[:, self.eos_id]), state
 
-    def watch(self, state):
+    def keep_attention(self, state):
         self.watched = True
 
-    def attention(self, state):
+    def last_attention(self, state):
         assert self.watched
         return self.looks[state.sentence, state.last].astype(np.float32)
 
@@ -82,7 +82,7 @@ class TableGenerator:
 
     def everything(self, row, limit: int):
         """Every text up to the limit with its log-probability."""
-        words = [token for token in range(self.vocabulary) if token not in (PAD, END, START)]
+        words = [token for token in range(self.vocab_size) if token not in (PAD, END, START)]
         for length in range(limit + 1):
             for ids in itertools.product(words, repeat=length):
                 yield list(ids), self.total(row, ids)

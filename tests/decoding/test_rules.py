@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.config.data import TokenizerConfig
-from regard.config.decoding import DecodingConfig
-from regard.decoding.constraints import Words
-from regard.decoding.rules import Forbid, ForbidText, History, NoRepeat
+from regard.config.inference import DecodingConfig
+from regard.decoding.constraints import PhraseTokenizer
+from regard.decoding.rules import ForbidSequences, ForbidText, History, NoRepeatNgram
 from regard.decoding.search import search
 from regard.errors import ConfigError
-from regard.text.learn import learn
 from regard.text.sentences import find_phrase
+from regard.text.train import train_tokenizer
 from regard.tokens import Candidates
 
 
@@ -27,18 +27,18 @@ def history(tokens):
 @given(tokens=st.lists(st.integers(4, 6), max_size=12), size=st.integers(1, 4))
 def test_no_repeat_forbids_exactly_what_would_repeat(tokens, size):
     everything = Candidates(np.arange(8, dtype=np.int32)[None], np.zeros((1, 8), np.float32))
-    left = NoRepeat(size)(history([tokens]), everything).logp[0] > -np.inf
+    left = NoRepeatNgram(size)(history([tokens]), everything).logprobs[0] > -np.inf
     runs = {tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)}
     tail = tokens[len(tokens) - size + 1 :] if size > 1 else []
     for token in range(8):
         repeats = len(tokens) >= size - 1 and (*tail, token) in runs
         assert left[token] == (not repeats)
-    assert (~left).sum() <= NoRepeat(size).reach(len(tokens))
+    assert (~left).sum() <= NoRepeatNgram(size).extra_candidates(len(tokens))
 
 
 def test_no_repeat_holds_in_every_text(table_generator, random_source):
     generator, source = table_generator(6, sharpness=3.0), random_source(20)
-    found = search(generator, source, DecodingConfig(beam=4, nbest=4, no_repeat=2), limits=[12] * 20)
+    found = search(generator, source, DecodingConfig(beam=4, nbest=4, no_repeat_ngram=2), max_lengths=[12] * 20)
     for hypothesis in (hypothesis for hypotheses in found for hypothesis in hypotheses):
         runs = list(zip(hypothesis.ids, hypothesis.ids[1:], strict=False))
         assert len(runs) == len(set(runs))
@@ -46,7 +46,7 @@ def test_no_repeat_holds_in_every_text(table_generator, random_source):
 
 def test_forbidden_runs_never_appear(table_generator, random_source):
     generator, source = table_generator(7, sharpness=2.0), random_source(30)
-    plain = search(generator, source, DecodingConfig(beam=3), limits=[8] * 30)
+    plain = search(generator, source, DecodingConfig(beam=3), max_lengths=[8] * 30)
     runs = [[4], [5, 6], [6, 6, 2]]
 
     def broken(found):
@@ -54,12 +54,14 @@ def test_forbidden_runs_never_appear(table_generator, random_source):
         return sum(ids[n : n + len(run)] == run for ids in texts for run in runs for n in range(len(ids)))
 
     assert broken(plain)
-    assert not broken(search(generator, source, DecodingConfig(beam=3), limits=[8] * 30, rules=[Forbid(runs)]))
+    assert not broken(
+        search(generator, source, DecodingConfig(beam=3), max_lengths=[8] * 30, rules=[ForbidSequences(runs)])
+    )
 
 
 def test_an_empty_run_is_refused():
     with pytest.raises(ConfigError, match="must not be empty"):
-        Forbid([[]])
+        ForbidSequences([[]])
 
 
 LETTERS = [
@@ -93,7 +95,7 @@ def test_forbidden_words_never_appear_however_they_are_cut(table_generator, rand
     generator, source = table_generator(len(LETTERS), seed=seed, sharpness=1.5), random_source(3, seed)
     decode = lambda ids: "".join(LETTERS[number] for number in ids)  # noqa: E731
     rule = ForbidText(["Hund", "u"], LETTERS, decode)
-    found = search(generator, source, DecodingConfig(beam=2, nbest=2), limits=[9] * 3, rules=[rule])
+    found = search(generator, source, DecodingConfig(beam=2, nbest=2), max_lengths=[9] * 3, rules=[rule])
     for hypothesis in (hypothesis for hypotheses in found for hypothesis in hypotheses):
         assert find_phrase(decode(hypothesis.ids), "Hund") < 0
         assert find_phrase(decode(hypothesis.ids), "u") < 0
@@ -104,15 +106,15 @@ def test_forbidding_words_leaves_others_alone():
     rule = ForbidText(["Hund"], LETTERS, decode)
     candidates = Candidates(np.array([[9, 14, 12]], np.int32), np.zeros((1, 3), np.float32))
     said = history([[11]])  # "Hu"
-    assert rule(said, candidates).logp.tolist() == [[0.0, 0.0, -np.inf]] or decode([11, 14]) == "Hu Hund"
-    assert rule(history([[9]]), candidates).logp.tolist() == [[0.0, -np.inf, 0.0]]  # "e Hund" but not "end"
+    assert rule(said, candidates).logprobs.tolist() == [[0.0, 0.0, -np.inf]] or decode([11, 14]) == "Hu Hund"
+    assert rule(history([[9]]), candidates).logprobs.tolist() == [[0.0, -np.inf, 0.0]]  # "e Hund" but not "end"
 
 
 def test_a_forbidden_word_cannot_be_spelled_byte_by_byte():
-    tokenizer = learn(["a plain text"] * 5, TokenizerConfig(kind="bpe"))
-    words = Words(tokenizer)
+    tokenizer = train_tokenizer(["a plain text"] * 5, TokenizerConfig(kind="bpe"))
+    words = PhraseTokenizer(tokenizer)
     (rule,) = words.forbid(["Bä"])
     *before, last = tokenizer.encode("x Bä").ids
     assert len(tokenizer.encode("ä").ids) > 2, "a character of two bytes"
-    candidates = Candidates(np.array([[last, tokenizer.end]], np.int32), np.zeros((1, 2), np.float32))
-    assert rule(history([before]), candidates).logp.tolist() == [[-np.inf, 0.0]]
+    candidates = Candidates(np.array([[last, tokenizer.eos_id]], np.int32), np.zeros((1, 2), np.float32))
+    assert rule(history([before]), candidates).logprobs.tolist() == [[-np.inf, 0.0]]

@@ -32,10 +32,10 @@ from tests.scale import HANG_GUARD
 
 PUBLISHED = ("sentence-transformers/all-MiniLM-L6-v2", "bert-base-uncased")  # folders here, so that nothing is fetched
 PLANS = {  # verb, task, or both → how a training is kept short
-    "train stories": ("--epochs", "2", "--starts", "2", "--stories.linear_epochs", "1"),
+    "train stories": ("--epochs", "2", "--starts", "2", "--stories.linear_start_epochs", "1"),
     "train translate": (
         *("--steps", "2", "--batch-tokens", "256", "--precision", "float32"),
-        *("--decoding.beam", "3", "--decoding.max_ratio", "1", "--decoding.max_extra", "3"),
+        *("--decoding.beam", "3", "--decoding.max_length_a", "1", "--decoding.max_length_b", "3"),
     ),
     "train": ("--steps", "2", "--batch-tokens", "256", "--precision", "float32"),
     "distil": ("--steps", "2"),
@@ -175,7 +175,7 @@ def short_training() -> Iterator[None]:
     """Give every training of a translator that Python code starts a plan of two steps."""
     train = regard.train
     plan = {"steps": 2, "threads": 1, "batch_tokens": 256, "precision": "float32"}
-    plan |= {"decoding__beam": 1, "decoding__max_ratio": 1, "decoding__max_extra": 3}
+    plan |= {"decoding__beam": 1, "decoding__max_length_a": 1, "decoding__max_length_b": 3}
 
     def short(*words: Any, out: str, **settings: Any) -> Any:
         for name in ("minutes", "epochs", "steps"):

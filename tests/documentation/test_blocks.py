@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from regard import demo
+from regard.report import demo
 from tests.documentation.blocks import ROOT, RUN, SHOWN, Block, blocks, commands, pages
 from tests.documentation.room import Room
 

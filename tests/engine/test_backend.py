@@ -9,15 +9,15 @@ import pytest
 
 from benchmarks.peers import workload
 from regard.attention.trace import trace
-from regard.checkpoint.model_folder import save_model
-from regard.config.decoding import DecodingConfig
+from regard.checkpoint.model_dir import save_translator
+from regard.config.inference import DecodingConfig
 from regard.engine import library
 from regard.errors import ConfigError, UsageError
-from regard.pipeline import load_translator
+from regard.pipeline.load import load_translator
 from tests.engine.conftest import translator
 
 TEXTS = workload.draw_texts([5, 3, 9, 14, 2, 7], 97)
-LIMITS = {"max_ratio": 1.0, "max_extra": 3}
+LIMITS = {"max_length_a": 1.0, "max_length_b": 3}
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +25,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words, model = workload.build_tokenizer(97), translator(output_bias=True)
     place = tmp_path_factory.mktemp("models") / "plain"
     tokenizers = {"source": words, "target": words}
-    save_model(
+    save_translator(
         place, model.config, model.state_dict(), tokenizers=tokenizers, decoding=DecodingConfig(), task={}, card="# x\n"
     )
     return place
 
 
 @pytest.mark.parametrize(
-    "settings", [{"beam": 1}, {"beam": 4, "nbest": 3}, {"sample": True}, {"no_repeat": 2}], ids=str
+    "settings", [{"beam": 1}, {"beam": 4, "nbest": 3}, {"sample": True}, {"no_repeat_ngram": 2}], ids=str
 )
 def test_both_backends_give_the_same_texts_and_scores(folder: Path, settings: dict[str, object]) -> None:
     found, wanted = (
@@ -42,31 +42,31 @@ def test_both_backends_give_the_same_texts_and_scores(folder: Path, settings: di
     for one, other in zip(found, wanted, strict=True):
         assert [str(one), *one.alternatives] == [str(other), *other.alternatives]
         assert abs(one.score - other.score) < 1e-4
-        assert abs(one.total - other.total) < 1e-3
+        assert abs(one.logprob - other.logprob) < 1e-3
 
 
 def test_automatic_is_the_engine_unless_someone_watches(folder: Path) -> None:
     pipeline = load_translator(folder)
     assert pipeline.engines and pipeline._writing(pipeline.decoding) is pipeline.engines[0]
-    assert pipeline._writing(DecodingConfig(coverage=0.2)) is pipeline.models[0]
+    assert pipeline._writing(DecodingConfig(coverage_penalty=0.2)) is pipeline.models[0]
     plain = pipeline.translate(TEXTS, beam=2, **LIMITS)
     with trace("decoder.1.cross") as seen:
         watched = pipeline.translate(TEXTS, beam=2, **LIMITS)
     assert [*map(str, watched)] == [*map(str, plain)] and "decoder.1.cross" in seen
-    assert pipeline.translate(TEXTS[:2], coverage=0.2, **LIMITS)
+    assert pipeline.translate(TEXTS[:2], coverage_penalty=0.2, **LIMITS)
     assert plain[0].attention["decoder.1.cross"].weights.shape[0] == 4
 
 
 def test_scores_of_given_texts_agree(folder: Path) -> None:
     targets = workload.draw_texts([4, 2, 8, 3, 5, 6], 97)
     found, wanted = (load_translator(folder, backend=one).score(TEXTS, targets) for one in ("engine", "torch"))
-    assert np.allclose([one.total for one in found], [one.total for one in wanted], atol=1e-3)
+    assert np.allclose([one.logprob for one in found], [one.logprob for one in wanted], atol=1e-3)
 
 
 def test_workers_and_batch_sizes_change_nothing(folder: Path) -> None:
     alone = load_translator(folder, precision="int8", threads=1).translate(TEXTS, batch_size=1, **LIMITS)
     beside = load_translator(folder, precision="int8", threads=2).translate(TEXTS, batch_size=3, **LIMITS)
-    assert [(str(one), one.total) for one in alone] == [(str(one), one.total) for one in beside]
+    assert [(str(one), one.logprob) for one in alone] == [(str(one), one.logprob) for one in beside]
 
 
 def test_several_engines_decide_together(folder: Path) -> None:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from regard.config.model import ACTIVATIONS, EncoderConfig, StackConfig
+from regard.config.models import ACTIVATIONS, BertConfig, StackConfig
 from regard.engine import layout
 from regard.engine.encoder import EncoderEngine
 from regard.errors import UsageError
-from regard.machine import cores
-from regard.models.encoder import Encoder, start_encoder
+from regard.hardware import available_cores
+from regard.models.bert import Bert, initialize_bert
 from regard.tokens import Tokens
 from tests.engine.conftest import SETS
 from tests.scale import scaled
@@ -21,12 +21,12 @@ WIDEST = {"float32": 1e-5, "bf16": 0.03, "int8": 0.1}  # of many shapes, with we
 LENGTHS = (5, 1, 17, 2, 9, 33, 4, 140)
 
 
-def encoder(seed: int = 1, **changes: object) -> Encoder:
+def encoder(seed: int = 1, **changes: object) -> Bert:
     """A small encoder with sharp weights and biases that matter."""
-    stack = StackConfig(layers=2, heads=2, feedforward=37)
-    config = EncoderConfig(vocabulary=97, width=24, stack=stack, places=150)
-    model = Encoder(config.override(changes))
-    start_encoder(model, seed, 0.25)
+    stack = StackConfig(num_layers=2, num_heads=2, feed_forward_size=37)
+    config = BertConfig(vocab_size=97, hidden_size=24, stack=stack, max_positions=150)
+    model = Bert(config.override(changes))
+    initialize_bert(model, seed, 0.25)
     noise = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -35,9 +35,9 @@ def encoder(seed: int = 1, **changes: object) -> Encoder:
     return model.eval()
 
 
-def compiled(model: Encoder, precision: str = "float32", instructions: str = "") -> EncoderEngine:
+def compiled(model: Bert, precision: str = "float32", instructions: str = "") -> EncoderEngine:
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    return EncoderEngine.of(model.config, weights, precision, instructions)
+    return EncoderEngine.from_weights(model.config, weights, precision, instructions)
 
 
 def texts(lengths: tuple[int, ...], seed: int = 5, types: int = 2) -> Tokens:
@@ -51,27 +51,27 @@ def away(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 VARIANTS = [
-    *({"norm": norm, "types": types} for norm in ("before", "after") for types in (0, 1, 2, 3)),
+    *({"norm": norm, "num_token_types": types} for norm in ("before", "after") for types in (0, 1, 2, 3)),
     *({"activation": one} for one in ACTIVATIONS),
-    *({"head": head, "labels": 3} for head in ("label", "token", "span")),
-    {"head": "label", "labels": 19, "pooler_activation": "gelu"},
-    {"first_place": 2, "scale_embedding": True, "epsilon": 1e-5},
-    {"width": 64, "stack.heads": 1, "stack.feedforward": 128},
-    {"width": 80, "stack.heads": 2, "pooler": False},
+    *({"head": head, "num_labels": 3} for head in ("label", "token", "span")),
+    {"head": "label", "num_labels": 19, "pooler_activation": "gelu"},
+    {"position_offset": 2, "scale_embedding": True, "norm_eps": 1e-5},
+    {"hidden_size": 64, "stack.num_heads": 1, "stack.feed_forward_size": 128},
+    {"hidden_size": 80, "stack.num_heads": 2, "pooler": False},
 ]
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_float32_gives_the_numbers_of_torch(changes: dict[str, object]) -> None:
     model = encoder(**changes)
-    tokens, engine = texts(LENGTHS, types=max(1, model.config.types)), compiled(model)
+    tokens, engine = texts(LENGTHS, types=max(1, model.config.num_token_types)), compiled(model)
     assert away(engine.encode(tokens), model.encode(tokens)) < BOUNDS["float32"]
     kinds = ("mean", "cls", "max")
-    assert away(engine.vectors(tokens, kinds), model.vectors(tokens, kinds)) < BOUNDS["float32"]
-    if model.config.pools:
-        assert away(engine.pool(tokens), model.pool(tokens)) < BOUNDS["float32"]
-    if model.config.outputs:
-        found, wanted = engine.scores(tokens), model.scores(tokens)
+    assert away(engine.embed_texts(tokens, kinds), model.embed_texts(tokens, kinds)) < BOUNDS["float32"]
+    if model.config.has_pooler:
+        assert away(engine.pooler_output(tokens), model.pooler_output(tokens)) < BOUNDS["float32"]
+    if model.config.num_outputs:
+        found, wanted = engine.logits(tokens), model.logits(tokens)
         assert found.shape == wanted.shape and away(found, wanted) < BOUNDS["float32"]
 
 
@@ -81,18 +81,20 @@ def test_random_shapes_are_within_their_precision() -> None:
         heads = int(chance.integers(1, 5))
         model = encoder(
             seed=turn,
-            width=heads * int(chance.integers(16 // heads, 40)),
+            hidden_size=heads * int(chance.integers(16 // heads, 40)),
             norm=str(chance.choice(["before", "after"])),
             activation=str(chance.choice(ACTIVATIONS)),
-            types=int(chance.integers(0, 3)),
-            first_place=int(chance.integers(0, 3)),
-            **{"stack.heads": heads, "stack.layers": 1, "stack.feedforward": int(chance.integers(1, 99))},
+            num_token_types=int(chance.integers(0, 3)),
+            position_offset=int(chance.integers(0, 3)),
+            **{"stack.num_heads": heads, "stack.num_layers": 1, "stack.feed_forward_size": int(chance.integers(1, 99))},
         )
-        tokens = texts(tuple(chance.integers(1, 40, chance.integers(1, 9)).tolist()), turn, max(1, model.config.types))
+        tokens = texts(
+            tuple(chance.integers(1, 40, chance.integers(1, 9)).tolist()), turn, max(1, model.config.num_token_types)
+        )
         precision, instructions = layout.PRECISIONS[turn % 3], SETS[turn // 3 % len(SETS)]
         engine = compiled(model, precision, instructions)
         weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-        kept = layout.unpacked(model.config, layout.packed(model.config, weights, precision), precision)
+        kept = layout.unpack_weights(model.config, layout.pack_weights(model.config, weights, precision), precision)
         model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in kept.items()})
         found = away(engine.encode(tokens), model.encode(tokens))
         assert found < WIDEST[precision], (turn, precision, instructions, model.config)
@@ -101,7 +103,7 @@ def test_random_shapes_are_within_their_precision() -> None:
 @pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize("precision", layout.PRECISIONS)
 def test_every_instruction_set_is_within_its_precision(instructions: str, precision: str) -> None:
-    model, tokens = encoder(width=48), texts(LENGTHS)
+    model, tokens = encoder(hidden_size=48), texts(LENGTHS)
     found = away(compiled(model, precision, instructions).encode(tokens), model.encode(tokens))
     assert found < BOUNDS[precision]
     assert precision == "float32" or found > 1e-5  # it is computed in that precision
@@ -109,7 +111,7 @@ def test_every_instruction_set_is_within_its_precision(instructions: str, precis
 
 def test_int8_has_the_same_bits_on_every_instruction_set() -> None:
     for width in (40, 64):
-        model, tokens = encoder(width=width), texts(LENGTHS)
+        model, tokens = encoder(hidden_size=width), texts(LENGTHS)
         first, *others = (compiled(model, "int8", one).encode(tokens) for one in SETS)
         assert all(np.array_equal(first, other) for other in others)
 
@@ -118,34 +120,34 @@ def test_int8_has_the_same_bits_on_every_instruction_set() -> None:
 @pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize("norm", ["before", "after"])
 def test_a_text_has_the_same_bits_alone_and_among_others(precision: str, instructions: str, norm: str) -> None:
-    model, tokens = encoder(head="label", labels=5, norm=norm), texts(LENGTHS)
+    model, tokens = encoder(head="label", num_labels=5, norm=norm), texts(LENGTHS)
     engine = compiled(model, precision, instructions)
-    states, scores, vectors = engine.encode(tokens), engine.scores(tokens), engine.vectors(tokens, ("mean", "max"))
+    states, scores, vectors = engine.encode(tokens), engine.logits(tokens), engine.embed_texts(tokens, ("mean", "max"))
     for threads in (1, 2, 3, 7):
         engine.threads = threads
         assert np.array_equal(engine.encode(tokens), states)
-        assert np.array_equal(engine.vectors(tokens, ("mean", "max")), vectors)
-        assert np.array_equal(engine.vectors(tokens, ("cls",)), states[tokens.offsets[:-1]])
-        assert np.array_equal(engine.scores(tokens), scores)
+        assert np.array_equal(engine.embed_texts(tokens, ("mean", "max")), vectors)
+        assert np.array_equal(engine.embed_texts(tokens, ("cls",)), states[tokens.offsets[:-1]])
+        assert np.array_equal(engine.logits(tokens), scores)
         for number in range(len(tokens)):
             part = slice(tokens.offsets[number], tokens.offsets[number + 1])
-            assert tokens.segments is not None
-            alone = Tokens(tokens.ids[part], np.array([0, part.stop - part.start], np.int32), tokens.segments[part])
+            assert tokens.token_types is not None
+            alone = Tokens(tokens.ids[part], np.array([0, part.stop - part.start], np.int32), tokens.token_types[part])
             assert np.array_equal(engine.encode(alone), states[part])
-            assert np.array_equal(engine.scores(alone)[0], scores[number])
-            assert np.array_equal(engine.vectors(alone, ("mean", "max"))[0], vectors[number])
+            assert np.array_equal(engine.logits(alone)[0], scores[number])
+            assert np.array_equal(engine.embed_texts(alone, ("mean", "max"))[0], vectors[number])
 
 
 @pytest.mark.parametrize("precision", layout.PRECISIONS)
 def test_more_threads_than_cores_give_the_same_bits(precision: str) -> None:
-    threads = 4 * cores() + 1
-    model = encoder(places=8 * threads)
+    threads = 4 * available_cores() + 1
+    model = encoder(max_positions=8 * threads)
     engine = compiled(model, precision)
     lone, several = texts((8 * threads,)), texts((8 * threads, 8 * threads - 3, 5))  # enough rows for every thread
-    expected = [engine.encode(lone), engine.encode(several), engine.vectors(several, ("mean",))]
+    expected = [engine.encode(lone), engine.encode(several), engine.embed_texts(several, ("mean",))]
     engine.threads = threads
     for _ in range(20):
-        found = [engine.encode(lone), engine.encode(several), engine.vectors(several, ("mean",))]
+        found = [engine.encode(lone), engine.encode(several), engine.embed_texts(several, ("mean",))]
         assert all(map(np.array_equal, found, expected))
 
 
@@ -157,7 +159,7 @@ def test_large_activations_are_told_apart_in_bytes() -> None:
 
 
 def test_what_is_wrong_is_told() -> None:
-    engine = compiled(encoder(places=6))
+    engine = compiled(encoder(max_positions=6))
     with pytest.raises(UsageError, match="a row has 7 tokens but the model takes 6: split it"):
         engine.encode(texts((7,)))
     with pytest.raises(UsageError, match="outside the source vocabulary"):
@@ -167,7 +169,7 @@ def test_what_is_wrong_is_told() -> None:
     with pytest.raises(UsageError, match="2 types"):
         engine.encode(Tokens.from_rows([[5]]), np.array([0, 1], np.int32))
     with pytest.raises(UsageError, match="a model without a head gives states"):
-        engine.scores(texts((3,)))
+        engine.logits(texts((3,)))
     with pytest.raises(UsageError, match="at least one source text"):
         engine.encode(Tokens.from_rows([]))
     with pytest.raises(UsageError, match="it has no masked head"):
@@ -175,10 +177,10 @@ def test_what_is_wrong_is_told() -> None:
     with pytest.raises(UsageError, match="not blocks at blocks"):
         compiled(encoder(attention="blocks"))
     with pytest.raises(UsageError, match="share weights"):
-        compiled(encoder(groups=1))
+        compiled(encoder(layer_groups=1))
     with pytest.raises(UsageError, match="words narrower than the states"):
-        compiled(encoder(embedding=8))
+        compiled(encoder(embedding_size=8))
     with pytest.raises(UsageError, match="encodes and does not generate"):
-        engine.library.checked(
+        engine.library.call(
             engine.library.handle.regard_start, engine.handle, *(np.zeros(2, np.int32).ctypes.data,) * 2, 1
         )

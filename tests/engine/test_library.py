@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.config.model import ACTIVATIONS, POSITIONS
+from regard.config.models import ACTIVATIONS, POSITIONS
 from regard.engine import layout, library
 
 HEADER = Path(__file__).parents[2] / "engine/include/regard_engine.h"
@@ -21,10 +21,10 @@ PREFIXES = {
     "part": "REGARD_PART_",
 }
 STRUCTS = {
-    "regard_shape": library.Shape,
-    "regard_array": library.Array,
-    "regard_search_request": library.Plan,
-    "regard_search_result": library.Found,
+    "regard_shape": library.CModelShape,
+    "regard_array": library.CArray,
+    "regard_search_request": library.CSearchRequest,
+    "regard_search_result": library.CSearchResult,
 }
 
 
@@ -46,7 +46,7 @@ def ctype(declaration: str) -> object:
 def test_the_abi_version_is_that_of_the_header_and_of_the_library(header: str) -> None:
     match = re.search(r"#define REGARD_ABI_VERSION (\d+)", header)
     assert match and int(match[1]) == library.ABI_VERSION
-    assert library.library().handle.regard_abi_version() == library.ABI_VERSION
+    assert library.load_library().handle.regard_abi_version() == library.ABI_VERSION
 
 
 def test_codes_are_the_enums_of_the_header(header: str) -> None:

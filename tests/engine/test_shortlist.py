@@ -9,29 +9,31 @@ import numpy as np
 import pytest
 
 from benchmarks.peers import workload
+from regard.checkpoint.export.convert import convert
 from regard.cli import run
-from regard.convert import convert
 from regard.engine import file
-from regard.engine.shortlist import Shortlist, learned
-from regard.engine.translator import Engine
+from regard.engine.shortlist import Shortlist, train_shortlist
+from regard.engine.translator import TranslatorEngine
 from regard.errors import CheckpointError, ConfigError, UsageError
-from regard.pipeline import load_translator
+from regard.pipeline.load import load_translator
 from regard.tokens import Tokens
 from tests.engine.conftest import SETS, compiled, translator
 
 
-def everything(engine: Engine) -> Shortlist:
+def everything(engine: TranslatorEngine) -> Shortlist:
     """A shortlist in which the first half of the source words have one half of the words each, the others the rest."""
-    count, words = engine.config.source_vocabulary, np.arange(engine.vocabulary, dtype=np.int32)
+    count, words = engine.config.source_vocab_size, np.arange(engine.vocab_size, dtype=np.int32)
     halves = [words[: len(words) // 2], words[len(words) // 2 :]]
     lists = [halves[word >= count // 2] for word in range(count)]
     offsets = np.cumsum([0, *map(len, lists)]).astype(np.int32)
-    return Shortlist(np.array([engine.end_token], np.int32), offsets, np.concatenate(lists))
+    return Shortlist(np.array([engine.eos_id], np.int32), offsets, np.concatenate(lists))
 
 
-def found(engine: Engine, source: Tokens, beam: int, listed: bool = True) -> list[list[tuple[list[int], float]]]:
+def found(
+    engine: TranslatorEngine, source: Tokens, beam: int, listed: bool = True
+) -> list[list[tuple[list[int], float]]]:
     limits = np.full(len(source), 12)
-    made = engine.search(source, limits, beam=beam, nbest=beam, length_power=1.0, listed=listed)
+    made = engine.search(source, limits, beam=beam, nbest=beam, length_penalty=1.0, use_shortlist=listed)
     return [[(ids, score) for ids, score, _, _ in some] for some in made]
 
 
@@ -58,17 +60,17 @@ def test_what_translates_what_is_learned() -> None:
     chance = np.random.default_rng(4)
     source = [chance.integers(3, 40, chance.integers(1, 9)).astype(np.int32) for _ in range(600)]
     target = [chance.permutation(np.append(one + 50, 49)) for one in source]  # word n is n + 50, in any order
-    made = learned(source, target, 40, 100, [0, 1], alike=False)
-    assert made.fault(40, 100, [0, 1]) == ""
+    made = train_shortlist(source, target, 40, 100, [0, 1], is_shared=False)
+    assert made.find_fault(40, 100, [0, 1]) == ""
     for word in range(3, 40):
         mine = made.words[made.offsets[word] : made.offsets[word + 1]]
         assert mine[0] == word + 50
     assert made.offsets[3] == 0
     assert {0, 1, 49} <= {*made.common.tolist()}
-    alike = learned(source, target, 40, 100, [0, 1], alike=True)
+    alike = train_shortlist(source, target, 40, 100, [0, 1], is_shared=True)
     assert all(word in alike.words[alike.offsets[word] : alike.offsets[word + 1]] for word in range(40))
     with pytest.raises(UsageError, match="there is no word"):
-        learned([np.zeros(0, np.int32)], [np.zeros(0, np.int32)], 4, 4, [0], alike=False)
+        train_shortlist([np.zeros(0, np.int32)], [np.zeros(0, np.int32)], 4, 4, [0], is_shared=False)
 
 
 WRONG = [
@@ -87,17 +89,17 @@ def test_a_damaged_shortlist_is_refused(change: dict[str, list[int]], message: s
     parts = {"common": [1, 5], "offsets": [0, *[2] * 97], "words": [3, 4], **change}
     made = Shortlist(**{name: np.array(values, np.int32) for name, values in parts.items()})
     with open(tmp_path / "it", "wb") as sink:
-        file.content(engine.config, "int8", engine.arrays, shortlist=made)(sink)
+        file.serialize(engine.config, "int8", engine.arrays, shortlist=made)(sink)
     with pytest.raises(CheckpointError, match=f"not a sound engine file: its shortlist: .*{message}"):
-        file.read(tmp_path / "it")
+        file.read_engine_file(tmp_path / "it")
 
 
 def test_shapes_that_are_none_are_refused(tmp_path: Path) -> None:
     engine = compiled(translator(), "int8")
     made = Shortlist(*(np.array(values, np.int32) for values in ([1, 5], [0, *[2] * 97], [3, 4])))
     with open(tmp_path / "it", "wb") as sink:
-        file.content(engine.config, "int8", engine.arrays, shortlist=made)(sink)
-    back = file.read(tmp_path / "it").shortlist
+        file.serialize(engine.config, "int8", engine.arrays, shortlist=made)(sink)
+    back = file.read_engine_file(tmp_path / "it").shortlist
     assert back is not None
     assert (back.common.tolist(), back.words.tolist()) == ([1, 5], [3, 4])
     data = (tmp_path / "it").read_bytes()
@@ -109,7 +111,7 @@ def test_shapes_that_are_none_are_refused(tmp_path: Path) -> None:
         header += b" " * (-(8 + len(header)) % 64)
         (tmp_path / "other").write_bytes(len(header).to_bytes(8, "little") + header + data[8 + size :])
         with pytest.raises(CheckpointError, match="not a sound engine file"):
-            file.read(tmp_path / "other")
+            file.read_engine_file(tmp_path / "other")
 
 
 def pairs(folder: Path) -> None:

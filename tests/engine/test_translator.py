@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from regard.config.decoding import DecodingConfig
-from regard.config.model import ACTIVATIONS, POSITIONS
-from regard.decoding.constraints import Forced
-from regard.decoding.search import _Search, _Wishes, search
+from regard.config.inference import DecodingConfig
+from regard.config.models import ACTIVATIONS, POSITIONS
+from regard.decoding.constraints import ForcedPhrases
+from regard.decoding.search import _Search, _SearchRequest, search
 from regard.engine import layout
-from regard.engine.library import CODES, VARIABLE, chosen_instructions, library, pointer
-from regard.engine.translator import Engine
+from regard.engine.library import CODES, VARIABLE, load_library, pointer, select_instruction_set
+from regard.engine.translator import TranslatorEngine
 from regard.errors import ConfigError, UsageError
 from regard.tokens import Tokens
 from tests.engine.conftest import SETS, compiled, forced, sources, translator
@@ -20,10 +20,10 @@ from tests.engine.conftest import SETS, compiled, forced, sources, translator
 VARIANTS = [
     *({"norm": norm, "positions": kind} for norm in ("before", "after") for kind in POSITIONS),
     *({"activation": one} for one in ACTIVATIONS),
-    {"shared": False, "source_vocabulary": 53},
-    {"tied": False, "output_bias": True},
-    {"scale_embedding": False, "epsilon": 1e-3},
-    {"width": 64, "encoder.heads": 1, "decoder.heads": 2, "encoder.feedforward": 128},
+    {"share_embeddings": False, "source_vocab_size": 53},
+    {"tie_embeddings": False, "output_bias": True},
+    {"scale_embedding": False, "norm_eps": 1e-3},
+    {"hidden_size": 64, "encoder.num_heads": 1, "decoder.num_heads": 2, "encoder.feed_forward_size": 128},
 ]
 LENGTHS = (5, 1, 17, 2, 9, 33, 4)
 
@@ -41,7 +41,7 @@ def test_float32_gives_the_numbers_of_torch(changes: dict[str, object]) -> None:
 @pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize(("precision", "bound"), [("float32", 2e-6), ("bf16", 0.02), ("int8", 0.05)])
 def test_every_instruction_set_is_within_its_precision(instructions: str, precision: str, bound: float) -> None:
-    model = translator(width=48)
+    model = translator(hidden_size=48)
     source = sources(model, LENGTHS)
     wanted = forced(model, source, 4)
     away = np.abs(forced(compiled(model, precision, instructions), source, 4) - wanted).max() / np.abs(wanted).max()
@@ -51,7 +51,7 @@ def test_every_instruction_set_is_within_its_precision(instructions: str, precis
 
 
 def test_int8_has_the_same_bits_on_every_instruction_set() -> None:
-    model = translator(width=40)
+    model = translator(hidden_size=40)
     source = sources(model, LENGTHS)
     first, *others = (forced(compiled(model, "int8", one), source, 4) for one in SETS)
     assert all(np.array_equal(first, other) for other in others)
@@ -59,7 +59,7 @@ def test_int8_has_the_same_bits_on_every_instruction_set() -> None:
 
 @pytest.mark.parametrize("instructions", SETS)
 def test_integer_sums_are_exact(instructions: str) -> None:
-    chance, calls = np.random.default_rng(1), library().handle
+    chance, calls = np.random.default_rng(1), load_library().handle
     for rows, inputs, outputs in [
         (1, 1, 1),
         (1, 64, 100),
@@ -105,8 +105,8 @@ def test_a_row_has_the_same_bits_alone_and_among_others(precision: str, instruct
         lone = engine.start(Tokens.from_rows([source.row(number)]), 4)
         first, lone = engine.step(tokens[:1], lone, 0)
         second, _ = engine.step(tokens[:1] + 7, lone, 0)
-        assert np.array_equal(first.logp[0], found.logp[number])
-        assert np.array_equal(second.logp[0], more.logp[place])
+        assert np.array_equal(first.logprobs[0], found.logprobs[number])
+        assert np.array_equal(second.logprobs[0], more.logprobs[place])
 
 
 def test_random_shapes_give_the_numbers_of_torch() -> None:
@@ -115,12 +115,20 @@ def test_random_shapes_give_the_numbers_of_torch() -> None:
         heads, others = (int(one) for one in chance.integers(1, 5, 2))
         model = translator(
             seed=turn,
-            width=2 * heads * others * int(chance.integers(1, 6)),
+            hidden_size=2 * heads * others * int(chance.integers(1, 6)),
             norm=str(chance.choice(["before", "after"])),
             positions=str(chance.choice(POSITIONS)),
             activation=str(chance.choice(ACTIVATIONS)),
-            **{"encoder.heads": heads, "decoder.heads": others, "encoder.layers": 1, "decoder.layers": 1},
-            **{"encoder.feedforward": int(chance.integers(1, 99)), "decoder.feedforward": int(chance.integers(1, 99))},
+            **{
+                "encoder.num_heads": heads,
+                "decoder.num_heads": others,
+                "encoder.num_layers": 1,
+                "decoder.num_layers": 1,
+            },
+            **{
+                "encoder.feed_forward_size": int(chance.integers(1, 99)),
+                "decoder.feed_forward_size": int(chance.integers(1, 99)),
+            },
         )
         source = sources(model, tuple(chance.integers(1, 30, chance.integers(1, 9)).tolist()), seed=turn)
         instructions = SETS[turn % len(SETS)]
@@ -133,14 +141,19 @@ def test_the_best_few_are_those_of_all() -> None:
     engine, source = compiled(model), sources(model, LENGTHS)
     every, _ = engine.step(np.full(7, 3, np.int32), engine.start(source, 2), 0)
     few, _ = engine.step(np.full(7, 3, np.int32), engine.start(source, 2), 6)
-    best = np.argsort(-every.logp, axis=1, kind="stable")[:, :6]
+    best = np.argsort(-every.logprobs, axis=1, kind="stable")[:, :6]
     assert np.array_equal(few.ids, best)
-    assert np.array_equal(few.logp, np.take_along_axis(every.logp, best, 1))
-    assert few.end is not None and np.array_equal(few.end, every.logp[:, 1])
-    assert np.allclose(np.exp(every.logp).sum(1), 1, atol=1e-5)
+    assert np.array_equal(few.logprobs, np.take_along_axis(every.logprobs, best, 1))
+    assert few.eos_logprobs is not None and np.array_equal(few.eos_logprobs, every.logprobs[:, 1])
+    assert np.allclose(np.exp(every.logprobs).sum(1), 1, atol=1e-5)
 
 
-SEARCHES = [{"beam": 1}, {"beam": 4}, {"beam": 5, "nbest": 5, "length_power": 0.6}, {"beam": 3, "length_power": 0.0}]
+SEARCHES = [
+    {"beam": 1},
+    {"beam": 4},
+    {"beam": 5, "nbest": 5, "length_penalty": 0.6},
+    {"beam": 3, "length_penalty": 0.0},
+]
 
 
 @pytest.mark.parametrize("settings", SEARCHES, ids=str)
@@ -152,10 +165,10 @@ def test_its_own_search_is_the_search(settings: dict[str, float]) -> None:
             model.output_bias[1] += liking
         engine, source = compiled(model), sources(model, (3, 8, 1, 21, 12, 6, 2, 9, 4, 15))
         limits = source.lengths.astype(np.int64) + 4
-        ours = search(engine, source, config, limits=limits)
-        wishes = _Wishes(limits, [[]] * len(source), [Forced.none()] * len(source))
+        ours = search(engine, source, config, max_lengths=limits)
+        wishes = _SearchRequest(limits, [[]] * len(source), [ForcedPhrases.none()] * len(source))
         assert ours == _Search(engine, source, config, wishes, ()).run()
-        in_torch = search(model, source, config, limits=limits)
+        in_torch = search(model, source, config, max_lengths=limits)
         for some, others in zip(ours, in_torch, strict=True):
             assert [(one.ids, one.finished) for one in some] == [(one.ids, one.finished) for one in others]
             ended |= {one.finished for one in some}
@@ -166,7 +179,7 @@ def test_given_texts_are_scored_as_torch_scores_them() -> None:
     model = translator()
     source, target = sources(model, (5, 3, 8)), sources(model, (4, 7, 1), seed=9)
     for ours, wanted in zip(
-        compiled(model).score_tokens(source, target), model.score_tokens(source, target), strict=True
+        compiled(model).target_logprobs(source, target), model.target_logprobs(source, target), strict=True
     ):
         assert np.allclose(ours, wanted, atol=1e-4)
 
@@ -181,7 +194,7 @@ def test_a_model_may_be_freed_before_its_states() -> None:
 
 
 def test_what_is_wrong_is_told() -> None:
-    model = translator(positions="learned", places=6)
+    model = translator(positions="learned", max_positions=6)
     engine = compiled(model)
     with pytest.raises(UsageError, match="outside the source vocabulary"):
         engine.start(Tokens.from_rows([[97]]), 3)
@@ -191,15 +204,15 @@ def test_what_is_wrong_is_told() -> None:
     with pytest.raises(UsageError, match="no row 4"):
         state.select(np.array([4]))
     with pytest.raises(ConfigError, match="precision must be one of"):
-        Engine.of(model.config, {}, "int4")
-    arrays = layout.packed(model.config, {n: t.numpy() for n, t in model.state_dict().items()}, "int8")
+        TranslatorEngine.of(model.config, {}, "int4")
+    arrays = layout.pack_weights(model.config, {n: t.numpy() for n, t in model.state_dict().items()}, "int8")
     with pytest.raises(UsageError, match=r"array encoder_self_norm\.weight of layer 0 has 60 bytes instead of 128"):
-        Engine(model.config, [*arrays[:3], arrays[3][:15], *arrays[4:]], "int8")
+        TranslatorEngine(model.config, [*arrays[:3], arrays[3][:15], *arrays[4:]], "int8")
 
 
 def test_an_instruction_set_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "portable")
-    assert chosen_instructions() == "portable"
+    assert select_instruction_set() == "portable"
     monkeypatch.setenv(VARIABLE, "abacus")
     with pytest.raises(ConfigError, match="no instruction set 'abacus'"):
-        chosen_instructions()
+        select_instruction_set()

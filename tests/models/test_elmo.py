@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.noise import Noise
-from regard.blocks.reading import Reading
-from regard.config.model import ElmoConfig
-from regard.models.base import start_weights
+from regard.attention.dropout import Noise
+from regard.config.rnn_models import ElmoConfig
+from regard.models.base import initialize_weights
 from regard.models.elmo import Elmo
+from regard.models.layers.recurrent import StackedRNN
 from regard.tokens import Tokens
-from tests.blocks.plain import plain_step
+from tests.models.layers.plain import plain_step
 
 VOCABULARY, WIDTH, BOUNDARY = 13, 5, 1
 ROW = [1, 7, 3, 9, 4, 11, 1]
 
 
 def model(cell: str = "lstm", layers: int = 2, dropout: float = 0.0) -> Elmo:
-    config = ElmoConfig(vocabulary=VOCABULARY, cell=cell, width=WIDTH, layers=layers, dropout=dropout)
+    config = ElmoConfig(vocab_size=VOCABULARY, cell=cell, hidden_size=WIDTH, num_layers=layers, dropout=dropout)
     made = Elmo(config)
-    start_weights(made, 3)
+    initialize_weights(made, 3)
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if parameter.dim() == 1:
@@ -32,13 +32,13 @@ def model(cell: str = "lstm", layers: int = 2, dropout: float = 0.0) -> Elmo:
     return made.double().eval()
 
 
-def plainly(reading: Reading, states: Tensor) -> list[Tensor]:
+def plainly(reading: StackedRNN, states: Tensor) -> list[Tensor]:
     """What each layer says of each of a row's states [T, D], one step after the other."""
     made = []
     for cell in reading.layers:
         state, outputs = (states.new_zeros(1, WIDTH),) * cell.parts, []
         for given in states:
-            state = plain_step(cell, given[None] @ cell.entry.T, state)
+            state = plain_step(cell, given[None] @ cell.input_weight.T, state)
             outputs.append(state[0][0])
         states = torch.stack(outputs)
         made.append(states)
@@ -78,7 +78,7 @@ def test_gradients_reach_every_weight_and_none_comes_from_nowhere() -> None:
 def test_features_are_words_and_both_directions_layer_by_layer(cell: str) -> None:
     elmo, text = model(cell), [7, 3, 9]
     found = elmo.features(Tokens.from_rows([text]))
-    assert found.shape == (3, elmo.depth, elmo.feature_width) == (3, 3, 2 * WIDTH)
+    assert found.shape == (3, elmo.num_feature_layers, elmo.feature_width) == (3, 3, 2 * WIDTH)
     words = embedded(elmo, text)
     left = plainly(elmo.from_left, embedded(elmo, [BOUNDARY, *text]))
     right = plainly(elmo.from_right, embedded(elmo, [*text, BOUNDARY]).flip(0))

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention.noise import Noise
-from regard.config.decoding import DecodingConfig
-from regard.config.gpt import GptConfig
-from regard.config.model import StackConfig
+from regard.attention.dropout import Noise
+from regard.config.inference import DecodingConfig
+from regard.config.models import GptConfig, StackConfig
 from regard.decoding.search import search
 from regard.errors import ConfigError, UsageError
-from regard.models.base import start_weights
+from regard.models.base import initialize_weights
 from regard.models.gpt import Gpt
 from regard.tokens import Tokens
 
@@ -21,19 +20,19 @@ SCHEMES = ["learned", "rotary", "sinusoidal"]
 
 
 def model(positions: str = "learned", *, tied: bool = True, end: int = 1, dropout: float = 0.0) -> Gpt:
-    stack = StackConfig(layers=2, heads=2, feedforward=24)
+    stack = StackConfig(num_layers=2, num_heads=2, feed_forward_size=24)
     config = GptConfig(
-        vocabulary=VOCABULARY,
-        width=12,
+        vocab_size=VOCABULARY,
+        hidden_size=12,
         stack=stack,
         positions=positions,
-        places=PLACES,
-        tied=tied,
-        end=end,
+        max_positions=PLACES,
+        tie_embeddings=tied,
+        eos_id=end,
         dropout=dropout,
     )
     made = Gpt(config)
-    start_weights(made, 3)
+    initialize_weights(made, 3)
     with torch.no_grad():  # large weights: small ones hide errors
         for name, parameter in made.named_parameters():
             parameter.normal_(0, 0.4, generator=torch.Generator().manual_seed(len(name)))
@@ -50,13 +49,13 @@ def uncached(gpt: Gpt, given: list[int], most: int) -> list[int]:
     written = list(given)
     while len(written) < len(given) + most:
         written.append(int(gpt.logits(Tokens.from_rows([written]))[-1].argmax()))
-        if written[-1] == gpt.config.end:
+        if written[-1] == gpt.config.eos_id:
             return written[len(given) : -1]
     return written[len(given) :]
 
 
 def greedy(gpt: Gpt, rows: list[list[int]], most: int) -> list[list[int]]:
-    found = search(gpt, Tokens.from_rows(rows), DecodingConfig(beam=1), limits=[most] * len(rows))
+    found = search(gpt, Tokens.from_rows(rows), DecodingConfig(beam=1), max_lengths=[most] * len(rows))
     return [one[0].ids for one in found]
 
 
@@ -114,7 +113,7 @@ def test_cached_steps_have_the_logits_of_whole_rows(positions: str) -> None:
     state = gpt.start(Tokens.from_rows([row[:6]]), 20)
     for place in range(5, len(row)):
         found, state = gpt.step(np.array([row[place]], np.int32), state, 0)
-        np.testing.assert_allclose(found.logp[0], wanted[place], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found.logprobs[0], wanted[place], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -140,7 +139,7 @@ def test_draws_differ_by_seed_and_alternative_and_repeat_by_seed() -> None:
 
     def draws(seed: int) -> list[list[int]]:
         config = DecodingConfig(sample=True, nbest=3, seed=seed)
-        return [one.ids for one in search(gpt, rows, config, limits=[12])[0]]
+        return [one.ids for one in search(gpt, rows, config, max_lengths=[12])[0]]
 
     assert draws(1) == draws(1) != draws(2)
     assert len({tuple(ids) for ids in draws(1)}) == 3
@@ -152,4 +151,4 @@ def test_what_it_refuses() -> None:
     with pytest.raises(UsageError, match="equally many tokens, at least one"):
         model().start(Tokens.from_rows([[]]), 5)
     with pytest.raises(ConfigError, match=r"stack\.heads \(5\) must divide width"):
-        GptConfig(width=12, stack=StackConfig(heads=5))
+        GptConfig(hidden_size=12, stack=StackConfig(num_heads=5))

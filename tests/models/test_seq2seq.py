@@ -7,32 +7,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.noise import Noise
+from regard.attention.dropout import Noise
 from regard.attention.scores import Additive
 from regard.attention.trace import trace
-from regard.blocks.cells import State
-from regard.config.decoding import DecodingConfig
-from regard.config.model import RECURRENT_PRESETS, RecurrentConfig
+from regard.config.inference import DecodingConfig
+from regard.config.rnn_models import SEQ2SEQ_PRESETS, Seq2SeqConfig
 from regard.decoding.search import search
 from regard.errors import ConfigError, UsageError
-from regard.models import build
-from regard.models.base import start_weights
-from regard.models.seq2seq import Recurrent
+from regard.models import build_model
+from regard.models.base import initialize_weights
+from regard.models.layers.cells import State
+from regard.models.seq2seq import Seq2Seq
 from regard.tokens import Tokens
-from tests.blocks.plain import plain_step
-from tests.models.writing import steps_equal_the_whole
+from tests.models.encoder_decoders import steps_equal_the_whole
+from tests.models.layers.plain import plain_step
 
 SOURCE = Tokens.from_rows([[5, 6, 7, 8, 1], [9, 1], [10, 11, 1]])
 TARGET = Tokens.from_rows([[12, 13], [14, 15, 16, 17], [18]])
 EMBEDDING, WIDTH, VOCABULARY = 7, 11, 23
 
 
-def small(**changes: object) -> Recurrent:
-    config = RecurrentConfig(
-        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, embedding=EMBEDDING, width=WIDTH
+def small(**changes: object) -> Seq2Seq:
+    config = Seq2SeqConfig(
+        source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, embedding_size=EMBEDDING, hidden_size=WIDTH
     )
-    model = build(config.override(changes))
-    start_weights(model, seed=1)
+    model = build_model(config.override(changes))
+    initialize_weights(model, seed=1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)  # sharp enough that a mistake shows
@@ -47,14 +47,18 @@ VARIANTS: list[dict[str, object]] = [
         for feeding in ("none", "context", "output")
     ),
     *(
-        {"cell": cell, "attention": "additive", "input_feeding": feeding, "layers": 3, "choice": choice}
+        {"cell": cell, "attention": "additive", "input_feeding": feeding, "num_layers": 3, "hard_attention": choice}
         for cell in ("lstm", "gru")
         for feeding, choice in (("none", "soft"), ("context", "straight_through"), ("output", "reinforce"))
     ),
-    *({"cell": cell, "attention": "none", "context": told} for cell in ("lstm", "gru") for told in ("start", "every")),
-    {"attention": "none", "directions": "one", "bridge": "copy", "layers": 2},
-    {"shared": False, "target_vocabulary": 29, "attention": "bilinear"},
-    {"tied": False, "output_bias": True, "scale_embedding": False, "choice": "reinforce"},
+    *(
+        {"cell": cell, "attention": "none", "source_context": told}
+        for cell in ("lstm", "gru")
+        for told in ("start", "every")
+    ),
+    {"attention": "none", "directions": "one", "bridge": "copy", "num_layers": 2},
+    {"share_embeddings": False, "target_vocab_size": 29, "attention": "bilinear"},
+    {"tie_embeddings": False, "output_bias": True, "scale_embedding": False, "hard_attention": "reinforce"},
 ]
 
 
@@ -63,11 +67,11 @@ def test_steps_equal_the_whole_and_rows_equal_themselves_alone(changes: dict[str
     model = small(**changes)
     whole = steps_equal_the_whole(model, SOURCE, TARGET, 1e-4)
     turned = [Tokens.from_rows([side.row(row) for row in (2, 0, 1)]) for side in (SOURCE, TARGET)]
-    for row, found in zip((2, 0, 1), model.score_tokens(*turned), strict=True):
+    for row, found in zip((2, 0, 1), model.target_logprobs(*turned), strict=True):
         np.testing.assert_allclose(found, whole[row], atol=1e-4)
 
 
-def plain_loss(model: Recurrent, source: list[int], target: list[int]) -> Tensor:
+def plain_loss(model: Seq2Seq, source: list[int], target: list[int]) -> Tensor:
     """The loss of one pair, token by token, as the papers write it."""
     config, decoder = model.config, model.decoder
     words = model.words.weight * EMBEDDING**0.5
@@ -78,7 +82,7 @@ def plain_loss(model: Recurrent, source: list[int], target: list[int]) -> Tensor
             state: State = (words.new_zeros(1, WIDTH),) * cell.parts
             outputs = []
             for given in states[::back]:
-                state = plain_step(cell, given @ cell.entry.T, state)
+                state = plain_step(cell, given @ cell.input_weight.T, state)
                 outputs.append(state[0])
             sides.append(outputs[::back])
             ends.append(state)
@@ -99,18 +103,20 @@ def plain_loss(model: Recurrent, source: list[int], target: list[int]) -> Tensor
         return (torch.softmax(scores, dim=0) @ memory)[None]
 
     loss = words.new_zeros(())
-    for given, wanted in zip([config.start, *target], [*target, config.end], strict=True):
+    for given, wanted in zip([config.bos_id, *target], [*target, config.eos_id], strict=True):
         first, inputs = decoder.cells[0], words[given][None]
-        seen = whole if config.context == "every" else None
+        seen = whole if config.source_context == "every" else None
         if config.input_feeding == "context":
             seen = look(layers[-1][0])
-            sums = inputs @ first.entry.T + seen @ first.feed.T
+            sums = inputs @ first.input_weight.T + seen @ first.feed_weight.T
         elif config.input_feeding == "output":
-            sums = inputs @ first.entry.T + written @ first.feed.T
+            sums = inputs @ first.input_weight.T + written @ first.feed_weight.T
         else:
-            sums = (inputs if seen is None else torch.cat([inputs, seen], dim=1)) @ first.entry.T
+            sums = (inputs if seen is None else torch.cat([inputs, seen], dim=1)) @ first.input_weight.T
         for number, cell in enumerate(decoder.cells):
-            layers[number] = plain_step(cell, layers[number - 1][0] @ cell.entry.T if number else sums, layers[number])
+            layers[number] = plain_step(
+                cell, layers[number - 1][0] @ cell.input_weight.T if number else sums, layers[number]
+            )
         if config.attention != "none" and seen is None:
             seen = look(layers[-1][0])
         read = decoder.readout(layers[-1][0])
@@ -120,9 +126,9 @@ def plain_loss(model: Recurrent, source: list[int], target: list[int]) -> Tensor
 
 
 SOFT = [
-    {key: value for key, value in changes.items() if key != "choice"}
+    {key: value for key, value in changes.items() if key != "hard_attention"}
     for changes in VARIANTS
-    if not changes.keys() & {"bridge", "shared", "tied"}
+    if not changes.keys() & {"bridge", "share_embeddings", "tie_embeddings"}
 ]
 
 
@@ -148,13 +154,13 @@ def test_loss_and_gradients_are_those_of_plain_loops(changes: dict[str, object])
 @pytest.mark.parametrize(
     "changes",
     [
-        {"input_feeding": "context", "layers": 2, "tied": False, "output_bias": True},
+        {"input_feeding": "context", "num_layers": 2, "tie_embeddings": False, "output_bias": True},
         {"cell": "gru", "attention": "bilinear", "input_feeding": "output"},
-        {"cell": "gru", "attention": "none", "context": "every"},
-        {"attention": "concat", "choice": "straight_through"},
-        {"input_feeding": "context", "choice": "straight_through"},
-        {"attention": "bilinear", "choice": "reinforce"},
-        {"input_feeding": "context", "choice": "reinforce"},
+        {"cell": "gru", "attention": "none", "source_context": "every"},
+        {"attention": "concat", "hard_attention": "straight_through"},
+        {"input_feeding": "context", "hard_attention": "straight_through"},
+        {"attention": "bilinear", "hard_attention": "reinforce"},
+        {"input_feeding": "context", "hard_attention": "reinforce"},
     ],
     ids=str,
 )
@@ -176,67 +182,67 @@ def test_every_weight_gets_a_gradient_and_noise_is_a_function(changes: dict[str,
     other = model.loss(SOURCE, TARGET, smoothing=0.1, noise=Noise(1, 2))[1]
     assert other.item() != plain.item()
     silent = model.loss(SOURCE, TARGET)[1]
-    told = -sum(float(row.sum()) for row in model.score_tokens(SOURCE, TARGET))
+    told = -sum(float(row.sum()) for row in model.target_logprobs(SOURCE, TARGET))
     assert silent.item() == pytest.approx(told, rel=1e-5 if format == torch.float32 else 0.02)
 
 
 @pytest.mark.parametrize("feeding", ["none", "context", "output"])
 @pytest.mark.parametrize("choice", ["soft", "straight_through"])
 def test_what_is_seen_is_a_share_of_one_and_a_choice_is_one_place(feeding: str, choice: str) -> None:
-    model = small(input_feeding=feeding, choice=choice)
-    with trace(exact=True) as seen:
-        whole = model.score_tokens(SOURCE, TARGET)
-    np.testing.assert_array_equal(np.concatenate(whole), np.concatenate(model.score_tokens(SOURCE, TARGET)))
+    model = small(input_feeding=feeding, hard_attention=choice)
+    with trace(full_precision=True) as seen:
+        whole = model.target_logprobs(SOURCE, TARGET)
+    np.testing.assert_array_equal(np.concatenate(whole), np.concatenate(model.target_logprobs(SOURCE, TARGET)))
     assert [*seen] == ["decoder.attention"]
     weights = seen["decoder.attention"].weights
     assert weights.shape == (3, 1, 5, 5)  # sentences, one head, longest target with its start, longest source
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
     assert (weights[1, :, :, 2:] == 0).all()  # nobody looks past the end of the second source
     assert bool(((weights == 0) | (weights == 1)).all()) == (choice != "soft")
-    state = model.start(SOURCE, room=4)
-    model.watch(state)
+    state = model.start(SOURCE, max_length=4)
+    model.keep_attention(state)
     for place, token in enumerate(([3, 3, 3], [12, 14, 18])):
         _, state = model.step(np.array(token), state, 1)
-        looked = model.attention(state)
+        looked = model.last_attention(state)
         np.testing.assert_allclose(looked, weights[:, 0, place], atol=1e-5)
 
 
 @pytest.mark.parametrize("feeding", ["none", "context", "output"])
 def test_rows_can_be_kept_dropped_and_repeated_at_any_time(feeding: str) -> None:
-    model = small(input_feeding=feeding, attention="bilinear", layers=2)
-    state = model.start(SOURCE, room=8).select(np.array([0, 0, 1, 1, 2, 2]))
-    model.watch(state)
+    model = small(input_feeding=feeding, attention="bilinear", num_layers=2)
+    state = model.start(SOURCE, max_length=8).select(np.array([0, 0, 1, 1, 2, 2]))
+    model.keep_attention(state)
     _, state = model.step(np.full(6, 3), state, 2)
-    assert model.attention(state).shape == (6, 5)
+    assert model.last_attention(state).shape == (6, 5)
     state = state.select(np.array([1, 0, 5]))  # one sentence gone, unequal numbers of rows
     found, _ = model.step(np.array([7, 8, 9]), state, 0)
     for place, (sentence, token) in enumerate(((0, 7), (0, 8), (2, 9))):
-        lone = model.start(Tokens.from_rows([SOURCE.row(sentence)]), room=8)
+        lone = model.start(Tokens.from_rows([SOURCE.row(sentence)]), max_length=8)
         _, lone = model.step(np.array([3]), lone, 1)
         wanted, _ = model.step(np.array([token]), lone, 0)
-        np.testing.assert_allclose(found.logp[place], wanted.logp[0], atol=1e-4)
+        np.testing.assert_allclose(found.logprobs[place], wanted.logprobs[0], atol=1e-4)
 
 
 @pytest.mark.parametrize("attention", ["none", "additive"])
 def test_searches_run_on_it(attention: str) -> None:
     model = small(attention=attention).pack()
     for beam in (1, 3):
-        found = search(model, SOURCE, DecodingConfig(beam=beam, nbest=beam), limits=[5, 7, 11])
+        found = search(model, SOURCE, DecodingConfig(beam=beam, nbest=beam), max_lengths=[5, 7, 11])
         for hypotheses in found:
             assert len(hypotheses) == beam
         for row, (hypothesis, *_) in enumerate(found):
             source, target = Tokens.from_rows([SOURCE.row(row)]), Tokens.from_rows([hypothesis.ids])
-            assert hypothesis.total == pytest.approx(float(model.score_tokens(source, target)[0].sum()), abs=1e-3)
-    covering = DecodingConfig(beam=3, coverage=0.2)
+            assert hypothesis.logprob == pytest.approx(float(model.target_logprobs(source, target)[0].sum()), abs=1e-3)
+    covering = DecodingConfig(beam=3, coverage_penalty=0.2)
     if attention == "none":
         with pytest.raises(UsageError, match="looks nowhere: set coverage to 0"):
-            search(model, SOURCE, covering, limits=[5, 7, 11])
+            search(model, SOURCE, covering, max_lengths=[5, 7, 11])
     else:
-        assert len(search(model, SOURCE, covering, limits=[5, 7, 11])) == 3
+        assert len(search(model, SOURCE, covering, max_lengths=[5, 7, 11])) == 3
 
 
 def test_rewards_make_good_places_likelier_than_the_baseline() -> None:
-    model = small(attention="bilinear", choice="reinforce", dropout=0.0)
+    model = small(attention="bilinear", hard_attention="reinforce", dropout=0.0)
     plain = model.loss(SOURCE, TARGET, noise=Noise(1, 1))
     silent = model.loss(SOURCE, TARGET)
     assert plain[0].item() == pytest.approx(plain[1].item())  # rewards have a gradient and no value
@@ -246,11 +252,11 @@ def test_rewards_make_good_places_likelier_than_the_baseline() -> None:
 
 
 def test_gates_count_as_matrices_of_their_own() -> None:
-    shapes = small(input_feeding="context", cell="gru").state_matrices()
+    shapes = small(input_feeding="context", cell="gru").hidden_matrices()
     assert shapes["decoder.layers.0.gru_state.weight"] == (WIDTH, WIDTH)
     assert shapes["decoder.layers.0.gru_feed.weight"] == (WIDTH, 2 * WIDTH)
     assert shapes["encoder.layers.0.1.gru_input.weight"] == (WIDTH, EMBEDDING)
-    assert small().state_matrices()["decoder.layers.0.lstm_state.weight"] == (WIDTH, WIDTH)
+    assert small().hidden_matrices()["decoder.layers.0.lstm_state.weight"] == (WIDTH, WIDTH)
     assert "words.weight" not in shapes
 
 
@@ -260,22 +266,22 @@ def test_gates_count_as_matrices_of_their_own() -> None:
         ({"attention": "dot", "directions": "both"}, "set directions to one, or attention to bilinear"),
         ({"bridge": "copy"}, "set bridge to dense"),
         ({"attention": "none", "input_feeding": "context"}, r"input_feeding \(context\) needs attention"),
-        ({"attention": "none", "choice": "reinforce"}, r"choice \(reinforce\) needs attention"),
-        ({"context": "every"}, "without attention"),
-        ({"source_vocabulary": 3}, "set shared to false"),
+        ({"attention": "none", "hard_attention": "reinforce"}, r"hard_attention \(reinforce\) needs attention"),
+        ({"source_context": "every"}, "without attention"),
+        ({"source_vocab_size": 3}, "set shared to false"),
         ({"cell": "gro"}, "did you mean gru"),
     ],
 )
 def test_settings_that_contradict_one_another_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        RecurrentConfig().override(changes)
-    assert set(RECURRENT_PRESETS) >= {"tiny", "small"}
+        Seq2SeqConfig().override(changes)
+    assert set(SEQ2SEQ_PRESETS) >= {"tiny", "small"}
 
 
 @pytest.mark.parametrize("changes", [{"input_feeding": "context"}, {"cell": "gru", "attention": "bilinear"}], ids=str)
 def test_it_learns_to_write_digits_in_reverse(changes: dict[str, object]) -> None:
-    model = small(**changes, embedding=16, width=32, dropout=0.0)
-    start_weights(model, seed=1)
+    model = small(**changes, embedding_size=16, hidden_size=32, dropout=0.0)
+    initialize_weights(model, seed=1)
     generator = np.random.default_rng(1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
@@ -290,6 +296,6 @@ def test_it_learns_to_write_digits_in_reverse(changes: dict[str, object]) -> Non
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     source, target = examples(20)
-    found = search(model, source, DecodingConfig(beam=1), limits=[7] * 20)
+    found = search(model, source, DecodingConfig(beam=1), max_lengths=[7] * 20)
     right = sum(one[0].ids == row.tolist() for one, row in zip(found, target, strict=True))
     assert right >= 16

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from regard.config.data import TokenizerConfig
-from regard.config.decoding import DecodingConfig
-from regard.config.model import StackConfig, TranslatorConfig
-from regard.models import build
-from regard.models.base import start_weights
-from regard.pipeline import TranslationPipeline
-from regard.text.learn import learn
+from regard.config.inference import DecodingConfig
+from regard.config.models import StackConfig, TransformerConfig
+from regard.models import build_model
+from regard.models.base import initialize_weights
+from regard.pipeline.translation import TranslationPipeline
+from regard.text.train import train_tokenizer
 from regard.tokens import Tokens
 
 LEFT = ["dog", "cat", "bird", "house", "tree", "river", "stone", "cloud", "apple", "bread", "child", "garden"]
@@ -39,21 +39,21 @@ class Toy:
 
     def trained(self, seed: int, steps: int) -> TranslationPipeline:
         rows = self.pairs(3000, 1)
-        tokenizer = learn([text for row in rows for text in row], TokenizerConfig(kind="bpe", size=345))
-        stack = StackConfig(layers=2, heads=4, feedforward=96)
-        config = TranslatorConfig(
-            source_vocabulary=tokenizer.size,
-            target_vocabulary=tokenizer.size,
-            width=48,
+        tokenizer = train_tokenizer([text for row in rows for text in row], TokenizerConfig(kind="bpe", vocab_size=345))
+        stack = StackConfig(num_layers=2, num_heads=4, feed_forward_size=96)
+        config = TransformerConfig(
+            source_vocab_size=tokenizer.vocab_size,
+            target_vocab_size=tokenizer.vocab_size,
+            hidden_size=48,
             encoder=stack,
             decoder=stack,
             dropout=0.0,
-            places=96,
+            max_positions=96,
         )
-        model = build(config)
-        start_weights(model, seed)
-        source = [[*ids, tokenizer.end] for ids in tokenizer.encode_all([left for left, _ in rows])]
-        target = tokenizer.encode_all([right for _, right in rows])
+        model = build_model(config)
+        initialize_weights(model, seed)
+        source = [[*ids, tokenizer.eos_id] for ids in tokenizer.encode_batch([left for left, _ in rows])]
+        target = tokenizer.encode_batch([right for _, right in rows])
         optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
         chance = np.random.default_rng(seed)
         for step in range(steps):

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from regard.attention.trace import trace
-from regard.config.decoding import DecodingConfig
-from regard.decoding.batches import search_rows
+from regard.config.inference import DecodingConfig
+from regard.decoding.batch_search import search_all
 from regard.decoding.constraints import Constraints, Glossary
 from regard.errors import CheckpointError, ConfigError, UsageError
-from regard.pipeline import Translation, TranslationPipeline
-from regard.pipeline.parts import paired_parts
-from regard.pipeline.seeing import AligningHead
-from regard.tasks.alignment import choose_head
+from regard.pipeline.records.translation import AligningHead
+from regard.pipeline.sentence_pairs import split_pair
+from regard.pipeline.translation import Translation, TranslationPipeline
+from regard.tasks.alignment import best_alignment_head
 from regard.text.sentences import find_phrase
 from regard.tokens import Tokens
 
@@ -37,7 +37,7 @@ def said(pipeline, sentences):
 def aligning(pipeline):
     """The same pipeline with an aligning head."""
     model, tokenizer = pipeline.models[0], pipeline.source
-    task = {"max_length": pipeline.longest, "align": {"site": "decoder.1.cross", "head": 1, "shift": 0}}
+    task = {"max_length": pipeline.max_source_length, "align": {"site": "decoder.1.cross", "head": 1, "shift": 0}}
     return TranslationPipeline([model], tokenizer, tokenizer, decoding=pipeline.decoding, task=task)
 
 
@@ -92,13 +92,13 @@ def test_alternatives_are_ordered_and_different(said):
     assert any(len(one.alternatives) == 2 for one in said)
 
 
-@pytest.mark.parametrize("settings", [{}, {"length_power": 0.3}, {"coverage": 0.2, "beam": 3}])
+@pytest.mark.parametrize("settings", [{}, {"length_penalty": 0.3}, {"coverage_penalty": 0.2, "beam": 3}])
 def test_score_gives_the_score_of_the_search(pipeline, sentences, settings):
     said = pipeline.translate(sentences[:50], nbest=2, **settings)
     every = [other for one in said for other in (one, *one.alternatives)]
     scored = pipeline.score([one.source for one in every], every, **settings)
     assert [one.score for one in scored] == pytest.approx([one.score for one in every], abs=1e-4)
-    assert [one.total for one in scored] == pytest.approx([one.total for one in every], abs=1e-4)
+    assert [one.logprob for one in scored] == pytest.approx([one.logprob for one in every], abs=1e-4)
     plain = pipeline.score([one.source for one in said], [str(one) for one in said], **settings)
     assert [one.score for one in plain] == pytest.approx([one.score for one in said], abs=1e-4)
 
@@ -108,9 +108,12 @@ def test_a_text_has_one_score_however_the_search_cut_it(pipeline, sentences):
     texts = [text for text in sentences[:40] for _ in range(2)]
     said = pipeline.translate(texts, sample=True, temperature=1.2, nbest=4)
     every = [other for one in said for other in (one, *one.alternatives) if other]
-    rows = [[*pipeline.source.encode(text).ids, pipeline.source.end] for text in texts]
-    found = search_rows(
-        pipeline.generator, rows, DecodingConfig(sample=True, temperature=1.2, nbest=4), longest=pipeline.room
+    rows = [[*pipeline.source.encode(text).ids, pipeline.source.eos_id] for text in texts]
+    found = search_all(
+        pipeline.generator,
+        rows,
+        DecodingConfig(sample=True, temperature=1.2, nbest=4),
+        max_length=pipeline.max_target_length,
     )
     odd = [
         one for some in found for one in some if pipeline.target.encode(pipeline.target.decode(one.ids)).ids != one.ids
@@ -123,8 +126,8 @@ def test_a_text_has_one_score_however_the_search_cut_it(pipeline, sentences):
 def test_a_worse_translation_scores_worse(pipeline, said):
     good = pipeline.score([one.source for one in said], said)
     wrong = pipeline.score([one.source for one in said], [str(one) + " Brot Brot" for one in said])
-    assert all(one.total > two.total for one, two in zip(good, wrong, strict=True))
-    assert wrong[0].tokens > good[0].tokens
+    assert all(one.logprob > two.logprob for one, two in zip(good, wrong, strict=True))
+    assert wrong[0].num_tokens > good[0].num_tokens
 
 
 # ---- paragraphs, spaces, long texts
@@ -135,17 +138,17 @@ def test_paragraphs_keep_their_spacing(pipeline):
     said = pipeline(text)
     parts = [str(pipeline(one)) for one in ("Dog cat.", "Tree?", "bird house.", "Stone.")]
     assert said == "  {}  {}\n\n\t{} \r\n{}".format(*parts)
-    assert [part.source for part in said.parts] == ["Dog cat.", "Tree?", "bird house.", "Stone."]
-    assert said.score == pytest.approx(np.mean([pipeline(part.source).score for part in said.parts]), abs=1e-4)
+    assert [part.source for part in said.sentences] == ["Dog cat.", "Tree?", "bird house.", "Stone."]
+    assert said.score == pytest.approx(np.mean([pipeline(part.source).score for part in said.sentences]), abs=1e-4)
     scored = pipeline.score([text], [said])[0]
-    assert (scored.score, scored.total) == pytest.approx((said.score, said.total), abs=1e-4)
+    assert (scored.score, scored.logprob) == pytest.approx((said.score, said.logprob), abs=1e-4)
     plain = pipeline.score([text], [str(said)])[0]
     assert plain.score == pytest.approx(said.score, abs=1e-4)
 
 
 def test_without_splitting_a_line_is_a_sentence(pipeline):
     said = pipeline("dog. Cat.\nbird.", split=False)
-    assert [part.source for part in said.parts] == ["dog. Cat.", "bird."]
+    assert [part.source for part in said.sentences] == ["dog. Cat.", "bird."]
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n", " \t\r\n  \u3000"])
@@ -154,7 +157,7 @@ def test_blank_gives_nothing(pipeline, blank):
     assert said == "" and isinstance(said, Translation)
     assert (said.score, said.alternatives, said.alignment, said.attention) == (0.0, [], [], {})
     scored = pipeline.score([blank], [said])[0]
-    assert (scored.score, scored.tokens) == (0.0, 0)
+    assert (scored.score, scored.num_tokens) == (0.0, 0)
 
 
 def test_no_texts_give_no_translations(pipeline):
@@ -164,18 +167,18 @@ def test_no_texts_give_no_translations(pipeline):
 def test_a_long_text_is_split_or_refused_but_never_cut(pipeline, toy):
     long = ", ".join(" ".join(toy.left[(n + m) % 12] for m in range(5)) for n in range(12)) + "."
     tokens = len(pipeline.source.encode(long).ids) + 1
-    assert tokens > pipeline.longest == toy.most
+    assert tokens > pipeline.max_source_length == toy.most
     said = pipeline(long)
-    assert len(said.parts) > 1
-    assert "".join(part.source for part in said.parts).replace(" ", "") == long.replace(" ", "")
-    assert all(len(pipeline.source.encode(part.source).ids) < toy.most for part in said.parts)
-    assert all(part.source.endswith((",", ".")) for part in said.parts), "cut at commas where there are some"
+    assert len(said.sentences) > 1
+    assert "".join(part.source for part in said.sentences).replace(" ", "") == long.replace(" ", "")
+    assert all(len(pipeline.source.encode(part.source).ids) < toy.most for part in said.sentences)
+    assert all(part.source.endswith((",", ".")) for part in said.sentences), "cut at commas where there are some"
     with pytest.raises(
         UsageError, match=rf"text 2 has a sentence of {tokens} tokens, .* trained on {toy.most} at most"
     ):
         pipeline.translate(["dog", long], split=False)
     for text in ("dog" * 300, "犬" * 200, " ".join(["dog"] * 200)):
-        parts = pipeline(text).parts
+        parts = pipeline(text).sentences
         assert "".join(part.source for part in parts).replace(" ", "") == text.replace(" ", "")
 
 
@@ -218,7 +221,7 @@ def test_unknown_settings_are_refused_with_the_nearest(pipeline):
 def test_prefixes_begin_the_translation(pipeline):
     said = pipeline.translate(["dog cat tree.", "bird."], prefixes=["Hund", ""])
     assert said[0].startswith("Hund") and said[1] == pipeline("bird.")
-    assert pipeline.score(["dog cat tree."], [said[0]])[0].total == pytest.approx(said[0].total, abs=1e-4)
+    assert pipeline.score(["dog cat tree."], [said[0]])[0].logprob == pytest.approx(said[0].logprob, abs=1e-4)
     with pytest.raises(UsageError, match=r"prefixes \(1\) must be as many as texts \(2\)"):
         pipeline.translate(["a", "b"], prefixes=["x"])
     with pytest.raises(UsageError, match="text 1 has 2 lines"):
@@ -251,7 +254,7 @@ def test_a_glossary_holds_where_the_source_has_the_word(pipeline, sentences):
 
 def test_attention_has_the_tokens_on_its_sides(pipeline, said):
     for one in said[:3]:
-        read = [*pipeline.source.encode(one.source).pieces, "</s>"]
+        read = [*pipeline.source.encode(one.source).subwords, "</s>"]
         sites = one.attention
         assert sorted(sites) == sorted(f"{part}.{n}.{role}" for n in (0, 1) for part, role in SITES)
         cross = sites["decoder.1.cross"]
@@ -266,7 +269,7 @@ def test_attention_has_the_tokens_on_its_sides(pipeline, said):
 def test_sentences_of_a_paragraph_do_not_see_one_another(pipeline):
     said = pipeline("dog. Cat tree.")
     first = len(pipeline.source.encode("dog.").ids) + 1
-    rows = len(said.parts[0].ids) + 1
+    rows = len(said.sentences[0].ids) + 1
     weights = said.attention["decoder.1.cross"].weights
     assert not weights[:, :rows, first:].any() and not weights[:, rows:, :first].any()
     assert weights.sum(axis=-1) == pytest.approx(1, abs=2e-3)
@@ -293,8 +296,8 @@ def test_alignments_link_words_that_belong_together(pipeline, aligning, toy):
 def test_alignments_of_paragraphs_count_words_through(aligning):
     said = aligning("dog cat. Tree\nbird stone.")
     assert {target for _, target in said.alignment} == set(range(len(said.split())))
-    first = {source for source, target in said.alignment if target < len(said.parts[0].text.split())}
-    last = {source for source, target in said.alignment if target >= said.parts[-1].target_word}
+    first = {source for source, target in said.alignment if target < len(said.sentences[0].text.split())}
+    last = {source for source, target in said.alignment if target >= said.sentences[-1].target_word}
     assert first <= {0, 1} and last <= {3, 4}
     assert said.pharaoh == " ".join(f"{source}-{target}" for source, target in said.alignment)
     assert aligning.align([said.source], [said]) == [said.alignment]
@@ -302,11 +305,11 @@ def test_alignments_of_paragraphs_count_words_through(aligning):
 
 def test_other_cuts_of_a_word_still_align(aligning):
     said = aligning("dog garden.")
-    part = said.parts[0]
+    part = said.sentences[0]
     spelled = [aligning.target.backend.token_to_id(letter) for letter in "ĠGartenĠHund."]  # Ġ: a space
     assert None not in spelled
     other = type(part)(part.source, aligning.target.decode(spelled), spelled, 0, 0)
-    assert aligning.looker.written_words(other) == [0] * 7 + [1] * 6
+    assert aligning.recorder.target_word_ids(other) == [0] * 7 + [1] * 6
 
 
 def test_an_aligning_head_that_the_model_lacks_is_refused(pipeline):
@@ -352,16 +355,16 @@ def test_the_chosen_head_is_among_the_best(pipeline, toy):
     lefts, rights = [left for left, _ in pairs], [right for _, right in pairs]
     source, target = ([pipeline.source.encode(text) for text in texts] for texts in (lefts, rights))
     with trace("decoder.*.cross") as seen:
-        pipeline.models[0].score_tokens(
-            Tokens.from_rows([[*one.ids, pipeline.source.end] for one in source]),
+        pipeline.models[0].target_logprobs(
+            Tokens.from_rows([[*one.ids, pipeline.source.eos_id] for one in source]),
             Tokens.from_rows([one.ids for one in target]),
         )
-    chosen = choose_head({site: seen[site].weights for site in seen}, source, target)
+    chosen = best_alignment_head({site: seen[site].weights for site in seen}, source, target)
 
     def right(head):
-        looker = replace(pipeline.looker, best=head)
-        parts = [paired_parts(left, text, pipeline.target, split=True) for left, text in pairs[:25]]
-        found = [looker.links(some) for some in parts]
+        looker = replace(pipeline.recorder, best=head)
+        parts = [split_pair(left, text, pipeline.target, split=True) for left, text in pairs[:25]]
+        found = [looker.align(some) for some in parts]
         hits = sum(len(gold(left) & set(one)) for left, one in zip(lefts, found, strict=False))
         return hits / sum(map(len, found))
 

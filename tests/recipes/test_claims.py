@@ -15,7 +15,7 @@ from recipes.claims.__main__ import PROGRAM, claim
 from recipes.claims.check import ClaimData, check_claim, judge, run_config, write_result
 from recipes.claims.claim import ClaimConfig, Expectation
 from regard import cli
-from regard.config.run import RunConfig
+from regard.config.runs import RunConfig
 from regard.errors import ConfigError, UsageError
 from tests.scale import HANG_GUARD
 
@@ -27,7 +27,7 @@ SMALL = {
     "make": {"kind": "copy", "count": 400, "tested": 20, "lengths": [2, 3]},
     "settings": {
         "preset": "custom",
-        "model.width": 16,
+        "model.hidden_size": 16,
         "decoding.beam": 1,
         "training.threads": 1,
         "training.precision": "float32",

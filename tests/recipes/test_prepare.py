@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import regard
-from regard.data.sources import read_lines, read_pairs
+from regard.data.ledger import read_lines
+from regard.data.pairs import read_pairs
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "recipes" / "prepare"

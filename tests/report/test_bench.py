@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from regard.cli import run
-from regard.engine.library import absence
+from regard.engine.library import unavailable_reason
 from regard.errors import UsageError
 from regard.report.bench import Effort, Setup, SetupResult, benchmark_model, list_setups, synthetic_texts
-from tests.test_every_folder import SORTS, memory
+from tests.checkpoint.test_every_family import SORTS, memory
 
 TINY = Effort(texts=3, single_texts=2, rounds=2)
 GENERATIVE = ("translator", "recurrent", "gpt")
 ENGINE = ("translator", "plain", "label", "token", "span", "gpt")  # families that the engine computes
-needs_engine = pytest.mark.skipif(bool(absence()), reason="the engine is not built")
+needs_engine = pytest.mark.skipif(bool(unavailable_reason()), reason="the engine is not built")
 
 
 @pytest.mark.parametrize("sort", SORTS)

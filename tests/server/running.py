@@ -16,9 +16,9 @@ def running(app: Any) -> Iterator[int]:
     """The port where an app answers; it ends with the block."""
     import uvicorn
 
-    from regard.server.serving import bound
+    from regard.server.serve import bind_loopback
 
-    listening = bound(0)
+    listening = bind_loopback(0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

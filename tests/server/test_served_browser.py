@@ -13,9 +13,11 @@ import pytest
 pytest.importorskip("fastapi", reason="the served page needs the extra `serve`")
 pytest.importorskip("uvicorn", reason="the served page needs the extra `serve`")
 
-from regard.server.app import create
-from regard.server.shelf import Shelf
-from regard.view.record import Attention, Record, Side
+from regard.server.app import create_app
+from regard.server.store import RecordStore
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
 from tests.scale import PAGE_GUARD
 from tests.server.running import running
 from tests.view.browser import Seen, needs_browser, started
@@ -32,8 +34,8 @@ def run(task: str, text: str, options: Mapping[str, Any]) -> Record:
 
 
 def long_record(count: int = 300) -> Record:
-    side = Side(" ".join(["word"] * count), tuple([" word"] * count), tuple(range(count)))
-    seen = Attention("encoder.self", "source", "source", distributions((2, 2, count, count), 1), (0, 1))
+    side = RecordText(" ".join(["word"] * count), tuple([" word"] * count), tuple(range(count)))
+    seen = AttentionRecord("encoder.self", "source", "source", distributions((2, 2, count, count), 1), (0, 1))
     return Record("a long text", {"source": side}, (seen,), id="long")
 
 
@@ -51,7 +53,7 @@ def seen(browser: Any) -> Iterator[Seen]:
 
 
 def test_a_served_page_fetches_runs_and_compares(seen: Seen) -> None:
-    with running(create([whole_record(), long_record()], run, token="once", title="served")) as port:
+    with running(create_app([whole_record(), long_record()], run, token="once", title="served")) as port:
         home = f"http://127.0.0.1:{port}"
         seen.open(f"{home}/newest?token=once#view=align")
         assert "token" not in seen.page.url and seen.page.url.startswith(f"{home}/r/{whole_record().id}#view=align")
@@ -89,9 +91,9 @@ def test_a_served_page_fetches_runs_and_compares(seen: Seen) -> None:
 
 
 def test_what_may_be_asked_for_next_is_brought_beforehand(seen: Seen) -> None:
-    side = Side("two dogs", (" two", " dogs"), (0, 1))
-    weights = Attention("encoder.self", "source", "source", distributions((4, 4, 2, 2), 1), (0, 1, 2, 3))
-    with running(create([Record("small", {"source": side}, (weights,), id="small")], token="once")) as port:
+    side = RecordText("two dogs", (" two", " dogs"), (0, 1))
+    weights = AttentionRecord("encoder.self", "source", "source", distributions((4, 4, 2, 2), 1), (0, 1, 2, 3))
+    with running(create_app([Record("small", {"source": side}, (weights,), id="small")], token="once")) as port:
 
         def matrices() -> set[str]:
             return {one.split("encoder.self/")[-1] for one in seen.asked if "/a/" in one}
@@ -116,15 +118,17 @@ def test_what_may_be_asked_for_next_is_brought_beforehand(seen: Seen) -> None:
 
 def test_the_page_follows_a_training(seen: Seen) -> None:
     first = whole_record(made={"model": "run", "epoch": 1}, id="e1")
-    shelf = Shelf()
-    with running(create(shelf, token="once", live=True)) as port:
+    shelf = RecordStore()
+    with running(create_app(shelf, token="once", is_live=True)) as port:
         seen.page.goto(f"http://127.0.0.1:{port}/newest?token=once")
         assert "no record yet" in seen.text("body")
-        shelf.put(first)
+        shelf.replace(first)
         seen.page.wait_for_selector("html[data-ready]")
         seen.settle()
         formed = replace(first.attention[0], kept=np.ascontiguousarray(first.attention[0].weights[:, ::-1]))
-        shelf.put(replace(first, id="e2", made={"model": "run", "epoch": 2}, attention=(formed, *first.attention[1:])))
+        shelf.replace(
+            replace(first, id="e2", made={"model": "run", "epoch": 2}, attention=(formed, *first.attention[1:]))
+        )
         seen.page.wait_for_function("() => document.querySelector('.about').textContent.includes('epoch 2')")
         seen.keys("9")
         assert seen.count(".stage input[type=range]") == 1
@@ -135,7 +139,7 @@ def test_the_page_follows_a_training(seen: Seen) -> None:
 
 def test_hostile_strings_stay_text_when_served(seen: Seen) -> None:
     records = hostile_records(hostile_strings(100))
-    with running(create(records, token="once", title="<script>window.owned=1</script>")) as port:
+    with running(create_app(records, token="once", title="<script>window.owned=1</script>")) as port:
         seen.open(f"http://127.0.0.1:{port}/newest?token=once#unit=piece")
         for key in "14.1":
             seen.keys(key)

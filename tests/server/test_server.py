@@ -16,12 +16,12 @@ pytest.importorskip("fastapi", reason="the served page needs the extra `serve`")
 pytest.importorskip("uvicorn", reason="the served page needs the extra `serve`")
 
 from regard.errors import UsageError
-from regard.server.app import create
+from regard.server.app import create_app
 from regard.server.requests import read_request
-from regard.server.serving import bound, serve
-from regard.server.shelf import Shelf
-from regard.view.codes import roots
-from regard.view.record import Record
+from regard.server.serve import bind_loopback, serve
+from regard.server.store import RecordStore
+from regard.view.codec import to_root8
+from regard.view.record.record import Record
 from tests.scale import HANG_GUARD
 from tests.server.running import running
 from tests.view.samples import answered_record, whole_record
@@ -63,7 +63,7 @@ class Visitor:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with running(create([whole_record(), answered_record()], run, token=TOKEN, title="tests")) as found:
+    with running(create_app([whole_record(), answered_record()], run, token=TOKEN, title="tests")) as found:
         yield found
 
 
@@ -145,7 +145,7 @@ def test_matrices_come_one_by_one_as_bytes(guest: Visitor) -> None:
     assert "data" not in block
     status, headers, body = guest.ask(f"{block['href']}/2")
     assert status == 200 and headers["content-type"] == "application/octet-stream"
-    assert body == roots(record["decoder.cross"].matrix(1, 2)).tobytes()
+    assert body == to_root8(record["decoder.cross"].matrix(1, 2)).tobytes()
     count = len(record.texts["source"].tokens)
     flow = np.frombuffer(guest.ask(f"/r/{record.id}/flow/encoder.self")[2], np.uint8).reshape(count, count)
     assert np.allclose(((flow / 255) ** 2).sum(axis=1), 1, atol=0.05)
@@ -187,7 +187,7 @@ def test_a_text_is_run_and_its_steps_arrive_as_lines(guest: Visitor) -> None:
 
 
 def test_the_same_text_again_stands_beside_the_first() -> None:
-    shelf = Shelf([whole_record(), whole_record()])
+    shelf = RecordStore([whole_record(), whole_record()])
     shelf.add(whole_record())
     names = [one["id"] for one in shelf.summaries()]
     assert len(set(names)) == 3 and all(shelf.get(name).id == name for name in names)
@@ -270,7 +270,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
 
 
 def test_a_port_in_use_is_said() -> None:
-    with bound(0) as taken:
+    with bind_loopback(0) as taken:
         taken.listen()
         with pytest.raises(UsageError, match="cannot be taken"):
-            bound(taken.getsockname()[1])
+            bind_loopback(taken.getsockname()[1])

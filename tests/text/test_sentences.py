@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.text.sentences import find_phrase, is_letter, split_lines, split_long, split_sentences
+from regard.text.sentences import find_phrase, is_word_character, split_lines, split_long, split_sentences
 
 
 @settings(max_examples=500, deadline=None)
@@ -15,9 +15,9 @@ def test_the_text_comes_back(text):
     for split in (split_sentences, split_lines):
         found = split(text)
         assert found.text() == text
-        assert len(found.gaps) == len(found.sentences) + 1
+        assert len(found.separators) == len(found.sentences) + 1
         assert all(sentence and sentence == sentence.strip() for sentence in found.sentences)
-        assert not any(gap.strip() for gap in found.gaps)
+        assert not any(gap.strip() for gap in found.separators)
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_phrases_are_whole_words():
     assert find_phrase("U.S. and so", "U.S.") == 0
     assert find_phrase("कुत्ता", "क") < 0, "a vowel sign belongs to the word"
     assert find_phrase("x", "") < 0
-    assert not is_letter("")
+    assert not is_word_character("")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from regard.config.data import TokenizerConfig
 from regard.errors import DataError
-from regard.text.learn import learn
 from regard.text.tokenizer import SPECIALS, Tokenizer
+from regard.text.train import train_tokenizer
 
 CORPUS = [
     "Two dogs run in the snow.",
@@ -26,13 +26,13 @@ TEXTS = st.text(LETTERS) | st.text("aeé\u0301\u0308 \u00a0ß€.,()</s>😀\u20
 
 @pytest.fixture(scope="module")
 def byte_pairs() -> Tokenizer:
-    return learn(CORPUS, TokenizerConfig(size=600))
+    return train_tokenizer(CORPUS, TokenizerConfig(vocab_size=600))
 
 
 def test_special_tokens_have_their_places(byte_pairs: Tokenizer) -> None:
-    assert (byte_pairs.pad, byte_pairs.end, byte_pairs.unknown, byte_pairs.start) == (0, 1, 2, 3)
-    assert byte_pairs.pieces(range(4)) == list(SPECIALS)
-    assert 400 < byte_pairs.size <= 600
+    assert (byte_pairs.pad_id, byte_pairs.eos_id, byte_pairs.unk_id, byte_pairs.bos_id) == (0, 1, 2, 3)
+    assert byte_pairs.subwords(range(4)) == list(SPECIALS)
+    assert 400 < byte_pairs.vocab_size <= 600
 
 
 @settings(max_examples=300, deadline=None)
@@ -41,7 +41,7 @@ def test_byte_pairs_give_every_text_back(byte_pairs: Tokenizer, text: str) -> No
     seen = byte_pairs.encode(text)
     assert byte_pairs.decode(seen.ids) == unicodedata.normalize("NFC", text)
     assert not set(seen.ids) & {0, 1, 2, 3}
-    assert byte_pairs.encode_all([text, "x"])[0] == seen.ids
+    assert byte_pairs.encode_batch([text, "x"])[0] == seen.ids
 
 
 @settings(max_examples=200, deadline=None)
@@ -50,7 +50,7 @@ def test_spans_and_words_fit_the_original_text(byte_pairs: Tokenizer, text: str)
     seen = byte_pairs.encode(text)
     words = text.split()
     covered = set()
-    for (start, stop), word in zip(seen.spans, seen.words, strict=True):
+    for (start, stop), word in zip(seen.spans, seen.word_ids, strict=True):
         assert 0 <= start <= stop <= len(text)
         covered.update(range(start, stop))
         part = text[start:stop]
@@ -60,7 +60,7 @@ def test_spans_and_words_fit_the_original_text(byte_pairs: Tokenizer, text: str)
             assert part.split()[0] in words[word]
         assert 0 <= word < max(len(words), 1)
     assert covered >= {place for place, letter in enumerate(text) if not letter.isspace()}
-    assert set(range(len(words))) <= set(seen.words)
+    assert set(range(len(words))) <= set(seen.word_ids)
 
 
 def test_a_word_has_the_same_pieces_wherever_it_stands(byte_pairs: Tokenizer) -> None:
@@ -75,7 +75,7 @@ def test_spans_of_a_decomposed_text(byte_pairs: Tokenizer) -> None:
     assert byte_pairs.decode(seen.ids) == "  naïf  2x "
     places = [{*range(start, stop)} for start, stop in seen.spans]
     by_word = [
-        set().union(*(place for place, word in zip(places, seen.words, strict=True) if word == number))
+        set().union(*(place for place, word in zip(places, seen.word_ids, strict=True) if word == number))
         for number in (0, 1)
     ]
     assert by_word[0] - {0, 1} == {2, 3, 4, 5, 6}
@@ -84,28 +84,28 @@ def test_spans_of_a_decomposed_text(byte_pairs: Tokenizer) -> None:
 
 def test_special_tokens_in_a_text_are_text() -> None:
     for kind in ("bpe", "unigram", "wordpiece", "words", "characters"):
-        tokenizer = learn(["a </s> <pad> < / s p > x"] * 9, TokenizerConfig(kind=kind))
+        tokenizer = train_tokenizer(["a </s> <pad> < / s p > x"] * 9, TokenizerConfig(kind=kind))
         ids = tokenizer.encode("x </s><pad> <s>").ids
-        assert not {tokenizer.pad, tokenizer.end, tokenizer.start} & set(ids), kind
-        assert tokenizer.decode([*tokenizer.encode("x").ids, tokenizer.end, tokenizer.pad]) == "x"
+        assert not {tokenizer.pad_id, tokenizer.eos_id, tokenizer.bos_id} & set(ids), kind
+        assert tokenizer.decode([*tokenizer.encode("x").ids, tokenizer.eos_id, tokenizer.pad_id]) == "x"
 
 
 def test_pieces_can_be_read(byte_pairs: Tokenizer) -> None:
     seen = byte_pairs.encode("the Straße 😀")
-    assert "".join(seen.pieces[:-4]).replace("▁", " ").strip() == "the Straße"
-    assert seen.pieces[-4:] == ["\\xf0", "\\x9f", "\\x98", "\\x80"]
-    assert byte_pairs.pieces(seen.ids) == seen.pieces
+    assert "".join(seen.subwords[:-4]).replace("▁", " ").strip() == "the Straße"
+    assert seen.subwords[-4:] == ["\\xf0", "\\x9f", "\\x98", "\\x80"]
+    assert byte_pairs.subwords(seen.ids) == seen.subwords
 
 
 def test_dumps_and_loads(byte_pairs: Tokenizer) -> None:
-    again = Tokenizer.loads(byte_pairs.dumps())
-    assert again.dumps() == byte_pairs.dumps()
+    again = Tokenizer.from_json(byte_pairs.to_json())
+    assert again.to_json() == byte_pairs.to_json()
     assert again.digest == byte_pairs.digest
-    assert again.encode_all(CORPUS) == byte_pairs.encode_all(CORPUS)
+    assert again.encode_batch(CORPUS) == byte_pairs.encode_batch(CORPUS)
 
 
 def test_half_a_surrogate_pair_is_refused(byte_pairs: Tokenizer) -> None:
     with pytest.raises(DataError, match="half a surrogate pair"):
         byte_pairs.encode("a\ud800b")
     with pytest.raises(DataError, match="half a surrogate pair"):
-        byte_pairs.encode_all(["fine", "\udfff"])
+        byte_pairs.encode_batch(["fine", "\udfff"])

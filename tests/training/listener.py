@@ -14,7 +14,7 @@ class Listener:
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
 
-    def event(self, kind: str, facts: dict[str, Any]) -> None:
+    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
         self.events.append((kind, facts))
 
     def of(self, kind: str) -> list[dict[str, Any]]:

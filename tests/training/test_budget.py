@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from regard.tasks.translation import TranslationTask
-from regard.training import batchwise, run, trainer, translation
-from regard.training.evaluation import TranslationEvaluator
-from regard.training.run import Report, train_run
+from regard.tasks.translation import TranslationObjective
+from regard.training import run, trainer
+from regard.training.experiments import translation
+from regard.training.experiments.translation import TranslationEvaluator
+from regard.training.run import RunResult, train_run
 from tests.training.listener import Listener
 from tests.training.test_run import config, data
 
@@ -25,10 +26,10 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = START
-        for module in (batchwise, run, trainer, translation):
+        for module in (run, trainer, translation):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self._charge(monkeypatch, TranslationTask, "loss", UPDATE)
-        self._charge(monkeypatch, TranslationEvaluator, "measured", EVALUATION)
+        self._charge(monkeypatch, TranslationObjective, "loss", UPDATE)
+        self._charge(monkeypatch, TranslationEvaluator, "compute_metrics", EVALUATION)
         self._charge(monkeypatch, TranslationEvaluator, "translations", BEAM, only_beams=True)
         self.charged: list[str] = []
 
@@ -51,8 +52,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def trained(data: Path, out: Path, minutes: float, started: float, *watchers: Listener) -> Report:
-    return train_run(config(data, **{"training.minutes": minutes}), out, watchers=watchers, started=started)
+def trained(data: Path, out: Path, minutes: float, started: float, *watchers: Listener) -> RunResult:
+    return train_run(config(data, **{"training.minutes": minutes}), out, listeners=watchers, started=started)
 
 
 def test_everything_fits_into_the_minutes(clock: Clock, data: Path, tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_everything_fits_into_the_minutes(clock: Clock, data: Path, tmp_path: Pa
     report = trained(data, tmp_path / "run", 2, started, listener)
     assert report.reason == "plan done"
     assert 100 < clock.now - started <= 120
-    evaluations = clock.charged.count("measured")
+    evaluations = clock.charged.count("compute_metrics")
     assert evaluations >= 2 and (evaluations - 1) * EVALUATION <= 0.1 * 120
     assert any(line.startswith("time: ") for line in listener.of("plan")[0]["lines"])
 
@@ -76,7 +77,7 @@ def test_the_search_is_tuned_only_while_there_is_time(clock: Clock, data: Path, 
 def test_a_resumed_run_has_the_time_that_was_left(
     clock: Clock, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    charged, updates = TranslationTask.loss, 0
+    charged, updates = TranslationObjective.loss, 0
 
     def interrupted(this: Any, *given: Any, **named: Any) -> Any:
         nonlocal updates
@@ -85,13 +86,13 @@ def test_a_resumed_run_has_the_time_that_was_left(
             raise KeyboardInterrupt
         return charged(this, *given, **named)
 
-    monkeypatch.setattr(TranslationTask, "loss", interrupted)
+    monkeypatch.setattr(TranslationObjective, "loss", interrupted)
     settings = config(data, **{"training.minutes": 2, "training.save_every": 10})
     with pytest.raises(KeyboardInterrupt):
         train_run(settings, tmp_path / "run", started=clock.now)
     lost = clock.now
     listener = Listener()
-    train_run(settings, tmp_path / "run", watchers=[listener], started=clock.now)
+    train_run(settings, tmp_path / "run", listeners=[listener], started=clock.now)
     assert listener.of("resume")
     assert 70 < clock.now - lost < 120
 

@@ -23,10 +23,10 @@ from safetensors.numpy import load_file
 from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, ProcessFailure
 
 from regard import cli
-from regard.checkpoint.directory import RunDirectory
-from regard.cli.train import run_config
-from regard.config.run import RunConfig
-from regard.data.made import make
+from regard.checkpoint.run_dir import RunDirectory
+from regard.cli.train import build_run
+from regard.config.runs import RunConfig
+from regard.data.synthetic import generate_pairs
 from regard.errors import DataError, TrainingError, UsageError
 from regard.training.distributed import ENVIRONMENT_VARIABLES, Distributed, LostRankError
 from regard.training.launcher import RankGroup, run_ranks
@@ -56,7 +56,7 @@ needs_proc = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "pairs.tsv"
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in make("reverse", 150)), "utf-8")
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in generate_pairs("reverse", 150)), "utf-8")
     return path
 
 
@@ -90,7 +90,7 @@ def whole(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config(pairs: Path, **changes: Any) -> RunConfig:
     """The run of `command` with two workers."""
-    return run_config(
+    return build_run(
         ("translate", str(pairs)), None, {"training.steps": 30, "training.workers": 2, **SETTINGS, **changes}
     )
 
@@ -268,7 +268,7 @@ def test_a_signal_stops_all_ranks_with_a_checkpoint(
 
 def test_listeners_hear_rank_zero_and_the_caller_has_its_report(pairs: Path, whole: Path, tmp_path: Path) -> None:
     listener = Listener()
-    report = train_run(config(pairs), tmp_path / "run", watchers=[listener])
+    report = train_run(config(pairs), tmp_path / "run", listeners=[listener])
     assert (report.folder, report.step, report.reason, report.leads) == (tmp_path / "run", 30, "plan done", True)
     assert report.verdict is not None
     assert report.metrics == json.loads((tmp_path / "run" / "run.json").read_text())["finished"]["metrics"]
@@ -280,12 +280,12 @@ def test_listeners_hear_rank_zero_and_the_caller_has_its_report(pairs: Path, who
 
 def test_an_error_of_a_listener_ends_all_ranks(pairs: Path, tmp_path: Path) -> None:
     class Impatient:
-        def event(self, kind: str, facts: dict[str, Any]) -> None:
+        def on_event(self, kind: str, facts: dict[str, Any]) -> None:
             if kind == "save":
                 raise OverflowError("enough")
 
     with pytest.raises(OverflowError, match="enough"):
-        train_run(config(pairs, **{"training.steps": 100_000}), tmp_path / "run", watchers=[Impatient()])
+        train_run(config(pairs, **{"training.steps": 100_000}), tmp_path / "run", listeners=[Impatient()])
     assert not is_finished(tmp_path / "run")
     with RunDirectory(tmp_path / "run").lock():  # nobody holds it any more
         pass
@@ -325,7 +325,7 @@ def test_a_rank_without_a_word_is_named_with_its_exit_code() -> None:
     [
         (UsageError("no such file"), LostRankError("lost"), UsageError, "^no such file$"),
         (LostRankError("lost"), UsageError("no such file"), UsageError, "^no such file$"),
-        (DataError("no tab", place="a:7", advice="two"), None, DataError, "^a:7: no tab — two$"),
+        (DataError("no tab", location="a:7", advice="two"), None, DataError, "^a:7: no tab — two$"),
         (LostRankError("lost"), LostRankError("lost"), TrainingError, "^lost$"),
         (LostRankError("lost"), ZeroDivisionError("x / 0"), RuntimeError, "^rank 1: ZeroDivisionError: x / 0\n"),
     ],

@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 import torch
 
-from regard.checkpoint.directory import load_model
-from regard.config.run import RunConfig
+from regard.checkpoint.model_dir import load_translator
+from regard.config.runs import RunConfig
 from regard.errors import ConfigError, TrainingError, UsageError
-from regard.tasks.translation import TranslationTask
-from regard.training.optimizer import learning_rate
+from regard.tasks.translation import TranslationObjective
+from regard.training.experiments.translation import TranslationExperiment
 from regard.training.run import train_run
-from regard.training.translation import TranslationJob
+from regard.training.schedule import learning_rate
 from tests.training.killing import kill_during_training
 from tests.training.listener import Listener
 
 SMALL = {
     "preset": "custom",
-    "model.width": 16,
-    "model.encoder.layers": 1,
-    "model.decoder.layers": 1,
-    "model.encoder.feedforward": 32,
-    "model.decoder.feedforward": 32,
+    "model.hidden_size": 16,
+    "model.encoder.num_layers": 1,
+    "model.decoder.num_layers": 1,
+    "model.encoder.feed_forward_size": 32,
+    "model.decoder.feed_forward_size": 32,
     "model.dropout": 0.2,
     "model.attention_dropout": 0.1,
     "training.batch_tokens": 256,
@@ -52,7 +52,7 @@ def config(data: Path, **changes: object) -> RunConfig:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_model(folder).weights
+    return load_translator(folder).weights
 
 
 def same(one: Path, other: Path) -> bool:
@@ -62,7 +62,7 @@ def same(one: Path, other: Path) -> bool:
 
 def test_it_learns_to_reverse(data: Path, tmp_path: Path) -> None:
     settings = {
-        "model.width": 32,
+        "model.hidden_size": 32,
         "model.dropout": 0.0,
         "model.attention_dropout": 0.0,
         "training.learning_rate": 0.005,
@@ -85,7 +85,7 @@ def test_it_stops_when_validation_is_good_enough(data: Path, tmp_path: Path, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:  # between the last checkpoint and the end of the run
-        patch.setattr(TranslationJob, "finish", die)
+        patch.setattr(TranslationExperiment, "finalize", die)
         with pytest.raises(KeyboardInterrupt):
             train_run(config(data, **settings), tmp_path / "killed")
     again = train_run(config(data, **settings), tmp_path / "killed")
@@ -97,26 +97,31 @@ def test_it_stops_when_validation_is_good_enough(data: Path, tmp_path: Path, mon
 def test_interrupted_at_any_step_it_ends_in_the_same_bits(
     data: Path, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"training.steps": 24, "training.save_every": 5, "training.evaluate_every": 8, "training.average": 2}
-    settings |= {"training.precision": precision, "training.accumulate": 2}
+    settings = {
+        "training.steps": 24,
+        "training.save_every": 5,
+        "training.evaluate_every": 8,
+        "training.average_checkpoints": 2,
+    }
+    settings |= {"training.precision": precision, "training.accumulation_steps": 2}
     train_run(config(data, **settings), tmp_path / "alone")
-    honest = TranslationTask.loss
+    honest = TranslationObjective.loss
     calls = 0
 
-    def dying(self: TranslationTask, *arguments: Any) -> Any:
+    def dying(self: TranslationObjective, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls % 19 == 0:  # in the middle of some update, saved or not
             raise KeyboardInterrupt
         return honest(self, *arguments)
 
-    monkeypatch.setattr(TranslationTask, "loss", dying)
+    monkeypatch.setattr(TranslationObjective, "loss", dying)
     sittings, resumed = 0, []
     while True:
         listener = Listener()
         try:
             sittings += 1
-            train_run(config(data, **settings), tmp_path / "killed", watchers=[listener])
+            train_run(config(data, **settings), tmp_path / "killed", listeners=[listener])
             break
         except KeyboardInterrupt:
             resumed += [facts["step"] for facts in listener.of("resume")]
@@ -155,18 +160,18 @@ def test_a_signal_finishes_the_step_saves_and_can_be_continued(data: Path, tmp_p
     train_run(config(data, **settings), tmp_path / "alone")
 
     class Stopper(Listener):
-        def event(self, kind: str, facts: dict[str, Any]) -> None:
-            super().event(kind, facts)
+        def on_event(self, kind: str, facts: dict[str, Any]) -> None:
+            super().on_event(kind, facts)
             if kind == "evaluate":
                 signal.raise_signal(signal.SIGTERM)
 
     listener = Stopper()
-    report = train_run(config(data, **settings), tmp_path / "stopped", watchers=[listener])
+    report = train_run(config(data, **settings), tmp_path / "stopped", listeners=[listener])
     assert report.reason == "SIGTERM"
     assert not report.finished
     assert listener.of("stop")[0]["step"] == report.step == 20
     listener = Listener()
-    report = train_run(config(data, **settings), tmp_path / "stopped", watchers=[listener])
+    report = train_run(config(data, **settings), tmp_path / "stopped", listeners=[listener])
     assert listener.of("resume") == [{"step": 20}]
     assert report.finished
     assert same(tmp_path / "alone", tmp_path / "stopped")
@@ -179,7 +184,7 @@ def test_a_finished_run_says_so_and_other_settings_are_named(data: Path, tmp_pat
     assert train_run(config(data, **settings), tmp_path / "run").reason == "finished before"
     assert (tmp_path / "run/model.safetensors").read_bytes() == before
     run = json.loads((tmp_path / "run/run.json").read_text("utf-8"))
-    del run["config"]["training"]["tune_length"]  # as if begun before there was such a setting
+    del run["config"]["training"]["tune_length_penalty"]  # as if begun before there was such a setting
     (tmp_path / "run/run.json").write_text(json.dumps(run), "utf-8")
     assert train_run(config(data, **settings), tmp_path / "run").reason == "finished before"
     with pytest.raises(ConfigError, match=r"training.seed: 1 there, 2 now"):
@@ -201,12 +206,12 @@ def test_changed_data_is_noticed_on_resume(data: Path, tmp_path: Path) -> None:
     settings = {"training.steps": 40, "training.save_every": 2}
 
     class Stopper(Listener):
-        def event(self, kind: str, facts: dict[str, Any]) -> None:
-            super().event(kind, facts)
+        def on_event(self, kind: str, facts: dict[str, Any]) -> None:
+            super().on_event(kind, facts)
             if kind == "save" and len(self.of("save")) == 1:  # a second signal would end the process at once
                 signal.raise_signal(signal.SIGINT)
 
-    train_run(config(data, **settings), tmp_path / "run", watchers=[Stopper()])
+    train_run(config(data, **settings), tmp_path / "run", listeners=[Stopper()])
     data.write_text(data.read_text("utf-8") + "a b\tb a\n", "utf-8")
     with pytest.raises(UsageError, match="the data changed"):
         train_run(config(data, **settings), tmp_path / "run")
@@ -223,16 +228,16 @@ def test_a_folder_with_other_files_is_left_alone(data: Path, tmp_path: Path) -> 
 def test_numbers_that_are_not_finite_stop_before_the_weights_change(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = TranslationTask.loss
+    honest = TranslationObjective.loss
     calls = 0
 
-    def poisoned(self: TranslationTask, *arguments: Any) -> Any:
+    def poisoned(self: TranslationObjective, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         smoothed, plain = honest(self, *arguments)
         return (smoothed * float("nan"), plain) if calls == 20 else (smoothed, plain)
 
-    monkeypatch.setattr(TranslationTask, "loss", poisoned)
+    monkeypatch.setattr(TranslationObjective, "loss", poisoned)
     with pytest.raises(TrainingError, match="not finite; the weights were not changed"):
         train_run(config(data, **{"training.steps": 40, "training.save_every": 2}), tmp_path / "run")
     last = json.loads((tmp_path / "run/log.jsonl").read_text("utf-8").splitlines()[-1])
@@ -244,16 +249,16 @@ def test_numbers_that_are_not_finite_stop_before_the_weights_change(
 
 def test_going_on_from_a_run_keeps_its_words_and_starts_from_its_weights(data: Path, tmp_path: Path) -> None:
     train_run(config(data, **{"training.steps": 3}), tmp_path / "first")
-    settings = {"start_from": str(tmp_path / "first"), "training.steps": 1, "training.learning_rate": 1e-9}
+    settings = {"pretrained": str(tmp_path / "first"), "training.steps": 1, "training.learning_rate": 1e-9}
     train_run(config(data, **settings), tmp_path / "second")
-    first, second = load_model(tmp_path / "first"), load_model(tmp_path / "second")
+    first, second = load_translator(tmp_path / "first"), load_translator(tmp_path / "second")
     assert first.source.digest == second.source.digest
     for name, tensor in first.weights.items():
         torch.testing.assert_close(tensor, second.weights[name], atol=1e-6, rtol=0)
 
 
 def test_held_out_validation_shares_no_source_with_training(data: Path, tmp_path: Path) -> None:
-    from regard.data.sources import hold_out_pairs, read_pairs
+    from regard.data.pairs import hold_out_pairs, read_pairs
 
     pairs = read_pairs([data], RunConfig().data.read)
     kept, held = hold_out_pairs(pairs, seed=1)
@@ -268,44 +273,49 @@ def test_the_rate_rises_then_falls() -> None:
     assert cosine[0] < cosine[25] < cosine[50]
     assert max(cosine) <= 1
     assert cosine[100] > cosine[500] > cosine[1000] > 0
-    steady = RunConfig().override({"training.schedule": "inverse_sqrt", "training.warmup": 100}).training
+    steady = RunConfig().override({"training.schedule": "inverse_sqrt", "training.warmup_steps": 100}).training
     assert learning_rate(steady, 1.0, 399, 0.5) == pytest.approx(0.5)
 
 
 def test_drawn_segmentations_change_with_the_epoch_and_survive_an_interruption(data: Path, tmp_path: Path) -> None:
-    settings = {"tokenizer.sampling": 0.2, "tokenizer.size": 300, "training.steps": 60, "training.save_every": 20}
+    settings = {
+        "tokenizer.bpe_dropout": 0.2,
+        "tokenizer.vocab_size": 300,
+        "training.steps": 60,
+        "training.save_every": 20,
+    }
     train_run(config(data, **settings), tmp_path / "alone")
 
     class Stopper(Listener):
-        def event(self, kind: str, facts: dict[str, Any]) -> None:
-            super().event(kind, facts)
+        def on_event(self, kind: str, facts: dict[str, Any]) -> None:
+            super().on_event(kind, facts)
             if kind == "save" and len(self.of("save")) == 1:
                 signal.raise_signal(signal.SIGINT)
 
-    assert not train_run(config(data, **settings), tmp_path / "stopped", watchers=[Stopper()]).finished
+    assert not train_run(config(data, **settings), tmp_path / "stopped", listeners=[Stopper()]).finished
     assert train_run(config(data, **settings), tmp_path / "stopped").finished
     assert same(tmp_path / "alone", tmp_path / "stopped")
 
 
-def test_the_length_power_is_chosen_on_validation_data(data: Path, tmp_path: Path) -> None:
+def test_the_length_penalty_is_chosen_on_validation_data(data: Path, tmp_path: Path) -> None:
     settings = {"training.steps": 60, "training.learning_rate": 0.01, "decoding.beam": 3}
     listener = Listener()
-    report = train_run(config(data, **settings), tmp_path / "tuned", watchers=[listener])
+    report = train_run(config(data, **settings), tmp_path / "tuned", listeners=[listener])
     text = next(facts["text"] for facts in listener.of("note") if "length power" in facts["text"])
     tried = {
         power: float(score) for power, score in (one.split(": ") for one in text.split("power ")[-1][:-1].split(", "))
     }
     best = max(tried.values())
     assert report.metrics["valid_bleu"] == pytest.approx(best, abs=0.01)
-    assert tried[f"{load_model(tmp_path / 'tuned').decoding.length_power:g}"] == best
-    plain = train_run(config(data, **settings, **{"training.tune_length": False}), tmp_path / "plain")
+    assert tried[f"{load_translator(tmp_path / 'tuned').decoding.length_penalty:g}"] == best
+    plain = train_run(config(data, **settings, **{"training.tune_length_penalty": False}), tmp_path / "plain")
     assert plain.metrics["valid_bleu"] <= report.metrics["valid_bleu"]
-    assert load_model(tmp_path / "plain").decoding.length_power == 1.0
+    assert load_translator(tmp_path / "plain").decoding.length_penalty == 1.0
 
 
 def test_rows_left_out_by_a_lenient_reading_are_told(data: Path, tmp_path: Path) -> None:
     data.write_text(data.read_text("utf-8") + "no second column\n", "utf-8")
     listener = Listener()
     settings = {"training.steps": 1, "data.read.lenient": True}
-    train_run(config(data, **settings), tmp_path / "run", watchers=[listener])
+    train_run(config(data, **settings), tmp_path / "run", listeners=[listener])
     assert any("1 of 601 training rows are rejected: see " in line for line in listener.of("plan")[0]["lines"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import machine
+from regard import hardware
 from regard.config.training import TrainingConfig
 from regard.training import throughput
 from regard.training.run import train_run
@@ -34,8 +34,8 @@ def threads_as_before() -> Iterator[None]:
 
 def spin_count(code: str, **environment: str) -> list[str]:
     """Run a fresh interpreter; return the words it prints."""
-    cleared = {name: value for name, value in os.environ.items() if name not in machine.WAIT_VARIABLES}
-    show = "import os; print(os.environ.get('GOMP_SPINCOUNT'), regard.machine.SPINNING_IS_LIMITED)"
+    cleared = {name: value for name, value in os.environ.items() if name not in hardware.WAIT_VARIABLES}
+    show = "import os; print(os.environ.get('GOMP_SPINCOUNT'), regard.hardware.SPINNING_IS_LIMITED)"
     command = [sys.executable, "-c", f"{code}; {show}"]
     done = subprocess.run(command, capture_output=True, text=True, env={**cleared, **environment}, check=True)
     return done.stdout.split()
@@ -51,7 +51,7 @@ def test_spinning_is_bounded_before_torch_is_loaded_unless_the_user_decides() ->
 
 def test_a_requested_thread_count_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(throughput, "cores", lambda: 8)
+    monkeypatch.setattr(throughput, "available_cores", lambda: 8)
     assert thread_counts(TrainingConfig(), 1) == [1, 8]
     assert thread_counts(TrainingConfig(threads=3), 1) == [3]
     assert thread_counts(TrainingConfig(), 2) == [4]
@@ -131,10 +131,10 @@ def test_the_choice_is_stored_and_repeated_by_runs_of_fixed_length_alone(
 ) -> None:
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(throughput, "cores", lambda: 2)
+    monkeypatch.setattr(throughput, "available_cores", lambda: 2)
     settings = {"training.threads": 0, "training.steps": 2}
     listener = Listener()
-    train_run(config(data, **settings), tmp_path / "first", watchers=[listener])
+    train_run(config(data, **settings), tmp_path / "first", listeners=[listener])
     assert any("fastest in a short measurement" in line for line in listener.of("plan")[0]["lines"])
     (stored,) = (tmp_path / "cache/throughput").iterdir()
     facts = json.loads(stored.read_text("utf-8"))
@@ -169,11 +169,11 @@ from pathlib import Path
 listener = Listener()
 for name in ("first", "second"):
     settings = {{"training.steps": 1, "training.threads": 0}}
-    train_run(config(Path({str(data)!r}), **settings), Path({str(tmp_path)!r}) / name, watchers=[listener])
+    train_run(config(Path({str(data)!r}), **settings), Path({str(tmp_path)!r}) / name, listeners=[listener])
 print(sum("torch was imported before regard" in note["text"] for note in listener.of("note")))
 """
     root = Path(__file__).parents[2]
-    environment = {name: value for name, value in os.environ.items() if name not in machine.WAIT_VARIABLES}
+    environment = {name: value for name, value in os.environ.items() if name not in hardware.WAIT_VARIABLES}
     environment["PYTHONPATH"] = f"{root / 'src'}{os.pathsep}{root}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.stdout.strip() == ("1" if sys.platform.startswith("linux") else "0"), done.stderr

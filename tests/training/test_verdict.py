@@ -12,13 +12,13 @@ import pytest
 
 import regard
 from regard.cli import run
-from regard.config.run import RunConfig
-from regard.tasks.translation import TranslationTask
+from regard.config.runs import RunConfig
+from regard.tasks.translation import TranslationObjective
 from regard.training.run import train_run
 from regard.training.verdict import Limit, TrivialBaseline, judge
 from tests.encoders import saved_encoder
+from tests.stories import write
 from tests.training.listener import sittings
-from tests.walks import write
 
 Output = pytest.CaptureFixture[str]
 
@@ -26,11 +26,11 @@ WORDS = "ada alan grace went saw liked the big old red house tree river in near 
 TINY = "--threads 1 --precision float32".split()
 TRANSLATOR = {
     "preset": "custom",
-    "model.width": 32,
-    "model.encoder.layers": 1,
-    "model.decoder.layers": 1,
-    "model.encoder.feedforward": 32,
-    "model.decoder.feedforward": 32,
+    "model.hidden_size": 32,
+    "model.encoder.num_layers": 1,
+    "model.decoder.num_layers": 1,
+    "model.encoder.feed_forward_size": 32,
+    "model.decoder.feed_forward_size": 32,
     "model.dropout": 0.0,
     "training.batch_tokens": 256,
     "training.learning_rate": 0.005,
@@ -80,7 +80,7 @@ FILES = {
     "classify": "labels.tsv --steps 1 --learning-rate 1e-7",
     "classify-seeds": "labels.tsv --steps 1 --learning-rate 1e-7 --seeds 2",
     "classify-bert": "labels.tsv --from ROOM/encoder --steps 1 --learning-rate 1e-7",
-    "classify-several": "several.tsv --from ROOM/encoder --separator ; --steps 1 --learning-rate 1e-7",
+    "classify-several": "several.tsv --from ROOM/encoder --label-separator ; --steps 1 --learning-rate 1e-7",
     "tag": "places.conll --steps 1 --learning-rate 1e-7",
     "tag-bert": "places.conll --from ROOM/encoder --steps 1 --learning-rate 1e-7",
     "answer": "asked.json --from ROOM/encoder --steps 1 --learning-rate 1e-7",
@@ -147,7 +147,7 @@ def test_an_interrupted_run_has_the_verdict_of_an_uninterrupted_one(
     alone = train_run(config, tmp_path / "alone").verdict
     assert alone is not None
     assert alone.status == "needs_more_time"
-    assert sittings(TranslationTask, lambda: train_run(config, tmp_path / "killed"), monkeypatch, every=45) > 2
+    assert sittings(TranslationObjective, lambda: train_run(config, tmp_path / "killed"), monkeypatch, every=45) > 2
     assert train_run(config, tmp_path / "killed").verdict == alone
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from regard.view.page import page
-from regard.view.record import Record
+from regard.view.record.record import Record
 from tests.scale import PAGE_GUARD
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import cycle, islice
 
-from regard.view.record import Attention, Record, Side
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
 from tests.view.samples import distributions, whole_record
 
 _SEEDS = [
@@ -79,9 +81,11 @@ def hostile_records(strings: list[str], each: int = 50) -> list[Record]:
 def _record(name: str, some: list[str]) -> Record:
     whole, count = whole_record(), len(some)
     assert whole.verdict is not None and whole.places is not None
-    side = Side(" ".join(some), tuple(some), tuple(range(count)), language=some[0])
+    side = RecordText(" ".join(some), tuple(some), tuple(range(count)), language=some[0])
     ranked = {"metric": some[1], "by": [[1.0, 0.5]]}
-    seen = Attention(some[0], "source", "target", distributions((1, 2, count, count), count), (0,), importance=ranked)
+    seen = AttentionRecord(
+        some[0], "source", "target", distributions((1, 2, count, count), count), (0,), importance=ranked
+    )
     beams = ((0, some[2], -1.0), (0, some[3], -2.0))
     return replace(
         whole,

@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from regard.view.record import Attention, Attribution, Cut, Inside, Places, Record, Side, SpanVerdict, Step, Verdict
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.parts import (
+    Attribution,
+    DecodingStep,
+    HeadQKV,
+    LabelProbabilities,
+    Omission,
+    PositionCodes,
+    SpanProbabilities,
+)
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
 
 LAYERS, HEADS = 2, 3
 
@@ -26,15 +37,17 @@ def sample_record(source: str = "viernes, 3 de marzo de 2017", target: str = "20
     cross[1, 2] = 0
     cross[1, 2, np.arange(rows), np.arange(rows) * 2 % columns] = 1
     attention = (
-        Attention("decoder.cross", "target", "source", cross, (0, 1), produced=True),
-        Attention("encoder.self", "source", "source", distributions((LAYERS, HEADS, columns, columns), 2), (0, 1)),
+        AttentionRecord("decoder.cross", "target", "source", cross, (0, 1), produced=True),
+        AttentionRecord(
+            "encoder.self", "source", "source", distributions((LAYERS, HEADS, columns, columns), 2), (0, 1)
+        ),
     )
     made = {"version": "0.0.0", "model": "sample", "when": "2026-01-01T00:00:00"}
     texts = {"source": left, "target": right}
     return Record(title or source, texts, attention, made=made, best=("decoder.cross", 1, 2))
 
 
-def side_of(text: str, language: str) -> Side:
+def side_of(text: str, language: str) -> RecordText:
     """The text's words, long ones cut in two, and an end mark."""
     tokens, words, spans, place = [], [], [], 0
     for number, word in enumerate(text.split(" ")):
@@ -44,7 +57,7 @@ def side_of(text: str, language: str) -> Side:
             spans.append((place, place + len(piece)))
             place += len(piece)
         place += 1
-    return Side.of_pieces(text, [*tokens, "</s>"], [*words, -1], [*spans, (len(text), len(text))], language)
+    return RecordText.from_subwords(text, [*tokens, "</s>"], [*words, -1], [*spans, (len(text), len(text))], language)
 
 
 def whole_record(
@@ -59,9 +72,9 @@ def whole_record(
         rows, columns = seen.shape[2:]
         query, key, value = (chance.normal(size=(count, 8)) for count in (rows, columns, columns))
         scores = (query @ key.T / np.sqrt(8)).astype(np.float32)
-        inside.append(Inside(seen.name, 1, 2, query, key, value, scores))
+        inside.append(HeadQKV(seen.name, 1, 2, query, key, value, scores))
     steps = tuple(
-        Step(
+        DecodingStep(
             token, 0.8, 0.9, ((token, 0.8), (" other", 0.15), (" third", 0.05)), ((0, token, -0.2), (0, " other", -1.9))
         )
         for token in tokens
@@ -70,11 +83,13 @@ def whole_record(
     angles = np.arange(24)[:, None] / 10 ** (np.arange(8)[None] / 4)
     parts: dict[str, Any] = {
         "steps": steps,
-        "verdict": Verdict(("tired", "awake", "neither"), (0.7, 0.2, 0.1)),
+        "verdict": LabelProbabilities(("tired", "awake", "neither"), (0.7, 0.2, 0.1)),
         "attribution": (Attribution("gradient×input", "tired", "source", tuple(np.linspace(-1, 1, count)), 0.42),),
-        "places": Places("sinusoidal", np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)),
+        "places": PositionCodes(
+            "sinusoidal", np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+        ),
         "inside": tuple(inside),
-        "cut": (Cut("the sample is small", "the rest of the text"),),
+        "cut": (Omission("the sample is small", "the rest of the text"),),
     }
     ranked = replace(plain.attention[0], importance={"metric": "loss", "by": [[0.1, 0.2, 0.0], [0.3, -0.1, 1.2]]})
     parts |= {"made": {**plain.made, "epoch": 3}, "attention": (ranked, *plain.attention[1:])}
@@ -88,6 +103,6 @@ def answered_record() -> Record:
     asked = replace(text, segment=tuple(int(place > 3) for place in range(count)))
     curve = np.exp(-((np.arange(count) - 6.0) ** 2))
     start, end = tuple(curve / curve.sum()), tuple(np.roll(curve, 1) / curve.sum())
-    verdict = SpanVerdict(start, end, ((6, 7, "animal", 0.8), (5, 7, "The animal", 0.15)), 0.05)
-    seen = Attention("encoder.self", "source", "source", distributions((2, 4, count, count), 5), (0, 1))
+    verdict = SpanProbabilities(start, end, ((6, 7, "animal", 0.8), (5, 7, "The animal", 0.15)), 0.05)
+    seen = AttentionRecord("encoder.self", "source", "source", distributions((2, 4, count, count), 5), (0, 1))
     return Record("Who was tired?", {"source": asked}, (seen,), task="answer", verdict=verdict)

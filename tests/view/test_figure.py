@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 
 from regard.errors import UsageError
-from regard.view.chosen import choose
-from regard.view.drawing import Grid, Words
-from regard.view.figure import VIEWS, Figure, figure, first_view
-from regard.view.figures.flow import reaching, steps
-from regard.view.figures.hops import looked_at
+from regard.view.drawing import Grid, TextLine
+from regard.view.figure import FIGURE_VIEWS, Figure, default_view, figure
+from regard.view.figures.flow import rollout, rollout_steps
+from regard.view.figures.hops import hop_weights
 from regard.view.palette import LEVELS, weight_levels
-from regard.view.record import Attention, Record, Side
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
+from regard.view.selection import select_attention
 from tests.view.hostile import hostile_records, hostile_strings
 from tests.view.samples import answered_record, distributions, sample_record, whole_record
 
@@ -30,10 +32,10 @@ DRAWN = {"svg", "title", "desc", "rect", "path", "circle", "text", "g"}
 
 def told_record() -> Record:
     """Two hops over three sentences."""
-    side = Side.of_labels("a b c", ["Mary went home.", "John slept.", "Mary sat."])
+    side = RecordText.from_labels("a b c", ["Mary went home.", "John slept.", "Mary sat."])
     hops = np.array([[[[0.75, 0.0, 0.25]]], [[[0.1, 0.2, 0.7]]]], dtype=np.float32)
-    question = Side.of_labels("Where is Mary?", ["Where is Mary?"])
-    seen = Attention("hop", "question", "source", hops, (0, 1))
+    question = RecordText.from_labels("Where is Mary?", ["Where is Mary?"])
+    seen = AttentionRecord("hop", "question", "source", hops, (0, 1))
     return Record("Where is Mary?", {"source": side, "question": question}, (seen,), task="stories")
 
 
@@ -50,11 +52,11 @@ def record_for(view: str) -> Record:
 
 
 def words_of(made: Figure) -> list[str]:
-    return [mark.text for mark in made.drawing.marks if isinstance(mark, Words)]
+    return [mark.text for mark in made.drawing.marks if isinstance(mark, TextLine)]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", FIGURE_VIEWS)
 def test_every_view_is_a_drawing_that_keeps_text_and_stays_on_its_paper(view: str, theme: str) -> None:
     made = figure(record_for(view), view, theme=theme)
     root = tree.fromstring(made.svg)
@@ -79,7 +81,7 @@ def test_light_and_dark_have_grounds_of_their_own_and_zero_is_the_ground() -> No
 def test_shades_are_the_weights() -> None:
     record = sample_record()
     made = figure(record, "align", words=True, attention="decoder.cross", layer=0, head=1)
-    table = choose(record, "decoder.0.cross:1", words=True).table
+    table = select_attention(record, "decoder.0.cross:1", words=True).table
     grid = next(mark for mark in made.drawing.marks if isinstance(mark, Grid))
     assert np.array_equal(grid.levels, weight_levels(table))
     assert np.allclose(table.sum(axis=1), 1, atol=1e-5)
@@ -98,11 +100,14 @@ def test_the_best_head_is_shown_first_and_a_mean_where_none_is_known() -> None:
 
 def test_a_head_that_aligns_one_step_later_is_read_then() -> None:
     record = replace(sample_record(), view={"shift": 1})
-    chosen, plain = choose(record), choose(sample_record())
+    chosen, plain = select_attention(record), select_attention(sample_record())
     assert np.array_equal(chosen.table[:-2], plain.table[1:-1])
     assert not chosen.table[-1].any()  # the end mark is never given to the decoder
     assert "read when a token is the next step" in " ".join(words_of(figure(record, "align")))
-    assert np.array_equal(choose(record, "decoder.0.cross:2").table, choose(sample_record(), "decoder.0.cross:2").table)
+    assert np.array_equal(
+        select_attention(record, "decoder.0.cross:2").table,
+        select_attention(sample_record(), "decoder.0.cross:2").table,
+    )
 
 
 @pytest.mark.parametrize("width, shown", [("column", 84), ("page", 174), (120, 120), ("100mm", 100)])
@@ -122,8 +127,8 @@ def test_widths_are_those_of_papers(width: str | float, shown: float) -> None:
         ({"layer": 7}, "decoder.cross has no layer 7"),
         ({"layer": 1, "head": 9}, "decoder.cross has no head 9"),
         ({"attention": "decoder.1.cross:0", "layer": 0}, "names layer 1, but layer 0 is asked for"),
-        ({"view": "look", "row": "2071"}, "there is no row 2071"),
-        ({"view": "look", "row": "nothing"}, "no row is named 'nothing'"),
+        ({"view": "look", "token": "2071"}, "there is no row 2071"),
+        ({"view": "look", "token": "nothing"}, "no row is named 'nothing'"),
         ({"view": "hops"}, "the record has no hops"),
     ],
 )
@@ -139,25 +144,25 @@ def test_a_view_without_its_numbers_says_what_is_missing(view: str) -> None:
 
 
 def test_a_record_is_first_shown_by_what_it_is() -> None:
-    assert first_view(sample_record()) == "align"
-    assert first_view(answered_record()) == "verdict"
-    assert first_view(told_record()) == "hops"
-    assert first_view(replace(sample_record(), view={"view": "heads"})) == "heads"
+    assert default_view(sample_record()) == "align"
+    assert default_view(answered_record()) == "verdict"
+    assert default_view(told_record()) == "hops"
+    assert default_view(replace(sample_record(), view={"view": "heads"})) == "heads"
 
 
 def test_normalised_rows_are_named_below() -> None:
     record = sample_record()
-    by_row = choose(record, "encoder.0.self:0", norm="row")
+    by_row = select_attention(record, "encoder.0.self:0", norm="row")
     assert np.allclose(by_row.table.max(axis=1), 1)
-    content = choose(record, "encoder.0.self:0", norm="content")
+    content = select_attention(record, "encoder.0.self:0", norm="content")
     assert np.allclose(content.table[:, -1], 0) and np.allclose(content.table.sum(axis=1), 1, atol=1e-5)
     assert "share of its row’s largest" in " ".join(words_of(figure(record, "align", norm="row"))).replace("'", "’")
 
 
 @pytest.mark.parametrize("count, note", [(60, "every 2nd token is named"), (1500, "columns 1 to")])
 def test_long_texts_are_drawn_as_far_as_they_fit_and_the_rest_is_said(count: int, note: str) -> None:
-    side = Side.of_pieces("x", [f"t{number}" for number in range(count)], range(count))
-    seen = Attention("encoder.self", "source", "source", np.eye(count, dtype=np.float32)[None, None], (0,))
+    side = RecordText.from_subwords("x", [f"t{number}" for number in range(count)], range(count))
+    seen = AttentionRecord("encoder.self", "source", "source", np.eye(count, dtype=np.float32)[None, None], (0,))
     made = figure(Record("x", {"source": side}, (seen,)), "align")
     assert any(note in one for one in made.notes), made.notes
     assert note in " ".join(words_of(made)).replace("Every", "every").replace("Columns", "columns")
@@ -181,16 +186,16 @@ def test_right_to_left_words_keep_their_side() -> None:
 def test_what_reaches_a_token_adds_up_and_follows_the_layers() -> None:
     record = sample_record()
     seen = record["encoder.self"]
-    tokens = choose(record, "encoder.self").columns
-    passed = steps(seen, tokens)
-    reach = reaching(passed, 2)
+    tokens = select_attention(record, "encoder.self").columns
+    passed = rollout_steps(seen, tokens)
+    reach = rollout(passed, 2)
     assert np.allclose(reach.sum(axis=1), 1, atol=1e-5)
     means = [0.5 * np.eye(len(tokens)) + 0.5 * seen.weights[layer].mean(axis=0) for layer in (0, 1)]
     assert np.allclose(reach[0], (means[1] @ means[0])[2], atol=1e-5)
 
 
 def test_hops_are_shares_of_sentences() -> None:
-    sentences, shares = looked_at(told_record())
+    sentences, shares = hop_weights(told_record())
     assert sentences[0] == "Mary went home." and shares.shape == (2, 3)
     assert {".75", ".70", "Where is Mary?"} <= set(words_of(figure(told_record(), "hops")))
 

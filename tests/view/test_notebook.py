@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.view.notebook import BUDGET, Shown, in_notebook, mimebundle
-from regard.view.record import Attention, Record, Side
+from regard.view.notebook import BUDGET, NotebookOutput, in_notebook, mimebundle
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
 from tests.scale import HANG_GUARD, PAGE_GUARD
 from tests.view.browser import browser_program, started
 from tests.view.hostile import hostile_records, hostile_strings
@@ -48,7 +50,7 @@ def picture(attributes: dict[str, str | None]) -> tree.Element:
 
 
 def test_a_cell_has_a_picture_that_is_seen_and_a_frame_that_is_not_until_a_script_runs() -> None:
-    made = Shown(whole_record(), "align")._repr_mimebundle_()
+    made = NotebookOutput(whole_record(), "align")._repr_mimebundle_()
     assert list(made) == ["text/html", "image/svg+xml", "text/plain"]
     found = Elements(made["text/html"]).found
     assert [tag for tag, _ in found] == ["div", "div", "img", "iframe", "script"]
@@ -62,7 +64,9 @@ def test_a_cell_has_a_picture_that_is_seen_and_a_frame_that_is_not_until_a_scrip
 
 
 def test_the_frame_opens_with_what_the_picture_shows() -> None:
-    made = Shown(whole_record(), "look", attention="encoder.0.self:1", row="animal", words=True)._repr_mimebundle_()
+    made = NotebookOutput(
+        whole_record(), "look", attention="encoder.0.self:1", token="animal", words=True
+    )._repr_mimebundle_()
     page = next(attributes["srcdoc"] or "" for tag, attributes in Elements(made["text/html"]).found if tag == "iframe")
     view = json.loads("{" + page.partition('"view":{')[2].partition("}")[0] + "}")
     assert view == {
@@ -78,13 +82,13 @@ def test_the_frame_opens_with_what_the_picture_shows() -> None:
 
 def test_a_cell_stays_small_and_says_what_it_leaves_out() -> None:
     count = 128
-    side = Side.of_pieces("x", [f"word{number}" for number in range(count)], range(count))
-    seen = Attention("encoder.self", "source", "source", distributions((4, 12, count, count), 1), (0, 1, 2, 3))
+    side = RecordText.from_subwords("x", [f"word{number}" for number in range(count)], range(count))
+    seen = AttentionRecord("encoder.self", "source", "source", distributions((4, 12, count, count), 1), (0, 1, 2, 3))
     record = Record("x", {"source": side}, (seen,))
-    made = Shown(record, "heads")._repr_mimebundle_()
+    made = NotebookOutput(record, "heads")._repr_mimebundle_()
     assert sum(len(text.encode()) for text in made.values()) <= BUDGET
-    shown = Shown(record, "align").figure
-    small = mimebundle(record, shown, {}, budget=300_000)
+    shown = NotebookOutput(record, "align").figure
+    small = mimebundle(record, shown, {}, max_tokens=300_000)
     assert "iframe" not in small["text/html"] and "too large for a cell" in small["text/html"]
     assert np.sum([tag == "img" for tag, _ in Elements(small["text/html"]).found]) == 1
 
@@ -92,7 +96,7 @@ def test_a_cell_stays_small_and_says_what_it_leaves_out() -> None:
 def test_hostile_texts_stay_inside() -> None:
     framed = 0
     for record in hostile_records(hostile_strings(), each=25):
-        made = Shown(record, "align")._repr_mimebundle_()
+        made = NotebookOutput(record, "align")._repr_mimebundle_()
         parsed = Elements(made["text/html"])
         if "too large for a cell" in parsed.said:
             assert [tag for tag, _ in parsed.found] == ["div", "img", "p", "small"]
@@ -138,7 +142,7 @@ def printed(notebook: Any) -> str:
 def test_attention_in_numbers_runs() -> None:
     said = printed(executed("attention"))
     assert said.count("True") == 2 and "tensor([1.0000, 1.0000, 1.0000, 1.0000])" in said
-    assert "causal() & (window(2) | globally(0))" in said and "'encoder.0.self': (1, 2, 4, 4)" in said
+    assert "causal() & (window(2) | global_tokens(0))" in said and "'encoder.0.self': (1, 2, 4, 4)" in said
 
 
 def right_without(said: str) -> dict[str, int]:

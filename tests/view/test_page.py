@@ -13,17 +13,10 @@ import numpy as np
 import pytest
 
 from regard.errors import UsageError
-from regard.view.page import (
-    asset,
-    asset_names,
-    bundle,
-    escape_json,
-    fit_to_budget,
-    module_order,
-    page,
-    served_page,
-)
-from regard.view.record import Attention, Record, Side
+from regard.view.page import asset, asset_names, bundle, escape_json, fit_to_budget, module_order, page, served_page
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
 from tests.scale import HANG_GUARD
 from tests.view.samples import sample_record
 
@@ -176,8 +169,8 @@ def test_the_script_is_sound_as_it_is_given_to_browsers(tmp_path: Path) -> None:
 
 def test_a_page_of_many_weights_keeps_one_layer_whole_and_says_so() -> None:
     count = 128
-    side = Side(" ".join(["a"] * count), tuple(["a"] * count), tuple(range(count)))
-    seen = Attention(
+    side = RecordText(" ".join(["a"] * count), tuple(["a"] * count), tuple(range(count)))
+    seen = AttentionRecord(
         "encoder.self", "source", "source", np.full((8, 32, count, count), 1 / count, np.float16), tuple(range(8))
     )
     made = fit_to_budget(Record("", {"source": side}, (seen,)))

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.view.record import Attention, Record, Side
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
 from tests.view.browser import Seen, needs_browser, started, written
 from tests.view.hostile import hostile_records, hostile_strings
 from tests.view.samples import answered_record, distributions, sample_record, whole_record
@@ -248,7 +250,7 @@ def test_what_a_record_lacks_is_said_in_words(seen: Seen, tmp_path: Path) -> Non
     for number in (4, 5, 6, 7, 9):
         seen.keys(str(number))
         assert len(seen.text(".stage .notice")) > 30
-    bare = Record("nothing", {"source": Side("a b", ("a", "b"), (0, 1))}, ())
+    bare = Record("nothing", {"source": RecordText("a b", ("a", "b"), (0, 1))}, ())
     seen.open(written([bare], tmp_path))
     for number in range(1, 10):
         seen.keys(str(number), "v", "v")
@@ -256,11 +258,11 @@ def test_what_a_record_lacks_is_said_in_words(seen: Seen, tmp_path: Path) -> Non
 
 
 def test_right_to_left_texts_run_from_the_right(seen: Seen, tmp_path: Path) -> None:
-    source = Side("القط نام", ("القط", " نام"), (0, 1), direction="rtl")
+    source = RecordText("القط نام", ("القط", " نام"), (0, 1), direction="rtl")
     weights = np.array([[[[0.9, 0.1], [0.1, 0.9]]]], dtype=np.float32)
-    target = Side("the cat", ("the", " cat"), (0, 1))
+    target = RecordText("the cat", ("the", " cat"), (0, 1))
     record = Record(
-        "", {"source": source, "target": target}, (Attention("decoder.cross", "target", "source", weights, (0,)),)
+        "", {"source": source, "target": target}, (AttentionRecord("decoder.cross", "target", "source", weights, (0,)),)
     )
     seen.open(f"{written([record], tmp_path)}#view=align")
     places = seen.page.eval_on_selector_all(
@@ -282,10 +284,10 @@ def test_a_phone_has_one_column_and_nothing_sticks_out(browser: Any, address: st
 
 
 def test_attention_is_followed_through_many_layers(seen: Seen, tmp_path: Path) -> None:
-    side = Side("a b c d", ("a", " b", " c", " d"), (0, 1, 2, 3))
+    side = RecordText("a b c d", ("a", " b", " c", " d"), (0, 1, 2, 3))
     weights = distributions((10, 8, 4, 4), 1)
     record = Record(
-        "deep", {"source": side}, (Attention("encoder.self", "source", "source", weights, tuple(range(10))),)
+        "deep", {"source": side}, (AttentionRecord("encoder.self", "source", "source", weights, tuple(range(10))),)
     )
     seen.open(f"{written([record], tmp_path)}#view=flow&table=yes")
     seen.keys("v")
@@ -300,11 +302,11 @@ def test_attention_is_followed_through_many_layers(seen: Seen, tmp_path: Path) -
 
 def test_long_texts_are_drawn_in_part(seen: Seen, tmp_path: Path) -> None:
     count = 600
-    side = Side(" ".join(["word"] * count), tuple([" word"] * count), tuple(range(count)))
+    side = RecordText(" ".join(["word"] * count), tuple([" word"] * count), tuple(range(count)))
     record = Record(
         "long",
         {"source": side},
-        (Attention("encoder.self", "source", "source", distributions((1, 2, count, count), 1), (0,)),),
+        (AttentionRecord("encoder.self", "source", "source", distributions((1, 2, count, count), 1), (0,)),),
     )
     seen.open(f"{written([record], tmp_path)}#view=align")
     assert seen.count(".label") < 200

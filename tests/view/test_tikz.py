@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from regard.view.drawing import Grid
-from regard.view.figure import VIEWS, figure
-from regard.view.record import Attention, Record, Side
-from regard.view.tikz import tex
+from regard.view.figure import FIGURE_VIEWS, figure
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
+from regard.view.tikz import escape_tex
 from tests.scale import HANG_GUARD
 from tests.view.hostile import hostile_records, hostile_strings
 from tests.view.samples import whole_record
@@ -39,11 +41,11 @@ PIECE = re.compile(
 
 @pytest.mark.parametrize("text", [*LATEX, *hostile_strings(500)[::3]])
 def test_no_text_is_a_command(text: str) -> None:
-    made = tex(text.replace("\n", " ").replace("\t", " "))
+    made = escape_tex(text.replace("\n", " ").replace("\t", " "))
     assert PIECE.sub("", made) == ""
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", FIGURE_VIEWS)
 def test_files_are_ascii_and_balanced(view: str) -> None:
     made = figure(record_for(view), view).tex
     assert made.isascii()
@@ -63,8 +65,8 @@ def test_hostile_texts_cannot_end_the_picture() -> None:
 
 def test_large_matrices_are_drawn_coarser_upon_the_same_place() -> None:
     count = 300
-    side = Side.of_pieces("x", [f"t{number}" for number in range(count)], range(count))
-    seen = Attention("encoder.self", "source", "source", np.eye(count, dtype=np.float32)[None, None], (0,))
+    side = RecordText.from_subwords("x", [f"t{number}" for number in range(count)], range(count))
+    seen = AttentionRecord("encoder.self", "source", "source", np.eye(count, dtype=np.float32)[None, None], (0,))
     made = figure(Record("x", {"source": side}, (seen,)), "align")
     grid = next(mark for mark in made.drawing.marks if isinstance(mark, Grid))
     assert "% 300 x 300 cells are drawn as fields" in made.tex
@@ -74,7 +76,7 @@ def test_large_matrices_are_drawn_coarser_upon_the_same_place() -> None:
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex here: TikZ files are not compiled")
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", FIGURE_VIEWS)
 def test_files_compile_alone(view: str, tmp_path: Path) -> None:
     figure(record_for(view), view).save(tmp_path / "figure.tex")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "figure.tex"]

@@ -26,58 +26,8 @@ Draw = Callable[[Sequence[Parameter]], Sequence[NDArray[np.float32]]]  # paramet
 
 # ---- names of settings: neutral → present
 
-SHARED_NAMES = {
-    "vocab_size": "vocabulary",
-    "source_vocab_size": "source_vocabulary",
-    "target_vocab_size": "target_vocabulary",
-    "share_embeddings": "shared",
-    "tie_embeddings": "tied",
-    "hidden_size": "width",
-    "embedding_size": "embedding",
-    "num_layers": "layers",
-    "max_positions": "places",
-    "norm_eps": "epsilon",
-    "pad_id": "pad",
-    "eos_id": "end",
-    "bos_id": "start",
-    "num_labels": "labels",
-}
-STACK_NAMES = {"num_layers": "stack.layers", "num_heads": "stack.heads", "feed_forward_size": "stack.feedforward"}
-SIDE_NAMES = {
-    f"{side}.{neutral}": f"{side}.{present}"
-    for side in ("encoder", "decoder")
-    for neutral, present in {"num_layers": "layers", "num_heads": "heads", "feed_forward_size": "feedforward"}.items()
-}
-RNN_TEXT_NAMES = {
-    "encoder.vocab_size": "encoder.vocabulary",
-    "encoder.embedding_size": "encoder.embedding",
-    "encoder.hidden_size": "encoder.width",
-    "encoder.num_layers": "encoder.layers",
-}
-MODEL_NAMES: dict[str, dict[str, str]] = {  # family → names that differ
-    "transformer": {**SHARED_NAMES, **SIDE_NAMES},
-    "seq2seq": {**SHARED_NAMES, "hard_attention": "choice", "source_context": "context"},
-    "bert": {
-        **SHARED_NAMES,
-        **STACK_NAMES,
-        "block_size": "block",
-        "num_random_blocks": "random_blocks",
-        "random_once": "drawn",
-    },
-    "gpt": {**SHARED_NAMES, **STACK_NAMES},
-    "elmo": {**SHARED_NAMES, "boundary_id": "boundary"},
-    "rnn_classifier": {**SHARED_NAMES, **RNN_TEXT_NAMES},
-    "rnn_tagger": {**SHARED_NAMES, **RNN_TEXT_NAMES},
-    "memory_network": {
-        **SHARED_NAMES,
-        "embedding_size": "width",
-        "max_sentence_words": "longest",
-        "memory_size": "memory",
-        "sentence_encoding": "encoding",
-        "temporal_encoding": "temporal",
-        "empty_memories": "empties",
-    },
-}
+STACK_NAMES = {name: f"stack.{name}" for name in ("num_layers", "num_heads", "feed_forward_size")}
+MODEL_NAMES: dict[str, dict[str, str]] = {"bert": STACK_NAMES, "gpt": STACK_NAMES}  # family → names that differ
 MODEL_VALUES: dict[str, dict[Any, Any]] = {  # neutral setting → neutral value → present value
     "norm": {"pre": "before", "post": "after"},
     "hard_attention": {"none": "soft", "straight-through": "straight_through"},
@@ -88,13 +38,13 @@ MODEL_VALUES: dict[str, dict[Any, Any]] = {  # neutral setting → neutral value
 }
 RUN_GROUPS = {  # family → group of a run's settings
     "transformer": "model",
-    "seq2seq": "recurrent",
+    "seq2seq": "seq2seq",
     "bert": "bert",
     "gpt": "gpt",
     "elmo": "elmo",
-    "rnn_classifier": "classifier",
-    "rnn_tagger": "tagger",
-    "memory_network": "memory",
+    "rnn_classifier": "rnn_classifier",
+    "rnn_tagger": "rnn_tagger",
+    "memory_network": "memory_network",
 }
 TRAINED_FAMILIES = {  # task, architecture → family whose settings are the group `model.`
     ("translate", "transformer"): "transformer",
@@ -108,51 +58,16 @@ TRAINED_FAMILIES = {  # task, architecture → family whose settings are the gro
 }
 TASKS = {"masked-lm": ("language", "bert"), "causal-lm": ("language", "gpt"), "elmo": ("language", "elmo")}
 TASK_NAMES = {"story-qa": "stories"}
-RUN_NAMES = {
-    "pretrained": "start_from",
-    "tokenizer.vocab_size": "tokenizer.size",
-    "tokenizer.bpe_dropout": "tokenizer.sampling",
-    "training.accumulation_steps": "training.accumulate",
-    "training.accumulation_ramp": "training.ramp",
-    "training.average_checkpoints": "training.average",
-    "training.ema_decay": "training.ema",
-    "data.read.label_separator": "data.read.separator",
-    "documents.sequence_length": "language.row",
-    "documents.document_boundary": "language.document",
-    "masking.mask_rate": "masking.rate",
-    "masking.whole_word_masking": "masking.whole_words",
-    "masking.new_vocabulary": "masking.words",
-    "masking.pretraining_dropout": "masking.dropout",
-    "fine_tuning.features": "classify.features",
-    "fine_tuning.seeds": "classify.seeds",
-    "fine_tuning.test": "classify.test",
-    "fine_tuning.class_weights": "classify.weights",
-    "fine_tuning.freeze_encoder": "classify.frozen",
-    "fine_tuning.layer_lr_decay": "classify.layer_decay",
-    "fine_tuning.random_init": "classify.fresh",
-    "passages.window_overlap": "answer.overlap",
-    "distillation.student_layers": "distil.layers",
-    "distillation.label_weight": "distil.truth",
-    "distillation.hidden_weight": "distil.hidden",
-}
+RUN_NAMES = {"masking.new_vocabulary": "masking.words"}
 STORY_NAMES = {
-    "training.restarts": "stories.starts",
-    "training.batch_size": "stories.batch",
+    "training.restarts": "stories.restarts",
+    "training.batch_size": "stories.batch_size",
     "training.epochs": "stories.epochs",
-    "training.linear_start_epochs": "stories.linear_epochs",
+    "training.linear_start_epochs": "stories.linear_start_epochs",
     "training.linear_start": "stories.linear_start",
     "training.seed": "stories.seed",
 }
 RUN_VALUES: dict[str, dict[Any, Any]] = {"masking.new_vocabulary": {True: "new"}}
-DECODING_NAMES = {
-    "length_penalty": "length_power",
-    "coverage_penalty": "coverage",
-    "diversity_penalty": "diverse",
-    "no_repeat_ngram": "no_repeat",
-    "max_length_a": "max_ratio",
-    "max_length_b": "max_extra",
-}
-GENERATION_NAMES = {"max_new_tokens": "most", "samples": "count", "no_repeat_ngram": "no_repeat"}
 LONG_TEXTS = {"truncate": "cut", "window": "windows"}
 TIMINGS = ("speed", "seconds")  # metrics that are no function of the data
 
@@ -163,7 +78,7 @@ def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
 
 def _model_settings(family: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: MODEL_VALUES.get(name, {}).get(value, value) for name, value in settings.items()}
-    return _renamed(values, MODEL_NAMES[family])
+    return _renamed(values, MODEL_NAMES.get(family, {}))
 
 
 # ---- machine
@@ -180,9 +95,9 @@ def prepare(cache: Path) -> None:
 
 def engine_instructions() -> str:
     """The instruction set that the engine computes with; empty without an engine."""
-    from regard.engine.library import absence, chosen_instructions
+    from regard.engine.library import select_instruction_set, unavailable_reason
 
-    return "" if absence() else chosen_instructions()
+    return "" if unavailable_reason() else select_instruction_set()
 
 
 # ---- folders
@@ -202,13 +117,13 @@ def build_native_folder(
     """Write a model folder with drawn weights; `vocabulary` has the words and the answers of a memory network."""
     import torch
 
-    from regard.models import build
+    from regard.models import build_model
 
     source = _read_tokenizer(tokenizer) if tokenizer is not None else None
     target = _read_tokenizer(target_tokenizer) if target_tokenizer is not None else source
     sizes = _sizes_of_data(family, source, target, labels, vocabulary)
     config = _config_class(family)().override(_model_settings(family, {**sizes, **settings}))
-    model = build(config)
+    model = build_model(config)
     parameters = [parameter for _, parameter in model.named_parameters()]
     arrays = draw([Parameter(tuple(one.shape), one.dim() == 1 and bool((one == 1).all())) for one in parameters])
     with torch.no_grad():
@@ -219,17 +134,17 @@ def build_native_folder(
 
 
 def _config_class(family: str) -> Any:
-    from regard.config import model
+    from regard.config import models, rnn_models
 
     return {
-        "transformer": model.TranslatorConfig,
-        "seq2seq": model.RecurrentConfig,
-        "bert": model.EncoderConfig,
-        "gpt": model.GptConfig,
-        "elmo": model.ElmoConfig,
-        "rnn_classifier": model.ClassifierConfig,
-        "rnn_tagger": model.TaggerConfig,
-        "memory_network": model.MemoryConfig,
+        "transformer": models.TransformerConfig,
+        "seq2seq": rnn_models.Seq2SeqConfig,
+        "bert": models.BertConfig,
+        "gpt": models.GptConfig,
+        "elmo": rnn_models.ElmoConfig,
+        "rnn_classifier": rnn_models.RnnClassifierConfig,
+        "rnn_tagger": rnn_models.RnnTaggerConfig,
+        "memory_network": rnn_models.MemoryNetworkConfig,
     }[family]
 
 
@@ -238,17 +153,17 @@ def _sizes_of_data(
 ) -> dict[str, Any]:
     """Settings that tokenizer, labels and vocabulary decide, by their neutral names."""
     if family in ("transformer", "seq2seq"):
-        ids = {"pad_id": target.pad, "eos_id": target.end, "bos_id": target.start}
-        return {"source_vocab_size": source.size, "target_vocab_size": target.size, **ids}
+        ids = {"pad_id": target.pad_id, "eos_id": target.eos_id, "bos_id": target.bos_id}
+        return {"source_vocab_size": source.vocab_size, "target_vocab_size": target.vocab_size, **ids}
     if family == "bert":
-        return {"vocab_size": source.size, "num_labels": len(labels), "pad_id": source.pad}
+        return {"vocab_size": source.vocab_size, "num_labels": len(labels), "pad_id": source.pad_id}
     if family == "gpt":
-        return {"vocab_size": source.size, "eos_id": source.end}
+        return {"vocab_size": source.vocab_size, "eos_id": source.eos_id}
     if family == "elmo":
-        return {"vocab_size": source.size, "boundary_id": source.end}
+        return {"vocab_size": source.vocab_size, "boundary_id": source.eos_id}
     if family == "memory_network":
         return {"vocab_size": len(vocabulary[0])}
-    return {"encoder.vocab_size": source.size, "num_labels": len(labels)}
+    return {"encoder.vocab_size": source.vocab_size, "num_labels": len(labels)}
 
 
 def _save(
@@ -260,17 +175,16 @@ def _save(
     labels: Sequence[str],
     vocabulary: tuple[Sequence[str], Sequence[str]],
 ) -> None:
-    from regard.checkpoint.encoder_folder import save_encoder
-    from regard.checkpoint.gpt_folder import save_gpt
-    from regard.checkpoint.memory_folder import save_memory
-    from regard.checkpoint.model_folder import save_model
-    from regard.checkpoint.reader_folder import save_reader
-    from regard.config.decoding import DecodingConfig
+    from regard.checkpoint.causal_dir import save_causal_lm
+    from regard.checkpoint.encoder_dir import save_encoder
+    from regard.checkpoint.model_dir import save_translator
+    from regard.checkpoint.native import save_memory_network, save_rnn_text
+    from regard.config.inference import DecodingConfig
 
     facts: dict[str, Any] = {"step": 1, "data": {}, "metrics": {}}
     weights = model.state_dict()
     if family in ("transformer", "seq2seq"):
-        save_model(
+        save_translator(
             folder,
             model.config,
             weights,
@@ -291,15 +205,15 @@ def _save(
             labels=tuple(labels),
         )
     elif family == "gpt":
-        save_gpt(folder, model.config, weights, tokenizer=source, facts=facts, card="")
+        save_causal_lm(folder, model.config, weights, tokenizer=source, facts=facts, card="")
     elif family == "memory_network":
         words = {"words": [*vocabulary[0]], "answers": [*vocabulary[1]]}
-        save_memory(folder, model.config, weights, vocabulary=words, facts=facts, card="")
+        save_memory_network(folder, model.config, weights, vocabulary=words, facts=facts, card="")
     else:
         task = {"elmo": "language", "rnn_classifier": "classify", "rnn_tagger": "tag"}[family]
         if labels:
             facts |= {"labels": [*labels], "max_length": 64}
-        save_reader(folder, model.config, weights, tokenizer=source, task=task, facts=facts, card="")
+        save_rnn_text(folder, model.config, weights, tokenizer=source, task=task, facts=facts, card="")
 
 
 def convert_for_engine(folder: Path, out: Path, precision: str, *, shortlist: Sequence[Path] = ()) -> Path:
@@ -324,15 +238,15 @@ def _run_command(*arguments: str) -> str:
 def _read_tokenizer(path: Path) -> Any:
     from regard.text.tokenizer import Tokenizer
 
-    return Tokenizer.loads(path.read_text("utf-8"), where=str(path))
+    return Tokenizer.from_json(path.read_text("utf-8"), where=str(path))
 
 
 def tokenize(path: Path, texts: Sequence[str]) -> list[Any]:
     """Token ids, readable subwords, character spans and word indices of texts, and the texts decoded again."""
     tokenizer = _read_tokenizer(path)
     encodings = [tokenizer.encode(text) for text in texts]
-    decoded = [tokenizer.decode(ids) for ids in tokenizer.encode_all(texts)]
-    return [[(one.ids, one.pieces, one.spans, one.words) for one in encodings], decoded]
+    decoded = [tokenizer.decode(ids) for ids in tokenizer.encode_batch(texts)]
+    return [[(one.ids, one.subwords, one.spans, one.word_ids) for one in encodings], decoded]
 
 
 # ---- models
@@ -342,7 +256,7 @@ def load(
     folder: Path | Sequence[Path], *, backend: str = "torch", precision: str | None = "float32", task: str = ""
 ) -> Any:
     """Open the model of a folder; `task="embed"` opens any encoder to make vectors. Several folders: an ensemble."""
-    from regard.pipeline import load_embedder
+    from regard.pipeline.load import load_embedder
 
     settings: dict[str, Any] = {"backend": backend, "precision": precision, "threads": 1}
     if task == "embed":
@@ -356,20 +270,19 @@ def translate(model: Any, texts: Sequence[str], *, prefixes: Sequence[str] | Non
 
     force, forbid = settings.pop("force", ()), settings.pop("forbid", ())
     constraints = Constraints(force=force, forbid=forbid) if force or forbid else None
-    decoding = _renamed(settings, DECODING_NAMES)
-    found = model.translate(texts, prefixes=prefixes, constraints=constraints, **decoding)
+    found = model.translate(texts, prefixes=prefixes, constraints=constraints, **settings)
     return [[_translation(one), [_translation(other) for other in one.alternatives]] for one in found]
 
 
 def _translation(one: Any) -> list[Any]:
-    ids = [part.ids for part in one.parts]
-    return [str(one), one.score, one.total, one.finished, ids, one.tokens]
+    ids = [part.ids for part in one.sentences]
+    return [str(one), one.score, one.logprob, one.finished, ids, one.tokens]
 
 
 def score_translations(model: Any, sources: Sequence[str], targets: Sequence[str], **settings: Any) -> list[Any]:
     """Log-probabilities of given translations."""
-    found = model.score(sources, targets, **_renamed(settings, DECODING_NAMES))
-    return [[one.score, one.total, one.tokens] for one in found]
+    found = model.score(sources, targets, **settings)
+    return [[one.score, one.logprob, one.num_tokens] for one in found]
 
 
 def align(model: Any, sources: Sequence[str], targets: Sequence[str]) -> list[Any]:
@@ -381,7 +294,8 @@ def classify(model: Any, texts: Sequence[str], pairs: Sequence[str] | None = Non
     """Labels with the probabilities of all of them."""
     found = model.classify(texts, pairs)
     return [
-        [str(one), one.probability, list(one.probabilities.items()), one.labels, one.windows, one.cut] for one in found
+        [str(one), one.probability, list(one.probabilities.items()), one.labels, one.windows, one.truncated]
+        for one in found
     ]
 
 
@@ -390,7 +304,7 @@ def tag(model: Any, texts: Sequence[str]) -> list[Any]:
     return [
         [
             [one.words, one.spans, one.tags, one.probabilities, one.windows],
-            [[entity.text, entity.kind, entity.start, entity.stop, entity.probability] for entity in one.found],
+            [[entity.text, entity.label, entity.start, entity.end, entity.probability] for entity in one.entities],
         ]
         for one in model.tag(texts)
     ]
@@ -398,9 +312,9 @@ def tag(model: Any, texts: Sequence[str]) -> list[Any]:
 
 def answer_questions(model: Any, questions: Sequence[tuple[str, str]], top_k: int = 3) -> list[Any]:
     """Spans that answer questions about passages, and the next best ones."""
-    found = model.answers(questions, best=top_k)
+    found = model.answer(questions, top_k=top_k)
     return [
-        [[other.text, other.start, other.stop, other.score, other.windows] for other in (one, *one.others)]
+        [[other.text, other.start, other.end, other.score, other.windows] for other in (one, *one.alternatives)]
         for one in found
     ]
 
@@ -414,20 +328,20 @@ def fill_masks(model: Any, texts: Sequence[str], top_k: int = 5) -> list[Any]:
     """The likeliest tokens for the masks of texts."""
     return [
         [
-            one.best,
-            one.cut,
-            [[[fill.word, fill.probability, fill.text, fill.token] for fill in gap] for gap in one.gaps],
+            one.best_text,
+            one.truncated,
+            [[[fill.token, fill.probability, fill.text, fill.token_id] for fill in gap] for gap in one.masks],
         ]
-        for one in model.fill(texts, k=top_k)
+        for one in model.fill(texts, top_k=top_k)
     ]
 
 
 def embed(model: Any, texts: Sequence[str], *, pooling: str, long_texts: str, normalize: bool = False) -> Array:
     """Vectors of texts."""
-    from regard.config.embedding import EmbeddingConfig
+    from regard.config.inference import EmbeddingConfig
 
     config = EmbeddingConfig(
-        pooling=pooling, long=LONG_TEXTS[long_texts], normalize="yes" if normalize else "no", batch_tokens=1024
+        pooling=pooling, long_texts=LONG_TEXTS[long_texts], normalize="yes" if normalize else "no", batch_tokens=1024
     )
     vectors: Array = model.embed(texts, config).vectors
     return vectors
@@ -435,19 +349,19 @@ def embed(model: Any, texts: Sequence[str], *, pooling: str, long_texts: str, no
 
 def find_similar(model: Any, queries: Sequence[str], texts: Sequence[str], top_k: int = 5) -> list[Any]:
     """Indices and cosines of the nearest texts of each query."""
-    from regard.pipeline import nearest_rows
+    from regard.pipeline.embedding import nearest_neighbours
 
-    near = nearest_rows(model.embed(queries).vectors, model.embed(texts).vectors, top_k)
-    return [near.numbers, near.cosines]
+    near = nearest_neighbours(model.embed(queries).vectors, model.embed(texts).vectors, top_k)
+    return [near.indices, near.similarities]
 
 
 def generate(model: Any, prompts: Sequence[str], **settings: Any) -> list[Any]:
     """Continuations of prompts with log-probabilities."""
-    from regard.config.generation import GenerationConfig
+    from regard.config.inference import GenerationConfig
 
-    config = GenerationConfig(**_renamed(settings, GENERATION_NAMES))
+    config = GenerationConfig(**settings)
     return [
-        [[str(one), one.ids, one.logp, one.finished, one.cut, one.unknown] for one in continuations]
+        [[str(one), one.ids, one.logprob, one.finished, one.truncated, one.unknown] for one in continuations]
         for continuations in model.generate(prompts, config)
     ]
 
@@ -483,31 +397,31 @@ def decoding_steps(model: Any, *inputs: Any, **settings: Any) -> list[Any]:
 
 def trace_attention(model: Any, *inputs: Any, **settings: Any) -> list[Array]:
     """The exact attention weights of a trace around one answer, site by site; search must be greedy."""
-    with regard.trace(exact=True) as traced:
+    with regard.trace(full_precision=True) as traced:
         _answer(model, inputs, settings)
     return [np.ascontiguousarray(traced[site].weights) for site in traced]
 
 
 def answer_with_ablation(model: Any, head: str, *inputs: Any) -> Any:
     """An answer while one attention head is switched off, as plain values."""
-    with regard.off(head):
+    with regard.ablate(head):
         answer = _answer(model, inputs, {})
     if hasattr(answer, "vectors"):
         return answer.vectors
-    return [str(answer), getattr(answer, "total", 0.0), list(getattr(answer, "probabilities", {}).items())]
+    return [str(answer), getattr(answer, "logprob", 0.0), list(getattr(answer, "probabilities", {}).items())]
 
 
 def _answer(model: Any, inputs: Sequence[Any], settings: Mapping[str, Any]) -> Any:
     if hasattr(model, "embed"):
         return model.embed(list(inputs))
     if hasattr(model, "generate"):
-        return model(*inputs, **_renamed(settings, GENERATION_NAMES))
-    return model(*inputs, **_renamed(settings, DECODING_NAMES))
+        return model(*inputs, **settings)
+    return model(*inputs, **settings)
 
 
 def explain(model: Any, *inputs: str) -> list[Any]:
     """Attributions by all methods, their agreement with attention, and the deletion test."""
-    from regard.pipeline.attribution import explain as explain_answer
+    from regard.interpret.attribution import explain as explain_answer
 
     found = explain_answer(model, *inputs, steps=8)
     attributions = [[np.array(one.values), one.agreement] for one in found.attributions]
@@ -516,7 +430,7 @@ def explain(model: Any, *inputs: str) -> list[Any]:
 
 def head_importance(model: Any, *inputs: str) -> list[list[float]]:
     """What an answer loses without each head, site by site."""
-    from regard.pipeline.importance import head_importance as measure
+    from regard.interpret.ablation import head_importance as measure
 
     return list(measure(model, *inputs)[1].values())
 
@@ -530,7 +444,7 @@ class _Listener:
     def __init__(self) -> None:
         self.metrics: list[Any] = []
 
-    def event(self, kind: str, facts: dict[str, Any]) -> None:
+    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
         if kind in ("evaluate", "done") and "metrics" in facts:
             self.metrics.append(numbers_of(facts["metrics"]))
 
@@ -558,7 +472,7 @@ def train(
         group = RUN_GROUPS[family]
         given |= {f"{group}.{path}": value for path, value in _model_settings(family, model).items()}
     if arch:
-        given["arch"] = arch
+        given["architecture"] = arch
     listener = _Listener()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a few steps teach nothing
@@ -567,7 +481,7 @@ def train(
             *files,
             out=out,
             valid=valid,
-            watchers=[listener],
+            listeners=[listener],
             **{path.replace(".", "__"): value for path, value in given.items()},
         )
     return listener.metrics
@@ -584,7 +498,7 @@ def evaluate(
     folder: Path, files: Sequence[Path], *, label_separator: str = "", pair: str = "", backend: str = ""
 ) -> list[float]:
     """All numbers that the evaluation of a test set prints, sorted."""
-    flags = {"--separator": label_separator, "--pair": pair, "--backend": backend}
+    flags = {"--label-separator": label_separator, "--pair": pair, "--backend": backend}
     options = [part for flag, value in flags.items() if value for part in (flag, value)]
     output = _run_command("evaluate", str(folder), *map(str, files), "--threads", "1", "--json", *options)
     return numbers_of(json.loads(output))

@@ -80,18 +80,18 @@ for head, pairs in line_rules(Path(__file__).with_name("constants.txt")):
         if not top(mod,o): missing.append((mod,o)); continue
         G[f"{full(mod)}.{o}"] = n
 for k in [k for k in P if k[0].startswith("regard.cli.")]: del P[k]
-for k in [("regard.checkpoint.folder.publish_model","named"),("regard.data.labelled.hold_out","rows"),("regard.tasks.stories.answer","k")]: P.pop(k, None)
-P[("regard.data.labelled.Labelled.marks","classes")]="label_names"; P[("regard.pipeline.reader_seeing.mixed_layers","shares")]="layer_weights"
-P[("regard.tasks.entities.usual_tags","asked")]="target_words"; P[("regard.training.looked.forget_moments","after")]="last_step"
-G["regard.attention.noise.drop"]="apply_dropout"
-M[("regard.tasks.masking.Masking","hide")]="mask_tokens"
+for k in [("regard.checkpoint.folder.publish_model","named"),("regard.data.labelled.hold_out_texts","rows"),("regard.tasks.stories.predict_answers","k")]: P.pop(k, None)
+P[("regard.data.labelled.Labelled.marks","classes")]="label_names"; P[("regard.pipeline.reader_seeing.layer_mix_attention","shares")]="layer_weights"
+P[("regard.tasks.entities.most_frequent_tags","asked")]="target_words"; P[("regard.training.looked.delete_snapshots_after","after")]="last_step"
+G["regard.attention.noise.apply_dropout"]="apply_dropout"
+M[("regard.tasks.masking.TokenMasker","hide")]="mask_tokens"
 M.pop(("regard.blocks.transformer.DecoderBlock","decode"),None)
-M.pop(("regard.pipeline.classification.Label","chances"),None); M.pop(("regard.training.reader_job.ReaderJob","longest"),None); M.pop(("regard.training.reader_job.ReaderJob","width"),None); M.pop(("regard.training.keeping.KeepingJob","concluded"),None)
-M[("regard.pipeline.filling.Fill","token")]="token_id"
-G["regard.config.tasks.used_by"]="usage_hint"
-M[("regard.engine.model.CompiledModel","read")]="run_encoder"
-for c in ("regard.tasks.tagging.EncodedWords","regard.tasks.reader_tagging.WordRows"): M[(c,"told")]="iter_token_logits"
-for c in ("regard.ready.WatchableEncoder","regard.engine.encoder.EncoderEngine"):
+M.pop(("regard.pipeline.classification.Label","chances"),None); M.pop(("regard.training.reader_job.RnnTextExperiment","longest"),None); M.pop(("regard.training.reader_job.ReaderJob","width"),None); M.pop(("regard.training.keeping.BaseExperiment","concluded"),None)
+M[("regard.pipeline.filling.Prediction","token")]="token_id"
+G["regard.config.tasks.usage_hint"]="usage_hint"
+M[("regard.engine.model.EngineModel","read")]="run_encoder"
+for c in ("regard.tasks.tagging.EncodedSentences","regard.tasks.reader_tagging.RnnSentences"): M[(c,"told")]="iter_token_logits"
+for c in ("regard.ready.SwitchingEncoder","regard.engine.encoder.EncoderEngine"):
     M[(c,"vectors")]="embed_texts"; M[(c,"pool")]="pooler_output"; M[(c,"scores")]="logits"
 pickle.dump({"globals":G,"members":M,"params":P}, Path(__file__).with_name("rules.pkl").open("wb"))
 print(len(G),len(M),len(P)); print("missing",missing)

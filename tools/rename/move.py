@@ -322,7 +322,7 @@ def dotted(text: str) -> str:
     text = re.sub(r"(?m)^(\s*(?:>>>|\.\.\.)?\s*)from (regard(?:\.\w+)*) import ([\w, ]+)$", doc_import, text)
     return re.sub(r"\bregard(?:\.\w+)+", sub, text)
 def doc_import(match):
-    lead, mod, names = match.groups()
+    lead, mod, names = match.layer_groups()
     if mod not in mods: return match.group(0)
     groups = OrderedDict()
     for n in [x.strip() for x in names.split(",")]:

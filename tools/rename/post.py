@@ -72,8 +72,8 @@ edit("src/regard/pipeline/heads.py", (r"found\.each - whole\.each", "found.per_e
 edit("src/regard/ready.py", (r"_answering\(\)\.vectors", "_answering().embed_texts"), (r"_answering\(\)\.pool\b", "_answering().pooler_output"), (r"_answering\(\)\.scores", "_answering().logits"))
 edit("src/regard/blocks/transformer.py", (r"block\.cross\.remember", "block.cross.precompute_keys_values"))
 edit("src/regard/checkpoint/reader_folder.py", (r"config\.vocabulary\b", "config.vocab_size"), (r"config\.encoder\.vocabulary\b", "config.encoder.vocab_size"))
-edit("src/regard/cli/train.py", (r'"start_from": "--from"', '"pretrained": "--from"'), (r'"arch": "--arch"', '"architecture": "--arch"'), (r'"memory\.": "Stories"', '"memory_network.": "Stories"'))
+edit("src/regard/cli/train.py", (r'"pretrained": "--from"', '"pretrained": "--from"'), (r'"architecture": "--arch"', '"architecture": "--arch"'), (r'"memory\.": "Stories"', '"memory_network.": "Stories"'))
 edit("src/regard/config/tasks.py",
-     (r'"arch": ', '"architecture": '), (r'"memory\.": ', '"memory_network.": '), (r'"language\.": "language"', '"documents.": "language"'), (r'"classifier\.": ', '"rnn_classifier.": '), (r'"tagger\.": ', '"rnn_tagger.": '),
-     (r'"classify\.": ', '"fine_tuning.": '), (r'"answer\.": ', '"passages.": '), (r'"distil\.": ', '"distillation.": '), (r'"task", "preset", "arch"', '"task", "preset", "architecture"'), (r'"start_from"', '"pretrained"'),
+     (r'"architecture": ', '"architecture": '), (r'"memory\.": ', '"memory_network.": '), (r'"language\.": "language"', '"documents.": "language"'), (r'"classifier\.": ', '"rnn_classifier.": '), (r'"tagger\.": ', '"rnn_tagger.": '),
+     (r'"classify\.": ', '"fine_tuning.": '), (r'"answer\.": ', '"passages.": '), (r'"distil\.": ', '"distillation.": '), (r'"task", "preset", "arch"', '"task", "preset", "architecture"'), (r'"pretrained"', '"pretrained"'),
      (r'given\.get\("arch"', 'given.get("architecture"'), (r"given\['arch'\]", "given['architecture']"))

@@ -88,7 +88,7 @@ def build_row_encoder(job: Job) -> Callable[[Sequence[str]], list[list[int]]]:
     tokenizer = workload.build_tokenizer(job.settings["size"]["vocab_size"])
 
     def encode_rows(texts: Sequence[str]) -> list[list[int]]:
-        return [[tokenizer.start, *ids, tokenizer.end] for ids in tokenizer.encode_all(texts)]
+        return [[tokenizer.bos_id, *ids, tokenizer.eos_id] for ids in tokenizer.encode_batch(texts)]
 
     return encode_rows
 

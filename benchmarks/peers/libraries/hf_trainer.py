@@ -121,7 +121,7 @@ def run_fine_tuning(job: Job, channel: Channel) -> None:
         labels = torch.tensor([row["labels"] for row in rows])
         return {"input_ids": ids, "attention_mask": mask, "labels": labels}, int(mask.sum())
 
-    labelled_rows = zip(objective.train.rows, objective.wanted.tolist(), strict=True)
+    labelled_rows = zip(objective.train.rows, objective.targets.tolist(), strict=True)
     setup = TrainerSetup(
         model=build_classifier(size),
         rows=[{"input_ids": row.tolist(), "labels": label} for row, label in labelled_rows],

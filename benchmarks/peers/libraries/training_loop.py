@@ -42,7 +42,7 @@ def build_padded_batches(job: Job, bos_id: int, vocab_size: int) -> tuple[list[P
                 targets=_pad([[*row, workload.EOS_ID] for row in target_rows]),
             )
         )
-    return padded, sum(batch.count for batch in batches)
+    return padded, sum(batch.num_predictions for batch in batches)
 
 
 def _pad(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -108,11 +108,11 @@ def build_masked_lm_batches(size: TrainedEncoderSize) -> list[EncoderBatch]:
     """Regard's batches as arguments of BERT: labels other than those of masked tokens are ignored."""
     objective = tasks.build_masked_lm_objective(size)
     batches = []
-    for indices in objective.epoch(0, tasks.masked_lm_batch_tokens(size)):
+    for indices in objective.epoch_batches(0, tasks.masked_lm_batch_tokens(size)):
         batch = objective.batch(indices, 0)
         ids = batch.rows.ids.astype(np.int64)
         targets = np.full(len(ids), IGNORED)
-        targets[batch.places] = batch.targets
+        targets[batch.positions] = batch.targets
         table = torch.from_numpy(ids.reshape(len(indices), -1))
         labels = torch.from_numpy(targets.reshape(len(indices), -1))
         inputs = {"input_ids": table, "attention_mask": torch.ones_like(table), "labels": labels}
@@ -130,10 +130,10 @@ def build_fine_tuning_batches(size: TrainedEncoderSize) -> list[EncoderBatch]:
     """Regard's batches as arguments of BERT, padded."""
     objective = tasks.build_fine_tuning_objective(size)
     batches = []
-    for indices in objective.epoch(0, tasks.fine_tuning_batch_tokens(size)):
+    for indices in objective.epoch_batches(0, tasks.fine_tuning_batch_tokens(size)):
         batch = objective.batch(indices, 0)
         ids, mask = pad_with_mask([row.tolist() for row in batch.tokens])
-        inputs = {"input_ids": ids, "attention_mask": mask, "labels": torch.from_numpy(batch.wanted)}
+        inputs = {"input_ids": ids, "attention_mask": mask, "labels": torch.from_numpy(batch.targets)}
         batches.append(EncoderBatch(inputs, len(batch.tokens.ids)))
     return batches
 

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from regard.attention.intervention import silenced
-from regard.attention.masks import PlacedMask
-from regard.attention.noise import Noise, drop
+from regard.attention.capture import AttentionCall, attention_weights, capture
+from regard.attention.dropout import Noise, apply_dropout
+from regard.attention.intervention import apply_ablation
+from regard.attention.masks import BoundMask
 from regard.attention.scores import Normalize, ScaledDot, Score, softmax
-from regard.attention.sparse import BlockMask, NearMask, attend_blocks, attend_near
-from regard.attention.tap import Look, show
-from regard.attention.trace import watching
-from regard.attention.weights import explicit_weights
+from regard.attention.sparse import BlockSparseMask, LocalMask, attend_block_sparse, attend_local
+from regard.attention.trace import active_trace
 from regard.errors import UsageError
 
 SCALED_DOT = ScaledDot()
@@ -24,14 +23,14 @@ def attend(
     key: Tensor,  # [B, H, K, d], prepared by the score
     value: Tensor,  # [B, H, K, v]
     *,
-    mask: PlacedMask | None = None,
+    mask: BoundMask | None = None,
     bias: Tensor | None = None,  # [B|1, H|1, Q, K], added to the scores
     score: Score = SCALED_DOT,
     normalize: Normalize = softmax,
     dropout: float = 0.0,
     noise: Noise | None = None,
     site: str = "",
-    shown: bool = True,
+    is_traced: bool = True,
 ) -> Tensor:
     """Return for each query the mix of values that its weights over the keys make, [B, H, Q, v].
 
@@ -43,30 +42,30 @@ def attend(
     [[[[1.0], [2.0]]]]
     """
     _check(query, key, value)
-    if mask is not None and mask.full:
+    if mask is not None and mask.is_full:
         mask = None
     usual = type(score) is ScaledDot and normalize is softmax and bias is None
     dropped = dropout if noise is not None else 0.0
-    if isinstance(mask, BlockMask) and usual:
-        mixed = attend_blocks(query, key, value, mask)
-    elif isinstance(mask, NearMask) and usual and not dropped:
-        mixed = attend_near(query, key, value, mask, _plain)
+    if isinstance(mask, BlockSparseMask) and usual:
+        mixed = attend_block_sparse(query, key, value, mask)
+    elif isinstance(mask, LocalMask) and usual and not dropped:
+        mixed = attend_local(query, key, value, mask, _plain)
     elif _fused_fits(query, score, normalize, dropped):
         mixed = _fused(query, key, value, mask, bias)
     else:
-        weights = explicit_weights(query, key, mask, bias, score, normalize)
-        mixed = drop(weights, dropout, noise, site) @ value
-    mixed = silenced(mixed, site)
-    if shown and (seen := watching(site)) is not None:
-        show(seen, site, Look(query, key, value, mask, bias, score, normalize))
+        weights = attention_weights(query, key, mask, bias, score, normalize)
+        mixed = apply_dropout(weights, dropout, noise, site) @ value
+    mixed = apply_ablation(mixed, site)
+    if is_traced and (seen := active_trace(site)) is not None:
+        capture(seen, site, AttentionCall(query, key, value, mask, bias, score, normalize))
     return mixed
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor, mask: PlacedMask) -> Tensor:
+def _plain(query: Tensor, key: Tensor, value: Tensor, mask: BoundMask) -> Tensor:
     """Return usual attention with a mask, without dropout."""
     if _fused_fits(query, SCALED_DOT, softmax, 0.0):
         return _fused(query, key, value, mask, None)
-    return explicit_weights(query, key, mask, None, SCALED_DOT, softmax) @ value
+    return attention_weights(query, key, mask, None, SCALED_DOT, softmax) @ value
 
 
 def _fused_fits(query: Tensor, score: Score, normalize: Normalize, dropout: float) -> bool:
@@ -79,13 +78,13 @@ def _fused_fits(query: Tensor, score: Score, normalize: Normalize, dropout: floa
     return not (torch.is_grad_enabled() and query.device.type == "cpu")
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, mask: PlacedMask | None, bias: Tensor | None) -> Tensor:
+def _fused(query: Tensor, key: Tensor, value: Tensor, mask: BoundMask | None, bias: Tensor | None) -> Tensor:
     extra = None if mask is None else mask.additive(query.dtype)
     if bias is not None:
         extra = bias if extra is None else extra + bias
     mixed = scaled_dot_product_attention(query, key, value, attn_mask=extra)
-    if mask is not None and mask.blank is not None:
-        mixed = mixed.masked_fill(mask.blank, 0)
+    if mask is not None and mask.masked_queries is not None:
+        mixed = mixed.masked_fill(mask.masked_queries, 0)
     return mixed
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from regard.attention.sites import check_heads, read_heads, unknown_site
+from regard.attention.sites import check_heads, parse_heads, unknown_site_message
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,26 +25,26 @@ class Intervention:
         self.heads = dict(heads)
         self.met: dict[str, int] = {}  # site → how many heads it has
 
-    def silenced(self, mixed: Tensor, site: str) -> Tensor:
+    def apply(self, output: Tensor, site: str) -> Tensor:
         """Return what the heads of a site found, [B, H, Q, v], with zeros for those that are off."""
         if not site:
-            return mixed
-        count = self.met[site] = mixed.shape[1]
+            return output
+        count = self.met[site] = output.shape[1]
         chosen = self.heads.get(site)
         if chosen is None:
-            return mixed
+            return output
         check_heads(site, chosen, count)
         if not chosen or len(chosen) == count:
-            return mixed.new_zeros(mixed.shape)
-        kept = mixed.new_ones(count, 1, 1)
+            return output.new_zeros(output.shape)
+        kept = output.new_ones(count, 1, 1)
         kept[list(chosen)] = 0
-        return mixed * kept
+        return output * kept
 
     def check(self, sites: Mapping[str, int]) -> None:
         """Refuse a head that a model with these sites, each with its number of heads, has not."""
         for site, chosen in self.heads.items():
             if site not in sites:
-                raise UsageError(unknown_site(site, sites, "switch off"))
+                raise UsageError(unknown_site_message(site, sites, "switch off"))
             check_heads(site, chosen, sites[site])
 
     def __str__(self) -> str:
@@ -57,19 +57,19 @@ class Intervention:
 _open: ContextVar[Intervention | None] = ContextVar("regard_intervention", default=None)
 
 
-def intervention() -> Intervention | None:
+def active_intervention() -> Intervention | None:
     """Return which heads are off now; None where all are on."""
     return _open.get()
 
 
-def silenced(mixed: Tensor, site: str) -> Tensor:
+def apply_ablation(output: Tensor, site: str) -> Tensor:
     """Return what the heads of a site found, with zeros for those that are off; as it is where all are on."""
     chosen = _open.get()
-    return mixed if chosen is None else chosen.silenced(mixed, site)
+    return output if chosen is None else chosen.apply(output, site)
 
 
 @contextmanager
-def on() -> Iterator[None]:
+def disable_ablation() -> Iterator[None]:
     """Let all heads count while the block runs, whatever is off around it."""
     token = _open.set(None)
     try:
@@ -79,7 +79,7 @@ def on() -> Iterator[None]:
 
 
 @contextmanager
-def off(heads: str | Iterable[str]) -> Iterator[Intervention]:
+def ablate(heads: str | Iterable[str]) -> Iterator[Intervention]:
     """Switch heads off while the block runs: what they found is zero, as if they had found nothing.
 
     Heads are named `encoder.3.self:2`, several parted by commas or in a list. One block within another adds to it.
@@ -88,11 +88,11 @@ def off(heads: str | Iterable[str]) -> Iterator[Intervention]:
     >>> import torch
     >>> from regard.attention.attend import attend
     >>> one = torch.ones(1, 2, 1, 1)
-    >>> with off("hop.0:1"):
+    >>> with ablate("hop.0:1"):
     ...     attend(one, one, one, site="hop.0").flatten().tolist()
     [1.0, 0.0]
     """
-    before, chosen = _open.get(), read_heads(heads)
+    before, chosen = _open.get(), parse_heads(heads)
     for site, held in (before.heads if before else {}).items():
         chosen[site] = chosen.get(site, held) | held if held and chosen.get(site, held) else set()
     found = Intervention(chosen)

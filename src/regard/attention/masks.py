@@ -25,9 +25,9 @@ class Mask:
         """Return a Boolean [B|1, 1, Q, K] for slots [B|1, 1, Q, 1] and [B|1, 1, 1, K] in rows of `size` keys."""
         raise NotImplementedError
 
-    def place(self, query: Tensor, key: Tensor) -> PlacedMask:
+    def bind(self, query: Tensor, key: Tensor) -> BoundMask:
         """Return the mask at the given slots, [B|1, Q] and [B|1, K]."""
-        return PlacedMask(self, query, key)
+        return BoundMask(self, query, key)
 
     def __and__(self, other: Mask) -> Mask:
         return And(self, other)
@@ -112,34 +112,34 @@ class Padding(Mask):
 class Window(Mask):
     """Everybody looks at most `reach` slots to either side."""
 
-    reach: int
+    size: int
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
-        return (query - key).abs() <= self.reach
+        return (query - key).abs() <= self.size
 
     def __str__(self) -> str:
-        return f"window({self.reach})"
+        return f"window({self.size})"
 
 
 @dataclass(frozen=True)
-class Globally(Mask):
+class Global(Mask):
     """The chosen slots look at all and are looked at by all; negative ones count from the end."""
 
-    slots: tuple[int, ...]
+    positions: tuple[int, ...]
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
-        chosen = torch.tensor([slot % size for slot in self.slots], device=key.device)
+        chosen = torch.tensor([slot % size for slot in self.positions], device=key.device)
         return torch.isin(query, chosen) | torch.isin(key, chosen)
 
     def __str__(self) -> str:
-        return f"globally({', '.join(map(str, self.slots))})"
+        return f"global_tokens({', '.join(map(str, self.positions))})"
 
 
 @dataclass(frozen=True)
 class Random(Mask):
     """Each query looks at `count` keys drawn by the seed: the same ones wherever the row is computed."""
 
-    count: int
+    num_blocks: int
     seed: int
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
@@ -149,11 +149,11 @@ class Random(Mask):
         for _ in range(2):  # a small integer hash: multiply, fold, multiply
             mixed = ((mixed ^ (mixed >> 15)) * 739_982_445 + 12_345) & 0x7FFFFFFF
         drawn = torch.zeros_like(mixed, dtype=torch.bool)
-        drawn.scatter_(1, mixed.topk(min(self.count, size), dim=1, largest=False).indices, True)
+        drawn.scatter_(1, mixed.topk(min(self.num_blocks, size), dim=1, largest=False).indices, True)
         return drawn[torch.searchsorted(rows, query), key]
 
     def __str__(self) -> str:
-        return f"random({self.count}, seed={self.seed})"
+        return f"random({self.num_blocks}, seed={self.seed})"
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def causal() -> Mask:
     """Nobody looks ahead.
 
     >>> slots = torch.arange(3)[None]
-    >>> causal().place(slots, slots).dense.int().tolist()
+    >>> causal().bind(slots, slots).dense.int().tolist()
     [[[[1, 0, 0], [1, 1, 0], [1, 1, 1]]]]
     """
     return Causal()
@@ -203,14 +203,14 @@ def padding(lengths: Tensor) -> Mask:
     return Padding(lengths)
 
 
-def window(reach: int) -> Mask:
+def window(size: int) -> Mask:
     """Everybody looks at most `reach` slots to either side."""
-    return Window(reach)
+    return Window(size)
 
 
-def globally(*slots: int) -> Mask:
+def global_tokens(*positions: int) -> Mask:
     """The chosen slots look at all and are looked at by all; negative ones count from the end."""
-    return Globally(slots)
+    return Global(positions)
 
 
 def random(count: int, seed: int) -> Mask:
@@ -230,7 +230,7 @@ def graph(edges: list[tuple[int, int]]) -> Mask:
     return Graph(tuple((int(query), int(key)) for query, key in edges))
 
 
-class PlacedMask:
+class BoundMask:
     """A mask at given slots; what kernels ask of it is built once, on first use."""
 
     def __init__(self, mask: Mask, query: Tensor, key: Tensor) -> None:
@@ -243,13 +243,13 @@ class PlacedMask:
         return self.mask.allows(self.query[:, None, :, None], self.key[:, None, None, :], size)
 
     @cached_property
-    def blank(self) -> Tensor | None:
+    def masked_queries(self) -> Tensor | None:
         """Queries that may look at nothing, [B|1, 1, Q, 1]; None when every query sees something."""
         blank = ~self.dense.any(-1, keepdim=True)
         return blank if bool(blank.any()) else None
 
     @cached_property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether every query may look everywhere."""
         return bool(self.dense.all())
 
@@ -262,11 +262,11 @@ class PlacedMask:
         made: Tensor = self.__dict__[key]
         return made
 
-    def part(self, rows: slice | Tensor) -> PlacedMask:
+    def select_queries(self, rows: slice | Tensor) -> BoundMask:
         """Return the mask of some of the queries."""
-        return PlacedMask(self.mask, self.query[:, rows], self.key)
+        return BoundMask(self.mask, self.query[:, rows], self.key)
 
-    def blocks(self, size: int) -> Tensor:
+    def block_layout(self, size: int) -> Tensor:
         """Which blocks of queries look at which blocks of keys at all, [B|1, ⌈Q/size⌉, ⌈K/size⌉]."""
         queries, keys = self.dense.shape[-2:]
         room = (0, -keys % size, 0, -queries % size)

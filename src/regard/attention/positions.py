@@ -13,9 +13,9 @@ from regard.errors import ConfigError, UsageError, nearest
 class Positions(nn.Module):
     """No positions at all: order is invisible."""
 
-    def embed(self, states: Tensor, at: Tensor) -> Tensor:
+    def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Return the states [N, D] with their places [N] added."""
-        return states
+        return hidden
 
     def rotate(self, heads: Tensor, at: Tensor) -> Tensor:
         """Return queries or keys [B, H, T, d] turned by their places [B|1, T]."""
@@ -26,7 +26,7 @@ class Positions(nn.Module):
         return None
 
 
-def sinusoids(at: Tensor, width: int) -> Tensor:
+def sinusoids(positions: Tensor, width: int) -> Tensor:
     """Return sines then cosines of the places at geometric wavelengths (Vaswani et al. 2017, section 3.5).
 
     The sines fill the first half and the cosines the second; an odd width has one sine more.
@@ -35,8 +35,10 @@ def sinusoids(at: Tensor, width: int) -> Tensor:
     [[0.0, 0.0, 1.0, 1.0]]
     """
     halves = (width + 1) // 2
-    rates = torch.exp(torch.arange(halves, dtype=torch.float64) * (-2 * math.log(10_000.0) / width)).to(at.device)
-    angles = at.to(torch.float64)[..., None] * rates
+    rates = torch.exp(torch.arange(halves, dtype=torch.float64) * (-2 * math.log(10_000.0) / width)).to(
+        positions.device
+    )
+    angles = positions.to(torch.float64)[..., None] * rates
     return torch.cat([angles.sin(), angles.cos()[..., : width // 2]], dim=-1).float()
 
 
@@ -45,14 +47,14 @@ class Sinusoidal(Positions):
 
     def __init__(self, places: int, width: int) -> None:
         super().__init__()
-        self.width = width
+        self.hidden_size = width
         self.register_buffer("table", sinusoids(torch.arange(places), width), persistent=False)
 
-    def embed(self, states: Tensor, at: Tensor) -> Tensor:
+    def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         table: Tensor = self.table  # type: ignore[assignment]
-        if at.numel() and int(at.max()) >= len(table):
-            return states + sinusoids(at, self.width).to(states)
-        return states + table[at].to(states.dtype)
+        if positions.numel() and int(positions.max()) >= len(table):
+            return hidden + sinusoids(positions, self.hidden_size).to(hidden)
+        return hidden + table[positions].to(hidden.dtype)
 
 
 class Learned(Positions):
@@ -62,10 +64,12 @@ class Learned(Positions):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(places, width).normal_(0, width**-0.5))
 
-    def embed(self, states: Tensor, at: Tensor) -> Tensor:
-        if at.numel() and int(at.max()) >= len(self.weight):
-            raise UsageError(f"a row has {int(at.max()) + 1} places but the model learned {len(self.weight)}: split it")
-        return states + nn.functional.embedding(at, self.weight)
+    def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        if positions.numel() and int(positions.max()) >= len(self.weight):
+            raise UsageError(
+                f"a row has {int(positions.max()) + 1} places but the model learned {len(self.weight)}: split it"
+            )
+        return hidden + nn.functional.embedding(positions, self.weight)
 
 
 class Rotary(Positions):
@@ -74,22 +78,22 @@ class Rotary(Positions):
     def __init__(self, base: float = 10_000.0) -> None:
         """Wavelengths grow from 2π to 2π · base."""
         super().__init__()
-        self.base = base
+        self.theta = base
 
     def rotate(self, heads: Tensor, at: Tensor) -> Tensor:
         half = heads.shape[-1] // 2
-        rates = 1 / self.base ** (torch.arange(half, device=at.device, dtype=torch.float32) / half)
+        rates = 1 / self.theta ** (torch.arange(half, device=at.device, dtype=torch.float32) / half)
         angles = (at.float()[..., None] * rates).unsqueeze(1)  # [B|1, 1, T, d/2]
         cosine, sine = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
         left, right = heads[..., :half], heads[..., half:]
         return torch.cat([left * cosine - right * sine, right * cosine + left * sine], dim=-1)
 
 
-def positions(kind: str, places: int, width: int) -> Positions:
+def build_positions(kind: str, max_positions: int, hidden_size: int) -> Positions:
     """Return the scheme of this name."""
     made = {
-        "sinusoidal": lambda: Sinusoidal(places, width),
-        "learned": lambda: Learned(places, width),
+        "sinusoidal": lambda: Sinusoidal(max_positions, hidden_size),
+        "learned": lambda: Learned(max_positions, hidden_size),
         "rotary": Rotary,
         "none": Positions,
     }

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from regard.attention.noise import Noise
+from regard.attention.dropout import Noise
 
-SUMS = 1 << 18  # sums of queries and keys that exist at a time
-LEAST_CHANCE = 1e-20  # of a place that was drawn
+MAX_CHUNK_ELEMENTS = 1 << 18  # sums of queries and keys that exist at a time
+MIN_PROBABILITY = 1e-20  # of a place that was drawn
 
 
 class Score(Protocol):
@@ -62,7 +62,7 @@ class Additive(nn.Module):
         return self.key(key)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        return tanh_sums(self.query(query.to(self.query.weight.dtype)), key, self.weigh.weight[0])
+        return additive_scores(self.query(query.to(self.query.weight.dtype)), key, self.weigh.weight[0])
 
 
 class Concat(Additive):
@@ -107,7 +107,7 @@ class _TanhSums(torch.autograd.Function):
         """Yield σ(2q + 2k), [rows, Q, K, w], for some rows of the batch at a time."""
         query, key = query.flatten(0, 1) * 2, key.flatten(0, 1)
         rows, pairs = query.shape[0], (query.shape[1], *key.shape[1:])
-        size = min(rows, max(1, SUMS // max(1, math.prod(pairs))))
+        size = min(rows, max(1, MAX_CHUNK_ELEMENTS // max(1, math.prod(pairs))))
         room = query.new_empty(size, *pairs)
         for first in range(0, rows, size):
             part = slice(first, first + size)
@@ -115,13 +115,13 @@ class _TanhSums(torch.autograd.Function):
             yield part, torch.add(query[part, :, None], key[part, None], alpha=2, out=made).sigmoid_()
 
 
-def tanh_sums(query: Tensor, key: Tensor, weigh: Tensor) -> Tensor:
+def additive_scores(query: Tensor, key: Tensor, v: Tensor) -> Tensor:
     """Return v · tanh(q + k), [B, H, Q, K] in the format of the keys, for projected queries and keys and v [w].
 
-    >>> tanh_sums(torch.full((1, 1, 1, 2), 9.0), torch.ones(1, 1, 3, 2), torch.tensor([2.0, 3.0])).tolist()
+    >>> additive_scores(torch.full((1, 1, 1, 2), 9.0), torch.ones(1, 1, 3, 2), torch.tensor([2.0, 3.0])).tolist()
     [[[[5.0, 5.0, 5.0]]]]
     """
-    scores: Tensor = _TanhSums.apply(query.to(key.dtype), key, weigh.to(key.dtype))
+    scores: Tensor = _TanhSums.apply(query.to(key.dtype), key, v.to(key.dtype))
     return scores
 
 
@@ -156,22 +156,22 @@ def softmax(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
     return weights.masked_fill(~allowed, 0)
 
 
-def raw(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+def unnormalized(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Return the scores as they are, zero where one may not look (the linear start of memory networks)."""
     return scores if allowed is None else scores.masked_fill(~allowed, 0)
 
 
-def hard(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+def hard_argmax(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Return weight one at the best place; gradients flow as if through softmax (straight-through).
 
-    >>> hard(torch.tensor([[[[0.5, 2.0, 1.0]]]])).tolist()
+    >>> hard_argmax(torch.tensor([[[[0.5, 2.0, 1.0]]]])).tolist()
     [[[[0.0, 1.0, 0.0]]]]
     """
     soft = softmax(scores, allowed)
     return _one_place(soft, soft, allowed)
 
 
-def sampled(noise: Noise, site: str) -> Normalize:
+def gumbel_argmax(noise: Noise, site: str) -> Normalize:
     """Return a normaliser that draws one place with softmax's chances (Gumbel's trick), straight-through."""
 
     def normalize(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
@@ -181,24 +181,24 @@ def sampled(noise: Noise, site: str) -> Normalize:
     return normalize
 
 
-class Drawn:
+class ReinforceSample:
     """A normaliser that draws one place with softmax's chances, without a gradient; what REINFORCE needs is in `told`.
 
-    >>> draw = Drawn(Noise(seed=1, step=1), "site")
-    >>> draw(torch.zeros(1, 1, 1, 2)).sum().item(), round(draw.told.item(), 4)
+    >>> draw = ReinforceSample(Noise(seed=1, step=1), "site")
+    >>> draw(torch.zeros(1, 1, 1, 2)).sum().item(), round(draw.log_prob.item(), 4)
     (1.0, -0.6931)
     """
 
     def __init__(self, noise: Noise, site: str) -> None:
         self.noise, self.site = noise, site
-        self.told = torch.empty(0)  # [B, H, Q], the log-chance of each place drawn
+        self.log_prob = torch.empty(0)  # [B, H, Q], the log-chance of each place drawn
 
     def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
         """Return weight one at the place drawn."""
         soft = softmax(scores, allowed)
         chosen = _one_place(soft.detach(), _drawn(scores.detach(), allowed, self.noise, self.site), allowed)
-        if torch.is_grad_enabled() or not self.told.numel():  # whoever looks on keeps nothing
-            self.told = (soft * chosen).sum(-1).clamp_min(LEAST_CHANCE).log()
+        if torch.is_grad_enabled() or not self.log_prob.numel():  # whoever looks on keeps nothing
+            self.log_prob = (soft * chosen).sum(-1).clamp_min(MIN_PROBABILITY).log()
         return chosen
 
 

@@ -15,26 +15,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.attention.masks import Mask, PlacedMask, blocks, globally, padding, random, window
+from regard.attention.masks import BoundMask, Mask, blocks, global_tokens, padding, random, window
 
-SHORTEST = 64  # queries of a stretch
-TOGETHER = 8  # blocks of queries whose keys are gathered at a time: few enough for a cache
+MIN_CHUNK_QUERIES = 64  # queries of a stretch
+BLOCKS_PER_GATHER = 8  # blocks of queries whose keys are gathered at a time: few enough for a cache
 
 
-Plain = Callable[[Tensor, Tensor, Tensor, PlacedMask], Tensor]  # attention with a mask
+Plain = Callable[[Tensor, Tensor, Tensor, BoundMask], Tensor]  # attention with a mask
 
 
 def big_bird(random_blocks: int, seed: int = 0) -> Mask:
     """Return who looks at whom among blocks: neighbours, the first and the last one at all, and some drawn by a seed.
 
     >>> print(big_bird(2, seed=5))
-    window(1) | globally(0, -1) | random(2, seed=5)
+    window(1) | global_tokens(0, -1) | random(2, seed=5)
     """
-    near = window(1) | globally(0, -1)
+    near = window(1) | global_tokens(0, -1)
     return near | random(random_blocks, seed) if random_blocks else near
 
 
-class BlockMask(PlacedMask):
+class BlockSparseMask(BoundMask):
     """A mask over blocks of rows that are longer than a threshold; in the others everybody looks at everybody.
 
     `repeats`: how many times more than once the first block's keys count, where blocks do not see all of their row.
@@ -47,7 +47,7 @@ class BlockMask(PlacedMask):
         self.pattern, self.size, self.longest_full, self.repeats = pattern, size, longest_full, repeats
         self._layouts: dict[int, Tensor] = {}
 
-    def layout(self, length: int) -> Tensor | None:
+    def block_bias(self, length: int) -> Tensor | None:
         """Return what is added to the scores of a row, block by block, [n, n]: -∞ where a block does not look.
 
         Nothing for a row that is short enough to be looked at as a whole.
@@ -70,7 +70,7 @@ class BlockMask(PlacedMask):
         longest = self.key.shape[1]
         made = torch.full((len(self.lengths), 1, longest, longest), -torch.inf, device=self.key.device)
         for row, length in enumerate(self.lengths):
-            layout = self.layout(length)
+            layout = self.block_bias(length)
             wide: Tensor | float = 0.0
             if layout is not None:
                 wide = layout.repeat_interleave(self.size, 0).repeat_interleave(self.size, 1)[:length, :length]
@@ -83,7 +83,7 @@ class BlockMask(PlacedMask):
         return self._added > -torch.inf
 
     @cached_property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether every query may look everywhere; that would be no block mask."""
         return False
 
@@ -91,15 +91,15 @@ class BlockMask(PlacedMask):
         """How often a key counts, as its logarithm, and the least number where one may not look, [B, 1, T, T]."""
         return self._added.to(dtype).clamp(min=torch.finfo(dtype).min)
 
-    def part(self, rows: slice | Tensor) -> PlacedMask:
+    def select_queries(self, rows: slice | Tensor) -> BoundMask:
         """Return the mask of some of the queries."""
-        return _Part(self, rows)
+        return _BlockQueries(self, rows)
 
 
-class _Part(PlacedMask):
+class _BlockQueries(BoundMask):
     """A block mask's view of some queries."""
 
-    def __init__(self, whole: BlockMask | _Part, rows: slice | Tensor) -> None:
+    def __init__(self, whole: BlockSparseMask | _BlockQueries, rows: slice | Tensor) -> None:
         super().__init__(whole.mask, whole.query[:, rows], whole.key)
         self.whole, self.rows = whole, rows
 
@@ -114,49 +114,51 @@ class _Part(PlacedMask):
     def additive(self, dtype: torch.dtype) -> Tensor:
         return self._added.to(dtype).clamp(min=torch.finfo(dtype).min)
 
-    def part(self, rows: slice | Tensor) -> PlacedMask:
-        return _Part(self, rows)
+    def select_queries(self, rows: slice | Tensor) -> BoundMask:
+        return _BlockQueries(self, rows)
 
 
-class NearMask(PlacedMask):
+class LocalMask(BoundMask):
     """Everybody looks at what is at most `reach` slots away in its own row, of rows that begin at slot 0."""
 
-    def __init__(self, reach: int, lengths: Tensor, longest: int) -> None:
-        slots = torch.arange(longest, device=lengths.device)[None]
+    def __init__(self, reach: int, lengths: Tensor, max_length: int) -> None:
+        slots = torch.arange(max_length, device=lengths.device)[None]
         super().__init__(padding(lengths) & window(reach), slots, slots)
-        self.reach = reach
+        self.window = reach
 
     @cached_property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether every query may look everywhere."""
-        return self.query.shape[1] <= self.reach + 1 and bool(self.dense.all())
+        return self.query.shape[1] <= self.window + 1 and bool(self.dense.all())
 
     @cached_property
-    def stretches(self) -> list[tuple[slice, slice, PlacedMask]]:
+    def chunks(self) -> list[tuple[slice, slice, BoundMask]]:
         """Stretches of queries, each with the keys that it needs and the mask between the two."""
-        made, size = [], max(SHORTEST, 2 * self.reach)
+        made, size = [], max(MIN_CHUNK_QUERIES, 2 * self.window)
         for first in range(0, self.query.shape[1], size):
             asking = slice(first, first + size)
-            around = slice(max(0, first - self.reach), first + size + self.reach)
-            made.append((asking, around, PlacedMask(self.mask, self.query[:, asking], self.key[:, around])))
+            around = slice(max(0, first - self.window), first + size + self.window)
+            made.append((asking, around, BoundMask(self.mask, self.query[:, asking], self.key[:, around])))
         return made
 
 
-def attend_near(query: Tensor, key: Tensor, value: Tensor, mask: NearMask, plain: Plain) -> Tensor:
+def attend_local(query: Tensor, key: Tensor, value: Tensor, mask: LocalMask, attend_dense: Plain) -> Tensor:
     """Return what `plain` attention does with the mask, [B, H, T, v], computed in stretches of the row."""
     made = [
-        plain(query[:, :, asking], key[:, :, around], value[:, :, around], part)
-        for asking, around, part in mask.stretches
+        attend_dense(query[:, :, asking], key[:, :, around], value[:, :, around], part)
+        for asking, around, part in mask.chunks
     ]
     return torch.cat(made, dim=2)
 
 
-def attend_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> Tensor:  # each [B, H, T, d]
+def attend_block_sparse(
+    query: Tensor, key: Tensor, value: Tensor, mask: BlockSparseMask
+) -> Tensor:  # each [B, H, T, d]
     """Return what `attend` would with the mask's dense form, [B, H, T, v]; places after a row's end are zero."""
     made = []
     for row, length in enumerate(mask.lengths):
         own, keys, values = (part[row, :, :length] for part in (query, key, value))  # each [H, T, d]
-        layout = mask.layout(length)
+        layout = mask.block_bias(length)
         mixed = _mixed(own, keys, values) if layout is None else _one_row(own, keys, values, layout, mask.size)
         made.append(functional.pad(mixed, (0, 0, 0, query.shape[2] - length)))
     return torch.stack(made)
@@ -186,7 +188,7 @@ def _one_row(query: Tensor, key: Tensor, value: Tensor, layout: Tensor, size: in
         asking = queries[:, everywhere].flatten(1, 2)
         found = _mixed(asking, keys.flatten(1, 2), values.flatten(1, 2), filled.flatten())
         made.append(found.unflatten(1, (-1, size)))
-    for chosen in some.split(TOGETHER) if len(some) else ():
+    for chosen in some.split(BLOCKS_PER_GATHER) if len(some) else ():
         most = int(seen[chosen].sum(1).max())
         at = seen[chosen].int().argsort(dim=1, descending=True, stable=True)[:, :most]  # [m, K]
         added = layout[chosen].gather(1, at)[:, :, None] + filled[at]  # [m, K, S]

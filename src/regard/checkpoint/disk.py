@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from regard.errors import DiskError, UsageError
+from regard.formatting import format_bytes
 
 _ROOM = 1.2  # free space asked for, as a multiple of what will be written
 _UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.EISDIR)
@@ -58,28 +59,17 @@ class Disk:
 DISK = Disk()
 
 
-def check_room(path: Path, size: int, disk: Disk) -> None:
+def check_free_space(path: Path, size: int, disk: Disk) -> None:
     """Raise `DiskError` when the disk has not enough room for so many bytes."""
     free, needed = disk.free(path.parent), int(size * _ROOM)
     if free < needed:
-        raise DiskError(f"{path} was not written: {readable(free)} free, {readable(needed)} needed: free some space")
-
-
-def readable(count: float) -> str:
-    """Return a number of bytes as people say it.
-
-    >>> readable(2_500_000)
-    '2.5 MB'
-    """
-    for unit in ("bytes", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.4g} {unit}"
-        count /= 1000
-    return f"{count:.4g} GB"
+        raise DiskError(
+            f"{path} was not written: {format_bytes(free)} free, {format_bytes(needed)} needed: free some space"
+        )
 
 
 @contextlib.contextmanager
-def telling(path: Path, size: int, disk: Disk) -> Iterator[None]:
+def translate_os_errors(path: Path, size: int, disk: Disk) -> Iterator[None]:
     """Turn what the system says about a failed write into our errors."""
     try:
         yield
@@ -90,10 +80,10 @@ def telling(path: Path, size: int, disk: Disk) -> Iterator[None]:
             advice = "choose a folder that you may write to"
             raise UsageError(f"{path} cannot be written ({reason}: {where}): {advice}") from None
         try:
-            free = readable(disk.free(path.parent))
+            free = format_bytes(disk.free(path.parent))
         except OSError:
             free = "unknown"
         raise DiskError(
-            f"{path} was not written ({reason}): {free} free, {readable(int(size * _ROOM))} needed; "
+            f"{path} was not written ({reason}): {free} free, {format_bytes(int(size * _ROOM))} needed; "
             "what was saved before is intact"
         ) from None

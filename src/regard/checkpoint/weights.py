@@ -1,20 +1,22 @@
-"""Tensors in safetensors files: written as content, read only after their header was checked."""
+"""Tensors in safetensors files: written as content, read only after their header was checked.
+
+What became of the weights of a folder from elsewhere, told in words.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from regard.checkpoint.files import Content
+from regard.checkpoint.atomic import Content
 from regard.errors import CheckpointError
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"  # names in a model folder
@@ -25,7 +27,7 @@ _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2,
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """What a file's header says of one tensor."""
 
     file: Path
@@ -33,18 +35,18 @@ class Entry:
     shape: tuple[int, ...]
 
 
-def content(tensors: Mapping[str, Tensor]) -> Content:
+def serialize_tensors(tensors: Mapping[str, Tensor]) -> Content:
     """Return what writes the tensors as a safetensors file that other tools read too."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     return lambda sink: sink.write(safetensors.torch.save(plain, metadata={"format": "pt"}))
 
 
-def size(tensors: Mapping[str, Tensor]) -> int:
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Return the bytes that the tensors take."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def read_header(path: Path) -> dict[str, Entry]:
+def read_header(path: Path) -> dict[str, TensorEntry]:
     """Return names, number formats and shapes of a safetensors file after checking that the header is sound."""
     try:
         if path.exists() and not path.is_file():
@@ -66,10 +68,10 @@ def read_header(path: Path) -> dict[str, Entry]:
     ends = [0, *(end for _, end in spans)]
     if [begin for begin, _ in spans] != ends[:-1] or ends[-1] != length - 8 - head:
         raise _unsound(path, "its tensors do not fill the file without gaps")
-    return {name: Entry(path, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
+    return {name: TensorEntry(path, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
 
 
-def read(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return all tensors of a safetensors file in their own number formats, in memory of their own."""
     read_header(path)
     try:
@@ -78,21 +80,21 @@ def read(path: Path) -> dict[str, Tensor]:
         raise _unsound(path, str(error)) from None
 
 
-def read_checked(entries: Mapping[str, Entry], wanted: Iterable[str]) -> dict[str, Tensor]:
+def read_float_tensors(entries: Mapping[str, TensorEntry], names: Iterable[str]) -> dict[str, Tensor]:
     """Return some of the tensors of files, whose numbers are of a kind that weights have."""
-    chosen = {name: entries[name] for name in wanted}
-    check_numbers(chosen)
-    return read_some(chosen)
+    chosen = {name: entries[name] for name in names}
+    check_dtypes(chosen)
+    return read_entries(chosen)
 
 
-def check_numbers(entries: Mapping[str, Entry]) -> None:
+def check_dtypes(entries: Mapping[str, TensorEntry]) -> None:
     """Raise for the first tensor that is not stored as numbers of a kind that weights have."""
     for name, entry in entries.items():
         if entry.dtype not in ("F32", "F16", "BF16", "F64"):
             raise CheckpointError(f"{name} is stored as {entry.dtype}: F32, F16 and BF16 are read")
 
 
-def read_some(entries: Mapping[str, Entry]) -> dict[str, Tensor]:
+def read_entries(entries: Mapping[str, TensorEntry]) -> dict[str, Tensor]:
     """Return the tensors that the entries name, from as many files as they lie in; all must be finite numbers."""
     tensors = {}
     for path in sorted({entry.file for entry in entries.values()}):
@@ -122,3 +124,34 @@ def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
 
 def _unsound(path: Path, why: str) -> CheckpointError:
     return CheckpointError(f"{path}: not a sound safetensors file: {why}")
+
+
+@dataclass
+class WeightReport:
+    """What was found in a folder's weights: names taken as they are, renamed, missing and ignored."""
+
+    loaded: list[str] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)  # name in the file → name it stands for
+    missing: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)  # an ignored name → the reason
+    notes: list[str] = field(default_factory=list)
+
+    def format_lines(self) -> list[str]:
+        """Say it in words.
+
+        >>> WeightReport(loaded=["a"], missing=["b"], ignored=["c"], reasons={"c": "a buffer"}).format_lines()
+        ['weights: 1 found, 0 renamed, 1 missing, 1 ignored', 'missing, made anew: b', 'ignored: c (a buffer)']
+        """
+        counts = (len(self.loaded), len(self.renamed), len(self.missing), len(self.ignored))
+        lines = ["weights: {} found, {} renamed, {} missing, {} ignored".format(*counts)]
+        if self.renamed:
+            old, new = next(iter(self.renamed.items()))
+            lines.append(f"renamed: {old} is {new}" + (", and so on" if len(self.renamed) > 1 else ""))
+        if self.missing:
+            lines.append(f"missing, made anew: {', '.join(self.missing)}")
+        reasons: dict[str, list[str]] = {}
+        for name in self.ignored:
+            reasons.setdefault(self.reasons.get(name, "not used"), []).append(name)
+        lines += [f"ignored: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+        return lines + self.notes

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from regard.cli.options import Option, verb
-from regard.cli.output import give, note, table
+from regard.cli.output import align_columns, note, print_result
 from regard.errors import UsageError
 
 HELP = """Measure throughput and latency of MODEL on this machine, by backend, precision and number of threads.
@@ -56,7 +56,7 @@ def bench(
     """Measure the model and print a row for each setup."""
     from dataclasses import replace
 
-    from regard.data.sources import read_lines
+    from regard.data.ledger import read_lines
     from regard.report.bench import FULL, QUICK, benchmark_model
 
     effort = QUICK if quick else FULL
@@ -75,7 +75,7 @@ def bench(
     )
     skipped = [f"skipped: {reason}" for reason in report.skipped]
     summary = f"{report.texts} texts, median and range of {report.rounds} rounds; milliseconds of single texts"
-    give(report.to_dict(), [*table(report.table()), "", summary, *skipped], as_json)
+    print_result(report.to_dict(), [*align_columns(report.table()), "", summary, *skipped], as_json)
 
 
 def _split(names: str) -> list[str]:

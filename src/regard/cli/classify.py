@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import ENGINE, TestSet, windows
+from regard.cli.model_options import ENGINE, TestSet, iter_windows
 from regard.cli.options import Option
-from regard.cli.output import give, json_line, note, progress, table, write_lines
-from regard.cli.texts import Given, put_each, text_verb
+from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
+from regard.cli.texts import TextInput, process_texts, text_verb
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
-    from regard.data.labelled import Labelled
-    from regard.pipeline import ClassificationPipeline, Label
-    from regard.tasks.encoding import Account
+    from regard.data.labelled import LabelledTexts
+    from regard.pipeline.classification import ClassificationPipeline, Label
+    from regard.text.special_tokens import TruncationReport
 
 HELP = """Label TEXT, the lines of a file, or standard input line by line, in order: label, tab, probability.
 
@@ -30,19 +30,19 @@ A text longer than the model reads is read in windows. Where texts come in pairs
 
 
 @text_verb(HELP, [Option(["--all", "every"], is_flag=True, help="give the probability of every label"), *ENGINE])
-def classify(context: click.Context, folder: str, given: Given, every: bool, **computing: Any) -> None:
+def classify(context: click.Context, folder: str, given: TextInput, every: bool, **computing: Any) -> None:
     """Label what was given."""
 
     def opened() -> ClassificationPipeline:
-        from regard.pipeline import load_classifier
+        from regard.pipeline.loaders import load_classifier
 
         return load_classifier(folder, **computing)
 
-    put_each(
+    process_texts(
         given,
         opened,
         lambda model, window: model.stream(*_sides(window, bool(model.task.get("pairs")))),
-        lambda _, number, label: [shown(label, number, every, given.as_json)],
+        lambda _, number, label: [format_label(label, number, every, given.as_json)],
     )
 
 
@@ -57,11 +57,11 @@ def _sides(texts: Sequence[str], pairs: bool) -> tuple[list[str], list[str] | No
     return [found[0] for found in sides], [found[-1] for found in sides]
 
 
-def shown(label: Label, number: int, every: bool, as_json: bool) -> str:
+def format_label(label: Label, number: int, every: bool, as_json: bool) -> str:
     """Return the line for one text."""
     if as_json:
         facts: dict[str, Any] = {"number": number, "text": label.text, "label": str(label) or None}
-        facts |= {"probability": round(label.probability, 6), "cut": label.cut, "windows": label.windows}
+        facts |= {"probability": round(label.probability, 6), "cut": label.truncated, "windows": label.windows}
         facts["labels"] = list(label.labels)
         if every:
             facts["probabilities"] = {name: round(chance, 6) for name, chance in label.probabilities.items()}
@@ -74,26 +74,25 @@ def shown(label: Label, number: int, every: bool, as_json: bool) -> str:
 def evaluate_labels(test: TestSet) -> None:
     """Label a test set and give accuracy with its interval, macro-F1 and the table of confusions."""
     from regard.data.labelled import read_labelled
-    from regard.pipeline import load_classifier
+    from regard.pipeline.loaders import load_classifier
 
     reading = test.reading
     model = load_classifier(test.folder, **test.computing)
     separator = model.task.get("separator")
-    if model.thresholds is not None and separator and not reading.separator:
-        reading = reading.override({"separator": separator})
+    if model.thresholds is not None and separator and not reading.label_separator:
+        reading = reading.override({"label_separator": separator})
     rows = read_labelled(test.files, reading)
-    rows.marks(model.labels)  # an unknown label is refused before anything is computed
-    numbers = windows(range(len(rows)))
+    rows.label_matrix(model.labels)  # an unknown label is refused before anything is computed
+    numbers = iter_windows(range(len(rows)))
     found = (list(model.stream(*_chosen(rows, some))) for some in numbers)
-    said = list(progress(found, len(rows), "texts"))
+    said = list(show_progress(found, len(rows), "texts"))
     if test.out:
         write_lines(test.out, (f"{label}\t{label.probability:.4f}" for label in said))
-    scores = model.scores(rows, said)
+    scores = model.evaluate(rows, said)
     if test.errors:
-        from regard.tasks.errors import label_errors
-        from regard.view.errors_page import errors_page
+        from regard.report.error_analysis import analyse_errors, errors_page
 
-        page = errors_page(label_errors(rows, said, model.labels), title=test.folder)
+        page = errors_page(analyse_errors(rows, said, model.labels), title=test.folder)
         write_lines(test.errors, [page])
         note(f"error book: {test.errors}")
     if "confusion" not in scores:
@@ -104,28 +103,28 @@ def evaluate_labels(test: TestSet) -> None:
         f"{len(rows):,} texts, accuracy {scores['accuracy']:.2f} % (95 % interval {low:.1f} to {high:.1f}), "
         f"macro-F1 {scores['macro_f1']:.2f} %",
         "rows are what is right, columns what was said:",
-        *table([["", *model.labels], *([label, *map(str, row)] for label, row in _rows(scores))]),
+        *align_columns([["", *model.labels], *([label, *map(str, row)] for label, row in _rows(scores))]),
         f"calibration error {scores['calibration_error']:.4f} (15 bins)",
-        model.account.line(),
+        model.account.format(),
     ]
-    give({**scores, "account": model.account.to_dict()}, lines, test.as_json)
+    print_result({**scores, "account": model.account.to_dict()}, lines, test.as_json)
 
 
-def _chosen(rows: Labelled, numbers: Sequence[int]) -> tuple[list[str], list[str] | None]:
+def _chosen(rows: LabelledTexts, numbers: Sequence[int]) -> tuple[list[str], list[str] | None]:
     pairs = None if rows.pairs is None else [rows.pairs[number] for number in numbers]
     return [rows.texts[number] for number in numbers], pairs
 
 
-def _give_several(scores: dict[str, Any], account: Account, as_json: bool) -> None:
+def _give_several(scores: dict[str, Any], account: TruncationReport, as_json: bool) -> None:
     """Give the scores of texts that may have several labels."""
     lines = [
         f"{scores['texts']:,} texts, macro-F1 {scores['macro_f1']:.2f} %, micro-F1 {scores['micro_f1']:.2f} %, "
         f"all labels right {scores['exact']:.2f} %",
-        *table([[label, f"{value:.2f}"] for label, value in scores["f1_by_label"].items()]),
+        *align_columns([[label, f"{value:.2f}"] for label, value in scores["f1_by_label"].items()]),
         f"calibration error {scores['calibration_error']:.4f} (15 bins)",
-        account.line(),
+        account.format(),
     ]
-    give({**scores, "account": account.to_dict()}, lines, as_json)
+    print_result({**scores, "account": account.to_dict()}, lines, as_json)
 
 
 def _rows(scores: dict[str, Any]) -> Iterator[tuple[str, list[int]]]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from regard.cli.models import READING
-from regard.cli.options import Option, changes, verb
-from regard.cli.output import give, note, table, watching
+from regard.cli.model_options import READING
+from regard.cli.options import Option, changed_settings, verb
+from regard.cli.output import align_columns, note, print_result, progress_listener
 from regard.config.data import ReadConfig
-from regard.config.run import RunConfig
+from regard.config.runs import RunConfig
 from regard.errors import UsageError
 
 HELP = """Compare models: train several architectures on FILES under one budget, or take finished RUNS.
@@ -77,9 +77,9 @@ def compare(
     tested = test or valid
     if not tested:
         raise UsageError("there is nothing to compare on: give --test FILES")
-    reading = ReadConfig().override(changes(context, ReadConfig))
-    from regard.compare import Contender, compare, train_all, write
-    from regard.data.sources import read_pairs
+    reading = ReadConfig().override(changed_settings(context, ReadConfig))
+    from regard.data.pairs import read_pairs
+    from regard.report.compare import ComparedRun, compare, train_architectures, write_report
 
     pairs = read_pairs(tested, reading)
     if arch:
@@ -94,12 +94,12 @@ def compare(
             "training.threads": threads,
         }
         entries = [one.strip() for one in arch.split(",") if one.strip()]
-        with watching(as_json) as watcher:
-            contenders = train_all(RunConfig().override(settings), entries, Path(out), [watcher], note)
+        with progress_listener(as_json) as watcher:
+            contenders = train_architectures(RunConfig().override(settings), entries, Path(out), [watcher], note)
     else:
-        contenders = [Contender(Path(word).name or word, Path(word)) for word in words]
+        contenders = [ComparedRun(Path(word).name or word, Path(word)) for word in words]
     title = f"{len(contenders)} models compared on {', '.join(Path(one).name for one in tested)}"
-    report = compare(contenders, pairs, title=title, text=text or "", tell=note, threads=threads)
-    files = write(report, Path(out))
-    lines = [*table(report.table()), "", report.conclusion(), *(f"written: {file}" for file in files)]
-    give(report.to_dict(), lines, as_json)
+    report = compare(contenders, pairs, title=title, text=text or "", notify=note, threads=threads)
+    files = write_report(report, Path(out))
+    lines = [*align_columns(report.table()), "", report.conclusion(), *(f"written: {file}" for file in files)]
+    print_result(report.to_dict(), lines, as_json)

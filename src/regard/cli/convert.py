@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from regard.cli.options import Option, verb
-from regard.cli.output import give
+from regard.cli.output import print_result
 
 HELP = """Write the model of FOLDER into the new folder OUT, in another layout.
 
@@ -54,8 +54,8 @@ def convert(
     as_json: bool,
 ) -> None:
     """Convert a folder."""
-    from regard.convert import convert as convert_folder
+    from regard.checkpoint.export.convert import convert as convert_folder
 
-    made = convert_folder(folder, out, to=to, precision=precision, shortlist=shortlist)
+    made = convert_folder(folder, out, format=to, precision=precision, shortlist=shortlist)
     facts = {"folder": str(made.folder), "model_type": made.model_type, "weights": vars(made.report)}
-    give(facts, [f"{made.folder}: written as {made.model_type}", *made.report.lines()], as_json)
+    print_result(facts, [f"{made.folder}: written as {made.model_type}", *made.report.format_lines()], as_json)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from regard.cli.options import Option, changes, knob_options, verb
-from regard.cli.output import give, write_lines
+from regard.cli.options import Option, changed_settings, knob_options, verb
+from regard.cli.output import print_result, write_lines
 from regard.config.data import ReadConfig
 from regard.errors import DataError, UsageError
 
@@ -60,12 +60,12 @@ def check(
 ) -> None:
     """Report on data files."""
     from regard.data.check import check_pairs
-    from regard.data.sources import read_pairs
+    from regard.data.pairs import read_pairs
 
-    reading = ReadConfig().override(changes(context))
+    reading = ReadConfig().override(changed_settings(context))
     others = {name: read_pairs(paths, reading) for name, paths in (("valid", valid), ("test", test)) if paths}
     report = check_pairs(read_pairs(files, reading), others)
-    give(report.to_dict(), [report.text()], as_json)
+    print_result(report.to_dict(), [report.format()], as_json)
 
 
 @verb(
@@ -102,9 +102,9 @@ def clean(
 ) -> None:
     """Write clean pairs."""
     from regard.data.check import clean_pairs
-    from regard.data.sources import read_pairs
+    from regard.data.pairs import read_pairs
 
-    reading = ReadConfig().override(changes(context))
+    reading = ReadConfig().override(changed_settings(context))
     pairs = read_pairs(files, reading)
     cleaned = clean_pairs(
         pairs,
@@ -119,7 +119,9 @@ def clean(
     kept = len(cleaned.pairs)
     removed = [f"  {count:,} {reason}" for reason, count in cleaned.removed.items()]
     lines = [f"{kept:,} of {len(pairs):,} pairs kept in {' and '.join(out)}", *removed]
-    give({"read": pairs.read, "rejected": pairs.rejected, "kept": kept, "removed": cleaned.removed}, lines, as_json)
+    print_result(
+        {"read": pairs.num_read, "rejected": pairs.rejected, "kept": kept, "removed": cleaned.removed}, lines, as_json
+    )
 
 
 @verb(
@@ -156,16 +158,16 @@ def make(
     as_json: bool,
 ) -> None:
     """Write made pairs."""
-    from regard.data.made import make_rows
+    from regard.data.synthetic import generate_rows
 
     codes = [code.strip() for code in languages.split(",") if code.strip()]
-    rows = list(make_rows(kind, count, seed, split=split, languages=codes, lengths=_range(lengths)))
+    rows = list(generate_rows(kind, count, seed, split=split, languages=codes, lengths=_range(lengths)))
     if alignment and rows and not rows[0].links:
         raise UsageError(f"the word links of {kind} are not known: --alignment is for spoken")
     _write_pairs(out, [(row.source, row.target) for row in rows])
     if alignment:
         write_lines(alignment, (" ".join(f"{read}-{written}" for read, written in row.links) for row in rows))
-    give({"pairs": count, "files": list(out)}, [f"{count:,} pairs written to {' and '.join(out)}"], as_json)
+    print_result({"pairs": count, "files": list(out)}, [f"{count:,} pairs written to {' and '.join(out)}"], as_json)
 
 
 def _range(text: str | None) -> tuple[int, int] | None:
@@ -199,14 +201,15 @@ def join(
     as_json: bool,
 ) -> None:
     """Write joined pairs."""
-    from regard.data.join import joined
-    from regard.data.sources import read_pairs
+    from regard.data.pairs import join_pairs, read_pairs
 
-    pairs = read_pairs(files, ReadConfig().override(changes(context)))
-    made = list(joined(pairs, most=most, passes=passes, seed=seed))
+    pairs = read_pairs(files, ReadConfig().override(changed_settings(context)))
+    made = list(join_pairs(pairs, max_pairs=most, passes=passes, seed=seed))
     _write_pairs(out, made)
     lines = [f"{len(pairs):,} pairs joined to {len(made):,} rows in {' and '.join(out)}"]
-    give({"read": pairs.read, "rejected": pairs.rejected, "rows": len(made), "files": list(out)}, lines, as_json)
+    print_result(
+        {"read": pairs.num_read, "rejected": pairs.rejected, "rows": len(made), "files": list(out)}, lines, as_json
+    )
 
 
 def _write_pairs(out: tuple[str, ...], pairs: list[tuple[str, str]]) -> None:
@@ -227,7 +230,9 @@ def _write_pairs(out: tuple[str, ...], pairs: list[tuple[str, str]]) -> None:
 def _tab_separated(path: str, pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     for number, (source, target) in enumerate(pairs, 1):
         if "\t" in source or "\t" in target:
-            raise DataError("a text holds a tab", place=f"{path}:{number}", advice="write two files or .jsonl instead")
+            raise DataError(
+                "a text holds a tab", location=f"{path}:{number}", advice="write two files or .jsonl instead"
+            )
         yield f"{source}\t{target}"
 
 

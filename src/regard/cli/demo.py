@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from regard.cli.options import Option, verb
-from regard.cli.output import give, note, watching
+from regard.cli.output import note, print_result, progress_listener
 from regard.errors import UsageError
 
 HELP = """Make dates in twenty languages, train a small model to write them as 2017-03-03, and show where it looked.
@@ -42,11 +42,11 @@ def demo(context: click.Context, out: str, minutes: float | None, seconds: float
     """Run the demo."""
     if minutes and seconds:
         raise UsageError("--minutes and --seconds are both given: keep one of them")
-    from regard.demo import SECONDS, run_demo
+    from regard.report.demo import SECONDS, run_demo
 
-    with watching(as_json) as watcher:
+    with progress_listener(as_json) as watcher:
         shown = run_demo(Path(out), seconds or 60 * (minutes or 0) or SECONDS, [watcher], note)
-    give(shown.to_dict(), shown.lines(colour=sys.stdout.isatty(), command=_command()), as_json)
+    print_result(shown.to_dict(), shown.lines(colour=sys.stdout.isatty(), command=_command()), as_json)
 
 
 def _command() -> str:

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from regard.cli.models import FOLDER
-from regard.cli.options import Option, changes, dotted_options, verb
+from regard.cli.model_options import FOLDER
+from regard.cli.options import Option, changed_settings, dotted_options, verb
 from regard.cli.train import FLAGS as TRAIN_FLAGS
-from regard.cli.train import run_config, train_and_report
-from regard.config.run import RunConfig
-from regard.config.tasks import TUNED, USED_BY
+from regard.cli.train import build_run, train_and_report
+from regard.config.defaults import FINE_TUNED_TASKS, USED_BY
+from regard.config.runs import RunConfig
 from regard.errors import CheckpointError, UsageError
 
 HELP = """Teach a smaller model what the classifier, tagger or answerer in FOLDER knows, on DATA of its task.
@@ -29,23 +29,24 @@ Ctrl-C finishes the step and saves; the same command goes on from there.
 """
 
 FLAGS = {
-    "distil.layers": "--layers",
-    "distil.temperature": "--temperature",
-    "distil.truth": "--truth",
-    "distil.hidden": "--hidden",
+    "distillation.student_layers": "--layers",
+    "distillation.temperature": "--temperature",
+    "distillation.label_weight": "--truth",
+    "distillation.hidden_weight": "--hidden",
     **{
         path: flag
         for path, flag in TRAIN_FLAGS.items()
-        if path.startswith(("training.", "data.")) or path in ("classify.test", "classify.seeds", "classify.weights")
+        if path.startswith(("training.", "data."))
+        or path in ("fine_tuning.test", "fine_tuning.seeds", "fine_tuning.class_weights")
     },
 }
-AS_TAUGHT = {"max_length": "data.max_length", "separator": "data.read.separator"}  # what a teacher's folder says
-SECTIONS = {"distil.": "Student", "training.": "Training", "data.read.": "Reading files", "": "Run"}
-READ = ("distil.", "training.", "data.", "classify.", "answer.")  # groups of settings that it reads
+AS_TAUGHT = {"max_length": "data.max_length", "separator": "data.read.label_separator"}  # what a teacher's folder says
+SECTIONS = {"distillation.": "Student", "training.": "Training", "data.read.": "Reading files", "": "Run"}
+READ = ("distillation.", "training.", "data.", "fine_tuning.", "passages.")  # groups of settings that it reads
 SKIPPED = (
     "data.train",
     *(knob.path for knob in RunConfig.knobs() if not knob.path.startswith(READ)),
-    *("classify.features", "classify.features_memory", "classify.frozen", "classify.fresh"),
+    *("fine_tuning.features", "fine_tuning.feature_cache_mb", "fine_tuning.freeze_encoder", "fine_tuning.random_init"),
     *("data.read.source", "data.read.target"),
 )
 OPTIONS = dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated={}, skip=SKIPPED)
@@ -70,29 +71,29 @@ OPTIONS = dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated={}, 
 )
 def distil(context: click.Context, folder: str, files: tuple[str, ...], out: str, as_json: bool) -> None:
     """Train a student."""
-    given = changes(context)
-    if not given.get("distil.layers"):
+    given = changed_settings(context)
+    if not given.get("distillation.student_layers"):
         raise UsageError("how many layers should the student have? add --layers N, fewer than its teacher has")
-    task, known = teacher(folder)
+    task, known = read_teacher(folder)
     taught = {path: known[name] for name, path in AS_TAUGHT.items() if known.get(name)}
-    config = run_config((task, *files), None, {**taught, **given, "start_from": folder})
+    config = build_run((task, *files), None, {**taught, **given, "pretrained": folder})
     train_and_report(context, config, out, as_json)
 
 
-def teacher(folder: str) -> tuple[str, dict[str, Any]]:
+def read_teacher(folder: str) -> tuple[str, dict[str, Any]]:
     """Return the task of a folder whose model can teach, and what its folder says of it."""
-    from regard.checkpoint.files import read_json
-    from regard.checkpoint.folder import is_encoder_folder, task_of
-    from regard.checkpoint.location import TASK_FILE, opened
-    from regard.checkpoint.published import local_folder
+    from regard.checkpoint.atomic import read_json
+    from regard.checkpoint.hub import resolve_model
+    from regard.checkpoint.locate import TASK_FILE, resolve_model_path
+    from regard.checkpoint.model_dir import folder_task, is_encoder_folder
 
-    place = local_folder(folder)
-    task = task_of(place)
-    if not is_encoder_folder(place) or task not in TUNED:
+    place = resolve_model(folder)
+    task = folder_task(place)
+    if not is_encoder_folder(place) or task not in FINE_TUNED_TASKS:
         use = f" (`{USED_BY[task]}` uses it)" if task in USED_BY else ""
         raise CheckpointError(
             f"{folder}: a model for the task {task!r}{use}, not an encoder that classifies, tags or answers: "
-            f"`regard train {'|'.join(TUNED)} DATA --from ENCODER` makes one that can teach"
+            f"`regard train {'|'.join(FINE_TUNED_TASKS)} DATA --from ENCODER` makes one that can teach"
         )
-    described = opened(place) / TASK_FILE
+    described = resolve_model_path(place) / TASK_FILE
     return task, read_json(described) if described.exists() else {}

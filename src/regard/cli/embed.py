@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from regard.cli.models import ENGINE
-from regard.cli.options import changes, knob_options
-from regard.cli.output import give, json_line, note, progress, write_array
-from regard.cli.texts import Given, text_verb
-from regard.config.embedding import EmbeddingConfig
+from regard.cli.model_options import ENGINE
+from regard.cli.options import changed_settings, knob_options
+from regard.cli.output import json_line, note, print_result, show_progress, write_array
+from regard.cli.texts import TextInput, text_verb
+from regard.config.inference import EmbeddingConfig
 from regard.errors import UsageError
 
 HELP = """Make one vector of TEXT, of each line of a file, or of standard input line by line.
@@ -26,16 +26,16 @@ EMBEDDING = knob_options(EmbeddingConfig, section="Vectors")
 
 
 @text_verb(HELP, [*EMBEDDING, *ENGINE])
-def embed(context: click.Context, folder: str, given: Given, **computing: Any) -> None:
+def embed(context: click.Context, folder: str, given: TextInput, **computing: Any) -> None:
     """Make vectors of what was given."""
     import numpy as np
 
     out = given.out
     if out and not out.endswith(".npy"):
         raise UsageError(f"{out}: vectors are written as a NumPy file: name it *.npy")
-    config = EmbeddingConfig().override(changes(context, EmbeddingConfig))
+    config = EmbeddingConfig().override(changed_settings(context, EmbeddingConfig))
     waiting, total = given.windows()
-    from regard.pipeline import load_embedder
+    from regard.pipeline.load import load_embedder
 
     model = load_embedder(folder, **computing)
     accounts, windows = [], 0
@@ -49,7 +49,7 @@ def embed(context: click.Context, folder: str, given: Given, **computing: Any) -
             windows += found.windows
             yield list(zip(window, found.vectors, strict=True))
 
-    shown = progress(each(), total, "texts") if out and total else (row for rows in each() for row in rows)
+    shown = show_progress(each(), total, "texts") if out and total else (row for rows in each() for row in rows)
     for number, (text, vector) in enumerate(shown):
         if out:
             made.append(vector)
@@ -59,10 +59,10 @@ def embed(context: click.Context, folder: str, given: Given, **computing: Any) -
             print(" ".join(f"{one:.6g}" for one in vector), flush=True)
     account = sum(accounts[1:], accounts[0]) if accounts else None
     if out:
-        vectors = np.stack(made) if made else np.zeros((0, model.width), np.float32)
+        vectors = np.stack(made) if made else np.zeros((0, model.embedding_size), np.float32)
         write_array(out, vectors)
         facts = {"file": out, "texts": len(vectors), "width": int(vectors.shape[1]), "windows": windows}
         facts |= {"truncation": account.to_dict() if account else None}
-        give(facts, [f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} numbers"], given.as_json)
+        print_result(facts, [f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} numbers"], given.as_json)
     if account is not None:
         note(account.line() + (f"; {windows:,} more windows were made of long texts" if windows else ""))

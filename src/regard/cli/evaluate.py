@@ -11,28 +11,39 @@ from regard.cli.answer import evaluate_answers, evaluate_stories
 from regard.cli.classify import evaluate_labels
 from regard.cli.fill import evaluate_gaps
 from regard.cli.generate import evaluate_writing
-from regard.cli.models import ENGINE, ENSEMBLE, FILES, FOLDER, READING, SEARCHING, SPLIT, TestSet, opened, windows
-from regard.cli.options import Option, changes, given, refuse_others, verb
-from regard.cli.output import give, progress, table, write_lines
+from regard.cli.model_options import (
+    ENGINE,
+    ENSEMBLE,
+    FILES,
+    FOLDER,
+    READING,
+    SEARCHING,
+    SPLIT,
+    TestSet,
+    iter_windows,
+    load_translation_pipeline,
+)
+from regard.cli.options import Option, changed_settings, is_given, reject_other_options, verb
+from regard.cli.output import align_columns, print_result, show_progress, write_lines
 from regard.cli.tag import evaluate_tags
 from regard.config.data import ReadConfig
-from regard.config.decoding import DecodingConfig
-from regard.config.model import UNSEEN
-from regard.config.tasks import used_by
+from regard.config.defaults import usage_hint
+from regard.config.inference import DecodingConfig
+from regard.config.rnn_models import UNKNOWN_ANSWERS
 from regard.errors import UsageError
 
 
-def evaluate_language(test: TestSet) -> None:
+def evaluate_elmo(test: TestSet) -> None:
     """Give the perplexity of running text, told from the left and from the right."""
     from regard.data.documents import read_documents
-    from regard.pipeline import load_features
+    from regard.pipeline.loaders import load_features
 
     scores = load_features(test.folder, **test.computing).scores(read_documents(test.files, test.reading))
     line = (
         f"{scores['documents']:,} documents, {scores['tokens']:,} tokens: perplexity {scores['perplexity']:.2f} "
         f"(from the left {scores['perplexity_forward']:.2f}, from the right {scores['perplexity_backward']:.2f})"
     )
-    give(scores, [line], test.as_json)
+    print_result(scores, [line], test.as_json)
 
 
 HELP = """Score a model on FILES.
@@ -55,7 +66,7 @@ masked-word models hidden tokens of it: their perplexity.
   regard evaluate runs/babi qa1_test.txt qa2_test.txt --json
 """
 TEXT = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--off", "--json")
-COLUMNS = ("--format", "--text", "--label", "--pair", "--separator", "--no-header", "--delimiter")
+COLUMNS = ("--format", "--text", "--label", "--pair", "--label-separator", "--no-header", "--delimiter")
 SCORED: dict[str, tuple[Callable[[TestSet], None], tuple[str, ...]]] = {  # task → what scores it, and its flags
     "classify": (evaluate_labels, ("--backend", "--out", "--errors", *COLUMNS, *TEXT)),
     "tag": (evaluate_tags, ("--backend", "--out", "--text", "--label", *TEXT)),
@@ -63,7 +74,7 @@ SCORED: dict[str, tuple[Callable[[TestSet], None], tuple[str, ...]]] = {  # task
     "stories": (evaluate_stories, ("--out", "--unseen", *(flag for flag in TEXT if flag != "--precision"))),
     "fill": (evaluate_gaps, TEXT),
     "generate": (evaluate_writing, ("--backend", *TEXT)),
-    "language": (evaluate_language, TEXT),
+    "language": (evaluate_elmo, TEXT),
 }
 ONLY = {"--unseen": "stories", "--errors": "classify"}  # flags of one task
 NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", "ter": "TER"}
@@ -88,7 +99,7 @@ def _in_torch(computing: dict[str, Any], folder: str, task: str) -> dict[str, An
         Option(["--errors"], metavar="FILE", help="write a page about a classifier's mistakes here"),
         Option(
             ["--unseen"],
-            type=click.Choice(UNSEEN),
+            type=click.Choice(UNKNOWN_ANSWERS),
             default="refuse",
             help="answers unseen in training: refuse them, or count them as wrong [default: refuse]",
         ),
@@ -110,39 +121,41 @@ def evaluate(
     **computing: Any,
 ) -> None:
     """Score a test set."""
-    from regard.checkpoint.folder import task_of
+    from regard.checkpoint.model_dir import folder_task
 
-    reading = ReadConfig().override(changes(context, ReadConfig))
-    task = task_of(folder)
+    reading = ReadConfig().override(changed_settings(context, ReadConfig))
+    task = folder_task(folder)
     for flag, owner in ONLY.items():
-        if task != owner and given(context, flag):
+        if task != owner and is_given(context, flag):
             raise UsageError(f"{flag} is for {owner}: {folder} is a model for the task {task!r}")
     if task in SCORED:
         score, flags = SCORED[task]
-        refuse_others(context, flags, f"{folder}, a model for the task {task!r}")
+        reject_other_options(context, flags, f"{folder}, a model for the task {task!r}")
         if "--backend" not in flags:
             computing = _in_torch(computing, folder, task)
         score(TestSet(folder, files, reading, computing, as_json, out, errors, unseen))
         return
     if task != "translate":
-        raise UsageError(f"{folder}: a model for the task {task!r}, which no test set scores{used_by(task)}")
-    from regard.data.sources import read_pairs
+        raise UsageError(f"{folder}: a model for the task {task!r}, which no test set scores{usage_hint(task)}")
+    from regard.data.pairs import read_pairs
     from regard.tasks.metrics import scores_by_length, translation_scores
 
     pairs = read_pairs(files, reading)
-    model = opened(folder, computing, ensemble)
-    settings = changes(context, DecodingConfig)
-    found = (model.translate(window, split=split, **settings) for window in windows(pairs.source))
-    said = [str(one) for one in progress(found, len(pairs), "sentences")]
+    model = load_translation_pipeline(folder, computing, ensemble)
+    settings = changed_settings(context, DecodingConfig)
+    found = (model.translate(window, split=split, **settings) for window in iter_windows(pairs.source))
+    said = [str(one) for one in show_progress(found, len(pairs), "sentences")]
     if out:
         write_lines(out, said)
     scores = translation_scores(said, pairs.target)
     lengths = scores_by_length(pairs.source, said, pairs.target)
     rows = [[name, f"{scores[key]:.2f}", scores[f"{key}_signature"]] for key, name in NAMES.items()]
-    lines = [f"{len(pairs):,} sentences, exact match {scores['exact_match']:.1f} %", *table(rows)]
+    lines = [f"{len(pairs):,} sentences, exact match {scores['exact_match']:.1f} %", *align_columns(rows)]
     lines += ["by words of the source:"]
     lines += [
         f"  {line}"
-        for line in table([[one["words"], f"{one['sentences']:,}", f"BLEU {one['bleu']:.2f}"] for one in lengths])
+        for line in align_columns(
+            [[one["words"], f"{one['sentences']:,}", f"BLEU {one['bleu']:.2f}"] for one in lengths]
+        )
     ]
-    give({**scores, "by_length": lengths}, lines, as_json)
+    print_result({**scores, "by_length": lengths}, lines, as_json)

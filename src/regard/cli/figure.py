@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard import __version__
-from regard.cli.models import COMPUTING
+from regard.cli.model_options import COMPUTING
 from regard.cli.options import Option, verb
-from regard.cli.output import give, note
+from regard.cli.output import note, print_result
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
-    from regard.view.record import Record
+    from regard.view.record.record import Record
 
 HELP = """Draw one view of where a model looked while it worked on TEXT: .svg, .pdf, .png or .tex by the name's ending.
 
@@ -130,15 +130,15 @@ def figure(
     **computing: Any,
 ) -> None:
     """Draw what was asked for."""
-    from regard.view.figure import check_wish
+    from regard.view.figure import check_figure_options
 
-    check_wish(view, out, width, theme, norm)  # before a model is opened
+    check_figure_options(view, out, width, theme, norm)  # before a model is opened
     if folder.lower().endswith(".json") and Path(folder).is_file():
         record = _saved(folder, text)
     else:
         inside = _inside(attention, layer, head) if view == "maths" else ""
         record = _made(folder, text, computing, inside, passage=passage, story=story, pair=pair)
-    chosen = {"attention": attention, "layer": layer, "head": head, "words": words, "row": row, "norm": norm}
+    chosen = {"attention": attention, "layer": layer, "head": head, "words": words, "token": row, "norm": norm}
     if out is None:
         _print(record, view, chosen, as_json)
         return
@@ -152,11 +152,11 @@ def figure(
         note(f"note: {one.message}")
     facts = {"out": out, "view": made.view, "millimetres": made.millimetres, "notes": list(made.notes)}
     wide, tall = made.millimetres
-    give(facts, [f"{out}: {made.about}, {wide:g} × {tall:g} mm"], as_json)
+    print_result(facts, [f"{out}: {made.about}, {wide:g} × {tall:g} mm"], as_json)
 
 
 def _saved(file: str, text: str | None) -> Record:
-    from regard.view.record import Record
+    from regard.view.record.record import Record
 
     if text is not None:
         raise UsageError(f"{file} is a record: it has its text already, and no model to read another one")
@@ -176,21 +176,21 @@ def _made(
     """Return the record of a text that the folder's model works on."""
     if text is None:
         raise UsageError("the text is missing: write it behind the folder")
-    from regard.cli.see import passage_of, story_of
-    from regard.config.seeing import SeeingConfig
-    from regard.pipeline import load
-    from regard.pipeline.asking import Asked, recorded
+    from regard.cli.see import read_passage, read_story_file
+    from regard.config.inference import RecordConfig
+    from regard.interpret.request import PipelineRequest, record_request
+    from regard.pipeline.load import load
 
-    asked = Asked(text, passage_of(passage), story_of(story), pair)
+    asked = PipelineRequest(text, read_passage(passage), read_story_file(story), pair)
     made = {"version": __version__, "model": Path(folder).name or folder}
-    return recorded(load(folder, **computing), asked, SeeingConfig(inside=inside), made=made)
+    return record_request(load(folder, **computing), asked, RecordConfig(store_qkv=inside), provenance=made)
 
 
 def _print(record: Record, view: str, chosen: dict[str, Any], as_json: bool) -> None:
-    from regard.view.printed import colours_shown, printed
+    from regard.view.terminal_views import render_view, supports_colour
 
-    lines = printed(record, view, colour=colours_shown() and not as_json, **chosen)
-    give({"view": view, "title": record.title, "lines": lines.split("\n")}, [lines], as_json)
+    lines = render_view(record, view, colour=supports_colour() and not as_json, **chosen)
+    print_result({"view": view, "title": record.title, "lines": lines.split("\n")}, [lines], as_json)
 
 
 def _inside(attention: str, layer: int | None, head: int | None) -> str:
@@ -198,7 +198,7 @@ def _inside(attention: str, layer: int | None, head: int | None) -> str:
     if ":" in attention:
         return attention
     if attention and layer is not None and head is not None:
-        from regard.view.chosen import site_name
+        from regard.attention.sites import site_name
 
         plain = ".".join(part for part in attention.split(".") if not part.isdigit())
         return f"{site_name(plain, layer)}:{head}"

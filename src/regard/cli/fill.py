@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import COMPUTING, TestSet
+from regard.cli.model_options import COMPUTING, TestSet
 from regard.cli.options import Option
-from regard.cli.output import give, json_line, note
-from regard.cli.texts import Given, put_each, text_verb
+from regard.cli.output import json_line, note, print_result
+from regard.cli.texts import TextInput, process_texts, text_verb
 
 if TYPE_CHECKING:
-    from regard.pipeline import Filled, FillingPipeline
+    from regard.pipeline.fill_mask import FilledText, FillMaskPipeline
 
 HELP = """Tell the likeliest words for the gaps of TEXT, of the lines of a file, or of standard input line by line.
 
@@ -33,43 +33,45 @@ it; with several gaps, those of the first gap come first.
         *COMPUTING,
     ],
 )
-def fill(context: click.Context, folder: str, given: Given, best: int, **computing: Any) -> None:
+def fill(context: click.Context, folder: str, given: TextInput, best: int, **computing: Any) -> None:
     """Fill what was given."""
     cut = 0
 
-    def opened() -> FillingPipeline:
-        from regard.pipeline import load_filler
+    def opened() -> FillMaskPipeline:
+        from regard.pipeline.loaders import load_filler
 
         return load_filler(folder, **computing)
 
-    def told(model: FillingPipeline, number: int, filled: Filled) -> list[str]:
+    def told(model: FillMaskPipeline, number: int, filled: FilledText) -> list[str]:
         nonlocal cut
-        cut += filled.cut > 0
+        cut += filled.truncated > 0
         return [shown(filled, number, given.as_json)]
 
-    put_each(given, opened, lambda model, window: model.stream(window, k=best), told)
+    process_texts(given, opened, lambda model, window: model.stream(window, k=best), told)
     if cut:
         note(f"{cut:,} texts were read only around their gaps: --json says how many tokens were cut")
 
 
-def shown(filled: Filled, number: int, as_json: bool) -> str:
+def shown(filled: FilledText, number: int, as_json: bool) -> str:
     """Return the lines for one text."""
     if not as_json:
-        return "\n".join(f"{one.word}\t{one.probability:.4f}\t{one.text}" for gap in filled.gaps for one in gap)
+        return "\n".join(f"{one.token}\t{one.probability:.4f}\t{one.text}" for gap in filled.masks for one in gap)
     gaps = [
         [
-            {"word": one.word, "probability": round(one.probability, 6), "token": one.token, "text": one.text}
+            {"word": one.token, "probability": round(one.probability, 6), "token": one.token_id, "text": one.text}
             for one in gap
         ]
-        for gap in filled.gaps
+        for gap in filled.masks
     ]
-    return json_line({"number": number, "text": filled.text, "best": filled.best, "gaps": gaps, "cut": filled.cut})
+    return json_line(
+        {"number": number, "text": filled.text, "best": filled.best_text, "gaps": gaps, "cut": filled.truncated}
+    )
 
 
 def evaluate_gaps(test: TestSet) -> None:
     """Hide some tokens of running text and give the perplexity of telling them."""
     from regard.data.documents import read_documents
-    from regard.pipeline import load_filler
+    from regard.pipeline.loaders import load_filler
 
     documents = read_documents(test.files, test.reading)
     scores = load_filler(test.folder, **test.computing).scores(documents)
@@ -84,4 +86,4 @@ def evaluate_gaps(test: TestSet) -> None:
         )
     if "next_accuracy" in scores:
         lines.append(f"pairs told apart: {scores['next_accuracy']:.1f} %")
-    give(scores, lines, test.as_json)
+    print_result(scores, lines, test.as_json)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import ENGINE, TestSet
-from regard.cli.options import changes, knob_options
-from regard.cli.output import give, json_line, note
-from regard.cli.texts import Given, put, text_verb
-from regard.config.generation import GenerationConfig
+from regard.cli.model_options import ENGINE, TestSet
+from regard.cli.options import changed_settings, knob_options
+from regard.cli.output import json_line, note, print_result
+from regard.cli.texts import TextInput, text_verb, write_output
+from regard.config.inference import GenerationConfig
 
 if TYPE_CHECKING:
-    from regard.pipeline import Generated, GenerationPipeline
+    from regard.pipeline.generation import Generation, GenerationPipeline
 
 HELP = """Continue TEXT, or the lines of a file; without any, begin a text of one's own.
 
@@ -23,25 +23,25 @@ On a terminal a single text appears while it is written. The same seed gives the
 
 \b
   regard generate runs/gpt "Once upon"
-  regard generate runs/gpt "Once upon" --temperature 0.8 --top-k 40 --most 500 --seed 7
+  regard generate runs/gpt "Once upon" --temperature 0.8 --top-k 40 --max-new-tokens 500 --seed 7
   regard generate runs/gpt --in beginnings.txt --greedy --json
-  regard generate gpt2 "The cat" --count 5
+  regard generate gpt2 "The cat" --samples 5
 """
 BETWEEN = "―――"  # between two texts, for people
 
 
 @text_verb(HELP, [*knob_options(GenerationConfig, section="Writing"), *ENGINE])
-def generate(context: click.Context, folder: str, given: Given, **computing: Any) -> None:
+def generate(context: click.Context, folder: str, given: TextInput, **computing: Any) -> None:
     """Continue what was given."""
-    config = GenerationConfig().override(changes(context, GenerationConfig))
+    config = GenerationConfig().override(changed_settings(context, GenerationConfig))
     prompts = given.lines() if given.source else given.lines() or [""]
-    from regard.pipeline import load_generator
+    from regard.pipeline.loaders import load_generator
 
     model = load_generator(folder, **computing)
-    if len(prompts) == config.count == 1 and not given.as_json and not given.out and sys.stdout.isatty():
+    if len(prompts) == config.samples == 1 and not given.as_json and not given.out and sys.stdout.isatty():
         _live(model, prompts[0], config)
         return
-    put(_lines(model, prompts, config, given.as_json), given.out)
+    write_output(_lines(model, prompts, config, given.as_json), given.out)
 
 
 def _live(model: GenerationPipeline, prompt: str, config: GenerationConfig) -> None:
@@ -60,19 +60,19 @@ def _lines(model: GenerationPipeline, prompts: Sequence[str], config: Generation
         for sample, made in enumerate(some):
             if as_json:
                 facts = {"number": number, "sample": sample, "prompt": prompt, "text": str(made)}
-                facts |= {"tokens": len(made.ids), "finished": made.finished, "logp": round(made.logp, 4)}
-                yield json_line({**facts, "cut": made.cut})
+                facts |= {"tokens": len(made.ids), "finished": made.finished, "logp": round(made.logprob, 4)}
+                yield json_line({**facts, "cut": made.truncated})
                 continue
             if not first:
                 yield BETWEEN
             first = False
-            yield made.whole
+            yield made.full_text
 
 
-def _tell(made: Generated) -> None:
+def _tell(made: Generation) -> None:
     """Say what of the prompt the model could not use."""
-    if made.cut:
-        note(f"the text is longer than the model reads: its first {made.cut:,} tokens were left out")
+    if made.truncated:
+        note(f"the text is longer than the model reads: its first {made.truncated:,} tokens were left out")
     if made.unknown:
         note(f"{made.unknown:,} tokens of the text are unknown to the model")
 
@@ -80,7 +80,7 @@ def _tell(made: Generated) -> None:
 def evaluate_writing(test: TestSet) -> None:
     """Give the loss of running text, a token and a character, each token told from those before it."""
     from regard.data.documents import read_documents
-    from regard.pipeline import load_generator
+    from regard.pipeline.loaders import load_generator
 
     model = load_generator(test.folder, **test.computing)
     scores = model.scores(read_documents(test.files, test.reading, model.task.get("document", "file")))
@@ -89,4 +89,4 @@ def evaluate_writing(test: TestSet) -> None:
         f"{scores['loss']:.4f} nats a token, {scores['loss_per_character']:.4f} a character, "
         f"perplexity {scores['perplexity']:.2f}"
     )
-    give(scores, [line], test.as_json)
+    print_result(scores, [line], test.as_json)

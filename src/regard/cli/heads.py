@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from regard.cli.models import COMPUTING, FILES, FOLDER, READING
-from regard.cli.options import Option, changes, verb
-from regard.cli.output import give, json_line, note, progress, table, write_lines
+from regard.cli.model_options import COMPUTING, FILES, FOLDER, READING
+from regard.cli.options import Option, changed_settings, verb
+from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
 from regard.config.data import ReadConfig
 from regard.errors import DataError, UsageError
 
@@ -78,40 +78,39 @@ def heads(
     """Study the heads of a model."""
     if out and not out.endswith(ENDINGS):
         raise UsageError(f"{out}: the table of heads is written as {', '.join(ENDINGS)}: name such a file")
-    from regard.pipeline import load
-    from regard.pipeline.head_probes import probe
-    from regard.pipeline.heads import study
-    from regard.view.head_table import SHOWN, column
+    from regard.interpret.head_study import build_probe, study_heads
+    from regard.pipeline.load import load
+    from regard.view.head_report import SHOWN, find_column
 
-    column(sort)  # an unknown one is refused before anything is computed
-    reading = ReadConfig().override(changes(context, ReadConfig))
+    find_column(sort)  # an unknown one is refused before anything is computed
+    reading = ReadConfig().override(changed_settings(context, ReadConfig))
     pipeline = load(folder, backend="torch", **computing)
-    report = study(
-        probe(pipeline, files, reading),
+    report = study_heads(
+        build_probe(pipeline, files, reading),
         metric=metric,
         sample=sample or 0,
         minutes=minutes,
         gold=_links(alignment, reading) if alignment else None,
         model=folder,
         data=" ".join(Path(name).name for name in files),
-        each=progress,
+        progress=show_progress,
     ).sorted_by(sort)
     if out:
         kinds = {".html": report.page, ".json": lambda: json_line(report.to_dict()), ".tsv": report.tsv}
         made = kinds[Path(out).suffix]()
         write_lines(out, [made] if isinstance(made, str) else made)
         note(f"table: {out}")
-    give(report.to_dict(), report.lines(table, 0 if every else SHOWN), as_json)
+    print_result(report.to_dict(), report.lines(align_columns, 0 if every else SHOWN), as_json)
 
 
 def _links(path: str, reading: ReadConfig) -> list[list[tuple[int, int]]]:
-    from regard.data.sources import read_lines
-    from regard.tasks.alignment import read_links
+    from regard.data.ledger import read_lines
+    from regard.tasks.alignment import parse_pharaoh
 
     made = []
     for number, line in enumerate(read_lines(path, reading), 1):
         try:
-            made.append(read_links(line))
+            made.append(parse_pharaoh(line))
         except UsageError as error:
-            raise DataError(str(error), place=f"{path}:{number}") from None
+            raise DataError(str(error), location=f"{path}:{number}") from None
     return made

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from regard.config.knob import Config, Knob
+from regard.config.settings import Config, Knob
 from regard.errors import UsageError
 
 Flags = Mapping[str, str]  # dotted path → short flag
@@ -31,14 +31,14 @@ class KnobOption(Option):
 
     def __init__(self, names: Sequence[str], *, path: str, shown: str, **settings: Any) -> None:
         super().__init__(names, **settings)
-        self.path, self.shown = path, shown
+        self.path, self.metavar_text = path, shown
 
     def get_help_record(self, context: click.Context) -> tuple[str, str]:
         """Return the flag, the short one where there are two, and its help with the default."""
-        return f"{self.opts[0]} {self.shown}".rstrip(), self.help or ""
+        return f"{self.opts[0]} {self.metavar_text}".rstrip(), self.help or ""
 
 
-def two(words: Sequence[str]) -> int:
+def max_two_values(words: Sequence[str]) -> int:
     """Return how many values a greedy option takes: a parallel corpus is two files."""
     return 2
 
@@ -53,16 +53,16 @@ class Verb(click.Command):
         self,
         *arguments: Any,
         greedy: Iterable[str] = (),
-        most: typing.Callable[[Sequence[str]], int] = two,
+        most: typing.Callable[[Sequence[str]], int] = max_two_values,
         **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
-        self.greedy, self.most = tuple(greedy), most
+        self.greedy, self.max_values = tuple(greedy), most
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         """Spell `--valid a b` as `--valid a --valid b`."""
         spelled: list[str] = []
-        most = self.most(arguments)
+        most = self.max_values(arguments)
         while arguments:
             word, *arguments = arguments
             spelled.append(word)
@@ -88,7 +88,7 @@ class Verb(click.Command):
 def knob_options(config: type[Config], *, section: str, skip: Iterable[str] = ()) -> list[click.Parameter]:
     """Return an option for each field of a flat config; its flag is its name.
 
-    >>> from regard.config.decoding import DecodingConfig
+    >>> from regard.config.inference import DecodingConfig
     >>> options = knob_options(DecodingConfig, section="Search")
     >>> options[0].opts, options[0].help
     (['--beam'], 'hypotheses kept at each step; 1: greedy [default: 5; 1 to 64]')
@@ -192,7 +192,7 @@ def _default(knob: Knob) -> str:
     return f"default: {value}{bounds}{alone}"
 
 
-def changes(context: click.Context, config: type[Config] | None = None) -> dict[str, Any]:
+def changed_settings(context: click.Context, config: type[Config] | None = None) -> dict[str, Any]:
     """Return what was given on the command line, by dotted path; with `config`, only its fields."""
     known = None if config is None else {knob.path for knob in config.knobs()}
     given: dict[str, Any] = {}
@@ -208,7 +208,7 @@ def changes(context: click.Context, config: type[Config] | None = None) -> dict[
     return given
 
 
-def given(context: click.Context, flag: str) -> bool:
+def is_given(context: click.Context, flag: str) -> bool:
     """Whether a flag is on the command line."""
     return any(flag in option.opts and _on_command_line(context, option) for option in context.command.params)
 
@@ -217,7 +217,7 @@ def _on_command_line(context: click.Context, option: click.Parameter) -> bool:
     return context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
 
 
-def refuse_others(context: click.Context, known: Iterable[str], why: str) -> None:
+def reject_other_options(context: click.Context, known: Iterable[str], why: str) -> None:
     """Raise for the first option on the command line that is none of these flags and no argument."""
     for option in context.command.params:
         if isinstance(option, click.Option) and _on_command_line(context, option) and option.opts[0] not in known:
@@ -229,7 +229,7 @@ def verb(
     options: Sequence[click.Parameter] = (),
     *,
     greedy: Iterable[str] = (),
-    most: typing.Callable[[Sequence[str]], int] = two,
+    most: typing.Callable[[Sequence[str]], int] = max_two_values,
     name: str = "",
 ) -> typing.Callable[[typing.Callable[..., None]], Verb]:
     """Return a decorator that makes a function a verb; it is called with the context and all that was given.
@@ -265,9 +265,9 @@ def _switched(heads: Sequence[str]) -> Iterator[None]:
     if not heads:
         yield
         return
-    from regard.attention.intervention import off
+    from regard.attention.intervention import ablate
 
-    with off(heads):
+    with ablate(heads):
         yield
 
 

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
-from regard.checkpoint.files import Sink, write_file
+from regard.checkpoint.atomic import Sink, write_file
+from regard.cli.progress import JsonListener, LogListener, ProgressBarListener, with_progress
 from regard.errors import UsageError
-from regard.view.progress import JsonWatcher, LiveWatcher, PlainWatcher, counted
 
 Item = TypeVar("Item")
 
 
-def give(facts: Any, lines: Iterable[str], as_json: bool) -> None:
+def print_result(facts: Any, lines: Iterable[str], as_json: bool) -> None:
     """Write a result: one line of JSON, or lines for people."""
     if as_json:
         print(json_line(facts))
@@ -41,23 +41,23 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def watching(as_json: bool) -> Iterator[JsonWatcher | LiveWatcher | PlainWatcher]:
+def progress_listener(as_json: bool) -> Iterator[JsonListener | ProgressBarListener | LogListener]:
     """Show a training run while the block runs: JSON lines, a live bar on a terminal, or plain lines."""
     if as_json:
-        yield JsonWatcher(lambda line: print(line, flush=True))
+        yield JsonListener(lambda line: print(line, flush=True))
     elif not sys.stderr.isatty():
-        yield PlainWatcher(note)
+        yield LogListener(note)
     else:
-        live = LiveWatcher()
+        live = ProgressBarListener()
         try:
             yield live
         finally:
             live.close()
 
 
-def progress(windows: Iterable[list[Item]], total: int, what: str) -> Iterator[Item]:
+def show_progress(windows: Iterable[list[Item]], total: int, what: str) -> Iterator[Item]:
     """Pass on the items of windows and show how far they are: a bar on a terminal, a line now and then otherwise."""
-    return counted(windows, total, what, note, live=sys.stderr.isatty())
+    return with_progress(windows, total, what, note, is_terminal=sys.stderr.isatty())
 
 
 def write_lines(path: str, lines: Iterable[str]) -> None:
@@ -94,10 +94,10 @@ def write_array(path: str, values: Any) -> None:
     write_file(Path(path), content.getvalue())
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows with their columns aligned, numbers to the right.
 
-    >>> table([["beam", "5"], ["nbest", "10"]])
+    >>> align_columns([["beam", "5"], ["nbest", "10"]])
     ['beam    5', 'nbest  10']
     """
     from rich.cells import cell_len

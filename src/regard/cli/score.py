@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from regard.cli.models import COMPUTING, FILES, FOLDER, RANKING, READING, SPLIT, opened
-from regard.cli.options import Option, changes, verb
-from regard.cli.output import give, json_line, note, write_lines
+from regard.cli.model_options import COMPUTING, FILES, FOLDER, RANKING, READING, SPLIT, load_translation_pipeline
+from regard.cli.options import Option, changed_settings, verb
+from regard.cli.output import json_line, note, print_result, write_lines
 from regard.config.data import ReadConfig
-from regard.config.decoding import DecodingConfig
+from regard.config.inference import DecodingConfig
 
 HELP = """Give the log-probability of each translation in FILES.
 
@@ -44,19 +44,21 @@ def score(
     **computing: Any,
 ) -> None:
     """Score given translations."""
-    from regard.data.sources import read_pairs
+    from regard.data.pairs import read_pairs
 
-    pairs = read_pairs(files, ReadConfig().override(changes(context, ReadConfig)))
-    found = opened(folder, computing).score(pairs.source, pairs.target, split=split, **changes(context, DecodingConfig))
+    pairs = read_pairs(files, ReadConfig().override(changed_settings(context, ReadConfig)))
+    found = load_translation_pipeline(folder, computing).score(
+        pairs.source, pairs.target, split=split, **changed_settings(context, DecodingConfig)
+    )
     lines = [
-        json_line({"score": one.score, "total": one.total, "tokens": one.tokens})
+        json_line({"score": one.score, "total": one.logprob, "tokens": one.num_tokens})
         if as_json
-        else f"{one.score:.4f}\t{one.total:.4f}\t{one.tokens}"
+        else f"{one.score:.4f}\t{one.logprob:.4f}\t{one.num_tokens}"
         for one in found
     ]
     if out:
         write_lines(out, lines)
     else:
-        give(None, lines, as_json=False)
-    total, tokens = sum(one.total for one in found), sum(one.tokens for one in found)
+        print_result(None, lines, as_json=False)
+    total, tokens = sum(one.logprob for one in found), sum(one.num_tokens for one in found)
     note(f"{len(found):,} pairs, {tokens:,} tokens, perplexity {math.exp(min(-total / max(tokens, 1), 100)):.3f}")

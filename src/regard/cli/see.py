@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard import __version__
-from regard.cli.models import ENGINE
-from regard.cli.options import Option, changes, knob_options, verb
-from regard.cli.output import give, json_line, note
+from regard.cli.model_options import ENGINE
+from regard.cli.options import Option, changed_settings, knob_options, verb
+from regard.cli.output import json_line, note, print_result
 from regard.config.data import ReadConfig
-from regard.config.seeing import SeeingConfig
+from regard.config.inference import RecordConfig
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
-    from regard.pipeline.asking import Asked
-    from regard.view.record import Record
+    from regard.interpret.request import PipelineRequest
+    from regard.view.record.record import Record
 
 HELP = """Show where the model of FOLDER looked while it read or wrote TEXT: a page, opened in the browser.
 
@@ -78,7 +78,7 @@ SHORT = 256  # tokens of a text whose best head's numbers are kept without being
             help="where it is served; 0: any that is free [default: 0]",
         ),
         Option(["--no-browser", "quiet"], is_flag=True, help="only say where the page is"),
-        *knob_options(SeeingConfig, section="What is kept"),
+        *knob_options(RecordConfig, section="What is kept"),
         *ENGINE,
     ],
 )
@@ -106,31 +106,31 @@ def see(
     **computing: Any,
 ) -> None:
     """Show where a model looked."""
-    from regard.pipeline.showing import check_ending, write_record
+    from regard.view.export import check_ending, write_record
 
     _check_view(view)
     if out is not None:
         check_ending(out)
     chosen = _numbers(layers)
     if folder.lower().endswith(".json") and Path(folder).is_file():
-        from regard.view.record import Record
+        from regard.view.record.record import Record
 
         if text is not None:
             raise UsageError(f"{folder} is a record: it has its text already, and no model to read another one")
         records, run = [Record.read(folder)], None
     elif epochs:
-        from regard.pipeline.epochs import epoch_records
+        from regard.interpret.training_records import training_records
 
         if text is not None:
             raise UsageError("--epochs shows the text that training kept: leave the text out")
-        records, run = epoch_records(folder, most=MOMENTS), None
+        records, run = training_records(folder, max_records=MOMENTS), None
     else:
         if text is None:
             raise UsageError("the text is missing: write it behind the folder")
-        seeing = SeeingConfig().override(changes(context, SeeingConfig))
+        seeing = RecordConfig().override(changed_settings(context, RecordConfig))
         options = {name: value for name, value in (("beam", beam), ("most", most)) if value is not None}
         reasons = {"attribution": attribution, "importance": importance}
-        model = _Model(folder, computing, passage, story, pair, options, seeing, reasons)
+        model = _ViewedModel(folder, computing, passage, story, pair, options, seeing, reasons)
         records, run = model.records(text, compare), model.run
     records = [_opened(record, view, heads) for record in records]
     if out is not None and len(records) > 1 and not out.lower().endswith(".html"):
@@ -139,7 +139,7 @@ def see(
         made = _page(records, out) if len(records) > 1 else None
         figure = {"words": words, "attention": heads.partition(",")[0]}
         made = made or write_record(records[0], out, view=view, layers=chosen, **figure)
-        give({"out": str(made), "id": records[0].id, "title": records[0].title}, [f"{made}"], as_json)
+        print_result({"out": str(made), "id": records[0].id, "title": records[0].title}, [f"{made}"], as_json)
         return
     if as_json:
         print(json_line(records[0].to_dict(True if chosen is None else chosen)))
@@ -147,10 +147,10 @@ def see(
     from regard.server import serve
 
     title, tasks = records[0].title, [records[0].task]
-    serve(records, run, port, not quiet, title=title, tasks=tasks, tell=lambda address: note(_where(address)))
+    serve(records, run, port, not quiet, title=title, tasks=tasks, notify=lambda address: note(_where(address)))
 
 
-class _Model:
+class _ViewedModel:
     """A model that was loaded to be asked, once or, over the page, again and again."""
 
     def __init__(
@@ -161,92 +161,94 @@ class _Model:
         story: str | None,
         pair: str | None,
         options: Mapping[str, Any],
-        seeing: SeeingConfig,
+        seeing: RecordConfig,
         reasons: Mapping[str, bool],
     ) -> None:
-        from regard.attention.intervention import intervention
-        from regard.pipeline import load
+        from regard.attention.intervention import active_intervention
+        from regard.pipeline.load import load
 
-        self.passage, self.story = passage_of(passage), story_of(story)
+        self.passage, self.story = read_passage(passage), read_story_file(story)
         self.pair, self.options, self.seeing, self.reasons = pair, options, seeing, reasons
         self.pipeline = load(folder, **computing)
-        silent = intervention()
+        silent = active_intervention()
         self.off = str(silent).split(",") if silent is not None else []
         self.made = {"version": __version__, "model": Path(folder).name or folder, **_format(computing)}
 
-    def asked(self, text: str, options: Mapping[str, Any]) -> Asked:
-        from regard.pipeline.asking import Asked
+    def asked(self, text: str, options: Mapping[str, Any]) -> PipelineRequest:
+        from regard.interpret.request import PipelineRequest
 
-        return Asked(text, self.passage, self.story, self.pair, {**self.options, **options})
+        return PipelineRequest(text, self.passage, self.story, self.pair, {**self.options, **options})
 
     def records(self, text: str, compare: bool) -> list[Record]:
         """Return the record of a text; to compare, first that with all heads on."""
-        from regard.attention.intervention import on
-        from regard.pipeline.asking import recorded
+        from regard.attention.intervention import disable_ablation
+        from regard.interpret.request import record_request
 
         if compare and not self.off:
             raise UsageError("there is nothing to compare: name heads to switch off with --off encoder.3.self:2")
         asked = self.asked(text, {})
         seeing = self._seeing(text)
-        made = [recorded(self.pipeline, asked, seeing, made=self.made)]
+        made = [record_request(self.pipeline, asked, seeing, provenance=self.made)]
         if any(self.reasons.values()):
-            from regard.pipeline.reasons import with_reasons
+            from regard.interpret.request import add_explanations
 
-            made = [with_reasons(made[0], self.pipeline, asked, **self.reasons)]
+            made = [add_explanations(made[0], self.pipeline, asked, **self.reasons)]
         if compare:
-            with on():
-                made.insert(0, recorded(self.pipeline, asked, seeing, made=self.made))
+            with disable_ablation():
+                made.insert(0, record_request(self.pipeline, asked, seeing, provenance=self.made))
         return made
 
     def run(self, task: str, text: str, options: Mapping[str, Any]) -> Record:
         """Return the record of a text that was asked for over the page."""
-        from regard.attention.intervention import on
-        from regard.pipeline.asking import recorded
+        from regard.attention.intervention import disable_ablation
+        from regard.interpret.request import record_request
 
         given = {name: value for name, value in options.items() if name != "off"}
         heads = [*self.off, *options.get("off", [])]
-        with on():
-            return recorded(self.pipeline, self.asked(text, given), self._seeing(text), made=self.made, heads_off=heads)
+        with disable_ablation():
+            return record_request(
+                self.pipeline, self.asked(text, given), self._seeing(text), provenance=self.made, ablated=heads
+            )
 
-    def _seeing(self, text: str) -> SeeingConfig:
+    def _seeing(self, text: str) -> RecordConfig:
         """Return what is kept: of a short text the numbers inside the best head, too."""
-        if self.seeing.inside or len(text.split()) > SHORT or len(self.passage.split()) > SHORT:
+        if self.seeing.store_qkv or len(text.split()) > SHORT or len(self.passage.split()) > SHORT:
             return self.seeing
-        return self.seeing.override({"inside": "best"})
+        return self.seeing.override({"store_qkv": "best"})
 
 
 def _opened(record: Record, view: str, heads: str) -> Record:
     """Return the record opening with a view and with heads; heads that it has not are refused."""
-    from regard.attention.sites import kind_of, layer_of
-    from regard.pipeline.sights import Sights
+    from regard.attention.sites import site_kind, site_layer
+    from regard.pipeline.result import AttentionMaps
 
     state: dict[str, Any] = {"view": view} if view else {}
     names = [name.strip() for name in heads.split(",") if name.strip()]
     for name in names:
         if ":" not in name:
             raise UsageError(f"{name!r} names no head: write site and number, as in encoder.3.self:2")
-        _ = Sights(record)[name]
+        _ = AttentionMaps(record)[name]
     if names:
         numbers = [int(name.partition(":")[2]) for name in names]
         site = names[0].partition(":")[0]
         if any(name.partition(":")[0] != site for name in names):
             raise UsageError(f"--heads are of one site, but there are several: {heads}")
-        state |= {"attn": kind_of(site), "layer": layer_of(site), "head": numbers[0], "heads": numbers}
+        state |= {"attn": site_kind(site), "layer": site_layer(site), "head": numbers[0], "heads": numbers}
     return replace(record, view={**record.view, **state}) if state else record
 
 
 def _check_view(view: str) -> None:
     from regard.errors import nearest
-    from regard.view.figure import VIEWS
+    from regard.view.figure import FIGURE_VIEWS
 
-    if view and view not in VIEWS:
-        raise UsageError(f"no such view: {view}{nearest(view, VIEWS)}: there are {', '.join(VIEWS)}")
+    if view and view not in FIGURE_VIEWS:
+        raise UsageError(f"no such view: {view}{nearest(view, FIGURE_VIEWS)}: there are {', '.join(FIGURE_VIEWS)}")
 
 
 def _page(records: Sequence[Record], out: str) -> Path:
     """Write a page of several records."""
-    from regard.checkpoint.files import write_file
-    from regard.pipeline.showing import check_size
+    from regard.checkpoint.atomic import write_file
+    from regard.view.export import check_size
     from regard.view.page import page
 
     for record in records:
@@ -269,20 +271,20 @@ def _numbers(given: str) -> list[int] | None:
     return [int(word) for word in words]
 
 
-def passage_of(path: str | None) -> str:
+def read_passage(path: str | None) -> str:
     """Return the text of a file that a question is about."""
     if path is None:
         return ""
-    from regard.data.sources import read_lines
+    from regard.data.ledger import read_lines
 
     return "\n".join(read_lines(path, ReadConfig()))
 
 
-def story_of(path: str | None) -> tuple[str, ...]:
+def read_story_file(path: str | None) -> tuple[str, ...]:
     """Return the sentences of a file that a question is about."""
     if path is None:
         return ()
-    from regard.data.stories import read_story
+    from regard.data.babi import read_story
 
     return tuple(read_story(path, ReadConfig()).sentences)
 

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from regard.cli.embed import EMBEDDING
-from regard.cli.models import ENGINE, FOLDER
-from regard.cli.options import Option, changes, verb
-from regard.cli.output import give, note
+from regard.cli.model_options import ENGINE, FOLDER
+from regard.cli.options import Option, changed_settings, verb
+from regard.cli.output import note, print_result
 from regard.cli.texts import ENCODING, IN, TEXTS
-from regard.config.embedding import EmbeddingConfig
+from regard.config.inference import EmbeddingConfig
 from regard.errors import UsageError
 
 HELP = """Say how alike texts are: the cosine of their vectors, from -1 to 1.
@@ -54,7 +54,7 @@ def similar(
 ) -> None:
     """Compare texts."""
     from regard.config.data import ReadConfig
-    from regard.data.sources import read_lines
+    from regard.data.ledger import read_lines
 
     reading = ReadConfig(encoding=encoding)
     if bool(texts) == bool(source):
@@ -65,21 +65,22 @@ def similar(
     if among is None and len(given) < 2:
         raise UsageError("one text alone is like nothing: give two, or a file to search with --among")
     lines = read_lines(among, reading) if among else []
-    config = EmbeddingConfig().override(changes(context, EmbeddingConfig))
-    from regard.pipeline import load_embedder, nearest_rows
+    config = EmbeddingConfig().override(changed_settings(context, EmbeddingConfig))
+    from regard.pipeline.embedding import nearest_neighbours
+    from regard.pipeline.load import load_embedder
 
     model = load_embedder(folder, **computing)
     found = model.embed(given, config)
     account = found.truncation
     if among is None:
-        near = nearest_rows(found.vectors, found.vectors, len(given))
+        near = nearest_neighbours(found.vectors, found.vectors, len(given))
         _give_pairs(given, near, as_json)
     else:
         known = _known(vectors, len(lines), found.vectors.shape[1], among) if vectors else None
         if known is None:
             searched = model.embed(lines, config)
             known, account = searched.vectors, account + searched.truncation
-        _give_nearest(given, lines, nearest_rows(found.vectors, known, best), as_json)
+        _give_nearest(given, lines, nearest_neighbours(found.vectors, known, best), as_json)
     if account.cut_texts:
         note(account.line())
 
@@ -98,7 +99,7 @@ def _known(path: str, count: int, width: int, among: str) -> Any:
 
 def _give_pairs(texts: list[str], near: Any, as_json: bool) -> None:
     pairs = []
-    for number, (others, cosines) in enumerate(zip(near.numbers, near.cosines, strict=True)):
+    for number, (others, cosines) in enumerate(zip(near.indices, near.similarities, strict=True)):
         pairs += [
             {"first": number, "second": int(other), "cosine": round(float(cosine), 6)}
             for other, cosine in zip(others, cosines, strict=True)
@@ -108,12 +109,12 @@ def _give_pairs(texts: list[str], near: Any, as_json: bool) -> None:
     shown = [f"{pair['cosine']:.4f}" for pair in pairs]
     if len(texts) > 2:
         shown = [f"{pair['cosine']:.4f}\t{texts[int(pair['first'])]}\t{texts[int(pair['second'])]}" for pair in pairs]
-    give({"texts": texts, "pairs": pairs}, shown, as_json)
+    print_result({"texts": texts, "pairs": pairs}, shown, as_json)
 
 
 def _give_nearest(texts: list[str], lines: list[str], near: Any, as_json: bool) -> None:
     facts, shown = [], []
-    for text, numbers, cosines in zip(texts, near.numbers, near.cosines, strict=True):
+    for text, numbers, cosines in zip(texts, near.indices, near.similarities, strict=True):
         found = [
             {"line": int(number) + 1, "text": lines[number], "cosine": round(float(cosine), 6)}
             for number, cosine in zip(numbers, cosines, strict=True)
@@ -121,4 +122,4 @@ def _give_nearest(texts: list[str], lines: list[str], near: Any, as_json: bool) 
         facts.append({"text": text, "nearest": found})
         shown += [text] if len(texts) > 1 else []
         shown += [f"{one['cosine']:.4f}\t{one['line']}\t{one['text']}" for one in found]
-    give(facts, shown, as_json)
+    print_result(facts, shown, as_json)

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import click
 
-from regard.cli.models import FOLDER, WINDOW, windows
+from regard.cli.model_options import FOLDER, WINDOW, iter_windows
 from regard.cli.options import Option, Verb, verb
-from regard.cli.output import note, progress, write_lines
+from regard.cli.output import note, show_progress, write_lines
 from regard.errors import UsageError
 
 Item = TypeVar("Item")
@@ -26,7 +26,7 @@ ENCODING = Option(["--encoding"], default="utf-8", help="text encoding of what i
 
 
 @dataclass(frozen=True)
-class Given:
+class TextInput:
     """What a verb is to work on, and where and how its lines are written."""
 
     texts: tuple[str, ...]
@@ -46,7 +46,7 @@ class Given:
         if not self.source:
             return list(self.texts)
         from regard.config.data import ReadConfig
-        from regard.data.sources import read_lines
+        from regard.data.ledger import read_lines
 
         return list(read_lines(self.source, ReadConfig(encoding=self.encoding)))
 
@@ -55,13 +55,13 @@ class Given:
         if self.texts and not self.source:
             return [self.texts], len(self.texts)
         if found := self.lines():
-            return windows(found), len(found)
+            return iter_windows(found), len(found)
         if self.source:
             return [], 0
         from regard.config.data import ReadConfig
-        from regard.data.sources import iter_lines
+        from regard.data.ledger import iter_lines
 
-        return arrived(iter_lines(sys.stdin.buffer, ReadConfig(encoding=self.encoding))), 0
+        return iter_available(iter_lines(sys.stdin.buffer, ReadConfig(encoding=self.encoding))), 0
 
 
 def text_verb(help: str, options: Sequence[click.Parameter] = ()) -> Callable[[Callable[..., None]], Verb]:
@@ -78,14 +78,14 @@ def text_verb(help: str, options: Sequence[click.Parameter] = ()) -> Callable[[C
             as_json: bool,
             **settings: Any,
         ) -> None:
-            function(context, folder, Given(texts, source, out, encoding, as_json), **settings)
+            function(context, folder, TextInput(texts, source, out, encoding, as_json), **settings)
 
         return verb(help, [FOLDER, TEXTS, IN, OUT, ENCODING, *options], name=function.__name__)(call)
 
     return decorate
 
 
-def put(lines: Iterable[str], out: str | None) -> None:
+def write_output(lines: Iterable[str], out: str | None) -> None:
     """Write lines to a file, or to standard output as they come."""
     if out:
         write_lines(out, lines)
@@ -94,8 +94,8 @@ def put(lines: Iterable[str], out: str | None) -> None:
         print(line, flush=True)
 
 
-def put_each(
-    given: Given,
+def process_texts(
+    given: TextInput,
     opened: Callable[[], Opened],
     read: Callable[[Opened, Sequence[str]], Iterable[Item]],
     shown: Callable[[Opened, int, Item], Iterable[str]],
@@ -110,20 +110,20 @@ def put_each(
         waiting, total = given.windows()
         models.append(model := opened())
         found = (list(read(model, window)) for window in waiting)
-        said = progress(found, total, "texts") if given.out and total else chain.from_iterable(found)
+        said = show_progress(found, total, "texts") if given.out and total else chain.from_iterable(found)
         for number, one in enumerate(said):
             yield from shown(model, number, one)
 
-    put(lines(), given.out)
+    write_output(lines(), given.out)
     for model in models:
         if account := getattr(model, "account", None):
-            note(account.line())
+            note(account.format())
 
 
-def arrived(lines: Iterable[str], most: int = WINDOW) -> Iterator[list[str]]:
+def iter_available(lines: Iterable[str], most: int = WINDOW) -> Iterator[list[str]]:
     """Yield lines as they come: alone when each is waited for, many together when they are all there.
 
-    >>> list(arrived(iter("abc")))[0][0]
+    >>> list(iter_available(iter("abc")))[0][0]
     'a'
     """
     waiting: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=4 * most)

@@ -8,44 +8,44 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.checkpoint.files import read_json
-from regard.checkpoint.starting import with_usual
-from regard.cli.options import Option, changes, dotted_options, verb
-from regard.cli.output import give, note, watching
-from regard.config.run import TASKS, RunConfig
-from regard.config.tasks import in_own_names
+from regard.checkpoint.atomic import read_json
+from regard.checkpoint.run_defaults import apply_defaults
+from regard.cli.options import Option, changed_settings, dotted_options, verb
+from regard.cli.output import note, print_result, progress_listener
+from regard.cli.progress import format_metrics
+from regard.config.defaults import in_own_names
+from regard.config.runs import TASKS, RunConfig
 from regard.errors import UsageError, nearest
-from regard.phrases import duration
-from regard.view.progress import measures
+from regard.formatting import format_duration
 
 if TYPE_CHECKING:
+    from regard.training.listeners import Listener
     from regard.training.verdict import Verdict
-    from regard.training.watch import Watcher
 
 FLAGS = {
     "data.valid": "--valid",
-    "start_from": "--from",
+    "pretrained": "--from",
     "preset": "--preset",
-    "arch": "--arch",
-    "recurrent.cell": "--cell",
-    "recurrent.attention": "--attention",
-    "recurrent.choice": "--choice",
-    "recurrent.input_feeding": "--input-feeding",
-    "memory.hops": "--hops",
-    "stories.starts": "--starts",
-    "stories.unseen": "--unseen",
-    "classify.features": "--features",
-    "classify.seeds": "--seeds",
-    "classify.test": "--test",
-    "classify.weights": "--weights",
-    "classify.frozen": "--frozen",
-    "classify.layer_decay": "--layer-decay",
-    "language.document": "--document",
-    "masking.rate": "--mask-rate",
-    "masking.whole_words": "--whole-words",
+    "architecture": "--arch",
+    "seq2seq.cell": "--cell",
+    "seq2seq.attention": "--attention",
+    "seq2seq.hard_attention": "--choice",
+    "seq2seq.input_feeding": "--input-feeding",
+    "memory_network.hops": "--hops",
+    "stories.restarts": "--starts",
+    "stories.unknown_answers": "--unseen",
+    "fine_tuning.features": "--features",
+    "fine_tuning.seeds": "--seeds",
+    "fine_tuning.test": "--test",
+    "fine_tuning.class_weights": "--weights",
+    "fine_tuning.freeze_encoder": "--frozen",
+    "fine_tuning.layer_lr_decay": "--layer-decay",
+    "documents.document_boundary": "--document",
+    "masking.mask_rate": "--mask-rate",
+    "masking.whole_word_masking": "--whole-words",
     "masking.next_sentence": "--next-sentence",
     "masking.words": "--words",
-    "language.row": "--row",
+    "documents.sequence_length": "--row",
     "training.minutes": "--minutes",
     "training.steps": "--steps",
     "training.epochs": "--epochs",
@@ -53,7 +53,7 @@ FLAGS = {
     "training.batch_tokens": "--batch-tokens",
     "training.learning_rate": "--learning-rate",
     "training.patience": "--patience",
-    "training.average": "--average",
+    "training.average_checkpoints": "--average",
     "training.evaluate_every": "--evaluate-every",
     "training.save_every": "--save-every",
     "training.threads": "--threads",
@@ -61,7 +61,7 @@ FLAGS = {
     "training.device": "--device",
     "training.precision": "--precision",
     "tokenizer.kind": "--tokenizer",
-    "tokenizer.size": "--vocabulary",
+    "tokenizer.vocab_size": "--vocabulary",
     "tokenizer.joint": "--separate",
     "data.max_length": "--max-length",
     "data.read.encoding": "--encoding",
@@ -71,14 +71,14 @@ FLAGS = {
     "data.read.text": "--text",
     "data.read.label": "--label",
     "data.read.pair": "--pair",
-    "data.read.separator": "--separator",
+    "data.read.label_separator": "--label-separator",
     "data.read.no_header": "--no-header",
     "data.read.delimiter": "--delimiter",
     "data.read.lenient": "--lenient",
     "data.read.max_reject": "--max-reject",
 }
 SECTIONS = {
-    "memory.": "Stories",
+    "memory_network.": "Stories",
     "stories.": "Stories",
     "training.": "Training",
     "tokenizer.": "Words",
@@ -149,48 +149,50 @@ def train(
     context: click.Context, words: tuple[str, ...], out: str, recipe: str | None, watch: bool, as_json: bool
 ) -> None:
     """Train a model."""
-    config = run_config(words, recipe, changes(context))
+    config = build_run(words, recipe, changed_settings(context))
     train_and_report(context, config, out, as_json, _open_page(config, out) if watch else [])
 
 
-def _open_page(config: RunConfig, out: str) -> list[Watcher]:
+def _open_page(config: RunConfig, out: str) -> list[Listener]:
     """Serve a page beside the training and return the watcher that puts what is seen there."""
     import sys
     import threading
 
-    from regard.pipeline.epochs import EpochWatcher
-    from regard.server.app import create  # what is missing is told before anything is trained
-    from regard.server.serving import serve
-    from regard.server.shelf import Shelf
+    from regard.interpret.training_records import SnapshotListener
+    from regard.server.app import create_app
+    from regard.server.serve import serve
+    from regard.server.store import RecordStore
 
-    assert create is not None
-    shelf = Shelf()
+    assert create_app is not None
+    shelf = RecordStore()
     settings = {
         "open_browser": sys.stderr.isatty(),
         "title": out,
         "live": True,
-        "tell": lambda address: note(f"page while training runs: {address}"),
+        "notify": lambda address: note(f"page while training runs: {address}"),
     }
     threading.Thread(target=serve, args=[shelf], kwargs=settings, daemon=True).start()
-    return [EpochWatcher(Path(out), shelf.put, config.task)]
+    return [SnapshotListener(Path(out), shelf.replace, config.task)]
 
 
 def train_and_report(
-    context: click.Context, config: RunConfig, out: str, as_json: bool, others: Sequence[Watcher] = ()
+    context: click.Context, config: RunConfig, out: str, as_json: bool, others: Sequence[Listener] = ()
 ) -> None:
     """Train a run while it is shown, and give how it ended."""
     from regard.training.run import train_run
 
-    with watching(as_json) as watcher:
-        report = train_run(config, Path(out), watchers=[watcher, *others], started=context.obj)
+    with progress_listener(as_json) as watcher:
+        report = train_run(config, Path(out), listeners=[watcher, *others], started=context.obj)
     if not report.leads:
         return
     facts = {"folder": str(report.folder), "step": report.step, "reason": report.reason, "metrics": report.metrics}
-    lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {duration(report.seconds)} of training"]
+    lines = [
+        f"{report.folder}: {report.unit} {report.step}, {report.reason}, {format_duration(report.seconds)} of training"
+    ]
     if report.finished:
-        lines += [measures(report.metrics), *_last_lines(report.verdict, _tried(config).format(report.folder))]
+        lines += [format_metrics(report.metrics), *_last_lines(report.verdict, _tried(config).format(report.folder))]
     facts["verdict"] = report.verdict.to_dict() if report.verdict is not None else None
-    give({"event": "report", **facts, "seconds": round(report.seconds, 1)}, lines, as_json)
+    print_result({"event": "report", **facts, "seconds": round(report.seconds, 1)}, lines, as_json)
 
 
 def _last_lines(verdict: Verdict | None, command: str) -> list[str]:
@@ -202,20 +204,20 @@ def _last_lines(verdict: Verdict | None, command: str) -> list[str]:
 
 def _tried(config: RunConfig) -> str:
     """Return how the model of a run is used."""
-    return TRIES.get(config.arch if config.task == "language" else config.task, TRIES[config.task])
+    return TRIES.get(config.architecture if config.task == "language" else config.task, TRIES[config.task])
 
 
-def run_config(words: tuple[str, ...], recipe: str | None, given: dict[str, Any]) -> RunConfig:
+def build_run(words: tuple[str, ...], recipe: str | None, given: dict[str, Any]) -> RunConfig:
     """Return the run that the command line asks for: the recipe or the defaults, then what was given."""
     config = RunConfig.from_dict(read_json(Path(recipe)), where=recipe) if recipe else RunConfig()
     task, *files = words if words else (config.task,)
     if task not in TASKS:
         advice = f"regard train translate {' '.join(words)} …" if Path(task).exists() else ", ".join(TASKS)
         raise UsageError(f"unknown task {task!r}{nearest(task, TASKS)}: the first word says what to learn – {advice}")
-    given = with_usual(task, given) if task != config.task else in_own_names(task, given)
+    given = apply_defaults(task, given) if task != config.task else in_own_names(task, given)
     if files:
         given["data.train"] = files
     elif not config.data.train:
         last = " (those after --valid are its own)" if given.get("data.valid") else ""
         raise UsageError(f"no training files{last}: regard train {task} FILES… --out FOLDER")
-    return config.changed(given)
+    return config.with_settings(given)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.models import ENGINE, ENSEMBLE, SEARCHING, opened
-from regard.cli.options import Option, changes
+from regard.cli.model_options import ENGINE, ENSEMBLE, SEARCHING, load_translation_pipeline
+from regard.cli.options import Option, changed_settings
 from regard.cli.output import json_line
-from regard.cli.texts import Given, put_each, text_verb
+from regard.cli.texts import TextInput, process_texts, text_verb
 
 if TYPE_CHECKING:
     from regard.decoding.constraints import Constraints
-    from regard.pipeline import Translation
+    from regard.pipeline.translation import Translation
 
 HELP = """Translate TEXT, the lines of a file, or standard input line by line, in order.
 
@@ -60,7 +60,7 @@ WORDS = "What it must say"
 def translate(
     context: click.Context,
     folder: str,
-    given: Given,
+    given: TextInput,
     align: bool,
     no_split: bool,
     ensemble: tuple[str, ...],
@@ -72,10 +72,10 @@ def translate(
 ) -> None:
     """Translate what was given."""
     words = _constraints(force_word, forbid_word, glossary)
-    wishes = {"split": not no_split, "constraints": words, "prefix": prefix or "", **changes(context)}
-    put_each(
+    wishes = {"split": not no_split, "constraints": words, "prefix": prefix or "", **changed_settings(context)}
+    process_texts(
         given,
-        lambda: opened(folder, computing, ensemble),
+        lambda: load_translation_pipeline(folder, computing, ensemble),
         lambda model, window: model.stream(window, **wishes),
         lambda _, number, translation: shown(translation, number, align, given.as_json),
     )

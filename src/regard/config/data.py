@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.config.knob import Config, knob
+from regard.config.settings import Config, knob
 from regard.errors import ConfigError
 
 TOKENIZER_KINDS = ("bpe", "unigram", "wordpiece", "words", "characters")
@@ -23,7 +23,7 @@ class ReadConfig(Config):
     text: str = knob("", "column or field of the text: a name, or a number from 1")
     label: str = knob("", "column or field of the label: a name, or a number from 1")
     pair: str = knob("", "column or field of a second text, where texts come in pairs: a name, or a number from 1")
-    separator: str = knob("", "what stands between the labels of a text that may have several, such as ;")
+    label_separator: str = knob("", "what stands between the labels of a text that may have several, such as ;")
     no_header: bool = knob(False, "a CSV's first row is data, not names")
     delimiter: str = knob("", "column separator of a CSV (default: comma)")
     lenient: bool = knob(False, "put faulty rows into a reject file and go on")
@@ -37,11 +37,11 @@ class TokenizerConfig(Config):
     """How text becomes tokens."""
 
     kind: str = knob("bpe", "what tokens are; bpe is byte-level", choices=TOKENIZER_KINDS)
-    size: int = knob(0, "vocabulary size; 0: chosen from the corpus", low=0)
+    vocab_size: int = knob(0, "vocabulary size; 0: chosen from the corpus", low=0)
     joint: bool = knob(True, "one tokenizer for both languages")
     normalization: str = knob("NFC", "Unicode normal form", choices=("NFC", "NFKC", "none"))
     lowercase: bool = knob(False, "lower-case all text first")
-    sampling: float = knob(0.0, "chance to skip a merge in training (BPE dropout, bpe only)", low=0, high=0.9)
+    bpe_dropout: float = knob(0.0, "chance to skip a merge in training (BPE dropout, bpe only)", low=0, high=0.9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +55,16 @@ class DataConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageConfig(Config):
+class DocumentConfig(Config):
     """How running text becomes rows of tokens."""
 
-    document: str = knob(
+    document_boundary: str = knob(
         "auto",
         "what stands between two boundaries; auto: paragraphs where a file has blank lines, else lines; with --arch "
         "gpt whole files",
         choices=("auto", "paragraph", "line", "file"),
     )
-    row: int = knob(
+    sequence_length: int = knob(
         0, "tokens of a row: documents are laid end to end and cut into rows; 0: chosen for the model", low=0
     )
 
@@ -73,12 +73,14 @@ class LanguageConfig(Config):
 class MaskingConfig(Config):
     """Which words are hidden from a model that learns to tell them."""
 
-    rate: float = knob(0.25, "share of a row's tokens that the model is to tell", low=0.01, high=0.9)
-    masked: float = knob(0.8, "share of those that become the mask token", low=0, high=1)
-    random: float = knob(0.1, "share of those that become any other token; what is left stays as it is", low=0, high=1)
-    whole_words: bool = knob(False, "hide all tokens of a word together")
+    mask_rate: float = knob(0.25, "share of a row's tokens that the model is to tell", low=0.01, high=0.9)
+    mask_token_share: float = knob(0.8, "share of those that become the mask token", low=0, high=1)
+    random_token_share: float = knob(
+        0.1, "share of those that become any other token; what is left stays as it is", low=0, high=1
+    )
+    whole_word_masking: bool = knob(False, "hide all tokens of a word together")
     next_sentence: bool = knob(False, "rows are two texts, and the model also tells whether the second follows")
-    dropout: float = knob(
+    pretraining_dropout: float = knob(
         0.0, "dropout while it learns; what is written has the usual 0.1, for fine-tuning", low=0, high=0.95
     )
     words: str = knob(
@@ -88,7 +90,7 @@ class MaskingConfig(Config):
     )
 
     def check(self) -> None:
-        if self.masked + self.random > 1:
+        if self.mask_token_share + self.random_token_share > 1:
             raise ConfigError(
-                f"masked ({self.masked:g}) and random ({self.random:g}) are shares of one whole: at most 1 in all"
+                f"masked ({self.mask_token_share:g}) and random ({self.random_token_share:g}) are shares of one whole: at most 1 in all"
             )

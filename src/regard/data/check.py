@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.sources import Pairs
+from regard.data.pairs import ParallelTexts
 from regard.errors import ConfigError
 
 QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
@@ -31,17 +31,17 @@ class SideReport:
     running_words: int
     distinct_words: int
     scripts: dict[str, float]  # share of the letters
-    longest: list[tuple[int, int]]  # line and characters
+    max_length: list[tuple[int, int]]  # line and characters
     composed: int  # texts beyond ASCII in normal form C
     decomposed: int  # texts in another form
 
 
 @dataclass(frozen=True)
-class SetReport:
+class SplitReport:
     """One set of pairs."""
 
     pairs: int
-    read: int
+    num_read: int
     rejected: int
     digest: str
     source: SideReport
@@ -61,10 +61,10 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Report:
+class CorpusReport:
     """What `check_pairs` found."""
 
-    sets: dict[str, SetReport]
+    sets: dict[str, SplitReport]
     overlaps: dict[str, Overlap]
     warnings: list[str]
 
@@ -77,7 +77,7 @@ class Report:
             }
         return plain
 
-    def text(self) -> str:
+    def format(self) -> str:
         """Return the report for people to read."""
         parts = [_set_text(name, found) for name, found in self.sets.items()]
         for name, overlap in self.overlaps.items():
@@ -87,44 +87,44 @@ class Report:
         return "\n".join(parts)
 
 
-def check_pairs(train: Pairs, others: Mapping[str, Pairs] | None = None) -> Report:
+def check_pairs(train: ParallelTexts, others: Mapping[str, ParallelTexts] | None = None) -> CorpusReport:
     """Return what there is to say about a training set and the sets beside it.
 
-    >>> train = Pairs.of(["one dog", "two dogs", "one dog"], ["ein Hund", "zwei Hunde", "ein Hund"])
-    >>> report = check_pairs(train, {"test": Pairs.of(["two dogs"], ["zwei Hunde"])})
+    >>> train = ParallelTexts.from_texts(["one dog", "two dogs", "one dog"], ["ein Hund", "zwei Hunde", "ein Hund"])
+    >>> report = check_pairs(train, {"test": ParallelTexts.from_texts(["two dogs"], ["zwei Hunde"])})
     >>> report.sets["train"].repeated_pairs, report.overlaps["test"].pairs
     (1, 1)
     """
     others = others or {}
     sets = {name: _set_report(pairs) for name, pairs in {"train": train, **others}.items()}
     overlaps = {name: _overlap(train, pairs) for name, pairs in others.items()}
-    return Report(sets, overlaps, list(_warnings(sets, overlaps)))
+    return CorpusReport(sets, overlaps, list(_warnings(sets, overlaps)))
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class CleaningResult:
     """What `clean_pairs` kept, and how many pairs it took out for which reason."""
 
-    pairs: Pairs
+    pairs: ParallelTexts
     removed: dict[str, int]
 
 
 def clean_pairs(
-    pairs: Pairs,
+    pairs: ParallelTexts,
     *,
     min_words: int = 1,
     max_words: int = 250,
     ratio: float = 0.0,
     deduplicate: bool = True,
     drop_identical: bool = False,
-    exclude: Sequence[Pairs] = (),
-) -> Cleaned:
+    exclude: Sequence[ParallelTexts] = (),
+) -> CleaningResult:
     """Return the pairs that pass, in their order; the first rule that a pair breaks counts.
 
     `ratio` is how many times longer than usual one side may be beside the other (0: any); `exclude` are sets,
     such as the test set, whose source texts must not be in the result.
 
-    >>> pairs = Pairs.of(["a b", "a b", "c", "d d d"], ["x y", "x y", "c", "z"])
+    >>> pairs = ParallelTexts.from_texts(["a b", "a b", "c", "d d d"], ["x y", "x y", "c", "z"])
     >>> cleaned = clean_pairs(pairs, max_words=2, drop_identical=True)
     >>> cleaned.pairs.source, cleaned.removed
     (['a b'], {'too long': 1, 'identical sides': 1, 'repeated': 1})
@@ -160,7 +160,7 @@ def clean_pairs(
             kept.append(number)
             continue
         reasons[reason] += 1
-    return Cleaned(pairs.chosen(kept), {reason: count for reason, count in reasons.items() if count})
+    return CleaningResult(pairs.select(kept), {reason: count for reason, count in reasons.items() if count})
 
 
 def _plain(text: str) -> str:
@@ -168,7 +168,7 @@ def _plain(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def _log_ratios(pairs: Pairs) -> NDArray[np.float64]:
+def _log_ratios(pairs: ParallelTexts) -> NDArray[np.float64]:
     """Return by how much each pair's logarithm of the length ratio is off the usual one; short texts less so."""
     lengths = np.array([[len(source), len(target)] for source, target in zip(pairs.source, pairs.target, strict=True)])
     if not len(lengths):
@@ -177,22 +177,22 @@ def _log_ratios(pairs: Pairs) -> NDArray[np.float64]:
     return np.asarray(logs - np.median(logs))
 
 
-def _set_report(pairs: Pairs) -> SetReport:
+def _set_report(pairs: ParallelTexts) -> SplitReport:
     plain = [(_plain(source), _plain(target)) for source, target in zip(pairs.source, pairs.target, strict=True)]
-    return SetReport(
+    return SplitReport(
         pairs=len(pairs),
-        read=pairs.read,
+        num_read=pairs.num_read,
         rejected=pairs.rejected,
         digest=pairs.digest,
-        source=_side_report(pairs.source, pairs.places),
-        target=_side_report(pairs.target, pairs.places),
+        source=_side_report(pairs.source, pairs.locations),
+        target=_side_report(pairs.target, pairs.locations),
         repeated_pairs=len(plain) - len(set(plain)),
         repeated_sources=len(plain) - len({source for source, _ in plain}),
         suspicious=_suspicious(pairs, plain),
     )
 
 
-def _suspicious(pairs: Pairs, plain: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
+def _suspicious(pairs: ParallelTexts, plain: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
     off = np.abs(_log_ratios(pairs)) > np.log(RATIO)
     rules: dict[str, Callable[[int], bool]] = {
         "length ratio": lambda number: bool(off[number]),
@@ -200,7 +200,7 @@ def _suspicious(pairs: Pairs, plain: Sequence[tuple[str, str]]) -> dict[str, lis
         "few letters": lambda number: any(map(_few_letters, plain[number])),
     }
     found = {
-        kind: [int(pairs.places[number]) for number in range(len(pairs)) if suspicious(number)]
+        kind: [int(pairs.locations[number]) for number in range(len(pairs)) if suspicious(number)]
         for kind, suspicious in rules.items()
     }
     return {kind: lines for kind, lines in found.items() if lines}
@@ -224,7 +224,7 @@ def _side_report(texts: Sequence[str], places: NDArray[np.int64]) -> SideReport:
         running_words=words.total(),
         distinct_words=len(words),
         scripts=_scripts(texts),
-        longest=[(int(places[number]), characters[number]) for number in longest],
+        max_length=[(int(places[number]), characters[number]) for number in longest],
         composed=composed,
         decomposed=len(beyond) - composed,
     )
@@ -254,15 +254,15 @@ def _scripts(texts: Iterable[str]) -> dict[str, float]:
     return {script: count / counts.total() for script, count in counts.most_common()}
 
 
-def _overlap(train: Pairs, other: Pairs) -> Overlap:
+def _overlap(train: ParallelTexts, other: ParallelTexts) -> Overlap:
     known = {_plain(source) for source in train.source}
     known_pairs = {(_plain(s), _plain(t)) for s, t in zip(train.source, train.target, strict=True)}
     both = [number for number, source in enumerate(other.source) if _plain(source) in known]
     pairs = sum((_plain(other.source[number]), _plain(other.target[number])) in known_pairs for number in both)
-    return Overlap(pairs, len(both), [int(other.places[number]) for number in both[:SHOWN]])
+    return Overlap(pairs, len(both), [int(other.locations[number]) for number in both[:SHOWN]])
 
 
-def _warnings(sets: Mapping[str, SetReport], overlaps: Mapping[str, Overlap]) -> Iterable[str]:
+def _warnings(sets: Mapping[str, SplitReport], overlaps: Mapping[str, Overlap]) -> Iterable[str]:
     for name, found in sets.items():
         for side, report in (("source", found.source), ("target", found.target)):
             if report.decomposed and report.composed:
@@ -281,8 +281,10 @@ def _more(count: int) -> str:
     return " …" if count > SHOWN else ""
 
 
-def _set_text(name: str, found: SetReport) -> str:
-    rows = [f"{name}: {found.pairs:,} pairs ({found.read:,} read, {found.rejected:,} rejected), {found.digest[:12]}"]
+def _set_text(name: str, found: SplitReport) -> str:
+    rows = [
+        f"{name}: {found.pairs:,} pairs ({found.num_read:,} read, {found.rejected:,} rejected), {found.digest[:12]}"
+    ]
     for side, report in (("source", found.source), ("target", found.target)):
         rows.append(f"  {side}: {report.running_words:,} words, {report.distinct_words:,} distinct")
         for unit, quantiles in (("words", report.words), ("characters", report.characters)):
@@ -290,7 +292,7 @@ def _set_text(name: str, found: SetReport) -> str:
             rows.append(f"    {unit:<10}  {shown}")
         scripts = ", ".join(f"{script} {100 * share:.1f} %" for script, share in list(report.scripts.items())[:SHOWN])
         rows.append(f"    scripts     {scripts or 'no letters'}")
-        longest = ", ".join(f"line {line} ({count:,} characters)" for line, count in report.longest)
+        longest = ", ".join(f"line {line} ({count:,} characters)" for line, count in report.max_length)
         rows.append(f"    longest     {longest}")
     rows.append(f"  repeated: {found.repeated_pairs:,} pairs, {found.repeated_sources:,} source texts")
     for kind, lines in found.suspicious.items():

@@ -1,4 +1,7 @@
-"""Read running text: paragraphs, lines or all of plain text files, each a document; every fault with its place."""
+"""Read running text: paragraphs, lines or all of plain text files, each a document; every fault with its place.
+
+Training a language model on running text: documents, a tokenizer, the model's size, and what is kept in the end.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from regard.config.data import ReadConfig
-from regard.data.fields import Row
-from regard.data.lines import Line, lines, open_bytes
-from regard.data.sources import Ledger, digest_of
+from regard.data.batching import epoch_rng
+from regard.data.columns import DataRow
+from regard.data.ledger import Ledger, digest_columns
+from regard.data.lines import Line, iter_checked_lines, open_bytes
 from regard.errors import DataError, UsageError
 
 
@@ -20,7 +26,7 @@ class Documents:
 
     texts: list[str]
     digest: str  # SHA-256 over all texts in their order
-    read: int = 0  # lines, accepted and rejected
+    num_read: int = 0  # lines, accepted and rejected
     rejected: int = 0
     reject_file: str = ""  # where the rejected lines are
 
@@ -30,12 +36,12 @@ class Documents:
     @classmethod
     def of(cls, texts: Sequence[str]) -> Documents:
         """Return texts that come from no file."""
-        return cls(list(texts), digest_of(texts))
+        return cls(list(texts), digest_columns(texts))
 
-    def chosen(self, numbers: Iterable[int]) -> Documents:
+    def select(self, numbers: Iterable[int]) -> Documents:
         """Return some of the texts, with a digest of their own."""
         texts = [self.texts[number] for number in numbers]
-        return replace(self, texts=texts, digest=digest_of(texts))
+        return replace(self, texts=texts, digest=digest_columns(texts))
 
 
 def read_documents(
@@ -59,18 +65,20 @@ def read_documents(
         ledger = stack.enter_context(Ledger(names, config, rejects))
         for name in names:
             stream = stack.enter_context(open_bytes(name))
-            kept = [line.text for line in _accepted(lines(stream, name, config.encoding), ledger, name)]
+            kept = [line.text for line in _accepted(iter_checked_lines(stream, name, config.encoding), ledger, name)]
             found = list(_documents(kept, document))
             if not found and not ledger.rejected:
-                raise DataError("holds no text", place=name, advice="at least one line that is not blank is needed")
+                raise DataError("holds no text", location=name, advice="at least one line that is not blank is needed")
             texts += found
-    ledger.settle()
-    return Documents(texts, digest_of(texts), ledger.read, ledger.rejected, str(ledger.path) if ledger.rejected else "")
+    ledger.finish()
+    return Documents(
+        texts, digest_columns(texts), ledger.num_read, ledger.rejected, str(ledger.path) if ledger.rejected else ""
+    )
 
 
 def _accepted(found: Iterator[Line], ledger: Ledger, name: str) -> Iterator[Line]:
     for line in found:
-        if ledger.accepts(Row(line.number, line.raw, (), line.fault), [line.raw], name):
+        if ledger.accept(DataRow(line.line_number, line.raw, (), line.fault), [line.raw], name):
             yield line
 
 
@@ -99,3 +107,24 @@ def _documents(found: Sequence[str], document: str) -> Iterator[str]:
         elif part:
             yield " ".join(part)
             part = []
+
+
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 200_000  # of the text, in characters at most
+
+
+def hold_out_documents(documents: Documents, seed: int) -> tuple[Documents, Documents]:
+    """Return the documents without a small share of the text, and that share; equal texts are wholly on one side."""
+    sizes: dict[str, int] = {}
+    for text in documents.texts:
+        sizes[text] = sizes.get(text, 0) + len(text)
+    if len(sizes) < 2:
+        raise UsageError("one document cannot be split: give validation text with --valid, or set --document line")
+    texts = sorted(sizes)
+    drawn = epoch_rng(seed=seed, epoch=0, digest=documents.digest, purpose=2).permutation(len(texts))
+    grown = np.cumsum([sizes[texts[number]] for number in drawn])
+    most = min(HELD_OUT_MOST, HELD_OUT_SHARE * grown[-1])
+    count = min(max(1, int(np.searchsorted(grown, most))), len(texts) - 1)
+    held = {texts[number] for number in drawn[:count]}
+    kept = [number for number, text in enumerate(documents.texts) if text not in held]
+    away = [number for number, text in enumerate(documents.texts) if text in held]
+    return documents.select(kept), documents.select(away)

@@ -16,24 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.config.data import ReadConfig
-from regard.data.fields import Column, Row, field_fault, rows_of
-from regard.data.lines import Fault, lines, open_bytes
-from regard.data.order import chance
-from regard.data.sources import Ledger, digest_of, form_of
+from regard.data.batching import epoch_rng
+from regard.data.columns import Column, DataRow, find_field_fault, read_rows
+from regard.data.ledger import Ledger, digest_columns
+from regard.data.lines import Fault, iter_checked_lines, open_bytes
+from regard.data.pairs import detect_format
 from regard.errors import DataError, UsageError, nearest
+from regard.formatting import format_names
 
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.1, 2000
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledTexts:
     """Texts with a label each, in the order of the files."""
 
     texts: list[str]
     labels: list[str]
-    places: list[str]  # file:line of each
+    locations: list[str]  # file:line of each
     digest: str  # SHA-256 over all rows in their order
-    read: int = 0  # accepted + rejected
+    num_read: int = 0  # accepted + rejected
     rejected: int = 0
     reject_file: str = ""  # where the rejected rows are
     pairs: list[str] | None = None  # the second text of each, where texts come in pairs
@@ -43,9 +45,9 @@ class Labelled:
         return len(self.texts)
 
     @classmethod
-    def of(
+    def from_texts(
         cls, texts: Sequence[str], labels: Sequence[str], *, pairs: Sequence[str] | None = None, separator: str = ""
-    ) -> Labelled:
+    ) -> LabelledTexts:
         """Return labelled texts that come from no file."""
         places = [f"row {number}" for number in range(1, len(texts) + 1)]
         second = None if pairs is None else list(pairs)
@@ -53,10 +55,10 @@ class Labelled:
         return cls(list(texts), list(labels), places, digest, len(texts), pairs=second, separator=separator)
 
     @property
-    def each(self) -> list[tuple[str, ...]]:
+    def label_sets(self) -> list[tuple[str, ...]]:
         """The labels of each text.
 
-        >>> Labelled.of(["a", "b"], ["warm; old", ""], separator=";").each
+        >>> LabelledTexts.from_texts(["a", "b"], ["warm; old", ""], separator=";").label_sets
         [('warm', 'old'), ()]
         """
         if not self.separator:
@@ -65,62 +67,62 @@ class Labelled:
         return [tuple(dict.fromkeys(filter(None, found))) for found in parts]
 
     @property
-    def classes(self) -> list[str]:
+    def label_names(self) -> list[str]:
         """The labels that occur, numbers by size, other names by the alphabet.
 
-        >>> Labelled.of(["a", "b", "c"], ["10", "9", "10"]).classes
+        >>> LabelledTexts.from_texts(["a", "b", "c"], ["10", "9", "10"]).label_names
         ['9', '10']
         """
-        found = set(chain.from_iterable(self.each))
+        found = set(chain.from_iterable(self.label_sets))
         numbers = all(label.isascii() and label.isdecimal() and len(label) < 19 for label in found)
         return sorted(found, key=lambda label: (int(label) if numbers else 0, label))
 
-    def numbers(self, classes: Sequence[str]) -> NDArray[np.int64]:
+    def label_ids(self, labels: Sequence[str]) -> NDArray[np.int64]:
         """Return each row's place among the classes, or say which row has a label that is none of them."""
-        known = {label: place for place, label in enumerate(classes)}
+        known = {label: place for place, label in enumerate(labels)}
         self._check(known)
         return np.array([known[label] for label in self.labels], dtype=np.int64)
 
-    def marks(self, classes: Sequence[str]) -> NDArray[np.float32]:
+    def label_matrix(self, label_names: Sequence[str]) -> NDArray[np.float32]:
         """Return which of the classes each text has, [texts, classes], 1 or 0; an unknown label is refused.
 
-        >>> Labelled.of(["a", "b"], ["warm;old", "old"], separator=";").marks(["old", "warm"]).tolist()
+        >>> LabelledTexts.from_texts(["a", "b"], ["warm;old", "old"], separator=";").label_matrix(["old", "warm"]).tolist()
         [[1.0, 1.0], [1.0, 0.0]]
         """
-        known = {label: place for place, label in enumerate(classes)}
+        known = {label: place for place, label in enumerate(label_names)}
         self._check(known)
-        made = np.zeros((len(self), len(classes)), dtype=np.float32)
-        for row, labels in zip(made, self.each, strict=True):
+        made = np.zeros((len(self), len(label_names)), dtype=np.float32)
+        for row, labels in zip(made, self.label_sets, strict=True):
             row[[known[label] for label in labels]] = 1
         return made
 
     def _check(self, known: Mapping[str, int]) -> None:
-        for labels, place in zip(self.each, self.places, strict=True):
+        for labels, place in zip(self.label_sets, self.locations, strict=True):
             for label in labels:
                 if label not in known:
                     raise DataError(
                         f"the label {label!r:.80} is not one that was learned{nearest(label, known)}",
-                        place=place,
-                        advice=f"there are {listed(list(known))}",
+                        location=place,
+                        advice=f"there are {format_names(list(known))}",
                     )
 
-    def chosen(self, numbers: Sequence[int] | NDArray[np.int64]) -> Labelled:
+    def select(self, numbers: Sequence[int] | NDArray[np.int64]) -> LabelledTexts:
         """Return some of the rows, with a digest of their own."""
         texts, labels, places = (
-            [column[number] for number in numbers] for column in (self.texts, self.labels, self.places)
+            [column[number] for number in numbers] for column in (self.texts, self.labels, self.locations)
         )
         pairs = None if self.pairs is None else [self.pairs[number] for number in numbers]
         digest = _digest(texts, pairs, labels)
-        return replace(self, texts=texts, labels=labels, places=places, digest=digest, pairs=pairs)
+        return replace(self, texts=texts, labels=labels, locations=places, digest=digest, pairs=pairs)
 
 
 def _digest(texts: Sequence[str], pairs: Sequence[str] | None, labels: Sequence[str]) -> str:
-    return digest_of(texts, labels) if pairs is None else digest_of(texts, pairs, labels)
+    return digest_columns(texts, labels) if pairs is None else digest_columns(texts, pairs, labels)
 
 
 def read_labelled(
     paths: Sequence[str | Path], config: ReadConfig | None = None, *, rejects: str | Path | None = None
-) -> Labelled:
+) -> LabelledTexts:
     """Return the labelled texts of all files, each with a column of texts, maybe one of second texts, one of labels.
 
     With `config.lenient`, faulty rows go to `<name>.rejected.jsonl`, beside the first file or in the folder `rejects`.
@@ -134,28 +136,28 @@ def read_labelled(
         ledger = stack.enter_context(Ledger(names, config, rejects))
         for name in names:
             for row in _rows(name, config, stack):
-                if ledger.accepts(row, [row.raw], name):
+                if ledger.accept(row, [row.raw], name):
                     texts.append(row.fields[0])
                     labels.append(row.fields[1].strip())
                     pairs += row.fields[2:]
                     places.append(f"{name}:{row.line}")
-    ledger.settle()
-    second, counted = pairs if config.pair else None, (ledger.read, ledger.rejected)
+    ledger.finish()
+    second, counted = pairs if config.pair else None, (ledger.num_read, ledger.rejected)
     reject_file = str(ledger.path) if ledger.rejected else ""
-    return Labelled(
-        texts, labels, places, _digest(texts, second, labels), *counted, reject_file, second, config.separator
+    return LabelledTexts(
+        texts, labels, places, _digest(texts, second, labels), *counted, reject_file, second, config.label_separator
     )
 
 
-def _rows(name: str, config: ReadConfig, stack: ExitStack) -> Iterator[Row]:
-    form = form_of(name, config)
+def _rows(name: str, config: ReadConfig, stack: ExitStack) -> Iterator[DataRow]:
+    form = detect_format(name, config)
     if form == "lines":
         raise DataError(
             "plain lines have no column of labels",
-            place=name,
+            location=name,
             advice="say what the file is with --format tsv, csv or jsonl",
         )
-    found = lines(stack.enter_context(open_bytes(name)), name, config.encoding)
+    found = iter_checked_lines(stack.enter_context(open_bytes(name)), name, config.encoding)
     first = next(found, None)
     if first is None:
         return
@@ -164,8 +166,10 @@ def _rows(name: str, config: ReadConfig, stack: ExitStack) -> Iterator[Row]:
         columns.append(("pair", config.pair))
     elif form == "tsv" and not (config.text or config.label):
         columns = _named(first.text.split("\t")) or columns
-    for row in rows_of(chain([first], found), form, columns, config, name):
-        yield row if row.fault else row._replace(fault=field_fault(row) or _blank(row, bool(config.separator)))
+    for row in read_rows(chain([first], found), form, columns, config, name):
+        yield (
+            row if row.fault else row._replace(fault=find_field_fault(row) or _blank(row, bool(config.label_separator)))
+        )
 
 
 def _named(cells: Sequence[str]) -> list[Column]:
@@ -181,28 +185,28 @@ def _named(cells: Sequence[str]) -> list[Column]:
     return [("text", "text" if "text" in names else other), ("label", "label")]
 
 
-def _blank(row: Row, unlabelled: bool) -> Fault | None:
+def _blank(row: DataRow, unlabelled: bool) -> Fault | None:
     for role, cell in zip(("text", "label", "second text"), row.fields, strict=False):
         if not cell.strip() and not (unlabelled and role == "label"):
             return Fault(row.line, 0, f"blank {role}", f"the {role} is blank", "fill it in or take the row out")
     return None
 
 
-def check_classes(rows: Labelled, name: str) -> list[str]:
+def check_labels(texts: LabelledTexts, name: str) -> list[str]:
     """Return the classes to learn, or raise `DataError` where there is but one."""
-    classes = rows.classes
+    classes = texts.label_names
     if not classes:
-        raise DataError("no text has a label", place=name, advice="is --label the right column?")
+        raise DataError("no text has a label", location=name, advice="is --label the right column?")
     if len(classes) < 2:
         raise DataError(
-            f"all {len(rows):,} texts have the label {classes[0]!r:.80}",
-            place=name,
+            f"all {len(texts):,} texts have the label {classes[0]!r:.80}",
+            location=name,
             advice="at least two labels are needed; is --label the right column?",
         )
     return classes
 
 
-def hold_out(rows: Labelled) -> tuple[Labelled, Labelled]:
+def hold_out_texts(rows: LabelledTexts) -> tuple[LabelledTexts, LabelledTexts]:
     """Return the rows without a small share, and that share: as much of each label, chosen by the data alone.
 
     Equal texts are wholly on one side, and every label keeps at least one of its texts for training.
@@ -213,7 +217,7 @@ def hold_out(rows: Labelled) -> tuple[Labelled, Labelled]:
         by_label.setdefault("" if rows.separator else label, []).append(text)
     distinct = sum(map(len, by_label.values()))
     share = min(HELD_OUT_SHARE, HELD_OUT_MOST / distinct)
-    drawn = chance(seed=0, epoch=0, digest=rows.digest, purpose=2)
+    drawn = epoch_rng(seed=0, epoch=0, digest=rows.digest, purpose=2)
     held: set[str] = set()
     for label in sorted(by_label):
         texts = by_label[label]
@@ -223,16 +227,10 @@ def hold_out(rows: Labelled) -> tuple[Labelled, Labelled]:
     away = [number for number, text in enumerate(keys) if text in held]
     if not away:
         raise UsageError(f"{len(rows)} texts are too few to hold some out: give validation data with --valid")
-    return rows.chosen(kept), rows.chosen(away)
+    return rows.select(kept), rows.select(away)
 
 
-def counts(rows: Labelled) -> Mapping[str, int]:
+def label_counts(texts: LabelledTexts) -> Mapping[str, int]:
     """Return how many texts each label has, in the order of the classes."""
-    found = Counter(chain.from_iterable(rows.each))
-    return {label: found[label] for label in rows.classes}
-
-
-def listed(classes: Sequence[str], most: int = 20) -> str:
-    """Return names in a row, the first of them where there are many."""
-    more = f" and {len(classes) - most} more" if len(classes) > most else ""
-    return ", ".join(classes[:most]) + more
+    found = Counter(chain.from_iterable(texts.label_sets))
+    return {label: found[label] for label in texts.label_names}

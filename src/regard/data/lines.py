@@ -34,13 +34,13 @@ class Fault(NamedTuple):
     def error(self, name: str) -> DataError:
         """Return the fault as `file:line:column: what — what to do`."""
         place = f"{name}:{self.line}:{self.column}" if self.column else f"{name}:{self.path or self.line}"
-        return DataError(self.what, place=place, advice=self.advice)
+        return DataError(self.what, location=place, advice=self.advice)
 
 
 class Line(NamedTuple):
     """One line of a file; its text is empty when there is a fault."""
 
-    number: int
+    line_number: int
     raw: bytes
     text: str
     fault: Fault | None
@@ -59,21 +59,21 @@ def open_bytes(path: str | Path) -> Iterator[BinaryIO]:
                 yield plain
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise DataError(
-            f"the gzip file is damaged ({error})", place=str(path), advice="fetch or pack it again"
+            f"the gzip file is damaged ({error})", location=str(path), advice="fetch or pack it again"
         ) from None
     except FileNotFoundError:
         here = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise DataError(f"no such file{nearest(file.name, here)}", place=str(path)) from None
+        raise DataError(f"no such file{nearest(file.name, here)}", location=str(path)) from None
     except IsADirectoryError:
-        raise DataError("is a folder, a file is needed", place=str(path)) from None
+        raise DataError("is a folder, a file is needed", location=str(path)) from None
     except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", place=str(path)) from None
+        raise DataError(f"cannot be read: {error.strerror or error}", location=str(path)) from None
 
 
-def checked_encoding(encoding: str) -> str:
+def check_encoding(encoding: str) -> str:
     """Return the codec's own name; only encodings that extend ASCII can be cut into lines.
 
-    >>> checked_encoding("latin1")
+    >>> check_encoding("latin1")
     'iso8859-1'
     """
     ascii_bytes = bytes(range(128))
@@ -91,14 +91,14 @@ def checked_encoding(encoding: str) -> str:
     return "utf-8" if name == "utf-8-sig" else name  # the mark is taken off here, once
 
 
-def lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[Line]:
+def iter_checked_lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[Line]:
     r"""Yield a stream's lines, cut at ``\n`` only, one ``\r`` before it dropped.
 
     >>> import io
-    >>> [(line.number, line.text) for line in lines(io.BytesIO("a\u2028b\r\nc".encode()), "in.txt")]
+    >>> [(line.line_number, line.text) for line in iter_checked_lines(io.BytesIO("a\u2028b\r\nc".encode()), "in.txt")]
     [(1, 'a\u2028b'), (2, 'c')]
     """
-    codec = checked_encoding(encoding)
+    codec = check_encoding(encoding)
     number = 0
     while raw := stream.readline(LONGEST + 2):
         number += 1
@@ -126,11 +126,13 @@ def _without_mark(raw: bytes, name: str, codec: str) -> bytes:
         if raw.startswith(mark):
             raise DataError(
                 f"the file is {found} (it begins with the bytes {_escaped(mark)})",
-                place=f"{name}:1:1",
+                location=f"{name}:1:1",
                 advice=f"convert it to UTF-8: iconv -f {found} -t UTF-8",
             )
     if raw.startswith(b"\x1f\x8b"):
-        raise DataError("the file is packed with gzip", place=f"{name}:1:1", advice="give it a name that ends in .gz")
+        raise DataError(
+            "the file is packed with gzip", location=f"{name}:1:1", advice="give it a name that ends in .gz"
+        )
     return raw.removeprefix(codecs.BOM_UTF8) if codec == "utf-8" else raw
 
 
@@ -144,7 +146,7 @@ def _skip(stream: BinaryIO, name: str, number: int) -> None:
         left -= len(part)
     raise DataError(
         f"the line is longer than {SKIPPED:,} bytes",
-        place=f"{name}:{number}",
+        location=f"{name}:{number}",
         advice="this is no text file of one sentence a line",
     )
 
@@ -158,11 +160,11 @@ def _decoded(raw: bytes, number: int, codec: str) -> Line:
         what = f"not {codec}: the bytes {shown} ({error.reason})"
         advice = "convert the file to UTF-8, or name its encoding with --encoding"
         return Line(number, raw, "", Fault(number, column, f"not {codec}", what, advice))
-    fault = control_fault(text, number)
+    fault = find_control_characters(text, number)
     return Line(number, raw, "" if fault else text, fault)
 
 
-def control_fault(text: str, line: int) -> Fault | None:
+def find_control_characters(text: str, line: int) -> Fault | None:
     """Return the fault of the first control character or half surrogate pair in a text, if there is any."""
     if found := _CONTROLS.search(text):
         letter = found.group()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.decoding.generator import Attending, Generator, Rows
+from regard.decoding.generator import AttentionProvider, Generator, Rows
 from regard.errors import UsageError
 from regard.tokens import Candidates, Ids, Tokens
 
@@ -32,7 +32,7 @@ class Ensemble:
         if not members:
             raise UsageError("an ensemble needs at least one model")
         self.members = tuple(members)
-        for name in ("vocabulary", "start_token", "end_token", "pad_token"):
+        for name in ("vocab_size", "bos_id", "eos_id", "pad_id"):
             values = [getattr(member, name) for member in members]
             for number, value in enumerate(values):
                 if value != values[0]:
@@ -40,10 +40,10 @@ class Ensemble:
                         f"models of an ensemble must write the same tokens: {name.replace('_', ' ')} is {values[0]} "
                         f"in the first and {value} in number {number + 1}; train them with one tokenizer"
                     )
-        self.vocabulary: int = members[0].vocabulary
-        self.start_token: int = members[0].start_token
-        self.end_token: int = members[0].end_token
-        self.pad_token: int = members[0].pad_token
+        self.vocab_size: int = members[0].vocab_size
+        self.bos_id: int = members[0].bos_id
+        self.eos_id: int = members[0].eos_id
+        self.pad_id: int = members[0].pad_id
 
     def start(self, source: Tokens, room: int) -> EnsembleState:
         """Return the state before the first token."""
@@ -52,36 +52,38 @@ class Ensemble:
     def step(self, tokens: Ids, state: EnsembleState, k: int) -> tuple[Candidates, EnsembleState]:
         """Return the k best next tokens of each row by the members' mean; k = 0: all log-probabilities."""
         found = [member.step(tokens, inner, 0) for member, inner in zip(self.members, state.members, strict=True)]
-        logp = mean_probability([candidates.logp for candidates, _ in found])
+        logp = mean_logprobs([candidates.logprobs for candidates, _ in found])
         state, ids = EnsembleState(tuple(inner for _, inner in found)), found[0][0].ids
-        end = logp[:, self.end_token]
-        if 0 < k < self.vocabulary:
+        end = logp[:, self.eos_id]
+        if 0 < k < self.vocab_size:
             best = np.argpartition(-logp, k - 1, axis=1)[:, :k]
             best = np.take_along_axis(best, np.argsort(-np.take_along_axis(logp, best, 1), axis=1, kind="stable"), 1)
             ids, logp = best.astype(np.int32), np.take_along_axis(logp, best, 1)
         return Candidates(ids, logp, end), state
 
-    def watch(self, state: EnsembleState) -> None:
+    def keep_attention(self, state: EnsembleState) -> None:
         """Let each following step keep where the members looked."""
         for member, inner in zip(self.members, state.members, strict=True):
-            _attending(member).watch(inner)
+            _attending(member).keep_attention(inner)
 
-    def attention(self, state: EnsembleState) -> NDArray[np.float32]:
+    def last_attention(self, state: EnsembleState) -> NDArray[np.float32]:
         """Return where the members looked in the last step, on average, [R, S]."""
         pairs = zip(self.members, state.members, strict=True)
-        return np.asarray(np.mean([_attending(member).attention(inner) for member, inner in pairs], axis=0), np.float32)
+        return np.asarray(
+            np.mean([_attending(member).last_attention(inner) for member, inner in pairs], axis=0), np.float32
+        )
 
 
-def _attending(member: object) -> Attending:
-    if not isinstance(member, Attending):
+def _attending(member: object) -> AttentionProvider:
+    if not isinstance(member, AttentionProvider):
         raise UsageError("a model of the ensemble does not say where it looks: set coverage to 0")
     return member
 
 
-def mean_probability(logp: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+def mean_logprobs(logprobs: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """Return the logarithm of the mean of probabilities that are given as logarithms, all of one shape.
 
-    >>> mean_probability([np.log([0.5, 0.5]), np.log([0.25, 0.75])]).round(4).tolist()
+    >>> mean_logprobs([np.log([0.5, 0.5]), np.log([0.25, 0.75])]).round(4).tolist()
     [-0.9808, -0.47]
     """
-    return np.asarray(np.logaddexp.reduce(logp, axis=0) - np.log(len(logp)), dtype=logp[0].dtype)
+    return np.asarray(np.logaddexp.reduce(logprobs, axis=0) - np.log(len(logprobs)), dtype=logprobs[0].dtype)

@@ -12,7 +12,7 @@ from regard.tokens import Candidates, Ids, Tokens
 Rows = NDArray[np.int64]
 
 
-class State(Protocol):
+class GeneratorState(Protocol):
     """What generation remembers, one row for each text being written."""
 
     def select(self, rows: Rows) -> Self:
@@ -23,33 +23,33 @@ class State(Protocol):
         ...
 
 
-S = TypeVar("S", bound=State)
+S = TypeVar("S", bound=GeneratorState)
 
 
 class Generator(Protocol[S]):
     """Writes one token after another; all arrays are NumPy's."""
 
     @property
-    def vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """How many token numbers there are."""
         ...
 
     @property
-    def start_token(self) -> int:
+    def bos_id(self) -> int:
         """The token that every text starts from; never written."""
         ...
 
     @property
-    def end_token(self) -> int:
+    def eos_id(self) -> int:
         """The token that ends a text."""
         ...
 
     @property
-    def pad_token(self) -> int:
+    def pad_id(self) -> int:
         """The token that fills rows; never written."""
         ...
 
-    def start(self, source: Tokens, room: int) -> S:
+    def start(self, source: Tokens, max_length: int) -> S:
         """Return the state before the first token, one row a source text; `room` is the longest output."""
         ...
 
@@ -62,16 +62,23 @@ class Generator(Protocol[S]):
 
 
 @runtime_checkable
-class Searching(Protocol):
+class NativeSearch(Protocol):
     """A generator that can do a whole plain search by itself, as `search` would do it."""
 
     @property
-    def vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """How many token numbers there are."""
         ...
 
     def search(
-        self, source: Tokens, limits: Rows, *, beam: int, nbest: int, length_power: float, listed: bool = False
+        self,
+        source: Tokens,
+        max_lengths: Rows,
+        *,
+        beam: int,
+        nbest: int,
+        length_penalty: float,
+        use_shortlist: bool = False,
     ) -> list[list[tuple[list[int], float, float, bool]]]:
         """Return the best texts for each source text: ids, score, total, and whether the model ended it.
 
@@ -81,13 +88,13 @@ class Searching(Protocol):
 
 
 @runtime_checkable
-class Attending(Protocol):
+class AttentionProvider(Protocol):
     """A generator that can say where it looked; the penalty for coverage needs it."""
 
-    def watch(self, state: State) -> None:
+    def keep_attention(self, state: GeneratorState) -> None:
         """Let each following step keep where it looked."""
         ...
 
-    def attention(self, state: State) -> NDArray[np.float32]:
+    def last_attention(self, state: GeneratorState) -> NDArray[np.float32]:
         """Return where each row looked in the last step, [R, S]: a share of 1 over its source's tokens, zeros after."""
         ...

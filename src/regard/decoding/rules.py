@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import ConfigError
-from regard.text.sentences import find_phrase, is_letter
+from regard.text.sentences import find_phrase, is_word_character
 from regard.tokens import Candidates, Ids
 
 FEW = 16  # tokens that are compared one by one
@@ -39,7 +39,7 @@ class History:
 class Rule(Protocol):
     """Forbids, forces or draws tokens."""
 
-    def reach(self, length: int) -> int | None:
+    def extra_candidates(self, length: int) -> int | None:
         """Return how many candidates more than usual it needs of each row with this many tokens; None: all."""
         ...
 
@@ -48,14 +48,16 @@ class Rule(Protocol):
         ...
 
 
-def without(candidates: Candidates, gone: NDArray[np.bool_]) -> Candidates:
+def mask_candidates(candidates: Candidates, forbidden: NDArray[np.bool_]) -> Candidates:
     """Return the candidates with some of them, [R, k], made impossible.
 
-    >>> kept = without(Candidates(np.array([[4, 5]]), np.array([[-1.0, -2.0]])), np.array([[True, False]]))
-    >>> kept.logp.tolist()
+    >>> kept = mask_candidates(Candidates(np.array([[4, 5]]), np.array([[-1.0, -2.0]])), np.array([[True, False]]))
+    >>> kept.logprobs.tolist()
     [[-inf, -2.0]]
     """
-    return Candidates(candidates.ids, np.where(gone, -np.inf, candidates.logp)) if gone.any() else candidates
+    return (
+        Candidates(candidates.ids, np.where(forbidden, -np.inf, candidates.logprobs)) if forbidden.any() else candidates
+    )
 
 
 def _among(ids: Ids, some: Sequence[int]) -> NDArray[np.bool_]:
@@ -68,12 +70,12 @@ def _among(ids: Ids, some: Sequence[int]) -> NDArray[np.bool_]:
     return found
 
 
-class Forbid:
+class ForbidSequences:
     """Never writes these runs of tokens; a run of one is a forbidden token.
 
     >>> history = History(np.array([[7, 8], [7, 9]]), np.zeros(2, int), np.zeros(2, int))
     >>> candidates = Candidates(np.array([[5, 6], [5, 6]]), np.array([[-1.0, -2.0], [-1.0, -2.0]]))
-    >>> Forbid([[8, 5], [6]])(history, candidates).logp.tolist()
+    >>> ForbidSequences([[8, 5], [6]])(history, candidates).logprobs.tolist()
     [[-inf, -inf], [-1.0, -inf]]
     """
 
@@ -83,7 +85,7 @@ class Forbid:
         self.runs = [tuple(run) for run in runs]
         self._single = sorted({run[0] for run in self.runs if len(run) == 1})
 
-    def reach(self, length: int) -> int:
+    def extra_candidates(self, length: int) -> int:
         return len({run[-1] for run in self.runs})
 
     def __call__(self, history: History, candidates: Candidates) -> Candidates:
@@ -92,32 +94,32 @@ class Forbid:
             if 1 < len(run) <= history.length + 1:
                 ready = (history.tokens[:, history.length + 1 - len(run) :] == run[:-1]).all(axis=1)
                 gone |= ready[:, None] & (candidates.ids == run[-1])
-        return without(candidates, gone)
+        return mask_candidates(candidates, gone)
 
 
-class NoRepeat:
+class NoRepeatNgram:
     """Never writes a run of `size` tokens that the text already has; the end is no part of a run.
 
     >>> history = History(np.array([[5, 6, 5]]), np.zeros(1, int), np.zeros(1, int))
-    >>> NoRepeat(2)(history, Candidates(np.array([[6, 7]]), np.array([[-1.0, -2.0]]))).logp.tolist()
+    >>> NoRepeatNgram(2)(history, Candidates(np.array([[6, 7]]), np.array([[-1.0, -2.0]]))).logprobs.tolist()
     [[-inf, -2.0]]
     """
 
     def __init__(self, size: int) -> None:
-        self.size = size
+        self.n = size
 
-    def reach(self, length: int) -> int:
-        return max(0, length - self.size + 1)
+    def extra_candidates(self, length: int) -> int:
+        return max(0, length - self.n + 1)
 
     def __call__(self, history: History, candidates: Candidates) -> Candidates:
-        runs = self.reach(history.length)
+        runs = self.extra_candidates(history.length)
         if not runs:
             return candidates
-        windows = np.lib.stride_tricks.sliding_window_view(history.tokens, self.size, axis=1)  # [R, runs, size]
-        tail = history.tokens[:, history.length - self.size + 1 :]  # [R, size - 1]
+        windows = np.lib.stride_tricks.sliding_window_view(history.tokens, self.n, axis=1)  # [R, runs, size]
+        tail = history.tokens[:, history.length - self.n + 1 :]  # [R, size - 1]
         same = (windows[:, :, :-1] == tail[:, None, :]).all(axis=2)  # [R, runs]
         closing = np.where(same, windows[:, :, -1], -1)
-        return without(candidates, (candidates.ids[:, :, None] == closing[:, None, :]).any(axis=2))
+        return mask_candidates(candidates, (candidates.ids[:, :, None] == closing[:, None, :]).any(axis=2))
 
 
 class ForbidText:
@@ -131,34 +133,34 @@ class ForbidText:
     def __init__(self, phrases: Sequence[str], texts: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
         """Take the phrases, the text of every token inside a sentence, and the way from tokens to text."""
         self.phrases, self.decode = list(phrases), decode
-        self._suspect = np.array([any(may_close(text, phrase) for phrase in phrases) for text in texts])
+        self._suspect = np.array([any(may_complete(text, phrase) for phrase in phrases) for text in texts])
 
-    def reach(self, length: int) -> int:
+    def extra_candidates(self, length: int) -> int:
         return int(self._suspect.sum())
 
     def __call__(self, history: History, candidates: Candidates) -> Candidates:
-        gone = self._suspect[candidates.ids] & (candidates.logp > -np.inf)
+        gone = self._suspect[candidates.ids] & (candidates.logprobs > -np.inf)
         for row, column in np.argwhere(gone):
             text = self.decode([*history.tokens[row].tolist(), int(candidates.ids[row, column])])
             gone[row, column] = any(find_phrase(text, phrase) >= 0 for phrase in self.phrases)
-        return without(candidates, gone)
+        return mask_candidates(candidates, gone)
 
 
-def may_close(text: str, phrase: str) -> bool:
+def may_complete(text: str, phrase: str) -> bool:
     """Whether a token with this text could complete the phrase, whatever stands before it.
 
-    >>> [may_close(text, "der Hund") for text in (" Hund", "nd", "nd.", "nde", "\\ufffd")]
+    >>> [may_complete(text, "der Hund") for text in (" Hund", "nd", "nd.", "nde", "\\ufffd")]
     [True, True, True, False, True]
     """
     if phrase in text or "\ufffd" in text:  # half a character: only the whole text can tell
         return True
     return any(
-        text.startswith(phrase[start:]) and not is_letter(text[len(phrase) - start : len(phrase) - start + 1])
+        text.startswith(phrase[start:]) and not is_word_character(text[len(phrase) - start : len(phrase) - start + 1])
         for start in range(len(phrase))
     )
 
 
-class Draw:
+class Sample:
     """Leaves one token of each row, drawn by its probability: a function of seed, source, alternative and place only.
 
     Probabilities are sharpened by the temperature first; then the `top_k` best are kept, then the fewest that hold
@@ -170,13 +172,13 @@ class Draw:
         self.keys, self.seed = list(keys), seed
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
 
-    def reach(self, length: int) -> int | None:
+    def extra_candidates(self, length: int) -> int | None:
         return self.top_k or None
 
     def __call__(self, history: History, candidates: Candidates) -> Candidates:
         by_number = np.argsort(candidates.ids, axis=1, kind="stable")  # so that near ties change nothing
         ids = np.take_along_axis(candidates.ids, by_number, axis=1)
-        logp = np.take_along_axis(candidates.logp, by_number, axis=1)
+        logp = np.take_along_axis(candidates.logprobs, by_number, axis=1)
         upto = np.cumsum(self._shares(logp), axis=1)  # [R, k]
         chance = np.array(
             [

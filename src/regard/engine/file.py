@@ -15,21 +15,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from regard.config.gpt import GptConfig
-from regard.config.model import EncoderConfig, TranslatorConfig
-from regard.engine.layout import BOUNDARY, PRECISIONS, Array, EngineConfig, Slot, slots
+from regard.config.models import BertConfig, GptConfig, TransformerConfig
+from regard.engine.layout import BOUNDARY, PRECISIONS, Array, ArraySpec, EngineConfig, array_specs
 from regard.engine.shortlist import Shortlist
 from regard.errors import CheckpointError, ConfigError
 
 FILE = "engine.safetensors"
 FORMAT, VERSION = "regard-engine", 3
-_CONFIGS: dict[str, type[EngineConfig]] = {"translator": TranslatorConfig, "encoder": EncoderConfig, "gpt": GptConfig}
+_CONFIGS: dict[str, type[EngineConfig]] = {"translator": TransformerConfig, "encoder": BertConfig, "gpt": GptConfig}
 _LISTS = ("common", "offsets", "words")  # the arrays of a shortlist
 _HEADER_LIMIT = 8 << 20  # bytes
 _KINDS = {np.dtype(np.float32): "F32", np.dtype(np.int32): "I32", np.dtype(np.uint8): "U8", np.dtype(np.uint16): "BF16"}
 
 
-class Sink(Protocol):
+class ByteSink(Protocol):
     """What a file's content is written to."""
 
     def write(self, data: bytes, /) -> object:
@@ -38,31 +37,31 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class Stored:
+class EngineFile:
     """A model as its file holds it."""
 
     config: EngineConfig
     precision: str
     arrays: list[Array]
-    facts: dict[str, Any]  # what else is said of it
+    metadata: dict[str, Any]  # what else is said of it
     shortlist: Shortlist | None = None
 
 
-def content(
+def serialize(
     config: EngineConfig,
     precision: str,
     arrays: Sequence[Array],
-    facts: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
     shortlist: Shortlist | None = None,
-) -> Callable[[Sink], object]:
+) -> Callable[[ByteSink], object]:
     """Return what writes a model's arrays as a file, with plain facts about it."""
-    wanted = slots(config, precision)
+    wanted = array_specs(config, precision)
     if shortlist is not None:
         lists = [getattr(shortlist, name) for name in _LISTS]
         wanted = [*wanted, *(_listed(name, len(one)) for name, one in zip(_LISTS, lists, strict=True))]
         arrays = [*arrays, *lists]
     kind = next(name for name, known in _CONFIGS.items() if isinstance(config, known))
-    model = json.dumps({"kind": kind, "config": config.to_dict(), "facts": dict(facts or {})})
+    model = json.dumps({"kind": kind, "config": config.to_dict(), "facts": dict(metadata or {})})
     told = {"format": FORMAT, "version": str(VERSION), "precision": precision, "model": model}
     table: dict[str, Any] = {"__metadata__": told}
     end, pieces = 0, []
@@ -78,14 +77,14 @@ def content(
     header = json.dumps(table).encode()
     header += b" " * (-(8 + len(header)) % BOUNDARY)
 
-    def write(sink: Sink) -> None:
+    def write(sink: ByteSink) -> None:
         for piece in (len(header).to_bytes(8, "little"), header, *pieces):
             sink.write(piece)
 
     return write
 
 
-def read(path: Path) -> Stored:
+def read_engine_file(path: Path) -> EngineFile:
     """Return the model of a file, its arrays mapped; every size is compared with the config's first."""
     try:
         with open(path, "rb") as file:
@@ -109,12 +108,12 @@ def read(path: Path) -> Stored:
     if (precision := told.get("precision")) not in PRECISIONS:
         raise _unsound(path, f"its precision is {precision!r:.40}")
     config, facts = _model(path, told.get("model"))
-    arrays = [_array(path, mapped, 8 + size, slot, table.get(slot.name)) for slot in slots(config, precision)]
-    return Stored(config, precision, arrays, facts, _shortlist(path, mapped, 8 + size, config, table))
+    arrays = [_array(path, mapped, 8 + size, slot, table.get(slot.name)) for slot in array_specs(config, precision)]
+    return EngineFile(config, precision, arrays, facts, _shortlist(path, mapped, 8 + size, config, table))
 
 
-def _listed(name: str, count: int) -> Slot:
-    return Slot(f"shortlist.{name}", np.int32, (count,))
+def _listed(name: str, count: int) -> ArraySpec:
+    return ArraySpec(f"shortlist.{name}", np.int32, (count,))
 
 
 def _shortlist(
@@ -125,14 +124,14 @@ def _shortlist(
     if not any(entries):
         return None
     sizes = [entry.get("shape") if isinstance(entry, dict) else None for entry in entries]
-    if not isinstance(config, TranslatorConfig) or not all(
+    if not isinstance(config, TransformerConfig) or not all(
         isinstance(size, list) and len(size) == 1 and type(size[0]) is int and size[0] > 0 for size in sizes
     ):
         raise _unsound(path, "its shortlist is none")
     slots_of = [_listed(name, size[0]) for name, size in zip(_LISTS, sizes, strict=True) if size]
     lists = [_array(path, mapped, first, slot, entry) for slot, entry in zip(slots_of, entries, strict=True)]
     made = Shortlist(*lists)
-    if why := made.fault(config.source_vocabulary, config.target_vocabulary, [config.end]):
+    if why := made.find_fault(config.source_vocab_size, config.target_vocab_size, [config.eos_id]):
         raise _unsound(path, f"its shortlist: {why}")
     return made
 
@@ -148,7 +147,7 @@ def _model(path: Path, told: Any) -> tuple[EngineConfig, dict[str, Any]]:
         raise _unsound(path, "it does not say what model it holds") from None
 
 
-def _array(path: Path, mapped: mmap.mmap, first: int, slot: Slot, entry: Any) -> Array:
+def _array(path: Path, mapped: mmap.mmap, first: int, slot: ArraySpec, entry: Any) -> Array:
     wanted = {"dtype": _KINDS[np.dtype(slot.dtype)], "shape": list(slot.shape)}
     if not isinstance(entry, dict) or {name: entry.get(name) for name in wanted} != wanted:
         raise _unsound(path, f"{slot.name} is not {wanted['dtype']} {wanted['shape']} as the config asks for")

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from regard.config.gpt import GptConfig
-from regard.config.model import EncoderConfig, StackConfig, TranslatorConfig
-from regard.engine.library import CODES, library, pointer
+from regard.config.models import BertConfig, GptConfig, StackConfig, TransformerConfig
+from regard.engine.library import CODES, load_library, pointer
 
 PRECISIONS = tuple(CODES["precision"])
 LANES = 16  # outputs of a block
@@ -21,11 +20,11 @@ BOUNDARY = 64  # bytes that arrays begin at a multiple of
 
 Array = NDArray[Any]
 Weights = Mapping[str, NDArray[np.float32]]
-EngineConfig = TranslatorConfig | EncoderConfig | GptConfig
+EngineConfig = TransformerConfig | BertConfig | GptConfig
 
 
 @dataclass(frozen=True)
-class Slot:
+class ArraySpec:
     """One array: its name in a file, its number format and shape, and the codes by which the library finds it."""
 
     name: str
@@ -42,7 +41,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightSpec:
     """Something with weights: its kind, its name, its outputs and inputs, and the names of its weights."""
 
     kind: str  # words, places, norm or linear
@@ -55,7 +54,7 @@ class Part:
     slot: str = ""  # a name of `CODES["slot"]`; empty: the library does not take it
     layer: int = 0
 
-    def slots(self, precision: str) -> list[Slot]:
+    def array_specs(self, precision: str) -> list[ArraySpec]:
         """Return the arrays it has, in the library's order."""
         if self.kind == "words":
             return [self._array("weight", np.float32 if precision == "float32" else np.uint16, self._shape)]
@@ -66,7 +65,7 @@ class Part:
         if self.kind == "norm":
             return [self._array("weight", np.float32, padded), bias]
         precision = self.precision or precision
-        size = library().handle.regard_packed_bytes(self.outputs, self.inputs, CODES["precision"][precision])
+        size = load_library().handle.regard_packed_bytes(self.outputs, self.inputs, CODES["precision"][precision])
         packed = self._array("packed", np.uint8, (size,), part="weight")
         if precision == "int8":
             scales = self._array("scales", np.float32, padded)
@@ -74,8 +73,8 @@ class Part:
             return [packed, scales, corrections, bias]
         return [packed, bias]
 
-    def _array(self, name: str, dtype: DTypeLike, shape: tuple[int, ...], part: str = "") -> Slot:
-        return Slot(
+    def _array(self, name: str, dtype: DTypeLike, shape: tuple[int, ...], part: str = "") -> ArraySpec:
+        return ArraySpec(
             f"{self.name}.{name}",
             dtype,
             shape=shape,
@@ -88,11 +87,11 @@ class Part:
     def _shape(self) -> tuple[int, int]:
         return self.outputs, self.inputs
 
-    def fill(self, arrays: list[Array], weights: Weights, precision: str) -> None:
+    def pack(self, arrays: list[Array], weights: Weights, precision: str) -> None:
         """Write its arrays from weights under our names."""
         weight = np.ascontiguousarray(weights[self.weight], dtype=np.float32)
         if self.kind in ("words", "places"):
-            arrays[0][:] = halves(weight) if arrays[0].dtype == np.uint16 else weight
+            arrays[0][:] = to_bf16(weight) if arrays[0].dtype == np.uint16 else weight
             return
         bias = arrays[-1]
         bias[:] = 0
@@ -105,14 +104,14 @@ class Part:
         places = [pointer(array) for array in arrays[:-1]]
         scales, corrections = places[1:] or (None, None)
         code = CODES["precision"][self.precision or precision]
-        library().handle.regard_pack_weights(
+        load_library().handle.regard_pack_weights(
             pointer(weight), self.outputs, self.inputs, code, places[0], scales, corrections
         )
 
-    def taken(self, arrays: list[Array], precision: str) -> dict[str, NDArray[np.float32]]:
+    def unpack(self, arrays: list[Array], precision: str) -> dict[str, NDArray[np.float32]]:
         """Return its weights under our names, from its arrays."""
         if self.kind in ("words", "places"):
-            return {self.weight: whole(arrays[0]) if arrays[0].dtype == np.uint16 else arrays[0]}
+            return {self.weight: from_bf16(arrays[0]) if arrays[0].dtype == np.uint16 else arrays[0]}
         bias = {self.bias: arrays[-1][: self.outputs]}
         if self.kind == "norm":
             return {self.weight: arrays[0][: self.outputs], **bias}
@@ -122,73 +121,77 @@ class Part:
         blocks = arrays[0].view(kind).reshape(-(-self.outputs // LANES), -1, LANES, group)
         rows = blocks.transpose(0, 2, 1, 3).reshape(-(-self.outputs // LANES) * LANES, -1)
         rows = np.ascontiguousarray(rows[: self.outputs, : self.inputs])
-        weight = whole(rows) if precision == "bf16" else rows.astype(np.float32)
+        weight = from_bf16(rows) if precision == "bf16" else rows.astype(np.float32)
         return {self.weight: weight * arrays[1][: self.outputs, None] if precision == "int8" else weight, **bias}
 
 
-def parts(config: EngineConfig) -> Iterator[Part]:
+def weight_specs(config: EngineConfig) -> Iterator[WeightSpec]:
     """Yield what a model is made of, in the library's order; the heads of an encoder are behind that."""
-    if isinstance(config, TranslatorConfig):
+    if isinstance(config, TransformerConfig):
         return _translator(config)
     if isinstance(config, GptConfig):
         return _gpt(config)
-    return itertools.chain(_encoder(config), heads(config))
+    return itertools.chain(_encoder(config), head_specs(config))
 
 
-def _encoder(config: EncoderConfig) -> Iterator[Part]:
-    width = config.width
-    yield Part("words", "words", config.vocabulary, width, "words.weight", slot="source_embedding")
-    places = config.first_place + config.places
-    yield Part("places", "places", places, width, "places.weight", slot="source_positions")
-    if config.types:
-        yield Part("places", "types", config.types, width, "types.weight", slot="token_types")
+def _encoder(config: BertConfig) -> Iterator[WeightSpec]:
+    width = config.hidden_size
+    yield WeightSpec("words", "words", config.vocab_size, width, "words.weight", slot="source_embedding")
+    places = config.position_offset + config.max_positions
+    yield WeightSpec("places", "places", places, width, "places.weight", slot="source_positions")
+    if config.num_token_types:
+        yield WeightSpec("places", "types", config.num_token_types, width, "types.weight", slot="token_types")
     yield _norm("norm", width, "embedding_norm")
-    for number in range(config.stack.layers):
+    for number in range(config.stack.num_layers):
         yield from _block("stack", number, width, config.stack, side="encoder", cross=False)
     if config.norm == "before":
         yield _norm("stack.norm", width, "encoder_norm")
 
 
-def heads(config: EncoderConfig) -> Iterator[Part]:
+def head_specs(config: BertConfig) -> Iterator[WeightSpec]:
     """Yield what makes scores of an encoder's states; it stays as fine as it was learned."""
-    if config.pools:
-        yield replace(_linear("pooler", config.width, config.width), precision="float32")
-    if config.outputs:
-        yield replace(_linear("output", config.outputs, config.width), precision="float32")
+    if config.has_pooler:
+        yield replace(_linear("pooler", config.hidden_size, config.hidden_size), precision="float32")
+    if config.num_outputs:
+        yield replace(_linear("output", config.num_outputs, config.hidden_size), precision="float32")
 
 
-def _translator(config: TranslatorConfig) -> Iterator[Part]:
-    width = config.width
-    sides = {"words": config.target_vocabulary} if config.shared else {
-        "source_words": config.source_vocabulary, "target_words": config.target_vocabulary
+def _translator(config: TransformerConfig) -> Iterator[WeightSpec]:
+    width = config.hidden_size
+    sides = {"words": config.target_vocab_size} if config.share_embeddings else {
+        "source_words": config.source_vocab_size, "target_words": config.target_vocab_size
     }  # fmt: skip
     for (name, size), slot in zip(sides.items(), ("source_embedding", "target_embedding"), strict=False):
-        yield Part("words", name, size, width, f"{name}.weight", slot=slot)
+        yield WeightSpec("words", name, size, width, f"{name}.weight", slot=slot)
     if config.positions == "learned":
         for name in ("source_positions", "target_positions"):
-            yield Part("places", name, config.places, width, f"{name}.weight", slot=name)
+            yield WeightSpec("places", name, config.max_positions, width, f"{name}.weight", slot=name)
     for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        for number in range(stack.layers):
+        for number in range(stack.num_layers):
             yield from _block(name, number, width, stack, side=name, cross=name == "decoder")
         if config.norm == "before":
             yield _norm(f"{name}.norm", width, f"{name}_norm")
-    weight = f"{[*sides][-1]}.weight" if config.tied else "output.weight"
-    yield Part("linear", "output", config.target_vocabulary, width, weight, "output_bias", slot="output")
+    weight = f"{[*sides][-1]}.weight" if config.tie_embeddings else "output.weight"
+    yield WeightSpec("linear", "output", config.target_vocab_size, width, weight, "output_bias", slot="output")
 
 
-def _gpt(config: GptConfig) -> Iterator[Part]:
-    width = config.width
-    yield Part("words", "words", config.vocabulary, width, "words.weight", slot="target_embedding")
+def _gpt(config: GptConfig) -> Iterator[WeightSpec]:
+    width = config.hidden_size
+    yield WeightSpec("words", "words", config.vocab_size, width, "words.weight", slot="target_embedding")
     if config.positions == "learned":
-        yield Part("places", "positions", config.places, width, "positions.weight", slot="target_positions")
-    for number in range(config.stack.layers):
+        yield WeightSpec(
+            "places", "positions", config.max_positions, width, "positions.weight", slot="target_positions"
+        )
+    for number in range(config.stack.num_layers):
         yield from _block("stack", number, width, config.stack, side="decoder", cross=False)
     yield _norm("stack.norm", width, "decoder_norm")
-    weight = "words.weight" if config.tied else "output.weight"
-    yield Part("linear", "output", config.vocabulary, width, weight, "output_bias", slot="output")  # it has no bias
+    weight = "words.weight" if config.tie_embeddings else "output.weight"
+    yield WeightSpec(
+        "linear", "output", config.vocab_size, width, weight, "output_bias", slot="output"
+    )  # it has no bias
 
 
-def _block(prefix: str, layer: int, width: int, stack: StackConfig, *, side: str, cross: bool) -> Iterator[Part]:
+def _block(prefix: str, layer: int, width: int, stack: StackConfig, *, side: str, cross: bool) -> Iterator[WeightSpec]:
     """Yield the weights of one layer; `side`, encoder or decoder, tells the library's slots."""
     name = f"{prefix}.blocks.{layer}"
     yield _norm(f"{name}.attention_norm", width, f"{side}_self_norm", layer)
@@ -200,72 +203,72 @@ def _block(prefix: str, layer: int, width: int, stack: StackConfig, *, side: str
         yield _linear(f"{name}.cross.key_value", 2 * width, width, f"{side}_cross_key_value", layer)
         yield _linear(f"{name}.cross.out", width, width, f"{side}_cross_out", layer)
     yield _norm(f"{name}.feedforward_norm", width, f"{side}_feed_forward_norm", layer)
-    yield _linear(f"{name}.feedforward.inner", stack.feedforward, width, f"{side}_feed_forward_up", layer)
-    yield _linear(f"{name}.feedforward.outer", width, stack.feedforward, f"{side}_feed_forward_down", layer)
+    yield _linear(f"{name}.feedforward.inner", stack.feed_forward_size, width, f"{side}_feed_forward_up", layer)
+    yield _linear(f"{name}.feedforward.outer", width, stack.feed_forward_size, f"{side}_feed_forward_down", layer)
 
 
-def _norm(name: str, width: int, slot: str, layer: int = 0) -> Part:
-    return Part("norm", name, width, 1, f"{name}.weight", f"{name}.bias", slot=slot, layer=layer)
+def _norm(name: str, width: int, slot: str, layer: int = 0) -> WeightSpec:
+    return WeightSpec("norm", name, width, 1, f"{name}.weight", f"{name}.bias", slot=slot, layer=layer)
 
 
-def _linear(name: str, outputs: int, inputs: int, slot: str = "", layer: int = 0) -> Part:
-    return Part("linear", name, outputs, inputs, f"{name}.weight", f"{name}.bias", slot=slot, layer=layer)
+def _linear(name: str, outputs: int, inputs: int, slot: str = "", layer: int = 0) -> WeightSpec:
+    return WeightSpec("linear", name, outputs, inputs, f"{name}.weight", f"{name}.bias", slot=slot, layer=layer)
 
 
-def slots(config: EngineConfig, precision: str) -> list[Slot]:
+def array_specs(config: EngineConfig, precision: str) -> list[ArraySpec]:
     """Return all arrays of a model, in the library's order."""
-    return [slot for part in parts(config) for slot in part.slots(precision)]
+    return [slot for part in weight_specs(config) for slot in part.array_specs(precision)]
 
 
-def packed(config: EngineConfig, weights: Weights, precision: str) -> list[Array]:
+def pack_weights(config: EngineConfig, weights: Weights, precision: str) -> list[Array]:
     """Return a model's arrays, side by side in one piece of memory."""
-    arrays = laid_out(slots(config, precision), np.zeros)
+    arrays = allocate_arrays(array_specs(config, precision), np.zeros)
     rest = iter(arrays)
-    for part in parts(config):
-        part.fill([next(rest) for _ in part.slots(precision)], weights, precision)
+    for part in weight_specs(config):
+        part.pack([next(rest) for _ in part.array_specs(precision)], weights, precision)
     return arrays
 
 
-def unpacked(config: EngineConfig, arrays: Sequence[Array], precision: str) -> dict[str, NDArray[np.float32]]:
+def unpack_weights(config: EngineConfig, arrays: Sequence[Array], precision: str) -> dict[str, NDArray[np.float32]]:
     """Return the weights that a model's arrays stand for, under our names."""
     rest = iter(arrays)
     made: dict[str, NDArray[np.float32]] = {}
-    for part in parts(config):
-        taken = part.taken([next(rest) for _ in part.slots(precision)], precision)
+    for part in weight_specs(config):
+        taken = part.unpack([next(rest) for _ in part.array_specs(precision)], precision)
         made |= {name: array for name, array in taken.items() if name not in made}  # a tied output is its words
     if not getattr(config, "output_bias", False):
         made.pop("output_bias", None)
     return made
 
 
-def laid_out(wanted: list[Slot], room: Any) -> list[Array]:
+def allocate_arrays(specs: list[ArraySpec], allocate: Any) -> list[Array]:
     """Return arrays for slots, each on a boundary, in memory that `room` gives for a number of bytes."""
-    places = np.cumsum([0, *(-(-slot.bytes // BOUNDARY) * BOUNDARY for slot in wanted)]).tolist()
-    memory = room(places[-1] + BOUNDARY, dtype=np.uint8)
+    places = np.cumsum([0, *(-(-slot.bytes // BOUNDARY) * BOUNDARY for slot in specs)]).tolist()
+    memory = allocate(places[-1] + BOUNDARY, dtype=np.uint8)
     first = -pointer(memory) % BOUNDARY
     return [
         memory[first + place : first + place + slot.bytes].view(slot.dtype).reshape(slot.shape)
-        for place, slot in zip(places[:-1], wanted, strict=True)
+        for place, slot in zip(places[:-1], specs, strict=True)
     ]
 
 
-def halves(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
+def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Return numbers as bf16, rounded to even, in the bits of 16-bit ones.
 
-    >>> halves(np.array([1.0, 1.00390625, 1.01171875], np.float32)).tolist()
+    >>> to_bf16(np.array([1.0, 1.00390625, 1.01171875], np.float32)).tolist()
     [16256, 16256, 16258]
     """
-    bits = np.ascontiguousarray(numbers, dtype=np.float32).view(np.uint32)
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
 
 
-def whole(numbers: NDArray[np.uint16]) -> NDArray[np.float32]:
+def from_bf16(values: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Return numbers that are bf16 in the bits of 16-bit ones.
 
-    >>> whole(np.array([16256, 16258], np.uint16)).tolist()
+    >>> from_bf16(np.array([16256, 16258], np.uint16)).tolist()
     [1.0, 1.015625]
     """
-    return (numbers.astype(np.uint32) << 16).view(np.float32)
+    return (values.astype(np.uint32) << 16).view(np.float32)
 
 
 def _padded(size: int) -> int:

@@ -79,7 +79,7 @@ CODES: dict[str, dict[str, int]] = {
 }
 
 
-class Shape(ctypes.Structure):
+class CModelShape(ctypes.Structure):
     """`regard_shape`: sizes and settings of a model."""
 
     _fields_ = (
@@ -107,7 +107,7 @@ class Shape(ctypes.Structure):
     )
 
 
-class Array(ctypes.Structure):
+class CArray(ctypes.Structure):
     """`regard_array`: one array of a model, found by slot, part and layer."""
 
     _fields_ = (
@@ -119,7 +119,7 @@ class Array(ctypes.Structure):
     )
 
 
-class Plan(ctypes.Structure):
+class CSearchRequest(ctypes.Structure):
     """`regard_search_request`: greedy or beam search without constraints."""
 
     _fields_ = (
@@ -137,7 +137,7 @@ class Plan(ctypes.Structure):
     )
 
 
-class Found(ctypes.Structure):
+class CSearchResult(ctypes.Structure):
     """`regard_search_result`: arrays that receive the hypotheses."""
 
     _fields_ = (
@@ -166,7 +166,7 @@ class Library:
         names: bytes = self.handle.regard_instruction_sets()
         return names.decode().split(",")
 
-    def checked(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns that writes a message behind its other arguments where it fails."""
         message = ctypes.create_string_buffer(_ERROR_SIZE)
         made = function(*arguments, message, _ERROR_SIZE)
@@ -186,17 +186,17 @@ def _found() -> Library | str:
         return f"it does not load ({error}): build it again by `make setup` or `pip install`"
 
 
-def absence() -> str:
+def unavailable_reason() -> str:
     """Return why there is no engine; nothing where there is one.
 
-    >>> isinstance(absence(), str)
+    >>> isinstance(unavailable_reason(), str)
     True
     """
     found = _found()
     return found if isinstance(found, str) else ""
 
 
-def library() -> Library:
+def load_library() -> Library:
     """Return the library; raises where it is absent."""
     found = _found()
     if isinstance(found, str):
@@ -204,9 +204,9 @@ def library() -> Library:
     return found
 
 
-def chosen_instructions(name: str = "") -> str:
+def select_instruction_set(name: str = "") -> str:
     """Return the instruction set to compute with: the one of this name, of the environment, or the best."""
-    wanted, offered = name or os.environ.get(VARIABLE, ""), library().instructions
+    wanted, offered = name or os.environ.get(VARIABLE, ""), load_library().instructions
     if wanted and wanted not in offered:
         raise ConfigError(f"no instruction set {wanted!r} for the engine: this processor has {', '.join(offered)}")
     return wanted or offered[0]

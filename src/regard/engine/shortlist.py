@@ -27,7 +27,7 @@ class Shortlist:
     """For each source word the target words that it is translated by, and those of every text.
 
     >>> words = Shortlist(np.array([0, 1], np.int32), np.array([0, 0, 2, 3], np.int32), np.array([7, 9, 8], np.int32))
-    >>> words.of(Tokens.from_rows([[1, 2], [0]]))[0].tolist()
+    >>> words.token_lists(Tokens.from_rows([[1, 2], [0]]))[0].tolist()
     [0, 1, 7, 8, 9, 0, 1]
     """
 
@@ -35,7 +35,7 @@ class Shortlist:
     offsets: Ids  # [source words + 1]: where each one's words begin
     words: Ids
 
-    def of(self, source: Tokens) -> tuple[Ids, Ids]:
+    def token_lists(self, source: Tokens) -> tuple[Ids, Ids]:
         """Return the words of each text, ascending, laid end to end, and where each text's begin."""
         made: list[Ids] = []
         ends = [0]
@@ -45,20 +45,25 @@ class Shortlist:
             ends.append(ends[-1] + len(made[-1]))
         return np.ascontiguousarray(np.concatenate(made), np.int32), np.array(ends, np.int32)
 
-    def fault(self, sources: int, targets: int, always: Sequence[int]) -> str:
+    def find_fault(self, source_size: int, target_size: int, always: Sequence[int]) -> str:
         """Return what is wrong with it for vocabularies of these sizes; nothing if it is sound."""
-        if len(self.offsets) != sources + 1 or self.offsets[0] != 0 or self.offsets[-1] != len(self.words):
+        if len(self.offsets) != source_size + 1 or self.offsets[0] != 0 or self.offsets[-1] != len(self.words):
             return "its words are not those of the source's vocabulary"
         if (np.diff(self.offsets) < 0).any() or (np.diff(self.common) <= 0).any():
             return "its words are not in order"
-        if not all(((one >= 0) & (one < targets)).all() for one in (self.words, self.common)):
+        if not all(((one >= 0) & (one < target_size)).all() for one in (self.words, self.common)):
             return "it has words beyond the target's vocabulary"
         missing = set(always) - set(self.common.tolist())
         return f"it lacks the words {sorted(missing)}" if missing else ""
 
 
-def learned(
-    source: Sequence[Ids], target: Sequence[Ids], sources: int, targets: int, always: Sequence[int], alike: bool
+def train_shortlist(
+    source: Sequence[Ids],
+    target: Sequence[Ids],
+    source_size: int,
+    target_size: int,
+    always: Sequence[int],
+    is_shared: bool,
 ) -> Shortlist:
     """Return the shortlist of a parallel text, of words with numbers below `sources` and `targets`.
 
@@ -68,8 +73,8 @@ def learned(
     if not any(len(one) and len(other) for one, other in zip(source, target, strict=True)):
         raise UsageError("a shortlist is learned from pairs of sentences: there is no word in those given")
     of, to, place = _beside(source, target)
-    keys, pair = np.unique(of * targets + to, return_inverse=True)
-    words = keys // targets
+    keys, pair = np.unique(of * target_size + to, return_inverse=True)
+    words = keys // target_size
     chance = np.ones(len(keys))
     for _ in range(PASSES):
         share = chance[pair]
@@ -80,13 +85,13 @@ def learned(
     kept = kept[np.lexsort((-chance[kept], words[kept]))]
     first = np.searchsorted(words[kept], words[kept])  # where the words of the same source word begin
     kept = kept[np.arange(len(kept)) - first < BEST]
-    pairs = np.stack([words[kept], keys[kept] % targets])
-    if alike:
-        same = np.arange(min(sources, targets))
+    pairs = np.stack([words[kept], keys[kept] % target_size])
+    if is_shared:
+        same = np.arange(min(source_size, target_size))
         pairs = np.unique(np.concatenate([pairs, [same, same]], axis=1), axis=1)
-    counts = np.bincount(np.concatenate(list(target)), minlength=targets)
+    counts = np.bincount(np.concatenate(list(target)), minlength=target_size)
     often = np.argsort(-counts, kind="stable")[:COMMON]
-    offsets = np.searchsorted(pairs[0], np.arange(sources + 1))
+    offsets = np.searchsorted(pairs[0], np.arange(source_size + 1))
     common = np.union1d(often[counts[often] > 0], always)
     return Shortlist(common.astype(np.int32), offsets.astype(np.int32), pairs[1].astype(np.int32))
 

@@ -9,23 +9,22 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.config.model import TranslatorConfig
+from regard.config.models import TransformerConfig
 from regard.engine import layout
-from regard.engine.library import CODES, Found, Plan, Shape, pointer
-from regard.engine.model import check_precision, plain
+from regard.engine.base import EngineDecoder, EngineState, check_precision, contiguous_ids
+from regard.engine.library import CODES, CModelShape, CSearchRequest, CSearchResult, pointer
 from regard.engine.shortlist import Shortlist
-from regard.engine.writing import CompiledWriter, EngineState
 from regard.tokens import Candidates, Ids, Tokens
 
 PRECISIONS = layout.PRECISIONS
 
 
-class Engine(CompiledWriter):
+class TranslatorEngine(EngineDecoder):
     """A translator that computes in the compiled library."""
 
     def __init__(
         self,
-        config: TranslatorConfig,
+        config: TransformerConfig,
         arrays: Sequence[layout.Array],
         precision: str = "float32",
         instructions: str = "",
@@ -37,37 +36,37 @@ class Engine(CompiledWriter):
 
     @classmethod
     def of(
-        cls, config: TranslatorConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
-    ) -> Engine:
+        cls, config: TransformerConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
+    ) -> TranslatorEngine:
         """Return the engine of a translator's weights under our names, float32."""
         check_precision(precision)
-        return cls(config, layout.packed(config, weights, precision), precision, instructions)
+        return cls(config, layout.pack_weights(config, weights, precision), precision, instructions)
 
     # the generator's face
     @property
-    def start_token(self) -> int:
-        return self.config.start
+    def bos_id(self) -> int:
+        return self.config.bos_id
 
     @property
-    def end_token(self) -> int:
-        return self.config.end
+    def eos_id(self) -> int:
+        return self.config.eos_id
 
     @property
-    def pad_token(self) -> int:
-        return self.config.pad
+    def pad_id(self) -> int:
+        return self.config.pad_id
 
     def start(self, source: Tokens, room: int) -> EngineState:
         """Return the state before the first token: one row for each source sentence."""
-        return self.opened(*plain(source))
+        return self.start_state(*contiguous_ids(source))
 
     def step(self, tokens: Ids, state: EngineState, k: int) -> tuple[Candidates, EngineState]:
         """Return the best next tokens for each row, given one more token of each; k = 0: all log-probabilities."""
-        found, _ = self.stepped(tokens, state, min(k, self.vocabulary), None)
+        found, _ = self.run_step(tokens, state, min(k, self.vocab_size), None)
         return found, state
 
     def encode(self, source: Tokens) -> NDArray[np.float32]:
         """Return the source's hidden states [N, D]."""
-        return self.read(source)
+        return self.run_encoder(source)
 
     def search(
         self,
@@ -76,28 +75,28 @@ class Engine(CompiledWriter):
         *,
         beam: int,
         nbest: int,
-        length_power: float,
-        listed: bool = False,
+        length_penalty: float,
+        use_shortlist: bool = False,
     ) -> list[list[tuple[list[int], float, float, bool]]]:
         """Return the best texts for each source text: ids, score, total, and whether the model ended it.
 
-        The whole search runs in the library, as `decoding.search` would do it without rules and wishes; `listed` lets
+        The whole search runs in the library, as `decoding.search` would do it without rules and wishes; `use_shortlist` lets
         it write with the words of the shortlist alone, where there is one.
         """
-        ids, offsets = plain(source)
+        ids, offsets = contiguous_ids(source)
         most = np.maximum(np.asarray(limits), 1).astype(np.int32)
         longest = int(most.max())
-        powers = np.array([length**length_power for length in range(longest + 3)], np.float64)
-        never = np.array(sorted({self.pad_token, self.start_token} - {self.end_token}), np.int32)
+        powers = np.array([length**length_penalty for length in range(longest + 3)], np.float64)
+        never = np.array(sorted({self.pad_id, self.bos_id} - {self.eos_id}), np.int32)
         shape = (len(source), nbest)
         found = np.empty((*shape, longest), np.int32)
         lengths, finished = np.empty(shape, np.int32), np.empty(shape, np.int32)
         scores, totals = np.empty(shape, np.float64), np.empty(shape, np.float64)
-        words = self.shortlist if listed else None
-        plan = Plan(
+        words = self.shortlist if use_shortlist else None
+        plan = CSearchRequest(
             beam=beam,
             nbest=nbest,
-            bos_id=self.start_token,
+            bos_id=self.bos_id,
             max_lengths=pointer(most),
             length_norms=pointer(powers),
             forbidden=pointer(never),
@@ -108,7 +107,7 @@ class Engine(CompiledWriter):
             plan.num_always_allowed = len(words.common)
             plan.lexicon_offsets = pointer(words.offsets)
             plan.lexicon = pointer(words.words)
-        places = Found(
+        places = CSearchResult(
             ids=pointer(found),
             lengths=pointer(lengths),
             scores=pointer(scores),
@@ -116,7 +115,7 @@ class Engine(CompiledWriter):
             finished=pointer(finished),
         )
         calls = self.library
-        calls.checked(
+        calls.call(
             calls.handle.regard_search,
             *(self.handle, pointer(ids), pointer(offsets), len(source), ctypes.byref(plan), ctypes.byref(places)),
         )
@@ -130,13 +129,13 @@ class Engine(CompiledWriter):
             for several in texts
         ]
 
-    def score_tokens(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
+    def target_logprobs(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
         """Return the log-probability of each target token and of the end, row by row."""
         lengths = target.lengths.astype(np.int64)
         made = [np.empty(length + 1, np.float32) for length in lengths.tolist()]
         state, alive = self.start(source, 0), np.arange(len(target))
-        padded = np.full((len(target), int(lengths.max(initial=0)) + 2), self.end_token, np.int32)
-        padded[:, 0] = self.start_token
+        padded = np.full((len(target), int(lengths.max(initial=0)) + 2), self.eos_id, np.int32)
+        padded[:, 0] = self.bos_id
         for number, row in enumerate(target):
             padded[number, 1 : len(row) + 1] = row
         for place in range(padded.shape[1] - 1):
@@ -144,31 +143,31 @@ class Engine(CompiledWriter):
             if not kept.all():
                 alive, state = alive[kept], state.select(np.flatnonzero(kept))
             wanted = np.ascontiguousarray(padded[alive, place + 1])
-            _, told = self.stepped(padded[alive, place], state, 1, wanted)
+            _, told = self.run_step(padded[alive, place], state, 1, wanted)
             for number, value in zip(alive.tolist(), told.tolist(), strict=True):
                 made[number][place] = value
         return made
 
 
-def _shape(config: TranslatorConfig, precision: str) -> Shape:
+def _shape(config: TransformerConfig, precision: str) -> CModelShape:
     check_precision(precision)
-    return Shape(
-        hidden_size=config.width,
-        encoder_layers=config.encoder.layers,
-        encoder_heads=config.encoder.heads,
-        encoder_feed_forward_size=config.encoder.feedforward,
-        decoder_layers=config.decoder.layers,
-        decoder_heads=config.decoder.heads,
-        decoder_feed_forward_size=config.decoder.feedforward,
-        source_vocab_size=config.source_vocabulary,
-        target_vocab_size=config.target_vocabulary,
-        max_positions=config.places,
+    return CModelShape(
+        hidden_size=config.hidden_size,
+        encoder_layers=config.encoder.num_layers,
+        encoder_heads=config.encoder.num_heads,
+        encoder_feed_forward_size=config.encoder.feed_forward_size,
+        decoder_layers=config.decoder.num_layers,
+        decoder_heads=config.decoder.num_heads,
+        decoder_feed_forward_size=config.decoder.feed_forward_size,
+        source_vocab_size=config.source_vocab_size,
+        target_vocab_size=config.target_vocab_size,
+        max_positions=config.max_positions,
         precision=CODES["precision"][precision],
         activation=CODES["activation"][config.activation],
         positions=CODES["positions"][config.positions],
         pre_norm=config.norm == "before",
-        share_embeddings=config.shared,
-        eos_id=config.end,
-        norm_eps=config.epsilon,
-        embedding_scale=math.sqrt(config.width) if config.scale_embedding else 1.0,
+        share_embeddings=config.share_embeddings,
+        eos_id=config.eos_id,
+        norm_eps=config.norm_eps,
+        embedding_scale=math.sqrt(config.hidden_size) if config.scale_embedding else 1.0,
     )

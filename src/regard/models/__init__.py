@@ -4,70 +4,67 @@ from __future__ import annotations
 
 from typing import Any, overload
 
-from regard.config.gpt import GptConfig
-from regard.config.model import (
-    ClassifierConfig,
+from regard.config.models import BertConfig, GptConfig, TransformerConfig
+from regard.config.rnn_models import (
     ElmoConfig,
-    EncoderConfig,
-    MemoryConfig,
-    RecurrentConfig,
-    TaggerConfig,
-    TranslatorConfig,
+    MemoryNetworkConfig,
+    RnnClassifierConfig,
+    RnnTaggerConfig,
+    Seq2SeqConfig,
 )
 from regard.errors import ConfigError, nearest
-from regard.models.classifier import Classifier
+from regard.models.bert import Bert
 from regard.models.elmo import Elmo
-from regard.models.encoder import Encoder
 from regard.models.gpt import Gpt
 from regard.models.memory_network import MemoryNetwork
-from regard.models.seq2seq import Recurrent
-from regard.models.tagger import Tagger
-from regard.models.translator import Translator
+from regard.models.rnn_text import RnnClassifier, RnnTagger
+from regard.models.seq2seq import Seq2Seq
+from regard.models.transformer import Transformer
 
 FAMILIES: dict[str, tuple[Any, Any]] = {
-    "translator": (TranslatorConfig, Translator),
-    "seq2seq": (RecurrentConfig, Recurrent),
-    "memory_network": (MemoryConfig, MemoryNetwork),
+    "translator": (TransformerConfig, Transformer),
+    "seq2seq": (Seq2SeqConfig, Seq2Seq),
+    "memory_network": (MemoryNetworkConfig, MemoryNetwork),
     "elmo": (ElmoConfig, Elmo),
-    "classifier": (ClassifierConfig, Classifier),
-    "tagger": (TaggerConfig, Tagger),
-    "bert": (EncoderConfig, Encoder),
+    "classifier": (RnnClassifierConfig, RnnClassifier),
+    "tagger": (RnnTaggerConfig, RnnTagger),
+    "bert": (BertConfig, Bert),
     "gpt": (GptConfig, Gpt),
 }
 AnyConfig = (
-    TranslatorConfig
-    | RecurrentConfig
-    | MemoryConfig
+    TransformerConfig
+    | Seq2SeqConfig
+    | MemoryNetworkConfig
     | ElmoConfig
-    | ClassifierConfig
-    | TaggerConfig
-    | EncoderConfig
+    | RnnClassifierConfig
+    | RnnTaggerConfig
+    | BertConfig
     | GptConfig
 )
-AnyModel = Translator | Recurrent | MemoryNetwork | Elmo | Classifier | Tagger | Encoder | Gpt
+AnyModel = Transformer | Seq2Seq | MemoryNetwork | Elmo | RnnClassifier | RnnTagger | Bert | Gpt
 
 
 @overload
-def build(config: TranslatorConfig) -> Translator: ...
+def build_model(config: TransformerConfig) -> Transformer: ...
 @overload
-def build(config: RecurrentConfig) -> Recurrent: ...
+def build_model(config: Seq2SeqConfig) -> Seq2Seq: ...
 @overload
-def build(config: MemoryConfig) -> MemoryNetwork: ...
+def build_model(config: MemoryNetworkConfig) -> MemoryNetwork: ...
 @overload
-def build(config: ElmoConfig) -> Elmo: ...
+def build_model(config: ElmoConfig) -> Elmo: ...
 @overload
-def build(config: ClassifierConfig) -> Classifier: ...
+def build_model(config: RnnClassifierConfig) -> RnnClassifier: ...
 @overload
-def build(config: TaggerConfig) -> Tagger: ...
+def build_model(config: RnnTaggerConfig) -> RnnTagger: ...
 @overload
-def build(config: EncoderConfig) -> Encoder: ...
+def build_model(config: BertConfig) -> Bert: ...
 @overload
-def build(config: GptConfig) -> Gpt: ...
-def build(config: AnyConfig) -> AnyModel:
+def build_model(config: GptConfig) -> Gpt: ...
+def build_model(config: AnyConfig) -> AnyModel:
     """Return the model of this config with fresh weights.
 
-    >>> from regard.config.model import TRANSLATOR_PRESETS
-    >>> build(TRANSLATOR_PRESETS["tiny"].override({"source_vocabulary": 9, "target_vocabulary": 9})).vocabulary
+    >>> from regard.config.models import TRANSFORMER_PRESETS
+    >>> build_model(TRANSFORMER_PRESETS["tiny"].override({"source_vocab_size": 9, "target_vocab_size": 9})).vocab_size
     9
     """
     if config.family not in FAMILIES:

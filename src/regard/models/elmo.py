@@ -13,12 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regard.attention.noise import Noise, drop
-from regard.blocks.heads import vocabulary_loss
-from regard.blocks.reading import Reading
-from regard.blocks.recurrent import Walk
-from regard.config.model import ElmoConfig
+from regard.attention.dropout import Noise, apply_dropout
+from regard.config.rnn_models import ElmoConfig
 from regard.models.base import Model
+from regard.models.layers.losses import vocabulary_loss
+from regard.models.layers.recurrent import StackedRNN, TimeMajor
 from regard.tokens import Tokens
 
 Told = tuple[Tensor, Tensor]  # states [N, D] and the token that each is to tell [N]
@@ -27,7 +26,7 @@ Told = tuple[Tensor, Tensor]  # states [N, D] and the token that each is to tell
 class Elmo(Model):
     """Tells the next token from those before, the last token from those after, and what it knows of each token.
 
-    >>> model = Elmo(ElmoConfig(vocabulary=11, width=6))
+    >>> model = Elmo(ElmoConfig(vocab_size=11, hidden_size=6))
     >>> [loss.item() > 0 for loss in model.losses(Tokens.from_rows([[1, 5, 6, 7, 1]]))]
     [True, True]
     >>> model.features(Tokens.from_rows([[5, 6, 7], [8]])).shape
@@ -37,39 +36,39 @@ class Elmo(Model):
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
         self.config = config
-        self.words = nn.Embedding(config.vocabulary, config.width)
-        self.output_bias = nn.Parameter(torch.zeros(config.vocabulary))
-        self.from_left = Reading(config.cell, config.width, config.layers)
-        self.from_right = Reading(config.cell, config.width, config.layers)
+        self.words = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.output_bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.from_left = StackedRNN(config.cell, config.hidden_size, config.num_layers)
+        self.from_right = StackedRNN(config.cell, config.hidden_size, config.num_layers)
 
     @property
-    def depth(self) -> int:
+    def num_feature_layers(self) -> int:
         """How many layers of features there are: the words and what each layer of cells says."""
-        return 1 + self.config.layers
+        return 1 + self.config.num_layers
 
     @property
     def feature_width(self) -> int:
         """How wide each of them is: both directions side by side."""
-        return 2 * self.config.width
+        return 2 * self.config.hidden_size
 
     def _embed(self, ids: Tensor, site: str, noise: Noise | None) -> Tensor:
-        return drop(self.words(ids) * math.sqrt(self.config.width), self.config.dropout, noise, site)
+        return apply_dropout(self.words(ids) * math.sqrt(self.config.hidden_size), self.config.dropout, noise, site)
 
-    def _read(self, tokens: Tokens, backwards: bool, noise: Noise | None) -> tuple[list[Tensor], Walk]:
+    def _read(self, tokens: Tokens, backwards: bool, noise: Noise | None) -> tuple[list[Tensor], TimeMajor]:
         """Return what each layer of one direction says step by step, [T, B, D], and where tokens stand in it."""
         reading, site = (self.from_right, "from_right") if backwards else (self.from_left, "from_left")
-        ids, rows = self.door(tokens)
-        walk = Walk(rows, backwards)
+        ids, rows = self.to_tensors(tokens)
+        walk = TimeMajor(rows, backwards)
         return reading(self._embed(ids, site, noise), walk, self.config.dropout, noise, site), walk
 
     def _told(self, rows: Tokens, noise: Noise | None) -> tuple[Told, Told]:
         """Return, from the left and from the right, the last layer's states and what they are to tell."""
-        earlier, later = without_last(rows), without_first(rows)
+        earlier, later = drop_last_tokens(rows), drop_first_tokens(rows)
         made = []
         for given, wanted, backwards in ((earlier, later, False), (later, earlier, True)):
             layers, walk = self._read(given, backwards, noise)
-            hidden = drop(walk.gather(layers[-1]), self.config.dropout, noise, f"out.{int(backwards)}")
-            made.append((hidden, self.door(wanted)[0]))
+            hidden = apply_dropout(walk.pack(layers[-1]), self.config.dropout, noise, f"out.{int(backwards)}")
+            made.append((hidden, self.to_tensors(wanted)[0]))
         return made[0], made[1]
 
     def loss(self, rows: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
@@ -97,10 +96,10 @@ class Elmo(Model):
         The lowest layer is the words themselves, twice; those above have what was read up to and including the token,
         from the left and from the right.
         """
-        boundary = np.array([self.config.boundary], dtype=np.int32)
+        boundary = np.array([self.config.boundary_id], dtype=np.int32)
         left = Tokens.from_rows([np.concatenate([boundary, text]) for text in texts])
         right = Tokens.from_rows([np.concatenate([text, boundary]) for text in texts])
-        words = self._embed(self.door(texts)[0], "", None)
+        words = self._embed(self.to_tensors(texts)[0], "", None)
         layers = [torch.cat([words, words], dim=1)]
         every = np.arange(len(left.ids))
         own = [  # where tokens stand that are no boundaries
@@ -108,27 +107,27 @@ class Elmo(Model):
             for boundaries in (left.offsets[:-1], right.offsets[1:] - 1)
         ]
         read = [self._read(left, False, None), self._read(right, True, None)]
-        for number in range(self.config.layers):
+        for number in range(self.config.num_layers):
             sides = [
-                walk.gather(made[number]).index_select(0, kept) for (made, walk), kept in zip(read, own, strict=True)
+                walk.pack(made[number]).index_select(0, kept) for (made, walk), kept in zip(read, own, strict=True)
             ]
             layers.append(torch.cat(sides, dim=1))
         return torch.stack(layers, dim=1).float().cpu().numpy()
 
 
-def without_last(rows: Tokens) -> Tokens:
+def drop_last_tokens(rows: Tokens) -> Tokens:
     """Return the rows without their last tokens.
 
-    >>> without_last(Tokens.from_rows([[5, 6], [7, 8, 9]])).ids.tolist()
+    >>> drop_last_tokens(Tokens.from_rows([[5, 6], [7, 8, 9]])).ids.tolist()
     [5, 7, 8]
     """
     return _without(rows, rows.offsets[1:] - 1)
 
 
-def without_first(rows: Tokens) -> Tokens:
+def drop_first_tokens(rows: Tokens) -> Tokens:
     """Return the rows without their first tokens.
 
-    >>> without_first(Tokens.from_rows([[5, 6], [7, 8, 9]])).ids.tolist()
+    >>> drop_first_tokens(Tokens.from_rows([[5, 6], [7, 8, 9]])).ids.tolist()
     [6, 8, 9]
     """
     return _without(rows, rows.offsets[:-1])

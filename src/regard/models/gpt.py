@@ -12,26 +12,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regard.attention.cache import KeyValues
-from regard.attention.noise import Noise, drop
-from regard.attention.positions import positions
-from regard.attention.rows import Rows
-from regard.blocks.heads import vocabulary_loss
-from regard.blocks.packed import PackedStack
-from regard.blocks.transformer import BlockShape, Encoder, View
-from regard.config.gpt import GptConfig
+from regard.attention.cache import KeyValueCache
+from regard.attention.dropout import Noise, apply_dropout
+from regard.attention.packed_batch import PackedBatch
+from regard.attention.positions import build_positions
+from regard.config.models import GptConfig
 from regard.errors import UsageError
-from regard.models.base import candidates
-from regard.models.elmo import without_first, without_last
-from regard.models.packing import Packable, output_product
-from regard.models.writer import BLOCK
+from regard.models.base import TOKEN_MULTIPLE, Packable, output_product, top_candidates
+from regard.models.elmo import drop_first_tokens, drop_last_tokens
+from regard.models.layers.block import BlockConfig, Encoder, LayerMask
+from regard.models.layers.losses import vocabulary_loss
+from regard.models.layers.packed import PackedStack
 from regard.tokens import Candidates, Ids, Tokens
 
-NEVER = -1e4  # the logit of an end that does not exist: it is not drawn, but a limit can still use it
-ROOM = 64  # tokens that a new cache has places for beyond those it starts with
+MIN_LOGIT = -1e4  # the logit of an end that does not exist: it is not drawn, but a limit can still use it
+CACHE_CAPACITY = 64  # tokens that a new cache has places for beyond those it starts with
 
 
-class InUse:
+class GptInference:
     """The parts as generation uses them."""
 
     def __init__(self, model: Gpt, pack: bool) -> None:
@@ -43,10 +41,10 @@ class InUse:
 class GptState:
     """What generation remembers: keys and values by row, and the last tokens themselves."""
 
-    used: InUse
-    cache: KeyValues
+    used: GptInference
+    cache: KeyValueCache
     tokens: Ids  # [R, T], the last ones read or written, as many as the model takes
-    waiting: bool  # whether the last of them is still to be read
+    has_pending_token: bool  # whether the last of them is still to be read
 
     @torch.inference_mode()
     def select(self, rows: NDArray[np.int64]) -> GptState:
@@ -58,9 +56,9 @@ class GptState:
 class Gpt(Packable):
     """Tells the next token of each text.
 
-    >>> from regard.config.model import StackConfig
-    >>> stack = StackConfig(layers=1, heads=2, feedforward=8)
-    >>> model = Gpt(GptConfig(vocabulary=11, width=4, stack=stack))
+    >>> from regard.config.models import StackConfig
+    >>> stack = StackConfig(num_layers=1, num_heads=2, feed_forward_size=8)
+    >>> model = Gpt(GptConfig(vocab_size=11, hidden_size=4, stack=stack))
     >>> model.logits(Tokens.from_rows([[5, 6, 7], [8]])).shape
     torch.Size([4, 11])
     """
@@ -68,50 +66,50 @@ class Gpt(Packable):
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
         self.config = config
-        self.words = nn.Embedding(config.vocabulary, config.width)
-        self.positions = positions(config.positions, config.places, config.width)
-        self.stack = Encoder(config.stack.layers, _shape(config), "decoder")
-        if not config.tied:
-            self.output = nn.Linear(config.width, config.vocabulary, bias=False)
+        self.words = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.positions = build_positions(config.positions, config.max_positions, config.hidden_size)
+        self.stack = Encoder(config.stack.num_layers, _shape(config), "decoder")
+        if not config.tie_embeddings:
+            self.output = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     # the generator's face: what a search needs to know
     @property
-    def vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """Token numbers; a model without an end has one more, which is never likely."""
-        return self.config.vocabulary + (self.config.end < 0)
+        return self.config.vocab_size + (self.config.eos_id < 0)
 
     @property
-    def end_token(self) -> int:
-        return self.config.end if self.config.end >= 0 else self.config.vocabulary
+    def eos_id(self) -> int:
+        return self.config.eos_id if self.config.eos_id >= 0 else self.config.vocab_size
 
     @property
-    def start_token(self) -> int:
-        return self.end_token
+    def bos_id(self) -> int:
+        return self.eos_id
 
     @property
-    def pad_token(self) -> int:
-        return self.end_token
+    def pad_id(self) -> int:
+        return self.eos_id
 
     @property
     def output_weight(self) -> Tensor:
         """The matrix that turns hidden states into logits, [V, D]."""
-        return self.words.weight if self.config.tied else self.output.weight
+        return self.words.weight if self.config.tie_embeddings else self.output.weight
 
-    def in_use(self, pack: bool) -> InUse:
+    def prepare_for_inference(self, pack: bool) -> GptInference:
         """Return the parts that generation uses; packed, they keep the weights of the moment."""
-        return InUse(self, pack)
+        return GptInference(self, pack)
 
     def _embed(self, ids: Tensor, at: Tensor, noise: Noise | None) -> Tensor:
-        return drop(self.positions.embed(self.words(ids), at), self.config.dropout, noise, "embedding")
+        return apply_dropout(self.positions.embed(self.words(ids), at), self.config.dropout, noise, "embedding")
 
     # whole rows at once
     def forward(self, tokens: Tokens, noise: Noise | None = None) -> Tensor:
         """Return the hidden states [N, D] at each token of each row."""
-        ids, rows = self.door(tokens, BLOCK if noise is not None else 1)
+        ids, rows = self.to_tensors(tokens, TOKEN_MULTIPLE if noise is not None else 1)
         return self.stack(self._embed(ids, rows.positions, noise), rows, self._views(rows), noise)
 
-    def _views(self, rows: Rows) -> list[View]:
-        return self.stack.alike(rows.backwards(), self.positions)
+    def _views(self, batch: PackedBatch) -> list[LayerMask]:
+        return self.stack.same_for_all_layers(batch.causal_mask(), self.positions)
 
     @torch.no_grad()
     def logits(self, tokens: Tokens) -> Tensor:
@@ -120,9 +118,9 @@ class Gpt(Packable):
 
     def loss(self, rows: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
         """Return the sums of the smoothed and of the plain loss over every token of a row but the first."""
-        hidden = self(without_last(rows), noise)
-        targets, layout = self.door(without_first(rows), BLOCK if noise is not None else 1)
-        return vocabulary_loss(hidden, self.output_weight, None, targets, smoothing, layout.filled)
+        hidden = self(drop_last_tokens(rows), noise)
+        targets, layout = self.to_tensors(drop_first_tokens(rows), TOKEN_MULTIPLE if noise is not None else 1)
+        return vocabulary_loss(hidden, self.output_weight, None, targets, smoothing, layout.num_tokens)
 
     # one token after another
     @torch.inference_mode()
@@ -134,26 +132,26 @@ class Gpt(Packable):
         if len(set(source.lengths.tolist())) != 1 or not len(source.ids):
             raise UsageError("texts that are continued together must have equally many tokens, at least one")
         tokens = source.ids.reshape(len(source), -1)
-        if tokens.shape[1] > self.config.places:
-            tokens = self._last(tokens)
-        used: InUse = self.used()
-        return GptState(used, self._read(tokens[:, :-1], used, room), tokens, waiting=True)
+        if tokens.shape[1] > self.config.max_positions:
+            tokens = self._sliding_window(tokens)
+        used: GptInference = self.used()
+        return GptState(used, self._prefill(tokens[:, :-1], used, room), tokens, has_pending_token=True)
 
-    def _last(self, tokens: Ids) -> Ids:
+    def _sliding_window(self, tokens: Ids) -> Ids:
         """Return the tokens that are read again where there is no place for one more: half of what the model takes."""
-        return tokens[:, -max(1, self.config.places // 2) :]
+        return tokens[:, -max(1, self.config.max_positions // 2) :]
 
-    def _read(self, tokens: Ids, used: InUse, room: int) -> KeyValues:
+    def _prefill(self, tokens: Ids, used: GptInference, room: int) -> KeyValueCache:
         """Return keys and values of tokens [R, T], read at once."""
         count, length = tokens.shape
         stack = self.config.stack
-        places = min(length + min(room, ROOM) + 1, self.config.places)
-        cache = KeyValues.empty(
-            stack.layers, count, stack.heads, places, self.config.width // stack.heads, self.device()
+        places = min(length + min(room, CACHE_CAPACITY) + 1, self.config.max_positions)
+        cache = KeyValueCache.empty(
+            stack.num_layers, count, stack.num_heads, places, self.config.hidden_size // stack.num_heads, self.device()
         )
         if length:
             ids = torch.from_numpy(tokens.reshape(-1).astype(np.int64)).to(self.device())
-            rows = Rows(np.full(count, length), self.device())
+            rows = PackedBatch(np.full(count, length), self.device())
             used.stack.encode(self._embed(ids, rows.positions, None), rows, self._views(rows), cache)
         return cache
 
@@ -163,29 +161,29 @@ class Gpt(Packable):
 
         The first step reads the last token of what is continued instead of the start that it is given.
         """
-        if state.waiting:
-            state.waiting = False
+        if state.has_pending_token:
+            state.has_pending_token = False
         else:
-            state.tokens = np.concatenate([state.tokens, tokens[:, None]], axis=1)[:, -self.config.places :]
-        if state.cache.length == self.config.places:
-            state.tokens = self._last(state.tokens)
-            state.cache = self._read(state.tokens[:, :-1], state.used, ROOM)
+            state.tokens = np.concatenate([state.tokens, tokens[:, None]], axis=1)[:, -self.config.max_positions :]
+        if state.cache.length == self.config.max_positions:
+            state.tokens = self._sliding_window(state.tokens)
+            state.cache = self._prefill(state.tokens[:, :-1], state.used, CACHE_CAPACITY)
         ids = torch.from_numpy(state.tokens[:, -1].astype(np.int64)).to(self.device())
         states = self._embed(ids, torch.full_like(ids, state.cache.length), None)
         logits = state.used.output(state.used.stack.step(states, state.cache, [], None))
-        if self.config.end < 0:
-            logits = nn.functional.pad(logits[:, : self.config.vocabulary], (0, 1), value=NEVER)
-        return candidates(logits, k, self.vocabulary, self.end_token), state
+        if self.config.eos_id < 0:
+            logits = nn.functional.pad(logits[:, : self.config.vocab_size], (0, 1), value=MIN_LOGIT)
+        return top_candidates(logits, k, self.vocab_size, self.eos_id), state
 
 
-def _shape(config: GptConfig) -> BlockShape:
-    return BlockShape(
-        width=config.width,
-        heads=config.stack.heads,
-        feedforward=config.stack.feedforward,
+def _shape(config: GptConfig) -> BlockConfig:
+    return BlockConfig(
+        hidden_size=config.hidden_size,
+        heads=config.stack.num_heads,
+        feedforward=config.stack.feed_forward_size,
         activation=config.activation,
         norm_before=True,
-        epsilon=config.epsilon,
+        norm_eps=config.norm_eps,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         activation_dropout=0.0,

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.checkpoint.sentence_modules import SentenceModules
-from regard.config.embedding import EmbeddingConfig
-from regard.config.seeing import SeeingConfig
-from regard.data.batching import sorted_batches
+from regard.checkpoint.hf.sentence_transformers import SentenceTransformersConfig
+from regard.config.inference import EmbeddingConfig, RecordConfig
+from regard.data.batching import length_sorted_batches
+from regard.engine.folder import SwitchingEncoder
 from regard.errors import UsageError
-from regard.pipeline.seeable import Seeable, seen_by
-from regard.ready import WatchableEncoder
-from regard.text.framing import Framing, Truncation
+from regard.hardware import WorkerPool
+from regard.pipeline.result import PipelineResult, attach_recorder
+from regard.text.special_tokens import SpecialTokens, Truncation
 from regard.tokens import Tokens
-from regard.view.record import Cut, Record
-from regard.workers import Workers
+from regard.view.record.parts import Omission
+from regard.view.record.record import Record
 
 if TYPE_CHECKING:
-    from regard.models.encoder import Encoder
+    from regard.models.bert import Bert
 
 Vectors = NDArray[np.float32]
 _BLOCK = 1 << 22  # similarities that exist at a time
 
 
 @dataclass(frozen=True)
-class Embedded(Seeable):
+class Embeddings(PipelineResult):
     """Vectors of texts, and what of the texts was not read."""
 
     vectors: Vectors  # [texts, D]
@@ -39,96 +39,106 @@ class Embedded(Seeable):
 
 
 @dataclass(frozen=True)
-class Near:
+class Neighbours:
     """A text's nearest ones, nearest first."""
 
-    numbers: NDArray[np.int64]  # [queries, k]
-    cosines: NDArray[np.float32]
+    indices: NDArray[np.int64]  # [queries, k]
+    similarities: NDArray[np.float32]
 
 
 class EmbeddingPipeline:
     """Makes one vector of a text."""
 
     def __init__(
-        self, model: Encoder, framing: Framing, modules: SentenceModules, *, longest: int, workers: int = 1
+        self,
+        model: Bert,
+        framing: SpecialTokens,
+        modules: SentenceTransformersConfig,
+        *,
+        max_length: int,
+        workers: int = 1,
     ) -> None:
         self.model, self.framing, self.modules = model, framing, modules
-        self.longest = min(longest, modules.longest or longest)
-        self.most = longest
-        self.workers = Workers(workers)
+        self.max_length = min(max_length, modules.max_length or max_length)
+        self.max_positions = max_length
+        self.workers = WorkerPool(workers)
 
     @property
-    def width(self) -> int:
+    def embedding_size(self) -> int:
         """How many numbers a vector has, as the folder pools."""
-        return self.model.config.width * len(self.modules.pooling)
+        return self.model.config.hidden_size * len(self.modules.pooling)
 
-    def embed(self, texts: Sequence[str], config: EmbeddingConfig | None = None) -> Embedded:
+    def embed(self, texts: Sequence[str], config: EmbeddingConfig | None = None) -> Embeddings:
         """Return the vectors of texts, in their order."""
         if isinstance(texts, str):
             raise UsageError("embed takes a list of texts: put the text into one")
         config = config or EmbeddingConfig()
-        longest = config.max_length or self.longest
-        if longest > self.most:
-            raise UsageError(f"max_length ({longest}) is more than the model reads: {self.most} tokens at most")
+        longest = config.max_length or self.max_length
+        if longest > self.max_positions:
+            raise UsageError(
+                f"max_length ({longest}) is more than the model reads: {self.max_positions} tokens at most"
+            )
         pooling = self.modules.pooling if config.pooling == "folder" else (config.pooling,)
-        if config.long == "windows":
+        if config.long_texts == "windows":
             vectors, account, windows = self._windows(texts, longest, pooling, config)
         else:
-            tokens, account = self.framing.rows(texts, longest=longest)
-            if config.long == "refuse" and account.cut_texts:
-                raise UsageError(f"{account.line()}: shorten them, or allow --long cut or windows")
+            tokens, account = self.framing.encode_batch(texts, max_length=longest)
+            if config.long_texts == "refuse" and account.cut_texts:
+                raise UsageError(f"{account.line()}: shorten them, or allow --long-texts cut or windows")
             vectors, windows = self._vectors(tokens, pooling, config.batch_tokens), 0
         if config.normalize == "yes" or (config.normalize == "folder" and self.modules.normalize):
-            vectors = normalized(vectors)
+            vectors = normalize(vectors)
         recorder = partial(self._recorded, list(texts[:1]), len(texts), longest)
-        return seen_by(Embedded(vectors, account, windows), recorder)
+        return attach_recorder(Embeddings(vectors, account, windows), recorder)
 
-    def _recorded(self, first: Sequence[str], count: int, longest: int, seeing: SeeingConfig) -> Record:
+    def _recorded(self, first: Sequence[str], count: int, max_length: int, seeing: RecordConfig) -> Record:
         """Return where the model looked while it read the first of so many texts."""
         if not first:
             raise UsageError("no text was embedded: there is nothing to see")
-        from regard.pipeline.encoder_seeing import EncoderLooker, read_row
+        from regard.pipeline.records.encoder import EncoderRecorder, encode_row
 
-        row = read_row(self.framing, first[0], longest=longest)
-        others = (Cut(f"{count:,} texts were embedded", "all but the first"),) if count > 1 else ()
-        return EncoderLooker(self.model, self.framing).record(row, seeing, task="embed", more=lambda _: {"cut": others})
+        row = encode_row(self.framing, first[0], max_length=max_length)
+        others = (Omission(f"{count:,} texts were embedded", "all but the first"),) if count > 1 else ()
+        return EncoderRecorder(self.model, self.framing).record(
+            row, seeing, task="embed", more=lambda _: {"cut": others}
+        )
 
     def __call__(self, text: str) -> Vectors:
         """Return the vector of one text."""
         vector: Vectors = self.embed([text]).vectors[0]
         return vector
 
-    def similar(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
+    def similarity(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
         """Return how alike the texts of each pair are: the cosine of their vectors."""
         if len(first) != len(second):
             raise UsageError(f"{len(first)} texts need as many to compare with, not {len(second)}")
-        made = normalized(self.embed([*first, *second]).vectors)
+        made = normalize(self.embed([*first, *second]).vectors)
         cosines: Vectors = np.einsum("nd,nd->n", made[: len(first)], made[len(first) :])
         return cosines
 
-    def _vectors(self, tokens: Tokens, pooling: Sequence[str], budget: int) -> Vectors:
+    def _vectors(self, tokens: Tokens, pooling: Sequence[str], max_tokens: int) -> Vectors:
         """Return the vectors of rows, computed with rows of like length together."""
-        if len(tokens) and isinstance(self.model, WatchableEncoder) and not self.model.in_torch:
-            return self.model.vectors(Tokens(tokens.ids, tokens.offsets), pooling)  # it deals them out by itself
-        made = np.zeros((len(tokens), self.model.config.width * len(pooling)), np.float32)
-        batches = sorted_batches(tokens.lengths[:, None].astype(np.int64), budget=budget)
-        found = self.workers.map(lambda numbers: self.model.vectors(_rows(tokens, numbers), pooling), batches)
+        if len(tokens) and isinstance(self.model, SwitchingEncoder) and not self.model.uses_torch:
+            return self.model.embed_texts(Tokens(tokens.ids, tokens.offsets), pooling)  # it deals them out by itself
+        made = np.zeros((len(tokens), self.model.config.hidden_size * len(pooling)), np.float32)
+        batches = length_sorted_batches(tokens.lengths[:, None].astype(np.int64), max_tokens=max_tokens)
+        found = self.workers.map(lambda numbers: self.model.embed_texts(_rows(tokens, numbers), pooling), batches)
         for numbers, vectors in zip(batches, found, strict=True):
             made[numbers] = vectors
         return made
 
     def _windows(
-        self, texts: Sequence[str], longest: int, pooling: Sequence[str], config: EmbeddingConfig
+        self, texts: Sequence[str], max_length: int, pooling: Sequence[str], config: EmbeddingConfig
     ) -> tuple[Vectors, Truncation, int]:
         """Return the mean of the vectors of a text's windows, each counting as much as it has tokens."""
-        room = longest - self.framing.room()
+        room = max_length - self.framing.num_special()
         if room < 1:
-            raise UsageError(f"rows of {longest} tokens have no room for a text")
+            raise UsageError(f"rows of {max_length} tokens have no room for a text")
         rows, owners, shares, total = [], [], [], 0
-        for number, ids in enumerate(self.framing.tokenizer.encode_all(texts)):
+        for number, ids in enumerate(self.framing.tokenizer.encode_batch(texts)):
             total += len(ids)
             for start in range(0, max(len(ids), 1), room):
-                rows.append(self.framing.frame(ids[start : start + room])[0])
+                rows.append(self.framing.add(ids[start : start + room])[0])
                 owners.append(number)
                 shares.append(max(len(rows[-1]), 1))
         found = self._vectors(Tokens.from_rows(rows), pooling, config.batch_tokens)
@@ -138,38 +148,38 @@ class EmbeddingPipeline:
         np.add.at(made, owners, found * weights)
         np.add.at(whole, owners, weights)
         made /= np.maximum(whole, 1)
-        return made, Truncation(len(texts), total, 0, 0, longest), len(rows) - len(texts)
+        return made, Truncation(len(texts), total, 0, 0, max_length), len(rows) - len(texts)
 
 
-def normalized(vectors: Vectors) -> Vectors:
+def normalize(vectors: Vectors) -> Vectors:
     """Return vectors of length 1; one of length 0 stays.
 
-    >>> normalized(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)).tolist()
+    >>> normalize(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     made: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return made
 
 
-def nearest_rows(queries: Vectors, known: Vectors, k: int) -> Near:
+def nearest_neighbours(queries: Vectors, corpus: Vectors, k: int) -> Neighbours:
     """Return for each query the k known vectors of the largest cosine, in blocks of queries.
 
-    >>> near = nearest_rows(np.array([[3.0, 4.0]], np.float32), np.eye(2, dtype=np.float32), k=2)
-    >>> near.numbers.tolist(), [round(float(cosine), 2) for cosine in near.cosines[0]]
+    >>> near = nearest_neighbours(np.array([[3.0, 4.0]], np.float32), np.eye(2, dtype=np.float32), k=2)
+    >>> near.indices.tolist(), [round(float(cosine), 2) for cosine in near.similarities[0]]
     ([[1, 0]], [0.8, 0.6])
     """
-    k = min(k, len(known))
-    queries, known = normalized(queries), normalized(known)
+    k = min(k, len(corpus))
+    queries, corpus = normalize(queries), normalize(corpus)
     numbers, cosines = [np.zeros((0, k), np.int64)], [np.zeros((0, k), np.float32)]
-    size = max(1, _BLOCK // max(1, len(known)))
+    size = max(1, _BLOCK // max(1, len(corpus)))
     for first in range(0, len(queries), size):
-        scores = queries[first : first + size] @ known.T
-        best = np.argpartition(-scores, k - 1, axis=1)[:, :k] if k < len(known) else np.argsort(-scores, axis=1)
+        scores = queries[first : first + size] @ corpus.T
+        best = np.argpartition(-scores, k - 1, axis=1)[:, :k] if k < len(corpus) else np.argsort(-scores, axis=1)
         found = np.take_along_axis(scores, best, axis=1)
         order = np.argsort(-found, axis=1, kind="stable")
         numbers.append(np.take_along_axis(best, order, axis=1))
         cosines.append(np.take_along_axis(found, order, axis=1))
-    return Near(np.concatenate(numbers), np.concatenate(cosines))
+    return Neighbours(np.concatenate(numbers), np.concatenate(cosines))
 
 
 def _rows(tokens: Tokens, numbers: NDArray[np.int64]) -> Tokens:

@@ -11,20 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.config.seeing import SeeingConfig
+from regard.config.inference import RecordConfig
 from regard.data.documents import Documents
 from regard.errors import UsageError
-from regard.pipeline.reader_seeing import mixed_layers
-from regard.pipeline.seeable import Seeable, seen_by
-from regard.tasks.features import Features
-from regard.tasks.language import Stream, language_scores
-from regard.view.record import Cut, Record, Side
+from regard.pipeline.records.encoder import layer_mix_attention
+from regard.pipeline.result import PipelineResult, attach_recorder
+from regard.tasks.elmo import ElmoFeatures, elmo_scores
+from regard.tasks.token_stream import TokenStream
+from regard.view.record.parts import Omission
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
 
 UNITS = ("words", "tokens")
 
 
 @dataclass(frozen=True)
-class TextFeatures(Seeable):
+class TextFeatures(PipelineResult):
     """The layers of one text, at each of its words or tokens."""
 
     text: str
@@ -47,7 +49,7 @@ class TextFeatures(Seeable):
 class FeaturePipeline:
     """Texts in, layers of features out."""
 
-    def __init__(self, features: Features) -> None:
+    def __init__(self, features: ElmoFeatures) -> None:
         self.model = features
 
     def features(self, texts: Sequence[str], *, unit: str = "words") -> list[TextFeatures]:
@@ -60,29 +62,31 @@ class FeaturePipeline:
             spans = [[found.span() for found in re.finditer(r"\S+", text)] for text in texts]
         else:
             spans = [self.model.tokenizer.encode(text).spans for text in texts]
-        found = self.model.at(texts, spans)
+        found = self.model.extract(texts, spans)
         made = [
             TextFeatures(text, places, layers.transpose(1, 0, 2))
             for text, places, layers in zip(texts, spans, found, strict=True)
         ]
-        return [seen_by(one, partial(_recorded, one)) for one in made]
+        return [attach_recorder(one, partial(_recorded, one)) for one in made]
 
     def scores(self, documents: Documents) -> dict[str, Any]:
         """Return loss and perplexity of running text, from the left and from the right."""
-        text = Stream.of(documents, self.model.tokenizer, self.model.row)
+        text = TokenStream.of(documents, self.model.tokenizer, self.model.sequence_length)
         facts: dict[str, Any] = {"documents": len(documents), "tokens": len(text.ids)}
-        return {**facts, **language_scores(self.model.model, text)}
+        return {**facts, **elmo_scores(self.model.model, text)}
 
     def __call__(self, text: str) -> TextFeatures:
         """Return the layers of one text, word by word."""
         return self.features([text])[0]
 
 
-def _recorded(told: TextFeatures, seeing: SeeingConfig) -> Record:
+def _recorded(told: TextFeatures, seeing: RecordConfig) -> Record:
     """Return the record of a text's layers: nothing looks anywhere, and all layers count alike."""
     names = told.words
     count = len(told.layers)
-    mix, sides = mixed_layers([1 / count] * count)
-    source = Side(told.text, tuple(names), tuple(range(len(names))), tuple(told.spans))
-    cut = Cut("a language model alone mixes its layers alike", "the shares that a classifier or tagger would learn")
+    mix, sides = layer_mix_attention([1 / count] * count)
+    source = RecordText(told.text, tuple(names), tuple(range(len(names))), tuple(told.spans))
+    cut = Omission(
+        "a language model alone mixes its layers alike", "the shares that a classifier or tagger would learn"
+    )
     return Record(told.text, {"source": source, **sides}, (mix,), task="embed", cut=(cut,))

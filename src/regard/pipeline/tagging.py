@@ -11,95 +11,104 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.config.seeing import SeeingConfig
-from regard.data.tagged import Tagged
-from regard.models.encoder import Encoder
-from regard.models.tagger import Tagger
-from regard.pipeline.encoder_seeing import EncoderLooker, read_row
-from regard.pipeline.reader_seeing import ReaderLooker
-from regard.pipeline.seeable import Seeable, seen_by
-from regard.pipeline.steps import steps_of
-from regard.tasks.encoding import Account
-from regard.tasks.entities import best_tags, entities, entity_scores, followers
-from regard.tasks.perception import Perception
-from regard.tasks.reader_tagging import WordRows
-from regard.tasks.tagging import Spans, read_words, split_words, word_chances, word_spans
-from regard.text.framing import Framing
-from regard.view.record import Record, Side, Step
+from regard.config.inference import RecordConfig
+from regard.data.conll import TaggedSentences
+from regard.models.bert import Bert
+from regard.models.rnn_text import RnnTagger
+from regard.pipeline.records.attention import decoding_steps
+from regard.pipeline.records.encoder import EncoderRecorder, RnnTextRecorder, encode_row
+from regard.pipeline.result import PipelineResult, attach_recorder
+from regard.tasks.entities import entity_scores, tag_spans, tag_transitions, viterbi
+from regard.tasks.rnn_text import RnnPreprocessor
+from regard.tasks.tagging import RnnSentences, Spans, encode_words, split_words, tag_logprobs, word_spans
+from regard.text.special_tokens import SpecialTokens, TruncationReport
+from regard.view.record.parts import DecodingStep
+from regard.view.record.record import Record
+from regard.view.record.texts import RecordText
 
 TOGETHER = 512  # texts that are read together
 
 
 @dataclass(frozen=True)
-class Told:
+class TagPredictions:
     """What a model says of the words of texts, and how much of these it read."""
 
-    chances: list[NDArray[np.float64]]  # of each text, logarithms [words, tags]
+    probabilities: list[NDArray[np.float64]]  # of each text, logarithms [words, tags]
     windows: NDArray[np.int64]  # [texts], rows that each was read in
-    account: Account
+    account: TruncationReport
 
 
-class TagReader(Protocol):
+class TokenClassifier(Protocol):
     """A model that reads texts and tells the chances of tags."""
 
-    def told(self, texts: Sequence[str], spans: Sequence[Spans]) -> Told:
+    def predict(self, texts: Sequence[str], spans: Sequence[Spans]) -> TagPredictions:
         """Return the chances of all tags for the words at these spans."""
         ...
 
-    def record(self, text: str, seeing: SeeingConfig, texts: Mapping[str, Side], steps: Sequence[Step]) -> Record:
+    def record(
+        self, text: str, seeing: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
+    ) -> Record:
         """Return where the model looked while it read one text."""
         ...
 
 
 @dataclass(frozen=True)
-class OwnTagReader:
+class RecurrentTagger:
     """A tagger with words of its own."""
 
-    model: Tagger
-    perception: Perception
+    model: RnnTagger
+    perception: RnnPreprocessor
 
-    def told(self, texts: Sequence[str], spans: Sequence[Spans]) -> Told:
+    def predict(self, texts: Sequence[str], spans: Sequence[Spans]) -> TagPredictions:
         """Return the chances of all tags for the words at these spans; those beyond what is read are outside."""
-        read = WordRows.read(self.perception, texts, spans)
-        chances = word_chances(read, read.told(self.model), [len(one) for one in spans], self.model.config.outputs)
-        return Told(chances, np.ones(len(texts), dtype=np.int64), self.perception.account(read))
+        read = RnnSentences.read(self.perception, texts, spans)
+        chances = tag_logprobs(
+            read, read.iter_token_logits(self.model), [len(one) for one in spans], self.model.config.num_outputs
+        )
+        return TagPredictions(chances, np.ones(len(texts), dtype=np.int64), self.perception.account(read))
 
-    def record(self, text: str, seeing: SeeingConfig, texts: Mapping[str, Side], steps: Sequence[Step]) -> Record:
+    def record(
+        self, text: str, seeing: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
+    ) -> Record:
         """Return how the model mixed what it read of one text."""
-        looker = ReaderLooker(self.model, self.perception)
+        looker = RnnTextRecorder(self.model, self.perception)
         return looker.record(text, seeing, task="tag", texts=texts, steps=tuple(steps))
 
 
 @dataclass(frozen=True)
-class EncoderTagReader:
+class EncoderTagger:
     """An encoder with a head for the tags of words."""
 
-    model: Encoder
-    framing: Framing
-    longest: int
+    model: Bert
+    framing: SpecialTokens
+    max_length: int
 
-    def told(self, texts: Sequence[str], spans: Sequence[Spans]) -> Told:
+    def predict(self, texts: Sequence[str], spans: Sequence[Spans]) -> TagPredictions:
         """Return the chances of all tags for the words at these spans; a long text is read in windows."""
-        read = read_words(self.framing, texts, spans, self.longest)
-        chances = word_chances(read, read.told(self.model), [len(one) for one in spans], self.model.config.outputs)
-        windows = np.bincount(np.asarray(read.owners, dtype=np.int64), minlength=len(texts))
-        return Told(chances, windows, read.account)
+        read = encode_words(self.framing, texts, spans, self.max_length)
+        chances = tag_logprobs(
+            read, read.iter_token_logits(self.model), [len(one) for one in spans], self.model.config.num_outputs
+        )
+        windows = np.bincount(np.asarray(read.text_indices, dtype=np.int64), minlength=len(texts))
+        return TagPredictions(chances, windows, read.account)
 
-    def record(self, text: str, seeing: SeeingConfig, texts: Mapping[str, Side], steps: Sequence[Step]) -> Record:
+    def record(
+        self, text: str, seeing: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
+    ) -> Record:
         """Return where the model looked while it read one text; of a long one, its first window."""
-        row = read_row(self.framing, text, longest=self.longest)
-        looker = EncoderLooker(self.model, self.framing)
+        row = encode_row(self.framing, text, max_length=self.max_length)
+        looker = EncoderRecorder(self.model, self.framing)
         return looker.record(row, seeing, task="tag", more=lambda _: {"texts": texts, "steps": tuple(steps)})
 
 
 @dataclass(frozen=True)
-class Found:
+class Entity:
     """A span of a text that is of a kind."""
 
     text: str
-    kind: str
+    label: str
     start: int  # characters of the text
-    stop: int
+    end: int
     probability: float  # that of its least sure word
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,7 +117,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class TaggedText(Seeable):
+class TaggedText(PipelineResult):
     """A text with its words, their tags and what they mark."""
 
     text: str
@@ -119,79 +128,79 @@ class TaggedText(Seeable):
     windows: int
 
     @property
-    def found(self) -> list[Found]:
+    def entities(self) -> list[Entity]:
         """The entities, exact spans of the text."""
         made = []
-        for one in entities(self.tags):
+        for one in tag_spans(self.tags):
             start, stop = self.spans[one.start][0], self.spans[one.stop - 1][1]
             least = min(self.probabilities[one.start : one.stop])
-            made.append(Found(self.text[start:stop], one.kind, start, stop, least))
+            made.append(Entity(self.text[start:stop], one.label, start, stop, least))
         return made
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         facts: dict[str, Any] = {"text": self.text, "words": self.words, "tags": self.tags, "windows": self.windows}
-        return {**facts, "entities": [one.to_dict() for one in self.found]}
+        return {**facts, "entities": [one.to_dict() for one in self.entities]}
 
 
-class TaggingPipeline:
+class TokenClassificationPipeline:
     """Texts in, tagged words out; `account` says how texts so far were read."""
 
-    def __init__(self, reader: TagReader, tags: Sequence[str], task: dict[str, Any]) -> None:
+    def __init__(self, reader: TokenClassifier, tags: Sequence[str], task: dict[str, Any]) -> None:
         self.reader, self.tags, self.task = reader, list(tags), task
-        self.allowed = followers(self.tags)
-        self.account = Account()
+        self.allowed = tag_transitions(self.tags)
+        self.account = TruncationReport()
 
     @property
-    def entities(self) -> bool:
+    def has_entities(self) -> bool:
         """Whether the tags mark entities, rather than each word for itself."""
         return any(name.startswith("B-") for name in self.tags)
 
-    def stream(self, texts: Iterable[str], *, apart: bool = False) -> Iterator[TaggedText]:
+    def stream(self, texts: Iterable[str], *, is_pretokenized: bool = False) -> Iterator[TaggedText]:
         """Yield each text tagged, in order; with `apart`, words are what white space parts."""
         waiting = iter(texts)
         while some := list(islice(waiting, TOGETHER)):
-            spans = [_white(text) if apart else split_words(text) for text in some]
+            spans = [_white(text) if is_pretokenized else split_words(text) for text in some]
             yield from self._tagged(some, spans)
 
     def _tagged(self, texts: Sequence[str], spans: Sequence[Spans]) -> Iterator[TaggedText]:
-        told = self.reader.told(texts, spans)
+        told = self.reader.predict(texts, spans)
         self.account.add(told.account)
-        for number, (text, where, scores) in enumerate(zip(texts, spans, told.chances, strict=True)):
-            best = best_tags(scores, self.allowed) if len(scores) else np.zeros(0, dtype=np.int64)
+        for number, (text, where, scores) in enumerate(zip(texts, spans, told.probabilities, strict=True)):
+            best = viterbi(scores, self.allowed) if len(scores) else np.zeros(0, dtype=np.int64)
             words = [text[start:stop] for start, stop in where]
             sure = np.exp(scores[np.arange(len(best)), best]).tolist()
             tags = [self.tags[one] for one in best]
             made = TaggedText(text, words, list(where), tags, sure, int(told.windows[number]))
-            yield seen_by(made, partial(self._recorded, made, scores))
+            yield attach_recorder(made, partial(self._recorded, made, scores))
 
-    def _recorded(self, tagged: TaggedText, scores: NDArray[np.float64], seeing: SeeingConfig) -> Record:
+    def _recorded(self, tagged: TaggedText, scores: NDArray[np.float64], seeing: RecordConfig) -> Record:
         """Return the record of a tagged text: a step for each word, whose token is its tag."""
-        texts = {"target": Side.of_labels(" ".join(tagged.tags), tagged.tags)}
+        texts = {"target": RecordText.from_labels(" ".join(tagged.tags), tagged.tags)}
         chosen = [self.tags.index(tag) for tag in tagged.tags]
-        steps = steps_of(scores, chosen, lambda numbers: [self.tags[number] for number in numbers], seeing.top)
+        steps = decoding_steps(scores, chosen, lambda numbers: [self.tags[number] for number in numbers], seeing.top_k)
         return self.reader.record(tagged.text, seeing, texts, steps)
 
     def tag(self, texts: Sequence[str], *, apart: bool = False) -> list[TaggedText]:
         """Return each text tagged."""
-        return list(self.stream(texts, apart=apart))
+        return list(self.stream(texts, is_pretokenized=apart))
 
     def __call__(self, text: str) -> TaggedText:
         """Return one text tagged."""
         return self.tag([text])[0]
 
-    def sentences(self, rows: Tagged) -> list[list[str]]:
+    def tag_sentences(self, sentences: TaggedSentences) -> list[list[str]]:
         """Return the tags of sentences whose words are known."""
         made: list[list[str]] = []
-        for first in range(0, len(rows), TOGETHER):
-            some = rows.sentences[first : first + TOGETHER]
+        for first in range(0, len(sentences), TOGETHER):
+            some = sentences.sentences[first : first + TOGETHER]
             spans = [word_spans(one.words) for one in some]
             made += [found.tags for found in self._tagged([one.text for one in some], spans)]
         return made
 
-    def scores(self, rows: Tagged, said: Sequence[Sequence[str]]) -> dict[str, Any]:
+    def scores(self, rows: TaggedSentences, said: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Return strict entity F1, by kind too."""
-        rows.numbers(self.tags)  # an unknown tag is refused
+        rows.tag_ids(self.tags)  # an unknown tag is refused
         wanted = [list(one.tags) for one in rows.sentences]
         kinds = sorted({tag[2:] for tag in self.tags if tag.startswith("B-")})
         each = {kind: entity_scores(*(_only(side, kind) for side in (said, wanted)))["f1"] for kind in kinds}

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard.config.generation import GenerationConfig
+from regard.config.inference import GenerationConfig
 from regard.engine.layout import PRECISIONS
 from regard.errors import CheckpointError, UsageError, nearest
-from regard.machine import cores, processor_name
-from regard.pipeline import load
+from regard.hardware import available_cores, processor_name
+from regard.pipeline.load import load
 
 if TYPE_CHECKING:
-    from regard.pipeline import Translation
-    from regard.pipeline.folders import Pipeline
+    from regard.pipeline.loaders import Pipeline
+    from regard.pipeline.translation import Translation
 
 BACKENDS = ("engine", "torch")
 TORCH_PRECISIONS = ("float32", "bf16")
@@ -125,7 +125,7 @@ class ModelBenchmark:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
         results = [result.to_dict() for result in self.results]
-        return {**vars(self), "results": results, "processor": processor_name(), "cores": cores()}
+        return {**vars(self), "results": results, "processor": processor_name(), "cores": available_cores()}
 
     def table(self) -> list[list[str]]:
         """Header and one row for each setup."""
@@ -183,7 +183,7 @@ def list_setups(backends: Sequence[str], precisions: Sequence[str], threads: Seq
             raise UsageError(f"{option} must be of {', '.join(known)}, not {name!r}{nearest(name, known)}")
     if any(count < 1 for count in threads):
         raise UsageError(f"threads ({', '.join(map(str, threads))}) must be at least 1")
-    setups = itertools.product(backends or BACKENDS, precisions or PRECISIONS, threads or [cores()])
+    setups = itertools.product(backends or BACKENDS, precisions or PRECISIONS, threads or [available_cores()])
     return [
         Setup(backend, precision, count)
         for backend, precision, count in setups
@@ -226,39 +226,39 @@ def _load_setups(
 
 
 def _is_bf16_slow() -> bool:
-    from regard.attention.speed import HOPELESS, bf16_slowdown
+    from regard.hardware import BF16_UNUSABLE_SLOWDOWN, bf16_slowdown
 
-    return bf16_slowdown() > HOPELESS
+    return bf16_slowdown() > BF16_UNUSABLE_SLOWDOWN
 
 
 def _bind(pipeline: Pipeline) -> Workload:
     """What the pipeline does with texts; the last token of a generated text is its end."""
-    import regard.pipeline as pipelines
+    import regard
 
     match pipeline:
-        case pipelines.TranslationPipeline():
+        case regard.TranslationPipeline():
             return Workload("tokens/s", lambda texts: _count_tokens(pipeline.translate(texts, split=False)))
-        case pipelines.GenerationPipeline():
-            config = GenerationConfig(most=NEW_TOKENS, greedy=True)
+        case regard.GenerationPipeline():
+            config = GenerationConfig(max_new_tokens=NEW_TOKENS, greedy=True)
             return Workload("tokens/s", lambda texts: sum(len(s.ids) + 1 for (s,) in pipeline.generate(texts, config)))
-        case pipelines.EmbeddingPipeline():
+        case regard.EmbeddingPipeline():
             return Workload("texts/s", lambda texts: len(pipeline.embed(texts).vectors))
-        case pipelines.ClassificationPipeline():
+        case regard.ClassificationPipeline():
             return Workload("texts/s", lambda texts: len(pipeline.classify(texts)))
-        case pipelines.TaggingPipeline():
+        case regard.TokenClassificationPipeline():
             return Workload("texts/s", lambda texts: len(pipeline.tag(texts)))
-        case pipelines.AnsweringPipeline():
-            return Workload("texts/s", lambda texts: len(pipeline.answers([(QUESTION, text) for text in texts])))
-        case pipelines.FillingPipeline():
+        case regard.QuestionAnsweringPipeline():
+            return Workload("texts/s", lambda texts: len(pipeline.answer([(QUESTION, text) for text in texts])))
+        case regard.FillMaskPipeline():
             return Workload("texts/s", lambda texts: len(pipeline.fill([f"{pipeline.mask} {text}" for text in texts])))
-        case pipelines.FeaturePipeline():
+        case regard.FeaturePipeline():
             return Workload("texts/s", lambda texts: len(pipeline.features(texts)))
         case _:
             raise UsageError("a memory network reads stories, not texts: there is nothing to measure it on")
 
 
 def _count_tokens(translations: Sequence[Translation]) -> int:
-    return sum(len(part.ids) + 1 for translation in translations for part in translation.parts)
+    return sum(len(part.ids) + 1 for translation in translations for part in translation.sentences)
 
 
 def _time(run: Run, texts: Sequence[str]) -> tuple[int, float]:

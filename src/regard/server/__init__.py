@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from regard.server.serving import serve
+from regard.server.serve import serve
 
 __all__ = ["serve"]

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from regard.errors import RegardError, UsageError
-from regard.server.shelf import Shelf
-from regard.view.chosen import Unit
-from regard.view.codes import roots
+from regard.server.store import RecordStore
+from regard.view.codec import Weights, to_root8
 from regard.view.csp import SERVED_POLICY
-from regard.view.figures.flow import steps
+from regard.view.figures.flow import rollout_steps
 from regard.view.page import asset, asset_names, index_page, served_page
-from regard.view.record import Record, Weights
+from regard.view.record.record import Record
+from regard.view.selection import AxisUnit
 
 try:
     from fastapi import FastAPI, Request, Response
@@ -40,24 +40,24 @@ TITLE = "Regard"
 Found = TypeVar("Found")
 
 
-def create(
-    records: Iterable[Record] | Shelf,
+def create_app(
+    records: Iterable[Record] | RecordStore,
     run: Run | None = None,
     *,
     token: str = "",
     title: str = TITLE,
     tasks: Collection[str] = (),
-    live: bool = False,
+    is_live: bool = False,
 ) -> Guard:
     """Return the app that shows records; `run` makes new ones of a task, a text and options.
 
     It is opened by `?token=…`, once; `live` says that records are added while it runs, so that pages look for them.
     """
-    shelf = records if isinstance(records, Shelf) else Shelf(records)
+    shelf = records if isinstance(records, RecordStore) else RecordStore(records)
     known = list(tasks) or sorted({one["task"] for one in shelf.summaries()})
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, title=title)
     _errors(app)
-    _pages(app, shelf, title, {"run": run is not None, "tasks": known, "live": live})
+    _pages(app, shelf, title, {"run": run is not None, "tasks": known, "live": is_live})
     _arrays(app, shelf)
     if run is not None:
         _running(app, shelf, run, known)
@@ -80,7 +80,7 @@ def _errors(app: FastAPI) -> None:
         return _json({"error": str(error)}, 422 if isinstance(error, UsageError) else 500)
 
 
-def _pages(app: FastAPI, shelf: Shelf, title: str, about: dict[str, Any]) -> None:
+def _pages(app: FastAPI, shelf: RecordStore, title: str, about: dict[str, Any]) -> None:
     files = {name: asset(name) for name in asset_names()}
 
     @app.get("/")
@@ -103,14 +103,14 @@ def _pages(app: FastAPI, shelf: Shelf, title: str, about: dict[str, Any]) -> Non
 
     @app.get("/r/{name}.json")
     def _record(name: str) -> Response:
-        return Response(_found(shelf.text, name), media_type="application/json")
+        return Response(_found(shelf.json_bytes, name), media_type="application/json")
 
     @app.get("/r/{name}")
     def _page(name: str) -> Response:
         return HTMLResponse(served_page(_found(shelf.get, name).id, title=title))
 
 
-def _arrays(app: FastAPI, shelf: Shelf) -> None:
+def _arrays(app: FastAPI, shelf: RecordStore) -> None:
     @app.get("/r/{name}/a/{attention:path}/{layer}/{head}")
     def _matrix(name: str, attention: str, layer: int, head: int) -> Response:
         seen = _found(shelf.get, name)[attention]
@@ -130,8 +130,8 @@ def _arrays(app: FastAPI, shelf: Shelf) -> None:
             raise UsageError(
                 f"the text has {len(tokens):,} tokens: at most {FOLLOWED:,} are followed through the layers"
             )
-        units = [Unit(token, (place,), False) for place, token in enumerate(tokens)]
-        return _bytes(reduce(lambda below, layer: layer @ below, steps(seen, units)))
+        units = [AxisUnit(token, (place,), False) for place, token in enumerate(tokens)]
+        return _bytes(reduce(lambda below, layer: layer @ below, rollout_steps(seen, units)))
 
     @app.get("/r/{name}/figure.svg")
     def _figure(
@@ -146,7 +146,7 @@ def _arrays(app: FastAPI, shelf: Shelf) -> None:
         return Response(drawn.svg.encode("utf-8", "replace"), media_type="image/svg+xml")
 
 
-def _running(app: FastAPI, shelf: Shelf, run: Run, tasks: Collection[str]) -> None:
+def _running(app: FastAPI, shelf: RecordStore, run: Run, tasks: Collection[str]) -> None:
     busy = Lock()
 
     @app.post("/run")
@@ -160,7 +160,7 @@ def _running(app: FastAPI, shelf: Shelf, run: Run, tasks: Collection[str]) -> No
             try:
                 yield _line(state="running")
                 record = shelf.add(run(asked.task, asked.text, asked.options.model_dump(exclude_unset=True)))
-                shelf.text(record.id)
+                shelf.json_bytes(record.id)
                 for step in record.steps:
                     yield _line(step=step.to_dict())
                 yield _line(id=record.id)
@@ -188,7 +188,7 @@ def _json(values: object, status: int = 200) -> Response:
 
 
 def _bytes(weights: Weights) -> Response:
-    return Response(np.ascontiguousarray(roots(weights)).tobytes(), media_type="application/octet-stream")
+    return Response(np.ascontiguousarray(to_root8(weights)).tobytes(), media_type="application/octet-stream")
 
 
 def _line(**values: Any) -> bytes:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from regard.errors import UsageError, nearest
-from regard.view.record import Record
+from regard.view.record.record import Record
 
 Run = Callable[[str, str, Mapping[str, Any]], Record]  # task, text, options → a new record
 

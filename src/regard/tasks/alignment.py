@@ -36,7 +36,7 @@ SHARPNESS = 1e-3  # what sharpness may add to a head's worth
 
 
 @dataclass(frozen=True)
-class HeadChoice:
+class AlignmentHead:
     """The head that aligns best, and what its links tell, in nats a target word."""
 
     site: str
@@ -45,7 +45,9 @@ class HeadChoice:
     shift: int = 0  # rows later that the head is read
 
 
-def choose_head(weights: Mapping[str, Weights], source: Sequence[Encoding], target: Sequence[Encoding]) -> HeadChoice:
+def best_alignment_head(
+    weights: Mapping[str, Weights], source: Sequence[Encoding], target: Sequence[Encoding]
+) -> AlignmentHead:
     """Return the best aligning head of cross-attention weights, each site's [B, H, Q, K].
 
     The rows of the weights are the target tokens and the end, the columns the source tokens and the end.
@@ -54,23 +56,23 @@ def choose_head(weights: Mapping[str, Weights], source: Sequence[Encoding], targ
     >>> straight = np.eye(3, dtype=np.float32)  # each row looks at the source token of its own place
     >>> beside = np.roll(straight, 1, axis=1)
     >>> weights = {"decoder.0.cross": np.broadcast_to(np.stack([beside, straight]), (6, 2, 3, 3))}
-    >>> choice = choose_head(weights, texts * 3, texts * 3)
+    >>> choice = best_alignment_head(weights, texts * 3, texts * 3)
     >>> choice.site, choice.head, choice.shift
     ('decoder.0.cross', 1, 0)
     """
-    found = choose_heads(weights, source, target)
+    found = rank_alignment_heads(weights, source, target)
     if not found:
         raise UsageError("no cross-attention to choose an aligning head from")
     return max(found, key=lambda choice: choice.score)
 
 
-def choose_heads(
+def rank_alignment_heads(
     weights: Mapping[str, Weights], source: Sequence[Encoding], target: Sequence[Encoding]
-) -> list[HeadChoice]:
+) -> list[AlignmentHead]:
     """Return every head in the reading that aligns better."""
     pairs = [(_words(read), _words(written)) for read, written in zip(source, target, strict=True)]
     readings = [
-        [HeadChoice(site, head, _worth(heads[:, head, shift:], pairs), shift) for shift in (0, 1)]
+        [AlignmentHead(site, head, _worth(heads[:, head, shift:], pairs), shift) for shift in (0, 1)]
         for site, heads in weights.items()
         for head in range(heads.shape[1])
     ]
@@ -93,10 +95,10 @@ def alignment_error(found: Iterable[Links], wanted: Iterable[Links]) -> float:
     return 1 - 2 * both / max(1, made + known)
 
 
-def read_links(line: str) -> list[tuple[int, int]]:
+def parse_pharaoh(line: str) -> list[tuple[int, int]]:
     """Return links from Pharaoh form; possible ones (`0p1`) count as any.
 
-    >>> read_links("0-0 1-2")
+    >>> parse_pharaoh("0-0 1-2")
     [(0, 0), (1, 2)]
     """
     try:
@@ -106,35 +108,35 @@ def read_links(line: str) -> list[tuple[int, int]]:
         raise UsageError(f"{line[:60]!r} is no alignment: write pairs of word numbers, as in 0-0 1-2") from None
 
 
-def head_links(weights: Weights, source: Encoding, target: Encoding, shift: int = 0) -> list[tuple[int, int]]:
+def align_head(weights: Weights, source: Encoding, target: Encoding, shift: int = 0) -> list[tuple[int, int]]:
     """Return the links of one head's weights for one pair, [Q, K], in numbers of words.
 
     The rows are the target tokens and the end, read `shift` rows later; the columns the source tokens and the end.
     """
-    read, written = places(source.words), places(target.words)
+    read, written = word_positions(source.word_ids), word_positions(target.word_ids)
     if not read or not written:
         return []
-    words = merge(weights[shift:], list(written.values()), list(read.values()))
+    words = merge_subwords(weights[shift:], list(written.values()), list(read.values()))
     read_words, written_words = list(read), list(written)
-    return [(read_words[left], written_words[right]) for left, right in links(words)]
+    return [(read_words[left], written_words[right]) for left, right in align_words(words)]
 
 
-def places(words: Sequence[int]) -> dict[int, list[int]]:
+def word_positions(word_ids: Sequence[int]) -> dict[int, list[int]]:
     """Return where the pieces of each word stand, words in order.
 
-    >>> places([0, 0, 2])
+    >>> word_positions([0, 0, 2])
     {0: [0, 1], 2: [2]}
     """
     found: dict[int, list[int]] = {}
-    for place, word in enumerate(words):
+    for place, word in enumerate(word_ids):
         found.setdefault(word, []).append(place)
     return dict(sorted(found.items()))
 
 
-def merge(weights: Weights, rows: Iterable[Sequence[int]], columns: Iterable[Sequence[int]]) -> Weights:
+def merge_subwords(weights: Weights, rows: Iterable[Sequence[int]], columns: Iterable[Sequence[int]]) -> Weights:
     """Return [Q, K] weights between units of several tokens: what a word looks at is added up, who looks is averaged.
 
-    >>> merge(np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), [[0, 1]], [[0], [1, 2]]).round(2).tolist()
+    >>> merge_subwords(np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), [[0, 1]], [[0], [1, 2]]).round(2).tolist()
     [[0.3, 0.7]]
     """
     added = np.stack([weights[:, list(members)].sum(axis=1) for members in columns], axis=1)
@@ -142,26 +144,26 @@ def merge(weights: Weights, rows: Iterable[Sequence[int]], columns: Iterable[Seq
 
 
 @dataclass(frozen=True)
-class _Words:
+class _WordSubwords:
     """The words of a text: their pieces, and where these stand."""
 
     kinds: list[tuple[int, ...]]
     places: list[list[int]]
 
 
-def _words(text: Encoding) -> _Words:
-    groups = list(places(text.words).values())
-    return _Words([tuple(text.ids[place] for place in group) for group in groups], groups)
+def _words(text: Encoding) -> _WordSubwords:
+    groups = list(word_positions(text.word_ids).values())
+    return _WordSubwords([tuple(text.ids[place] for place in group) for group in groups], groups)
 
 
-def _worth(weights: Weights, pairs: Sequence[tuple[_Words, _Words]]) -> float:
+def _worth(weights: Weights, pairs: Sequence[tuple[_WordSubwords, _WordSubwords]]) -> float:
     """Return what the links of one head [B, Q, K] tell about the target words, in nats a word."""
     linked: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     sharpness = 0.0
     for looked, (read, written) in zip(weights, pairs, strict=True):
         if read.kinds and written.kinds:
-            words = merge(looked, written.places, read.places)
-            linked += [(read.kinds[source], written.kinds[target]) for source, target in links(words)]
+            words = merge_subwords(looked, written.places, read.places)
+            linked += [(read.kinds[source], written.kinds[target]) for source, target in align_words(words)]
             sharpness += float(words.max(axis=1).sum())
     return _information(linked) + SHARPNESS * sharpness / len(linked) if linked else 0.0
 
@@ -177,10 +179,10 @@ def _information(linked: Sequence[tuple[Hashable, Hashable]]) -> float:
     return told / count
 
 
-def links(weights: NDArray[np.floating]) -> list[tuple[int, int]]:
+def align_words(weights: NDArray[np.floating]) -> list[tuple[int, int]]:
     """Return the hard alignment of words' weights [target words, source words]: the best source word of each.
 
-    >>> links(np.array([[0.7, 0.3], [0.2, 0.8]]))
+    >>> align_words(np.array([[0.7, 0.3], [0.2, 0.8]]))
     [(0, 0), (1, 1)]
     """
     if not weights.size:
@@ -188,10 +190,10 @@ def links(weights: NDArray[np.floating]) -> list[tuple[int, int]]:
     return sorted((int(source), target) for target, source in enumerate(weights.argmax(axis=1)))
 
 
-def pharaoh(pairs: Iterable[tuple[int, int]]) -> str:
+def to_pharaoh(links: Iterable[tuple[int, int]]) -> str:
     """Return links as Pharaoh writes them, source word first.
 
-    >>> pharaoh([(0, 0), (1, 2)])
+    >>> to_pharaoh([(0, 0), (1, 2)])
     '0-0 1-2'
     """
-    return " ".join(f"{source}-{target}" for source, target in pairs)
+    return " ".join(f"{source}-{target}" for source, target in links)

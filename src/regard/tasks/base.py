@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.attention.noise import Noise
+from regard.attention.dropout import Noise
 
 
 class Batch(Protocol):
     """Examples that are computed together."""
 
     @property
-    def count(self) -> int:
+    def num_predictions(self) -> int:
         """How many predictions the loss is over."""
         ...
 
@@ -26,11 +26,11 @@ class Batch(Protocol):
         ...
 
 
-class Task(Protocol):
+class Objective(Protocol):
     """The only one who knows what a batch means."""
 
     @property
-    def counted(self) -> str:
+    def unit(self) -> str:
         """What the predictions of a batch are, for people: tokens, texts."""
         ...
 
@@ -39,11 +39,11 @@ class Task(Protocol):
         """Lengths of the training examples, [examples, sides]."""
         ...
 
-    def epoch(self, epoch: int, budget: int) -> list[NDArray[np.int64]]:
+    def epoch_batches(self, epoch: int, max_tokens: int) -> list[NDArray[np.int64]]:
         """Return the example numbers of each batch of an epoch, in order; a pure function."""
         ...
 
-    def batch(self, numbers: NDArray[np.int64], epoch: int) -> Any:
+    def batch(self, indices: NDArray[np.int64], epoch: int) -> Any:
         """Return the training examples with these numbers, as this epoch sees them: a `Batch`."""
         ...
 
@@ -60,7 +60,7 @@ class BatchedRows(Protocol):
         """[rows, 1], in tokens."""
         ...
 
-    def epoch(self, *, budget: int, seed: int, epoch: int, digest: str) -> list[NDArray[np.int64]]:
+    def epoch(self, *, max_tokens: int, seed: int, epoch: int, digest: str) -> list[NDArray[np.int64]]:
         """Return the row numbers of each batch of an epoch, in order; a pure function."""
         ...
 
@@ -68,7 +68,7 @@ class BatchedRows(Protocol):
 Batched = TypeVar("Batched", bound=BatchedRows)
 
 
-class RowTask(Generic[Batched]):
+class RowObjective(Generic[Batched]):
     """What tasks on rows share: which rows make a batch is a function of seed, epoch and data alone."""
 
     def __init__(self, train: Batched, *, seed: int, digest: str, weights: NDArray[np.float32] | None = None) -> None:
@@ -80,6 +80,6 @@ class RowTask(Generic[Batched]):
         """Lengths of the training rows, in tokens."""
         return self.train.lengths
 
-    def epoch(self, epoch: int, budget: int) -> list[NDArray[np.int64]]:
+    def epoch_batches(self, epoch: int, max_tokens: int) -> list[NDArray[np.int64]]:
         """Return the row numbers of each batch of an epoch, in order."""
-        return self.train.epoch(budget=budget, seed=self.seed, epoch=epoch, digest=self.digest)
+        return self.train.epoch(max_tokens=max_tokens, seed=self.seed, epoch=epoch, digest=self.digest)

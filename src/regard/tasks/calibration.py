@@ -26,16 +26,16 @@ def calibration_error(confidence: Floats, right: NDArray[np.bool_], bins: int = 
     return float(np.abs(gaps).sum() / max(1, len(places)))
 
 
-def softmax(scores: Floats, temperature: float = 1.0) -> NDArray[np.float64]:
+def softmax_probabilities(logits: Floats, temperature: float = 1.0) -> NDArray[np.float64]:
     """Return chances of labels that exclude each other, [N, labels]."""
-    raised = np.asarray(scores, dtype=np.float64) / temperature
+    raised = np.asarray(logits, dtype=np.float64) / temperature
     raised = np.exp(raised - raised.max(axis=-1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
 
 
-def sigmoid(scores: Floats, temperature: float = 1.0) -> NDArray[np.float64]:
+def sigmoid_probabilities(logits: Floats, temperature: float = 1.0) -> NDArray[np.float64]:
     """Return chances of labels that do not exclude each other, [N, labels]."""
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * np.asarray(scores, dtype=np.float64) / temperature)))
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * np.asarray(logits, dtype=np.float64) / temperature)))
 
 
 def label_loss(scores: Floats, labels: Numbers, temperature: float = 1.0) -> float:
@@ -45,42 +45,42 @@ def label_loss(scores: Floats, labels: Numbers, temperature: float = 1.0) -> flo
     return float((np.log(np.exp(raised).sum(1)) - raised[np.arange(len(labels)), labels]).mean())
 
 
-def marks_loss(scores: Floats, marks: Floats, temperature: float = 1.0) -> float:
+def multi_label_loss(logits: Floats, label_matrix: Floats, temperature: float = 1.0) -> float:
     """Return the mean surprise at having or not having each label."""
-    raised = np.asarray(scores, dtype=np.float64) / temperature
-    return float(np.logaddexp(0.0, np.where(np.asarray(marks) > 0, -raised, raised)).mean())
+    raised = np.asarray(logits, dtype=np.float64) / temperature
+    return float(np.logaddexp(0.0, np.where(np.asarray(label_matrix) > 0, -raised, raised)).mean())
 
 
-def best_temperature(scores: Floats, wanted: Numbers | Floats) -> float:
+def fit_temperature(logits: Floats, targets: Numbers | Floats) -> float:
     """Return the temperature at which what is right surprises least; `wanted` is [N], or marks [N, labels].
 
     The loss is convex in its inverse, so that a search by golden section finds it.
 
     >>> scores = np.array([[4.0, 0.0]] * 4)
-    >>> round(best_temperature(scores, np.array([0, 0, 0, 1])), 2)  # three in four are right: e^(4/t) = 3
+    >>> round(fit_temperature(scores, np.array([0, 0, 0, 1])), 2)  # three in four are right: e^(4/t) = 3
     3.64
     """
-    loss = label_loss if wanted.ndim == 1 else marks_loss
+    loss = label_loss if targets.ndim == 1 else multi_label_loss
     low, high = 1 / HIGHEST, 1 / LOWEST
     for _ in range(60):
         left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        if loss(scores, wanted, 1 / left) <= loss(scores, wanted, 1 / right):  # type: ignore[arg-type]
+        if loss(logits, targets, 1 / left) <= loss(logits, targets, 1 / right):  # type: ignore[arg-type]
             high = right
         else:
             low = left
     return 2 / (low + high)
 
 
-def best_thresholds(chances: Floats, marks: Floats) -> NDArray[np.float64]:
+def fit_thresholds(probabilities: Floats, label_matrix: Floats) -> NDArray[np.float64]:
     """Return for each label the chance from which giving it has the best F1; one half where it never occurs.
 
-    >>> best_thresholds(np.array([[0.1], [0.3], [0.4], [0.2]]), np.array([[0.0], [1.0], [1.0], [0.0]])).tolist()
+    >>> fit_thresholds(np.array([[0.1], [0.3], [0.4], [0.2]]), np.array([[0.0], [1.0], [1.0], [0.0]])).tolist()
     [0.25]
     """
-    made = np.full(chances.shape[1], 0.5)
-    for label in range(chances.shape[1]):
-        ranked = np.argsort(-chances[:, label], kind="stable")
-        found, wanted = chances[ranked, label].astype(np.float64), marks[ranked, label] > 0
+    made = np.full(probabilities.shape[1], 0.5)
+    for label in range(probabilities.shape[1]):
+        ranked = np.argsort(-probabilities[:, label], kind="stable")
+        found, wanted = probabilities[ranked, label].astype(np.float64), label_matrix[ranked, label] > 0
         if not wanted.any():
             continue
         given = np.arange(1, len(ranked) + 1)
@@ -92,18 +92,18 @@ def best_thresholds(chances: Floats, marks: Floats) -> NDArray[np.float64]:
     return made
 
 
-def several_f1(given: NDArray[np.bool_], marks: Floats) -> dict[str, float]:
+def multi_label_f1(predicted: NDArray[np.bool_], label_matrix: Floats) -> dict[str, float]:
     """Return micro- and macro-F1 in percent, and how many texts have exactly their labels; macro over those that occur.
 
-    >>> several_f1(np.array([[True, False], [True, True]]), np.array([[1.0, 0.0], [0.0, 1.0]]))["micro_f1"]
+    >>> multi_label_f1(np.array([[True, False], [True, True]]), np.array([[1.0, 0.0], [0.0, 1.0]]))["micro_f1"]
     80.0
     """
-    wanted = np.asarray(marks) > 0
-    both, sums = (given & wanted).sum(0), given.sum(0) + wanted.sum(0)
+    wanted = np.asarray(label_matrix) > 0
+    both, sums = (predicted & wanted).sum(0), predicted.sum(0) + wanted.sum(0)
     occurs = sums > 0
     macro = 2 * both[occurs] / sums[occurs]
     return {
         "micro_f1": 200.0 * float(both.sum()) / max(1, int(sums.sum())),
         "macro_f1": 100.0 * float(macro.mean()) if occurs.any() else 0.0,
-        "exact": 100.0 * float((given == wanted).all(1).mean()),
+        "exact": 100.0 * float((predicted == wanted).all(1).mean()),
     }

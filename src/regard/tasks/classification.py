@@ -10,27 +10,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from regard.attention.noise import Noise
-from regard.models.classifier import Classifier
-from regard.models.encoder import Encoder
-from regard.models.reader import Texts
-from regard.tasks.base import RowTask
-from regard.tasks.encoding import Encoded, KeptStates, encoder_states, summed_losses
-from regard.tasks.perception import TextRows
+from regard.attention.dropout import Noise
+from regard.models.bert import Bert
+from regard.models.rnn_text import RnnClassifier, TextBatch
+from regard.tasks.base import RowObjective
+from regard.tasks.losses import cross_entropy_sums
+from regard.tasks.rnn_text import RnnTexts
+from regard.tasks.windows import CachedStates, EncodedTexts, encode_for_training
 from regard.tokens import Tokens
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class LabelBatch:
+class RnnLabelBatch:
     """Texts and the numbers of their labels."""
 
-    texts: Texts
+    texts: TextBatch
     labels: Numbers
 
     @property
-    def count(self) -> int:
+    def num_predictions(self) -> int:
         """Texts: each has one label."""
         return len(self.labels)
 
@@ -40,14 +40,14 @@ class LabelBatch:
         return f"{len(self.labels)} texts of up to {self.texts.tokens.lengths.max()} tokens"
 
 
-class ClassificationTask(RowTask[TextRows]):
+class RnnClassificationObjective(RowObjective[RnnTexts]):
     """Knows what a batch of labelled texts means."""
 
-    counted = "texts"
+    unit = "texts"
 
     def __init__(
         self,
-        train: TextRows,
+        train: RnnTexts,
         labels: Numbers,
         *,
         seed: int,
@@ -57,25 +57,25 @@ class ClassificationTask(RowTask[TextRows]):
         super().__init__(train, seed=seed, digest=digest, weights=weights)
         self.labels = labels
 
-    def batch(self, numbers: Numbers, epoch: int) -> LabelBatch:
+    def batch(self, numbers: Numbers, epoch: int) -> RnnLabelBatch:
         """Return training texts and their labels."""
-        return LabelBatch(self.train.batch(numbers), self.labels[numbers])
+        return RnnLabelBatch(self.train.batch(numbers), self.labels[numbers])
 
     def loss(
-        self, model: Classifier, batch: LabelBatch, smoothing: float, noise: Noise | None
+        self, model: RnnClassifier, batch: RnnLabelBatch, smoothing: float, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
         """Return the sums of smoothed and plain loss over the batch's texts."""
         if self.weights is None:
             return model.loss(batch.texts, batch.labels, smoothing=smoothing, noise=noise)
         scores = model.output(model(batch.texts, noise)).float()
-        return summed_losses(scores, torch.from_numpy(batch.labels), smoothing, self.weights)
+        return cross_entropy_sums(scores, torch.from_numpy(batch.labels), smoothing, self.weights)
 
 
-def label_chances(model: Classifier, texts: TextRows) -> NDArray[np.float32]:
+def label_probabilities(model: RnnClassifier, texts: RnnTexts) -> NDArray[np.float32]:
     """Return the probability of each label for each text, [texts, labels]."""
-    made = np.zeros((len(texts), model.config.labels), dtype=np.float32)
+    made = np.zeros((len(texts), model.config.num_labels), dtype=np.float32)
     for numbers, some in texts.batches():
-        made[numbers] = model.chances(some)
+        made[numbers] = model.probabilities(some)
     return made
 
 
@@ -83,18 +83,18 @@ def label_chances(model: Classifier, texts: TextRows) -> NDArray[np.float32]:
 
 
 @dataclass(frozen=True)
-class EncodedBatch:
+class LabelBatch:
     """Rows that an encoder reads, and the label of each, or marks where a text may have several."""
 
     tokens: Tokens
-    wanted: Numbers | NDArray[np.float32]
-    shares: NDArray[np.float32]  # a text's windows share it
-    states: Tensor | None = None  # of the first tokens, where the encoder does not change
+    targets: Numbers | NDArray[np.float32]
+    row_weights: NDArray[np.float32]  # a text's windows share it
+    cached_states: Tensor | None = None  # of the first tokens, where the encoder does not change
 
     @property
-    def count(self) -> float:
+    def num_predictions(self) -> float:
         """Texts: each has one label, or marks."""
-        return float(self.shares.sum())
+        return float(self.row_weights.sum())
 
     @property
     def shape(self) -> str:
@@ -102,40 +102,40 @@ class EncodedBatch:
         return f"{len(self.tokens)} texts of up to {self.tokens.lengths.max()} tokens"
 
 
-class EncodedTask(RowTask[Encoded]):
+class ClassificationObjective(RowObjective[EncodedTexts]):
     """Knows what a batch of labelled texts means to an encoder."""
 
-    counted = "texts"
+    unit = "texts"
 
     def __init__(
         self,
-        train: Encoded,
+        train: EncodedTexts,
         wanted: Numbers | NDArray[np.float32],
         *,
         seed: int,
         digest: str,
         weights: NDArray[np.float32] | None = None,
-        kept: KeptStates | None = None,
+        kept: CachedStates | None = None,
     ) -> None:
         super().__init__(train, seed=seed, digest=digest, weights=weights)
-        self.kept = kept
-        self.wanted = wanted[np.asarray(train.owners, dtype=np.int64)]
+        self.cached_states = kept
+        self.targets = wanted[np.asarray(train.text_indices, dtype=np.int64)]
 
-    def batch(self, numbers: Numbers, epoch: int) -> EncodedBatch:
+    def batch(self, numbers: Numbers, epoch: int) -> LabelBatch:
         """Return training rows and their labels."""
-        rest = self.wanted[numbers], self.train.shares[numbers]
-        if self.kept is None:
-            return EncodedBatch(self.train.batch(numbers), *rest)
-        return EncodedBatch(Tokens.from_rows([[0]] * len(numbers)), *rest, self.kept.of(numbers))
+        rest = self.targets[numbers], self.train.row_weights[numbers]
+        if self.cached_states is None:
+            return LabelBatch(self.train.batch(numbers), *rest)
+        return LabelBatch(Tokens.from_rows([[0]] * len(numbers)), *rest, self.cached_states.get(numbers))
 
-    def loss(self, model: Encoder, batch: EncodedBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
+    def loss(self, model: Bert, batch: LabelBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Return the sums of what is minimised and of the plain loss over the batch's texts."""
-        firsts = batch.tokens.offsets[:-1].astype(np.int64) if model.config.scores_firsts else None
-        states, rows = encoder_states(model, batch.tokens, noise, batch.states, firsts)
-        scores, shares = model.label_scores(states, rows, noise).float(), torch.from_numpy(batch.shares)
-        wanted = torch.from_numpy(batch.wanted)
+        firsts = batch.tokens.offsets[:-1].astype(np.int64) if model.config.classifies_first_token else None
+        states, rows = encode_for_training(model, batch.tokens, noise, batch.cached_states, firsts)
+        scores, shares = model.head_logits(states, rows, noise).float(), torch.from_numpy(batch.row_weights)
+        wanted = torch.from_numpy(batch.targets)
         if wanted.dim() == 1:
-            return summed_losses(scores, wanted, smoothing, self.weights, shares)
+            return cross_entropy_sums(scores, wanted, smoothing, self.weights, shares)
         return _marks_losses(scores, wanted.to(scores.device), smoothing, self.weights, shares.to(scores.device))
 
 

@@ -12,33 +12,33 @@ Numbers = NDArray[np.int64]
 Floats = NDArray[np.floating]
 
 
-class Entity(NamedTuple):
+class TagSpan(NamedTuple):
     """Words from `start` up to `stop` that are of a kind."""
 
     start: int
     stop: int
-    kind: str
+    label: str
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
+def tag_spans(tags: Sequence[str]) -> list[TagSpan]:
     """Return the entities that valid tags mark.
 
-    >>> entities(["O", "B-place", "I-place", "B-place"])
-    [Entity(start=1, stop=3, kind='place'), Entity(start=3, stop=4, kind='place')]
+    >>> tag_spans(["O", "B-place", "I-place", "B-place"])
+    [TagSpan(start=1, stop=3, label='place'), TagSpan(start=3, stop=4, label='place')]
     """
-    made: list[Entity] = []
+    made: list[TagSpan] = []
     for place, tag in enumerate(tags):
         if tag.startswith("B-"):
-            made.append(Entity(place, place + 1, tag[2:]))
-        elif tag.startswith("I-") and made and made[-1].stop == place and made[-1].kind == tag[2:]:
+            made.append(TagSpan(place, place + 1, tag[2:]))
+        elif tag.startswith("I-") and made and made[-1].stop == place and made[-1].label == tag[2:]:
             made[-1] = made[-1]._replace(stop=place + 1)
     return made
 
 
-def followers(tags: Sequence[str]) -> NDArray[np.bool_]:
+def tag_transitions(tags: Sequence[str]) -> NDArray[np.bool_]:
     """Return which tag may follow which, [tags + 1, tags]; the last row is the beginning of a sentence.
 
-    >>> followers(["O", "B-x", "I-x"]).tolist()
+    >>> tag_transitions(["O", "B-x", "I-x"]).tolist()
     [[True, True, False], [True, True, True], [True, True, True], [True, True, False]]
     """
     made = np.ones((len(tags) + 1, len(tags)), dtype=np.bool_)
@@ -49,23 +49,23 @@ def followers(tags: Sequence[str]) -> NDArray[np.bool_]:
     return made
 
 
-def best_tags(scores: Floats, allowed: NDArray[np.bool_]) -> Numbers:
+def viterbi(logprobs: Floats, allowed: NDArray[np.bool_]) -> Numbers:
     """Return the likeliest valid tags of a sentence, given log-chances [words, tags] and `followers`.
 
     >>> scores = np.log([[0.6, 0.3, 0.1], [0.1, 0.1, 0.8]])
-    >>> best_tags(scores, followers(["O", "B-x", "I-x"])).tolist()
+    >>> viterbi(scores, tag_transitions(["O", "B-x", "I-x"])).tolist()
     [1, 2]
     """
     barred = np.where(allowed, 0.0, -np.inf)
-    total = np.asarray(scores[0] + barred[-1], dtype=np.float64)
-    back = np.zeros(scores.shape, dtype=np.int64)
-    for place in range(1, len(scores)):
+    total = np.asarray(logprobs[0] + barred[-1], dtype=np.float64)
+    back = np.zeros(logprobs.shape, dtype=np.int64)
+    for place in range(1, len(logprobs)):
         ways = total[:, None] + barred[:-1]
         back[place] = ways.argmax(0)
-        total = ways[back[place], np.arange(len(total))] + scores[place]
-    made = np.zeros(len(scores), dtype=np.int64)
+        total = ways[back[place], np.arange(len(total))] + logprobs[place]
+    made = np.zeros(len(logprobs), dtype=np.int64)
     made[-1] = total.argmax()
-    for place in range(len(scores) - 1, 0, -1):
+    for place in range(len(logprobs) - 1, 0, -1):
         made[place - 1] = back[place, made[place]]
     return made
 
@@ -80,11 +80,11 @@ def entity_counts(
     groups = 1 if kinds is None else len(kinds)
     made = np.zeros((len(said), groups, 3), dtype=np.int64)
     for row, given, right in zip(made, said, wanted, strict=True):
-        sides = [{*entities(given)}, {*entities(right)}]
+        sides = [{*tag_spans(given)}, {*tag_spans(right)}]
         for column, found in enumerate((sides[0] & sides[1], *sides)):
             for one in found:
-                if kinds is None or one.kind in kinds:
-                    row[0 if kinds is None else kinds.index(one.kind), column] += 1
+                if kinds is None or one.label in kinds:
+                    row[0 if kinds is None else kinds.index(one.label), column] += 1
     return made
 
 
@@ -104,13 +104,13 @@ def entity_scores(said: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]
     }
 
 
-def usual_tags(
-    sentences: Sequence[tuple[Sequence[str], Sequence[str]]], asked: Sequence[Sequence[str]], tags: Sequence[str]
+def most_frequent_tags(
+    sentences: Sequence[tuple[Sequence[str], Sequence[str]]], target_words: Sequence[Sequence[str]], tags: Sequence[str]
 ) -> list[list[str]]:
     """Return the tag that each word had most often, valid ones: what a model must beat.
 
     >>> seen = [(["in", "York"], ["O", "B-place"])]
-    >>> usual_tags(seen, [["near", "York"]], ["O", "B-place", "I-place"])
+    >>> most_frequent_tags(seen, [["near", "York"]], ["O", "B-place", "I-place"])
     [['O', 'B-place']]
     """
     place = {tag: number for number, tag in enumerate(tags)}
@@ -121,10 +121,10 @@ def usual_tags(
             counts.setdefault(word, np.zeros(len(tags)))[place[tag]] += 1
             usual[place[tag]] += 1
     usual /= max(1.0, usual.sum())
-    allowed = followers(tags)
+    allowed = tag_transitions(tags)
     made = []
-    for words in asked:
+    for words in target_words:
         scores = np.stack([counts.get(word, np.zeros(len(tags))) + usual + 1e-9 for word in words])
-        best = best_tags(np.log(scores / scores.sum(1, keepdims=True)), allowed)
+        best = viterbi(np.log(scores / scores.sum(1, keepdims=True)), allowed)
         made.append([tags[number] for number in best])
     return made

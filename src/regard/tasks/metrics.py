@@ -89,12 +89,12 @@ def scores_by_length(
     return [group for group in groups if group["sentences"]]
 
 
-def short_and_long(
+def bleu_short_long(
     sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> tuple[float, float] | None:
     """Return BLEU of the short sources and of the long ones; None where one kind is missing.
 
-    >>> found = short_and_long(["ein Hund", "ein " * 41], ["a dog runs home", "cat"], ["a dog runs home", "a dog"])
+    >>> found = bleu_short_long(["ein Hund", "ein " * 41], ["a dog runs home", "cat"], ["a dog runs home", "a dog"])
     >>> found and [round(one) for one in found]
     [100, 0]
     """
@@ -112,13 +112,15 @@ def _of_lengths(
     return {"words": name, "sentences": len(chosen), "bleu": bleu(said, wanted) if chosen else 0.0}
 
 
-def confusion(wanted: NDArray[np.int64], said: NDArray[np.int64], labels: int) -> NDArray[np.int64]:
+def confusion_matrix(targets: NDArray[np.int64], predictions: NDArray[np.int64], num_labels: int) -> NDArray[np.int64]:
     """Return how many texts of each label were given which label, [labels, labels]: rows are what is right.
 
-    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
+    >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
     [[1, 1], [0, 1]]
     """
-    return np.bincount(wanted * labels + said, minlength=labels * labels).reshape(labels, labels)
+    return np.bincount(targets * num_labels + predictions, minlength=num_labels * num_labels).reshape(
+        num_labels, num_labels
+    )
 
 
 def label_scores(table: NDArray[np.int64]) -> dict[str, float]:

@@ -11,24 +11,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.attention.noise import Noise
-from regard.config.decoding import DecodingConfig
-from regard.data.batching import epoch_batches, sorted_batches
-from regard.data.sources import Pairs
-from regard.decoding.batches import search_rows
+from regard.attention.dropout import Noise
+from regard.config.inference import DecodingConfig
+from regard.data.batching import epoch_batches, length_sorted_batches
+from regard.data.pairs import ParallelTexts
+from regard.decoding.batch_search import search_all
 from regard.decoding.search import Hypothesis
-from regard.models.writer import Writer
-from regard.text.sampling import Segmenter
+from regard.hardware import WorkerPool
+from regard.models.base import EncoderDecoder
+from regard.text.bpe_dropout import BpeDropout
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Ids, PairBatch, Tokens
-from regard.workers import Workers
 
 
 @dataclass(frozen=True)
-class Examples:
+class TokenizedPairs:
     """Tokenised pairs."""
 
-    texts: Pairs
+    texts: ParallelTexts
     source: list[Ids]  # with the end
     target: list[Ids]
 
@@ -40,11 +40,11 @@ class Examples:
         """[examples, 2]: source and target lengths, ends included."""
         return np.array([(len(s), len(t) + 1) for s, t in zip(self.source, self.target, strict=True)], dtype=np.int64)
 
-    def chosen(self, indices: NDArray[np.int64]) -> Examples:
+    def select(self, indices: NDArray[np.int64]) -> TokenizedPairs:
         """Return some of the examples."""
         source = [self.source[index] for index in indices]
         target = [self.target[index] for index in indices]
-        return Examples(self.texts.chosen(indices), source, target)
+        return TokenizedPairs(self.texts.select(indices), source, target)
 
     def batch(self, numbers: NDArray[np.int64]) -> PairBatch:
         """Return the examples with these numbers."""
@@ -55,32 +55,36 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Languages:
+class TokenizerPair:
     """The tokenizers of both sides."""
 
     source: Tokenizer
     target: Tokenizer
 
-    def examples(self, pairs: Pairs) -> Examples:
+    def examples(self, pairs: ParallelTexts) -> TokenizedPairs:
         """Return the pairs as token numbers; source rows get their end."""
-        source = [np.array([*ids, self.source.end], dtype=np.int32) for ids in self.source.encode_all(pairs.source)]
-        target = [np.array(ids, dtype=np.int32) for ids in self.target.encode_all(pairs.target)]
-        return Examples(pairs, source, target)
+        source = [
+            np.array([*ids, self.source.eos_id], dtype=np.int32) for ids in self.source.encode_batch(pairs.source)
+        ]
+        target = [np.array(ids, dtype=np.int32) for ids in self.target.encode_batch(pairs.target)]
+        return TokenizedPairs(pairs, source, target)
 
 
-class TranslationTask:
+class TranslationObjective:
     """Knows what a batch of translation means."""
 
-    counted = "tokens"
+    unit = "tokens"
 
-    def __init__(self, languages: Languages, train: Examples, valid: Examples, *, seed: int, sampling: float) -> None:
+    def __init__(
+        self, languages: TokenizerPair, train: TokenizedPairs, valid: TokenizedPairs, *, seed: int, sampling: float
+    ) -> None:
         self.languages, self.train, self.valid, self.seed = languages, train, valid, seed
         self._epoch, self._examples = -1, train
-        self.segmenters: tuple[Segmenter, Segmenter] | None = None
+        self.segmenters: tuple[BpeDropout, BpeDropout] | None = None
         if sampling:
             self.segmenters = (
-                Segmenter(languages.source, train.texts.source, sampling, seed),
-                Segmenter(languages.target, train.texts.target, sampling, seed + 1),
+                BpeDropout(languages.source, train.texts.source, sampling, seed),
+                BpeDropout(languages.target, train.texts.target, sampling, seed + 1),
             )
 
     @property
@@ -88,44 +92,50 @@ class TranslationTask:
         """Lengths of the training examples, ends included."""
         return self.train.lengths
 
-    def epoch(self, epoch: int, budget: int) -> list[NDArray[np.int64]]:
+    def epoch_batches(self, epoch: int, max_tokens: int) -> list[NDArray[np.int64]]:
         """Return the example numbers of each batch of an epoch, in order."""
         lengths = self._drawn(epoch).lengths
-        return epoch_batches(lengths, budget=budget, seed=self.seed, epoch=epoch, digest=self.train.texts.digest)
+        return epoch_batches(
+            lengths, max_tokens=max_tokens, seed=self.seed, epoch=epoch, digest=self.train.texts.digest
+        )
 
     def batch(self, numbers: NDArray[np.int64], epoch: int) -> PairBatch:
         """Return training examples, with segmentations drawn for this epoch where asked."""
         return self._drawn(epoch).batch(numbers)
 
-    def _drawn(self, epoch: int) -> Examples:
+    def _drawn(self, epoch: int) -> TokenizedPairs:
         """Return the training examples as this epoch sees them."""
         if self.segmenters is None:
             return self.train
         if self._epoch != epoch:
             source, target = (list(segmenter.sample_all(epoch)) for segmenter in self.segmenters)
-            end = np.array([self.languages.source.end], dtype=np.int32)
+            end = np.array([self.languages.source.eos_id], dtype=np.int32)
             self._epoch = epoch
-            self._examples = Examples(self.train.texts, [np.concatenate([row, end]) for row in source], target)
+            self._examples = TokenizedPairs(self.train.texts, [np.concatenate([row, end]) for row in source], target)
         return self._examples
 
-    def loss(self, model: Writer, batch: PairBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
+    def loss(
+        self, model: EncoderDecoder, batch: PairBatch, smoothing: float, noise: Noise | None
+    ) -> tuple[Tensor, Tensor]:
         """Return the sums of smoothed and plain loss over the batch's target tokens."""
         return model.loss(batch.source, batch.target, smoothing=smoothing, noise=noise)
 
 
 @torch.no_grad()
-def mean_loss(model: Writer, examples: Examples, budget: int = 4096) -> float:
+def mean_loss(model: EncoderDecoder, examples: TokenizedPairs, max_tokens: int = 4096) -> float:
     """Return the plain loss a target token."""
     total, count = 0.0, 0
-    for numbers in sorted_batches(examples.lengths, budget=budget):
+    for numbers in length_sorted_batches(examples.lengths, max_tokens=max_tokens):
         batch = examples.batch(numbers)
         total += float(model.loss(batch.source, batch.target)[1])
-        count += batch.count
+        count += batch.num_predictions
     return total / max(1, count)
 
 
-def translate_rows(
-    model: Writer, rows: Sequence[Ids], config: DecodingConfig, workers: int = 1
+def search_translations(
+    model: EncoderDecoder, rows: Sequence[Ids], config: DecodingConfig, workers: int = 1
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each source row (with its end), searched in batches of like length."""
-    return search_rows(model, rows, config, longest=model.settings.places - 1, each=Workers(workers).map)
+    return search_all(
+        model, rows, config, max_length=model.settings.max_positions - 1, map_batches=WorkerPool(workers).map
+    )

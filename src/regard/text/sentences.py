@@ -42,35 +42,37 @@ class Sentences:
     """
 
     sentences: list[str]
-    gaps: list[str]
+    separators: list[str]
 
     def text(self) -> str:
         """Return the text that they were."""
-        return self.gaps[0] + "".join(map("".join, zip(self.sentences, self.gaps[1:], strict=True)))
+        return self.separators[0] + "".join(map("".join, zip(self.sentences, self.separators[1:], strict=True)))
 
-    def answered(self, answers: Sequence[str]) -> Sentences:
+    def replace(self, sentences: Sequence[str]) -> Sentences:
         """Return other sentences in these ones' places.
 
         Where no gap was, a space comes between them, unless the sign at the end needs none.
 
-        >>> split_sentences("今天好。明天也好。").answered(["Today.", "Tomorrow."]).text()
+        >>> split_sentences("今天好。明天也好。").replace(["Today.", "Tomorrow."]).text()
         'Today. Tomorrow.'
         """
-        bare = [not gap and answer[-1:] not in _DENSE for gap, answer in zip(self.gaps[1:-1], answers, strict=False)]
-        gaps = [" " if space else gap for space, gap in zip(bare, self.gaps[1:-1], strict=True)]
-        return Sentences(list(answers), [self.gaps[0], *gaps, *self.gaps[1:][-1:]])
+        bare = [
+            not gap and answer[-1:] not in _DENSE for gap, answer in zip(self.separators[1:-1], sentences, strict=False)
+        ]
+        gaps = [" " if space else gap for space, gap in zip(bare, self.separators[1:-1], strict=True)]
+        return Sentences(list(sentences), [self.separators[0], *gaps, *self.separators[1:][-1:]])
 
-    def each(self, split: Callable[[str], Sentences]) -> Sentences:
+    def split_each(self, split: Callable[[str], Sentences]) -> Sentences:
         """Return the text with each sentence split further.
 
-        >>> Sentences(["a b", "c"], ["", " ", "."]).each(lambda one: _cut(one, [0, 1, len(one)]))
-        Sentences(sentences=['a', 'b', 'c'], gaps=['', ' ', ' ', '.'])
+        >>> Sentences(["a b", "c"], ["", " ", "."]).split_each(lambda one: _cut(one, [0, 1, len(one)]))
+        Sentences(sentences=['a', 'b', 'c'], separators=['', ' ', ' ', '.'])
         """
-        sentences, gaps = [], [self.gaps[0]]
-        for one, gap in zip(map(split, self.sentences), self.gaps[1:], strict=True):
+        sentences, gaps = [], [self.separators[0]]
+        for one, gap in zip(map(split, self.sentences), self.separators[1:], strict=True):
             sentences += one.sentences
-            gaps[-1] += one.gaps[0]
-            gaps += one.gaps[1:]
+            gaps[-1] += one.separators[0]
+            gaps += one.separators[1:]
             gaps[-1] += gap
         return Sentences(sentences, gaps)
 
@@ -79,7 +81,7 @@ def split_lines(text: str) -> Sentences:
     """Return the lines of a text that are not blank.
 
     >>> split_lines("a. b.\\n\\n c")
-    Sentences(sentences=['a. b.', 'c'], gaps=['', '\\n\\n ', ''])
+    Sentences(sentences=['a. b.', 'c'], separators=['', '\\n\\n ', ''])
     """
     return _cut(text, [0, *(line.start() for line in _LINE.finditer(text)), len(text)])
 
@@ -89,10 +91,10 @@ def split_sentences(text: str) -> Sentences:
 
     >>> split_sentences("Dr. Who came. „Wer?“ fragte sie.  今天好。明天也好。").sentences
     ['Dr. Who came.', '„Wer?“ fragte sie.', '今天好。', '明天也好。']
-    >>> split_sentences(" a.\\n\\nb ").gaps
+    >>> split_sentences(" a.\\n\\nb ").separators
     [' ', '\\n\\n', ' ']
     """
-    return split_lines(text).each(lambda line: _cut(line, [0, *_ends(line), len(line)]))
+    return split_lines(text).split_each(lambda line: _cut(line, [0, *_ends(line), len(line)]))
 
 
 def _cut(text: str, cuts: Sequence[int]) -> Sentences:
@@ -108,7 +110,7 @@ def _cut(text: str, cuts: Sequence[int]) -> Sentences:
     return Sentences(parts, [*gaps, text[done:]])
 
 
-def split_long(text: str, spans: Sequence[tuple[int, int]], most: int) -> Sentences:
+def split_long(text: str, spans: Sequence[tuple[int, int]], max_tokens: int) -> Sentences:
     """Return one long sentence in parts of about `most` tokens or fewer, cut at commas, else spaces, else anywhere.
 
     `spans` are the characters of each of its tokens.
@@ -117,8 +119,8 @@ def split_long(text: str, spans: Sequence[tuple[int, int]], most: int) -> Senten
     ['one two,', 'three four']
     """
     cuts, first = [0], 0
-    while len(spans) - first > most:
-        begin, latest = spans[first][0], spans[first + most][0]
+    while len(spans) - first > max_tokens:
+        begin, latest = spans[first][0], spans[first + max_tokens][0]
         cut = _best_cut(text, begin, max(latest, begin + 1))
         cuts.append(cut)
         first = next((number for number in range(first + 1, len(spans)) if spans[number][1] > cut), len(spans))
@@ -164,15 +166,15 @@ def _is_end(before: str, sign: str, rest: str) -> bool:
     return not _TITLES.fullmatch(last)
 
 
-def is_letter(letter: str) -> bool:
+def is_word_character(character: str) -> bool:
     """Whether a character joins others to a word, in a script that puts spaces between words.
 
-    >>> [is_letter(letter) for letter in ("a", "é", "7", "-", "", "犬")]
+    >>> [is_word_character(letter) for letter in ("a", "é", "7", "-", "", "犬")]
     [True, True, True, False, False, False]
     """
-    if not letter or _UNSPACED.match(letter):
+    if not character or _UNSPACED.match(character):
         return False
-    return letter.isalnum() or unicodedata.category(letter)[0] == "M"
+    return character.isalnum() or unicodedata.category(character)[0] == "M"
 
 
 def find_phrase(text: str, phrase: str, start: int = 0) -> int:
@@ -184,8 +186,8 @@ def find_phrase(text: str, phrase: str, start: int = 0) -> int:
     place = text.find(phrase, start) if phrase else -1
     while place >= 0:
         stop = place + len(phrase)
-        inside = place > 0 and is_letter(phrase[0]) and is_letter(text[place - 1])
-        if not inside and not (is_letter(phrase[-1]) and is_letter(text[stop : stop + 1])):
+        inside = place > 0 and is_word_character(phrase[0]) and is_word_character(text[place - 1])
+        if not inside and not (is_word_character(phrase[-1]) and is_word_character(text[stop : stop + 1])):
             break
         place = text.find(phrase, place + 1)
     return place

@@ -12,17 +12,17 @@ from itertools import accumulate
 import tokenizers
 
 from regard.errors import CheckpointError, DataError
-from regard.text.foreign import COMPONENTS, validate_tokenizer_json
+from regard.text.tokenizer_json import COMPONENTS, validate_tokenizer_json
 
 SPECIALS = ("<pad>", "</s>", "<unk>", "<s>")  # of every learned tokenizer, numbered from 0
 SPACE = "▁"  # shown for a space in pieces
 
 # What others call the same token, first found wins.
 _NAMES = {
-    "pad": ("<pad>", "[PAD]"),
-    "end": ("</s>", "[SEP]", "<|endoftext|>"),
-    "unknown": ("<unk>", "[UNK]"),
-    "start": ("<s>", "[CLS]"),
+    "pad_id": ("<pad>", "[PAD]"),
+    "eos_id": ("</s>", "[SEP]", "<|endoftext|>"),
+    "unk_id": ("<unk>", "[UNK]"),
+    "bos_id": ("<s>", "[CLS]"),
 }
 
 
@@ -31,40 +31,40 @@ class Encoding:
     """One text as tokens, with the places that the tokens came from."""
 
     ids: list[int]
-    pieces: list[str]  # readable, a space shown as ▁
+    subwords: list[str]  # readable, a space shown as ▁
     spans: list[tuple[int, int]]  # characters of the original text, without the white space before a word
-    words: list[int]  # number of the white-space-separated word; a piece of white space counts to the next word
+    word_ids: list[int]  # number of the white-space-separated word; a piece of white space counts to the next word
 
 
 class Tokenizer:
     """Text to token numbers and back; never adds special tokens, and never finds any in a text.
 
     >>> from regard.config.data import TokenizerConfig
-    >>> from regard.text.learn import learn
-    >>> tokenizer = learn(["low lower lowest"] * 9, TokenizerConfig(size=270))
+    >>> from regard.text.train import train_tokenizer
+    >>> tokenizer = train_tokenizer(["low lower lowest"] * 9, TokenizerConfig(vocab_size=270))
     >>> seen = tokenizer.encode("lower </s>")
-    >>> tokenizer.end in seen.ids, seen.spans[-1], seen.words[-1]
+    >>> tokenizer.eos_id in seen.ids, seen.spans[-1], seen.word_ids[-1]
     (False, (9, 10), 1)
-    >>> tokenizer.decode([*seen.ids, tokenizer.end])
+    >>> tokenizer.decode([*seen.ids, tokenizer.eos_id])
     'lower </s>'
     """
 
-    pad: int  # the special tokens' numbers; -1 where a foreign tokenizer has none
-    end: int
-    unknown: int
-    start: int
+    pad_id: int  # the special tokens' numbers; -1 where a foreign tokenizer has none
+    eos_id: int
+    unk_id: int
+    bos_id: int
 
     def __init__(self, backend: tokenizers.Tokenizer, text: str = "") -> None:
         backend.no_padding()
         backend.no_truncation()
         backend.encode_special_tokens = True  # "</s>" in a text is text
         self.backend = backend
-        self.size = backend.get_vocab_size(with_added_tokens=True)
+        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         for role, names in _NAMES.items():
             found = [number for name in names if (number := backend.token_to_id(name)) is not None]
             setattr(self, role, found[0] if found else -1)
         self._specials = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
-        self._controls = self._specials - {self.unknown}
+        self._controls = self._specials - {self.unk_id}
         # reading it gives the same text again
         self._text = text or validate_tokenizer_json(backend.to_str(), "this tokenizer")[0]
         decoder = json.dumps(json.loads(self._text)["decoder"])
@@ -76,45 +76,47 @@ class Tokenizer:
         found = self._run([text])[0]
         ids = self._plain(found.ids)
         spans = _whole([_trimmed(text, start, stop) for start, stop in found.offsets], text)
-        return Encoding(ids, self.pieces(ids), spans, _word_numbers(text, spans))
+        return Encoding(ids, self.subwords(ids), spans, _word_numbers(text, spans))
 
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token numbers of many texts: the fast way when nothing else is needed."""
         return [self._plain(found.ids) for found in self._run(texts, fast=True)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token numbers, special tokens left out."""
         numbers = [int(number) for number in ids]
-        if self._strips and not "".join(self.pieces([n for n in numbers if n not in self._specials])).strip(SPACE):
+        if self._strips and not "".join(self.subwords([n for n in numbers if n not in self._specials])).strip(SPACE):
             return ""  # the library would fail to strip a text of nothing but spaces at both ends
         return str(self.backend.decode(numbers, skip_special_tokens=True))
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def subwords(self, ids: Sequence[int]) -> list[str]:
         """Return each token as people can read it: a space as ▁, half a character as its bytes.
 
         >>> from regard.config.data import TokenizerConfig
-        >>> from regard.text.learn import learn
-        >>> tokenizer = learn(["two"] * 9, TokenizerConfig())
-        >>> tokenizer.pieces([*tokenizer.encode("two é").ids, tokenizer.end])
+        >>> from regard.text.train import train_tokenizer
+        >>> tokenizer = train_tokenizer(["two"] * 9, TokenizerConfig())
+        >>> tokenizer.subwords([*tokenizer.encode("two é").ids, tokenizer.eos_id])
         ['▁two', '▁', '\\\\xc3', '\\\\xa9', '</s>']
         """
         return [self._readable(int(number)) for number in ids]
 
     @property
-    def specials(self) -> frozenset[int]:
+    def special_ids(self) -> frozenset[int]:
         """The numbers of all special tokens, the unknown one included."""
-        return frozenset({*self._specials, self.unknown} - {-1})
+        return frozenset({*self._specials, self.unk_id} - {-1})
 
-    def dumps(self) -> str:
+    def to_json(self) -> str:
         """Return the content of a `tokenizer.json`, the same for the same tokenizer."""
         return self._text
 
-    def without_template(self) -> Tokenizer:
+    def without_special_tokens(self) -> Tokenizer:
         """Return the same tokenizer without what other tools would put around a text: for texts to be continued."""
-        return Tokenizer.loads(json.dumps({**json.loads(self._text), "post_processor": None}), where="this tokenizer")
+        return Tokenizer.from_json(
+            json.dumps({**json.loads(self._text), "post_processor": None}), where="this tokenizer"
+        )
 
     @classmethod
-    def loads(cls, text: str, *, where: str = "tokenizer.json") -> Tokenizer:
+    def from_json(cls, text: str, *, where: str = "tokenizer.json") -> Tokenizer:
         """Return the tokenizer of a `tokenizer.json`, ours or foreign, checked before it is opened."""
         clean, size = validate_tokenizer_json(text, where)
         made, reason = cls._opened(clean)
@@ -123,8 +125,8 @@ class Tokenizer:
             present = [name for name in COMPONENTS if data.get(name) is not None]
             faulty = [name for name in present if cls._opened(json.dumps({**data, name: None}))[0] is not None]
             raise CheckpointError(f"{where}: {', '.join(faulty) or 'model'}: cannot be opened: {reason}")
-        if made.size != size:
-            raise CheckpointError(f"{where}: added_tokens: {size} tokens in the file, {made.size} after opening")
+        if made.vocab_size != size:
+            raise CheckpointError(f"{where}: added_tokens: {size} tokens in the file, {made.vocab_size} after opening")
         return made
 
     @classmethod
@@ -142,7 +144,7 @@ class Tokenizer:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of `dumps()`."""
-        return hashlib.sha256(self.dumps().encode()).hexdigest()
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def _run(self, texts: Sequence[str], *, fast: bool = False) -> list[tokenizers.Encoding]:
         run = self.backend.encode_batch_fast if fast else self.backend.encode_batch
@@ -164,9 +166,9 @@ class Tokenizer:
         """Return the tokens with control tokens that a text spelled out made unknown."""
         if self._controls.isdisjoint(ids):
             return ids
-        if self.unknown < 0:
+        if self.unk_id < 0:
             return [number for number in ids if number not in self._controls]
-        return [self.unknown if number in self._controls else number for number in ids]
+        return [self.unk_id if number in self._controls else number for number in ids]
 
     def _readable(self, number: int) -> str:
         token = str(self.backend.id_to_token(number) or "")

@@ -19,10 +19,10 @@ MOST_WORDS = 200_000  # distinct words learned from, the most frequent ones
 Floats = NDArray[np.float64]
 
 
-def unigram_pieces(words: Mapping[str, int], size: int) -> list[tuple[str, float]]:
+def train_unigram(words: Mapping[str, int], size: int) -> list[tuple[str, float]]:
     """Return at most `size` pieces with their log-probabilities, likeliest first; characters come before all else.
 
-    >>> pieces = unigram_pieces({"▁low": 9, "▁lower": 5, "▁lowest": 3}, 12)
+    >>> pieces = train_unigram({"▁low": 9, "▁lower": 5, "▁lowest": 3}, 12)
     >>> pieces[0][0], len(pieces)
     ('▁low', 11)
     """

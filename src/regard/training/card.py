@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from regard.config.run import RunConfig
+from regard.config.runs import RunConfig
 from regard.training.verdict import Verdict
 
 KINDS = {  # task → its tag, what its models are, how they are used
@@ -36,7 +36,7 @@ KINDS = {  # task → its tag, what its models are, how they are used
 }
 
 
-class Described(Protocol):
+class SummarizedConfig(Protocol):
     """The config of a model."""
 
     def summary(self) -> str:
@@ -46,8 +46,8 @@ class Described(Protocol):
 
 def model_card(
     run: RunConfig,
-    model: Described,
-    parameters: int,
+    config: SummarizedConfig,
+    num_parameters: int,
     task: dict[str, Any],
     details: Sequence[str] = (),
     use_as: str = "",
@@ -72,7 +72,7 @@ def model_card(
         "---",
         f"# {title} made with Regard",
         "",
-        f"{model.summary()}; {parameters:,} parameters, {task.get('unit', 'step')} {task['step']}.",
+        f"{config.summary()}; {num_parameters:,} parameters, {task.get('unit', 'step')} {task['step']}.",
         "",
         f"Trained on {files} (digest `{task['data']['train'][:16]}`), "
         f"validated on data of digest `{task['data']['valid'][:16]}`, seed {task.get('seed', run.training.seed)}.",

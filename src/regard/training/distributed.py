@@ -19,11 +19,11 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.checkpoint.directory import RunDirectory
-from regard.checkpoint.files import write_file
-from regard.checkpoint.reader_folder import FEATURES
+from regard.checkpoint.atomic import write_file
+from regard.checkpoint.native import FEATURES
+from regard.checkpoint.run_dir import RunDirectory
 from regard.errors import TrainingError, UsageError
-from regard.machine import keep_freed_memory
+from regard.hardware import keep_freed_memory
 
 TIMEOUT = timedelta(hours=12)  # of a collective: the other ranks wait while rank 0 evaluates
 ENVIRONMENT_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from regard import errors
-from regard.config.run import RunConfig
+from regard.config.runs import RunConfig
 from regard.errors import RegardError, TrainingError
 from regard.training.distributed import LostRankError
-from regard.training.signals import StopRequest, stop_requests
-from regard.training.watch import Watcher, tell
+from regard.training.listeners import Listener, notify
+from regard.training.trainer import StopRequest, catch_stop_signals
 from regard.training.worker import EVENTS_FILE, INTERRUPTED, LAUNCH_FILE, pid_file
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def run_ranks(world_size: int, arguments: Sequence[str]) -> None:
 
 
 def train_with_workers(
-    config: RunConfig, out: Path, watchers: Sequence[Watcher], *, started: float, threads: int
+    config: RunConfig, out: Path, listeners: Sequence[Listener], *, started: float, threads: int
 ) -> dict[str, Any]:
     """Train a run in `config.training.workers` ranks with so many threads each; return the report of rank 0."""
     launch = {
@@ -118,8 +118,8 @@ def train_with_workers(
         Path(folder, LAUNCH_FILE).write_text(json.dumps(launch), "utf-8")
         Path(folder, EVENTS_FILE).touch()
         group = RankGroup(config.training.workers, ["-m", "regard.training.worker", folder], folder)
-        with stop_requests() as stop:
-            report = _relay(group, Path(folder), watchers, stop)
+        with catch_stop_signals() as stop:
+            report = _relay(group, Path(folder), listeners, stop)
         if not group.failures and report is not None:
             return report
         if stop and _is_interrupted(group.failures):
@@ -128,7 +128,7 @@ def train_with_workers(
         raise group.cause() if group.failures else TrainingError("the workers ended without a report")
 
 
-def _relay(group: RankGroup, folder: Path, watchers: Sequence[Watcher], stop: StopRequest) -> dict[str, Any] | None:
+def _relay(group: RankGroup, folder: Path, listeners: Sequence[Listener], stop: StopRequest) -> dict[str, Any] | None:
     """Run the ranks: events to the watchers, a request to stop to rank 0; return what rank 0 reports at its end."""
     report = None
     is_stop_sent = False
@@ -143,7 +143,7 @@ def _relay(group: RankGroup, folder: Path, watchers: Sequence[Watcher], stop: St
                     if kind == "report":
                         report = event
                     else:
-                        tell(watchers, kind, **event)
+                        notify(listeners, kind, **event)
                 if stop and not is_stop_sent:
                     is_stop_sent = _send_signal(folder, 0, signal.Signals[stop.name])
     finally:

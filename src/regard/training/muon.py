@@ -8,25 +8,29 @@ import torch
 from torch import Tensor
 
 from regard.training.distributed import Distributed
-from regard.training.weights import Matrices
+from regard.training.flat_weights import MatrixGroup
 
 MOMENTUM = 0.95
-TURNS = 5
-CURVE = (3.4445, -4.7750, 2.0315)  # Jordan's coefficients: singular values from 0.001 up come near 1 in five turns
+ITERATIONS = 5
+COEFFICIENTS = (
+    3.4445,
+    -4.7750,
+    2.0315,
+)  # Jordan's coefficients: singular values from 0.001 up come near 1 in five turns
 
 
-def orthogonal(matrices: Tensor) -> Tensor:  # [n, rows, columns]
+def orthogonalize(matrices: Tensor) -> Tensor:  # [n, rows, columns]
     """Return matrices with the same singular vectors, all singular values brought near 1 (Newton–Schulz iteration).
 
-    >>> made = orthogonal(torch.tensor([[[3.0, 0.0], [0.0, 0.5]]]))[0]
+    >>> made = orthogonalize(torch.tensor([[[3.0, 0.0], [0.0, 0.5]]]))[0]
     >>> bool(((made.diag() > 0.6) & (made.diag() < 1.3)).all()), made[0, 1].item()
     (True, 0.0)
     """
     tall = matrices.shape[1] > matrices.shape[2]
     states = matrices.mT if tall else matrices
     states = states / states.float().norm(dim=(1, 2), keepdim=True).clamp_min(1e-7).to(states.dtype)
-    first, second, third = CURVE
-    for _ in range(TURNS):
+    first, second, third = COEFFICIENTS
+    for _ in range(ITERATIONS):
         square = states @ states.mT
         states = torch.baddbmm(
             states, torch.baddbmm(square, square, square, beta=second, alpha=third), states, beta=first
@@ -44,7 +48,7 @@ class Muon:
         self,
         master: Tensor,
         gradient: Tensor,
-        groups: Sequence[Matrices],
+        groups: Sequence[MatrixGroup],
         decay: float,
         dtype: torch.dtype,
         distributed: Distributed,
@@ -62,9 +66,9 @@ class Muon:
             self.master.mul_(1 - rate * self.decay)
         self.change.zero_()
         for group in self.groups:
-            own = self.distributed.shard_slice(group.count)
-            group.of(self.change)[own] = orthogonal(group.of(ahead)[own]).float()
+            own = self.distributed.shard_slice(group.num_predictions)
+            group.view(self.change)[own] = orthogonalize(group.view(ahead)[own]).float()
         self.distributed.all_reduce(self.change)  # each rank orthogonalised some of the matrices
         for group in self.groups:
             rows, columns = group.shape
-            group.of(self.master).sub_(group.of(self.change), alpha=rate * max(1.0, rows / columns) ** 0.5)
+            group.view(self.master).sub_(group.view(self.change), alpha=rate * max(1.0, rows / columns) ** 0.5)

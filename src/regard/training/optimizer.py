@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -11,37 +10,8 @@ from torch import Tensor
 from regard.config.training import TrainingConfig
 from regard.errors import CheckpointError
 from regard.training.distributed import Distributed
+from regard.training.flat_weights import FlatWeights
 from regard.training.muon import Muon
-from regard.training.weights import FlatWeights
-
-WARMUP_SHARE = 0.05  # of the plan, where the user gives no number of updates
-WARMUP_MOST = {"muon": 200}  # 4,000 otherwise: updates of warm-up, where the user gives no number
-LARGE_STEPS = 600  # updates at the highest rate, where it falls with the root of their number
-COOL_DOWN = 0.3  # share of the plan over which that rate goes to zero in the end
-
-
-def learning_rate(config: TrainingConfig, peak: float, step: int, progress: float) -> float:
-    """Return the rate for the update after `step` updates, `progress` (0–1) of the plan done.
-
-    >>> config = TrainingConfig(warmup=10, schedule="constant")
-    >>> learning_rate(config, 1.0, 4, 0.0), learning_rate(config, 1.0, 500, 0.9)
-    (0.5, 1.0)
-    """
-    most = config.warmup or WARMUP_MOST.get(config.optimizer, 4000)
-    rise = (step + 1) / most if config.warmup else max(progress / WARMUP_SHARE, (step + 1) / most)
-    if rise < 1:
-        return peak * rise
-    if config.schedule == "root":
-        return peak * min(1.0, math.sqrt(LARGE_STEPS / (step + 1))) * min(1.0, (1 - progress) / COOL_DOWN)
-    if config.schedule == "inverse_sqrt":
-        return (
-            peak * math.sqrt(max(1, config.warmup) / (step + 1))
-            if config.warmup
-            else peak * math.sqrt(WARMUP_SHARE / max(progress, WARMUP_SHARE))
-        )
-    if config.schedule == "constant":
-        return peak
-    return peak * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
 
 
 class Optimizer:
@@ -60,12 +30,12 @@ class Optimizer:
         """`rates` are what the rate is multiplied with, by name of a weight; 1 where nothing is said."""
         self.weights, self.config, self.distributed = weights, config, distributed or Distributed()
         self.updates = 0
-        self.average = weights.master.clone() if config.ema else None
+        self.average = weights.master.clone() if config.ema_decay else None
         self.gradient = torch.zeros_like(weights.master)
         self._shares: Tensor | None = None
         if rates is not None:
             self._shares = torch.ones_like(weights.master)
-            for name, part in weights.named(self._shares).items():
+            for name, part in weights.split(self._shares).items():
                 part.fill_(rates.get(name, 1.0))
         first = weights.inner if config.optimizer == "muon" else 0
         inner = weights.master[:first], self.gradient[:first], weights.groups
@@ -79,18 +49,18 @@ class Optimizer:
                 for part, decay in zip(self._parts, (config.weight_decay, 0.0), strict=True)
             ],
             lr=1.0,
-            betas=(config.beta1, config.beta2),
+            betas=(config.adam_beta1, config.adam_beta2),
             eps=1e-9,
             fused=True,
         )
 
-    def gradient_norm(self, scale: float) -> float:
+    def reduce_gradient(self, scale: float) -> float:
         """Sum the gradients of all ranks and scale the sum for the next update; return its norm, maybe not finite."""
         gradient = self.gradient.copy_(self.weights.gradient)
         self.distributed.all_reduce(gradient)
         norm = float(torch.linalg.vector_norm(gradient)) * scale
-        clipped = self.config.clip and norm > self.config.clip
-        gradient.mul_(scale * self.config.clip / norm if clipped else scale)
+        clipped = self.config.max_gradient_norm and norm > self.config.max_gradient_norm
+        gradient.mul_(scale * self.config.max_gradient_norm / norm if clipped else scale)
         self.weights.gradient.zero_()
         return norm
 
@@ -101,17 +71,17 @@ class Optimizer:
             group["lr"] = rate
         self._adam.step()
         if self._muon is not None:
-            self._muon.step(rate * self.config.matrix_rate / self.config.learning_rate)
+            self._muon.step(rate * self.config.muon_learning_rate / self.config.learning_rate)
         if before is not None and self._shares is not None:  # an update, decay too, is in proportion to the rate
             self.weights.master.copy_(torch.lerp(before, self.weights.master, self._shares))
         self.updates += 1
-        self.weights.publish()
+        self.weights.copy_to_model()
         if self.average is not None:
-            decay = min(self.config.ema, (1 + self.updates) / (10 + self.updates))
+            decay = min(self.config.ema_decay, (1 + self.updates) / (10 + self.updates))
             self.average.lerp_(self.weights.master, 1 - decay)
 
     @property
-    def evaluated(self) -> Tensor:
+    def averaged_weights(self) -> Tensor:
         """The flat weights that are evaluated and kept: the running average where there is one."""
         return self.weights.master if self.average is None else self.average
 

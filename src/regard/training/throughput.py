@@ -20,16 +20,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.attention.noise import Noise
-from regard.attention.speed import HOPELESS, bf16_slowdown
-from regard.checkpoint import files
+from regard.attention.dropout import Noise
+from regard.checkpoint import atomic
 from regard.config.training import TrainingConfig
 from regard.errors import CheckpointError, ConfigError, TrainingError
-from regard.machine import cache_folder, cores, processor_identity, requested_threads
+from regard.hardware import (
+    BF16_UNUSABLE_SLOWDOWN,
+    available_cores,
+    bf16_slowdown,
+    cache_folder,
+    processor_identity,
+    requested_threads,
+)
 from regard.models.base import Model
 from regard.tasks.base import Batch
-from regard.training.job import Job
-from regard.training.weights import FlatWeights
+from regard.training.experiments.base import Experiment
+from regard.training.flat_weights import FlatWeights
 
 ROUNDS, MIN_ROUNDS = 5, 2  # timed updates of each setup: so many, or fewer where they take long
 OUT_OF_REACH = 1.6  # times the fastest setup: such a one is not timed again
@@ -105,25 +111,25 @@ class Throughput:
 
 def default_threads(training: TrainingConfig, local_processes: int) -> int:
     """Return the thread count that was requested, by setting or `OMP_NUM_THREADS`, or this process's share of cores."""
-    return training.threads or requested_threads() or max(1, cores() // local_processes)
+    return training.threads or requested_threads() or max(1, available_cores() // local_processes)
 
 
-def thread_counts(training: TrainingConfig, processes: int) -> list[int]:
+def thread_counts(training: TrainingConfig, distributed: int) -> list[int]:
     """Return the thread counts to choose from: one where it is requested or several processes train together."""
-    everything = default_threads(training, processes)
-    is_fixed = training.threads or requested_threads() or processes > 1 or training.device != "cpu"
+    everything = default_threads(training, distributed)
+    is_fixed = training.threads or requested_threads() or distributed > 1 or training.device != "cpu"
     return [everything] if is_fixed or everything == 1 else [1, everything]
 
 
 def choose_throughput(
-    model: Model, training: TrainingConfig, processes: int, measure: Callable[[Sequence[int]], Throughput]
+    model: Model, training: TrainingConfig, distributed: int, measure: Callable[[Sequence[int]], Throughput]
 ) -> Throughput:
     """Return the setup for a run: measured, or as it is stored for this machine and model shape.
 
     Runs that are limited by time always measure. Others take the stored choice where there is one.
     """
-    counts = thread_counts(training, processes)
-    key = _key(model, training, counts, processes)
+    counts = thread_counts(training, distributed)
+    key = _key(model, training, counts, distributed)
     stored = _read_stored(key)
     if stored is not None and not training.minutes:
         return stored
@@ -136,26 +142,26 @@ def choose_throughput(
 # ---- the choice that is stored
 
 
-def _key(model: Model, training: TrainingConfig, counts: Sequence[int], processes: int) -> str:
+def _key(model: Model, training: TrainingConfig, counts: Sequence[int], distributed: int) -> str:
     """Return the name under which a choice is stored: what the speed of an update depends on."""
     facts = {
         "processor": processor_identity(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
-        "processes": processes,
+        "processes": distributed,
         "threads": [*counts],
         "precision": training.precision,
         "device": training.device,
         "batch_tokens": training.batch_tokens,
         "shapes": {name: [*parameter.shape] for name, parameter in model.named_parameters()},
     }
-    return sha256(files.json_bytes(facts)).hexdigest()[:32]
+    return sha256(atomic.json_bytes(facts)).hexdigest()[:32]
 
 
 def _read_stored(key: str) -> Throughput | None:
     path = cache_folder() / "throughput" / f"{key}.json"
     try:
-        facts = files.read_json(path)
+        facts = atomic.read_json(path)
         choice = Throughput(**{**facts, "stored": True})
         return choice if choice.update_seconds > 0 else None
     except (OSError, CheckpointError, TypeError, KeyError):
@@ -166,7 +172,7 @@ def _store(key: str, choice: Throughput) -> None:
     folder = cache_folder() / "throughput"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files.write_file(folder / f"{key}.json", files.json_bytes(asdict(choice)))
+        atomic.write_file(folder / f"{key}.json", atomic.json_bytes(asdict(choice)))
     except OSError:
         pass  # a home that cannot be written to: the next run measures again
 
@@ -174,7 +180,7 @@ def _store(key: str, choice: Throughput) -> None:
 # ---- measuring
 
 
-def measure_throughput(job: Job, training: TrainingConfig, counts: Sequence[int]) -> Throughput:
+def measure_throughput(job: Experiment, training: TrainingConfig, counts: Sequence[int]) -> Throughput:
     """Time an update in every precision and thread count, and choose the fastest; the weights are left as they are."""
     precisions, slowdown = _precisions(training)
     probe = _Probe(job, training, precisions)
@@ -238,7 +244,7 @@ def _precisions(training: TrainingConfig) -> tuple[list[str], float]:
     if training.precision != "auto":
         return [training.precision], 0.0
     slowdown = bf16_slowdown() if training.device == "cpu" else 0.0
-    return (["float32"], slowdown) if slowdown > HOPELESS else (["float32", "bf16"], 0.0)
+    return (["float32"], slowdown) if slowdown > BF16_UNUSABLE_SLOWDOWN else (["float32", "bf16"], 0.0)
 
 
 def _probe_seconds(training: TrainingConfig) -> float:
@@ -258,12 +264,12 @@ def _threads_kept() -> Iterator[None]:
 class _Probe:
     """Times forward and backward passes of models that are thrown away afterwards, one for each precision."""
 
-    def __init__(self, job: Job, training: TrainingConfig, precisions: Sequence[str]) -> None:
+    def __init__(self, job: Experiment, training: TrainingConfig, precisions: Sequence[str]) -> None:
         self.task, self.training = job.task, training
         self.lengths = job.task.lengths
-        batches = job.task.epoch(0, training.batch_tokens)
+        batches = job.task.epoch_batches(0, training.batch_tokens)
         self.largest = max(batches, key=self.tokens)
-        self.longest = max(batches, key=lambda indices: int(self.lengths[indices].max()))
+        self.max_length = max(batches, key=lambda indices: int(self.lengths[indices].max()))
         self.models: dict[str, Model] = {}
         self.weights: dict[str, FlatWeights] = {}
         for precision in precisions:
@@ -285,8 +291,8 @@ class _Probe:
         while 2 * (taken := self.time(setup, batch)) < 1.5 * seconds and len(batch) < len(self.largest):
             tokens *= 2
             batch = self._first(tokens)
-        if taken * self.tokens(self.longest) / max(1, self.tokens(batch)) < 2 * seconds:
-            self.time(setup, self.longest)
+        if taken * self.tokens(self.max_length) / max(1, self.tokens(batch)) < 2 * seconds:
+            self.time(setup, self.max_length)
         return batch
 
     def _first(self, tokens: float) -> NDArray[np.int64]:

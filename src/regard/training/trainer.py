@@ -1,30 +1,36 @@
-"""The training loop: one straight page of accumulate, check, step, evaluate and save."""
+"""The training loop: one straight page of accumulate, check, step, evaluate and save.
+
+Requests to stop: a signal ends a loop after its present step, a second one ends the process at once.
+"""
 
 from __future__ import annotations
 
 import math
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from regard.attention.noise import Noise
-from regard.checkpoint.directory import RunDirectory
+from regard.attention.dropout import Noise
+from regard.checkpoint.run_dir import RunDirectory
 from regard.config.training import TrainingConfig
 from regard.errors import TrainingError
 from regard.models.base import Model
-from regard.tasks.base import Task
+from regard.tasks.base import Objective
 from regard.training.distributed import Distributed
-from regard.training.job import Evaluation, Evaluator
-from regard.training.looked import Moment, forget_moments, write_moment
-from regard.training.optimizer import Optimizer, learning_rate
-from regard.training.signals import StopRequest, stop_requests
+from regard.training.evaluation import Evaluation, Evaluator
+from regard.training.flat_weights import FlatWeights
+from regard.training.listeners import Listener, notify
+from regard.training.optimizer import Optimizer
+from regard.training.schedule import learning_rate
+from regard.training.snapshots import TrainingSnapshot, delete_snapshots_after, save_snapshot
 from regard.training.throughput import ThreadTuner
-from regard.training.watch import Watcher, tell
-from regard.training.weights import FlatWeights
 
 EVALUATIONS = 20  # over a whole plan, where the user sets no number
 SAVE_SECONDS = 60.0  # between saves, where the user sets no number
@@ -36,24 +42,24 @@ EXIT_SECONDS = 0.5  # until the process has ended
 
 
 @dataclass
-class Counters:
+class TrainingState:
     """Where a run stands: all that is saved beside weights and optimiser."""
 
     step: int = 0
     epoch: int = 0
-    place: int = 0  # batches of this epoch that are done
+    batch_index: int = 0  # batches of this epoch that are done
     seconds: float = 0.0  # spent training, over all sittings
     tokens: int = 0
     evaluations: int = 0
     evaluation_seconds: float = 0.0
     last_evaluation: float = 0.0  # seconds that the last one took
     progress: float = 0.0  # of the plan, when this was saved
-    best: list[float] = field(default_factory=list)  # rank of the best evaluation so far
-    since_best: int = 0
+    best_sort_key: list[float] = field(default_factory=list)  # rank of the best evaluation so far
+    evaluations_since_best: int = 0
 
 
 @dataclass(frozen=True)
-class NextUp:
+class StepDecision:
     """What comes after an update."""
 
     progress: float
@@ -80,13 +86,13 @@ class Trainer:
         self,
         model: Model,
         weights: FlatWeights,
-        task: Task,
+        task: Objective,
         config: TrainingConfig,
         *,
         directory: RunDirectory,
         evaluator: Evaluator,
         keep_best: Callable[[Evaluator, Evaluation, int], None],
-        watchers: Sequence[Watcher] = (),
+        listeners: Sequence[Listener] = (),
         distributed: Distributed | None = None,
         rates: Mapping[str, float] | None = None,
         timing: RunTiming | None = None,
@@ -94,11 +100,11 @@ class Trainer:
     ) -> None:
         self.distributed = distributed or Distributed()
         self.model, self.weights, self.task, self.config = model, weights, task, config
-        self.directory, self.evaluator, self.keep_best, self.watchers = directory, evaluator, keep_best, watchers
+        self.directory, self.evaluator, self.save_best, self.listeners = directory, evaluator, keep_best, listeners
         self.optimizer = Optimizer(weights, config, self.distributed, rates)
-        self.counters = Counters()
-        self.recent: list[Tensor] = []  # weights of the last evaluations, to be averaged
-        self.asked_to_stop = StopRequest()
+        self.counters = TrainingState()
+        self.recent_weights: list[Tensor] = []  # weights of the last evaluations, to be averaged
+        self.stop_request = StopRequest()
         self.timing = timing or RunTiming(started=time.monotonic())
         self.tuner = tuner
         self._epoch_of_batches, self._epoch_batches = -1, list[np.ndarray]()
@@ -111,24 +117,28 @@ class Trainer:
 
     def resume(self) -> bool:
         """Go on from the newest good checkpoint; false when there is none."""
-        found = self.directory.newest() if self.distributed.is_rank_zero or not self.distributed.is_multi_node else None
+        found = (
+            self.directory.latest_checkpoint()
+            if self.distributed.is_rank_zero or not self.distributed.is_multi_node
+            else None
+        )
         if self.distributed.is_multi_node:
             found = self.distributed.broadcast_object(found)
         if found is None:
             if self.distributed.is_rank_zero:
                 self.directory.truncate_log(0)
-                forget_moments(self.directory.path, 0)
+                delete_snapshots_after(self.directory.path, 0)
             return False
-        self.weights.fill(self.weights.master, found.weights, f"checkpoint of step {found.step}")
-        self.weights.publish()
+        self.weights.load(self.weights.master, found.weights, f"checkpoint of step {found.step}")
+        self.weights.copy_to_model()
         state = dict(found.optimizer)
-        self.recent = [state.pop(name) for name in sorted(state) if name.startswith("recent.")]
+        self.recent_weights = [state.pop(name) for name in sorted(state) if name.startswith("recent.")]
         self.optimizer.load(state)
-        self.counters = Counters(**found.counters)
+        self.counters = TrainingState(**found.counters)
         if self.distributed.is_rank_zero:
             self.directory.truncate_log(found.step)
-            forget_moments(self.directory.path, found.step)
-        tell(self.watchers, "resume", step=found.step)
+            delete_snapshots_after(self.directory.path, found.step)
+        notify(self.listeners, "resume", step=found.step)
         return True
 
     def save(self) -> None:
@@ -136,13 +146,13 @@ class Trainer:
         self._count_time()
         if not self.distributed.is_rank_zero:
             return
-        state = self.optimizer.state() | {f"recent.{n:03}": flat for n, flat in enumerate(self.recent)}
-        named = self.weights.named(self.weights.master)
+        state = self.optimizer.state() | {f"recent.{n:03}": flat for n, flat in enumerate(self.recent_weights)}
+        named = self.weights.split(self.weights.master)
         began = time.monotonic()
         self.directory.save_checkpoint(self.counters.step, named, state, vars(self.counters).copy())
         self._saved = time.monotonic()
         self._save_seconds = self._saved - began
-        tell(self.watchers, "save", step=self.counters.step)
+        notify(self.listeners, "save", step=self.counters.step)
 
     def _count_time(self) -> None:
         now = time.monotonic()
@@ -163,7 +173,7 @@ class Trainer:
         if config.steps:
             done.append(counters.step / config.steps)
         if config.epochs:
-            done.append((counters.epoch + counters.place / max(1, len(self._batches()))) / config.epochs)
+            done.append((counters.epoch + counters.batch_index / max(1, len(self._batches()))) / config.epochs)
         if config.minutes:
             done.append(self._time_progress())
         return min(1.0, max(done))
@@ -187,16 +197,16 @@ class Trainer:
 
     def _batches(self) -> list[np.ndarray]:
         if self._epoch_of_batches != self.counters.epoch:
-            self._epoch_batches = self.task.epoch(self.counters.epoch, self.config.batch_tokens)
+            self._epoch_batches = self.task.epoch_batches(self.counters.epoch, self.config.batch_tokens)
             self._epoch_of_batches = self.counters.epoch
         return self._epoch_batches
 
     def _next_batches(self, progress: float) -> list[np.ndarray]:
         """Return the example numbers of the batches that make the next update."""
-        batches, ramp = self._batches(), self.config.ramp
+        batches, ramp = self._batches(), self.config.accumulation_ramp
         grown = min(1.0, progress / ramp) if ramp else 1.0
-        count = max(1, math.ceil(grown * self.config.accumulate))
-        return batches[self.counters.place : self.counters.place + count]
+        count = max(1, math.ceil(grown * self.config.accumulation_steps))
+        return batches[self.counters.batch_index : self.counters.batch_index + count]
 
     def _evaluation_due(self, progress: float) -> bool:
         config, counters = self.config, self.counters
@@ -218,7 +228,7 @@ class Trainer:
 
     def run(self) -> str:
         """Train until the plan is done, patience ends or a signal comes; return why it stopped."""
-        with stop_requests() as self.asked_to_stop:
+        with catch_stop_signals() as self.stop_request:
             self._saved = self._loop_began = time.monotonic()
             self._loop_progress = self.counters.progress
             next_up = self._next_up()
@@ -238,28 +248,32 @@ class Trainer:
                     self.save()
             if next_up.stop:
                 self.save()
-                return self.asked_to_stop.name or "SIGTERM"
+                return self.stop_request.name or "SIGTERM"
             return self._finish("plan done")
 
-    def _next_up(self) -> NextUp:
+    def _next_up(self) -> StepDecision:
         """Return what the first process decides, the same in all; anyone may have been asked to stop."""
         values = [0.0] * 4
         if self.distributed.is_rank_zero:
             patience, progress = self.config.patience, self.progress()
-            ended = self._target_reached() or (patience > 0 and self.counters.since_best >= patience)
+            ended = self._target_reached() or (patience > 0 and self.counters.evaluations_since_best >= patience)
             values = [progress, self._evaluation_due(progress), self._save_due(), ended]
-        agreed, evaluate, save, ends, stop = self.distributed.all_reduce_values([*values, bool(self.asked_to_stop)])
-        return NextUp(agreed, evaluate > 0, save > 0, ends > 0, stop > 0)
+        agreed, evaluate, save, ends, stop = self.distributed.all_reduce_values([*values, bool(self.stop_request)])
+        return StepDecision(agreed, evaluate > 0, save > 0, ends > 0, stop > 0)
 
     def _target_reached(self) -> bool:
         """Whether the best evaluation has the score that training may stop at."""
-        return bool(self.config.stop_at and self.counters.best and self.counters.best[0] >= self.config.stop_at)
+        return bool(
+            self.config.stop_at
+            and self.counters.best_sort_key
+            and self.counters.best_sort_key[0] >= self.config.stop_at
+        )
 
     def _end_reason(self) -> str:
         return "target reached" if self._target_reached() else "patience"
 
     def _finish(self, reason: str) -> str:
-        if not self.counters.best or reason == "plan done":
+        if not self.counters.best_sort_key or reason == "plan done":
             self.evaluate(1.0)
         self.save()
         return reason
@@ -280,18 +294,18 @@ class Trainer:
             noise = Noise(config.seed, counters.step, number * distributed.world_size + distributed.rank)
             smoothed, plain = self.task.loss(self.model, batch, config.label_smoothing, noise)
             smoothed.backward()
-            sums += float(plain), batch.count
+            sums += float(plain), batch.num_predictions
         loss_sum, count = distributed.all_reduce_values(sums.tolist())
-        norm = self.optimizer.gradient_norm(1 / count)
+        norm = self.optimizer.reduce_gradient(1 / count)
         if not (math.isfinite(loss_sum) and math.isfinite(norm)):
             raise self._not_finite(chosen, loss_sum, norm)
         rate = learning_rate(config, config.learning_rate, counters.step, progress)
         self.optimizer.update(rate)
         counters.step += 1
         counters.tokens += int(count)
-        counters.place += len(chosen)
-        if counters.place >= len(self._batches()):
-            counters.epoch, counters.place = counters.epoch + 1, 0
+        counters.batch_index += len(chosen)
+        if counters.batch_index >= len(self._batches()):
+            counters.epoch, counters.batch_index = counters.epoch + 1, 0
         self._update_seconds = time.monotonic() - began
         if self.tuner is not None:
             self.tuner.record(count, self._update_seconds)
@@ -311,28 +325,30 @@ class Trainer:
     def evaluate(self, progress: float) -> None:
         """Measure the averaged weights and keep them if they are the best so far; the first process does."""
         counters = self.counters
-        if self.config.average:
-            self.recent = [*self.recent, self.optimizer.evaluated.clone()][-self.config.average :]
+        if self.config.average_checkpoints:
+            self.recent_weights = [*self.recent_weights, self.optimizer.averaged_weights.clone()][
+                -self.config.average_checkpoints :
+            ]
         if not self.distributed.is_rank_zero:
             return
         began = time.monotonic()
-        self.evaluator.load(self.weights.named(self.optimizer.evaluated))
-        found = self.evaluator.measure()
+        self.evaluator.load(self.weights.split(self.optimizer.averaged_weights))
+        found = self.evaluator.evaluate()
         counters.evaluations = max(counters.evaluations + 1, math.floor(progress * self.timing.evaluations))
-        better = not counters.best or list(found.rank) > counters.best
+        better = not counters.best_sort_key or list(found.sort_key) > counters.best_sort_key
         if better:
-            counters.best, counters.since_best = list(found.rank), 0
-            self.keep_best(self.evaluator, found, counters.step)
+            counters.best_sort_key, counters.evaluations_since_best = list(found.sort_key), 0
+            self.save_best(self.evaluator, found, counters.step)
         else:
-            counters.since_best += 1
+            counters.evaluations_since_best += 1
         counters.last_evaluation = time.monotonic() - began
         counters.evaluation_seconds += counters.last_evaluation
         self.directory.append_log({"step": counters.step, "event": "evaluate", **found.metrics, "best": better})
-        if found.looked is not None:
-            moment = Moment(counters.step, counters.epoch, found.metrics, found.looked)
-            write_moment(self.directory.path, moment, self.directory.disk)
+        if found.attention is not None:
+            moment = TrainingSnapshot(counters.step, counters.epoch, found.metrics, found.attention)
+            save_snapshot(self.directory.path, moment, self.directory.disk)
         facts: dict[str, Any] = {"metrics": found.metrics, "samples": found.samples, "best": better}
-        tell(self.watchers, "evaluate", step=counters.step, **facts)
+        notify(self.listeners, "evaluate", step=counters.step, **facts)
 
     def _report(self, progress: float, loss: float, speed: float, rate: float) -> None:
         counters = self.counters
@@ -347,8 +363,8 @@ class Trainer:
             return
         self._reported = now
         done = progress - self._loop_progress
-        tell(
-            self.watchers,
+        notify(
+            self.listeners,
             "step",
             step=counters.step,
             of=self.config.steps or None,
@@ -357,5 +373,45 @@ class Trainer:
             learning_rate=rate,
             fraction=progress,
             epoch=counters.epoch,
-            **{f"{self.task.counted}_per_second": speed},
+            **{f"{self.task.unit}_per_second": speed},
         )
+
+
+@dataclass
+class StopRequest:
+    """Whether someone asked to stop, and by which signal."""
+
+    name: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.name)
+
+
+@contextmanager
+def catch_stop_signals() -> Iterator[StopRequest]:
+    """Note SIGINT and SIGTERM while the block runs; the loop in it looks whether one came.
+
+    >>> with catch_stop_signals() as asked:
+    ...     signal.raise_signal(signal.SIGTERM)
+    ...     asked.name
+    'SIGTERM'
+    """
+    asked = StopRequest()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        asked.name = signal.Signals(number).name
+
+    old = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            old[number] = signal.signal(number, ask)
+    except ValueError:
+        pass  # not the main thread: whoever called us handles signals
+    try:
+        yield asked
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

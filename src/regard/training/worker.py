@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import RegardError
-from regard.machine import end_with_parent
+from regard.hardware import end_with_parent
 
 LAUNCH_FILE = "launch.json"
 EVENTS_FILE = "events.jsonl"
@@ -33,7 +33,7 @@ class EventWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def event(self, kind: str, facts: dict[str, Any]) -> None:
+    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
         """Append the event."""
         line = json.dumps({"event": kind, **facts}, ensure_ascii=False, default=float)
         with open(self.path, "a", encoding="utf-8") as file:
@@ -61,13 +61,13 @@ def main() -> None:
 
 
 def _train(launch: dict[str, Any], events: EventWriter) -> None:
-    from regard.config.run import RunConfig
-    from regard.training.run import train_run  # imports torch
+    from regard.config.runs import RunConfig
+    from regard.training.run import train_run
 
     config = RunConfig.from_dict(launch["config"], where=LAUNCH_FILE)
-    report = train_run(config, Path(launch["out"]), watchers=[events], started=launch["started"])
+    report = train_run(config, Path(launch["out"]), listeners=[events], started=launch["started"])
     if report.leads:
-        events.event("report", report.to_dict())
+        events.on_event("report", report.to_dict())
 
 
 if __name__ == "__main__":

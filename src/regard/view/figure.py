@@ -1,7 +1,7 @@
 """A figure: one view of a record, drawn by Python alone, ready for a paper; saved as SVG, PDF, PNG or TikZ.
 
 figure(record, "align", words=True).save("figure.pdf")
-figure(record, "look", row="it", width="page", theme="dark").svg
+figure(record, "look", token="it", width="page", theme="dark").svg
 """
 
 from __future__ import annotations
@@ -12,35 +12,34 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UsageError, nearest
-from regard.view.chosen import check_norm
 from regard.view.drawing import PAD, Drawing
-from regard.view.figures.align import align
-from regard.view.figures.asked import Asked
-from regard.view.figures.beams import beams
-from regard.view.figures.flow import flow
-from regard.view.figures.heads import heads
-from regard.view.figures.hops import hops
-from regard.view.figures.look import look
-from regard.view.figures.maths import maths
-from regard.view.figures.place import place
-from regard.view.figures.steps import steps
-from regard.view.figures.verdict import verdict
-from regard.view.palette import theme_of
-from regard.view.record import Record
+from regard.view.figures.decoding import draw_beam_tree, draw_steps
+from regard.view.figures.flow import draw_flow
+from regard.view.figures.heads import draw_heads
+from regard.view.figures.hops import draw_hops
+from regard.view.figures.lines import draw_lines
+from regard.view.figures.math import draw_math
+from regard.view.figures.matrix import draw_matrix
+from regard.view.figures.panels import FigureRequest
+from regard.view.figures.positions import draw_positions
+from regard.view.figures.prediction import draw_prediction
+from regard.view.palette import get_theme
+from regard.view.record.record import Record
+from regard.view.selection import check_norm
 from regard.view.svg import MM, svg_text
 from regard.view.tikz import tikz_text
 
-VIEWS: dict[str, tuple[Callable[[Asked], Drawing], str]] = {
-    "look": (look, "where one row, or each of them, looked: lines between tokens"),
-    "heads": (heads, "a small picture of every head"),
-    "align": (align, "where each row looked: one matrix"),
-    "steps": (steps, "each token that was written, and what else was likely"),
-    "beams": (beams, "the beginnings that a beam search kept"),
-    "maths": (maths, "six steps from a query to its new value"),
-    "place": (place, "position codes, and how alike positions are"),
-    "verdict": (verdict, "how likely each label or answer is"),
-    "flow": (flow, "what reaches one token through all layers"),
-    "hops": (hops, "what each hop of a memory network looked at"),
+FIGURE_VIEWS: dict[str, tuple[Callable[[FigureRequest], Drawing], str]] = {
+    "look": (draw_lines, "where one row, or each of them, looked: lines between tokens"),
+    "heads": (draw_heads, "a small picture of every head"),
+    "align": (draw_matrix, "where each row looked: one matrix"),
+    "steps": (draw_steps, "each token that was written, and what else was likely"),
+    "beams": (draw_beam_tree, "the beginnings that a beam search kept"),
+    "maths": (draw_math, "six steps from a query to its new value"),
+    "place": (draw_positions, "position codes, and how alike positions are"),
+    "verdict": (draw_prediction, "how likely each label or answer is"),
+    "flow": (draw_flow, "what reaches one token through all layers"),
+    "hops": (draw_hops, "what each hop of a memory network looked at"),
 }
 WIDTHS = {"column": 84.0, "page": 174.0}  # millimetres of a column, and of a page of two columns
 NARROWEST, WIDEST = 40.0, 1000.0
@@ -58,7 +57,7 @@ class Figure:
     @property
     def about(self) -> str:
         """What is shown, in a sentence."""
-        return f"{self.view}: {VIEWS[self.view][1]}"
+        return f"{self.view}: {FIGURE_VIEWS[self.view][1]}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -86,14 +85,14 @@ class Figure:
         if ending in (".svg", ".tex"):
             return (self.svg if ending == ".svg" else self.tex).encode("utf-8", "replace")
         if ending in (".png", ".pdf"):
-            from regard.view.convert import pdf, png
+            from regard.view.export import pdf, png
 
             return png(self.drawing, self.title, dpi) if ending == ".png" else pdf(self.drawing, self.title)
         raise _unknown(ending)
 
     def save(self, path: str | Path, *, dpi: int = 300) -> Path:
         """Write the picture in the format that the name ends with, and return the path."""
-        from regard.checkpoint.files import write_file
+        from regard.checkpoint.atomic import write_file
 
         place = Path(path)
         if place.is_dir():
@@ -113,7 +112,7 @@ def figure(
     layer: int | None = None,
     head: int | None = None,
     words: bool = False,
-    row: str | int | None = None,
+    token: str | int | None = None,
     norm: str = "raw",
     width: str | float = "column",
     theme: str = "light",
@@ -124,20 +123,22 @@ def figure(
     (`decoder.2.cross:4`); `row` is the token or word that the views of single rows are about. Without a view, the
     record's own is drawn.
     """
-    view = view or first_view(record, looks=bool(attention) or layer is not None or head is not None)
-    check_wish(view, None, width, theme, norm)
-    asked = Asked(record, millimetres(width) * MM - 2 * PAD, theme_of(theme), attention, layer, head, words, row, norm)
-    return Figure(view, record.title, VIEWS[view][0](asked))
+    view = view or default_view(record, needs_attention=bool(attention) or layer is not None or head is not None)
+    check_figure_options(view, None, width, theme, norm)
+    asked = FigureRequest(
+        record, to_millimetres(width) * MM - 2 * PAD, get_theme(theme), attention, layer, head, words, token, norm
+    )
+    return Figure(view, record.title, FIGURE_VIEWS[view][0](asked))
 
 
-def check_wish(view: str, out: str | None, width: str | float, theme: str, norm: str) -> None:
+def check_figure_options(view: str, out: str | None, width: str | float, theme: str, norm: str) -> None:
     """Raise for what no figure can be; nothing is drawn for it."""
-    if view and view not in VIEWS:
-        raise UsageError(f"no such view: {view}{nearest(view, VIEWS)}: there are {', '.join(VIEWS)}")
+    if view and view not in FIGURE_VIEWS:
+        raise UsageError(f"no such view: {view}{nearest(view, FIGURE_VIEWS)}: there are {', '.join(FIGURE_VIEWS)}")
     if out is not None and Path(out).suffix.lower() not in ENDINGS:
         raise _unknown(Path(out).suffix)
-    millimetres(width)
-    theme_of(theme)
+    to_millimetres(width)
+    get_theme(theme)
     check_norm(norm)
 
 
@@ -148,12 +149,12 @@ def _unknown(ending: str) -> UsageError:
     )
 
 
-def first_view(record: Record, *, looks: bool = False) -> str:
+def default_view(record: Record, *, needs_attention: bool = False) -> str:
     """Return the view that shows a record best; with `looks`, one of where it looked."""
-    if looks and record.attention:
+    if needs_attention and record.attention:
         return "align"
     wanted = str(record.view.get("view", ""))
-    if wanted in VIEWS:
+    if wanted in FIGURE_VIEWS:
         return wanted
     if record.verdict is not None:
         return "verdict"
@@ -164,10 +165,10 @@ def first_view(record: Record, *, looks: bool = False) -> str:
     return "steps" if record.steps else "place"
 
 
-def millimetres(width: str | float) -> float:
+def to_millimetres(width: str | float) -> float:
     """Return a width in millimetres.
 
-    >>> millimetres("column"), millimetres("120"), millimetres("60mm")
+    >>> to_millimetres("column"), to_millimetres("120"), to_millimetres("60mm")
     (84.0, 120.0, 60.0)
     """
     if isinstance(width, str) and width in WIDTHS:

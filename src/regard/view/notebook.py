@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from regard.view.chosen import choose
 from regard.view.figure import Figure, figure
 from regard.view.page import page_from_json
-from regard.view.printed import printed
-from regard.view.record import Record, visible
+from regard.view.record.record import Record
+from regard.view.record.texts import escape_invisible
+from regard.view.selection import select_attention
+from regard.view.terminal_views import render_view
 
 BUDGET = 1_000_000  # bytes of everything that a cell keeps
 HEIGHT = 480  # pixels of the frame
@@ -31,7 +32,7 @@ _SCRIPT = (
 )
 
 
-class Shown:
+class NotebookOutput:
     """A record as the output of a cell."""
 
     def __init__(self, record: Record, view: str = "", *, theme: str = "light", height: int = HEIGHT, **chosen: Any):
@@ -48,7 +49,7 @@ class Shown:
 
 
 def mimebundle(
-    record: Record, drawn: Figure, state: Mapping[str, Any], *, height: int = HEIGHT, budget: int = BUDGET
+    record: Record, drawn: Figure, state: Mapping[str, Any], *, height: int = HEIGHT, max_tokens: int = BUDGET
 ) -> dict[str, str]:
     """Return what a notebook shows of a record: HTML for most, SVG, and text for terminals.
 
@@ -56,10 +57,10 @@ def mimebundle(
     """
     svg, plain = drawn.svg, _plain(record, drawn)
     address = base64.b64encode(svg.encode("utf-8", "replace")).decode("ascii")
-    about = html.escape(visible(f"{drawn.about}: {record.title}"))
+    about = html.escape(escape_invisible(f"{drawn.about}: {record.title}"))
     style = "max-width:100%;height:auto"
     still = f'<img alt="{about}" style="{style}" src="data:image/svg+xml;base64,{address}">'
-    room = budget - len(svg.encode("utf-8", "replace")) - len(plain.encode("utf-8", "replace")) - len(still) - 2000
+    room = max_tokens - len(svg.encode("utf-8", "replace")) - len(plain.encode("utf-8", "replace")) - len(still) - 2000
     page = _page(replace(record, view={**record.view, **state, "view": drawn.view}), room)
     if page is None:
         told = (
@@ -83,16 +84,16 @@ def _state(
     layer: int | None = None,
     head: int | None = None,
     words: bool = False,
-    row: str | int | None = None,
+    token: str | int | None = None,
     **_others: Any,
 ) -> dict[str, Any]:
     """Return the page's state that shows what a figure does."""
     unit = {"unit": "word" if words else "piece"}
     if not record.attention:
         return unit
-    chosen = choose(record, attention, layer, head, words=words)
-    site = {"attn": chosen.seen.name, "layer": chosen.layer, "head": chosen.head or 0, "measured": chosen.is_best}
-    place = chosen.row_of(row)
+    chosen = select_attention(record, attention, layer, head, words=words)
+    site = {"attn": chosen.attention.name, "layer": chosen.layer, "head": chosen.head or 0, "measured": chosen.is_best}
+    place = chosen.find_row(token)
     return {**unit, **site, **({} if place is None else {"q": place})}
 
 
@@ -140,4 +141,4 @@ def _quoted(text: str) -> str:
 
 
 def _plain(record: Record, drawn: Figure) -> str:
-    return printed(record, drawn.view, width=96)
+    return render_view(record, drawn.view, width=96)

@@ -18,8 +18,9 @@ from urllib.parse import quote
 
 from regard.errors import UsageError
 from regard.view.csp import file_policy
-from regard.view.record import Record, visible
-from regard.view.schema import SCHEMA
+from regard.view.record.record import Record
+from regard.view.record.schema import SCHEMA
+from regard.view.record.texts import escape_invisible
 
 ENTRY = "page.js"  # imports all other modules, directly or indirectly
 MAX_WEIGHTS = 3_000_000  # beyond this, most layers of a page are stored sparsely
@@ -71,23 +72,23 @@ def index_page(summaries: Iterable[Mapping[str, Any]], *, title: str, live: bool
     """HTML list of a server's records with links to their pages; an empty `live` list reloads itself."""
     items = [_index_item(summary) for summary in summaries]
     content = f'<ol class="records">{"".join(items)}</ol>' if items else '<p class="notice">There is no record yet.</p>'
-    head = f"<title>{html.escape(visible(title))}</title>"
+    head = f"<title>{html.escape(escape_invisible(title))}</title>"
     if live and not items:
         head += '<meta http-equiv="refresh" content="2;url=/newest">'
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">{head}'
         '<link rel="stylesheet" href="/app/page.css"></head><body><main id="page">'
-        f"<header><h1>{html.escape(visible(title))}</h1></header>{content}</main></body></html>"
+        f"<header><h1>{html.escape(escape_invisible(title))}</h1></header>{content}</main></body></html>"
     )
 
 
 def _index_item(summary: Mapping[str, Any]) -> str:
     provenance = summary["made"]
     facts = [summary.get("task", ""), provenance.get("model", ""), provenance.get("when", "")[:10]]
-    about = html.escape(visible(" · ".join(str(fact) for fact in facts if fact)))
-    title = html.escape(visible(summary.get("title") or ""))
-    target = html.escape(visible(summary.get("target") or ""))
+    about = html.escape(escape_invisible(" · ".join(str(fact) for fact in facts if fact)))
+    title = html.escape(escape_invisible(summary.get("title") or ""))
+    target = html.escape(escape_invisible(summary.get("target") or ""))
     path = html.escape(quote(summary["id"], safe=""))
     return (
         f'<li><a href="/r/{path}"><span dir="auto">{title or "untitled"}</span></a> '
@@ -159,5 +160,5 @@ def asset_names() -> Collection[str]:
 
 
 def _fill_template(title: str, data: object, **parts: str) -> str:
-    parts = {**parts, "title": html.escape(visible(title)), "data": escape_json(data)}
+    parts = {**parts, "title": html.escape(escape_invisible(title)), "data": escape_json(data)}
     return _PLACEHOLDER.sub(lambda match: parts[match[1]], asset("page.html"))

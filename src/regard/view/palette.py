@@ -43,8 +43,8 @@ class Theme:
         """
         share = min(1.0, abs(level) / LEVELS)
         if share <= 0.5:
-            return mixed(self.ground, self.mid, 2 * share)
-        return mixed(self.mid, self.ink, 2 * share - 1)
+            return blend(self.ground, self.mid, 2 * share)
+        return blend(self.mid, self.ink, 2 * share - 1)
 
     def ink_on(self, colour: Colour) -> Colour:
         """Return the colour of text that is read upon another colour.
@@ -56,7 +56,7 @@ class Theme:
 
     def signed(self, level: int) -> Colour:
         """Return the colour of a level of values with a sign."""
-        return mixed(self.ground, self.plus if level > 0 else self.minus, min(1.0, abs(level) / LEVELS))
+        return blend(self.ground, self.plus if level > 0 else self.minus, min(1.0, abs(level) / LEVELS))
 
 
 def _lightness(colour: Colour) -> float:
@@ -65,13 +65,13 @@ def _lightness(colour: Colour) -> float:
     )
 
 
-def mixed(first: Colour, second: Colour, share: float) -> Colour:
+def blend(first: Colour, second: Colour, fraction: float) -> Colour:
     """Return a colour between two.
 
-    >>> mixed((0, 0, 0), (100, 200, 50), 0.5)
+    >>> blend((0, 0, 0), (100, 200, 50), 0.5)
     (50, 100, 25)
     """
-    red, green, blue = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
+    red, green, blue = (round(a + (b - a) * fraction) for a, b in zip(first, second, strict=True))
     return red, green, blue
 
 
@@ -118,7 +118,7 @@ HEAD_COLOURS: tuple[Colour, ...] = (
 PAGE = replace(THEMES["light"], name="page", ink=HEAD_COLOURS[0], line=(136, 136, 136), is_inline=True)
 
 
-def theme_of(name: str) -> Theme:
+def get_theme(name: str) -> Theme:
     """Return the theme of this name."""
     if name not in THEMES:
         raise UsageError(f"theme must be one of {', '.join(THEMES)}, not {name!r}{nearest(name, THEMES)}")

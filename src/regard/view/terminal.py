@@ -1,4 +1,7 @@
-"""A record in the terminal: shaded blocks, one row for each produced word, columns named by leader lines."""
+"""A record in the terminal: shaded blocks, one row for each produced word, columns named by leader lines.
+
+Where each hop of a memory network looked, in the terminal: a row for each sentence, a bar for each hop.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
-from regard.view.chosen import choose
-from regard.view.record import Record, Weights, visible
+from regard.view.codec import Weights
+from regard.view.record.record import Record
+from regard.view.record.texts import escape_invisible
+from regard.view.selection import select_attention
 
 BLOCKS = " ░▒▓█"
 ASCII_BLOCKS = " .:*#"
@@ -26,19 +31,23 @@ def shade(weight: float, blocks: str = BLOCKS) -> str:
     return blocks[min(len(blocks) - 1, int(np.sqrt(max(weight, 0.0)) * (len(blocks) - 1) + 0.5))]
 
 
-def draw(record: Record, *, width: int = 80, words: bool = True, colour: bool = False, ascii_only: bool = False) -> str:
+def render_record(
+    record: Record, *, width: int = 80, words: bool = True, colour: bool = False, ascii_only: bool = False
+) -> str:
     """Return the record's best head as text: rows are what was produced, columns what was looked at.
 
-    >>> from regard.view.record import Attention, Side
-    >>> sides = {"source": Side("a b", ("a", "b"), (0, 1)), "target": Side("b a", ("b", "a"), (0, 1))}
-    >>> seen = Attention("decoder.cross", "target", "source", np.array([[[[0.0, 1.0], [1.0, 0.0]]]]), (0,))
-    >>> print(draw(Record("", sides, (seen,))))
+    >>> from regard.view.record.attention import AttentionRecord
+
+    >>> from regard.view.record.texts import RecordText
+    >>> sides = {"source": RecordText("a b", ("a", "b"), (0, 1)), "target": RecordText("b a", ("b", "a"), (0, 1))}
+    >>> seen = AttentionRecord("decoder.cross", "target", "source", np.array([[[[0.0, 1.0], [1.0, 0.0]]]]), (0,))
+    >>> print(render_record(Record("", sides, (seen,))))
       ┌─a
       │ ┌─b
     b   █
     a █
     """
-    chosen = choose(record, words=words)
+    chosen = select_attention(record, words=words)
     names = [unit.label for unit in chosen.rows], [unit.label for unit in chosen.columns]
     return "\n".join(table_lines(*names, chosen.table, width=width, colour=colour, ascii_only=ascii_only))
 
@@ -57,7 +66,7 @@ def table_lines(
 
     `names=False` leaves out the names of the columns, where these are as the rows'.
     """
-    margin = min(LABEL, max((cell_len(visible(label)) for label in rows), default=0))
+    margin = min(LABEL, max((cell_len(escape_invisible(label)) for label in rows), default=0))
     beyond = LABEL if names else 0  # the last column's label needs its place as well
     room = max(4, (width - margin - 1 - beyond) // CELL)
     bands: list[str] = []
@@ -87,7 +96,7 @@ def _band(
 
 
 def _shortened(label: str) -> str:
-    label = visible(label)
+    label = escape_invisible(label)
     return label if cell_len(label) <= LABEL else set_cell_size(label, LABEL - 1).rstrip() + "…"
 
 
@@ -99,3 +108,62 @@ def _directed(before: str, label: str) -> str:
     """Return the line's start; a mark keeps terminals that reorder right-to-left text from turning the line around."""
     turned = any("\u0590" <= sign <= "\u08ff" or "\ufb1d" <= sign <= "\ufefc" for sign in label)
     return f"{_LEFT_TO_RIGHT}{before}{label}{_LEFT_TO_RIGHT}" if turned else before + label
+
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+BAR = 8  # terminal columns of a full bar
+HOP_COLUMNS = BAR + 8  # a bar, its number and the gap after it
+LEAST = 0.005  # a sentence that no hop looked at more is only counted
+NOTHING = "nothing (empty memories)"
+
+
+def bar(fraction: float) -> str:
+    """Return a bar for a share of one.
+
+    >>> [bar(share) for share in (1.0, 0.5, 0.0625, 0.0)]
+    ['████████', '████    ', '▌       ', '        ']
+    """
+    eighths = min(8 * BAR, max(0, round(fraction * 8 * BAR)))
+    whole, rest = divmod(eighths, 8)
+    return (EIGHTHS[8] * whole + (EIGHTHS[rest] if rest else "")).ljust(BAR)
+
+
+def hop_table(sentences: Sequence[str], hops: Weights, *, width: int = 100, forgotten: int = 0) -> list[str]:
+    """Return the sentences that were looked at, in the order told, with the share that each hop gave them.
+
+    `hops` is [hops, sentences]; what is missing to one went to empty memories. The first `forgotten` sentences are
+    beyond the model's memory.
+
+    >>> import numpy as np
+    >>> for line in hop_table(["Mary went home.", "John slept."], np.array([[0.75, 0.0], [0.25, 0.75]])):
+    ...     print(line)
+                              hop 1           hop 2
+    1 Mary went home.           ██████    75 %  ██        25 %
+    2 John slept.                               ██████    75 %
+    - nothing (empty memories)  ██        25 %
+    """
+    shares = [*hops.T.tolist(), [max(0.0, 1 - float(row.sum())) for row in hops]]
+    names = [escape_invisible(sentence) for sentence in sentences]
+    rows = [(str(number + 1), names[number], shares[number]) for number in range(len(names))]
+    shown = [row for row in rows if max(row[2]) >= LEAST]
+    if max(shares[-1]) >= LEAST:
+        shown.append(("-", NOTHING, shares[-1]))
+    wide_number = max((len(number) for number, _, _ in shown), default=1)
+    room = max(20, width - wide_number - 3 - HOP_COLUMNS * len(hops))
+    wide = min(room, max((cell_len(text) for _, text, _ in shown), default=0))
+    lines = [" " * (wide_number + wide + 3) + "".join(f"hop {hop + 1}".ljust(HOP_COLUMNS) for hop in range(len(hops)))]
+    for number, text, given in shown:
+        cells = "".join(
+            f"{bar(share)} {100 * share:3.0f} %  " if share >= LEAST else " " * HOP_COLUMNS for share in given
+        )
+        lines.append(f"{number:>{wide_number}} {_fitted(text, wide)}  {cells}")
+    rest = len(rows) - sum(number != "-" for number, _, _ in shown)
+    if rest:
+        lines.append(f"{rest} other sentence{'s were' if rest > 1 else ' was'} hardly looked at")
+    if forgotten:
+        lines.append(f"sentences beyond the model's memory: the first {forgotten} of {len(names)}")
+    return [line.rstrip() for line in lines]
+
+
+def _fitted(text: str, wide: int) -> str:
+    return set_cell_size(text, wide) if cell_len(text) <= wide else set_cell_size(text, wide - 1) + "…"

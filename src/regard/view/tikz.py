@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from regard.view.drawing import PAD, Box, Disc, Drawing, Grid, Mark, Stroke, Words, runs, short
+from regard.view.drawing import PAD, Box, Disc, Drawing, Grid, Mark, Stroke, TextLine, format_number, runs
 from regard.view.palette import Colour
 
 _SPECIAL = {
@@ -71,7 +71,7 @@ def tikz_text(drawing: Drawing, *, about: str) -> str:
     width, height = drawing.width + PAD, drawing.height + PAD
     frame = f"{_point(-PAD, -PAD)} rectangle {_point(width, height)}"
     comment = "".join(sign if " " <= sign <= "~" else "?" for sign in about)
-    head = _HEAD.format(about=comment, width=short(width + PAD), height=short(height + PAD))
+    head = _HEAD.format(about=comment, width=format_number(width + PAD), height=format_number(height + PAD))
     lines = [
         r"\begin{tikzpicture}[x=1bp,y=-1bp,line cap=butt,inner sep=0pt,outer sep=0pt]",
         *colours.lines(),
@@ -83,10 +83,10 @@ def tikz_text(drawing: Drawing, *, about: str) -> str:
     return head + "\n".join(lines) + "\n" + _FOOT
 
 
-def tex(text: str) -> str:
+def escape_tex(text: str) -> str:
     r"""Return text that LaTeX sets as it stands, in ASCII: no sign of it is a command.
 
-    >>> tex(r"50 % of \input{x}"), tex("café"), tex("日")
+    >>> escape_tex(r"50 % of \input{x}"), escape_tex("café"), escape_tex("日")
     ('50 \\% of \\textbackslash{}input\\{x\\}', "caf\\'{e}", '\\regardsign{65E5}')
     """
     return "".join(map(_sign, unicodedata.normalize("NFC", text)))
@@ -121,28 +121,28 @@ def _mark(mark: Mark, drawing: Drawing, colours: _Colours) -> list[str]:
         case Box():
             look = [f"fill={colours.name(mark.fill)}"] if mark.fill else []
             if mark.stroke:
-                look += [f"draw={colours.name(mark.stroke)}", f"line width={short(mark.line)}bp"]
-            look += [f"rounded corners={short(mark.radius)}bp"] if mark.radius else []
+                look += [f"draw={colours.name(mark.stroke)}", f"line width={format_number(mark.line)}bp"]
+            look += [f"rounded corners={format_number(mark.radius)}bp"] if mark.radius else []
             corner = _point(mark.x + mark.width, mark.y + mark.height)
             return [rf"\path[{','.join(look)}] {_point(mark.x, mark.y)} rectangle {corner};"]
         case Stroke():
-            look = [colours.name(mark.colour), f"line width={short(mark.width)}bp"]
+            look = [colours.name(mark.colour), f"line width={format_number(mark.width)}bp"]
             if mark.dash:
                 on, off = mark.dash[0], mark.dash[-1]
-                look.append(f"dash pattern=on {short(on)}bp off {short(off)}bp")
+                look.append(f"dash pattern=on {format_number(on)}bp off {format_number(off)}bp")
             points = [_point(x, y) for x, y in mark.points]
             if mark.bent:
                 return [rf"\draw[{','.join(look)}] {points[0]} .. controls {points[1]} and {points[2]} .. {points[3]};"]
             return [rf"\draw[{','.join(look)}] {' -- '.join(points)};"]
         case Disc():
-            radius = f"circle[radius={short(mark.radius)}bp]"
+            radius = f"circle[radius={format_number(mark.radius)}bp]"
             return [rf"\fill[{colours.name(mark.fill)}] {_point(mark.x, mark.y)} {radius};"]
-        case Words():
-            size = f"{short(mark.size)}}}{{{short(mark.size * 1.2)}"
+        case TextLine():
+            size = f"{format_number(mark.size)}}}{{{format_number(mark.size * 1.2)}"
             font = rf"\fontsize{{{size}}}\selectfont\sffamily" + (r"\bfseries" if mark.bold else "")
             look = [f"anchor={_ANCHORS[mark.anchor]}", f"text={colours.name(mark.colour)}", f"font={font}"]
-            look += [f"rotate={short(mark.turn)}"] if mark.turn else []
-            return [rf"\node[{','.join(look)}] at {_point(mark.x, mark.y)} {{{tex(mark.text)}}};"]
+            look += [f"rotate={format_number(mark.turn)}"] if mark.turn else []
+            return [rf"\node[{','.join(look)}] at {_point(mark.x, mark.y)} {{{escape_tex(mark.text)}}};"]
         case Grid():
             return _grid(mark, drawing, colours)
 
@@ -183,4 +183,4 @@ def _coarser(mark: Grid) -> Grid:
 
 
 def _point(x: float, y: float) -> str:
-    return f"({short(x)},{short(y)})"
+    return f"({format_number(x)},{format_number(y)})"

@@ -15,15 +15,14 @@ from examples.image_completion.__main__ import PROGRAM, image_completion
 from examples.image_completion.images import GREY_LEVELS, load_digit_images, mask_rows
 from examples.image_completion.model import IMAGES_FILE, MODEL_FOLDER, ImageModel, train_model
 from regard import cli
-from regard.checkpoint.gpt_folder import save_gpt
+from regard.checkpoint.causal_dir import save_causal_lm
 from regard.config.data import TokenizerConfig
-from regard.config.generation import GenerationConfig
-from regard.config.gpt import GptConfig
-from regard.config.model import StackConfig
+from regard.config.inference import GenerationConfig
+from regard.config.models import GptConfig, StackConfig
 from regard.errors import UsageError
-from regard.models import build
-from regard.models.base import start_weights
-from regard.text.learn import learn
+from regard.models import build_model
+from regard.models.base import initialize_weights
+from regard.text.train import train_tokenizer
 from tests.scale import HANG_GUARD
 
 ROOT = Path(__file__).parents[3]
@@ -36,18 +35,18 @@ def run(*arguments: str) -> int:
 
 def write_model(folder: Path, height: int, width: int) -> None:
     """Write an untrained model of images of this size."""
-    tokenizer = learn([GREY_LEVELS] * 9, TokenizerConfig(kind="characters")).without_template()
+    tokenizer = train_tokenizer([GREY_LEVELS] * 9, TokenizerConfig(kind="characters")).without_special_tokens()
     config = GptConfig(
-        vocabulary=tokenizer.size,
-        width=8,
-        stack=StackConfig(layers=1, heads=2, feedforward=8),
-        places=16,
-        end=tokenizer.end,
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=8,
+        stack=StackConfig(num_layers=1, num_heads=2, feed_forward_size=8),
+        max_positions=16,
+        eos_id=tokenizer.eos_id,
     )
-    model = build(config)
-    start_weights(model, 1)
+    model = build_model(config)
+    initialize_weights(model, 1)
     facts = {"document": "line"}
-    save_gpt(folder / MODEL_FOLDER, config, model.state_dict(), tokenizer=tokenizer, facts=facts, card="")
+    save_causal_lm(folder / MODEL_FOLDER, config, model.state_dict(), tokenizer=tokenizer, facts=facts, card="")
     (folder / IMAGES_FILE).write_text(json.dumps({"height": height, "width": width, "held_out": [5]}))
 
 
@@ -63,7 +62,7 @@ def test_a_completion_has_levels_only_and_keeps_the_known_pixels(tmp_path: Path)
     model = ImageModel.load(tmp_path, threads=1)
     image = np.arange(12).reshape(4, 3)
     for rows in (0, 2, 3):
-        completions = model.complete(mask_rows(image, rows), GenerationConfig(count=3))
+        completions = model.complete(mask_rows(image, rows), GenerationConfig(samples=3))
         assert len(completions) == 3
         for completion in completions:
             assert completion.shape == (4, 3) and completion.min() >= 0 and completion.max() <= 16
@@ -82,7 +81,7 @@ def test_an_image_is_completed_drawn_and_written(
 ) -> None:
     half = tmp_path / "half.txt"
     half.write_text("0 16\n8\n")
-    command = ["complete", str(folder), "--image", str(half), "--count", "2", "--threads", "1"]
+    command = ["complete", str(folder), "--image", str(half), "--samples", "2", "--threads", "1"]
     assert run(*command, "--page", str(tmp_path / "p.html"), "--svg", str(tmp_path / "p.svg")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["input", "completion", "1", "completion", "2"] and len(lines) == 4
@@ -101,7 +100,7 @@ def test_faults_are_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
         (["complete", str(tmp_path)], "holds no model of images"),
         (["complete", str(folder), "--image", "a", "--index", "1"], "keep one of them"),
         (["complete", str(folder), "--image", "nowhere.txt"], "nowhere.txt: cannot be read"),
-        (["complete", str(folder), "--coutn", "2"], f"did you mean --count?)\n  {PROGRAM} complete --help lists"),
+        (["complete", str(folder), "--sampels", "2"], f"did you mean --samples?)\n  {PROGRAM} complete --help lists"),
     ):
         assert run(*arguments) == 2, message
         assert message in capsys.readouterr().err

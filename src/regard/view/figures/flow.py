@@ -5,34 +5,33 @@ from __future__ import annotations
 import numpy as np
 
 from regard.errors import UsageError
-from regard.tasks.alignment import merge
-from regard.view.chosen import Unit, mean_of_heads, row_number, units
-from regard.view.codes import Weights
-from regard.view.drawing import SIZE, Drawing
-from regard.view.figures.asked import Asked
-from regard.view.figures.panels import LEAST, TALLEST, foot, share, weight_scale
-from regard.view.lettering import wide
+from regard.tasks.alignment import merge_subwords
+from regard.view.codec import Weights
+from regard.view.drawing import SIZE, Drawing, text_width
+from regard.view.figures.panels import LEAST, TALLEST, FigureRequest, draw_notes, draw_weight_scale, format_percent
 from regard.view.palette import LEVELS
-from regard.view.record import Attention, Record
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.record import Record
+from regard.view.selection import AxisUnit, axis_units, find_row, mean_head
 
 LINE = 9.4
 FAINT = 0.004  # an edge that carries less is left out
 STAYS = 0.5  # share that a token passes on to itself beside attention
 
 
-def flow(asked: Asked) -> Drawing:
+def draw_flow(request: FigureRequest) -> Drawing:
     """Draw what reaches one token: edges carry their share of it, layers from left to right."""
-    seen, drawing, theme = own_attention(asked.record, asked.attention), asked.drawing(), asked.theme
-    tokens = units(asked.record.texts[seen.rows], words=asked.words)
-    passed = steps(seen, tokens)
-    row = row_number(tokens, asked.row)
-    row = usual_row(tokens) if row is None else row
-    reach = reaching(passed, row)  # [layers + 1, tokens]; the first is the input
+    seen, drawing, theme = self_attention(request.record, request.attention), request.drawing(), request.theme
+    tokens = axis_units(request.record.texts[seen.rows], words=request.words)
+    passed = rollout_steps(seen, tokens)
+    row = find_row(tokens, request.token)
+    row = default_row(tokens) if row is None else row
+    reach = rollout(passed, row)  # [layers + 1, tokens]; the first is the input
     count = min(len(tokens), int(TALLEST / (LEAST * 1.15)))
     line = max(LEAST * 1.15, min(LINE, TALLEST / len(tokens)))
     size = min(SIZE, 0.8 * line)
-    margin = min(0.3 * drawing.width, max(wide(unit.label, size) for unit in tokens)) + 4
-    left, right, top = margin + 18, drawing.width - min(margin, wide(tokens[row].label, size) + 6) - 2, 10.0
+    margin = min(0.3 * drawing.width, max(text_width(unit.label, size) for unit in tokens)) + 4
+    left, right, top = margin + 18, drawing.width - min(margin, text_width(tokens[row].label, size) + 6) - 2, 10.0
     across = (right - left) / len(passed)
 
     def at(layer: int, place: int) -> tuple[float, float]:
@@ -70,7 +69,7 @@ def flow(asked: Asked) -> Drawing:
         given = float(reach[0, place])
         colour = theme.soft if unit.special or given < 0.5 / len(tokens) else theme.text
         drawing.text(left - 22, y + 0.35 * size, unit.label, size=size, colour=colour, anchor="end", room=margin)
-        drawing.text(left - 5, y + 0.32 * size, share(given), size=5.2, colour=theme.soft, anchor="end")
+        drawing.text(left - 5, y + 0.32 * size, format_percent(given), size=5.2, colour=theme.soft, anchor="end")
     x, y = at(len(passed), row)
     drawing.text(
         x + 4, y + 0.35 * size, tokens[row].label, size=size, colour=theme.target, bold=True, room=drawing.width - x - 4
@@ -81,35 +80,35 @@ def flow(asked: Asked) -> Drawing:
         f"Rollout of {seen.name} to “{tokens[row].label}”: the mean of a layer’s heads, and half of each token passed "
         "on to itself. Where attention led, not why."
     )
-    foot(drawing, weight_scale(drawing, top + line * count + 6, "raw", said))
+    draw_notes(drawing, draw_weight_scale(drawing, top + line * count + 6, "raw", said))
     return drawing
 
 
-def steps(seen: Attention, tokens: list[Unit]) -> list[Weights]:
+def rollout_steps(attention: AttentionRecord, tokens: list[AxisUnit]) -> list[Weights]:
     """Return what each layer passes on, [rows, columns]: half attention, half the token itself."""
     members = [unit.members for unit in tokens]
     made = []
-    for layer in seen.layers:
-        weights = merge(mean_of_heads(seen, layer), members, members)
+    for layer in attention.layers:
+        weights = merge_subwords(mean_head(attention, layer), members, members)
         total = weights.sum(axis=1, keepdims=True)
         weights = np.where(total > 1e-6, weights / np.maximum(total, 1e-6), np.eye(len(tokens)))
         made.append(np.asarray((1 - STAYS) * weights + STAYS * np.eye(len(tokens)), dtype=np.float32))
     return made
 
 
-def reaching(passed: list[Weights], row: int) -> Weights:
+def rollout(steps: list[Weights], row: int) -> Weights:
     """Return how much of a token of the last layer comes from each token of every layer, the input first.
 
-    >>> reaching([np.array([[0.5, 0.5], [0.0, 1.0]]), np.eye(2)], 0).tolist()
+    >>> rollout([np.array([[0.5, 0.5], [0.0, 1.0]]), np.eye(2)], 0).tolist()
     [[0.5, 0.5], [1.0, 0.0], [1.0, 0.0]]
     """
-    reach = [np.eye(len(passed[0]))[row]]
-    for weights in reversed(passed):
+    reach = [np.eye(len(steps[0]))[row]]
+    for weights in reversed(steps):
         reach.append(reach[-1] @ weights)
     return np.asarray(reach[::-1])
 
 
-def own_attention(record: Record, name: str = "") -> Attention:
+def self_attention(record: Record, name: str = "") -> AttentionRecord:
     """Return the attention of this name, or the first, whose tokens look at their own text."""
     if name:
         seen = record[name]
@@ -122,7 +121,7 @@ def own_attention(record: Record, name: str = "") -> Attention:
     raise UsageError("the record has no attention whose tokens look at their own text: flow cannot be drawn")
 
 
-def usual_row(tokens: list[Unit]) -> int:
+def default_row(tokens: list[AxisUnit]) -> int:
     """Return the first token where it is special, as [CLS] is, else the last word."""
     if tokens[0].special:
         return 0

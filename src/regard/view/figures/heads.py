@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from regard.view.chosen import site_name
-from regard.view.codes import Weights
+from regard.attention.sites import site_name
+from regard.view.codec import Weights
 from regard.view.drawing import Drawing
-from regard.view.figures.asked import Asked
-from regard.view.figures.panels import foot, weight_scale
+from regard.view.figures.panels import FigureRequest, draw_notes, draw_weight_scale
 from regard.view.palette import weight_levels
-from regard.view.record import Attention, head_stats
-from regard.view.record_stats import shrunk, spread_over
+from regard.view.record.attention import AttentionRecord
+from regard.view.record.head_stats import evenly_spaced, head_stats, max_pool
 
 MOST = 25_000  # cells of all small pictures together
 LARGEST = 64.0  # a small picture, in points
 
 
-def heads(asked: Asked) -> Drawing:
+def draw_heads(request: FigureRequest) -> Drawing:
     """Draw all heads."""
-    chosen, drawing = asked.chosen, asked.drawing()
-    seen, theme = chosen.seen, drawing.theme
-    layers = [asked.layer] if asked.layer is not None else list(seen.layers)
-    labels = head_stats(seen, asked.record.texts[seen.columns].special)["label"]
+    chosen, drawing = request.chosen, request.drawing()
+    seen, theme = chosen.attention, drawing.theme
+    layers = [request.layer] if request.layer is not None else list(seen.layers)
+    labels = head_stats(seen, request.record.texts[seen.columns].special)["label"]
     left, top, gap = 26.0, 10.0, 3.0
     side = min(LARGEST, (drawing.width - left) / seen.heads - gap)
     named = side >= 19  # there is room for words below a picture
@@ -42,7 +41,7 @@ def heads(asked: Asked) -> Drawing:
             x = left + (side + gap) * head
             small = _small(seen, layer, head, cells)
             drawing.grid(x, y, (side / small.shape[1], tall / small.shape[0]), weight_levels(small))
-            best = asked.record.best == (seen.name, layer, head)
+            best = request.record.best == (seen.name, layer, head)
             stroke, thick = (theme.mark, 1.1) if best else (theme.line, 0.4)
             drawing.box(x - 0.2, y - 0.2, side + 0.4, tall + 0.4, stroke=stroke, line=thick)
             if named:
@@ -52,16 +51,16 @@ def heads(asked: Asked) -> Drawing:
     if high > cells or broad > cells:
         fields = f"{small.shape[0]} × {small.shape[1]} fields, each shaded by its largest"
         drawing.notes.append(f"{high:,} × {broad:,} weights a head are drawn as {fields}")
-    if asked.record.best and asked.record.best[0] == seen.name and asked.record.best[1] in layers:
-        _, layer, head = asked.record.best
+    if request.record.best and request.record.best[0] == seen.name and request.record.best[1] in layers:
+        _, layer, head = request.record.best
         drawing.notes.append(f"the frame marks {site_name(seen.name, layer)}:{head}, the best aligning head")
     bottom = top + line * len(layers) + 4
     whole = f"{seen.name}: rows look at columns, from the top left."
-    bottom = weight_scale(drawing, bottom, "raw", whole)
-    foot(drawing, bottom)
+    bottom = draw_weight_scale(drawing, bottom, "raw", whole)
+    draw_notes(drawing, bottom)
     return drawing
 
 
-def _small(seen: Attention, layer: int, head: int, cells: int) -> Weights:
-    rows = np.arange(seen.shape[2]) if seen.is_kept else spread_over(seen.shape[2], 4 * cells)
-    return shrunk(seen.some_rows(layer, head, rows), cells)
+def _small(seen: AttentionRecord, layer: int, head: int, cells: int) -> Weights:
+    rows = np.arange(seen.shape[2]) if seen.has_weights else evenly_spaced(seen.shape[2], 4 * cells)
+    return max_pool(seen.query_rows(layer, head, rows), cells)

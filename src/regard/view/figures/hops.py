@@ -5,30 +5,35 @@ from __future__ import annotations
 import numpy as np
 
 from regard.errors import UsageError
-from regard.view.codes import Weights
-from regard.view.drawing import SIZE, SMALL, Drawing
-from regard.view.figures.asked import Asked
-from regard.view.figures.panels import TALLEST, foot, paragraph, share, weight_scale
-from regard.view.lettering import wide
+from regard.view.codec import Weights
+from regard.view.drawing import SIZE, SMALL, Drawing, text_width
+from regard.view.figures.panels import (
+    TALLEST,
+    FigureRequest,
+    draw_notes,
+    draw_paragraph,
+    draw_weight_scale,
+    format_percent,
+)
 from regard.view.palette import LEVELS
-from regard.view.record import Record
+from regard.view.record.record import Record
 
 LINE = 10.5
 HOP = 27.0  # width of a hop's column
 LEAST = 0.005  # a sentence that no hop looked at more is left out of a long story
 
 
-def hops(asked: Asked) -> Drawing:
+def draw_hops(request: FigureRequest) -> Drawing:
     """Draw sentences by hops."""
-    sentences, shares = looked_at(asked.record)
-    drawing, theme = asked.drawing(), asked.theme
+    sentences, shares = hop_weights(request.record)
+    drawing, theme = request.drawing(), request.theme
     kept = list(range(len(sentences)))
     most = int(TALLEST / LINE)
     if len(kept) > most:
         kept = sorted(np.argsort(-shares.max(axis=0), kind="stable")[:most].tolist())
         drawing.notes.append(f"{len(kept)} of {len(sentences):,} sentences are shown, those looked at most")
     column = min(HOP, 0.6 * drawing.width / len(shares))
-    longest = max((wide(sentences[place], SIZE) for place in kept), default=0.0)
+    longest = max((text_width(sentences[place], SIZE) for place in kept), default=0.0)
     room = min(longest, drawing.width - column * len(shares) - 18)
     left = 14 + room + 4
     for hop in range(len(shares)):
@@ -46,21 +51,21 @@ def hops(asked: Asked) -> Drawing:
             if weight >= LEAST:
                 ink = theme.ink_on(theme.shade(level))
                 middle = left + column * (hop + 0.5) - 0.5
-                drawing.text(middle, y + 7.2, share(weight), size=SMALL, colour=ink, anchor="middle")
+                drawing.text(middle, y + 7.2, format_percent(weight), size=SMALL, colour=ink, anchor="middle")
     bottom = 9 + LINE * len(kept) + 5
-    for text in _asked_and_said(asked.record):
-        bottom = paragraph(drawing, bottom, text, left=13)
+    for text in _asked_and_said(request.record):
+        bottom = draw_paragraph(drawing, bottom, text, left=13)
     missing = 1 - shares.sum(axis=1)
     said = (
-        f"Empty memories got {', '.join(share(max(0.0, float(one))) for one in missing)}."
+        f"Empty memories got {', '.join(format_percent(max(0.0, float(one))) for one in missing)}."
         if missing.max() > LEAST
         else ""
     )
-    foot(drawing, weight_scale(drawing, bottom + 5, "raw", said or "Each hop’s weights add up to one."))
+    draw_notes(drawing, draw_weight_scale(drawing, bottom + 5, "raw", said or "Each hop’s weights add up to one."))
     return drawing
 
 
-def looked_at(record: Record) -> tuple[list[str], Weights]:
+def hop_weights(record: Record) -> tuple[list[str], Weights]:
     """Return the sentences of a story and what each hop gave them, [hops, sentences]."""
     for seen in record.attention:
         if seen.name in ("hop", "memory"):

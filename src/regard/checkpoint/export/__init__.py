@@ -1,0 +1,1 @@
+"""Writing models in other formats: Hugging Face, CTranslate2, ONNX, engine folders."""

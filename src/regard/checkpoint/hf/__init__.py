@@ -1,0 +1,1 @@
+"""Reading and writing Hugging Face model folders."""

@@ -1,0 +1,1 @@
+"""Looking inside models: attribution, head ablation, head studies, hooks for foreign modules."""

@@ -1,0 +1,1 @@
+"""Layers that the model families are composed of."""

@@ -1,0 +1,1 @@
+"""Building records, which every view shows, from traced predictions."""

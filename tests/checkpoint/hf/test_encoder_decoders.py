@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.checkpoint.hf import encoder_decoders
+from regard.config.inference import DecodingConfig
+from regard.config.models import ACTIVATIONS, TransformerConfig
+from regard.errors import CheckpointError
+from tests.checkpoint.samples import lively, small_config
+
+VARIANTS: list[dict[str, Any]] = [
+    {"norm": "after"},
+    {"norm": "after", "output_bias": True, "activation": "silu", "scale_embedding": False},
+    {"norm": "after", "share_embeddings": False},
+    {"norm": "after", "share_embeddings": False, "tie_embeddings": False, "output_bias": True},
+    {"norm": "after", "tie_embeddings": False},
+    {"norm": "before"},
+    {"norm": "before", "output_bias": True, "activation": "gelu_tanh"},
+    {"norm": "before", "share_embeddings": False},
+    {"norm": "before", "positions": "learned"},
+    {"norm": "after", "positions": "rotary", "hidden_size": 44},
+    {"norm": "after", "norm_eps": 1e-6},
+]
+
+
+def shapes(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_config_and_weights_come_back(changes: dict[str, Any]) -> None:
+    config = small_config(**changes)
+    weights = dict(lively(config).state_dict())
+    fields = json.loads(json.dumps(encoder_decoders.write_config(config)))
+    theirs = encoder_decoders.to_theirs(config, weights)
+    read = encoder_decoders.read_config(fields, "config.json")
+    if encoder_decoders.has_output_bias(theirs):
+        read = read.override({"output_bias": True})
+    assert read == config
+    matched = encoder_decoders.TranslatorWeightMatcher(read, shapes(theirs), shapes(weights))
+    back = matched.assemble(theirs)
+    assert back.keys() == weights.keys()
+    assert all(torch.equal(back[name], weights[name]) for name in weights)
+    assert not matched.report.missing
+    assert not matched.report.renamed
+
+
+def test_model_types() -> None:
+    kinds = [encoder_decoders.translator_model_type(small_config(**changes))[0] for changes in VARIANTS]
+    assert kinds == ["marian"] * 5 + ["pegasus"] * 2 + ["regard-translator"] * 4
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_activation_has_a_name(name: str) -> None:
+    config = small_config(norm="after", activation=name)
+    assert encoder_decoders.read_config(encoder_decoders.write_config(config), "").activation == name
+
+
+def test_unknown_fields_and_spellings_are_written_back() -> None:
+    fields = encoder_decoders.write_config(small_config(norm="after", activation="silu"))
+    fields |= {"activation_function": "swish", "gradient_checkpointing": False, "torch_dtype": "float32"}
+    del fields["dtype"]
+    config = encoder_decoders.read_config(fields, "")
+    assert encoder_decoders.write_config(config, fields) == fields
+    changed = encoder_decoders.write_config(config.override({"dropout": 0.4}), fields)
+    assert changed == {**fields, "dropout": 0.4, "activation_function": "silu"}
+    half = encoder_decoders.write_config(config, fields | {"torch_dtype": "float16"})
+    assert half["torch_dtype"] == "float32"
+
+
+def old_file(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same weights as in older files: no prefix, old names of norms, tied copies, positions, extra buffers."""
+    from regard.attention.positions import sinusoids
+
+    old = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+    old = {
+        name.replace("layer_norm.weight", "layer_norm.gamma").replace("layer_norm.bias", "layer_norm.beta"): tensor
+        for name, tensor in old.items()
+    }
+    old["encoder.embed_tokens.weight"] = old["lm_head.weight"] = old["shared.weight"].clone()
+    old["encoder.embed_positions.weight"] = sinusoids(torch.arange(61), 22)
+    old["encoder.position_ids"] = torch.arange(61)[None]
+    return old
+
+
+def test_old_names_prefixes_copies_and_buffers() -> None:
+    config = small_config(norm="after", output_bias=True)
+    weights = dict(lively(config).state_dict())
+    theirs = old_file(encoder_decoders.to_theirs(config, weights))
+    matched = encoder_decoders.TranslatorWeightMatcher(config, shapes(theirs), shapes(weights))
+    back = matched.assemble({name: theirs[name] for name in matched.wanted})
+    assert all(torch.equal(back[name], weights[name]) for name in weights)
+    assert sorted(matched.report.ignored) == ["encoder.embed_positions.weight", "encoder.position_ids"]
+    assert matched.report.renamed["encoder.layers.0.final_layer_norm.gamma"] == (
+        "model.encoder.layers.0.final_layer_norm.weight"
+    )
+    assert "lm_head.weight" in matched.report.loaded
+    assert not matched.report.notes
+
+
+def test_of_two_different_tied_copies_the_input_wins_and_it_is_said() -> None:
+    config = small_config(norm="after")
+    weights = dict(lively(config).state_dict())
+    theirs = old_file(encoder_decoders.to_theirs(config, weights))
+    theirs["lm_head.weight"] = theirs["lm_head.weight"] + 1
+    matched = encoder_decoders.TranslatorWeightMatcher(config, shapes(theirs), shapes(weights))
+    assert torch.equal(matched.assemble(theirs)["words.weight"], weights["words.weight"])
+    assert "lm_head.weight differs" in matched.report.notes[0]
+
+
+def test_a_copy_stands_in_for_a_missing_shared_embedding() -> None:
+    config = small_config(norm="after")
+    weights = dict(lively(config).state_dict())
+    theirs = old_file(encoder_decoders.to_theirs(config, weights))
+    del theirs["shared.weight"]
+    matched = encoder_decoders.TranslatorWeightMatcher(config, shapes(theirs), shapes(weights))
+    assert torch.equal(matched.assemble(theirs)["words.weight"], weights["words.weight"])
+
+
+def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
+    config = small_config(norm="after")
+    weights = dict(lively(config).state_dict())
+    theirs = old_file(encoder_decoders.to_theirs(config, weights))
+    wrong = theirs | {"encoder.embed_positions.weight": torch.zeros(61, 22)}
+    with pytest.raises(CheckpointError, match="embed_positions.weight: not the sinusoids"):
+        encoder_decoders.TranslatorWeightMatcher(config, shapes(wrong), shapes(weights)).assemble(wrong)
+    cut = {name: tensor for name, tensor in theirs.items() if "encoder_attn.k_proj" not in name}
+    with pytest.raises(CheckpointError, match=r"6 weights are missing, model.decoder.layers.0.encoder_attn.k_proj"):
+        encoder_decoders.TranslatorWeightMatcher(config, shapes(cut), shapes(weights))
+    turned = theirs | {"encoder.layers.1.fc1.weight": torch.zeros(22, 31)}
+    with pytest.raises(CheckpointError, match=r"fc1.weight has shape \[22, 31\], config.json asks for \[31, 22\]"):
+        encoder_decoders.TranslatorWeightMatcher(config, shapes(turned), shapes(weights))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model_type": "bert"}, "'bert', which is not read as a translator: marian, pegasus"),
+        ({"model_type": None}, "no model_type"),
+        ({"d_model": "22"}, "d_model must be of type int"),
+        ({"d_model": 22.5}, "d_model"),
+        ({"d_model": 10**400}, "."),
+        ({"encoder_layers": 10**9}, "encoder|layers"),
+        ({"vocab_size": 2**40}, "."),
+        ({"max_position_embeddings": 2**30}, "sizes"),
+        ({"encoder_attention_heads": 5}, "heads"),
+        ({"activation_function": "import os"}, "activation must be one of"),
+        ({"activation_function": ["relu"]}, "activation_function"),
+        ({"scale_embedding": "yes"}, "scale_embedding"),
+        ({"dropout": float("nan")}, "dropout"),
+        ({"pad_token_id": 99_999}, "pad_id is token 99999"),
+        ({"decoder_start_token_id": -1}, "bos_id"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused_in_one_line(change: dict[str, Any], told: str) -> None:
+    fields = encoder_decoders.write_config(small_config(norm="after")) | change
+    with pytest.raises(CheckpointError, match=told) as caught:
+        encoder_decoders.read_config(fields, "x/config.json")
+    assert str(caught.value).startswith("x/config.json: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_lists_of_end_tokens_give_the_first() -> None:
+    fields = encoder_decoders.write_config(small_config(norm="after")) | {"eos_token_id": [1, 5]}
+    assert encoder_decoders.read_config(fields, "").eos_id == 1
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    kind=st.sampled_from(["marian", "pegasus", "regard-translator"]),
+    name=st.integers(0, 40),
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+        max_leaves=4,
+    ),
+)
+def test_any_value_in_any_field_is_read_or_refused(kind: str, name: int, value: Any) -> None:
+    changes = {"marian": {"norm": "after"}, "pegasus": {}, "regard-translator": {"positions": "learned"}}[kind]
+    fields = copy.deepcopy(encoder_decoders.write_config(small_config(**changes)))
+    place = fields["regard"] if kind in encoder_decoders.OWN and name % 2 else fields
+    place[sorted(place)[name % len(place)]] = value
+    try:
+        assert isinstance(encoder_decoders.read_config(fields, "config.json"), TransformerConfig)
+    except CheckpointError as error:
+        assert str(error).startswith("config.json: ")
+
+
+def test_decoding_settings_come_and_go() -> None:
+    config = small_config()
+    fields = encoder_decoders.write_decoding(config, DecodingConfig(beam=6, length_penalty=0.6, no_repeat_ngram=3))
+    assert fields["bad_words_ids"] == [[config.pad_id], [config.bos_id]]
+    assert "temperature" not in fields
+    back = encoder_decoders.read_decoding(fields, "")
+    assert (back.beam, back.length_penalty, back.no_repeat_ngram) == (6, 0.6, 3)
+    sampling = DecodingConfig(sample=True, temperature=0.5, top_k=9, beam=1)
+    assert encoder_decoders.read_decoding(encoder_decoders.write_decoding(config, sampling), "") == sampling
+    with pytest.raises(CheckpointError, match=r"generation_config.json: beam"):
+        encoder_decoders.read_decoding({"num_beams": 10**9}, "generation_config.json")

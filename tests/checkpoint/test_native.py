@@ -1,0 +1,86 @@
+"""A memory network's folder: what is written is read back, what is damaged or strange is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard.checkpoint.atomic import MANIFEST
+from regard.checkpoint.model_dir import folder_task, load_translator
+from regard.checkpoint.native import load_memory_network, save_memory_network
+from regard.config.rnn_models import MemoryNetworkConfig
+from regard.errors import CheckpointError
+from regard.models.memory_network import MemoryNetwork
+
+WORDS = ["mary", "went", "home", "where", "is", "john", "slept"]
+SHAPE = MemoryNetworkConfig(vocab_size=7, max_sentence_words=3, memory_size=5, embedding_size=11, hops=2)
+
+
+def saved(folder: Path, config: MemoryNetworkConfig = SHAPE) -> MemoryNetwork:
+    model = MemoryNetwork(config)
+    model.initialize(seed=3)
+    words = {"words": WORDS, "answers": ["home"]}
+    save_memory_network(folder, config, model.state_dict(), vocabulary=words, facts={"step": 13}, card="# Small\n")
+    return model
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    (path.parent / MANIFEST).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("tying", ["adjacent", "layerwise"])
+def test_what_is_written_is_read_back(tmp_path: Path, tying: str) -> None:
+    model = saved(tmp_path, SHAPE.override({"tying": tying}))
+    found = load_memory_network(tmp_path)
+    assert found.config == model.config
+    assert found.vocabulary == {"words": WORDS, "answers": ["home"]}
+    assert found.task == {"task": "stories", "version": 1, "step": 13}
+    assert found.weights.keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in found.weights.items())
+    assert folder_task(tmp_path) == "stories"
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocabulary.json", "task.json", MANIFEST])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    saved(tmp_path)
+    data = bytearray((tmp_path / name).read_bytes())
+    data[len(data) // 2] ^= 4
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(CheckpointError, match=name):
+        load_memory_network(tmp_path)
+
+
+def test_what_does_not_fit_together_is_named(tmp_path: Path) -> None:
+    saved(tmp_path)
+    good = json.loads((tmp_path / "config.json").read_text())["regard"]
+    for changes, message in (
+        ({"embedding_size": 12}, r"tables.0 has shape \[12, 1, 11\], config.json asks for \[12, 1, 12\]"),
+        ({"hops": 4}, r"2 are missing, tables.3, tables.4 among them"),
+        ({"hops": 0}, r"config.json: hops \(0\) must be at least 1"),
+        ({"hobs": 2}, r"unknown setting 'hobs' \(did you mean hops\?\)"),
+        ({"vocab_size": 2**40, "embedding_size": 2**40}, "sizes beyond any model's"),
+        ({"vocab_size": 8}, "vocabulary.json: not the 8 words"),
+    ):
+        edit(tmp_path / "config.json", regard={**good, **changes})
+        with pytest.raises(CheckpointError, match=message):
+            load_memory_network(tmp_path)
+    edit(tmp_path / "config.json", regard="none")
+    with pytest.raises(CheckpointError, match="regard must be an object"):
+        load_memory_network(tmp_path)
+    edit(tmp_path / "config.json", model_type="bert")
+    with pytest.raises(CheckpointError, match="a model of type 'bert'; regard-memory-network are read here"):
+        load_memory_network(tmp_path)
+
+
+def test_a_folder_of_another_task_is_named_with_its_verb(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.raises(CheckpointError, match=r"task 'stories'; one for 'translate' is needed \(`regard answer` uses"):
+        load_translator(tmp_path)
+    edit(tmp_path / "task.json", task="translate")
+    with pytest.raises(CheckpointError, match=r"'translate'; one for 'stories' is needed \(`regard translate` uses"):
+        load_memory_network(tmp_path)

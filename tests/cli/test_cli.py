@@ -1,0 +1,256 @@
+"""The command line from outside: what it answers, what it refuses, and how."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from regard.cli import VERBS, regard, run
+from regard.cli.train import build_run
+from regard.config.runs import RunConfig
+from regard.errors import ConfigError, UsageError
+from tests.scale import HANG_GUARD
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    words = [sys.executable, "-m", "regard", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, input=stdin, env=environment, timeout=HANG_GUARD)
+
+
+def verbs() -> dict[str, click.Command]:
+    """Every command by its whole name."""
+    context = click.Context(regard)
+    found = {}
+    for name in VERBS:
+        verb = regard.get_command(context, name)
+        assert verb is not None
+        if isinstance(verb, click.Group):
+            found |= {f"{name} {inner}": one for inner, one in verb.commands.items()}
+        else:
+            found[name] = verb
+    return found
+
+
+# ---- help
+
+
+def test_no_words_at_all_show_the_help() -> None:
+    done = command()
+    assert done.returncode == 0
+    assert "Commands:" in done.stdout
+    assert all(f"  {name}" in done.stdout for name in VERBS)
+
+
+@pytest.mark.parametrize("name", sorted(verbs()))
+def test_every_option_has_help_and_every_verb_json_and_an_example(name: str) -> None:
+    verb = verbs()[name]
+    flags = [flag for option in verb.params for flag in option.opts]
+    assert "--json" in flags
+    assert len(flags) == len(set(flags))
+    assert f"regard {name}" in (verb.help or ""), "the help shows an example"
+    for option in verb.params:
+        if isinstance(option, click.Option):
+            assert option.help, f"{option.opts} has no help"
+            if not option.is_flag and isinstance(option.default, str | int | float):
+                assert "[default:" in option.help, f"{option.opts} does not say its default"
+
+
+def test_every_setting_of_a_run_is_a_flag() -> None:
+    flags = {flag for option in verbs()["train"].params for flag in option.opts}
+    paths = {knob.path for knob in RunConfig.knobs()} - {"task", "data.train"}
+    assert {f"--{path}" for path in paths} <= flags
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], "did you mean train?"),
+        (["train", "--setps", "3"], "no such option: --setps (did you mean --steps?)"),
+        (["train", "translate", "--out", "x", "--model.encoder.layer=3"], "--model.encoder.num_layers"),
+        (["train", "translate", "a.tsv"], "missing option '--out'"),
+        (["train", "translate", "a.tsv", "--out", "x", "--steps", "-1"], "--steps"),
+        (["train", "translate", "a.tsv", "--out", "x", "--preset", "tinny"], "tiny"),
+        (["train", "translate", "--valid", "a.tsv", "b.tsv", "--out", "x"], "those after --valid are its own"),
+        (["train", "translat", "a.tsv", "--out", "x"], "did you mean translate?"),
+        (["train", "--recipe", "no-such.json", "--out", "x"], "no-such.json"),
+        (
+            ["train", "translate", "a", "--out", "x", "--seed", "1", "--model.heads", "2"],
+            "no such option: --model.heads",
+        ),
+        (["translate", "no-such-folder", "text"], "no-such-folder"),
+        (["evaluate", "no-such-folder", "a", "b"], "no-such-folder: no such folder"),
+        (["score", "no-such-folder", "a", "b"], "a: no such file"),
+        (["info", "no-such-folder"], "no such folder"),
+        (["convert", "no-such-folder", "out"], "no-such-folder"),
+        (["data", "check", "no-such-file.tsv"], "no-such-file.tsv"),
+        (["data", "make", "dats", "--out", "x.tsv"], "did you mean dates?"),
+        (["data", "make", "dates", "--out", "x.doc"], "must end in .tsv"),
+        (["data", "make", "copy", "--lengths", "7", "--out", "x.tsv"], "as in 24-30"),
+        (["data", "make", "dates", "--count", "3", "--out", "/dev/null/x.tsv"], "cannot be written"),
+    ],
+)
+def test_what_is_wrong_is_said_once_and_exits_with_two(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 2
+    out, error = capfd.readouterr()
+    assert out == ""
+    assert error.startswith("regard: ")
+    assert words in error
+    assert "Traceback" not in error
+    assert len(error.splitlines()) <= 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_with_an_unknown_setting_names_the_nearest(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"training": {"stesp": 3}}))
+    assert run(["train", "--recipe", str(recipe), "--out", str(tmp_path / "x")]) == 2
+    error = capfd.readouterr().err
+    assert "recipe.json.training: unknown setting 'stesp' (did you mean steps?)" in error
+
+
+def test_an_unexpected_fault_is_one_message_and_a_report(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(**_: Any) -> None:
+        raise ZeroDivisionError("all is lost")
+
+    monkeypatch.setattr("regard.report.doctor.diagnose", broken)
+    monkeypatch.delenv("REGARD_DEBUG", raising=False)
+    assert run(["doctor"]) == 1
+    error = capfd.readouterr().err
+    found = re.fullmatch(r"regard: unexpected ZeroDivisionError: all is lost\n  .*please report it with (\S+)\n", error)
+    assert found
+    report = Path(found[1])
+    assert "ZeroDivisionError: all is lost" in report.read_text()
+    report.unlink()
+    monkeypatch.setenv("REGARD_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        run(["doctor"])
+
+
+def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def stopped(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("regard.report.doctor.diagnose", stopped)
+    assert run(["doctor"]) == 130
+    assert capfd.readouterr().err.strip() == ""
+
+
+def test_a_reader_that_leaves_is_no_fault() -> None:
+    words = f"{sys.executable} -m regard train --help | head -n 1"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
+    assert done.stderr == ""
+
+
+# ---- settings
+
+
+def test_files_flags_and_dotted_settings_make_one_run() -> None:
+    given = {"training.steps": 7, "data.valid": ("c", "d"), "decoding.beam": 3}
+    config = build_run(("translate", "a", "b"), None, given)
+    assert config.data.train == ("a", "b")
+    assert config.data.valid == ("c", "d")
+    assert (config.training.steps, config.decoding.beam, config.preset) == (7, 3, "auto")
+
+
+def test_flags_win_over_a_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"data": {"train": ["a", "b"]}, "training": {"steps": 5, "seed": 3}}))
+    config = build_run((), str(recipe), {"training.steps": 9})
+    assert (config.training.steps, config.training.seed, config.data.train) == (9, 3, ("a", "b"))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.json")), ids=lambda path: path.name)
+def test_every_recipe_is_a_run(path: Path) -> None:
+    config = build_run((), str(path), {})
+    assert config.data.train
+    assert config.data.valid
+
+
+def test_model_settings_change_the_named_preset_and_need_one() -> None:
+    config = build_run(("translate", "a"), None, {"preset": "tiny", "model.dropout": 0.05})
+    assert config.preset == "custom"
+    assert (config.model.hidden_size, config.model.dropout) == (128, 0.05)
+    custom = build_run(("translate", "a"), None, {"preset": "custom", "model.hidden_size": 64})
+    assert (custom.model.hidden_size, custom.model.encoder.num_layers) == (64, RunConfig().model.encoder.num_layers)
+    with pytest.raises(ConfigError, match="--preset micro, tiny, small, base, big, or custom"):
+        build_run(("translate", "a"), None, {"model.hidden_size": 64})
+    with pytest.raises(ConfigError, match="must divide width"):
+        build_run(("translate", "a"), None, {"preset": "tiny", "model.encoder.num_heads": 5})
+
+
+def test_training_needs_files_and_a_known_task(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no training files"):
+        build_run(("translate",), None, {})
+    file = tmp_path / "a.tsv"
+    file.touch()
+    with pytest.raises(UsageError, match=f"regard train translate {file}"):
+        build_run((str(file),), None, {})
+
+
+# ---- data, doctor
+
+
+def test_made_data_is_written_checked_and_cleaned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    both, left, right = (str(tmp_path / name) for name in ("all.tsv", "in.txt.gz", "out.txt"))
+    assert run(["data", "make", "sort", "--count", "53", "--out", both]) == 0
+    assert run(["data", "make", "sort", "--count", "53", "--out", left, right, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"pairs": 53, "files": [left, right]}
+    rows = [line.split("\t") for line in Path(both).read_text().splitlines()]
+    assert gzip.decompress(Path(left).read_bytes()).decode().splitlines() == [row[0] for row in rows]
+    assert Path(right).read_text().splitlines() == [row[1] for row in rows]
+    assert all(sorted(source.split()) == target.split() for source, target in rows)
+
+    assert run(["data", "check", left, right, "--test", both, "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["sets"]["train"]["pairs"] == 53
+    assert report["overlaps"]["test"]["pairs"] == 53
+
+    clean = str(tmp_path / "clean.jsonl")
+    joined = str(tmp_path / "joined.tsv")
+    assert run(["data", "join", both, "--most", "3", "--out", joined, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["rows"] == len(Path(joined).read_text().splitlines()) < 53
+    assert run(["data", "clean", both, "--max-words", "7", "--out", clean, "--json"]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    kept = [json.loads(line) for line in Path(clean).read_text().splitlines()]
+    assert len(kept) == facts["kept"] == sum(len(source.split()) <= 7 for source, _ in rows)
+    assert facts["kept"] + sum(facts["removed"].values()) == 53
+
+
+def test_a_tab_cannot_slip_into_a_tsv(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({"source": "a\tb", "target": "c"}) + "\n")
+    out = tmp_path / "out.tsv"
+    code = run(["data", "clean", str(source), "--out", str(out)])
+    assert (code, out.exists()) == (2, False)
+    assert "tab" in capfd.readouterr().err
+
+
+def test_the_doctor_says_what_is_here(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--quick", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["cores"] >= 1
+    assert found["versions"]["torch"]
+    assert found["products"] == {}
+    assert run(["doctor", "--quick"]) == 0
+    assert "advice" in capfd.readouterr().out or not found["advice"]

@@ -1,0 +1,86 @@
+"""Tagged sentences: columns, comments, what is refused and where; what is held out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regard.config.data import ReadConfig
+from regard.data.conll import TaggedSentence, TaggedSentences, check_tags, hold_out_sentences, read_tagged, tag_counts
+from regard.errors import DataError, UsageError
+
+GOOD = [(("in", "New", "York"), ("O", "B-place", "I-place")), (("#", "home"), ("O", "O"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "settings"),
+    [
+        ("x.conll", "in\tO\nNew\tB-place\nYork\tI-place\n\n#\tO\nhome\tO\n", {}),
+        ("x.conll", "in\tO\nNew\tB-place\nYork\tI-place\n\t\n\n#\tO\nhome\tO", {}),
+        ("x.txt", "-DOCSTART- -X- O\n\nin IN O\nNew NNP B-place\nYork NNP I-place\n\n# SYM O\nhome NN O\n", {}),
+        ("x.iob2", "# a = b\n1\tin\tO\t-\n2\tNew\tB-place\t-\n3\tYork\tI-place\t-\n\n1\t#\tO\t-\n2\thome\tO\t-", {}),
+        ("x.conll", "O\tin\nB-place\tNew\nI-place\tYork\n\nO\t#\nO\thome\n", {"text": "2", "label": "1"}),
+    ],
+)
+def test_columns_are_found(tmp_path: Path, name: str, content: str, settings: dict[str, object]) -> None:
+    (tmp_path / name).write_text(content, "utf-8")
+    found = read_tagged([tmp_path / name], ReadConfig(**settings))  # type: ignore[arg-type]
+    assert [(one.words, one.tags) for one in found.sentences] == GOOD
+    assert found.tags == ["O", "B-place", "I-place"]
+    assert dict(tag_counts(found)) == {"place": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "what"),
+    [
+        ("in\tO\nNew\tI-place\n", "x.conll:2", "I-place follows O"),
+        ("New\tB-place\nYork\tI-person\n", "x.conll:2", "I-person follows B-place"),
+        ("in\tO\nNew\tB-place\nYork\tplace\n", "x.conll:3", "no tag of this kind"),
+        ("in\tO\nNew\n", "x.conll:2", "1 column where 2 are expected"),
+        ("in\tO\nNew\t \n", "x.conll:2", "blank"),
+        ("in\n", "x.conll:1", "one column"),
+        ("", "x.conll", "empty"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, content: str, place: str, what: str) -> None:
+    (tmp_path / "x.conll").write_text(content)
+    with pytest.raises(DataError, match=what) as error:
+        read_tagged([tmp_path / "x.conll"])
+    assert error.value.location == str(tmp_path / place)
+
+
+def test_faulty_sentences_are_put_aside(tmp_path: Path) -> None:
+    (tmp_path / "x.conll").write_text("in\tO\n\nNew\tI-place\n\nRome\tB-place\n")
+    found = read_tagged([tmp_path / "x.conll"], ReadConfig(lenient=True, max_reject=50))
+    assert ([one.words for one in found.sentences], found.rejected) == ([("in",), ("Rome",)], 1)
+
+
+def test_tags_that_mark_no_entities_are_plain() -> None:
+    rows = TaggedSentences.of([TaggedSentence(("a", "dog"), ("DET", "NOUN"))])
+    assert (rows.has_entities, rows.tags) == (False, ["DET", "NOUN"])
+
+
+def test_unknown_and_single_tags_are_refused() -> None:
+    rows = TaggedSentences.of([TaggedSentence(("a", "dog"), ("O", "B-beast"), "x:1")])
+    with pytest.raises(DataError, match=r"x:1: the tag 'B-beast' is not one that was learned \(did you mean B-beat"):
+        rows.tag_ids(["O", "B-beat"])
+    with pytest.raises(DataError, match="all words have the tag 'O'"):
+        check_tags(TaggedSentences.of([TaggedSentence(("a",), ("O",))]), "x")
+
+
+def test_equal_sentences_are_held_out_together() -> None:
+    rows = TaggedSentences.of([TaggedSentence((f"w{number % 20}",), ("O",)) for number in range(60)])
+    kept, held = hold_out_sentences(rows)
+    assert (len(kept) + len(held), len(held)) == (60, 6)
+    assert not {one.words for one in kept.sentences} & {one.words for one in held.sentences}
+    with pytest.raises(UsageError, match="too few"):
+        hold_out_sentences(TaggedSentences.of([TaggedSentence(("a",), ("O",))] * 5))
+
+
+def test_real_files_are_read(request: pytest.FixtureRequest) -> None:
+    data = request.config.rootpath.parent / "shared/data"
+    if not data.is_dir():
+        pytest.skip("no shared data beside the repository")
+    assert len(read_tagged([data / "wnut17/train.conll"])) == 3394
+    assert len(read_tagged([data / "uner_en_ewt/en_ewt-ud-test.iob2.gz"])) == 2077
