@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -193,3 +194,50 @@ def test_assets_make_no_markup_from_text_and_name_no_address(path: Path) -> None
         "//cdn",
     ):
         assert banned not in text, f"{path.name} uses {banned}"
+
+
+# ---- docs/architecture.md
+
+PAGE = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+STEP = re.compile(r"^\| (\d+) \| `([\w/]+\.py): ([\w.]+)` \|", re.MULTILINE)
+
+
+def defines(path: Path, name: str) -> bool:
+    """Whether a file defines a function, a class or a method (`Class.method`)."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    for part in name.split("."):
+        definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        node = next((node for node in body if isinstance(node, definitions) and node.name == part), None)
+        if node is None:
+            return False
+        body = node.body
+    return True
+
+
+def test_every_step_of_the_two_paths_exists_and_each_path_has_at_most_thirty() -> None:
+    steps = STEP.findall(PAGE)
+    assert len(steps) > 40
+    missing = [f"{path}: {name}" for _, path, name in steps if not defines(SOURCE / path, name)]
+    assert not missing
+    assert max(int(number) for number, _, _ in steps) <= 30
+
+
+def test_the_drawn_tree_has_every_folder() -> None:
+    drawn = set(re.findall(r"^  ([\w/]+)/ ", PAGE, re.MULTILINE))
+    folders = {
+        str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*") if path.is_dir() and path.name != "__pycache__"
+    }
+    assert drawn == folders
+
+
+def test_the_layers_are_those_of_the_page() -> None:
+    rows = re.findall(r"^\| (\d+) \| ((?:`[\w.]+`|[ ,;]|below them)+) \|$", PAGE, re.MULTILINE)
+    layers = {part: int(number) for number, parts in rows for part in re.findall(r"`([\w.]+)`", parts)}
+    assert layers == {**LAYERS, "errors": 0}
+
+
+def test_a_change_goes_to_one_place_that_exists() -> None:
+    table = PAGE.partition("## Where a change goes")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|`]+) \|[^|]*?`([\w/.]+)`[^|`]* \|$", table, re.MULTILINE)
+    assert 10 < len(rows) <= 20
+    assert all((SOURCE / target).exists() for _, target in rows)
