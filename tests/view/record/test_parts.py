@@ -11,7 +11,15 @@ import pytest
 from numpy.typing import NDArray
 
 from regard.errors import CheckpointError, UsageError
-from regard.view.codec import SPARSE_FRACTION, array_from_json, array_to_json, decode_f16, decode_sparse, encode_f16, encode_sparse
+from regard.view.codec import (
+    SPARSE_FRACTION,
+    array_from_json,
+    array_to_json,
+    decode_f16,
+    decode_sparse,
+    encode_f16,
+    encode_sparse,
+)
 from regard.view.record.attention import AttentionRecord, LazyWeights
 from regard.view.record.head_stats import THUMBNAIL_SIZE, max_pool
 from regard.view.record.parts import (
@@ -91,7 +99,7 @@ def test_codes_keep_what_they_promise() -> None:
     assert np.abs(decode_f16(encode_f16(signed), (1, 3)) - signed).max() < 1e-3
     assert np.allclose(array_from_json(array_to_json(signed)), signed, atol=1e-3)
     for damaged in ({"code": "zip", "data": "", "shape": [1]}, {**array_to_json(signed), "shape": [9, 9]}):
-        with pytest.raises(UsageError, match=r"code 'zip'|damaged"):
+        with pytest.raises(UsageError, match=r"encoding 'zip'|damaged"):
             array_from_json(damaged)
 
 
@@ -105,7 +113,7 @@ def test_some_layers_are_whole_and_others_have_what_counts_most() -> None:
     pointing = record.to_dict(href="/r/x/a")
     assert pointing["attention"][0]["blocks"][1]["href"] == "/r/x/a/decoder.cross/1"
     assert "data" not in pointing["attention"][0]["blocks"][1]
-    with pytest.raises(UsageError, match="at a server"):
+    with pytest.raises(UsageError, match="on a server"):
         Record.from_dict(pointing)
 
 
@@ -136,8 +144,8 @@ def test_small_pictures_keep_what_is_sharp() -> None:
     ("content", "message"),
     [
         ('{"regard": 2}', "newer Regard: update"),
-        ('{"title": "x"}', "it is no record"),
-        ("[1]", "it is no record"),
+        ('{"title": "x"}', "it is not a record"),
+        ("[1]", "it is not a record"),
         ("{", "not JSON"),
         ('{"regard": 1, "title": "x", "texts": []}', "needs 'texts'"),
         ('{"regard": 1, "title": "x", "texts": {"source": {}}, "attention": []}', "'text' is missing"),
