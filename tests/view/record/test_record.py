@@ -48,7 +48,7 @@ def test_weights_that_do_not_fit_their_tokens_are_refused() -> None:
         Record("", {"source": side, "target": side}, (seen,))
     with pytest.raises(UsageError, match="finite"):
         AttentionRecord("x", "target", "source", np.full((1, 1, 2, 2), np.nan, np.float32), (0,))
-    with pytest.raises(UsageError, match="must be as many"):
+    with pytest.raises(UsageError, match="one value per token"):
         RecordText("a b", ("a", "b"), (0,))
 
 
