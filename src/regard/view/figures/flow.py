@@ -8,7 +8,14 @@ from regard.errors import UsageError
 from regard.tasks.alignment import merge_subwords
 from regard.view.codec import Weights
 from regard.view.drawing import SIZE, Drawing, text_width
-from regard.view.figures.panels import LEAST, TALLEST, FigureRequest, draw_notes, draw_weight_scale, format_percent
+from regard.view.figures.panels import (
+    MAX_HEIGHT,
+    MIN_FONT_SIZE,
+    FigureRequest,
+    draw_notes,
+    draw_weight_scale,
+    format_percent,
+)
 from regard.view.palette import LEVELS
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.record import Record
@@ -27,8 +34,8 @@ def draw_flow(request: FigureRequest) -> Drawing:
     row = find_row(tokens, request.token)
     row = default_row(tokens) if row is None else row
     reach = rollout(passed, row)  # [layers + 1, tokens]; the first is the input
-    count = min(len(tokens), int(TALLEST / (LEAST * 1.15)))
-    line = max(LEAST * 1.15, min(LINE, TALLEST / len(tokens)))
+    count = min(len(tokens), int(MAX_HEIGHT / (MIN_FONT_SIZE * 1.15)))
+    line = max(MIN_FONT_SIZE * 1.15, min(LINE, MAX_HEIGHT / len(tokens)))
     size = min(SIZE, 0.8 * line)
     margin = min(0.3 * drawing.width, max(text_width(unit.label, size) for unit in tokens)) + 4
     left, right, top = margin + 18, drawing.width - min(margin, text_width(tokens[row].label, size) + 6) - 2, 10.0

@@ -8,7 +8,7 @@ from regard.errors import UsageError
 from regard.view.codec import Weights
 from regard.view.drawing import SIZE, SMALL, Drawing, text_width
 from regard.view.figures.panels import (
-    TALLEST,
+    MAX_HEIGHT,
     FigureRequest,
     draw_notes,
     draw_paragraph,
@@ -20,7 +20,7 @@ from regard.view.record.record import Record
 
 LINE = 10.5
 HOP = 27.0  # width of a hop's column
-LEAST = 0.005  # a sentence that no hop looked at more is left out of a long story
+MIN_FONT_SIZE = 0.005  # a sentence that no hop looked at more is left out of a long story
 
 
 def draw_hops(request: FigureRequest) -> Drawing:
@@ -28,7 +28,7 @@ def draw_hops(request: FigureRequest) -> Drawing:
     sentences, shares = hop_weights(request.record)
     drawing, theme = request.drawing(), request.theme
     kept = list(range(len(sentences)))
-    most = int(TALLEST / LINE)
+    most = int(MAX_HEIGHT / LINE)
     if len(kept) > most:
         kept = sorted(np.argsort(-shares.max(axis=0), kind="stable")[:most].tolist())
         drawing.notes.append(f"{len(kept)} of {len(sentences):,} sentences are shown, those looked at most")
@@ -48,7 +48,7 @@ def draw_hops(request: FigureRequest) -> Drawing:
             drawing.box(
                 left + column * hop, y + 0.5, column - 1, LINE - 1, theme.shade(level), stroke=theme.line, line=0.3
             )
-            if weight >= LEAST:
+            if weight >= MIN_FONT_SIZE:
                 ink = theme.ink_on(theme.shade(level))
                 middle = left + column * (hop + 0.5) - 0.5
                 drawing.text(middle, y + 7.2, format_percent(weight), size=SMALL, colour=ink, anchor="middle")
@@ -58,7 +58,7 @@ def draw_hops(request: FigureRequest) -> Drawing:
     missing = 1 - shares.sum(axis=1)
     said = (
         f"Empty memories got {', '.join(format_percent(max(0.0, float(one))) for one in missing)}."
-        if missing.max() > LEAST
+        if missing.max() > MIN_FONT_SIZE
         else ""
     )
     draw_notes(drawing, draw_weight_scale(drawing, bottom + 5, "raw", said or "Each hop’s weights add up to one."))
