@@ -69,7 +69,7 @@ def test_every_view_is_a_drawing_that_keeps_text_and_stays_on_its_paper(view: st
         assert -2 <= float(element.get("x", 0)) <= width, element.text
         assert float(element.get("y", 0)) <= height, element.text
     assert len(list(root.iter(f"{SVG}text"))) > 5
-    assert re.search(r"raw|Probability|log-probability|full at|share of", " ".join(words_of(made))) or view == "verdict"
+    assert re.search(r"raw|Probability|log-probability|full at|relative to", " ".join(words_of(made))) or view == "verdict"
 
 
 def test_light_and_dark_have_grounds_of_their_own_and_zero_is_the_ground() -> None:
@@ -93,7 +93,7 @@ def test_shades_are_the_weights() -> None:
 
 
 def test_the_best_head_is_shown_first_and_a_mean_where_none_is_known() -> None:
-    assert "decoder.1.cross:2, best aligning head" in " ".join(words_of(figure(sample_record(), "align")))
+    assert "decoder.1.cross:2, best alignment head" in " ".join(words_of(figure(sample_record(), "align")))
     plain = replace(sample_record(), best=None)
     assert "decoder.1.cross, mean of 3 heads" in " ".join(words_of(figure(plain, "align")))
 
@@ -159,7 +159,7 @@ def test_normalised_rows_are_named_below() -> None:
     assert "share of its row’s largest" in " ".join(words_of(figure(record, "align", norm="row"))).replace("'", "’")
 
 
-@pytest.mark.parametrize("count, note", [(60, "every 2nd token is named"), (1500, "columns 1 to")])
+@pytest.mark.parametrize("count, note", [(60, "every 2nd token is labelled"), (1500, "columns 1 to")])
 def test_long_texts_are_drawn_as_far_as_they_fit_and_the_rest_is_said(count: int, note: str) -> None:
     side = RecordText.from_subwords("x", [f"t{number}" for number in range(count)], range(count))
     seen = AttentionRecord("encoder.self", "source", "source", np.eye(count, dtype=np.float32)[None, None], (0,))

@@ -20,7 +20,7 @@ from regard.view.record.record import Record
 
 LINE = 10.5
 HOP = 27.0  # width of a hop's column
-MIN_FONT_SIZE = 0.005  # a sentence that no hop looked at more is left out of a long story
+MIN_WEIGHT = 0.005  # smaller weights are not written
 
 
 def draw_hops(request: FigureRequest) -> Drawing:
@@ -48,7 +48,7 @@ def draw_hops(request: FigureRequest) -> Drawing:
             drawing.box(
                 left + column * hop, y + 0.5, column - 1, LINE - 1, theme.shade(level), stroke=theme.line, line=0.3
             )
-            if weight >= MIN_FONT_SIZE:
+            if weight >= MIN_WEIGHT:
                 ink = theme.ink_on(theme.shade(level))
                 middle = left + column * (hop + 0.5) - 0.5
                 drawing.text(middle, y + 7.2, format_percent(weight), size=SMALL, colour=ink, anchor="middle")
@@ -58,7 +58,7 @@ def draw_hops(request: FigureRequest) -> Drawing:
     missing = 1 - shares.sum(axis=1)
     said = (
         f"Empty memories got {', '.join(format_percent(max(0.0, float(one))) for one in missing)}."
-        if missing.max() > MIN_FONT_SIZE
+        if missing.max() > MIN_WEIGHT
         else ""
     )
     draw_notes(drawing, draw_weight_scale(drawing, bottom + 5, "raw", said or "Each hop’s weights add up to one."))
