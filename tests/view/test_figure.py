@@ -126,9 +126,9 @@ def test_widths_are_those_of_papers(width: str | float, shown: float) -> None:
         ({"attention": "decoder.crss"}, r"no decoder.crss: it has .* \(did you mean decoder.cross\?\)"),
         ({"layer": 7}, "decoder.cross has no layer 7"),
         ({"layer": 1, "head": 9}, "decoder.cross has no head 9"),
-        ({"attention": "decoder.1.cross:0", "layer": 0}, "names layer 1, but layer 0 is asked for"),
+        ({"attention": "decoder.1.cross:0", "layer": 0}, "names layer 1, but layer 0 is requested"),
         ({"view": "look", "token": "2071"}, "there is no row 2071"),
-        ({"view": "look", "token": "nothing"}, "no row is named 'nothing'"),
+        ({"view": "look", "token": "nothing"}, "no row is labelled 'nothing'"),
         ({"view": "hops"}, "the record has no hops"),
     ],
 )
