@@ -156,7 +156,7 @@ def test_normalised_rows_are_named_below() -> None:
     assert np.allclose(by_row.table.max(axis=1), 1)
     content = select_attention(record, "encoder.0.self:0", norm="content")
     assert np.allclose(content.table[:, -1], 0) and np.allclose(content.table.sum(axis=1), 1, atol=1e-5)
-    assert "share of its row’s largest" in " ".join(words_of(figure(record, "align", norm="row"))).replace("'", "’")
+    assert "relative to the largest of its row" in " ".join(words_of(figure(record, "align", norm="row"))).replace("'", "’")
 
 
 @pytest.mark.parametrize("count, note", [(60, "every 2nd token is labelled"), (1500, "columns 1 to")])
@@ -172,7 +172,7 @@ def test_long_texts_are_drawn_as_far_as_they_fit_and_the_rest_is_said(count: int
 def test_names_that_are_too_long_end_in_an_ellipsis_and_a_note_says_so() -> None:
     made = figure(sample_record(source="Donaudampfschifffahrtsgesellschaftskapitän fuhr"), "align", words=True)
     assert any(word.startswith("Donau") and word.endswith("…") for word in words_of(made))
-    assert "“…” ends what is too long" in made.notes
+    assert "“…” marks shortened text" in made.notes
 
 
 def test_right_to_left_words_keep_their_side() -> None:
@@ -267,7 +267,7 @@ def test_without_cairosvg_the_message_says_what_to_do(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    "name, message", [("x.gif", "as .gif: the ending is one of"), ("x", "a file without an ending")]
+    "name, message", [("x.gif", "as .gif: the extension must be one of"), ("x", "a file without an extension")]
 )
 def test_other_endings_are_refused(name: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
