@@ -69,7 +69,9 @@ def test_every_view_is_a_drawing_that_keeps_text_and_stays_on_its_paper(view: st
         assert -2 <= float(element.get("x", 0)) <= width, element.text
         assert float(element.get("y", 0)) <= height, element.text
     assert len(list(root.iter(f"{SVG}text"))) > 5
-    assert re.search(r"raw|Probability|log-probability|full at|relative to", " ".join(words_of(made))) or view == "verdict"
+    assert (
+        re.search(r"raw|Probability|log-probability|full at|relative to", " ".join(words_of(made))) or view == "verdict"
+    )
 
 
 def test_light_and_dark_have_grounds_of_their_own_and_zero_is_the_ground() -> None:
@@ -156,7 +158,9 @@ def test_normalised_rows_are_named_below() -> None:
     assert np.allclose(by_row.table.max(axis=1), 1)
     content = select_attention(record, "encoder.0.self:0", norm="content")
     assert np.allclose(content.table[:, -1], 0) and np.allclose(content.table.sum(axis=1), 1, atol=1e-5)
-    assert "relative to the largest of its row" in " ".join(words_of(figure(record, "align", norm="row"))).replace("'", "’")
+    assert "relative to the largest of its row" in " ".join(words_of(figure(record, "align", norm="row"))).replace(
+        "'", "’"
+    )
 
 
 @pytest.mark.parametrize("count, note", [(60, "every 2nd token is labelled"), (1500, "columns 1 to")])
