@@ -62,11 +62,11 @@ def test_without_a_file_the_terminal_shows_it(saved: str, capsys: pytest.Capture
     "wish, message",
     [
         (["--view", "algin"], "no such view: algin (did you mean align?)"),
-        (["--out", "figure.gif"], "a figure cannot be written as .gif: the ending is one of .svg, .png, .pdf, .tex"),
+        (["--out", "figure.gif"], "a figure cannot be written as .gif: the extension must be one of .svg, .png, .pdf, .tex"),
         (["--width", "wide"], "width must be column, page or millimetres"),
         (["--attention", "decoder.9.cross"], "decoder.cross has no layer 9"),
         (["a text"], "is a record: it has its text already"),
-        (["--view", "maths", "--layer", "0"], "the record has no numbers from inside that head"),
+        (["--view", "maths", "--layer", "0"], "the record has no queries, keys and values of that head"),
     ],
 )
 def test_mistakes_are_told(

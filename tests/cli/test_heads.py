@@ -117,7 +117,7 @@ def test_heads_as_a_table_a_page_and_lines(
     wanted = ["heads", str(translating), str(pairs), "--sample", "3", "--threads", "1"]
     assert cli.run([*wanted, "--alignment", str(links), "--all"]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith(f"20 heads of {translating} switched off one by one on 3 of 3 sentences of pairs.tsv")
+    assert said.out.startswith(f"20 heads of {translating} ablated one by one on 3 of 3 sentences of pairs.tsv")
     assert "best aligning head: decoder." in said.out and "alignment error" in said.out
     assert sum(line.startswith(("encoder.", "decoder.")) for line in said.out.splitlines()) == 20
     assert cli.run([*wanted, "--json", "--metric", "bleu", "--out", str(tmp_path / "heads.html")]) == 0

@@ -78,6 +78,6 @@ def test_a_text_beyond_a_file_is_refused(folder: str, monkeypatch: pytest.Monkey
     from regard.view import export
     from tests.view.samples import sample_record
 
-    monkeypatch.setattr(export, "MOST", 100)
+    monkeypatch.setattr(export, "MAX_WEIGHTS", 100)
     with pytest.raises(UsageError, match="too many for a file of every head"):
         export.check_size(sample_record())

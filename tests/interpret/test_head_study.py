@@ -163,7 +163,7 @@ def test_time_limits_the_sample(pipeline: TranslationPipeline, toy: Toy, monkeyp
     monkeypatch.setattr("regard.interpret.head_study.time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
     report = study_heads(TranslationProbe(pipeline, pairs_of(toy, 400)), minutes=0.2)
     assert (report.num_examples, report.sample, report.measured) == (96, 16, 6)
-    assert any("time was up" in line for line in report.summary())
+    assert any("time ran out" in line for line in report.summary())
     assert report.rows[-1].importance is None
 
 

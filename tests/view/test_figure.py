@@ -69,7 +69,9 @@ def test_every_view_is_a_drawing_that_keeps_text_and_stays_on_its_paper(view: st
         assert -2 <= float(element.get("x", 0)) <= width, element.text
         assert float(element.get("y", 0)) <= height, element.text
     assert len(list(root.iter(f"{SVG}text"))) > 5
-    assert re.search(r"raw|Probability|log-probability|full at|share of", " ".join(words_of(made))) or view == "verdict"
+    assert (
+        re.search(r"raw|Probability|log-probability|full at|relative to", " ".join(words_of(made))) or view == "verdict"
+    )
 
 
 def test_light_and_dark_have_grounds_of_their_own_and_zero_is_the_ground() -> None:
@@ -93,7 +95,7 @@ def test_shades_are_the_weights() -> None:
 
 
 def test_the_best_head_is_shown_first_and_a_mean_where_none_is_known() -> None:
-    assert "decoder.1.cross:2, best aligning head" in " ".join(words_of(figure(sample_record(), "align")))
+    assert "decoder.1.cross:2, best alignment head" in " ".join(words_of(figure(sample_record(), "align")))
     plain = replace(sample_record(), best=None)
     assert "decoder.1.cross, mean of 3 heads" in " ".join(words_of(figure(plain, "align")))
 
@@ -126,9 +128,9 @@ def test_widths_are_those_of_papers(width: str | float, shown: float) -> None:
         ({"attention": "decoder.crss"}, r"no decoder.crss: it has .* \(did you mean decoder.cross\?\)"),
         ({"layer": 7}, "decoder.cross has no layer 7"),
         ({"layer": 1, "head": 9}, "decoder.cross has no head 9"),
-        ({"attention": "decoder.1.cross:0", "layer": 0}, "names layer 1, but layer 0 is asked for"),
+        ({"attention": "decoder.1.cross:0", "layer": 0}, "names layer 1, but layer 0 is requested"),
         ({"view": "look", "token": "2071"}, "there is no row 2071"),
-        ({"view": "look", "token": "nothing"}, "no row is named 'nothing'"),
+        ({"view": "look", "token": "nothing"}, "no row is labelled 'nothing'"),
         ({"view": "hops"}, "the record has no hops"),
     ],
 )
@@ -156,10 +158,12 @@ def test_normalised_rows_are_named_below() -> None:
     assert np.allclose(by_row.table.max(axis=1), 1)
     content = select_attention(record, "encoder.0.self:0", norm="content")
     assert np.allclose(content.table[:, -1], 0) and np.allclose(content.table.sum(axis=1), 1, atol=1e-5)
-    assert "share of its row’s largest" in " ".join(words_of(figure(record, "align", norm="row"))).replace("'", "’")
+    assert "relative to the largest of its row" in " ".join(words_of(figure(record, "align", norm="row"))).replace(
+        "'", "’"
+    )
 
 
-@pytest.mark.parametrize("count, note", [(60, "every 2nd token is named"), (1500, "columns 1 to")])
+@pytest.mark.parametrize("count, note", [(60, "every 2nd token is labelled"), (1500, "columns 1 to")])
 def test_long_texts_are_drawn_as_far_as_they_fit_and_the_rest_is_said(count: int, note: str) -> None:
     side = RecordText.from_subwords("x", [f"t{number}" for number in range(count)], range(count))
     seen = AttentionRecord("encoder.self", "source", "source", np.eye(count, dtype=np.float32)[None, None], (0,))
@@ -172,7 +176,7 @@ def test_long_texts_are_drawn_as_far_as_they_fit_and_the_rest_is_said(count: int
 def test_names_that_are_too_long_end_in_an_ellipsis_and_a_note_says_so() -> None:
     made = figure(sample_record(source="Donaudampfschifffahrtsgesellschaftskapitän fuhr"), "align", words=True)
     assert any(word.startswith("Donau") and word.endswith("…") for word in words_of(made))
-    assert "“…” ends what is too long" in made.notes
+    assert "“…” marks shortened text" in made.notes
 
 
 def test_right_to_left_words_keep_their_side() -> None:
@@ -267,7 +271,7 @@ def test_without_cairosvg_the_message_says_what_to_do(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    "name, message", [("x.gif", "as .gif: the ending is one of"), ("x", "a file without an ending")]
+    "name, message", [("x.gif", "as .gif: the extension must be one of"), ("x", "a file without an extension")]
 )
 def test_other_endings_are_refused(name: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):

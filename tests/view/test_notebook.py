@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.view.notebook import BUDGET, NotebookOutput, in_notebook, mimebundle
+from regard.view.notebook import MAX_CELL_BYTES, NotebookOutput, in_notebook, mimebundle
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
@@ -86,7 +86,7 @@ def test_a_cell_stays_small_and_says_what_it_leaves_out() -> None:
     seen = AttentionRecord("encoder.self", "source", "source", distributions((4, 12, count, count), 1), (0, 1, 2, 3))
     record = Record("x", {"source": side}, (seen,))
     made = NotebookOutput(record, "heads")._repr_mimebundle_()
-    assert sum(len(text.encode()) for text in made.values()) <= BUDGET
+    assert sum(len(text.encode()) for text in made.values()) <= MAX_CELL_BYTES
     shown = NotebookOutput(record, "align").figure
     small = mimebundle(record, shown, {}, max_tokens=300_000)
     assert "iframe" not in small["text/html"] and "too large for a cell" in small["text/html"]
@@ -171,7 +171,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not installed: the notebook is not exported")
     notebook = executed("seeing")
     kept = [json.dumps(output) for cell in notebook.cells for output in cell.get("outputs", ())]
-    assert sum(map(len, kept)) < 5 * 2 * BUDGET
+    assert sum(map(len, kept)) < 5 * 2 * MAX_CELL_BYTES
     text, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
     file = tmp_path_factory.mktemp("exported") / "seeing.html"
     file.write_text(text, encoding="utf-8")

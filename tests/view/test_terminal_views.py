@@ -26,7 +26,7 @@ def test_every_view_fits_the_window(view: str, width: int) -> None:
 def test_the_row_that_is_asked_for_is_told_with_its_weights() -> None:
     record = sample_record()
     lines = render_view(record, "look", width=80, words=False, token="2017", attention="decoder.cross").split("\n")
-    assert lines[0] == "2017 looks at"
+    assert lines[0] == "2017 attends to"
     weights = record.attention[0].matrix(1, 2)[0]
     assert float(lines[1].split()[-1]) == pytest.approx(float(weights.max()), abs=0.006)
 

@@ -69,7 +69,7 @@ def test_large_matrices_are_drawn_coarser_upon_the_same_place() -> None:
     seen = AttentionRecord("encoder.self", "source", "source", np.eye(count, dtype=np.float32)[None, None], (0,))
     made = figure(Record("x", {"source": side}, (seen,)), "align")
     grid = next(mark for mark in made.drawing.marks if isinstance(mark, Grid))
-    assert "% 300 x 300 cells are drawn as fields" in made.tex
+    assert "% 300 x 300 cells are pooled" in made.tex
     cells = re.findall(r"\(([\d.]+),([\d.]+)\) rectangle \(([\d.]+),([\d.]+)\)", made.tex.partition("% 300")[2])
     assert 128 <= len(cells) < 1000  # the diagonal, and the scale
     assert float(cells[127][2]) == pytest.approx(grid.x + grid.cell[0] * count, abs=0.1)

@@ -1,9 +1,7 @@
-"""A drawing: boxes, lines, texts and shaded grids in points, which SVG and TikZ write down alike.
+"""Drawings: boxes, lines, texts and shaded grids in points, which SVG and TikZ render alike.
 
-Texts enter a drawing through `Drawing.text` alone: signs that hide or reorder others are shown there by their number,
-and what does not fit is shortened, which the drawing remembers.
-
-How wide text is where no font can be asked, and texts cut to a room; good to a few percent for common sans fonts.
+Text enters a drawing through `Drawing.text` only: invisible characters are escaped there, and what does not fit is
+truncated and remembered. Text widths are estimated without a font, to within a few per cent for common sans fonts.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from numpy.typing import NDArray
 from regard.view.palette import Colour, Theme
 from regard.view.record.texts import escape_invisible
 
-Levels = NDArray[np.int_]  # 0 is the ground; up to palette.LEVELS, and down to -LEVELS where values have a sign
+Levels = NDArray[np.int_]  # 0 is the background; up to palette.LEVELS, down to -LEVELS for signed values
 Point = tuple[float, float]
 SIZE = 7.0  # of text, in points
 SMALL = 6.0
 PAD = 2.0  # around a drawing, in points
-LINE = 1.35  # from one line of text to the next, in sizes
+LINE = 1.35  # line height, in font sizes
 
 
 @dataclass(frozen=True)
@@ -39,12 +37,12 @@ class Box:
     fill: Colour | None = None
     stroke: Colour | None = None
     radius: float = 0.0
-    line: float = 0.6  # width of its outline
+    line: float = 0.6  # width of the outline
 
 
 @dataclass(frozen=True)
 class Stroke:
-    """A line through points; with `bent`, the points are those of one cubic curve."""
+    """A line through points; with `bent`, the control points of one cubic Bézier curve."""
 
     points: tuple[Point, ...]
     colour: Colour
@@ -65,7 +63,7 @@ class Disc:
 
 @dataclass(frozen=True)
 class TextLine:
-    """A line of text; `y` is its base line, `turn` its angle in degrees against the clock."""
+    """A line of text; `y` is its baseline, `turn` its angle in degrees, anticlockwise."""
 
     x: float
     y: float
@@ -79,14 +77,14 @@ class TextLine:
 
 @dataclass(frozen=True)
 class Grid:
-    """Shaded cells, one for each level that is not 0."""
+    """Shaded cells, one for each non-zero level."""
 
     x: float
     y: float
     cell: Point
     levels: Levels  # [rows, columns]
     gap: float = 0.0
-    signed: bool = False  # in the colours of values with a sign
+    signed: bool = False  # in the colours of signed values
 
 
 Mark = Box | Stroke | Disc | TextLine | Grid
@@ -94,14 +92,14 @@ Mark = Box | Stroke | Disc | TextLine | Grid
 
 @dataclass
 class Drawing:
-    """What has been drawn so far, top left first; y grows downwards."""
+    """The marks drawn so far; y grows downwards from the top left."""
 
     width: float
     theme: Theme
     height: float = 0.0
     marks: list[Mark] = field(default_factory=list)
-    shortened: bool = False  # whether a text had to be
-    notes: list[str] = field(default_factory=list)  # what the picture leaves out
+    shortened: bool = False  # whether any text was truncated
+    notes: list[str] = field(default_factory=list)  # what the figure leaves out
 
     def text(
         self,
@@ -116,14 +114,26 @@ class Drawing:
         bold: bool = False,
         room: float | None = None,
     ) -> float:
-        """Write a line of text, shortened to `room`; return how wide it is."""
-        shown = escape_invisible(text)
+        """Write a line of text, truncated to `room`; return its width."""
+        line = escape_invisible(text)
         if room is not None:
-            cut = truncate_text(shown, size, room)
-            self.shortened, shown = self.shortened or cut != shown, cut
-        if shown:
-            self.marks.append(TextLine(x, y, shown, size, colour or self.theme.text, anchor, turn, bold))
-        return text_width(shown, size)
+            truncated = truncate_text(line, size, room)
+            self.shortened = self.shortened or truncated != line
+            line = truncated
+        if line:
+            self.marks.append(
+                TextLine(
+                    x,
+                    y,
+                    text=line,
+                    size=size,
+                    colour=colour or self.theme.text,
+                    anchor=anchor,
+                    turn=turn,
+                    bold=bold,
+                )
+            )
+        return text_width(line, size)
 
     def box(
         self,
@@ -138,7 +148,7 @@ class Drawing:
         radius: float = 0.0,
     ) -> None:
         """Draw a rectangle."""
-        self.marks.append(Box(x, y, width, height, fill, stroke, radius, line))
+        self.marks.append(Box(x, y, width=width, height=height, fill=fill, stroke=stroke, radius=radius, line=line))
 
     def stroke(
         self,
@@ -150,38 +160,38 @@ class Drawing:
         dash: tuple[float, ...] = (),
     ) -> None:
         """Draw a line through points."""
-        self.marks.append(Stroke(tuple(points), colour, width, bent, dash))
+        self.marks.append(Stroke(tuple(points), colour, width=width, bent=bent, dash=dash))
 
     def disc(self, x: float, y: float, radius: float, fill: Colour) -> None:
         """Draw a filled circle."""
-        self.marks.append(Disc(x, y, radius, fill))
+        self.marks.append(Disc(x, y, radius=radius, fill=fill))
 
     def grid(self, x: float, y: float, cell: Point, levels: Levels, gap: float = 0.0, *, signed: bool = False) -> None:
         """Draw shaded cells."""
-        self.marks.append(Grid(x, y, cell, levels, gap, signed))
+        self.marks.append(Grid(x, y, cell=cell, levels=levels, gap=gap, signed=signed))
 
     def end(self, bottom: float) -> None:
-        """Close the drawing below `bottom`."""
+        """Finish the drawing at `bottom`."""
         self.height = max(self.height, bottom)
 
 
 def runs(levels: Levels) -> dict[int, list[tuple[int, int, int]]]:
-    """Return the cells of each level as (row, first column, how many): neighbours of one shade are one run.
+    """Cells of each level as (row, first column, count): neighbours of one level are one run.
 
     >>> runs(np.array([[0, 2, 2], [1, 0, 2]]))
     {1: [(1, 0, 1)], 2: [(0, 1, 2), (1, 2, 1)]}
     """
-    found: dict[int, list[tuple[int, int, int]]] = {}
-    for number, row in enumerate(levels):
-        edges = [0, *(np.flatnonzero(np.diff(row)) + 1).tolist(), len(row)]
-        for first, last in pairwise(edges):
-            if last > first and row[first]:
-                found.setdefault(int(row[first]), []).append((number, first, last - first))
-    return dict(sorted(found.items()))
+    runs_by_level: dict[int, list[tuple[int, int, int]]] = {}
+    for row, row_levels in enumerate(levels):
+        edges = [0, *(np.flatnonzero(np.diff(row_levels)) + 1).tolist(), len(row_levels)]
+        for start, stop in pairwise(edges):
+            if stop > start and row_levels[start]:
+                runs_by_level.setdefault(int(row_levels[start]), []).append((row, start, stop - start))
+    return dict(sorted(runs_by_level.items()))
 
 
 def format_number(value: float, digits: int = 2) -> str:
-    """Return a number in as few signs as it needs.
+    """Format a number without trailing zeros.
 
     >>> format_number(2.50001), format_number(3.0), format_number(-0.001), format_number(0.12341, 4)
     ('2.5', '3', '0', '0.1234')
@@ -189,45 +199,47 @@ def format_number(value: float, digits: int = 2) -> str:
     return f"{round(value, digits) + 0:.{digits}f}".rstrip("0").rstrip(".")
 
 
-# advance of the signs from space to tilde in thousandths of the size, as in Helvetica, Arial and what replaces them
+# advance widths of the characters from space to tilde in thousandths of the font size, as in Helvetica and Arial
 _ADVANCES = (
     "278 278 355 556 556 889 667 191 333 333 389 584 278 333 278 278 556 556 556 556 556 556 556 556 556 556 278 278 "
     "584 584 584 556 1015 667 667 722 722 667 611 778 722 278 500 667 556 833 722 778 667 778 722 667 611 722 667 944 "
     "667 667 611 278 278 278 469 556 333 556 556 500 556 556 278 556 556 222 222 500 222 833 556 556 556 556 333 500 "
     "278 556 500 722 500 500 500 334 260 334 584"
 ).split()
-_ASCII = {chr(32 + place): int(advance) for place, advance in enumerate(_ADVANCES)}
-_BLANK, _WIDE, _UPPER, _OTHER = 0, 1000, 720, 600
+_ASCII_ADVANCES = {chr(32 + index): int(advance) for index, advance in enumerate(_ADVANCES)}
+_WIDE_ADVANCE = 1000  # East Asian
+_UPPER_ADVANCE = 720
+_DEFAULT_ADVANCE = 600
 
 
 @lru_cache(maxsize=8192)
 def advance(sign: str) -> int:
-    """Return the width of a sign in thousandths of the size.
+    """Advance width of a character in thousandths of the font size.
 
     >>> advance("é") == advance("e"), advance("日"), advance("\u0301")
     (True, 1000, 0)
     """
-    if sign in _ASCII:
-        return _ASCII[sign]
+    if sign in _ASCII_ADVANCES:
+        return _ASCII_ADVANCES[sign]
     if unicodedata.category(sign) in ("Mn", "Me", "Cf"):
-        return _BLANK
+        return 0
     if unicodedata.east_asian_width(sign) in "WF":
-        return _WIDE
-    plain = unicodedata.normalize("NFD", sign)[0]
-    return _ASCII.get(plain, _UPPER if plain.isupper() else _OTHER)
+        return _WIDE_ADVANCE
+    base_letter = unicodedata.normalize("NFD", sign)[0]
+    return _ASCII_ADVANCES.get(base_letter, _UPPER_ADVANCE if base_letter.isupper() else _DEFAULT_ADVANCE)
 
 
 def text_width(text: str, size: float) -> float:
-    """Return about how wide a text is at a size.
+    """Estimated width of a text.
 
     >>> text_width("dogs", 10)
     21.68
     """
-    return sum(advance(sign) for sign in text) * size / 1000
+    return sum(advance(character) for character in text) * size / 1000
 
 
 def truncate_text(text: str, size: float, max_width: float) -> str:
-    """Return the text, or as much of its beginning as fits with an ellipsis; no letter loses its marks.
+    """Truncate a text to a width with an ellipsis; no letter loses its combining marks.
 
     >>> truncate_text("Donaudampfschiff", 10, 50)
     'Donaud…'
@@ -236,39 +248,40 @@ def truncate_text(text: str, size: float, max_width: float) -> str:
     """
     if text_width(text, size) <= max_width:
         return text
-    left, kept = max_width - size, ""
+    remaining = max_width - size
+    prefix = ""
     for cluster in clusters(text):
-        left -= text_width(cluster, size)
-        if left < 0:
+        remaining -= text_width(cluster, size)
+        if remaining < 0:
             break
-        kept += cluster
-    return kept.rstrip() + "…"
+        prefix += cluster
+    return prefix.rstrip() + "…"
 
 
 def clusters(text: str) -> list[str]:
-    r"""Return the letters of a text, each with the marks that stand on it.
+    r"""Split a text into letters with their combining marks.
 
     >>> clusters("e\u0301a")
     ['e\u0301', 'a']
     """
-    found: list[str] = []
-    for sign in text:
-        joined = unicodedata.category(sign) in ("Mn", "Me", "Mc") or sign == "\u200d"
-        if found and (joined or found[-1].endswith("\u200d")):
-            found[-1] += sign
+    letters: list[str] = []
+    for character in text:
+        is_combining = unicodedata.category(character) in ("Mn", "Me", "Mc") or character == "\u200d"
+        if letters and (is_combining or letters[-1].endswith("\u200d")):
+            letters[-1] += character
         else:
-            found.append(sign)
-    return found
+            letters.append(character)
+    return letters
 
 
 def is_right_to_left(text: str) -> bool:
-    """Whether the first letter that has a direction is of a script written from right to left.
+    """Whether the first letter with a direction belongs to a right-to-left script.
 
     >>> is_right_to_left("(שלום)"), is_right_to_left("Shalom שלום")
     (True, False)
     """
-    for sign in text:
-        direction = unicodedata.bidirectional(sign)
+    for character in text:
+        direction = unicodedata.bidirectional(character)
         if direction in ("L", "R", "AL"):
             return direction != "L"
     return False

@@ -30,25 +30,26 @@ from regard.view.svg import MM, svg_text
 from regard.view.tikz import tikz_text
 
 FIGURE_VIEWS: dict[str, tuple[Callable[[FigureRequest], Drawing], str]] = {
-    "look": (draw_lines, "where one row, or each of them, looked: lines between tokens"),
-    "heads": (draw_heads, "a small picture of every head"),
-    "align": (draw_matrix, "where each row looked: one matrix"),
-    "steps": (draw_steps, "each token that was written, and what else was likely"),
-    "beams": (draw_beam_tree, "the beginnings that a beam search kept"),
-    "maths": (draw_math, "six steps from a query to its new value"),
-    "place": (draw_positions, "position codes, and how alike positions are"),
-    "verdict": (draw_prediction, "how likely each label or answer is"),
-    "flow": (draw_flow, "what reaches one token through all layers"),
-    "hops": (draw_hops, "what each hop of a memory network looked at"),
+    "look": (draw_lines, "lines from queries to keys, for one token or for all"),
+    "heads": (draw_heads, "a thumbnail of every head"),
+    "align": (draw_matrix, "attention matrix of one head"),
+    "steps": (draw_steps, "probability of each generated token, with alternatives"),
+    "beams": (draw_beam_tree, "tree of the beam search"),
+    "maths": (draw_math, "six steps from a query to the output of a head"),
+    "place": (draw_positions, "positional encodings and their similarity"),
+    "verdict": (draw_prediction, "probabilities of labels or answers"),
+    "flow": (draw_flow, "attention rollout to one token through all layers"),
+    "hops": (draw_hops, "attention of each hop of a memory network"),
 }
 WIDTHS = {"column": 84.0, "page": 174.0}  # millimetres of a column, and of a page of two columns
-NARROWEST, WIDEST = 40.0, 1000.0
+MIN_WIDTH = 40.0
+MAX_WIDTH = 1000.0
 ENDINGS = (".svg", ".png", ".pdf", ".tex")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture and the ways out of it."""
+    """A view of a record as a drawing, with its export formats."""
 
     view: str
     title: str
@@ -56,49 +57,53 @@ class Figure:
 
     @property
     def about(self) -> str:
-        """What is shown, in a sentence."""
+        """A one-line description."""
         return f"{self.view}: {FIGURE_VIEWS[self.view][1]}"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the picture leaves out, in words; they stand below it as well."""
-        return tuple(self.drawing.notes) + (("“…” ends what is too long",) if self.drawing.shortened else ())
+        """What the figure leaves out; also written below it."""
+        notes = list(self.drawing.notes)
+        if self.drawing.shortened:
+            notes.append("“…” marks shortened text")
+        return tuple(notes)
 
     @property
     def millimetres(self) -> tuple[float, float]:
-        """How wide and how tall it is."""
-        wide, tall = self.drawing.width + 2 * PAD, self.drawing.height + 2 * PAD
-        return round(wide / MM, 1), round(tall / MM, 1)
+        """Width and height."""
+        width = self.drawing.width + 2 * PAD
+        height = self.drawing.height + 2 * PAD
+        return round(width / MM, 1), round(height / MM, 1)
 
     @property
     def svg(self) -> str:
-        """The picture as SVG."""
+        """SVG source."""
         return svg_text(self.drawing, title=self.title, about=self.about)
 
     @property
     def tex(self) -> str:
-        """The picture as TikZ."""
+        """TikZ source."""
         return tikz_text(self.drawing, about=f"{self.title} ({self.about})")
 
     def content(self, ending: str, *, dpi: int = 300) -> bytes:
-        """Return the picture in the format of a file's ending."""
+        """Encode the figure in the format of a file extension."""
         if ending in (".svg", ".tex"):
             return (self.svg if ending == ".svg" else self.tex).encode("utf-8", "replace")
         if ending in (".png", ".pdf"):
             from regard.view.export import pdf, png
 
             return png(self.drawing, self.title, dpi) if ending == ".png" else pdf(self.drawing, self.title)
-        raise _unknown(ending)
+        raise _unknown_format(ending)
 
     def save(self, path: str | Path, *, dpi: int = 300) -> Path:
-        """Write the picture in the format that the name ends with, and return the path."""
+        """Write the figure in the format of the file extension, and return the path."""
         from regard.checkpoint.atomic import write_file
 
-        place = Path(path)
-        if place.is_dir():
+        out = Path(path)
+        if out.is_dir():
             raise UsageError(f"{path} is a folder: name a file")
-        write_file(place, self.content(place.suffix.lower(), dpi=dpi))
-        return place
+        write_file(out, self.content(out.suffix.lower(), dpi=dpi))
+        return out
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"image/svg+xml": self.svg, "text/plain": f"{self.about} of {self.title!r}"}
@@ -117,45 +122,53 @@ def figure(
     width: str | float = "column",
     theme: str = "light",
 ) -> Figure:
-    """Return a view of a record as a picture.
+    """Draw a view of a record; by default the one that suits it best.
 
-    `width` is that of a column of a paper, of a page, or in millimetres; `attention` may name a head whole
-    (`decoder.2.cross:4`); `row` is the token or word that the views of single rows are about. Without a view, the
-    record's own is drawn.
+    `width` is `column` or `page` of a paper, or millimetres; `attention` may name a head (`decoder.2.cross:4`); `token`
+    is the query that lines, math and flow are about: a label or an index.
     """
     view = view or default_view(record, needs_attention=bool(attention) or layer is not None or head is not None)
     check_figure_options(view, None, width, theme, norm)
-    asked = FigureRequest(
-        record, to_millimetres(width) * MM - 2 * PAD, get_theme(theme), attention, layer, head, words, token, norm
+    request = FigureRequest(
+        record,
+        to_millimetres(width) * MM - 2 * PAD,
+        theme=get_theme(theme),
+        attention=attention,
+        layer=layer,
+        head=head,
+        words=words,
+        token=token,
+        norm=norm,
     )
-    return Figure(view, record.title, FIGURE_VIEWS[view][0](asked))
+    draw, _ = FIGURE_VIEWS[view]
+    return Figure(view, record.title, draw(request))
 
 
 def check_figure_options(view: str, out: str | None, width: str | float, theme: str, norm: str) -> None:
-    """Raise for what no figure can be; nothing is drawn for it."""
+    """Raise for invalid options, before anything is drawn."""
     if view and view not in FIGURE_VIEWS:
-        raise UsageError(f"no such view: {view}{nearest(view, FIGURE_VIEWS)}: there are {', '.join(FIGURE_VIEWS)}")
+        raise UsageError(f"no such view: {view}{nearest(view, FIGURE_VIEWS)}: it is one of {', '.join(FIGURE_VIEWS)}")
     if out is not None and Path(out).suffix.lower() not in ENDINGS:
-        raise _unknown(Path(out).suffix)
+        raise _unknown_format(Path(out).suffix)
     to_millimetres(width)
     get_theme(theme)
     check_norm(norm)
 
 
-def _unknown(ending: str) -> UsageError:
+def _unknown_format(ending: str) -> UsageError:
     return UsageError(
-        f"a figure cannot be written as {ending or 'a file without an ending'}: "
-        f"the ending is one of {', '.join(ENDINGS)}{nearest(ending, ENDINGS)}"
+        f"a figure cannot be written as {ending or 'a file without an extension'}: "
+        f"the extension must be one of {', '.join(ENDINGS)}{nearest(ending, ENDINGS)}"
     )
 
 
 def default_view(record: Record, *, needs_attention: bool = False) -> str:
-    """Return the view that shows a record best; with `looks`, one of where it looked."""
+    """The view that suits a record best; with `needs_attention`, one that shows attention."""
     if needs_attention and record.attention:
         return "align"
-    wanted = str(record.view.get("view", ""))
-    if wanted in FIGURE_VIEWS:
-        return wanted
+    stored = str(record.view.get("view", ""))
+    if stored in FIGURE_VIEWS:
+        return stored
     if record.verdict is not None:
         return "verdict"
     if record.attention and record.attention[0].name in ("hop", "memory"):
@@ -166,7 +179,7 @@ def default_view(record: Record, *, needs_attention: bool = False) -> str:
 
 
 def to_millimetres(width: str | float) -> float:
-    """Return a width in millimetres.
+    """Convert a width to millimetres.
 
     >>> to_millimetres("column"), to_millimetres("120"), to_millimetres("60mm")
     (84.0, 120.0, 60.0)
@@ -178,6 +191,6 @@ def to_millimetres(width: str | float) -> float:
     except ValueError:
         close = nearest(str(width), WIDTHS)
         raise UsageError(f"width must be column, page or millimetres, not {width!r}{close}") from None
-    if not NARROWEST <= value <= WIDEST:
-        raise UsageError(f"width must be {NARROWEST:g} to {WIDEST:g} millimetres, not {value:g}")
+    if not MIN_WIDTH <= value <= MAX_WIDTH:
+        raise UsageError(f"width must be {MIN_WIDTH:g} to {MAX_WIDTH:g} millimetres, not {value:g}")
     return value

@@ -1,8 +1,8 @@
-"""Records in notebooks: a static picture first, then a frame with the page that takes its place.
+"""Records in notebooks: a static image first, then a frame with the page that replaces it.
 
-What a notebook shows depends on its trust. Scripts and frames are taken out of notebooks that are not trusted, and
-sites that show notebooks do so as well: the picture, an `img` whose address holds the SVG itself, stays. Where the
-small script below it runs, the frame is shown instead. Nothing is loaded, no name is left behind in the notebook.
+Scripts and frames are removed from notebooks that are not trusted, and by sites that render notebooks: the image, whose
+data URL holds the SVG itself, stays. Where the small script below it runs, the frame is shown instead. Nothing is
+loaded, and no global name is left behind in the notebook.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from regard.view.record.texts import escape_invisible
 from regard.view.selection import select_attention
 from regard.view.terminal_views import render_view
 
-BUDGET = 1_000_000  # bytes of everything that a cell keeps
-HEIGHT = 480  # pixels of the frame
-WIDTH = 150.0  # millimetres of the picture
+MAX_CELL_BYTES = 1_000_000
+FRAME_HEIGHT = 480  # pixels
+IMAGE_WIDTH = 150.0  # millimetres
 _SCRIPT = (
     "for(const box of document.querySelectorAll('[data-regard=\"{name}\"]')){{const frame=box.querySelector('iframe');"
     "if(frame){{frame.hidden=false;box.firstElementChild.hidden=true}}}}"
@@ -35,110 +35,127 @@ _SCRIPT = (
 class NotebookOutput:
     """A record as the output of a cell."""
 
-    def __init__(self, record: Record, view: str = "", *, theme: str = "light", height: int = HEIGHT, **chosen: Any):
-        """Take a record and what of it is to be seen; settings are those of `figure`."""
-        self.record, self.height = record, height
-        self.figure = figure(record, view, **{"width": WIDTH, "theme": theme, **chosen})
-        self.state = _state(record, **chosen)
+    def __init__(
+        self, record: Record, view: str = "", *, theme: str = "light", height: int = FRAME_HEIGHT, **options: Any
+    ):
+        """Store a record and draw its figure; options are those of `figure`."""
+        self.record = record
+        self.height = height
+        self.figure = figure(record, view, **{"width": IMAGE_WIDTH, "theme": theme, **options})
+        self.state = _page_state(record, **options)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return mimebundle(self.record, self.figure, self.state, height=self.height)
 
     def __repr__(self) -> str:
-        return _plain(self.record, self.figure)
+        return _render_text(self.record, self.figure)
 
 
 def mimebundle(
-    record: Record, drawn: Figure, state: Mapping[str, Any], *, height: int = HEIGHT, max_tokens: int = BUDGET
+    record: Record,
+    drawn: Figure,
+    state: Mapping[str, Any],
+    *,
+    height: int = FRAME_HEIGHT,
+    max_tokens: int = MAX_CELL_BYTES,
 ) -> dict[str, str]:
-    """Return what a notebook shows of a record: HTML for most, SVG, and text for terminals.
+    """MIME bundle of a record: HTML, SVG, and text for terminals; `state` is the initial state of the page.
 
-    `state` is what the page opens with beside the view.
+    The bundle has at most `max_tokens` bytes.
     """
-    svg, plain = drawn.svg, _plain(record, drawn)
-    address = base64.b64encode(svg.encode("utf-8", "replace")).decode("ascii")
+    svg = drawn.svg
+    text = _render_text(record, drawn)
+    svg_base64 = base64.b64encode(svg.encode("utf-8", "replace")).decode("ascii")
     about = html.escape(escape_invisible(f"{drawn.about}: {record.title}"))
     style = "max-width:100%;height:auto"
-    still = f'<img alt="{about}" style="{style}" src="data:image/svg+xml;base64,{address}">'
-    room = max_tokens - len(svg.encode("utf-8", "replace")) - len(plain.encode("utf-8", "replace")) - len(still) - 2000
-    page = _page(replace(record, view={**record.view, **state, "view": drawn.view}), room)
+    image = f'<img alt="{about}" style="{style}" src="data:image/svg+xml;base64,{svg_base64}">'
+    used_bytes = len(svg.encode("utf-8", "replace")) + len(text.encode("utf-8", "replace")) + len(image)
+    page_record = replace(record, view={**record.view, **state, "view": drawn.view})
+    page = _fit_page(page_record, max_tokens - used_bytes - 2000)
     if page is None:
-        told = (
+        notice = (
             "The page of this record is too large for a cell: save it with .see(&quot;page.html&quot;) and open that."
         )
-        made = f"<div>{still}<p><small>{told}</small></p></div>"
+        content = f"<div>{image}<p><small>{notice}</small></p></div>"
     else:
         name = hashlib.sha256(f"{record.id}{drawn.view}{svg}".encode("utf-8", "replace")).hexdigest()[:16]
         frame = (
             f'<iframe hidden sandbox="allow-scripts allow-downloads" title="{about}" '
-            f"style=\"width:100%;height:{int(height)}px;border:0\" srcdoc='{_quoted(page)}'></iframe>"
+            f"style=\"width:100%;height:{int(height)}px;border:0\" srcdoc='{_escape_attribute(page)}'></iframe>"
         )
         script = _SCRIPT.format(name=name)
-        made = f'<div data-regard="{name}"><div>{still}</div>{frame}</div><script>{script}</script>'
-    return {"text/html": made, "image/svg+xml": svg, "text/plain": plain}
+        content = f'<div data-regard="{name}"><div>{image}</div>{frame}</div><script>{script}</script>'
+    return {"text/html": content, "image/svg+xml": svg, "text/plain": text}
 
 
-def _state(
+def _page_state(
     record: Record,
     attention: str = "",
     layer: int | None = None,
     head: int | None = None,
     words: bool = False,
     token: str | int | None = None,
-    **_others: Any,
+    **_figure_options: Any,
 ) -> dict[str, Any]:
-    """Return the page's state that shows what a figure does."""
+    """State of the page that shows the same as a figure."""
     unit = {"unit": "word" if words else "piece"}
     if not record.attention:
         return unit
-    chosen = select_attention(record, attention, layer, head, words=words)
-    site = {"attn": chosen.attention.name, "layer": chosen.layer, "head": chosen.head or 0, "measured": chosen.is_best}
-    place = chosen.find_row(token)
-    return {**unit, **site, **({} if place is None else {"q": place})}
+    selection = select_attention(record, attention, layer, head, words=words)
+    state = {
+        **unit,
+        "attn": selection.attention.name,
+        "layer": selection.layer,
+        "head": selection.head or 0,
+        "measured": selection.is_best,
+    }
+    query = selection.find_row(token)
+    return state if query is None else {**state, "q": query}
 
 
 def in_notebook() -> bool:
-    """Whether this runs in a notebook's kernel; nothing is imported to find out."""
+    """Whether this runs in a notebook kernel; nothing is imported to find out."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
-def _page(record: Record, room: int) -> str | None:
-    """Return the page with as many whole layers as there is room for; None where there is not even room for one."""
-    best = [record.best[1]] if record.best else [seen.layers[-1] for seen in record.attention]
-    if sum(math.prod(seen.shape) for seen in record.attention) > 64 * room:
-        return None  # too much even to try
-    for full, alone in ((True, False), (best, False), (best, True), ([], True)):
-        page = page_from_json([_parts(record, full, best if alone else None)], title=record.title, framed=True)
-        if len(_quoted(page).encode("utf-8", "replace")) <= room:
+def _fit_page(record: Record, max_bytes: int) -> str | None:
+    """The page with as many full layers as fit; None where not even one fits."""
+    first_layers = [record.best[1]] if record.best else [attention.layers[-1] for attention in record.attention]
+    if sum(math.prod(attention.shape) for attention in record.attention) > 64 * max_bytes:
+        return None  # too many weights to try
+    for full, layers in ((True, None), (first_layers, None), (first_layers, first_layers), ([], first_layers)):
+        page = page_from_json([_reduce_record(record, full, layers)], title=record.title, framed=True)
+        if len(_escape_attribute(page).encode("utf-8", "replace")) <= max_bytes:
             return page
     return None
 
 
-def _parts(record: Record, full: bool | list[int], layers: list[int] | None) -> dict[str, Any]:
-    """Return a record's JSON form: some layers whole, and matrices of these layers only; what is missing is said."""
-    made = record.to_dict(full=full)
+def _reduce_record(record: Record, full: bool | list[int], layers: list[int] | None) -> dict[str, Any]:
+    """JSON form with the layers in `full` stored in full and matrices of `layers` only; omissions are listed."""
+    fields = record.to_dict(full=full)
     if full is True:
-        return made
-    what = "small weights of other layers than the one it opens with"
+        return fields
+    omitted = "small weights of other layers than the one it opens with"
     if layers is not None:
-        what = "the matrices of other layers than the one it opens with: there are small pictures of them"
-        kept = [
-            {**one, "blocks": [part for part in one["blocks"] if part["layer"] in layers]} for one in made["attention"]
-        ]
-        made = {**made, "attention": kept}
-    return {**made, "cut": [*made["cut"], {"dropped": what, "why": "a cell stays small"}]}
+        omitted = "the matrices of other layers than the one it opens with, which have thumbnails"
+        fields = {**fields, "attention": [_keep_layers(attention, layers) for attention in fields["attention"]]}
+    return {**fields, "cut": [*fields["cut"], {"dropped": omitted, "why": "a cell stays small"}]}
 
 
-def _quoted(text: str) -> str:
-    """Return text for an attribute in single quotes: the page's own quotes, which are many, stay as they are.
+def _keep_layers(attention: Mapping[str, Any], layers: list[int]) -> dict[str, Any]:
+    return {**attention, "blocks": [block for block in attention["blocks"] if block["layer"] in layers]}
 
-    >>> _quoted("<p title=\\"it's\\">&")
+
+def _escape_attribute(text: str) -> str:
+    """Escape text for an attribute in single quotes: the many double quotes of a page stay as they are.
+
+    >>> _escape_attribute("<p title=\\"it's\\">&")
     '&lt;p title="it&#39;s">&amp;'
     """
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("'", "&#39;")
 
 
-def _plain(record: Record, drawn: Figure) -> str:
+def _render_text(record: Record, drawn: Figure) -> str:
     return render_view(record, drawn.view, width=96)

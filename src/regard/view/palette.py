@@ -1,4 +1,4 @@
-"""Colours of figures, light and dark: zero is the ground, ink grows with the value, and no pair is red and green."""
+"""Colours of figures, light and dark: zero is the background, ink grows with the value; safe for colour blindness."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from regard.errors import UsageError, nearest
 
 Colour = tuple[int, int, int]
-LEVELS = 32  # shades from the ground to full ink
+LEVELS = 32  # shades from the background to full ink
 TICKS = (0.0, 0.05, 0.25, 0.5, 1.0)  # of the scale of weights
 
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of one look."""
+    """The colours of one theme."""
 
     name: str
     ground: Colour
-    mid: Colour  # of weights, half-way to the ink
+    mid: Colour  # of weights, half-way to the ink colour
     ink: Colour
     minus: Colour  # of values below zero
     plus: Colour
@@ -31,23 +31,23 @@ class Theme:
     raised: Colour
     source: Colour
     target: Colour
-    mark: Colour  # what is pointed out
-    dot: Colour  # the same, upon shades
-    is_inline: bool = False  # inside a page, whose ground and text colour it takes
+    mark: Colour  # highlights
+    dot: Colour  # highlights on shaded cells
+    is_inline: bool = False  # inside a page: takes its background and text colour
 
     def shade(self, level: int) -> Colour:
-        """Return the colour of a level from -LEVELS to LEVELS.
+        """Colour of a level from -LEVELS to LEVELS.
 
         >>> THEMES["light"].shade(0), THEMES["light"].shade(LEVELS) == THEMES["light"].ink
         ((255, 255, 255), True)
         """
-        share = min(1.0, abs(level) / LEVELS)
-        if share <= 0.5:
-            return blend(self.ground, self.mid, 2 * share)
-        return blend(self.mid, self.ink, 2 * share - 1)
+        fraction = min(1.0, abs(level) / LEVELS)
+        if fraction <= 0.5:
+            return blend(self.ground, self.mid, 2 * fraction)
+        return blend(self.mid, self.ink, 2 * fraction - 1)
 
     def ink_on(self, colour: Colour) -> Colour:
-        """Return the colour of text that is read upon another colour.
+        """Text colour with the higher contrast on a background.
 
         >>> THEMES["light"].ink_on(THEMES["light"].ink) == THEMES["light"].ground
         True
@@ -55,18 +55,18 @@ class Theme:
         return max((self.text, self.ground), key=lambda ink: abs(_lightness(ink) - _lightness(colour)))
 
     def signed(self, level: int) -> Colour:
-        """Return the colour of a level of values with a sign."""
+        """Colour of a level of signed values."""
         return blend(self.ground, self.plus if level > 0 else self.minus, min(1.0, abs(level) / LEVELS))
 
 
 def _lightness(colour: Colour) -> float:
-    return float(
-        sum(share * value**2.2 for share, value in zip((0.2126, 0.7152, 0.0722), colour, strict=True)) ** 0.4545
-    )
+    coefficients = (0.2126, 0.7152, 0.0722)
+    luminance = sum(weight * channel**2.2 for weight, channel in zip(coefficients, colour, strict=True))
+    return float(luminance**0.4545)
 
 
 def blend(first: Colour, second: Colour, fraction: float) -> Colour:
-    """Return a colour between two.
+    """Interpolate between two colours.
 
     >>> blend((0, 0, 0), (100, 200, 50), 0.5)
     (50, 100, 25)
@@ -76,7 +76,7 @@ def blend(first: Colour, second: Colour, fraction: float) -> Colour:
 
 
 def weight_levels(weights: NDArray[np.floating[Any]]) -> NDArray[np.int_]:
-    """Return the levels of weights, shaded by their root: small ones show, zero is nothing.
+    """Levels of weights, by their root: small weights stay visible, zero is the background.
 
     >>> weight_levels(np.array([0.0, 0.25, 1.0])).tolist()
     [0, 16, 32]
@@ -85,7 +85,7 @@ def weight_levels(weights: NDArray[np.floating[Any]]) -> NDArray[np.int_]:
 
 
 def signed_levels(values: NDArray[np.floating[Any]], most: float) -> NDArray[np.int_]:
-    """Return the levels of values with a sign, `most` or more being full.
+    """Levels of signed values; `most` and above are full.
 
     >>> signed_levels(np.array([-1.0, 0.0, 0.5]), 1.0).tolist()
     [-32, 0, 16]
@@ -108,18 +108,18 @@ THEMES = {
     ),
 }  # fmt: skip
 
-# told apart by all (Okabe and Ito); a head keeps its colour, and its number stands beside it
+# distinguishable with colour blindness (Okabe and Ito 2008); the index of a head is always written beside its colour
 HEAD_COLOURS: tuple[Colour, ...] = (
     (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233),
     (136, 34, 85), (153, 153, 51),
 )  # fmt: skip
 
-# of charts inside a page, light or dark: its shades are parts of the ink upon the page's ground
+# for charts inside a page, light or dark: shades are fractions of the ink on the page's background
 PAGE = replace(THEMES["light"], name="page", ink=HEAD_COLOURS[0], line=(136, 136, 136), is_inline=True)
 
 
 def get_theme(name: str) -> Theme:
-    """Return the theme of this name."""
+    """Look up a theme by name."""
     if name not in THEMES:
         raise UsageError(f"theme must be one of {', '.join(THEMES)}, not {name!r}{nearest(name, THEMES)}")
     return THEMES[name]

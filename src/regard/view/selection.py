@@ -1,4 +1,4 @@
-"""What a picture of attention shows: one head of a record, or the mean of a layer's heads, between words or tokens."""
+"""Selecting what a view shows: one head of a record or the mean of a layer, between words or tokens."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from regard.view.record.texts import RecordText
 
 NORMS = {
     "raw": "weight, raw",
-    "row": "weight as a share of its row's largest",
-    "content": "weight without special tokens, rows made one again",
+    "row": "weight relative to the largest of its row",
+    "content": "weight without special tokens, rows renormalized",
 }
 
 
 @dataclass(frozen=True)
 class AxisUnit:
-    """A word, or a token: what a row or a column stands for."""
+    """A word or a token: the label of a row or column."""
 
     label: str
-    members: tuple[int, ...]  # its tokens
+    members: tuple[int, ...]  # indices of its tokens
     special: bool
 
 
 @dataclass(frozen=True)
 class AttentionSelection:
-    """A table of weights with the names of its rows and columns."""
+    """A table of weights with its row and column labels."""
 
     record: Record
     attention: AttentionRecord
@@ -44,11 +44,11 @@ class AttentionSelection:
     rows: list[AxisUnit]
     columns: list[AxisUnit]
     table: Weights  # [rows, columns]
-    later: int = 0  # steps after a row's token was produced that it is read at, as the head aligns best
+    later: int = 0  # shift of the alignment head: a row is read so many steps after its token was generated
 
     @property
     def site(self) -> str:
-        """Which head this is, as it is named everywhere."""
+        """Name of the head, or of the mean."""
         name = site_name(self.attention.name, self.layer)
         if self.attention.heads == 1:
             return name
@@ -56,11 +56,11 @@ class AttentionSelection:
 
     @property
     def is_best(self) -> bool:
-        """Whether this is the head that was measured to align best."""
+        """Whether this is the best alignment head."""
         return self.record.best == (self.attention.name, self.layer, self.head)
 
     def find_row(self, row: str | int | None) -> int | None:
-        """Return the number of the row that is meant: a number counted from 0, or what stands in it."""
+        """Index of a row, given by its index or its label."""
         return find_row(self.rows, row)
 
 
@@ -73,7 +73,7 @@ def select_attention(
     words: bool = False,
     norm: str = "raw",
 ) -> AttentionSelection:
-    """Return what is asked for; by default the best head where one was measured, else the last layer's mean.
+    """Select a table of weights; by default the best alignment head, else the mean of the last layer.
 
     `attention` may be a site with its head: `decoder.2.cross:4`.
     """
@@ -81,53 +81,68 @@ def select_attention(
     if not record.attention:
         raise UsageError("the record has no attention to show: choose another view")
     name = attention
-    if attention not in [seen.name for seen in record.attention]:
+    if attention not in [available.name for available in record.attention]:
         name, layer, head = parse_site(attention, layer, head)
     best = record.best
-    seen = record[name] if name else record[best[0]] if best else record.attention[0]
-    if best and seen.name == best[0] and head is None and layer in (None, best[1]):
-        layer, head = best[1], best[2]
-    chosen = seen.layers[-1] if layer is None else layer
-    weights = seen.matrix(chosen, head) if head is not None else mean_head(seen, chosen)
-    rows, columns = (axis_units(record.texts[side], words=words) for side in (seen.rows, seen.columns))
-    later = int(record.view.get("shift", 0)) if best == (seen.name, chosen, head) and seen.produced else 0
-    if later:
-        weights = _read_later(weights, record.texts[seen.rows].special, later)
+    if not name and best:
+        name = best[0]
+    selected = record[name] if name else record.attention[0]
+    if best and selected.name == best[0] and head is None and layer in (None, best[1]):
+        _, layer, head = best
+    if layer is None:
+        layer = selected.layers[-1]
+    weights = selected.matrix(layer, head) if head is not None else mean_head(selected, layer)
+    has_shift = best == (selected.name, layer, head) and selected.produced
+    shift = int(record.view.get("shift", 0)) if has_shift else 0
+    if shift:
+        weights = _shift_rows(weights, record.texts[selected.rows].special, shift)
+    rows = axis_units(record.texts[selected.rows], words=words)
+    columns = axis_units(record.texts[selected.columns], words=words)
     table = merge_subwords(weights, [unit.members for unit in rows], [unit.members for unit in columns])
     return AttentionSelection(
-        record, seen, chosen, head, norm, words, rows, columns, _normed(table, columns, norm), later
+        record,
+        selected,
+        layer=layer,
+        head=head,
+        norm=norm,
+        words=words,
+        rows=rows,
+        columns=columns,
+        table=_normalize(table, columns, norm),
+        later=shift,
     )
 
 
-def _read_later(weights: Weights, special: Sequence[bool], steps: int) -> Weights:
-    """Return rows [Q, K] read when their token is the decoder's input; end marks, which never are, look nowhere."""
-    moved = np.concatenate([weights[steps:], np.zeros_like(weights[:steps])])
-    return np.where(np.asarray(special)[:, None], 0, moved).astype(np.float32)
+def _shift_rows(weights: Weights, special: Sequence[bool], steps: int) -> Weights:
+    """Rows [Q, K] of the step at which their token is the decoder's input; end tokens have none and become zero."""
+    shifted = np.concatenate([weights[steps:], np.zeros_like(weights[:steps])])
+    return np.where(np.asarray(special)[:, None], 0, shifted).astype(np.float32)
 
 
 def find_row(rows: Sequence[AxisUnit], row: str | int | None) -> int | None:
-    """Return the number of the row that is meant: a number counted from 0, or what stands in it."""
+    """Index of a row, given by its index or its label."""
     if row is None:
         return None
     labels = [unit.label for unit in rows]
-    for names in (labels, [label.strip(" ▁Ġ").removeprefix("##") for label in labels]):
-        if str(row) in names:
-            return names.index(str(row))
+    plain_labels = [label.strip(" ▁Ġ").removeprefix("##") for label in labels]
+    for candidates in (labels, plain_labels):
+        if str(row) in candidates:
+            return candidates.index(str(row))
     if str(row).lstrip("-").isdecimal():
         if 0 <= int(row) < len(labels):
             return int(row)
         raise UsageError(f"there is no row {row}: they are 0 to {len(labels) - 1}")
-    raise UsageError(f"no row is named {row!r}{nearest(str(row), labels)}: name one of them, or its number from 0")
+    raise UsageError(f"no row is labelled {row!r}{nearest(str(row), labels)}: give a label, or an index from 0")
 
 
 def check_norm(norm: str) -> None:
-    """Raise for a way to normalise that there is not."""
+    """Raise for an unknown normalization."""
     if norm not in NORMS:
         raise UsageError(f"norm must be one of {', '.join(NORMS)}, not {norm!r}{nearest(norm, NORMS)}")
 
 
 def mean_head(attention: AttentionRecord, layer: int) -> Weights:
-    """Return the mean [Q, K] of a layer's heads."""
+    """Mean [Q, K] of a layer's heads."""
     total = np.zeros(attention.shape[2:], dtype=np.float32)
     for head in range(attention.heads):
         total += attention.matrix(layer, head)
@@ -135,7 +150,7 @@ def mean_head(attention: AttentionRecord, layer: int) -> Weights:
 
 
 def axis_units(text: RecordText, *, words: bool) -> list[AxisUnit]:
-    """Return the words of a side, or its tokens."""
+    """Words or tokens of a text."""
     special = text.special
     return [
         AxisUnit(label, tuple(members), all(special[member] for member in members))
@@ -144,22 +159,24 @@ def axis_units(text: RecordText, *, words: bool) -> list[AxisUnit]:
 
 
 def parse_site(attention: str, layer: int | None, head: int | None) -> tuple[str, int | None, int | None]:
-    """Return the parts of a site's name; what is given beside it must say the same."""
-    site, colon, number = attention.partition(":")
-    found = [part for part in site.split(".") if part.isdigit()]
-    if colon and not number.isdigit():
-        raise UsageError(f"{attention!r}: after the colon stands the head's number, as in decoder.2.cross:4")
-    for what, given, told in (("layer", layer, found[-1] if found else None), ("head", head, number or None)):
-        if told is not None and given is not None and int(told) != given:
-            raise UsageError(f"{attention!r} names {what} {told}, but {what} {given} is asked for: keep one of them")
-    return site, int(found[-1]) if found else layer, int(number) if number else head
+    """Split a site into name, layer and head; a layer or head that is passed beside it must agree."""
+    site, colon, head_text = attention.partition(":")
+    if colon and not head_text.isdigit():
+        raise UsageError(f"{attention!r}: the index of a head follows the colon, as in decoder.2.cross:4")
+    layers = [int(part) for part in site.split(".") if part.isdigit()]
+    site_layer = layers[-1] if layers else None
+    site_head = int(head_text) if head_text else None
+    for noun, in_site, requested in (("layer", site_layer, layer), ("head", site_head, head)):
+        if in_site is not None and requested is not None and in_site != requested:
+            raise UsageError(f"{attention!r} names {noun} {in_site}, but {noun} {requested} is requested: keep one")
+    return site, layer if site_layer is None else site_layer, head if site_head is None else site_head
 
 
-def _normed(table: Weights, columns: list[AxisUnit], norm: str) -> Weights:
+def _normalize(table: Weights, columns: list[AxisUnit], norm: str) -> Weights:
     if norm == "row":
         return np.asarray(table / np.maximum(table.max(axis=1, keepdims=True), 1e-12))
     if norm == "content":
-        kept = np.where([unit.special for unit in columns], 0.0, table)
-        total = kept.sum(axis=1, keepdims=True)
-        return np.asarray(kept / np.where(total > 1e-6, total, 1.0), dtype=np.float32)
+        content = np.where([unit.special for unit in columns], 0.0, table)
+        total = content.sum(axis=1, keepdims=True)
+        return np.asarray(content / np.where(total > 1e-6, total, 1.0), dtype=np.float32)
     return table

@@ -1,7 +1,4 @@
-"""A record in the terminal: shaded blocks, one row for each produced word, columns named by leader lines.
-
-Where each hop of a memory network looked, in the terminal: a row for each sentence, a bar for each hop.
-"""
+"""Tables for terminals: weights as shaded blocks with labelled columns, and bars for the hops of a memory network."""
 
 from __future__ import annotations
 
@@ -18,38 +15,41 @@ from regard.view.selection import select_attention
 BLOCKS = " ░▒▓█"
 ASCII_BLOCKS = " .:*#"
 CELL = 2  # terminal columns of one weight
-LABEL = 22  # longest row label, in terminal columns
+MAX_LABEL_WIDTH = 22  # terminal columns
 _LEFT_TO_RIGHT = "\u200e"
 
 
 def shade(weight: float, blocks: str = BLOCKS) -> str:
-    """Return the block for a weight; shaded by its root, so that small weights show and zero is blank.
+    """Block for a weight, by its root: small weights stay visible, zero is blank.
 
     >>> [shade(weight) for weight in (0.0, 0.05, 0.2, 0.5, 1.0)]
     [' ', '░', '▒', '▓', '█']
     """
-    return blocks[min(len(blocks) - 1, int(np.sqrt(max(weight, 0.0)) * (len(blocks) - 1) + 0.5))]
+    num_levels = len(blocks) - 1
+    level = int(np.sqrt(max(weight, 0.0)) * num_levels + 0.5)
+    return blocks[min(num_levels, level)]
 
 
 def render_record(
     record: Record, *, width: int = 80, words: bool = True, colour: bool = False, ascii_only: bool = False
 ) -> str:
-    """Return the record's best head as text: rows are what was produced, columns what was looked at.
+    """Render the best head of a record: queries in rows, keys in columns.
 
     >>> from regard.view.record.attention import AttentionRecord
-
     >>> from regard.view.record.texts import RecordText
-    >>> sides = {"source": RecordText("a b", ("a", "b"), (0, 1)), "target": RecordText("b a", ("b", "a"), (0, 1))}
-    >>> seen = AttentionRecord("decoder.cross", "target", "source", np.array([[[[0.0, 1.0], [1.0, 0.0]]]]), (0,))
-    >>> print(render_record(Record("", sides, (seen,))))
+    >>> texts = {"source": RecordText("a b", ("a", "b"), (0, 1)), "target": RecordText("b a", ("b", "a"), (0, 1))}
+    >>> weights = np.array([[[[0.0, 1.0], [1.0, 0.0]]]])
+    >>> attention = AttentionRecord("decoder.cross", "target", "source", weights, (0,))
+    >>> print(render_record(Record("", texts, (attention,))))
       ┌─a
       │ ┌─b
     b   █
     a █
     """
-    chosen = select_attention(record, words=words)
-    names = [unit.label for unit in chosen.rows], [unit.label for unit in chosen.columns]
-    return "\n".join(table_lines(*names, chosen.table, width=width, colour=colour, ascii_only=ascii_only))
+    selection = select_attention(record, words=words)
+    rows = [unit.label for unit in selection.rows]
+    columns = [unit.label for unit in selection.columns]
+    return "\n".join(table_lines(rows, columns, selection.table, width=width, colour=colour, ascii_only=ascii_only))
 
 
 def table_lines(
@@ -62,74 +62,72 @@ def table_lines(
     ascii_only: bool = False,
     names: bool = True,
 ) -> list[str]:
-    """Return a table of weights as lines; columns that do not fit beside each other follow below.
-
-    `names=False` leaves out the names of the columns, where these are as the rows'.
-    """
-    margin = min(LABEL, max((cell_len(escape_invisible(label)) for label in rows), default=0))
-    beyond = LABEL if names else 0  # the last column's label needs its place as well
-    room = max(4, (width - margin - 1 - beyond) // CELL)
-    bands: list[str] = []
-    for first in range(0, len(columns), room):
-        part = slice(first, first + room)
-        shown = columns[part] if names else []
-        bands += ["", *_band(rows, shown, table[:, part], margin, colour, ascii_only)]
-    return bands[1:]
+    """Render a table of weights; columns that do not fit follow below. `names=False` leaves out the column labels."""
+    margin = min(MAX_LABEL_WIDTH, max((cell_len(escape_invisible(label)) for label in rows), default=0))
+    label_overhang = MAX_LABEL_WIDTH if names else 0  # of the last column
+    columns_per_band = max(4, (width - margin - 1 - label_overhang) // CELL)
+    lines: list[str] = []
+    for start in range(0, len(columns), columns_per_band):
+        band = slice(start, start + columns_per_band)
+        labels = columns[band] if names else []
+        lines += ["", *_render_band(rows, labels, table[:, band], margin, colour, ascii_only)]
+    return lines[1:]
 
 
-def _band(
+def _render_band(
     rows: Sequence[str], columns: Sequence[str], weights: Weights, margin: int, colour: bool, ascii_only: bool
 ) -> list[str]:
-    """Return one block of columns: a staircase of labels, then the shaded rows."""
-    line, corner = ("| ", "+-") if ascii_only else ("│ ", "┌─")
+    """Render one band of columns: a staircase of labels, then the shaded rows."""
+    leader, corner = ("| ", "+-") if ascii_only else ("│ ", "┌─")
     lines = [
-        _directed(" " * (margin + 1) + line * number + corner, _shortened(label))
-        for number, label in enumerate(columns)
+        _isolate_direction(" " * (margin + 1) + leader * index + corner, _truncate_label(label))
+        for index, label in enumerate(columns)
     ]
     blocks = ASCII_BLOCKS if ascii_only else BLOCKS
     for label, row in zip(rows, weights, strict=True):
         cells = "".join(shade(weight, blocks).ljust(CELL) for weight in row).rstrip()
         if colour:
             cells = f"\x1b[36m{cells}\x1b[0m"
-        lines.append(_directed("", _padded(_shortened(label), margin)) + (" " + cells if cells else ""))
-    return [text.rstrip() for text in lines]
+        padded = _pad(_truncate_label(label), margin)
+        lines.append(_isolate_direction("", padded) + (" " + cells if cells else ""))
+    return [line.rstrip() for line in lines]
 
 
-def _shortened(label: str) -> str:
+def _truncate_label(label: str) -> str:
     label = escape_invisible(label)
-    return label if cell_len(label) <= LABEL else set_cell_size(label, LABEL - 1).rstrip() + "…"
+    return label if cell_len(label) <= MAX_LABEL_WIDTH else set_cell_size(label, MAX_LABEL_WIDTH - 1).rstrip() + "…"
 
 
-def _padded(label: str, width: int) -> str:
+def _pad(label: str, width: int) -> str:
     return label + " " * (width - cell_len(label))
 
 
-def _directed(before: str, label: str) -> str:
-    """Return the line's start; a mark keeps terminals that reorder right-to-left text from turning the line around."""
-    turned = any("\u0590" <= sign <= "\u08ff" or "\ufb1d" <= sign <= "\ufefc" for sign in label)
-    return f"{_LEFT_TO_RIGHT}{before}{label}{_LEFT_TO_RIGHT}" if turned else before + label
+def _isolate_direction(before: str, label: str) -> str:
+    """Join both; direction marks keep terminals that reorder right-to-left text from reordering the whole line."""
+    is_rtl = any("\u0590" <= letter <= "\u08ff" or "\ufb1d" <= letter <= "\ufefc" for letter in label)
+    return f"{_LEFT_TO_RIGHT}{before}{label}{_LEFT_TO_RIGHT}" if is_rtl else before + label
 
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-BAR = 8  # terminal columns of a full bar
-HOP_COLUMNS = BAR + 8  # a bar, its number and the gap after it
-LEAST = 0.005  # a sentence that no hop looked at more is only counted
+BAR_WIDTH = 8  # terminal columns of a full bar
+HOP_COLUMNS = BAR_WIDTH + 8  # a bar, its percentage and a gap
+MIN_WEIGHT = 0.005  # sentences below it in every hop are only counted
 NOTHING = "nothing (empty memories)"
 
 
 def bar(fraction: float) -> str:
-    """Return a bar for a share of one.
+    """Bar for a fraction of one.
 
-    >>> [bar(share) for share in (1.0, 0.5, 0.0625, 0.0)]
+    >>> [bar(fraction) for fraction in (1.0, 0.5, 0.0625, 0.0)]
     ['████████', '████    ', '▌       ', '        ']
     """
-    eighths = min(8 * BAR, max(0, round(fraction * 8 * BAR)))
+    eighths = min(8 * BAR_WIDTH, max(0, round(fraction * 8 * BAR_WIDTH)))
     whole, rest = divmod(eighths, 8)
-    return (EIGHTHS[8] * whole + (EIGHTHS[rest] if rest else "")).ljust(BAR)
+    return (EIGHTHS[8] * whole + (EIGHTHS[rest] if rest else "")).ljust(BAR_WIDTH)
 
 
 def hop_table(sentences: Sequence[str], hops: Weights, *, width: int = 100, forgotten: int = 0) -> list[str]:
-    """Return the sentences that were looked at, in the order told, with the share that each hop gave them.
+    """Sentences that any hop attends to, in the order of the story, with the weight of each hop.
 
     `hops` is [hops, sentences]; what is missing to one went to empty memories. The first `forgotten` sentences are
     beyond the model's memory.
@@ -142,28 +140,34 @@ def hop_table(sentences: Sequence[str], hops: Weights, *, width: int = 100, forg
     2 John slept.                               ██████    75 %
     - nothing (empty memories)  ██        25 %
     """
-    shares = [*hops.T.tolist(), [max(0.0, 1 - float(row.sum())) for row in hops]]
-    names = [escape_invisible(sentence) for sentence in sentences]
-    rows = [(str(number + 1), names[number], shares[number]) for number in range(len(names))]
-    shown = [row for row in rows if max(row[2]) >= LEAST]
-    if max(shares[-1]) >= LEAST:
-        shown.append(("-", NOTHING, shares[-1]))
-    wide_number = max((len(number) for number, _, _ in shown), default=1)
-    room = max(20, width - wide_number - 3 - HOP_COLUMNS * len(hops))
-    wide = min(room, max((cell_len(text) for _, text, _ in shown), default=0))
-    lines = [" " * (wide_number + wide + 3) + "".join(f"hop {hop + 1}".ljust(HOP_COLUMNS) for hop in range(len(hops)))]
-    for number, text, given in shown:
-        cells = "".join(
-            f"{bar(share)} {100 * share:3.0f} %  " if share >= LEAST else " " * HOP_COLUMNS for share in given
-        )
-        lines.append(f"{number:>{wide_number}} {_fitted(text, wide)}  {cells}")
-    rest = len(rows) - sum(number != "-" for number, _, _ in shown)
-    if rest:
-        lines.append(f"{rest} other sentence{'s were' if rest > 1 else ' was'} hardly looked at")
+    rows = [
+        (str(index + 1), escape_invisible(sentence), weights)
+        for index, (sentence, weights) in enumerate(zip(sentences, hops.T.tolist(), strict=True))
+    ]
+    visible = [row for row in rows if max(row[2]) >= MIN_WEIGHT]
+    num_hidden = len(rows) - len(visible)
+    empty = [max(0.0, 1 - float(weights.sum())) for weights in hops]
+    if max(empty) >= MIN_WEIGHT:
+        visible.append(("-", NOTHING, empty))
+    index_width = max((len(index) for index, _, _ in visible), default=1)
+    max_text_width = max(20, width - index_width - 3 - HOP_COLUMNS * len(hops))
+    text_width = min(max_text_width, max((cell_len(text) for _, text, _ in visible), default=0))
+    header = "".join(f"hop {hop + 1}".ljust(HOP_COLUMNS) for hop in range(len(hops)))
+    lines = [" " * (index_width + text_width + 3) + header]
+    for index, text, weights in visible:
+        cells = "".join(map(_render_hop, weights))
+        lines.append(f"{index:>{index_width}} {_fit_text(text, text_width)}  {cells}")
+    if num_hidden:
+        verb = "sentences have" if num_hidden > 1 else "sentence has"
+        lines.append(f"{num_hidden} other {verb} hardly any weight")
     if forgotten:
-        lines.append(f"sentences beyond the model's memory: the first {forgotten} of {len(names)}")
+        lines.append(f"sentences beyond the model's memory: the first {forgotten} of {len(rows)}")
     return [line.rstrip() for line in lines]
 
 
-def _fitted(text: str, wide: int) -> str:
-    return set_cell_size(text, wide) if cell_len(text) <= wide else set_cell_size(text, wide - 1) + "…"
+def _render_hop(weight: float) -> str:
+    return f"{bar(weight)} {100 * weight:3.0f} %  " if weight >= MIN_WEIGHT else " " * HOP_COLUMNS
+
+
+def _fit_text(text: str, width: int) -> str:
+    return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"

@@ -28,12 +28,18 @@ from regard.view.record.texts import escape_invisible
 from regard.view.selection import NORMS, AttentionSelection, axis_units, find_row, select_attention
 from regard.view.terminal import bar, hop_table, table_lines
 
-MARGIN = 24  # longest name of a row
+MAX_LABEL_WIDTH = 24
+ROW_LABEL_WIDTH = 10  # of layers
+MAX_KEYS_PER_ROW = 4  # where every query is shown
+MAX_KEYS = 12  # where one query is shown
+MAX_MATH_KEYS = 16
+MAX_CANDIDATES = 8
+MAX_LABELS = 20
 
 
 @dataclass(frozen=True)
 class TerminalRequest:
-    """What is to be printed of a record, and how."""
+    """A record and the part of it that a terminal shows."""
 
     record: Record
     width: int
@@ -48,12 +54,12 @@ class TerminalRequest:
 
     @cached_property
     def chosen(self) -> AttentionSelection:
-        """The table of weights."""
+        """The selected table of weights."""
         return select_attention(self.record, self.attention, self.layer, self.head, words=self.words, norm=self.norm)
 
 
 def render_view(record: Record, view: str = "", **options: object) -> str:
-    """Return a view of a record as text; without a view, the one that shows it best. Settings are those of `Wanted`.
+    """Render a view of a record as text; by default the one that suits it best. Options are those of the request.
 
     >>> from regard.view.record.parts import LabelProbabilities
     >>> print(render_view(Record("t", {}, (), verdict=LabelProbabilities(("bad", "good"), (0.25, 0.75))), width=40))
@@ -62,226 +68,242 @@ def render_view(record: Record, view: str = "", **options: object) -> str:
     """
     from regard.view.figure import default_view
 
-    looks = any(options.get(part) not in (None, "") for part in ("attention", "layer", "head"))
-    name = view or default_view(record, needs_attention=looks)
+    needs_attention = any(options.get(name) not in (None, "") for name in ("attention", "layer", "head"))
+    name = view or default_view(record, needs_attention=needs_attention)
     if name not in TERMINAL_VIEWS:
-        raise UsageError(f"no such view: {name}{nearest(name, TERMINAL_VIEWS)}: there are {', '.join(TERMINAL_VIEWS)}")
-    asked = TerminalRequest(record, **{"width": window_width(), **options})  # type: ignore[arg-type]
-    return "\n".join(line.rstrip() for line in TERMINAL_VIEWS[name](asked))
+        available = ", ".join(TERMINAL_VIEWS)
+        raise UsageError(f"no such view: {name}{nearest(name, TERMINAL_VIEWS)}: it is one of {available}")
+    request = TerminalRequest(record, **{"width": window_width(), **options})  # type: ignore[arg-type]
+    return "\n".join(line.rstrip() for line in TERMINAL_VIEWS[name](request))
 
 
 def window_width() -> int:
-    """Return how wide lines may be: the window, or what people read easily where there is none."""
+    """Columns of the terminal, at most 160; 100 where there is none."""
     return min(160, shutil.get_terminal_size((100, 24)).columns)
 
 
 def supports_colour() -> bool:
-    """Whether standard output is a terminal that wants colours."""
+    """Whether standard output is a terminal that accepts colours."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
-def _align(asked: TerminalRequest) -> list[str]:
-    chosen = asked.chosen
+def _render_matrix(request: TerminalRequest) -> list[str]:
+    selection = request.chosen
     lines = table_lines(
-        [unit.label for unit in chosen.rows],
-        [unit.label for unit in chosen.columns],
-        chosen.table,
-        width=asked.width,
-        colour=asked.colour,
-        ascii_only=asked.ascii_only,
+        [unit.label for unit in selection.rows],
+        [unit.label for unit in selection.columns],
+        selection.table,
+        width=request.width,
+        colour=request.colour,
+        ascii_only=request.ascii_only,
     )
-    return [*lines, *_caption(asked, _named(chosen))]
+    return [*lines, *_caption(request, _describe_selection(selection))]
 
 
-def _look(asked: TerminalRequest) -> list[str]:
-    """Say what one row, or each, looked at most."""
-    chosen = asked.chosen
-    row = chosen.find_row(asked.token)
-    if row is None:
-        names = _padded([unit.label for unit in chosen.rows])
-        lines = []
-        for name, weights in zip(names, chosen.table, strict=True):
-            most = np.argsort(-weights, kind="stable")[:4]
-            told = "  ".join(
-                f"{escape_invisible(chosen.columns[place].label)} {format_percent(weights[place])}" for place in most
-            )
-            lines.append(_fitted(f"{name}  {told}", asked.width))
-        return [*lines, *_caption(asked, _named(chosen))]
-    order = np.argsort(-chosen.table[row], kind="stable")[:12]
-    names = _padded([chosen.columns[place].label for place in order])
-    lines = [
-        f"{name}  {bar(chosen.table[row, place])} {format_percent(chosen.table[row, place])}"
-        for name, place in zip(names, order, strict=True)
-    ]
-    return [
-        _fitted(f"{escape_invisible(chosen.rows[row].label)} looks at", asked.width),
-        *lines,
-        *_caption(asked, _named(chosen)),
-    ]
+def _render_lines(request: TerminalRequest) -> list[str]:
+    """The largest weights of one query, or of each."""
+    selection = request.chosen
+    row = selection.find_row(request.token)
+    lines = _largest_of_each(request) if row is None else _largest_of_query(request, row)
+    return [*lines, *_caption(request, _describe_selection(selection))]
 
 
-def _heads(asked: TerminalRequest) -> list[str]:
-    seen = asked.chosen.attention
-    stats = head_stats(seen, asked.record.texts[seen.columns].special)
-    cells = [
-        [f"{bits:.1f} {label}" for bits, label in zip(*pair, strict=True)]
-        for pair in zip(stats["entropy"], stats["label"], strict=True)
-    ]
-    wide = max(len(cell) for row in cells for cell in row) + 2
-    fit = max(1, (asked.width - 10) // wide)
+def _largest_of_each(request: TerminalRequest) -> list[str]:
+    selection = request.chosen
+    labels = _pad_labels([unit.label for unit in selection.rows])
     lines = []
-    for first in range(0, seen.heads, fit):
-        shown = range(first, min(seen.heads, first + fit))
-        lines.append(" " * 10 + "".join(f"head {head}".ljust(wide) for head in shown))
-        lines += [
-            f"layer {layer}".ljust(10) + "".join(row[head].ljust(wide) for head in shown)
-            for layer, row in zip(seen.layers, cells, strict=True)
-        ]
+    for label, weights in zip(labels, selection.table, strict=True):
+        keys = np.argsort(-weights, kind="stable")[:MAX_KEYS_PER_ROW]
+        cells = [f"{escape_invisible(selection.columns[key].label)} {format_percent(weights[key])}" for key in keys]
+        lines.append(_truncate(f"{label}  {'  '.join(cells)}", request.width))
+    return lines
+
+
+def _largest_of_query(request: TerminalRequest, row: int) -> list[str]:
+    selection = request.chosen
+    weights = selection.table[row]
+    keys = np.argsort(-weights, kind="stable")[:MAX_KEYS]
+    labels = _pad_labels([selection.columns[key].label for key in keys])
+    header = f"{escape_invisible(selection.rows[row].label)} attends to"
+    bars = [
+        f"{label}  {bar(weights[key])} {format_percent(weights[key])}" for label, key in zip(labels, keys, strict=True)
+    ]
+    return [_truncate(header, request.width), *bars]
+
+
+def _render_heads(request: TerminalRequest) -> list[str]:
+    attention = request.chosen.attention
+    stats = head_stats(attention, request.record.texts[attention.columns].special)
+    cells = []
+    for entropies, labels in zip(stats["entropy"], stats["label"], strict=True):
+        cells.append([f"{entropy:.1f} {label}" for entropy, label in zip(entropies, labels, strict=True)])
+    column_width = max(len(cell) for row in cells for cell in row) + 2
+    heads_per_band = max(1, (request.width - ROW_LABEL_WIDTH) // column_width)
+    lines = []
+    for start in range(0, attention.heads, heads_per_band):
+        heads = range(start, min(attention.heads, start + heads_per_band))
+        lines.append(" " * ROW_LABEL_WIDTH + "".join(f"head {head}".ljust(column_width) for head in heads))
+        for layer, row in zip(attention.layers, cells, strict=True):
+            label = f"layer {layer}".ljust(ROW_LABEL_WIDTH)
+            lines.append(label + "".join(row[head].ljust(column_width) for head in heads))
         lines.append("")
-    return [*lines[:-1], *_caption(asked, f"{seen.name}: entropy in bits, and what a head mostly does")]
+    return [*lines[:-1], *_caption(request, f"{attention.name}: entropy in bits, and the main pattern of each head")]
 
 
-def _steps(asked: TerminalRequest) -> list[str]:
-    if not asked.record.steps:
-        raise UsageError(f"the record has no steps: {asked.record.task} records of texts that were written have them")
-    names = _padded([step.token.strip(" ▁") or "␣" for step in asked.record.steps])
+def _render_steps(request: TerminalRequest) -> list[str]:
+    steps = request.record.steps
+    if not steps:
+        raise UsageError("the record has no decoding steps: only records of generated texts have them")
+    labels = _pad_labels([_readable(step.token) for step in steps])
     lines = []
-    for number, (name, step) in enumerate(zip(names, asked.record.steps, strict=True), 1):
-        others = "  ".join(
-            f"{escape_invisible(token.strip(' ▁') or '␣')} {format_percent(chance)}" for token, chance in step.top[:8]
-        )
-        lines.append(
-            _fitted(
-                f"{number:>3} {name}  {bar(step.probability)} {format_percent(step.probability)} {step.entropy:5.1f}  {others}",
-                asked.width,
-            )
-        )
-    return [*lines, *_caption(asked, "probability, entropy in bits, the likeliest tokens")]
+    for number, (label, step) in enumerate(zip(labels, steps, strict=True), 1):
+        candidates = [
+            f"{escape_invisible(_readable(token))} {format_percent(probability)}"
+            for token, probability in step.top[:MAX_CANDIDATES]
+        ]
+        probability = f"{bar(step.probability)} {format_percent(step.probability)} {step.entropy:5.1f}"
+        lines.append(_truncate(f"{number:>3} {label}  {probability}  {'  '.join(candidates)}", request.width))
+    return [*lines, *_caption(request, "probability, entropy in bits, the most probable tokens")]
 
 
-def _beams(asked: TerminalRequest) -> list[str]:
-    found = [step.beams for step in asked.record.steps if step.beams]
-    if not found:
-        raise UsageError("the record has no beams: they are kept where a text was written with a beam of two or more")
-    return [
-        _fitted(
-            f"{number:>3}  "
-            + "   ".join(
-                f"{escape_invisible(token.strip(' ▁') or '␣')} {score:.1f} ←{parent}" for parent, token, score in alive
-            ),
-            asked.width,
-        )
-        for number, alive in enumerate(found, 1)
-    ] + _caption(asked, "beginnings kept after each step: token, log-probability, its place in the step before")
-
-
-def _maths(asked: TerminalRequest) -> list[str]:
-    inside = find_head_qkv(asked.record, asked.attention, asked.layer, asked.head)
-    chosen = select_attention(asked.record, inside.attention, inside.layer, inside.head)
-    row = chosen.find_row(asked.token)
-    row = first_word_row(chosen) if row is None else row
-    dots, scores, weights, scaled = six_steps(inside, row)
-    keys = [place for place in np.argsort(-weights, kind="stable")[:16].tolist() if math.isfinite(scores[place])]
-    names = _padded([chosen.columns[key].label for key in keys])
-    head = f"{'':{cell_len(names[0])}}  {'q·k' if scaled else '':>9}  {'score':>7}  softmax"
+def _render_beams(request: TerminalRequest) -> list[str]:
+    beams = [step.beams for step in request.record.steps if step.beams]
+    if not beams:
+        raise UsageError("the record has no beams: they are stored for texts generated with a beam of two or more")
     lines = []
-    for name, key in zip(names, keys, strict=True):
-        product, weight = f"{dots[key]:.2f}" if scaled else "", float(weights[key])
-        lines.append(f"{name}  {product:>9}  {scores[key]:7.2f}  {bar(weight)} {format_percent(weight)}")
-    scale = f"; score = q·k ÷ √{inside.query.shape[1]}" if scaled else ""
-    return [
-        f"query: {escape_invisible(chosen.rows[row].label)}",
-        head,
-        *lines,
-        *_caption(asked, f"{chosen.site}{scale}"),
-    ]
+    for number, beam in enumerate(beams, 1):
+        cells = [f"{escape_invisible(_readable(token))} {score:.1f} ←{parent}" for parent, token, score in beam]
+        lines.append(_truncate(f"{number:>3}  {'   '.join(cells)}", request.width))
+    return [*lines, *_caption(request, "hypotheses after each step: token, log-probability, index of the parent")]
 
 
-def _place(asked: TerminalRequest) -> list[str]:
-    if asked.record.places is None:
+def _readable(token: str) -> str:
+    return token.strip(" ▁") or "␣"
+
+
+def _render_math(request: TerminalRequest) -> list[str]:
+    qkv = find_head_qkv(request.record, request.attention, request.layer, request.head)
+    selection = select_attention(request.record, qkv.attention, qkv.layer, qkv.head)
+    row = selection.find_row(request.token)
+    row = first_word_row(selection) if row is None else row
+    dot_products, scores, weights, is_scaled = six_steps(qkv, row)
+    largest = np.argsort(-weights, kind="stable")[:MAX_MATH_KEYS].tolist()
+    keys = [key for key in largest if math.isfinite(scores[key])]
+    labels = _pad_labels([selection.columns[key].label for key in keys])
+    header = f"{'':{cell_len(labels[0])}}  {'q·k' if is_scaled else '':>9}  {'score':>7}  softmax"
+    lines = []
+    for label, key in zip(labels, keys, strict=True):
+        product = f"{dot_products[key]:.2f}" if is_scaled else ""
+        weight = float(weights[key])
+        lines.append(f"{label}  {product:>9}  {scores[key]:7.2f}  {bar(weight)} {format_percent(weight)}")
+    scaling = f"; score = q·k ÷ √{qkv.query.shape[1]}" if is_scaled else ""
+    query = f"query: {escape_invisible(selection.rows[row].label)}"
+    return [query, header, *lines, *_caption(request, f"{selection.site}{scaling}")]
+
+
+def _render_positions(request: TerminalRequest) -> list[str]:
+    positions = request.record.places
+    if positions is None:
+        raise UsageError("the record has no positional encodings: recurrent models and memory networks have none")
+    count = min(len(positions.codes), 24, max(4, (request.width - 8) // 2))
+    similarity = cosine_similarity(positions.codes[:count])
+    labels = [str(position) for position in range(count)]
+    lines = table_lines(
+        labels,
+        labels,
+        np.square(np.clip(similarity, 0, 1)),
+        width=request.width,
+        colour=request.colour,
+        ascii_only=request.ascii_only,
+        names=False,
+    )
+    caption = f"{positions.kind} encodings: cosine similarity of the first {count} positions"
+    return [*lines, *_caption(request, caption)]
+
+
+def _render_prediction(request: TerminalRequest) -> list[str]:
+    prediction = request.record.verdict
+    if prediction is None:
         raise UsageError(
-            "the record has no position codes: models that read words in no order, or one by one, have none"
+            f"the record has no prediction: {request.record.task} records have none; classifiers and question "
+            "answering do"
         )
-    count = min(len(asked.record.places.codes), 24, max(4, (asked.width - 8) // 2))
-    alike = cosine_similarity(asked.record.places.codes[:count])
-    labels = [str(place) for place in range(count)]
-    lines = table_lines(labels, labels, np.square(np.clip(alike, 0, 1)), width=asked.width, colour=asked.colour,
-                        ascii_only=asked.ascii_only, names=False)  # fmt: skip
-    said = f"{asked.record.places.kind} codes: how alike the first {count} positions are (cosine)"
-    return [*lines, *_caption(asked, said)]
+    if isinstance(prediction, LabelProbabilities):
+        return _render_bars(ranked_labels(prediction)[:MAX_LABELS])
+    return _render_answers(prediction)
 
 
-def _verdict(asked: TerminalRequest) -> list[str]:
-    found = asked.record.verdict
-    if found is None:
-        raise UsageError(f"the record has no verdict: {asked.record.task} records have none; labels and answers do")
-    if isinstance(found, LabelProbabilities):
-        return _bars(ranked_labels(found)[:20])
-    return _spans(found)
+def _render_answers(prediction: SpanProbabilities) -> list[str]:
+    answers = [(text, score) for _, _, text, score in prediction.answers[:8]]
+    if prediction.none is not None:
+        answers.append(("(no answer)", prediction.none))
+    if all(0 <= score <= 1 for _, score in answers):
+        return _render_bars(answers)
+    labels = _pad_labels([text for text, _ in answers])
+    return [f"{label}  {score:8.2f}" for label, (_, score) in zip(labels, answers, strict=True)]
 
 
-def _spans(found: SpanProbabilities) -> list[str]:
-    rows = [(text, score) for _, _, text, score in found.answers[:8]]
-    rows += [("(no answer)", found.none)] if found.none is not None else []
-    if all(0 <= score <= 1 for _, score in rows):
-        return _bars(rows)
-    return [f"{name}  {score:8.2f}" for name, (_, score) in zip(_padded([text for text, _ in rows]), rows, strict=True)]
-
-
-def _bars(rows: Sequence[tuple[str, float]]) -> list[str]:
-    names = _padded([name for name, _ in rows])
-    return [f"{name}  {bar(chance)} {100 * chance:5.1f} %" for name, (_, chance) in zip(names, rows, strict=True)]
-
-
-def _flow(asked: TerminalRequest) -> list[str]:
-    seen = self_attention(asked.record, asked.attention)
-    tokens = axis_units(asked.record.texts[seen.rows], words=asked.words)
-    row = find_row(tokens, asked.token)
-    row = default_row(tokens) if row is None else row
-    reach = rollout(rollout_steps(seen, tokens), row)[0]
-    names = _padded([unit.label for unit in tokens])
-    lines = [
-        f"{name}  {bar(float(given))} {format_percent(float(given))}" for name, given in zip(names, reach, strict=True)
+def _render_bars(rows: Sequence[tuple[str, float]]) -> list[str]:
+    labels = _pad_labels([label for label, _ in rows])
+    return [
+        f"{label}  {bar(probability)} {100 * probability:5.1f} %"
+        for label, (_, probability) in zip(labels, rows, strict=True)
     ]
-    said = f"what reaches {tokens[row].label} through all layers of {seen.name}: rollout"
-    return [*lines, *_caption(asked, said)]
 
 
-def _hops(asked: TerminalRequest) -> list[str]:
-    sentences, shares = hop_weights(asked.record)
-    return hop_table(sentences, shares, width=asked.width)
+def _render_flow(request: TerminalRequest) -> list[str]:
+    attention = self_attention(request.record, request.attention)
+    tokens = axis_units(request.record.texts[attention.rows], words=request.words)
+    row = find_row(tokens, request.token)
+    row = default_row(tokens) if row is None else row
+    input_flow = rollout(rollout_steps(attention, tokens), row)[0]
+    labels = _pad_labels([unit.label for unit in tokens])
+    lines = [
+        f"{label}  {bar(float(flow))} {format_percent(float(flow))}"
+        for label, flow in zip(labels, input_flow, strict=True)
+    ]
+    caption = f"attention rollout to {tokens[row].label} through all layers of {attention.name}"
+    return [*lines, *_caption(request, caption)]
 
 
-def _caption(asked: TerminalRequest, text: str) -> list[str]:
-    """Return a blank line and a text in lines that fit."""
-    return ["", *textwrap.wrap(escape_invisible(text), max(20, asked.width))]
+def _render_hops(request: TerminalRequest) -> list[str]:
+    sentences, weights = hop_weights(request.record)
+    return hop_table(sentences, weights, width=request.width)
 
 
-def _named(chosen: AttentionSelection) -> str:
-    best = ", best aligning head" if chosen.is_best else ""
-    best += ", read when a token is the next step's input" if chosen.later else ""
-    return f"{chosen.site}{best}: {NORMS[chosen.norm]}, shaded by its root"
+def _caption(request: TerminalRequest, text: str) -> list[str]:
+    """A blank line, then the wrapped text."""
+    return ["", *textwrap.wrap(escape_invisible(text), max(20, request.width))]
 
 
-def _padded(names: Sequence[str]) -> list[str]:
-    shown = [_fitted(escape_invisible(name), MARGIN) for name in names]
-    wide = max(map(cell_len, shown), default=0)
-    return [name + " " * (wide - cell_len(name)) for name in shown]
+def _describe_selection(selection: AttentionSelection) -> str:
+    description = selection.site
+    if selection.is_best:
+        description += ", best alignment head"
+    if selection.later:
+        description += ", read when a token is the next step's input"
+    return f"{description}: {NORMS[selection.norm]}, shaded by its root"
 
 
-def _fitted(text: str, wide: int) -> str:
-    return text if cell_len(text) <= wide else set_cell_size(text, wide - 1) + "…"
+def _pad_labels(labels: Sequence[str]) -> list[str]:
+    truncated = [_truncate(escape_invisible(label), MAX_LABEL_WIDTH) for label in labels]
+    width = max(map(cell_len, truncated), default=0)
+    return [label + " " * (width - cell_len(label)) for label in truncated]
+
+
+def _truncate(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 
 TERMINAL_VIEWS: dict[str, Callable[[TerminalRequest], list[str]]] = {
-    "look": _look,
-    "heads": _heads,
-    "align": _align,
-    "steps": _steps,
-    "beams": _beams,
-    "maths": _maths,
-    "place": _place,
-    "verdict": _verdict,
-    "flow": _flow,
-    "hops": _hops,
+    "look": _render_lines,
+    "heads": _render_heads,
+    "align": _render_matrix,
+    "steps": _render_steps,
+    "beams": _render_beams,
+    "maths": _render_math,
+    "place": _render_positions,
+    "verdict": _render_prediction,
+    "flow": _render_flow,
+    "hops": _render_hops,
 }

@@ -1,7 +1,7 @@
-r"""A drawing as TikZ: an ASCII file that compiles alone and can be `\input` where tikz is loaded.
+r"""Drawings as TikZ: an ASCII file that compiles alone and can be `\input` where tikz is loaded.
 
-Letters with accents are written as LaTeX's own commands; signs that pdfLaTeX has no font for are `\regardsign{65E5}`:
-the sign itself with XeLaTeX and LuaLaTeX, its number with pdfLaTeX.
+Letters with accents become LaTeX commands. Characters that pdfLaTeX has no font for become `\regardsign{65E5}`: the
+character itself with XeLaTeX and LuaLaTeX, its code point with pdfLaTeX.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _ACCENTS = {
     "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u ", "\u0307": ".",
     "\u0308": '"', "\u030a": "r ", "\u030b": "H ", "\u030c": "v ", "\u0323": "d ", "\u0327": "c ", "\u0328": "k ",
 }  # fmt: skip
-MOST = 128  # rows and columns of a grid
+MAX_GRID_SIZE = 128  # rows and columns
+RECTANGLES_PER_PATH = 64
 _ANCHORS = {"start": "base west", "middle": "base", "end": "base east"}
 
 _HEAD = r"""% {about}
@@ -64,13 +65,14 @@ _FOOT = r"""\ifdefined\regardalone\def\regardend{\end{document}}\else\let\regard
 
 
 def tikz_text(drawing: Drawing, *, about: str) -> str:
-    """Return the drawing as a file of TikZ."""
+    """Render a drawing as a TikZ file."""
     colours = _Colours()
     ground = colours.name(drawing.theme.ground)
-    body = [line for mark in drawing.marks for line in _mark(mark, drawing, colours)]
-    width, height = drawing.width + PAD, drawing.height + PAD
+    body = [line for mark in drawing.marks for line in _render_mark(mark, drawing, colours)]
+    width = drawing.width + PAD
+    height = drawing.height + PAD
     frame = f"{_point(-PAD, -PAD)} rectangle {_point(width, height)}"
-    comment = "".join(sign if " " <= sign <= "~" else "?" for sign in about)
+    comment = "".join(character if " " <= character <= "~" else "?" for character in about)
     head = _HEAD.format(about=comment, width=format_number(width + PAD), height=format_number(height + PAD))
     lines = [
         r"\begin{tikzpicture}[x=1bp,y=-1bp,line cap=butt,inner sep=0pt,outer sep=0pt]",
@@ -84,27 +86,27 @@ def tikz_text(drawing: Drawing, *, about: str) -> str:
 
 
 def escape_tex(text: str) -> str:
-    r"""Return text that LaTeX sets as it stands, in ASCII: no sign of it is a command.
+    r"""Escape text for LaTeX, in ASCII: no character of it is a command.
 
     >>> escape_tex(r"50 % of \input{x}"), escape_tex("café"), escape_tex("日")
     ('50 \\% of \\textbackslash{}input\\{x\\}', "caf\\'{e}", '\\regardsign{65E5}')
     """
-    return "".join(map(_sign, unicodedata.normalize("NFC", text)))
+    return "".join(map(_escape_character, unicodedata.normalize("NFC", text)))
 
 
-def _sign(sign: str) -> str:
-    if sign in _SPECIAL:
-        return _SPECIAL[sign]
-    if " " <= sign <= "~":
-        return sign
-    letter, *marks = list(unicodedata.normalize("NFD", sign))
+def _escape_character(character: str) -> str:
+    if character in _SPECIAL:
+        return _SPECIAL[character]
+    if " " <= character <= "~":
+        return character
+    letter, *marks = unicodedata.normalize("NFD", character)
     if len(marks) == 1 and marks[0] in _ACCENTS and letter.isascii() and letter.isalpha():
         return rf"\{_ACCENTS[marks[0]]}{{{letter}}}"
-    return rf"\regardsign{{{ord(sign):04X}}}"
+    return rf"\regardsign{{{ord(character):04X}}}"
 
 
 class _Colours:
-    """Names of colours, each defined once."""
+    """Colour names, each defined once."""
 
     def __init__(self) -> None:
         self.names: dict[Colour, str] = {}
@@ -116,70 +118,78 @@ class _Colours:
         return [rf"\definecolor{{{name}}}{{RGB}}{{{r},{g},{b}}}" for (r, g, b), name in self.names.items()]
 
 
-def _mark(mark: Mark, drawing: Drawing, colours: _Colours) -> list[str]:
+def _render_mark(mark: Mark, drawing: Drawing, colours: _Colours) -> list[str]:
     match mark:
         case Box():
-            look = [f"fill={colours.name(mark.fill)}"] if mark.fill else []
+            style = [f"fill={colours.name(mark.fill)}"] if mark.fill else []
             if mark.stroke:
-                look += [f"draw={colours.name(mark.stroke)}", f"line width={format_number(mark.line)}bp"]
-            look += [f"rounded corners={format_number(mark.radius)}bp"] if mark.radius else []
+                style += [f"draw={colours.name(mark.stroke)}", f"line width={format_number(mark.line)}bp"]
+            if mark.radius:
+                style.append(f"rounded corners={format_number(mark.radius)}bp")
             corner = _point(mark.x + mark.width, mark.y + mark.height)
-            return [rf"\path[{','.join(look)}] {_point(mark.x, mark.y)} rectangle {corner};"]
+            return [rf"\path[{','.join(style)}] {_point(mark.x, mark.y)} rectangle {corner};"]
         case Stroke():
-            look = [colours.name(mark.colour), f"line width={format_number(mark.width)}bp"]
+            style = [colours.name(mark.colour), f"line width={format_number(mark.width)}bp"]
             if mark.dash:
-                on, off = mark.dash[0], mark.dash[-1]
-                look.append(f"dash pattern=on {format_number(on)}bp off {format_number(off)}bp")
+                dash = format_number(mark.dash[0])
+                gap = format_number(mark.dash[-1])
+                style.append(f"dash pattern=on {dash}bp off {gap}bp")
             points = [_point(x, y) for x, y in mark.points]
             if mark.bent:
-                return [rf"\draw[{','.join(look)}] {points[0]} .. controls {points[1]} and {points[2]} .. {points[3]};"]
-            return [rf"\draw[{','.join(look)}] {' -- '.join(points)};"]
+                return [
+                    rf"\draw[{','.join(style)}] {points[0]} .. controls {points[1]} and {points[2]} .. {points[3]};"
+                ]
+            return [rf"\draw[{','.join(style)}] {' -- '.join(points)};"]
         case Disc():
             radius = f"circle[radius={format_number(mark.radius)}bp]"
             return [rf"\fill[{colours.name(mark.fill)}] {_point(mark.x, mark.y)} {radius};"]
         case TextLine():
             size = f"{format_number(mark.size)}}}{{{format_number(mark.size * 1.2)}"
             font = rf"\fontsize{{{size}}}\selectfont\sffamily" + (r"\bfseries" if mark.bold else "")
-            look = [f"anchor={_ANCHORS[mark.anchor]}", f"text={colours.name(mark.colour)}", f"font={font}"]
-            look += [f"rotate={format_number(mark.turn)}"] if mark.turn else []
-            return [rf"\node[{','.join(look)}] at {_point(mark.x, mark.y)} {{{escape_tex(mark.text)}}};"]
+            style = [f"anchor={_ANCHORS[mark.anchor]}", f"text={colours.name(mark.colour)}", f"font={font}"]
+            if mark.turn:
+                style.append(f"rotate={format_number(mark.turn)}")
+            return [rf"\node[{','.join(style)}] at {_point(mark.x, mark.y)} {{{escape_tex(mark.text)}}};"]
         case Grid():
-            return _grid(mark, drawing, colours)
+            return _render_grid(mark, drawing, colours)
 
 
-def _grid(mark: Grid, drawing: Drawing, colours: _Colours) -> list[str]:
+def _render_grid(mark: Grid, drawing: Drawing, colours: _Colours) -> list[str]:
     lines = []
     height, width = mark.levels.shape
-    if max(height, width) > MOST:
-        lines.append(
-            f"% {height} x {width} cells are drawn as fields, each as the strongest in it: TeX is slow with more"
-        )
-        mark = _coarser(mark)
-    wide, tall = mark.cell
+    if max(height, width) > MAX_GRID_SIZE:
+        lines.append(f"% {height} x {width} cells are pooled to their largest levels: TeX is slow with more")
+        mark = _pool_grid(mark)
+    cell_width, cell_height = mark.cell
     for level, cells in runs(mark.levels).items():
         colour = colours.name(drawing.theme.signed(level) if mark.signed else drawing.theme.shade(level))
         if mark.gap:
-            cells = [(row, first + place, 1) for row, first, count in cells for place in range(count)]
-        drawn = [
-            f"{_point(mark.x + wide * first, mark.y + tall * row)} rectangle "
-            f"{_point(mark.x + wide * (first + count) - mark.gap, mark.y + tall * (row + 1) - mark.gap)}"
-            for row, first, count in cells
-        ]
-        lines += [rf"\fill[{colour}] {' '.join(drawn[place : place + 64])};" for place in range(0, len(drawn), 64)]
+            cells = [(row, start + offset, 1) for row, start, count in cells for offset in range(count)]
+        rectangles = []
+        for row, start, count in cells:
+            corner = _point(mark.x + cell_width * start, mark.y + cell_height * row)
+            right = mark.x + cell_width * (start + count) - mark.gap
+            bottom = mark.y + cell_height * (row + 1) - mark.gap
+            rectangles.append(f"{corner} rectangle {_point(right, bottom)}")
+        for index in range(0, len(rectangles), RECTANGLES_PER_PATH):
+            lines.append(rf"\fill[{colour}] {' '.join(rectangles[index : index + RECTANGLES_PER_PATH])};")
     return lines
 
 
-def _coarser(mark: Grid) -> Grid:
-    """Return a grid of at most so many rows and columns upon the same place: the strongest level of each field."""
+def _pool_grid(mark: Grid) -> Grid:
+    """Pool a grid to at most `MAX_GRID_SIZE` rows and columns: the strongest level of each field."""
     levels = mark.levels
     for axis in (0, 1):
         count = levels.shape[axis]
-        if count > MOST:
-            starts = np.arange(MOST) * count // MOST
-            high, low = (pick.reduceat(levels, starts, axis=axis) for pick in (np.maximum, np.minimum))
-            levels = np.where(high >= -low, high, low)
-    (wide, tall), (height, width) = mark.cell, mark.levels.shape
-    return replace(mark, levels=levels, cell=(wide * width / levels.shape[1], tall * height / levels.shape[0]), gap=0.0)
+        if count > MAX_GRID_SIZE:
+            starts = np.arange(MAX_GRID_SIZE) * count // MAX_GRID_SIZE
+            largest = np.maximum.reduceat(levels, starts, axis=axis)
+            smallest = np.minimum.reduceat(levels, starts, axis=axis)
+            levels = np.where(largest >= -smallest, largest, smallest)
+    cell_width, cell_height = mark.cell
+    num_rows, num_columns = mark.levels.shape
+    cell = (cell_width * num_columns / levels.shape[1], cell_height * num_rows / levels.shape[0])
+    return replace(mark, levels=levels, cell=cell, gap=0.0)
 
 
 def _point(x: float, y: float) -> str:

@@ -17,7 +17,7 @@ def test_a_row_for_each_sentence_that_was_looked_at() -> None:
     assert first == "1 Mary went to the kitchen.  ████      50 %"
     assert second == "3 Mary got the milk there.   ████      50 %  ██        25 %"
     assert nothing == f"- {NOTHING}".ljust(45) + "██████    75 %"
-    assert rest == "1 other sentence was hardly looked at"
+    assert rest == "1 other sentence has hardly any weight"
     assert first.index("█") == head.index("hop 1")
     assert nothing.index("█") == head.index("hop 2")
 

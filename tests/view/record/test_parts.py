@@ -11,9 +11,17 @@ import pytest
 from numpy.typing import NDArray
 
 from regard.errors import CheckpointError, UsageError
-from regard.view.codec import HELD, array_from_json, array_to_json, decode_f16, decode_sparse, encode_f16, encode_sparse
+from regard.view.codec import (
+    SPARSE_FRACTION,
+    array_from_json,
+    array_to_json,
+    decode_f16,
+    decode_sparse,
+    encode_f16,
+    encode_sparse,
+)
 from regard.view.record.attention import AttentionRecord, LazyWeights
-from regard.view.record.head_stats import THUMB, max_pool
+from regard.view.record.head_stats import THUMBNAIL_SIZE, max_pool
 from regard.view.record.parts import (
     Attribution,
     DecodingStep,
@@ -85,13 +93,13 @@ def test_codes_keep_what_they_promise() -> None:
     kept = again > 0
     assert (kept.sum(-1) <= 24).all()
     assert np.abs(again - weights)[kept].max() < 4e-3
-    enough = (np.where(kept, weights, 0).sum(-1) >= HELD - 1e-6) | (kept.sum(-1) == 24)
+    enough = (np.where(kept, weights, 0).sum(-1) >= SPARSE_FRACTION - 1e-6) | (kept.sum(-1) == 24)
     assert enough.all()
     signed = np.array([[-1.5, 2.25, 1e-3]])
     assert np.abs(decode_f16(encode_f16(signed), (1, 3)) - signed).max() < 1e-3
     assert np.allclose(array_from_json(array_to_json(signed)), signed, atol=1e-3)
     for damaged in ({"code": "zip", "data": "", "shape": [1]}, {**array_to_json(signed), "shape": [9, 9]}):
-        with pytest.raises(UsageError, match=r"code 'zip'|damaged"):
+        with pytest.raises(UsageError, match=r"encoding 'zip'|damaged"):
             array_from_json(damaged)
 
 
@@ -101,11 +109,11 @@ def test_some_layers_are_whole_and_others_have_what_counts_most() -> None:
     assert [block["code"] for block in values["attention"][0]["blocks"]] == ["sparse", "root8"]
     again = Record.from_dict(json.loads(json.dumps(values)))
     assert np.abs(again.attention[0].matrix(1, 2) - record.attention[0].matrix(1, 2)).max() < 4e-3
-    assert (again.attention[0].matrix(0, 0).sum(-1) > HELD - 0.05).all()
+    assert (again.attention[0].matrix(0, 0).sum(-1) > SPARSE_FRACTION - 0.05).all()
     pointing = record.to_dict(href="/r/x/a")
     assert pointing["attention"][0]["blocks"][1]["href"] == "/r/x/a/decoder.cross/1"
     assert "data" not in pointing["attention"][0]["blocks"][1]
-    with pytest.raises(UsageError, match="at a server"):
+    with pytest.raises(UsageError, match="on a server"):
         Record.from_dict(pointing)
 
 
@@ -119,7 +127,7 @@ def test_matrices_are_computed_when_they_are_looked_at() -> None:
     assert seen.matrix(3, 2).shape == (600, 600) and kept.asked == 600
     values = record.to_dict(href="/a")["attention"][0]
     assert kept.asked <= 600 + 6 * 128  # pictures and numbers are made of some rows
-    assert values["thumbs"]["size"] == [THUMB, THUMB]
+    assert values["thumbs"]["size"] == [THUMBNAIL_SIZE, THUMBNAIL_SIZE]
     assert values["stats"]["label"][0][0] in ("previous", "itself", "sharp")
     with pytest.raises(UsageError, match=r"no layer 1: it has 0, 3; the nearest is 0"):
         seen.matrix(1, 0)
@@ -136,8 +144,8 @@ def test_small_pictures_keep_what_is_sharp() -> None:
     ("content", "message"),
     [
         ('{"regard": 2}', "newer Regard: update"),
-        ('{"title": "x"}', "it is no record"),
-        ("[1]", "it is no record"),
+        ('{"title": "x"}', "it is not a record"),
+        ("[1]", "it is not a record"),
         ("{", "not JSON"),
         ('{"regard": 1, "title": "x", "texts": []}', "needs 'texts'"),
         ('{"regard": 1, "title": "x", "texts": {"source": {}}, "attention": []}', "'text' is missing"),

@@ -44,11 +44,11 @@ def test_a_record_of_another_schema_is_refused() -> None:
 def test_weights_that_do_not_fit_their_tokens_are_refused() -> None:
     side = RecordText("a b", ("a", "b"), (0, 1))
     seen = AttentionRecord("decoder.cross", "target", "source", np.full((1, 1, 2, 3), 1 / 3, np.float32), (0,))
-    with pytest.raises(UsageError, match=r"\(1, 1, 2, 3\) do not fit the tokens \(2, 2\)"):
+    with pytest.raises(UsageError, match=r"\(1, 1, 2, 3\) do not match 2 query and 2 key tokens"):
         Record("", {"source": side, "target": side}, (seen,))
     with pytest.raises(UsageError, match="finite"):
         AttentionRecord("x", "target", "source", np.full((1, 1, 2, 2), np.nan, np.float32), (0,))
-    with pytest.raises(UsageError, match="must be as many"):
+    with pytest.raises(UsageError, match="one value per token"):
         RecordText("a b", ("a", "b"), (0,))
 
 

@@ -1,128 +1,185 @@
-"""Flow: from one token of the last layer back to the input, through all layers: attention rolled out."""
+"""Flow (attention rollout): how much one token of the last layer depends on each token of every layer."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from regard.errors import UsageError
 from regard.tasks.alignment import merge_subwords
 from regard.view.codec import Weights
-from regard.view.drawing import SIZE, Drawing, text_width
-from regard.view.figures.panels import LEAST, TALLEST, FigureRequest, draw_notes, draw_weight_scale, format_percent
+from regard.view.drawing import SIZE, Drawing, Point, text_width
+from regard.view.figures.panels import (
+    MAX_HEIGHT,
+    MIN_FONT_SIZE,
+    FigureRequest,
+    draw_notes,
+    draw_weight_scale,
+    format_percent,
+)
 from regard.view.palette import LEVELS
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.record import Record
 from regard.view.selection import AxisUnit, axis_units, find_row, mean_head
 
-LINE = 9.4
-FAINT = 0.004  # an edge that carries less is left out
-STAYS = 0.5  # share that a token passes on to itself beside attention
+ROW_HEIGHT = 9.4
+MIN_ROW_HEIGHT = MIN_FONT_SIZE * 1.15
+MIN_EDGE = 0.004  # smaller flows are left out
+MAX_EDGES = 1500
+RESIDUAL_SHARE = 0.5  # of a token that its residual connection passes on (Abnar and Zuidema 2020)
+TOP = 10.0
+
+
+@dataclass(frozen=True)
+class _FlowLayout:
+    """Geometry of the tokens of all layers."""
+
+    left: float
+    right: float
+    column: float  # from one layer to the next
+    row_height: float
+    font_size: float
+    margin: float  # of labels
+    num_visible: int
+
+    def point(self, layer: int, token: int) -> Point:
+        return self.left + self.column * layer, TOP + self.row_height * (token + 0.5)
 
 
 def draw_flow(request: FigureRequest) -> Drawing:
-    """Draw what reaches one token: edges carry their share of it, layers from left to right."""
-    seen, drawing, theme = self_attention(request.record, request.attention), request.drawing(), request.theme
-    tokens = axis_units(request.record.texts[seen.rows], words=request.words)
-    passed = rollout_steps(seen, tokens)
+    """Draw the rollout to one token: the width of an edge is its flow, layers go from left to right."""
+    attention = self_attention(request.record, request.attention)
+    drawing = request.drawing()
+    tokens = axis_units(request.record.texts[attention.rows], words=request.words)
+    steps = rollout_steps(attention, tokens)
     row = find_row(tokens, request.token)
     row = default_row(tokens) if row is None else row
-    reach = rollout(passed, row)  # [layers + 1, tokens]; the first is the input
-    count = min(len(tokens), int(TALLEST / (LEAST * 1.15)))
-    line = max(LEAST * 1.15, min(LINE, TALLEST / len(tokens)))
-    size = min(SIZE, 0.8 * line)
-    margin = min(0.3 * drawing.width, max(text_width(unit.label, size) for unit in tokens)) + 4
-    left, right, top = margin + 18, drawing.width - min(margin, text_width(tokens[row].label, size) + 6) - 2, 10.0
-    across = (right - left) / len(passed)
-
-    def at(layer: int, place: int) -> tuple[float, float]:
-        return left + across * layer, top + line * (place + 0.5)
-
-    edges = [
-        (float(reach[layer + 1, start] * weights[start, end]), layer, start, end)
-        for layer, weights in enumerate(passed)
-        for start in range(count)
-        for end in range(count)
-        if reach[layer + 1, start] * weights[start, end] >= FAINT
-    ]
-    for carried, layer, start, end in sorted(edges)[-1500:]:
-        (x, y), (to, down) = at(layer + 1, start), at(layer, end)
-        bend = 0.45 * across
-        colour = theme.shade(max(3, round(LEVELS * carried**0.5)))
-        drawing.stroke(
-            ((x, y), (x - bend, y), (to + bend, down), (to, down)), colour, width=0.3 + 2.2 * carried, bent=True
-        )
-    for layer in range(len(passed) + 1):
-        name = (
-            "input" if layer == 0 else f"layer {seen.layers[layer - 1]}" if across > 24 else str(seen.layers[layer - 1])
-        )
-        drawing.text(at(layer, 0)[0], 6, name, size=5.6, colour=theme.soft, anchor="middle")
-        for place in range(count):
-            x, y = at(layer, place)
-            drawing.disc(
-                x,
-                y,
-                0.6 + 2.0 * float(reach[layer, place]) ** 0.5,
-                theme.shade(max(4, round(LEVELS * float(reach[layer, place]) ** 0.5))),
-            )
-    for place, unit in enumerate(tokens[:count]):
-        y = at(0, place)[1]
-        given = float(reach[0, place])
-        colour = theme.soft if unit.special or given < 0.5 / len(tokens) else theme.text
-        drawing.text(left - 22, y + 0.35 * size, unit.label, size=size, colour=colour, anchor="end", room=margin)
-        drawing.text(left - 5, y + 0.32 * size, format_percent(given), size=5.2, colour=theme.soft, anchor="end")
-    x, y = at(len(passed), row)
+    flow = rollout(steps, row)  # [layers + 1, tokens]; the first is the input
+    layout = _lay_out_tokens(tokens, row, len(steps), drawing.width)
+    _draw_edges(drawing, steps, flow, layout)
+    _draw_layers(drawing, attention, flow, layout)
+    _draw_input_tokens(drawing, tokens, flow, layout)
+    x, y = layout.point(len(steps), row)
     drawing.text(
-        x + 4, y + 0.35 * size, tokens[row].label, size=size, colour=theme.target, bold=True, room=drawing.width - x - 4
+        x + 4,
+        y + 0.35 * layout.font_size,
+        tokens[row].label,
+        size=layout.font_size,
+        colour=drawing.theme.target,
+        bold=True,
+        room=drawing.width - x - 4,
     )
-    if count < len(tokens):
-        drawing.notes.append(f"tokens 1 to {count:,} of {len(tokens):,} are shown")
-    said = (
-        f"Rollout of {seen.name} to “{tokens[row].label}”: the mean of a layer’s heads, and half of each token passed "
-        "on to itself. Where attention led, not why."
+    if layout.num_visible < len(tokens):
+        drawing.notes.append(f"tokens 1 to {layout.num_visible:,} of {len(tokens):,} are shown")
+    caption = (
+        f"Rollout of {attention.name} to “{tokens[row].label}”: the mean of a layer’s heads, half of each token passed "
+        "on by the residual connection. It shows where attention leads, not why."
     )
-    draw_notes(drawing, draw_weight_scale(drawing, top + line * count + 6, "raw", said))
+    bottom = TOP + layout.row_height * layout.num_visible + 6
+    draw_notes(drawing, draw_weight_scale(drawing, bottom, "raw", caption))
     return drawing
 
 
+def _lay_out_tokens(tokens: list[AxisUnit], row: int, num_layers: int, width: float) -> _FlowLayout:
+    row_height = max(MIN_ROW_HEIGHT, min(ROW_HEIGHT, MAX_HEIGHT / len(tokens)))
+    font_size = min(SIZE, 0.8 * row_height)
+    margin = min(0.3 * width, max(text_width(unit.label, font_size) for unit in tokens)) + 4
+    left = margin + 18
+    right = width - min(margin, text_width(tokens[row].label, font_size) + 6) - 2
+    return _FlowLayout(
+        left,
+        right,
+        column=(right - left) / num_layers,
+        row_height=row_height,
+        font_size=font_size,
+        margin=margin,
+        num_visible=min(len(tokens), int(MAX_HEIGHT / MIN_ROW_HEIGHT)),
+    )
+
+
+def _draw_edges(drawing: Drawing, steps: list[Weights], flow: Weights, layout: _FlowLayout) -> None:
+    visible = range(layout.num_visible)
+    edges = []
+    for layer, weights in enumerate(steps):
+        for query in visible:
+            for key in visible:
+                edge_flow = float(flow[layer + 1, query] * weights[query, key])
+                if edge_flow >= MIN_EDGE:
+                    edges.append((edge_flow, layer, query, key))
+    bend = 0.45 * layout.column
+    for edge_flow, layer, query, key in sorted(edges)[-MAX_EDGES:]:
+        x, y = layout.point(layer + 1, query)
+        key_x, key_y = layout.point(layer, key)
+        points = ((x, y), (x - bend, y), (key_x + bend, key_y), (key_x, key_y))
+        colour = drawing.theme.shade(max(3, round(LEVELS * edge_flow**0.5)))
+        drawing.stroke(points, colour, width=0.3 + 2.2 * edge_flow, bent=True)
+
+
+def _draw_layers(drawing: Drawing, attention: AttentionRecord, flow: Weights, layout: _FlowLayout) -> None:
+    prefix = "layer " if layout.column > 24 else ""
+    names = ["input", *(f"{prefix}{layer}" for layer in attention.layers)]
+    for layer, name in enumerate(names):
+        drawing.text(layout.point(layer, 0)[0], 6, name, size=5.6, colour=drawing.theme.soft, anchor="middle")
+        for token in range(layout.num_visible):
+            x, y = layout.point(layer, token)
+            root = float(flow[layer, token]) ** 0.5
+            drawing.disc(x, y, 0.6 + 2.0 * root, drawing.theme.shade(max(4, round(LEVELS * root))))
+
+
+def _draw_input_tokens(drawing: Drawing, tokens: list[AxisUnit], flow: Weights, layout: _FlowLayout) -> None:
+    theme = drawing.theme
+    size = layout.font_size
+    for index, unit in enumerate(tokens[: layout.num_visible]):
+        y = layout.point(0, index)[1]
+        token_flow = float(flow[0, index])
+        colour = theme.soft if unit.special or token_flow < 0.5 / len(tokens) else theme.text
+        x = layout.left
+        drawing.text(x - 22, y + 0.35 * size, unit.label, size=size, colour=colour, anchor="end", room=layout.margin)
+        drawing.text(x - 5, y + 0.32 * size, format_percent(token_flow), size=5.2, colour=theme.soft, anchor="end")
+
+
 def rollout_steps(attention: AttentionRecord, tokens: list[AxisUnit]) -> list[Weights]:
-    """Return what each layer passes on, [rows, columns]: half attention, half the token itself."""
-    members = [unit.members for unit in tokens]
-    made = []
+    """What each layer passes on, [queries, keys]: half attention, half the residual connection."""
+    groups = [unit.members for unit in tokens]
+    identity = np.eye(len(tokens))
+    steps = []
     for layer in attention.layers:
-        weights = merge_subwords(mean_head(attention, layer), members, members)
+        weights = merge_subwords(mean_head(attention, layer), groups, groups)
         total = weights.sum(axis=1, keepdims=True)
-        weights = np.where(total > 1e-6, weights / np.maximum(total, 1e-6), np.eye(len(tokens)))
-        made.append(np.asarray((1 - STAYS) * weights + STAYS * np.eye(len(tokens)), dtype=np.float32))
-    return made
+        weights = np.where(total > 1e-6, weights / np.maximum(total, 1e-6), identity)
+        step = (1 - RESIDUAL_SHARE) * weights + RESIDUAL_SHARE * identity
+        steps.append(np.asarray(step, dtype=np.float32))
+    return steps
 
 
 def rollout(steps: list[Weights], row: int) -> Weights:
-    """Return how much of a token of the last layer comes from each token of every layer, the input first.
+    """How much of a token of the last layer comes from each token of every layer, the input first.
 
     >>> rollout([np.array([[0.5, 0.5], [0.0, 1.0]]), np.eye(2)], 0).tolist()
     [[0.5, 0.5], [1.0, 0.0], [1.0, 0.0]]
     """
-    reach = [np.eye(len(steps[0]))[row]]
+    flow = [np.eye(len(steps[0]))[row]]
     for weights in reversed(steps):
-        reach.append(reach[-1] @ weights)
-    return np.asarray(reach[::-1])
+        flow.append(flow[-1] @ weights)
+    return np.asarray(flow[::-1])
 
 
 def self_attention(record: Record, name: str = "") -> AttentionRecord:
-    """Return the attention of this name, or the first, whose tokens look at their own text."""
+    """The self-attention of this name, or the first one."""
     if name:
-        seen = record[name]
-        if seen.own and not seen.produced:
-            return seen
-        raise UsageError(f"{seen.name} looks at another text: flow needs layers whose tokens look at their own")
-    for seen in record.attention:
-        if seen.own and not seen.produced:
-            return seen
-    raise UsageError("the record has no attention whose tokens look at their own text: flow cannot be drawn")
+        attention = record[name]
+        if attention.own and not attention.produced:
+            return attention
+        raise UsageError(f"{attention.name} is not self-attention: flow needs layers whose tokens attend to each other")
+    for attention in record.attention:
+        if attention.own and not attention.produced:
+            return attention
+    raise UsageError("the record has no self-attention: flow cannot be drawn")
 
 
 def default_row(tokens: list[AxisUnit]) -> int:
-    """Return the first token where it is special, as [CLS] is, else the last word."""
+    """Index of the first token where it is special, such as [CLS], else of the last word."""
     if tokens[0].special:
         return 0
-    return max((place for place, unit in enumerate(tokens) if not unit.special), default=0)
+    return max((index for index, unit in enumerate(tokens) if not unit.special), default=0)

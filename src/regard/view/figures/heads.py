@@ -1,6 +1,8 @@
-"""Heads: a small picture of every head of an attention, layers below each other."""
+"""Heads (model view): a thumbnail of every head, one row per layer."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,55 +14,122 @@ from regard.view.palette import weight_levels
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.head_stats import evenly_spaced, head_stats, max_pool
 
-MOST = 25_000  # cells of all small pictures together
-LARGEST = 64.0  # a small picture, in points
+MAX_CELLS = 25_000  # of all thumbnails together
+MAX_THUMBNAIL = 64.0  # points
+MIN_LABELLED_THUMBNAIL = 19.0  # there is space for a label below it
+LEFT = 26.0
+TOP = 10.0
+GAP = 3.0
+
+
+@dataclass(frozen=True)
+class _ThumbnailLayout:
+    """Sizes of the thumbnails."""
+
+    width: float
+    height: float
+    row_height: float
+    max_cells: int  # rows and columns of one thumbnail
+
+    def x(self, head: int) -> float:
+        return LEFT + (self.width + GAP) * head
+
+    @property
+    def has_labels(self) -> bool:
+        return self.width >= MIN_LABELLED_THUMBNAIL
 
 
 def draw_heads(request: FigureRequest) -> Drawing:
-    """Draw all heads."""
-    chosen, drawing = request.chosen, request.drawing()
-    seen, theme = chosen.attention, drawing.theme
-    layers = [request.layer] if request.layer is not None else list(seen.layers)
-    labels = head_stats(seen, request.record.texts[seen.columns].special)["label"]
-    left, top, gap = 26.0, 10.0, 3.0
-    side = min(LARGEST, (drawing.width - left) / seen.heads - gap)
-    named = side >= 19  # there is room for words below a picture
-    line = side + gap + (6.5 if named else 0.0)
-    cells = max(4, min(32, int((MOST / (seen.heads * len(layers))) ** 0.5)))
-    _, _, high, broad = seen.shape
-    tall = side * min(1.0, max(0.35, high / max(1, broad))) if high < broad else side
-    line -= side - tall
-    for head in range(seen.heads):
-        x = left + (side + gap) * head + side / 2
-        drawing.text(x, top - 3, str(head), size=5.6, colour=theme.soft, anchor="middle")
-    drawing.text(left - 6, top - 3, "head", size=5.6, colour=theme.soft, anchor="end")
-    for number, layer in enumerate(layers):
-        y = top + line * number
-        drawing.text(left - 6, y + tall / 2 + 2, f"layer {layer}", size=5.6, colour=theme.soft, anchor="end")
-        for head in range(seen.heads):
-            x = left + (side + gap) * head
-            small = _small(seen, layer, head, cells)
-            drawing.grid(x, y, (side / small.shape[1], tall / small.shape[0]), weight_levels(small))
-            best = request.record.best == (seen.name, layer, head)
-            stroke, thick = (theme.mark, 1.1) if best else (theme.line, 0.4)
-            drawing.box(x - 0.2, y - 0.2, side + 0.4, tall + 0.4, stroke=stroke, line=thick)
-            if named:
-                label = labels[seen.layers.index(layer)][head]
-                drawing.text(x + side / 2, y + tall + 5.6, label, size=4.8, colour=theme.soft, anchor="middle",
-                             room=side + gap)  # fmt: skip
-    if high > cells or broad > cells:
-        fields = f"{small.shape[0]} × {small.shape[1]} fields, each shaded by its largest"
-        drawing.notes.append(f"{high:,} × {broad:,} weights a head are drawn as {fields}")
-    if request.record.best and request.record.best[0] == seen.name and request.record.best[1] in layers:
-        _, layer, head = request.record.best
-        drawing.notes.append(f"the frame marks {site_name(seen.name, layer)}:{head}, the best aligning head")
-    bottom = top + line * len(layers) + 4
-    whole = f"{seen.name}: rows look at columns, from the top left."
-    bottom = draw_weight_scale(drawing, bottom, "raw", whole)
-    draw_notes(drawing, bottom)
+    """Draw the thumbnails of all heads."""
+    attention = request.chosen.attention
+    drawing = request.drawing()
+    layers = [request.layer] if request.layer is not None else list(attention.layers)
+    layout = _lay_out_thumbnails(attention, len(layers), drawing.width)
+    _draw_header(drawing, attention.heads, layout)
+    labels = head_stats(attention, request.record.texts[attention.columns].special)["label"]
+    for index, layer in enumerate(layers):
+        y = TOP + layout.row_height * index
+        label_y = y + layout.height / 2 + 2
+        drawing.text(LEFT - 6, label_y, f"layer {layer}", size=5.6, colour=drawing.theme.soft, anchor="end")
+        layer_labels = labels[attention.layers.index(layer)]
+        for head in range(attention.heads):
+            _draw_thumbnail(drawing, request, layout, layer=layer, head=head, y=y, label=layer_labels[head])
+    _note_pooling(drawing, attention, layout.max_cells)
+    _note_best_head(drawing, request, layers)
+    bottom = TOP + layout.row_height * len(layers) + 4
+    caption = f"{attention.name}: queries in rows, keys in columns, from the top left."
+    draw_notes(drawing, draw_weight_scale(drawing, bottom, "raw", caption))
     return drawing
 
 
-def _small(seen: AttentionRecord, layer: int, head: int, cells: int) -> Weights:
-    rows = np.arange(seen.shape[2]) if seen.has_weights else evenly_spaced(seen.shape[2], 4 * cells)
-    return max_pool(seen.query_rows(layer, head, rows), cells)
+def _lay_out_thumbnails(attention: AttentionRecord, num_layers: int, width: float) -> _ThumbnailLayout:
+    _, num_heads, num_rows, num_columns = attention.shape
+    side = min(MAX_THUMBNAIL, (width - LEFT) / num_heads - GAP)
+    height = side
+    if num_rows < num_columns:
+        height = side * min(1.0, max(0.35, num_rows / max(1, num_columns)))
+    label_height = 6.5 if side >= MIN_LABELLED_THUMBNAIL else 0.0
+    return _ThumbnailLayout(
+        side,
+        height,
+        row_height=height + GAP + label_height,
+        max_cells=max(4, min(32, int((MAX_CELLS / (num_heads * num_layers)) ** 0.5))),
+    )
+
+
+def _draw_header(drawing: Drawing, num_heads: int, layout: _ThumbnailLayout) -> None:
+    colour = drawing.theme.soft
+    for head in range(num_heads):
+        drawing.text(layout.x(head) + layout.width / 2, TOP - 3, str(head), size=5.6, colour=colour, anchor="middle")
+    drawing.text(LEFT - 6, TOP - 3, "head", size=5.6, colour=colour, anchor="end")
+
+
+def _draw_thumbnail(
+    drawing: Drawing, request: FigureRequest, layout: _ThumbnailLayout, *, layer: int, head: int, y: float, label: str
+) -> None:
+    attention = request.chosen.attention
+    theme = drawing.theme
+    x = layout.x(head)
+    weights = _pool_weights(attention, layer, head, layout.max_cells)
+    cell = (layout.width / weights.shape[1], layout.height / weights.shape[0])
+    drawing.grid(x, y, cell, weight_levels(weights))
+    is_best = request.record.best == (attention.name, layer, head)
+    drawing.box(
+        x - 0.2,
+        y - 0.2,
+        layout.width + 0.4,
+        layout.height + 0.4,
+        stroke=theme.mark if is_best else theme.line,
+        line=1.1 if is_best else 0.4,
+    )
+    if layout.has_labels:
+        drawing.text(
+            x + layout.width / 2,
+            y + layout.height + 5.6,
+            label,
+            size=4.8,
+            colour=theme.soft,
+            anchor="middle",
+            room=layout.width + GAP,
+        )
+
+
+def _pool_weights(attention: AttentionRecord, layer: int, head: int, max_cells: int) -> Weights:
+    num_rows = attention.shape[2]
+    rows = np.arange(num_rows) if attention.has_weights else evenly_spaced(num_rows, 4 * max_cells)
+    return max_pool(attention.query_rows(layer, head, rows), max_cells)
+
+
+def _note_pooling(drawing: Drawing, attention: AttentionRecord, max_cells: int) -> None:
+    _, _, num_rows, num_columns = attention.shape
+    if num_rows > max_cells or num_columns > max_cells:
+        size = f"{min(num_rows, max_cells)} × {min(num_columns, max_cells)}"
+        drawing.notes.append(f"{num_rows:,} × {num_columns:,} weights per head are max-pooled to {size}")
+
+
+def _note_best_head(drawing: Drawing, request: FigureRequest, layers: list[int]) -> None:
+    if request.record.best is None:
+        return
+    name, layer, head = request.record.best
+    if name == request.chosen.attention.name and layer in layers:
+        drawing.notes.append(f"the frame marks {site_name(name, layer)}:{head}, the best alignment head")

@@ -1,4 +1,4 @@
-"""Maths: the six steps from one token's query to its new value, with the numbers of one head."""
+"""Math: the six steps from a query to the output of one head, with their values."""
 
 from __future__ import annotations
 
@@ -15,137 +15,191 @@ from regard.view.record.parts import HeadQKV
 from regard.view.record.record import Record
 from regard.view.selection import AttentionSelection, parse_site, select_attention
 
-ACROSS = 16  # numbers of a vector in one line
-NAMES = 64.0  # width of the names of the steps
-COLUMN = 36.0  # width of a key's column, at least
+VALUES_PER_LINE = 16  # of a vector
+LABEL_WIDTH = 64.0  # of the names of the steps
+MIN_COLUMN = 36.0  # of a key
+MAX_COLUMN = 60.0
 
 
 def draw_math(request: FigureRequest) -> Drawing:
-    """Draw the six steps for one row of one head; keys are the most looked at, in their order."""
-    inside = find_head_qkv(request.record, request.attention, request.layer, request.head)
-    chosen = select_attention(request.record, inside.attention, inside.layer, inside.head)
-    drawing, theme = request.drawing(), request.theme
-    row = chosen.find_row(request.token)
-    row = first_word_row(chosen) if row is None else row
-    dots, scores, weights, scaled = six_steps(inside, row)
-    seen = min(int(np.isfinite(scores).sum()), len(chosen.columns), max(2, int((drawing.width - NAMES) / COLUMN)))
-    keys = sorted(np.argsort(-weights, kind="stable")[:seen].tolist())
-    column = min(60.0, (drawing.width - NAMES) / len(keys))
-    vector = _Vectors(drawing, min(column - 4, 40.0), max(inside.query.shape[1], inside.value.shape[1]))
-    most = [
-        float(np.abs(some).max()) or 1.0
-        for some in (np.vstack([inside.query[row], inside.key[keys]]), inside.value[keys])
-    ]
-    centre = [NAMES + column * (place + 0.5) for place in range(len(keys))]
+    """Draw the six steps for one query of one head, with the keys of the largest weights in their order."""
+    qkv = find_head_qkv(request.record, request.attention, request.layer, request.head)
+    selection = select_attention(request.record, qkv.attention, qkv.layer, qkv.head)
+    row = selection.find_row(request.token)
+    figure = _MathFigure(request.drawing(), qkv, selection, first_word_row(selection) if row is None else row)
+    figure.draw_labels()
+    figure.draw_queries_and_keys()
+    figure.draw_scores()
+    figure.draw_weights()
+    figure.draw_weighted_values()
+    figure.draw_sum()
+    figure.draw_caption()
+    return figure.drawing
 
-    def name(y: float, number: int, text: str) -> None:
-        drawing.text(0, y, f"{number}", size=SMALL, colour=theme.mark, bold=True)
-        drawing.text(7, y, text, size=SMALL, room=NAMES - 9)
 
-    drawing.text(drawing.width, 5, f"{len(keys)} keys, and their values", size=5.6, colour=theme.soft, anchor="end")
-    drawing.text(7, 5, "query", size=5.6, colour=theme.soft)
-    y = 15.0
-    for x, key in zip(centre, keys, strict=True):
-        colour = theme.soft if chosen.columns[key].special else theme.source
-        drawing.text(x, y, chosen.columns[key].label, colour=colour, anchor="middle", room=column - 2)
-    drawing.text(7, y, chosen.rows[row].label, colour=theme.target, bold=True, room=NAMES - 9)
-    y += 5
-    name(y + vector.high / 2 + 2, 1, "q, k")
-    vector.draw(NAMES - vector.wide - 1, y, inside.query[row], most[0])
-    for x, key in zip(centre, keys, strict=True):
-        vector.draw(x - vector.wide / 2, y, inside.key[key], most[0])
-    y += vector.high + 12
-    if scaled:
-        name(y, 2, "query · key")
-        _numbers(drawing, centre, y, [f"{value:.1f}" for value in dots[keys]])
-        y += 11
-        name(y, 3, f"÷ √{inside.query.shape[1]}")
-    else:
-        name(y, 2, "score")
-    _numbers(drawing, centre, y, [f"{value:.2f}" for value in scores[keys]])
-    y += 11
-    name(y, 4, "softmax")
-    for x, key in zip(centre, keys, strict=True):
-        level = round(LEVELS * float(weights[key]) ** 0.5)
-        drawing.box(x - 11, y - 7, 22, 9.4, theme.shade(level), stroke=theme.line, line=0.3)
-        ink = theme.ink_on(theme.shade(level))
-        drawing.text(x, y, format_percent(float(weights[key])), colour=ink, anchor="middle")
-    y += 9
-    name(y + vector.high / 2 + 2, 5, "× value")
-    for x, key in zip(centre, keys, strict=True):
-        vector.draw(x - vector.wide / 2, y, inside.value[key], most[1])
-        vector.draw(x - vector.wide / 2, y + vector.high + 5, weights[key] * inside.value[key], most[1])
-        drawing.stroke([(x, y + vector.high + 0.8), (x, y + vector.high + 4.2)], theme.soft, width=0.5)
-    y += 2 * vector.high + 9
-    total = weights @ inside.value.astype(np.float64)
-    for x in centre:
-        middle = NAMES + vector.wide / 2
-        drawing.stroke([(x, y - 3), (x, y + 1), (middle, y + 2), (middle, y + 6)], theme.line, width=0.5, bent=True)
-    y += 7
-    name(y + vector.high / 2 + 2, 6, "sum")
-    vector.draw(NAMES, y, total, most[1])
-    rest = int((weights > 0).sum()) - len(keys)
-    if rest > 0:
-        held = 1 - float(weights[keys].sum())
-        drawing.notes.append(
-            f"the {len(keys)} keys most looked at are shown; the sum is over all, {rest} others hold {held:.0%}"
+class _MathFigure:
+    """Draws the steps from top to bottom; `y` is where the next one begins."""
+
+    def __init__(self, drawing: Drawing, qkv: HeadQKV, selection: AttentionSelection, row: int) -> None:
+        self.drawing = drawing
+        self.qkv = qkv
+        self.selection = selection
+        self.row = row
+        self.y = 15.0
+        self.dot_products, self.scores, self.weights, self.is_scaled = six_steps(qkv, row)
+        num_visible = int(np.isfinite(self.scores).sum())
+        max_keys = max(2, int((drawing.width - LABEL_WIDTH) / MIN_COLUMN))
+        num_keys = min(num_visible, len(selection.columns), max_keys)
+        self.keys: list[int] = sorted(np.argsort(-self.weights, kind="stable")[:num_keys].tolist())
+        self.column = min(MAX_COLUMN, (drawing.width - LABEL_WIDTH) / len(self.keys))
+        self.centres = [LABEL_WIDTH + self.column * (index + 0.5) for index in range(len(self.keys))]
+        vector_size = max(qkv.query.shape[1], qkv.value.shape[1])
+        self.strip = _VectorStrip(drawing, min(self.column - 4, 40.0), vector_size)
+        self.max_query_key = float(np.abs(np.vstack([qkv.query[row], qkv.key[self.keys]])).max()) or 1.0
+        self.max_value = float(np.abs(qkv.value[self.keys]).max()) or 1.0
+
+    def draw_labels(self) -> None:
+        """Label the query and the keys."""
+        drawing = self.drawing
+        theme = drawing.theme
+        header = f"{len(self.keys)} keys, and their values"
+        drawing.text(drawing.width, 5, header, size=5.6, colour=theme.soft, anchor="end")
+        drawing.text(7, 5, "query", size=5.6, colour=theme.soft)
+        for x, key in zip(self.centres, self.keys, strict=True):
+            unit = self.selection.columns[key]
+            colour = theme.soft if unit.special else theme.source
+            drawing.text(x, self.y, unit.label, colour=colour, anchor="middle", room=self.column - 2)
+        query = self.selection.rows[self.row].label
+        drawing.text(7, self.y, query, colour=theme.target, bold=True, room=LABEL_WIDTH - 9)
+        self.y += 5
+
+    def draw_queries_and_keys(self) -> None:
+        """Step 1: the vectors of the query and the keys."""
+        self._name_step(self.y + self.strip.height / 2 + 2, 1, "q, k")
+        self.strip.draw(LABEL_WIDTH - self.strip.width - 1, self.y, self.qkv.query[self.row], self.max_query_key)
+        for x, key in zip(self.centres, self.keys, strict=True):
+            self.strip.draw(x - self.strip.width / 2, self.y, self.qkv.key[key], self.max_query_key)
+        self.y += self.strip.height + 12
+
+    def draw_scores(self) -> None:
+        """Steps 2 and 3: dot products and their scaling; other scores are one step."""
+        if self.is_scaled:
+            self._name_step(self.y, 2, "query · key")
+            self._draw_values([f"{value:.1f}" for value in self.dot_products[self.keys]])
+            self._name_step(self.y, 3, f"÷ √{self.qkv.query.shape[1]}")
+        else:
+            self._name_step(self.y, 2, "score")
+        self._draw_values([f"{value:.2f}" for value in self.scores[self.keys]])
+
+    def draw_weights(self) -> None:
+        """Step 4: the softmax of the scores."""
+        theme = self.drawing.theme
+        self._name_step(self.y, 4, "softmax")
+        for x, key in zip(self.centres, self.keys, strict=True):
+            weight = float(self.weights[key])
+            shade = theme.shade(round(LEVELS * weight**0.5))
+            self.drawing.box(x - 11, self.y - 7, 22, 9.4, shade, stroke=theme.line, line=0.3)
+            self.drawing.text(x, self.y, format_percent(weight), colour=theme.ink_on(shade), anchor="middle")
+        self.y += 9
+
+    def draw_weighted_values(self) -> None:
+        """Step 5: each value times its weight."""
+        theme = self.drawing.theme
+        strip = self.strip
+        self._name_step(self.y + strip.height / 2 + 2, 5, "× value")
+        for x, key in zip(self.centres, self.keys, strict=True):
+            left = x - strip.width / 2
+            value = self.qkv.value[key]
+            strip.draw(left, self.y, value, self.max_value)
+            strip.draw(left, self.y + strip.height + 5, self.weights[key] * value, self.max_value)
+            line = [(x, self.y + strip.height + 0.8), (x, self.y + strip.height + 4.2)]
+            self.drawing.stroke(line, theme.soft, width=0.5)
+        self.y += 2 * strip.height + 9
+
+    def draw_sum(self) -> None:
+        """Step 6: the sum over all keys, also those that are not shown."""
+        theme = self.drawing.theme
+        output = self.weights @ self.qkv.value.astype(np.float64)
+        middle = LABEL_WIDTH + self.strip.width / 2
+        for x in self.centres:
+            line = [(x, self.y - 3), (x, self.y + 1), (middle, self.y + 2), (middle, self.y + 6)]
+            self.drawing.stroke(line, theme.line, width=0.5, bent=True)
+        self.y += 7
+        self._name_step(self.y + self.strip.height / 2 + 2, 6, "sum")
+        self.strip.draw(LABEL_WIDTH, self.y, output, self.max_value)
+
+    def draw_caption(self) -> None:
+        """Draw the scale, and note the keys that are not shown."""
+        num_others = int((self.weights > 0).sum()) - len(self.keys)
+        if num_others > 0:
+            rest = 1 - float(self.weights[self.keys].sum())
+            self.drawing.notes.append(
+                f"the {len(self.keys)} keys of the largest weights are shown; the sum is over all, "
+                f"{num_others} others hold {rest:.0%}"
+            )
+        caption = (
+            f"Each square is one component of a vector: of queries and keys relative to {self.max_query_key:.2g}, of "
+            f"values to {self.max_value:.2g}. {self.selection.site}."
         )
-    said = (
-        f"Each square is one number of a vector: of queries and keys as a share of {most[0]:.2g}, of values of "
-        f"{most[1]:.2g}. {chosen.site}."
-    )
-    draw_notes(drawing, draw_signed_scale(drawing, y + vector.high + 8, 1.0, said))
-    return drawing
+        bottom = self.y + self.strip.height + 8
+        draw_notes(self.drawing, draw_signed_scale(self.drawing, bottom, 1.0, caption))
+
+    def _name_step(self, y: float, number: int, name: str) -> None:
+        self.drawing.text(0, y, f"{number}", size=SMALL, colour=self.drawing.theme.mark, bold=True)
+        self.drawing.text(7, y, name, size=SMALL, room=LABEL_WIDTH - 9)
+
+    def _draw_values(self, labels: list[str]) -> None:
+        for x, label in zip(self.centres, labels, strict=True):
+            self.drawing.text(x, self.y, label.replace("-", "−"), size=SIZE, anchor="middle")
+        self.y += 11
 
 
-class _Vectors:
-    """Draws vectors as fields of signed squares."""
+class _VectorStrip:
+    """Draws vectors as lines of signed squares."""
 
-    def __init__(self, drawing: Drawing, wide: float, numbers: int) -> None:
-        self.drawing, self.wide = drawing, wide
-        self.cell = wide / min(ACROSS, numbers)
-        self.high = self.cell * math.ceil(numbers / ACROSS)
+    def __init__(self, drawing: Drawing, width: float, max_values: int) -> None:
+        self.drawing = drawing
+        self.width = width
+        self.cell = width / min(VALUES_PER_LINE, max_values)
+        self.height = self.cell * math.ceil(max_values / VALUES_PER_LINE)
 
-    def draw(self, x: float, y: float, values: Weights, most: float) -> None:
+    def draw(self, x: float, y: float, values: Weights, max_value: float) -> None:
         """Draw one vector."""
-        across = min(ACROSS, len(values))
-        padded = np.zeros(math.ceil(len(values) / across) * across)
+        values_per_line = min(VALUES_PER_LINE, len(values))
+        padded = np.zeros(math.ceil(len(values) / values_per_line) * values_per_line)
         padded[: len(values)] = values
-        levels = signed_levels(padded.reshape(-1, across), most)
-        high = self.cell * len(levels)
+        levels = signed_levels(padded.reshape(-1, values_per_line), max_value)
         self.drawing.grid(x, y, (self.cell, self.cell), levels, signed=True)
-        self.drawing.box(x, y, self.cell * across, high, stroke=self.drawing.theme.line, line=0.4)
-
-
-def _numbers(drawing: Drawing, centre: list[float], y: float, texts: list[str]) -> None:
-    for x, text in zip(centre, texts, strict=True):
-        drawing.text(x, y, text.replace("-", "−"), size=SIZE, anchor="middle")
+        height = self.cell * len(levels)
+        self.drawing.box(x, y, self.cell * values_per_line, height, stroke=self.drawing.theme.line, line=0.4)
 
 
 def first_word_row(selection: AttentionSelection) -> int:
-    """Return the first row that is a word."""
-    return next((place for place, unit in enumerate(selection.rows) if not unit.special), 0)
+    """Index of the first row that is not a special token."""
+    return next((row for row, unit in enumerate(selection.rows) if not unit.special), 0)
 
 
-def six_steps(inside: HeadQKV, row: int) -> tuple[Weights, Weights, Weights, bool]:
-    """Return of one row: query · key, the scores, their softmax, and whether scores are the products divided by √d."""
-    dots = inside.key @ inside.query[row]
-    scores = np.where(np.isfinite(inside.scores[row]), inside.scores[row], -np.inf).astype(np.float64)
-    weights = np.exp(scores - scores.max())
-    seen = np.isfinite(scores)
-    scaled = bool(np.allclose((dots / math.sqrt(inside.query.shape[1]))[seen], scores[seen], rtol=0.02, atol=0.05))
-    return dots, np.asarray(scores, dtype=np.float32), np.asarray(weights / weights.sum(), dtype=np.float32), scaled
+def six_steps(qkv: HeadQKV, row: int) -> tuple[Weights, Weights, Weights, bool]:
+    """Dot products, scores and weights of one query, and whether the scores are the dot products divided by √d."""
+    dot_products = qkv.key @ qkv.query[row]
+    scores = np.where(np.isfinite(qkv.scores[row]), qkv.scores[row], -np.inf).astype(np.float64)
+    exponentials = np.exp(scores - scores.max())
+    weights = exponentials / exponentials.sum()
+    is_visible = np.isfinite(scores)
+    scaled = dot_products / math.sqrt(qkv.query.shape[1])
+    is_scaled = bool(np.allclose(scaled[is_visible], scores[is_visible], rtol=0.02, atol=0.05))
+    return dot_products, np.asarray(scores, dtype=np.float32), np.asarray(weights, dtype=np.float32), is_scaled
 
 
 def find_head_qkv(record: Record, attention: str = "", layer: int | None = None, head: int | None = None) -> HeadQKV:
-    """Return the numbers inside the head that is asked for, or inside the first that there is."""
+    """Find the stored queries, keys and values of the requested head, or of the first one."""
     name, layer, head = parse_site(attention, layer, head)
-    found = record.inside
-    if not found:
-        raise UsageError("the record has no numbers from inside a head: ask for them when it is made (inside)")
-    for one in found:
-        site = (one.attention, one.layer, one.head)
-        if (not name or record[name].name == one.attention) and layer in (None, site[1]) and head in (None, site[2]):
-            return one
-    have = ", ".join(f"{one.attention} layer {one.layer} head {one.head}" for one in found)
-    raise UsageError(f"the record has no numbers from inside that head: it has {have}")
+    stored = record.inside
+    if not stored:
+        raise UsageError("the record has no queries, keys and values of a head: pass --store-qkv when it is written")
+    for qkv in stored:
+        is_attention = not name or record[name].name == qkv.attention
+        if is_attention and layer in (None, qkv.layer) and head in (None, qkv.head):
+            return qkv
+    available = ", ".join(f"{qkv.attention} layer {qkv.layer} head {qkv.head}" for qkv in stored)
+    raise UsageError(f"the record has no queries, keys and values of that head: it has {available}")

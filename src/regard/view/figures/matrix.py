@@ -1,4 +1,4 @@
-"""Align: one matrix, what looked by what was looked at; a dot on each row's highest weight."""
+"""Matrix (heat map): queries in rows, keys in columns, a dot on the largest weight of each row."""
 
 from __future__ import annotations
 
@@ -19,34 +19,43 @@ from regard.view.selection import AttentionSelection
 
 
 def draw_matrix(request: FigureRequest) -> Drawing:
-    """Draw the matrix of a head."""
-    chosen, drawing = request.chosen, request.drawing()
+    """Draw the attention matrix of a head."""
+    selection = request.chosen
+    drawing = request.drawing()
     theme = drawing.theme
-    colours = (theme.text, theme.text) if chosen.attention.own else (theme.target, theme.source)
-    at = draw_labelled_matrix(drawing, 1, weight_levels(chosen.table), chosen.rows, chosen.columns, colours=colours)
-    mark_row_maxima(drawing, at, chosen.table)
-    said = selection_caption(chosen, dots=at.cell >= 2.5)
-    if not chosen.attention.own and chosen.norm == "raw" and len(chosen.columns) > 1:
-        said += f" Coverage {format_percent(coverage(chosen))}, confidence {format_percent(confidence(chosen))}."
-    bottom = draw_weight_scale(drawing, at.bottom + 8, chosen.norm, said)
-    draw_notes(drawing, bottom)
+    is_self = selection.attention.own
+    geometry = draw_labelled_matrix(
+        drawing,
+        1,
+        weight_levels(selection.table),
+        selection.rows,
+        selection.columns,
+        colours=(theme.text, theme.text) if is_self else (theme.target, theme.source),
+    )
+    mark_row_maxima(drawing, geometry, selection.table)
+    caption = selection_caption(selection, dots=geometry.cell >= 2.5)
+    if not is_self and selection.norm == "raw" and len(selection.columns) > 1:
+        caption += (
+            f" Coverage {format_percent(coverage(selection))}, confidence {format_percent(confidence(selection))}."
+        )
+    draw_notes(drawing, draw_weight_scale(drawing, geometry.bottom + 8, selection.norm, caption))
     return drawing
 
 
-def coverage(chosen: AttentionSelection) -> float:
-    """Return how evenly the columns were looked at: 1 where each got as much as it has a share of, specials left out.
+def coverage(selection: AttentionSelection) -> float:
+    """How evenly keys are attended to: 1 where each receives a total weight of 1; special tokens are left out.
 
-    Each column's penalty is log(1 + (1 - what it got)²), as alignments of translators are scored.
+    The penalty of a key is log(1 + (1 - its total weight)²), as in scores of alignments.
     """
-    plain = [place for place, unit in enumerate(chosen.columns) if not unit.special]
-    if not plain:
+    columns = [column for column, unit in enumerate(selection.columns) if not unit.special]
+    if not columns:
         return 1.0
-    got = chosen.table[:, plain].sum(axis=0)
-    return float(np.exp(-np.log1p((1 - got) ** 2).mean()))
+    totals = selection.table[:, columns].sum(axis=0)
+    return float(np.exp(-np.log1p((1 - totals) ** 2).mean()))
 
 
-def confidence(chosen: AttentionSelection) -> float:
-    """Return how sharply rows looked: 1 where each saw a single column, 0 where all saw all alike."""
-    weights = np.clip(chosen.table, 1e-12, None)
+def confidence(selection: AttentionSelection) -> float:
+    """One minus the normalized entropy: 1 where each query attends to one key, 0 where attention is uniform."""
+    weights = np.clip(selection.table, 1e-12, None)
     entropy = -(weights * np.log(weights)).sum(axis=1).mean()
     return float(max(0.0, 1 - entropy / np.log(weights.shape[1])))

@@ -1,8 +1,9 @@
-"""Place: the position codes of a model, and how alike any two positions are."""
+"""Positions: the positional encodings of a model, and the cosine similarity of any two positions."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard.errors import UsageError
 from regard.view.codec import Weights
@@ -11,61 +12,66 @@ from regard.view.figures.panels import FigureRequest, draw_notes, draw_signed_sc
 from regard.view.palette import signed_levels
 from regard.view.record.head_stats import evenly_spaced
 
-POSITIONS, FIELDS = 96, 160  # that are drawn at most
+MAX_POSITIONS = 96
+MAX_DIMENSIONS = 160
+LEFT = 16.0
+TOP = 9.0
+GAP = 22.0
 
 
 def draw_positions(request: FigureRequest) -> Drawing:
-    """Draw codes by position on the left, likeness of positions on the right."""
-    places = request.record.places
-    if places is None or not places.codes.size:
-        raise UsageError(
-            "the record has no position codes: models that read words in no order, or one by one, have none"
-        )
-    drawing, theme = request.drawing(), request.theme
-    positions, numbers = places.codes.shape
-    rows = min(positions, POSITIONS)
-    columns = evenly_spaced(numbers, FIELDS)
-    codes = places.codes[:rows]
-    most = float(np.quantile(np.abs(codes), 0.995)) or 1.0
-    left, top, gap = 16.0, 9.0, 22.0
-    side = (drawing.width - left - gap - 1) / 2
-    drawing.text(left, top - 3, f"{numbers} dimensions →", size=5.6, colour=theme.soft)
-    drawing.text(left + side + gap, top - 3, "likeness of positions", size=5.6, colour=theme.soft)
-    for x, levels in (
-        (left, signed_levels(codes[:, columns], most)),
-        (left + side + gap, signed_levels(cosine_similarity(codes), 1.0)),
-    ):
-        high = side
-        drawing.grid(x, top, (side / levels.shape[1], high / levels.shape[0]), levels, signed=True)
-        drawing.box(x, top, side, high, stroke=theme.line, line=0.5)
-        for position in _ticks(rows):
-            y = top + high * (position + 0.5) / rows
-            drawing.text(x - 3, y + 2, str(position), size=5.2, colour=theme.soft, anchor="end")
-    for position in _ticks(rows):
-        x = left + side + gap + side * (position + 0.5) / rows
-        drawing.text(x, top + side + 6.5, str(position), size=5.2, colour=theme.soft, anchor="middle")
-    if rows < positions:
-        drawing.notes.append(f"positions 0 to {rows - 1} of {positions:,} are shown")
-    if len(columns) < numbers:
-        drawing.notes.append(f"{len(columns)} of {numbers} dimensions are shown, evenly chosen")
-    said = (
-        f"Left: {places.kind} codes, raw, full at ±{most:.2g}. Right: cosine of the codes of two positions, full at ±1."
+    """Draw encodings by position on the left, the similarity of positions on the right."""
+    positions = request.record.places
+    if positions is None or not positions.codes.size:
+        raise UsageError("the record has no positional encodings: recurrent models and memory networks have none")
+    drawing = request.drawing()
+    theme = drawing.theme
+    num_positions, num_dimensions = positions.codes.shape
+    num_rows = min(num_positions, MAX_POSITIONS)
+    encodings = positions.codes[:num_rows]
+    dimensions = evenly_spaced(num_dimensions, MAX_DIMENSIONS)
+    max_value = float(np.quantile(np.abs(encodings), 0.995)) or 1.0
+    side = (drawing.width - LEFT - GAP - 1) / 2
+    right_panel = LEFT + side + GAP
+    drawing.text(LEFT, TOP - 3, f"{num_dimensions} dimensions →", size=5.6, colour=theme.soft)
+    drawing.text(right_panel, TOP - 3, "similarity of positions", size=5.6, colour=theme.soft)
+    _draw_panel(drawing, LEFT, side, signed_levels(encodings[:, dimensions], max_value))
+    _draw_panel(drawing, right_panel, side, signed_levels(cosine_similarity(encodings), 1.0))
+    for position in _ticks(num_rows):
+        x = right_panel + side * (position + 0.5) / num_rows
+        drawing.text(x, TOP + side + 6.5, str(position), size=5.2, colour=theme.soft, anchor="middle")
+    if num_rows < num_positions:
+        drawing.notes.append(f"positions 0 to {num_rows - 1} of {num_positions:,} are shown")
+    if len(dimensions) < num_dimensions:
+        drawing.notes.append(f"{len(dimensions)} of {num_dimensions} dimensions are shown, evenly spaced")
+    caption = (
+        f"Left: {positions.kind} encodings, raw, full at ±{max_value:.2g}. "
+        "Right: cosine similarity of two positions, full at ±1."
     )
-    draw_notes(drawing, draw_signed_scale(drawing, top + side + 12, 1.0, said))
+    draw_notes(drawing, draw_signed_scale(drawing, TOP + side + 12, 1.0, caption))
     return drawing
 
 
+def _draw_panel(drawing: Drawing, x: float, side: float, levels: NDArray[np.int64]) -> None:
+    num_rows, num_columns = levels.shape
+    drawing.grid(x, TOP, (side / num_columns, side / num_rows), levels, signed=True)
+    drawing.box(x, TOP, side, side, stroke=drawing.theme.line, line=0.5)
+    for position in _ticks(num_rows):
+        y = TOP + side * (position + 0.5) / num_rows
+        drawing.text(x - 3, y + 2, str(position), size=5.2, colour=drawing.theme.soft, anchor="end")
+
+
 def cosine_similarity(codes: Weights) -> Weights:
-    """Return the cosine between the codes of any two positions.
+    """Cosine similarity between the encodings of any two positions.
 
     >>> cosine_similarity(np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])).tolist()
     [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]
     """
     norms = np.linalg.norm(codes, axis=1, keepdims=True)
-    plain = codes / np.where(norms > 0, norms, 1.0)
-    return np.asarray(plain @ plain.T)
+    normalized = codes / np.where(norms > 0, norms, 1.0)
+    return np.asarray(normalized @ normalized.T)
 
 
-def _ticks(rows: int) -> list[int]:
-    step = next(size for size in (1, 2, 5, 10, 20, 50, 100) if rows / size <= 7)
-    return list(range(0, rows, step))
+def _ticks(num_positions: int) -> list[int]:
+    step = next(size for size in (1, 2, 5, 10, 20, 50, 100) if num_positions / size <= 7)
+    return list(range(0, num_positions, step))

@@ -1,170 +1,227 @@
-"""Verdict: how likely each label is; or where in a passage an answer begins and ends. Below, what counted for it."""
+"""Prediction: label probabilities or answer spans, and the attribution of the prediction to tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from regard.errors import UsageError
-from regard.view.drawing import SIZE, SMALL, Drawing, is_right_to_left, text_width
+from regard.view.drawing import SIZE, SMALL, Drawing, Point, is_right_to_left, text_width
 from regard.view.figures.panels import FigureRequest, draw_notes, draw_signed_scale, format_percent
-from regard.view.palette import HEAD_COLOURS, blend, signed_levels
+from regard.view.palette import HEAD_COLOURS, Colour, blend, signed_levels
 from regard.view.record.parts import Attribution, LabelProbabilities, SpanProbabilities
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
-LINE = 11.0
-MOST = 12  # labels, or answers, that are shown
-HIGH = 52.0  # of the curves
-LINES = 14  # of a text with what counted in it
+ROW_HEIGHT = 11.0
+MAX_LABELS = 12
+MAX_ANSWERS = 5
+CURVE_HEIGHT = 52.0
+MAX_LINES = 14  # of a text with its attribution
 
 
 def draw_prediction(request: FigureRequest) -> Drawing:
-    """Draw bars for labels, or curves along a passage; then the text, shaded by what counted."""
-    drawing, found = request.drawing(), request.record.verdict
-    if found is None:
-        raise UsageError(f"the record has no verdict: {request.record.task} records have none; labels and answers do")
-    bottom = (
-        _labels(drawing, found) if isinstance(found, LabelProbabilities) else _spans(drawing, request.record, found)
-    )
-    for one in request.record.attribution[:1]:
-        bottom = _attribution(drawing, request.record, one, bottom + 6)
+    """Draw bars for labels or curves along a passage, then the text shaded by its attribution."""
+    drawing = request.drawing()
+    prediction = request.record.verdict
+    if prediction is None:
+        raise UsageError(
+            f"the record has no prediction: {request.record.task} records have none; classifiers and question "
+            "answering do"
+        )
+    if isinstance(prediction, LabelProbabilities):
+        bottom = _draw_labels(drawing, prediction)
+    else:
+        bottom = _draw_spans(drawing, request.record, prediction)
+    if request.record.attribution:
+        bottom = _draw_attribution(drawing, request.record, request.record.attribution[0], bottom + 6)
     draw_notes(drawing, bottom)
     return drawing
 
 
-def _labels(drawing: Drawing, found: LabelProbabilities) -> float:
-    ranked = ranked_labels(found)
-    if len(ranked) > MOST:
-        rest = sum(chance for _, chance in ranked[MOST:])
-        drawing.notes.append(f"the {MOST} likeliest of {len(ranked)} labels are shown; the others hold {rest:.0%}")
-    return _bars(drawing, 2, ranked[:MOST])
+def _draw_labels(drawing: Drawing, prediction: LabelProbabilities) -> float:
+    ranked = ranked_labels(prediction)
+    if len(ranked) > MAX_LABELS:
+        rest = sum(probability for _, probability in ranked[MAX_LABELS:])
+        drawing.notes.append(
+            f"the {MAX_LABELS} most probable of {len(ranked)} labels are shown; the others hold {rest:.0%}"
+        )
+    return _draw_bars(drawing, 2, ranked[:MAX_LABELS])
 
 
 def ranked_labels(found: LabelProbabilities) -> list[tuple[str, float]]:
-    """Return labels with their probabilities, the likeliest first."""
+    """Labels with their probabilities, most probable first."""
     return sorted(zip(found.labels, found.probabilities, strict=True), key=lambda pair: -pair[1])
 
 
-def _bars(drawing: Drawing, top: float, ranked: Sequence[tuple[str, float]]) -> float:
+def _draw_bars(drawing: Drawing, top: float, ranked: Sequence[tuple[str, float]]) -> float:
     theme = drawing.theme
     left = min(0.4 * drawing.width, max((text_width(label, SIZE) for label, _ in ranked), default=0.0)) + 5
-    long = drawing.width - left - 24
-    for number, (label, chance) in enumerate(ranked):
-        y = top + LINE * number
-        drawing.text(left - 5, y + 7.4, label, anchor="end", bold=number == 0, room=left - 5,
-                     colour=theme.text if number == 0 else theme.soft)  # fmt: skip
-        drawing.box(left, y + 1.5, long, LINE - 3.5, theme.raised)
-        drawing.box(
-            left, y + 1.5, long * min(1.0, max(0.0, chance)), LINE - 3.5, theme.plus if number == 0 else theme.mid
-        )
-        drawing.text(drawing.width, y + 7.4, f"{100 * chance:.1f} %", size=SMALL, anchor="end")
-    return top + LINE * len(ranked)
+    length = drawing.width - left - 24
+    bar_height = ROW_HEIGHT - 3.5
+    for index, (label, probability) in enumerate(ranked):
+        y = top + ROW_HEIGHT * index
+        is_first = index == 0
+        colour = theme.text if is_first else theme.soft
+        drawing.text(left - 5, y + 7.4, label, anchor="end", bold=is_first, room=left - 5, colour=colour)
+        drawing.box(left, y + 1.5, length, bar_height, theme.raised)
+        fraction = min(1.0, max(0.0, probability))
+        drawing.box(left, y + 1.5, length * fraction, bar_height, theme.plus if is_first else theme.mid)
+        drawing.text(drawing.width, y + 7.4, f"{100 * probability:.1f} %", size=SMALL, anchor="end")
+    return top + ROW_HEIGHT * len(ranked)
 
 
-def _spans(drawing: Drawing, record: Record, found: SpanProbabilities) -> float:
-    """Draw the chance to begin and to end along the passage, the best answer shaded, then the ranked answers."""
-    theme, side = drawing.theme, record.texts["source"]
-    first, last = _passage(side)
-    count = max(1, last - first)
-    left, right, top = 18.0, drawing.width - 2, 10.0
-    peak = max(1e-6, *found.start[first:last], *found.end[first:last])
-    scale = 1.0 if peak > 0.5 else peak * 1.1
+@dataclass(frozen=True)
+class _CurveAxes:
+    """Axes of start and end probabilities along a passage."""
 
-    def at(place: int, chance: float) -> tuple[float, float]:
-        return left + (right - left) * (place - first + 0.5) / count, top + HIGH * (1 - chance / scale)
+    start: int  # first token of the passage
+    stop: int
+    left: float
+    right: float
+    top: float
+    max_probability: float
 
-    if found.answers:
-        begin, end, text, _ = found.answers[0]
-        x, wide_ = at(begin, 0)[0] - 1.5, at(end, 0)[0] - at(begin, 0)[0] + 3
-        drawing.box(x, top, wide_, HIGH, blend(theme.ground, theme.mark, 0.25))
-    for chance in (0.0, scale / 2, scale):
-        y = at(first, chance)[1]
-        drawing.stroke([(left, y), (right, y)], theme.line, width=0.4)
-        drawing.text(left - 3, y + 2, format_percent(chance), size=5.2, colour=theme.soft, anchor="end")
-    for number, (name, curve) in enumerate((("start", found.start), ("end", found.end))):
-        colour = HEAD_COLOURS[number] if theme.name == "light" else (theme.plus, theme.minus)[number]
-        points = [at(place, curve[place]) for place in range(first, last)]
-        drawing.stroke(
-            points if len(points) > 1 else points * 2, colour, width=1.0, dash=() if number == 0 else (2.5, 1.2)
-        )
-        drawing.text(left + 26 * number + 4, top - 3, name, size=5.6, colour=colour, bold=True)
-        best = max(range(first, last), key=lambda place: curve[place])
-        x, y = at(best, curve[best])
-        token = side.tokens[best].strip()
-        anchor = "end" if (number == 0) == (x - left > 24) else "start"
-        shift = -3 if anchor == "end" else 3
-        drawing.text(
-            x + shift, max(top + 6, y + 2) + 7 * number, token, size=5.6, colour=colour, anchor=anchor, room=60
-        )
-    drawing.text(right, top - 3, f"{count} tokens of the passage →", size=5.6, colour=theme.soft, anchor="end")
-    answers = [(text, score) for _, _, text, score in found.answers[:5]]
-    if found.none is not None:
-        answers.append(("(no answer)", found.none))
-    bottom = top + HIGH + 6
+    def point(self, token: int, probability: float) -> Point:
+        x = self.left + (self.right - self.left) * (token - self.start + 0.5) / max(1, self.stop - self.start)
+        return x, self.top + CURVE_HEIGHT * (1 - probability / self.max_probability)
+
+
+def _draw_spans(drawing: Drawing, record: Record, prediction: SpanProbabilities) -> float:
+    """Draw start and end probabilities along the passage, the best answer shaded, then the ranked answers."""
+    theme = drawing.theme
+    text = record.texts["source"]
+    start, stop = _find_passage(text)
+    peak = max(1e-6, *prediction.start[start:stop], *prediction.end[start:stop])
+    axes = _CurveAxes(
+        start,
+        stop,
+        left=18.0,
+        right=drawing.width - 2,
+        top=10.0,
+        max_probability=1.0 if peak > 0.5 else peak * 1.1,
+    )
+    if prediction.answers:
+        first, last, _, _ = prediction.answers[0]
+        left = axes.point(first, 0)[0]
+        width = axes.point(last, 0)[0] - left + 3
+        drawing.box(left - 1.5, axes.top, width, CURVE_HEIGHT, blend(theme.ground, theme.mark, 0.25))
+    for probability in (0.0, axes.max_probability / 2, axes.max_probability):
+        y = axes.point(start, probability)[1]
+        drawing.stroke([(axes.left, y), (axes.right, y)], theme.line, width=0.4)
+        drawing.text(axes.left - 3, y + 2, format_percent(probability), size=5.2, colour=theme.soft, anchor="end")
+    colours = HEAD_COLOURS[:2] if theme.name == "light" else (theme.plus, theme.minus)
+    _draw_curve(drawing, axes, text, prediction.start, name="start", index=0, colour=colours[0])
+    _draw_curve(drawing, axes, text, prediction.end, name="end", index=1, colour=colours[1])
+    header = f"{max(1, stop - start)} tokens of the passage →"
+    drawing.text(axes.right, axes.top - 3, header, size=5.6, colour=theme.soft, anchor="end")
+    return _draw_answers(drawing, prediction, axes.top + CURVE_HEIGHT + 6)
+
+
+def _draw_curve(
+    drawing: Drawing,
+    axes: _CurveAxes,
+    text: RecordText,
+    probabilities: Sequence[float],
+    *,
+    name: str,
+    index: int,
+    colour: Colour,
+) -> None:
+    tokens = range(axes.start, axes.stop)
+    points = [axes.point(token, probabilities[token]) for token in tokens]
+    if len(points) == 1:
+        points *= 2
+    drawing.stroke(points, colour, width=1.0, dash=() if index == 0 else (2.5, 1.2))
+    drawing.text(axes.left + 26 * index + 4, axes.top - 3, name, size=5.6, colour=colour, bold=True)
+    best = max(tokens, key=lambda token: probabilities[token])
+    x, y = axes.point(best, probabilities[best])
+    anchor = "end" if (index == 0) == (x - axes.left > 24) else "start"
+    shift = -3 if anchor == "end" else 3
+    label_y = max(axes.top + 6, y + 2) + 7 * index
+    label = text.tokens[best].strip()
+    drawing.text(x + shift, label_y, label, size=5.6, colour=colour, anchor=anchor, room=60)
+
+
+def _draw_answers(drawing: Drawing, prediction: SpanProbabilities, top: float) -> float:
+    answers = [(text, score) for _, _, text, score in prediction.answers[:MAX_ANSWERS]]
+    if prediction.none is not None:
+        answers.append(("(no answer)", prediction.none))
     if answers and all(0 <= score <= 1 for _, score in answers):
-        return _bars(drawing, bottom, answers)
-    for number, (text, score) in enumerate(answers):
-        drawing.text(
-            0, bottom + 7.4 + LINE * number, f"{number + 1}  {text}", bold=number == 0, room=drawing.width - 30
-        )
-        drawing.text(drawing.width, bottom + 7.4 + LINE * number, f"{score:.2f}", size=SMALL, anchor="end")
-    return bottom + LINE * len(answers)
+        return _draw_bars(drawing, top, answers)
+    for index, (text, score) in enumerate(answers):
+        y = top + 7.4 + ROW_HEIGHT * index
+        drawing.text(0, y, f"{index + 1}  {text}", bold=index == 0, room=drawing.width - 30)
+        drawing.text(drawing.width, y, f"{score:.2f}", size=SMALL, anchor="end")
+    return top + ROW_HEIGHT * len(answers)
 
 
-def _passage(side: RecordText) -> tuple[int, int]:
-    """Return the first token of the passage and the place after its last."""
-    inside = [
-        place
-        for place, special in enumerate(side.special)
-        if not special and (not side.segment or side.segment[place] == max(side.segment))
+def _find_passage(text: RecordText) -> tuple[int, int]:
+    """Range of the passage's tokens: the second text of a pair, without special tokens."""
+    token_types = text.segment
+    passage_type = max(token_types, default=0)
+    tokens = [
+        index
+        for index, is_special in enumerate(text.special)
+        if not is_special and (not token_types or token_types[index] == passage_type)
     ]
-    return (inside[0], inside[-1] + 1) if inside else (0, len(side.tokens))
+    return (tokens[0], tokens[-1] + 1) if tokens else (0, len(text.tokens))
 
 
-def _attribution(drawing: Drawing, record: Record, found: Attribution, top: float) -> float:
-    side = record.texts[found.side]
-    most = float(np.abs(found.values).max()) or 1.0
-    levels = signed_levels(np.asarray(found.values), most)
-    bottom = shaded_text(drawing, top, side, levels.tolist())
-    said = f"{found.method} for “{found.of}”: blue counted for it, orange against it."
-    if found.agreement is not None:
-        said += f" Agreement with attention {found.agreement:.2f}.".replace("-", "−")
-    return draw_signed_scale(drawing, bottom + 5, most, said)
+def _draw_attribution(drawing: Drawing, record: Record, attribution: Attribution, top: float) -> float:
+    max_value = float(np.abs(attribution.values).max()) or 1.0
+    levels = signed_levels(np.asarray(attribution.values), max_value)
+    bottom = shaded_text(drawing, top, record.texts[attribution.side], levels.tolist())
+    caption = f"{attribution.method} for “{attribution.of}”: blue speaks for it, orange against it."
+    if attribution.agreement is not None:
+        caption += f" Agreement with attention {attribution.agreement:.2f}.".replace("-", "−")
+    return draw_signed_scale(drawing, bottom + 5, max_value, caption)
 
 
 def shaded_text(drawing: Drawing, top: float, side: RecordText, levels: Sequence[int]) -> float:
-    """Write a text in lines, each token on the colour of its level; from the right where it is written so."""
-    theme, line = drawing.theme, SIZE * 1.7
-    turned = side.direction == "rtl" or (side.direction == "auto" and is_right_to_left(side.text))
-    x, y = 0.0, top
-    for place, level in enumerate(levels):
-        if side.special[place]:
+    """Write a text in lines, each token on the colour of its level; right to left where the script is."""
+    theme = drawing.theme
+    line_height = SIZE * 1.7
+    is_rtl = side.direction == "rtl" or (side.direction == "auto" and is_right_to_left(side.text))
+    x = 0.0
+    y = top
+    for index, level in enumerate(levels):
+        if side.special[index]:
             continue
-        text, apart = _written(side, place)
-        room = text_width(text, SIZE) * 1.04
-        x += text_width(" ", SIZE) if apart and x else 0.0
-        if x + room > drawing.width and x:
-            x, y = 0.0, y + line
-            if y > top + line * (LINES - 1):
-                drawing.notes.append(f"the text is shown up to token {place:,} of {len(levels):,}")
+        token, has_space = _surface_form(side, index)
+        width = text_width(token, SIZE) * 1.04
+        if has_space and x:
+            x += text_width(" ", SIZE)
+        if x + width > drawing.width and x:
+            x = 0.0
+            y += line_height
+            if y > top + line_height * (MAX_LINES - 1):
+                drawing.notes.append(f"the text is shown up to token {index:,} of {len(levels):,}")
                 return y
-        left = drawing.width - x - room if turned else x
-        drawing.box(left, y, room, line - 2.5, theme.signed(level) if level else theme.ground, radius=0.8)
-        ink = theme.ink_on(theme.signed(level))
-        drawing.text(left + room / 2, y + SIZE, text, colour=ink, anchor="middle", room=max(room, drawing.width))
-        x += room
-    return y + line
+        left = drawing.width - x - width if is_rtl else x
+        colour = theme.signed(level)
+        drawing.box(left, y, width, line_height - 2.5, colour if level else theme.ground, radius=0.8)
+        drawing.text(
+            left + width / 2,
+            y + SIZE,
+            token,
+            colour=theme.ink_on(colour),
+            anchor="middle",
+            room=max(width, drawing.width),
+        )
+        x += width
+    return y + line_height
 
 
-def _written(side: RecordText, place: int) -> tuple[str, bool]:
-    """Return a token as it stands in its text, and whether white space stands before it."""
-    if not side.spans:
-        token = side.tokens[place]
-        return token.strip(" ▁") or token, token.startswith((" ", "▁")) or place == 0 or side.words[
-            place
-        ] != side.words[place - 1]
-    begin, end = side.spans[place]
-    before = max((stop for start, stop in side.spans[:place] if start < begin), default=0)
-    return side.text[begin:end].strip() or side.tokens[place], before < begin or side.text[begin:end][:1].isspace()
+def _surface_form(text: RecordText, index: int) -> tuple[str, bool]:
+    """A token as it is written in its text, and whether white space precedes it."""
+    token = text.tokens[index]
+    if not text.spans:
+        starts_word = index == 0 or text.words[index] != text.words[index - 1]
+        return token.strip(" ▁") or token, token.startswith((" ", "▁")) or starts_word
+    start, end = text.spans[index]
+    surface = text.text[start:end]
+    previous_end = max((other_end for other_start, other_end in text.spans[:index] if other_start < start), default=0)
+    return surface.strip() or token, previous_end < start or surface[:1].isspace()

@@ -1,4 +1,4 @@
-"""One kind of attention in a record: every layer and head, as weights or as what they are computed from when asked."""
+"""Attention in a record: weights of every layer and head, stored or computed on request."""
 
 from __future__ import annotations
 
@@ -13,44 +13,45 @@ from numpy.typing import NDArray
 from regard.errors import UsageError
 from regard.view.codec import Weights
 
-WHOLE = 64 * 2**20  # weights that may be asked for all at once
+MAX_WEIGHTS = 64 * 2**20  # that may be computed at once
 
 
 @runtime_checkable
 class LazyWeights(Protocol):
-    """What weights are computed from when they are looked at: one head, some of its rows, at a time."""
+    """Computes weights on request, some rows of one head at a time."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """Layers, heads, rows, columns."""
 
     def rows(self, place: int, head: int, rows: NDArray[np.int64]) -> Weights:
-        """Return these rows [R, K] of a head; `place` counts the layers that are kept, from 0."""
+        """Rows [R, K] of a head; `place` is the index among the stored layers."""
 
 
 @dataclass(frozen=True)
 class AttentionRecord:
-    """The weights of one kind of attention: every layer and head, rows that looked by columns looked at.
+    """Attention weights of one kind of site in every layer and head: queries in rows, keys in columns.
 
-    >>> seen = AttentionRecord("decoder.cross", "target", "source", np.full((1, 2, 3, 4), 0.25, np.float16), (5,))
-    >>> seen.shape, seen.heads, seen.matrix(5, 1).sum(axis=-1).tolist()
+    >>> weights = np.full((1, 2, 3, 4), 0.25, np.float16)
+    >>> attention = AttentionRecord("decoder.cross", "target", "source", weights, layers=(5,))
+    >>> attention.shape, attention.heads, attention.matrix(5, 1).sum(axis=-1).tolist()
     ((1, 2, 3, 4), 2, [1.0, 1.0, 1.0])
     """
 
-    name: str  # the site without its layer number: encoder.self, decoder.self, decoder.cross, decoder.attention, hop
-    rows: str  # which side the rows are: source, target, question
-    columns: str
-    kept: NDArray[np.floating[Any]] | LazyWeights  # [layers, H, Q, K], or what it is computed from
-    layers: tuple[int, ...]  # their numbers in the model
-    produced: bool = False  # rows are named after the token they produced
-    causal: bool = False  # rows see only what stands before them
+    name: str  # the site without its layer: encoder.self, decoder.self, decoder.cross, decoder.attention, hop
+    rows: str  # name of the text that the queries belong to: source, target, question
+    columns: str  # name of the text that the keys belong to
+    kept: NDArray[np.floating[Any]] | LazyWeights  # [layers, H, Q, K], or computed on request
+    layers: tuple[int, ...]  # their indices in the model
+    produced: bool = False  # rows are labelled with the token that they generated
+    causal: bool = False  # queries attend to earlier positions only
     importance: Mapping[str, Any] | None = None  # {"metric": …, "by": [layers][heads]}
 
     def __post_init__(self) -> None:
         if len(self.shape) != 4 or self.shape[0] != len(self.layers):
             raise UsageError(f"{self.name}: weights {self.shape} must be [{len(self.layers)} layers, H, Q, K]")
         if isinstance(self.kept, np.ndarray) and not (np.isfinite(self.kept) & (self.kept >= 0)).all():
-            raise UsageError(f"{self.name}: weights must be finite and not negative")
+            raise UsageError(f"{self.name}: weights must be finite and non-negative")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,55 +60,58 @@ class AttentionRecord:
 
     @property
     def heads(self) -> int:
-        """Heads of a layer."""
+        """Number of heads per layer."""
         return self.shape[1]
 
     @property
     def own(self) -> bool:
-        """Whether tokens look at their own text."""
+        """Whether this is self-attention."""
         return self.rows == self.columns
 
     @property
     def has_weights(self) -> bool:
-        """Whether weights were kept; otherwise each matrix is computed when it is asked for."""
+        """Whether weights are stored; otherwise each matrix is computed on request."""
         return isinstance(self.kept, np.ndarray)
 
     @cached_property
     def weights(self) -> Weights:
-        """All weights [layers, H, Q, K], of a text that is not too long for it."""
+        """All weights [layers, H, Q, K]; refused for texts that are too long."""
         if isinstance(self.kept, np.ndarray):
             return np.asarray(self.kept, dtype=np.float32)
-        if np.prod(self.shape, dtype=np.int64) > WHOLE:
-            raise UsageError(f"{self.name}: {self.shape} weights are too many at once: take one matrix(layer, head)")
+        if np.prod(self.shape, dtype=np.int64) > MAX_WEIGHTS:
+            raise UsageError(
+                f"{self.name}: {self.shape} weights are too many to compute at once: use matrix(layer, head)"
+            )
         return np.stack([[self.matrix(layer, head) for head in range(self.heads)] for layer in self.layers])
 
     def matrix(self, layer: int, head: int) -> Weights:
-        """Return one head's weights [Q, K]; layer and head by their numbers in the model."""
+        """Weights [Q, K] of one head, by the indices of layer and head in the model."""
         return self.query_rows(layer, head, np.arange(self.shape[2]))
 
     def query_rows(self, layer: int, head: int, indices: NDArray[np.int64]) -> Weights:
-        """Return some rows [R, K] of one head's weights."""
-        place = self._place(layer, head)
+        """Selected rows [R, K] of one head's weights."""
+        layer_index = self._layer_index(layer, head)
         if isinstance(self.kept, np.ndarray):
-            return np.asarray(self.kept[place, head, indices], dtype=np.float32)
-        return self.kept.rows(place, head, indices)
+            return np.asarray(self.kept[layer_index, head, indices], dtype=np.float32)
+        return self.kept.rows(layer_index, head, indices)
 
-    def _place(self, layer: int, head: int) -> int:
+    def _layer_index(self, layer: int, head: int) -> int:
         if layer not in self.layers:
-            near = min(self.layers, key=lambda one: abs(one - layer))
-            raise UsageError(f"{self.name} has no layer {layer}: it has {_listed(self.layers)}; the nearest is {near}")
+            near = min(self.layers, key=lambda known: abs(known - layer))
+            available = _format_indices(self.layers)
+            raise UsageError(f"{self.name} has no layer {layer}: it has {available}; the nearest is {near}")
         if not 0 <= head < self.heads:
             near = min(max(head, 0), self.heads - 1)
             raise UsageError(f"{self.name} has no head {head}: they are 0 to {self.heads - 1}; the nearest is {near}")
         return self.layers.index(layer)
 
 
-def _listed(numbers: tuple[int, ...]) -> str:
-    """Say which numbers there are.
+def _format_indices(indices: tuple[int, ...]) -> str:
+    """List indices, a range by its ends.
 
-    >>> _listed((0, 1, 2, 3)), _listed((2, 5))
+    >>> _format_indices((0, 1, 2, 3)), _format_indices((2, 5))
     ('0 to 3', '2, 5')
     """
-    if len(numbers) > 2 and numbers == tuple(range(numbers[0], numbers[-1] + 1)):
-        return f"{numbers[0]} to {numbers[-1]}"
-    return ", ".join(map(str, numbers))
+    if len(indices) > 2 and indices == tuple(range(indices[0], indices[-1] + 1)):
+        return f"{indices[0]} to {indices[-1]}"
+    return ", ".join(map(str, indices))

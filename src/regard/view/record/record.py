@@ -1,7 +1,7 @@
-"""The record: texts, attention and everything else that was seen of one answer, the only thing that views know.
+"""The record of one prediction: texts, attention and everything else that a view shows.
 
-A record is made of plain text and NumPy arrays; its JSON form is drawn in `schema.py`, how arrays stand in it in
-`codes.py`. The parts are in `record_text.py`, `record_attention.py` and `record_parts.py`, and can be imported here.
+Views know nothing but records. A record holds plain text and NumPy arrays; `schema.py` describes its JSON form and
+`view/codec.py` how arrays are encoded in it.
 """
 
 from __future__ import annotations
@@ -30,77 +30,85 @@ from regard.view.record.parts import (
 from regard.view.record.schema import record_parts, record_to_dict
 from regard.view.record.texts import RecordText
 
-LARGEST = 2**30  # bytes of a record's file
+MAX_FILE_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class Record:
-    """One answer and where each head looked while giving it."""
+    """One prediction and the attention of every head that computed it."""
 
     title: str
     texts: Mapping[str, RecordText]  # source, target, …
     attention: tuple[AttentionRecord, ...]
     task: str = "translate"
-    made: Mapping[str, Any] = field(default_factory=dict)  # version, model, when, …
-    best: tuple[str, int, int] | None = None  # (attention name, layer, head) that a view opens with
-    id: str = ""  # made of the content where it is not given
-    steps: tuple[DecodingStep, ...] = ()  # one for each token of the side `target`, where tokens were produced
+    made: Mapping[str, Any] = field(default_factory=dict)  # provenance: version, model, time, …
+    best: tuple[str, int, int] | None = None  # (attention name, layer, head) that views show first
+    id: str = ""  # derived from the content by default
+    steps: tuple[DecodingStep, ...] = ()  # one per generated token of the text `target`
     verdict: LabelProbabilities | SpanProbabilities | None = None
     attribution: tuple[Attribution, ...] = ()
     places: PositionCodes | None = None
     inside: tuple[HeadQKV, ...] = ()
-    cut: tuple[Omission, ...] = ()  # what was left out
-    view: Mapping[str, Any] = field(default_factory=dict)  # the state that the page opens with
+    cut: tuple[Omission, ...] = ()
+    view: Mapping[str, Any] = field(default_factory=dict)  # initial state of the page
 
     def __post_init__(self) -> None:
-        for seen in self.attention:
-            for side in (seen.rows, seen.columns):
-                if side not in self.texts:
-                    raise UsageError(f"{seen.name}: the record has no text {side!r}: it has {', '.join(self.texts)}")
-            need = (len(self.texts[seen.rows].tokens), len(self.texts[seen.columns].tokens))
-            if seen.shape[2:] != need:
-                raise UsageError(f"{seen.name}: weights {seen.shape} do not fit the tokens {need}")
+        for attention in self.attention:
+            self._check_shape(attention)
         if not self.id:
-            sides = [side.to_dict() for side in self.texts.values()]
-            said = json.dumps([self.title, self.task, sides, dict(self.made)], default=str)
-            object.__setattr__(self, "id", hashlib.sha256(said.encode()).hexdigest()[:12])
+            texts = [text.to_dict() for text in self.texts.values()]
+            content = json.dumps([self.title, self.task, texts, dict(self.made)], default=str)
+            object.__setattr__(self, "id", hashlib.sha256(content.encode()).hexdigest()[:12])
+
+    def _check_shape(self, attention: AttentionRecord) -> None:
+        for name in (attention.rows, attention.columns):
+            if name not in self.texts:
+                raise UsageError(f"{attention.name}: the record has no text {name!r}: it has {', '.join(self.texts)}")
+        num_rows = len(self.texts[attention.rows].tokens)
+        num_columns = len(self.texts[attention.columns].tokens)
+        if attention.shape[2:] != (num_rows, num_columns):
+            raise UsageError(
+                f"{attention.name}: weights of shape {attention.shape} do not match {num_rows} query and {num_columns} "
+                "key tokens"
+            )
 
     def __getitem__(self, name: str) -> AttentionRecord:
-        """Return the attention of this name; of `encoder.3.self` that of `encoder.self`."""
-        plain = ".".join(part for part in name.partition(":")[0].split(".") if not part.isdigit())
-        for wanted in (name, plain):
-            for seen in self.attention:
-                if seen.name == wanted:
-                    return seen
-        names = [seen.name for seen in self.attention]
-        known = f"it has {', '.join(names)}" if names else "it has no attention"
-        raise UsageError(f"the record has no {name}: {known}{nearest(plain, names)}")
+        """Look up attention by name; a site such as `encoder.3.self:2` finds `encoder.self`."""
+        site_kind = ".".join(part for part in name.partition(":")[0].split(".") if not part.isdigit())
+        for candidate in (name, site_kind):
+            for attention in self.attention:
+                if attention.name == candidate:
+                    return attention
+        names = [attention.name for attention in self.attention]
+        available = f"it has {', '.join(names)}" if names else "it has no attention"
+        raise UsageError(f"the record has no {name}: {available}{nearest(site_kind, names)}")
 
     def head(self, name: str = "", layer: int = -1, head: int = -1) -> tuple[AttentionRecord, Weights]:
-        """Return an attention and one head's weights [Q, K]; by default the best head, else the last layer's mean."""
+        """One head's weights [Q, K] with their attention; by default the best head, else the mean of the last layer."""
         if self.best and not name:
             name, layer, head = self.best
-        seen = self[name] if name or not self.attention else self.attention[0]
-        chosen = layer if layer >= 0 else seen.layers[-1]
+        attention = self[name] if name or not self.attention else self.attention[0]
+        if layer < 0:
+            layer = attention.layers[-1]
         if head >= 0:
-            return seen, seen.matrix(chosen, head)
-        every = [seen.matrix(chosen, number) for number in range(seen.heads)]
-        return seen, np.asarray(np.mean(every, axis=0))
+            return attention, attention.matrix(layer, head)
+        heads = [attention.matrix(layer, index) for index in range(attention.heads)]
+        return attention, np.asarray(np.mean(heads, axis=0))
 
     def to_dict(self, full: bool | Collection[int] = True, *, href: str = "") -> dict[str, Any]:
-        """Return the record's JSON form: all weights, or those of these layers and the largest of the others.
+        """Convert to the JSON form: all weights, or all of the layers in `full` and the largest of the others.
 
-        With `href` it has no matrices: that of a head is to be found at `<href>/<attention>/<layer>/<head>`.
+        With `href` matrices are left out: that of a head is at `<href>/<attention>/<layer>/<head>`.
         """
         return record_to_dict(self, full, href)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
-        """Return the record read from its JSON form; weights come back to within 1/255 of their root."""
+        """Read the JSON form; the square root of each weight is restored to within 1/255."""
         return cls(**record_parts(values))
 
     def save(self, path: str | Path, full: bool | Collection[int] = True) -> Path:
-        """Write the record's JSON form to a file and return its path."""
+        """Write the JSON form to a file and return its path."""
         from regard.checkpoint.atomic import write_file
 
         text = json.dumps(self.to_dict(full), ensure_ascii=False, separators=(",", ":"))
@@ -108,20 +116,20 @@ class Record:
         return Path(path)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """Return what a notebook shows of the record."""
+        """What a notebook displays."""
         from regard.view.notebook import NotebookOutput
 
         return NotebookOutput(self)._repr_mimebundle_()
 
     @classmethod
     def read(cls, path: str | Path) -> Record:
-        """Return the record of a file that `save` wrote."""
+        """Read a file written by `save`."""
         from regard.checkpoint.atomic import read_bytes
 
         try:
-            values = json.loads(read_bytes(Path(path), max_bytes=LARGEST).decode("utf-8", "surrogatepass"))
+            values = json.loads(read_bytes(Path(path), max_bytes=MAX_FILE_BYTES).decode("utf-8", "surrogatepass"))
         except ValueError as error:
-            raise UsageError(f"{path}: no record: it is not JSON ({error})") from error
+            raise UsageError(f"{path}: not a record: it is not JSON ({error})") from error
         try:
             return cls.from_dict(values)
         except UsageError as error:

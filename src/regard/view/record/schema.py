@@ -21,9 +21,9 @@
   "view":   { "attn", "layer", "head", "measured": bool, … } }
 ```
 
-Sides beside source and target: `given` (what a decoder had read when it produced the token of each row), `question` and
-`memory` (a hop looks at sentences), `label` (what a text was pooled for), `mix` and `layers` (shares of frozen layers).
-A layer may stand in several blocks, of different heads and codes; a head that stands in none has its thumb only.
+Texts beside source and target: `given` (the decoder's input when it generated the token of each row), `question` and
+`memory` (a hop attends to sentences), `label` (pooling for a classifier), `mix` and `layers` (mix of frozen layers).
+A layer may have several blocks, of different heads and encodings; a head without a block has its thumbnail only.
 """
 
 from __future__ import annotations
@@ -45,122 +45,126 @@ if TYPE_CHECKING:
 
 
 SCHEMA = 1
-_NEEDED = {"title": str, "texts": Mapping, "attention": Sequence}
-_NEEDED_OF_ATTENTION = ("name", "rows", "cols", "rowmeans", "layers", "heads", "blocks")
+_REQUIRED_FIELDS = {"title": str, "texts": Mapping, "attention": Sequence}
+_REQUIRED_ATTENTION_FIELDS = ("name", "rows", "cols", "rowmeans", "layers", "heads", "blocks")
 
 
 def record_to_dict(record: Record, full: bool | Collection[int], href: str) -> dict[str, Any]:
-    """Return a record as plain values; layers not in `full` are sparse; with `href` matrices are only pointed at."""
-    made = {
+    """Convert a record to plain values; layers not in `full` are sparse; `href` replaces matrices by references."""
+    fields = {
         "regard": SCHEMA,
         "id": record.id,
         "title": record.title,
         "task": record.task,
         "made": dict(record.made),
-        "texts": {name: side.to_dict() for name, side in record.texts.items()},
+        "texts": {name: text.to_dict() for name, text in record.texts.items()},
         "attention": [
-            attention_to_dict(seen, record.texts[seen.columns].special, full, href) for seen in record.attention
+            attention_to_dict(attention, record.texts[attention.columns].special, full, href)
+            for attention in record.attention
         ],
-        "inside": [one.to_dict() for one in record.inside],
+        "inside": [head.to_dict() for head in record.inside],
         "steps": [step.to_dict() for step in record.steps],
         "verdict": None if record.verdict is None else record.verdict.to_dict(),
-        "attribution": [one.to_dict() for one in record.attribution],
+        "attribution": [attribution.to_dict() for attribution in record.attribution],
         "places": None if record.places is None else record.places.to_dict(),
-        "cut": [cut.to_dict() for cut in record.cut],
+        "cut": [omission.to_dict() for omission in record.cut],
     }
-    first = (record.attention[0].name, record.attention[0].layers[-1], 0) if record.attention else ("", 0, 0)
-    name, layer, head = record.best or first
-    shown = {"attn": name, "layer": layer, "head": head, "measured": record.best is not None}
-    return {**made, "view": {**shown, **record.view}}
+    default_head = (record.attention[0].name, record.attention[0].layers[-1], 0) if record.attention else ("", 0, 0)
+    name, layer, head = record.best or default_head
+    view = {"attn": name, "layer": layer, "head": head, "measured": record.best is not None}
+    return {**fields, "view": {**view, **record.view}}
 
 
 def attention_to_dict(
-    seen: AttentionRecord, special: Sequence[bool], full: bool | Collection[int], href: str
+    attention: AttentionRecord, special: Sequence[bool], full: bool | Collection[int], href: str
 ) -> dict[str, Any]:
-    """Return one attention as plain values."""
+    """Convert the attention of one kind of site to plain values."""
     return {
-        "name": seen.name,
-        "rows": seen.rows,
-        "cols": seen.columns,
-        "rowmeans": "produced" if seen.produced else "token",
-        "causal": seen.causal,
-        "layers": list(seen.layers),
-        "heads": seen.heads,
-        "blocks": [_block(seen, layer, full, href) for layer in seen.layers],
-        **summarize_heads(seen, special),
-        "importance": None if seen.importance is None else dict(seen.importance),
+        "name": attention.name,
+        "rows": attention.rows,
+        "cols": attention.columns,
+        "rowmeans": "produced" if attention.produced else "token",
+        "causal": attention.causal,
+        "layers": list(attention.layers),
+        "heads": attention.heads,
+        "blocks": [_encode_layer(attention, layer, full, href) for layer in attention.layers],
+        **summarize_heads(attention, special),
+        "importance": None if attention.importance is None else dict(attention.importance),
     }
 
 
-def _block(seen: AttentionRecord, layer: int, full: bool | Collection[int], href: str) -> dict[str, Any]:
-    made = {"layer": layer, "heads": list(range(seen.heads)), "shape": list(seen.shape[1:])}
+def _encode_layer(attention: AttentionRecord, layer: int, full: bool | Collection[int], href: str) -> dict[str, Any]:
+    block = {"layer": layer, "heads": list(range(attention.heads)), "shape": list(attention.shape[1:])}
     if href:
-        return {**made, "code": "root8", "href": f"{href}/{seen.name}/{layer}"}
-    weights = np.stack([seen.matrix(layer, head) for head in range(seen.heads)])
-    if full if isinstance(full, bool) else layer in full:
-        return {**made, "code": "root8", "data": encode_root8(weights)}
-    return {**made, "code": "sparse", "data": encode_sparse(weights)}
+        return {**block, "code": "root8", "href": f"{href}/{attention.name}/{layer}"}
+    weights = np.stack([attention.matrix(layer, head) for head in range(attention.heads)])
+    is_full = full if isinstance(full, bool) else layer in full
+    if is_full:
+        return {**block, "code": "root8", "data": encode_root8(weights)}
+    return {**block, "code": "sparse", "data": encode_sparse(weights)}
 
 
 def record_parts(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a record is made of, read from its JSON form; what is wrong with that is said in one message."""
+    """Read the fields of a record from its JSON form; a fault raises one message."""
     _check(values)
     try:
         view = dict(values.get("view") or {})
         is_measured = bool(view.pop("measured", False))
-        shown = (view.pop("attn", ""), view.pop("layer", 0), view.pop("head", 0))
-        verdict, places = values.get("verdict"), values.get("places")
+        initial_head = (view.pop("attn", ""), view.pop("layer", 0), view.pop("head", 0))
+        prediction = values.get("verdict")
+        positions = values.get("places")
         return {
             "title": values["title"],
-            "texts": {name: RecordText.from_dict(side) for name, side in values["texts"].items()},
-            "attention": tuple(_attention_from_dict(one) for one in values["attention"]),
+            "texts": {name: RecordText.from_dict(text) for name, text in values["texts"].items()},
+            "attention": tuple(map(_attention_from_dict, values["attention"])),
             "task": values.get("task", "translate"),
             "made": dict(values.get("made") or {}),
-            "best": shown if is_measured else None,
+            "best": initial_head if is_measured else None,
             "id": values.get("id", ""),
-            "steps": tuple(DecodingStep.from_dict(one) for one in values.get("steps") or ()),
-            "verdict": prediction_from_dict(verdict) if verdict else None,
-            "attribution": tuple(Attribution.from_dict(one) for one in values.get("attribution") or ()),
-            "places": PositionCodes.from_dict(places) if places else None,
-            "inside": tuple(HeadQKV.from_dict(one) for one in values.get("inside") or ()),
-            "cut": tuple(Omission.from_dict(one) for one in values.get("cut") or ()),
+            "steps": tuple(map(DecodingStep.from_dict, values.get("steps") or ())),
+            "verdict": prediction_from_dict(prediction) if prediction else None,
+            "attribution": tuple(map(Attribution.from_dict, values.get("attribution") or ())),
+            "places": PositionCodes.from_dict(positions) if positions else None,
+            "inside": tuple(map(HeadQKV.from_dict, values.get("inside") or ())),
+            "cut": tuple(map(Omission.from_dict, values.get("cut") or ())),
             "view": view,
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise UsageError(f"the record {values.get('title')!r:.60} cannot be read: {what}") from error
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UsageError(f"the record {values.get('title')!r:.60} cannot be read: {reason}") from error
 
 
 def _check(values: Mapping[str, Any]) -> None:
     version = values.get("regard") if isinstance(values, Mapping) else None
     if version != SCHEMA:
-        newer = isinstance(version, int) and version > SCHEMA
-        what = "it was made by a newer Regard: update this one" if newer else "it is no record"
-        raise UsageError(f"a record of schema {version!r} cannot be read: this version reads {SCHEMA}; {what}")
-    for name, kind in _NEEDED.items():
+        is_newer = isinstance(version, int) and version > SCHEMA
+        advice = "it was written by a newer Regard: update this one" if is_newer else "it is not a record"
+        raise UsageError(f"a record of schema {version!r} cannot be read: this version reads {SCHEMA}; {advice}")
+    for name, kind in _REQUIRED_FIELDS.items():
         if not isinstance(values.get(name), kind):
-            raise UsageError(f"a record needs {name!r}, but it has {values.get(name)!r:.40} there")
+            raise UsageError(f"a record needs {name!r}, not {values.get(name)!r:.40}")
 
 
-def _attention_from_dict(one: Mapping[str, Any]) -> AttentionRecord:
-    for name in _NEEDED_OF_ATTENTION:
-        if name not in one:
-            raise UsageError(f"attention {one.get('name')!r} of a record lacks {name!r}")
-    layers, blocks = list(one["layers"]), one["blocks"]
+def _attention_from_dict(values: Mapping[str, Any]) -> AttentionRecord:
+    for name in _REQUIRED_ATTENTION_FIELDS:
+        if name not in values:
+            raise UsageError(f"attention {values.get('name')!r} of a record lacks {name!r}")
+    layers = list(values["layers"])
+    blocks = values["blocks"]
     if any("data" not in block for block in blocks):
-        raise UsageError(f"{one['name']}: its weights are at a server and not in the record: save it from there")
+        raise UsageError(f"{values['name']}: the weights are on a server, not in the record: save it from there")
     size = blocks[0]["shape"][1:] if blocks else [0, 0]
-    weights = np.zeros((len(layers), one["heads"], *size), dtype=np.float32)
+    weights = np.zeros((len(layers), values["heads"], *size), dtype=np.float32)
     for block in blocks:
-        heads = block["heads"] if isinstance(block.get("heads"), list) else range(one["heads"])
+        heads = block["heads"] if isinstance(block.get("heads"), list) else range(values["heads"])
         weights[layers.index(block["layer"]), list(heads)] = array_from_json(block)
     return AttentionRecord(
-        one["name"],
-        one["rows"],
-        one["cols"],
-        weights,
-        tuple(layers),
-        one["rowmeans"] == "produced",
-        bool(one.get("causal", False)),
-        one.get("importance"),
+        values["name"],
+        values["rows"],
+        columns=values["cols"],
+        kept=weights,
+        layers=tuple(layers),
+        produced=values["rowmeans"] == "produced",
+        causal=bool(values.get("causal", False)),
+        importance=values.get("importance"),
     )

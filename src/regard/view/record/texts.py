@@ -1,4 +1,4 @@
-"""The texts of a record: their tokens, which word each is of, and how they are written."""
+"""Texts of a record with their tokens and word indices."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Any
 
 from regard.errors import UsageError
 
-_UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Cs")  # controls, format signs, line ends, lone surrogates
+_INVISIBLE_CATEGORIES = ("Cc", "Cf", "Zl", "Zp", "Cs")  # controls, format characters, line ends, lone surrogates
 DIRECTIONS = ("auto", "ltr", "rtl")
 
 
 @dataclass(frozen=True)
 class RecordText:
-    """One text of a record with its tokens: what the rows or the columns of a matrix stand for.
+    """One text of a record with its tokens, which label the rows or columns of a matrix.
 
-    >>> side = RecordText.from_subwords("two dogs", ["two", " dog", "s", "</s>"], word_ids=[0, 1, 1, -1])
-    >>> side.special
+    >>> text = RecordText.from_subwords("two dogs", ["two", " dog", "s", "</s>"], word_ids=[0, 1, 1, -1])
+    >>> text.special
     (False, False, False, True)
-    >>> side.units(words=True)
+    >>> text.units(words=True)
     [('two', [0]), ('dogs', [1, 2]), ('</s>', [3])]
     """
 
     text: str
     tokens: tuple[str, ...]
-    words: tuple[int, ...]  # which word of the text, parted by white space, a token is of; -1: a special token
-    spans: tuple[tuple[int, int], ...] = ()  # characters of `text`, one pair a token, where known
+    words: tuple[int, ...]  # word index of each token (words are separated by white space); -1: special token
+    spans: tuple[tuple[int, int], ...] = ()  # character span of each token in `text`, where known
     language: str = ""
-    direction: str = "auto"  # ltr, rtl, or as the text itself says
-    segment: tuple[int, ...] = ()  # which text of a pair a token is of; nothing: there is one text
+    direction: str = "auto"  # ltr, rtl, or detected from the text
+    segment: tuple[int, ...] = ()  # token type of each token; empty for a single text
 
     def __post_init__(self) -> None:
         for name, values in (("words", self.words), ("spans", self.spans), ("segment", self.segment)):
             if len(values) != len(self.tokens) and (values or name == "words"):
-                raise UsageError(f"{name} ({len(values)}) and tokens ({len(self.tokens)}) of a side must be as many")
+                raise UsageError(f"{name} must have one value per token: {len(values)} for {len(self.tokens)} tokens")
         if self.direction not in DIRECTIONS:
-            raise UsageError(f"a side's direction is one of {', '.join(DIRECTIONS)}, not {self.direction!r}")
+            raise UsageError(f"direction must be one of {', '.join(DIRECTIONS)}, not {self.direction!r}")
 
     @classmethod
     def from_subwords(
@@ -49,44 +49,49 @@ class RecordText:
         language: str = "",
         segment: Sequence[int] = (),
     ) -> RecordText:
-        """Return a side from lists as a tokenizer gives them."""
-        pairs = tuple((int(start), int(end)) for start, end in spans)
-        numbers = tuple(int(word) for word in word_ids)
-        return cls(text, tuple(subwords), numbers, pairs, language, segment=tuple(int(one) for one in segment))
+        """Build a text from the lists that a tokenizer returns."""
+        return cls(
+            text,
+            tuple(subwords),
+            words=tuple(int(word_id) for word_id in word_ids),
+            spans=tuple((int(start), int(end)) for start, end in spans),
+            language=language,
+            segment=tuple(int(token_type) for token_type in segment),
+        )
 
     @classmethod
     def from_labels(cls, text: str, labels: Sequence[str]) -> RecordText:
-        """Return a side whose rows or columns are no words of its text, but have names of their own.
+        """Build a text whose rows or columns have labels of their own instead of words.
 
         >>> RecordText.from_labels("One. Two words.", ["One.", "Two words."]).units(words=True)
         [('One.', [0]), ('Two words.', [1])]
         """
-        beyond = len(text.split())
-        return cls(text, tuple(labels), tuple(range(beyond, beyond + len(labels))))
+        num_words = len(text.split())
+        return cls(text, tuple(labels), words=tuple(range(num_words, num_words + len(labels))))
 
     @property
     def special(self) -> tuple[bool, ...]:
-        """Which tokens are special: no part of the text."""
-        return tuple(word < 0 for word in self.words)
+        """Which tokens are special tokens."""
+        return tuple(word_id < 0 for word_id in self.words)
 
     def units(self, *, words: bool) -> list[tuple[str, list[int]]]:
-        """Return what a matrix is labelled with: (label, token numbers) for each word, or for each token.
+        """Labels of a matrix with their token indices, one per word or per token.
 
-        A text of a single word has nothing to tell as one: its tokens are given.
+        A text of a single word is labelled by its tokens.
         """
         if not words or len(set(self.words) - {-1}) < 2:
-            return [(token.strip() or token, [number]) for number, token in enumerate(self.tokens)]
+            return [(token.strip() or token, [index]) for index, token in enumerate(self.tokens)]
         groups: list[list[int]] = []
-        for number, word in enumerate(self.words):
-            if number and word >= 0 and self.words[number - 1] == word:
-                groups[-1].append(number)
+        for index, word_id in enumerate(self.words):
+            if index and word_id >= 0 and self.words[index - 1] == word_id:
+                groups[-1].append(index)
             else:
-                groups.append([number])
-        named = dict(enumerate(self.text.split()))
-        return [(named.get(self.words[members[0]], self.tokens[members[0]]), members) for members in groups]
+                groups.append([index])
+        words_by_id = dict(enumerate(self.text.split()))
+        return [(words_by_id.get(self.words[group[0]], self.tokens[group[0]]), group) for group in groups]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the side's JSON form."""
+        """Convert to the JSON form."""
         return {
             "text": self.text,
             "lang": self.language,
@@ -100,23 +105,25 @@ class RecordText:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RecordText:
-        """Return the side read from its JSON form."""
-        spans = tuple((int(start), int(end)) for start, end in values.get("span", ()))
+        """Read the JSON form."""
         return cls(
             values["text"],
             tuple(values["tokens"]),
-            tuple(values["word"]),
-            spans,
-            values.get("lang", ""),
-            values.get("dir", "auto"),
-            tuple(values.get("segment", ())),
+            words=tuple(values["word"]),
+            spans=tuple((int(start), int(end)) for start, end in values.get("span", ())),
+            language=values.get("lang", ""),
+            direction=values.get("dir", "auto"),
+            segment=tuple(values.get("segment", ())),
         )
 
 
 def escape_invisible(text: str) -> str:
-    r"""Return text whose control signs, which could hide or reorder what stands around them, are shown by number.
+    r"""Replace control characters, which could hide or reorder the text around them, by their code points.
 
     >>> escape_invisible("a\u202eb\tc")
     'a⟨202E⟩b⟨0009⟩c'
     """
-    return "".join(f"⟨{ord(sign):04X}⟩" if unicodedata.category(sign) in _UNSEEN else sign for sign in text)
+    return "".join(
+        f"⟨{ord(character):04X}⟩" if unicodedata.category(character) in _INVISIBLE_CATEGORIES else character
+        for character in text
+    )
