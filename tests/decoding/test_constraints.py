@@ -115,8 +115,8 @@ def test_words_as_a_tokenizer_writes_them(kind):
     phrase = words.force(["york"], tokenizer.vocab_size).phrases[0]
     before = tokenizer.encode("new").ids
     assert tokenizer.decode([*before, *phrase.inside]) == "new york"
-    assert tokenizer.decode(list(phrase.first)) == "york"
-    assert phrase.open
+    assert tokenizer.decode(list(phrase.at_start)) == "york"
+    assert phrase.ends_in_letter
     assert words.token_texts[tokenizer.eos_id] == ""
     assert not words.continues_word[tokenizer.eos_id], "a text may end with a forced word"
     spaced = [text for text in words.token_texts if text.startswith(" ")]
@@ -154,7 +154,7 @@ def test_a_phrase_inside_another_is_not_forced_twice():
 
 def test_a_word_the_model_cannot_write_is_refused():
     tokenizer = train_tokenizer(TEXT, TokenizerConfig(kind="words"))
-    with pytest.raises(ConfigError, match="cannot write 'zebra'"):
+    with pytest.raises(ConfigError, match="cannot generate 'zebra'"):
         PhraseTokenizer(tokenizer).force(["zebra"], tokenizer.vocab_size)
 
 

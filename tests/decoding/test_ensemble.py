@@ -50,7 +50,7 @@ def test_the_score_is_that_of_the_mean(table_generator, random_source):
 
 
 def test_other_vocabularies_are_refused(table_generator):
-    with pytest.raises(UsageError, match="vocab size is 7 in the first and 9 in number 2"):
+    with pytest.raises(UsageError, match="vocab_size is 7 in model 1 and 9 in model 2"):
         Ensemble([table_generator(7), table_generator(9)])
     with pytest.raises(UsageError, match="at least one"):
         Ensemble([])

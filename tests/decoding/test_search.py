@@ -231,7 +231,7 @@ def test_contradictions_are_refused(table_generator, random_source):
     generator, source = table_generator(), random_source(2)
     with pytest.raises(ConfigError, match="nbest is 1"):
         search(generator, source, DecodingConfig(diversity_penalty=1.0), max_lengths=[3, 3])
-    with pytest.raises(UsageError, match=r"limits \(1\) must be as many as the source texts \(2\)"):
+    with pytest.raises(UsageError, match=r"max_lengths \(1\) must be as many as the source texts \(2\)"):
         search(generator, source, DecodingConfig(), max_lengths=[3])
 
 
