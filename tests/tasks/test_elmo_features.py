@@ -58,7 +58,7 @@ def test_kept_features_are_those_made_anew(features: ElmoFeatures) -> None:
     assert one.features.dtype == other.features.dtype == np.float16
     assert len(one.features) == len(one.tokens.ids)
     np.testing.assert_allclose(one.features, other.features, atol=2e-3)
-    assert kept.feature_bytes == sum(layers.nbytes for layers in kept.kept or [])
+    assert kept.feature_bytes == sum(layers.nbytes for layers in kept.cached_features or [])
 
 
 def test_a_long_text_is_read_as_far_as_told(features: ElmoFeatures) -> None:

@@ -141,11 +141,11 @@ def test_pairs_follow_one_another_or_come_from_elsewhere() -> None:
         flags = np.ones(5000, bool)
         masking = replace(masking, masking=replace(masking.masking, ordinary=flags, continues=~flags))
         batch = MaskedLMObjective(one, masking, seed=1).batch(np.arange(len(one)), 0)
-    assert batch.apart is not None and batch.rows.token_types is not None
-    assert 0.3 < batch.apart.mean() < 0.7
+    assert batch.next_sentence_labels is not None and batch.rows.token_types is not None
+    assert 0.3 < batch.next_sentence_labels.mean() < 0.7
     whole = batch.rows.ids.copy()
     whole[batch.positions] = batch.targets
-    for number, apart in enumerate(batch.apart):
+    for number, apart in enumerate(batch.next_sentence_labels):
         row, kinds = (array[number * 60 : (number + 1) * 60] for array in (whole, batch.rows.token_types))
         split = int(np.flatnonzero(kinds)[0])
         assert (np.diff(kinds) >= 0).all() and kinds[-1] == 1
@@ -174,9 +174,9 @@ def test_the_loss_is_that_of_all_logits_at_the_hidden_places(head: str) -> None:
     labels[batch.positions] = torch.from_numpy(batch.targets)
     slow = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
     torch.testing.assert_close(plain, slow.detach(), rtol=1e-5, atol=1e-4)
-    if batch.apart is not None:
+    if batch.next_sentence_labels is not None:
         scores = encoder.next_sentence_logits(states, rows)
-        slow = slow + batch.num_predictions * torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.apart))
+        slow = slow + batch.num_predictions * torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.next_sentence_labels))
     slow.backward()
     for name, weight in encoder.named_parameters():
         if weight.grad is not None:
