@@ -133,9 +133,10 @@ def align_head(weights: Weights, source: Encoding, target: Encoding, shift: int 
     if not source_positions or not target_positions:
         return []
     word_weights = merge_subwords(weights[shift:], target_positions.values(), source_positions.values())
+    links = align_words(word_weights)
     source_words = list(source_positions)
     target_words = list(target_positions)
-    return [(source_words[left], target_words[right]) for left, right in align_words(word_weights)]
+    return [(source_words[source_index], target_words[target_index]) for source_index, target_index in links]
 
 
 def word_positions(word_ids: Sequence[int]) -> dict[int, list[int]]:
@@ -181,7 +182,8 @@ def _score_head(weights: Weights, pairs: Sequence[tuple[_TextWords, _TextWords]]
     for pair_weights, (source, target) in zip(weights, pairs, strict=True):
         if source.subwords and target.subwords:
             word_weights = merge_subwords(pair_weights, target.positions, source.positions)
-            links += [(source.subwords[left], target.subwords[right]) for left, right in align_words(word_weights)]
+            for source_word, target_word in align_words(word_weights):
+                links.append((source.subwords[source_word], target.subwords[target_word]))
             sharpness += float(word_weights.max(axis=1).sum())
     if not links:
         return 0.0

@@ -75,7 +75,7 @@ class RowObjective(Generic[Batched]):
         self.train = train
         self.seed = seed
         self.digest = digest
-        self.weights = None if weights is None else torch.from_numpy(weights)  # [labels], None: all equal
+        self.class_weights = None if weights is None else torch.from_numpy(weights)  # [labels], None: all equal
 
     @property
     def lengths(self) -> NDArray[np.int64]:

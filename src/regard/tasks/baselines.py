@@ -55,7 +55,7 @@ class TfidfFeatures:
     weights: Tensor  # [N] float32
     offsets: Tensor  # [texts] int64
 
-    def times(self, matrix: Tensor) -> Tensor:
+    def matmul(self, matrix: Tensor) -> Tensor:
         """Product of the sparse features with a matrix, [texts, labels]."""
         if not len(self.features):
             return matrix.new_zeros(len(self.offsets), matrix.shape[1])
@@ -104,7 +104,7 @@ class BagOfWordsBaseline:
         best_bias = baseline.bias
         for inverse_penalty in INVERSE_PENALTIES:
             baseline._fit(features, train_targets, inverse_penalty)
-            logits = valid_features.times(baseline.weight) + baseline.bias
+            logits = valid_features.matmul(baseline.weight) + baseline.bias
             loss = float(_loss(logits, torch.from_numpy(valid_targets)))
             if best_loss is None or loss < best_loss:
                 best_loss = loss
@@ -135,7 +135,7 @@ class BagOfWordsBaseline:
     def scores(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Logits of each text, [texts, labels]."""
         features = self._weigh(_count_ngrams(texts, pairs))
-        return (features.times(self.weight) + self.bias).numpy()
+        return (features.matmul(self.weight) + self.bias).numpy()
 
     def _weigh(self, text_counts: Sequence[Counter[str]]) -> TfidfFeatures:
         """TF-IDF weights of the n-grams in the vocabulary, of length 1 per text."""
@@ -166,7 +166,7 @@ class BagOfWordsBaseline:
             with torch.enable_grad():
                 optimizer.zero_grad()
                 penalty = weight.square().sum() / (2 * inverse_penalty * len(features.offsets))
-                loss = _loss(features.times(weight) + bias, targets) + penalty
+                loss = _loss(features.matmul(weight) + bias, targets) + penalty
                 loss.backward()  # type: ignore[no-untyped-call]
                 return float(loss.detach())
 

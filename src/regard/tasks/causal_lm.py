@@ -33,7 +33,7 @@ class CausalLMBatch:
 
 
 class CausalLMObjective(StreamObjective):
-    """Next-token prediction; with `whole`, every row is one document and starts after a boundary in every epoch."""
+    """Next-token prediction; where rows are whole documents, each starts after a boundary in every epoch."""
 
     unit = "tokens"
 

@@ -65,10 +65,10 @@ class RnnClassificationObjective(RowObjective[RnnTexts]):
         self, model: RnnClassifier, batch: RnnLabelBatch, smoothing: float, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
         """Sums of the smoothed and the plain loss over the batch's texts."""
-        if self.weights is None:
+        if self.class_weights is None:
             return model.loss(batch.texts, batch.labels, smoothing=smoothing, noise=noise)
         logits = model.output(model(batch.texts, noise)).float()
-        return cross_entropy_sums(logits, torch.from_numpy(batch.labels), smoothing, self.weights)
+        return cross_entropy_sums(logits, torch.from_numpy(batch.labels), smoothing, self.class_weights)
 
 
 def label_probabilities(model: RnnClassifier, texts: RnnTexts) -> NDArray[np.float32]:
@@ -142,9 +142,9 @@ class ClassificationObjective(RowObjective[EncodedTexts]):
         row_weights = torch.from_numpy(batch.row_weights)
         targets = torch.from_numpy(batch.targets)
         if targets.dim() == 1:
-            return cross_entropy_sums(logits, targets, smoothing, self.weights, row_weights)
+            return cross_entropy_sums(logits, targets, smoothing, self.class_weights, row_weights)
         label_matrix = targets.to(logits.device)
-        return _multi_label_sums(logits, label_matrix, smoothing, self.weights, row_weights.to(logits.device))
+        return _multi_label_sums(logits, label_matrix, smoothing, self.class_weights, row_weights.to(logits.device))
 
 
 def _multi_label_sums(

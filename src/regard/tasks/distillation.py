@@ -64,8 +64,8 @@ class DistillationObjective:
     probabilities, and the cosine distance between the hidden states of the student and of the copied layers.
     """
 
-    def __init__(self, task: Objective, teacher: Bert, copied: Sequence[int], config: DistillationConfig) -> None:
-        self.task = task
+    def __init__(self, objective: Objective, teacher: Bert, copied: Sequence[int], config: DistillationConfig) -> None:
+        self.objective = objective
         self.config = config
         self.teacher = teacher.eval()
         # layers of the teacher that the student's layers are compared with: the last one with the last one
@@ -75,20 +75,20 @@ class DistillationObjective:
     @property
     def unit(self) -> str:
         """What a prediction is."""
-        return self.task.unit
+        return self.objective.unit
 
     @property
     def lengths(self) -> Indices:
         """Lengths of the training examples."""
-        return self.task.lengths
+        return self.objective.lengths
 
     def epoch_batches(self, epoch: int, max_tokens: int) -> list[Indices]:
         """Example indices of each batch of an epoch, in order."""
-        return self.task.epoch_batches(epoch, max_tokens)
+        return self.objective.epoch_batches(epoch, max_tokens)
 
     def batch(self, indices: Indices, epoch: int) -> Any:
         """Training examples."""
-        return self.task.batch(indices, epoch)
+        return self.objective.batch(indices, epoch)
 
     def loss(self, model: Bert, batch: EncoderBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Sums over the batch's predictions of the loss to minimise and of the objective's plain loss."""
@@ -101,7 +101,7 @@ class DistillationObjective:
             teacher_states = teacher.layers(ids, packed, token_types)
             teacher_logits, _ = choice_logits(teacher, batch, teacher_states[-1], packed, None)
         student_batch = replace(batch, cached_states=hidden_states[-1])
-        label_loss, plain_loss = self.task.loss(model, student_batch, smoothing, noise)
+        label_loss, plain_loss = self.objective.loss(model, student_batch, smoothing, noise)
         logits, weights = choice_logits(model, batch, hidden_states[-1], packed, noise)
         soft_loss = distillation_loss(logits, teacher_logits, weights, config.temperature)
         loss = config.label_weight * label_loss + (1 - config.label_weight) * soft_loss

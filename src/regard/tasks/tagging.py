@@ -178,7 +178,7 @@ class TaggingObjective(RowObjective[EncodedSentences]):
         if batch.cached_states is not None:
             hidden = hidden[torch.from_numpy(batch.positions).to(hidden.device)]
         logits = model.head_logits(hidden, packed, noise).float()
-        return cross_entropy_sums(logits, torch.from_numpy(batch.tags), smoothing, self.weights)
+        return cross_entropy_sums(logits, torch.from_numpy(batch.tags), smoothing, self.class_weights)
 
 
 class WordPositions(Protocol):
@@ -293,4 +293,4 @@ class RnnTaggingObjective(RowObjective[RnnSentences]):
     ) -> tuple[Tensor, Tensor]:
         """Sums of the smoothed and the plain loss over the batch's words."""
         logits = model(batch.texts, torch.from_numpy(batch.positions).to(model.device()), noise).float()
-        return cross_entropy_sums(logits, torch.from_numpy(batch.tags), smoothing, self.weights)
+        return cross_entropy_sums(logits, torch.from_numpy(batch.tags), smoothing, self.class_weights)

@@ -46,9 +46,9 @@ class TokenStream:
         row_length = min(length, len(ids) - 1) or 1  # a stream of one token has one row
         return cls(ids, row_length, digest=documents.digest)
 
-    def first(self, share: float) -> TokenStream:
-        """The first rows of the stream, this share of them and at least one."""
-        num_rows = max(1, round(share * len(self)))
+    def first(self, fraction: float) -> TokenStream:
+        """The first rows of the stream, this fraction of them and at least one."""
+        num_rows = max(1, round(fraction * len(self)))
         return TokenStream(self.ids[: num_rows * self.length + 1], self.length, digest=self.digest)
 
     def __len__(self) -> int:

@@ -71,22 +71,22 @@ class TokenizerPair:
 
 
 class TranslationObjective:
-    """Cross-entropy of target tokens; with `sampling`, every epoch has its own segmentation (BPE dropout)."""
+    """Cross-entropy of target tokens; with BPE dropout, every epoch has its own segmentation."""
 
     unit = "tokens"
 
     def __init__(
-        self, languages: TokenizerPair, train: TokenizedPairs, valid: TokenizedPairs, *, seed: int, sampling: float
+        self, tokenizers: TokenizerPair, train: TokenizedPairs, valid: TokenizedPairs, *, seed: int, sampling: float
     ) -> None:
-        self.languages = languages
+        self.tokenizers = tokenizers
         self.train = train
         self.valid = valid
         self.seed = seed
         self.segmenters: tuple[BpeDropout, BpeDropout] | None = None
         if sampling:
             self.segmenters = (
-                BpeDropout(languages.source, train.texts.source, sampling, seed),
-                BpeDropout(languages.target, train.texts.target, sampling, seed + 1),
+                BpeDropout(tokenizers.source, train.texts.source, sampling, seed),
+                BpeDropout(tokenizers.target, train.texts.target, sampling, seed + 1),
             )
         self._sampled_epoch = -1
         self._sampled = train  # the segmentation of that epoch
@@ -115,7 +115,7 @@ class TranslationObjective:
             source_segmenter, target_segmenter = self.segmenters
             source = list(source_segmenter.sample_all(epoch))
             target = list(target_segmenter.sample_all(epoch))
-            end = np.array([self.languages.source.eos_id], dtype=np.int32)
+            end = np.array([self.tokenizers.source.eos_id], dtype=np.int32)
             source_with_end = [np.concatenate([row, end]) for row in source]
             self._sampled_epoch = epoch
             self._sampled = TokenizedPairs(self.train.texts, source_with_end, target=target)
