@@ -1,8 +1,9 @@
-"""A generator made of tables: small enough to be searched through completely, and slow at nothing."""
+"""A generator whose probabilities are tables: small enough for exhaustive search."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +11,16 @@ import pytest
 
 from regard.tokens import Candidates, Tokens
 
-PAD, END, START = 0, 1, 3
+PAD = 0
+END = 1
+START = 3
 
 
 @dataclass
 class TableState:
-    sentence: np.ndarray  # [R], which table each row reads
-    last: np.ndarray  # [R]
-    selections: list[int]
+    sentence: np.ndarray  # [R], whose table each row uses
+    last: np.ndarray  # [R], last token
+    selections: list[int]  # number of rows of each selection
 
     def select(self, rows):
         self.selections.append(len(rows))
@@ -25,67 +28,72 @@ class TableState:
 
 
 class TableGenerator:
-    """A Markov chain, of second order when it is small; its tables depend on the source row and nothing else."""
+    """A Markov chain, of second order with a small vocabulary; its tables depend on the source row alone."""
 
-    pad_id, eos_id, bos_id = PAD, END, START
+    pad_id = PAD
+    eos_id = END
+    bos_id = START
 
-    def __init__(self, vocabulary: int = 7, *, seed: int = 0, sharpness: float = 2.0) -> None:
-        self.vocab_size, self.seed, self.sharpness = vocabulary, seed, sharpness
-        self.asked: list[int] = []  # k of each step
-        self.rows: list[int] = []  # rows of each step
+    def __init__(self, vocab_size: int = 7, *, seed: int = 0, sharpness: float = 2.0) -> None:
+        self.vocab_size = vocab_size
+        self.seed = seed
+        self.sharpness = sharpness
+        self.requested: list[int] = []  # k of each step
+        self.num_rows: list[int] = []  # of each step
+        self.keeps_attention = False
 
     def table(self, row: np.ndarray) -> np.ndarray:
-        """Log-probabilities [before, last, next] for one source row."""
-        chance = np.random.default_rng([self.seed, *row.tolist()])
-        before = self.vocab_size if self.vocab_size < 32 else 1
-        logits = chance.normal(size=(before, self.vocab_size, self.vocab_size)) * self.sharpness
+        """Log-probabilities [second last, last, next] for one source row."""
+        rng = np.random.default_rng([self.seed, *row.tolist()])
+        num_contexts = self.vocab_size if self.vocab_size < 32 else 1
+        logits = rng.normal(size=(num_contexts, self.vocab_size, self.vocab_size)) * self.sharpness
         return (logits - np.log(np.exp(logits).sum(-1, keepdims=True))).astype(np.float32)
 
-    def start(self, source: Tokens, room: int) -> TableState:
-        self.tables = np.stack([self.table(row) for row in source])
-        self.looks = np.stack([self.look(row, int(source.lengths.max())) for row in source])
-        selections: list[int] = []
-        self.selections = selections
-        return TableState(np.arange(len(source)), np.full(len(source), START), selections)
+    def attention(self, row: np.ndarray, max_length: int) -> np.ndarray:
+        """Attention of each token to one source row, [V, max_length]."""
+        rng = np.random.default_rng([9, self.seed, *row.tolist()])
+        weights = rng.dirichlet(np.full(len(row), 0.3), self.vocab_size)
+        return np.pad(weights, ((0, 0), (0, max_length - len(row))))
 
-    def look(self, row: np.ndarray, most: int) -> np.ndarray:
-        """Where each token looks, [V, most]."""
-        chance = np.random.default_rng([9, self.seed, *row.tolist()])
-        shares = chance.dirichlet(np.full(len(row), 0.3), self.vocab_size)
-        return np.pad(shares, ((0, 0), (0, most - len(row))))
+    def start(self, source: Tokens, max_length: int) -> TableState:
+        source_length = int(source.lengths.max())
+        self.tables = np.stack([self.table(row) for row in source])
+        self.attention_tables = np.stack([self.attention(row, source_length) for row in source])
+        self.selections: list[int] = []
+        return TableState(np.arange(len(source)), np.full(len(source), START), self.selections)
 
     def step(self, tokens, state, k):
-        self.asked.append(k)
-        self.rows.append(len(tokens))
-        logp = self.tables[state.sentence, state.last % self.tables.shape[1], tokens]
-        state = TableState(state.sentence, np.asarray(tokens), state.selections)
+        self.requested.append(k)
+        self.num_rows.append(len(tokens))
+        logprobs = self.tables[state.sentence, state.last % self.tables.shape[1], tokens]
+        next_state = TableState(state.sentence, np.asarray(tokens), state.selections)
         if k == 0:
-            return Candidates(np.broadcast_to(np.arange(self.vocab_size, dtype=np.int32), logp.shape), logp), state
-        best = np.argsort(-logp, axis=1, kind="stable")[:, :k]
-        found = np.take_along_axis(logp, best, axis=1)
-        return Candidates(best.astype(np.int32), found, logp[:, self.eos_id]), state
+            all_ids = np.broadcast_to(np.arange(self.vocab_size, dtype=np.int32), logprobs.shape)
+            return Candidates(all_ids, logprobs), next_state
+        top = np.argsort(-logprobs, axis=1, kind="stable")[:, :k]
+        top_logprobs = np.take_along_axis(logprobs, top, axis=1)
+        return Candidates(top.astype(np.int32), top_logprobs, logprobs[:, self.eos_id]), next_state
 
     def keep_attention(self, state):
-        self.watched = True
+        self.keeps_attention = True
 
     def last_attention(self, state):
-        assert self.watched
-        return self.looks[state.sentence, state.last].astype(np.float32)
+        assert self.keeps_attention
+        return self.attention_tables[state.sentence, state.last].astype(np.float32)
 
-    def total(self, row, ids) -> float:
-        """The log-probability of one text, by hand."""
+    def logprob(self, row, ids) -> float:
+        """Log-probability of one text, computed from the table."""
         table = self.table(np.asarray(row))
         path = [START, START, *ids, END]
-        return float(
-            sum(np.float64(table[a % len(table), b, c]) for a, b, c in zip(path, path[1:], path[2:], strict=False))
-        )
+        trigrams = zip(path, path[1:], path[2:], strict=False)
+        return float(sum(np.float64(table[first % len(table), second, third]) for first, second, third in trigrams))
 
-    def everything(self, row, limit: int):
-        """Every text up to the limit with its log-probability."""
-        words = [token for token in range(self.vocab_size) if token not in (PAD, END, START)]
-        for length in range(limit + 1):
-            for ids in itertools.product(words, repeat=length):
-                yield list(ids), self.total(row, ids)
+    def all_texts(self, row, max_length: int) -> Iterator[tuple[list[int], float]]:
+        """Every text up to the maximum length with its log-probability."""
+        vocabulary = [token for token in range(self.vocab_size) if token not in (PAD, END, START)]
+        for length in range(max_length + 1):
+            for ids in itertools.product(vocabulary, repeat=length):
+                yield list(ids), self.logprob(row, ids)
 
 
 @pytest.fixture(scope="session")
@@ -95,10 +103,12 @@ def table_generator():
 
 @pytest.fixture(scope="session")
 def random_source():
-    def make(count: int, seed: int = 0, longest: int = 6) -> Tokens:
-        chance = np.random.default_rng(seed)
-        return Tokens.from_rows(
-            [[*chance.integers(4, 90, chance.integers(1, longest + 1)).tolist(), END] for _ in range(count)]
-        )
+    def build_source(count: int, seed: int = 0, max_length: int = 6) -> Tokens:
+        rng = np.random.default_rng(seed)
+        rows = []
+        for _ in range(count):
+            length = rng.integers(1, max_length + 1)
+            rows.append([*rng.integers(4, 90, length).tolist(), END])
+        return Tokens.from_rows(rows)
 
-    return make
+    return build_source

@@ -1,4 +1,4 @@
-"""The aligning head, chosen without gold among heads of which we know what they do."""
+"""The alignment head, chosen without gold alignments among heads of known behaviour."""
 
 from __future__ import annotations
 
@@ -9,94 +9,109 @@ from regard.errors import UsageError
 from regard.tasks.alignment import align_words, best_alignment_head, merge_subwords, to_pharaoh, word_positions
 from regard.text.tokenizer import Encoding
 
-B, WORDS = 60, 19  # sentences, words of the language
+NUM_SENTENCES = 60
+NUM_WORDS = 19  # words of the language
 
 
-def text(words: list[int], first: int) -> Encoding:
-    """A word w is one piece, or two where w is even."""
-    ids, numbers = [], []
-    for number, word in enumerate(words):
-        pieces = [first + 2 * word] if word % 2 else [first + 2 * word, first + 2 * word + 1]
-        ids += pieces
-        numbers += [number] * len(pieces)
-    return Encoding(ids, ["x"] * len(ids), [(0, 1)] * len(ids), numbers)
+def build_text(words: list[int], first_id: int) -> Encoding:
+    """A word w is one subword, or two where w is even."""
+    ids = []
+    word_ids = []
+    for index, word in enumerate(words):
+        subwords = [first_id + 2 * word]
+        if word % 2 == 0:
+            subwords.append(first_id + 2 * word + 1)
+        ids += subwords
+        word_ids += [index] * len(subwords)
+    return Encoding(ids, ["x"] * len(ids), [(0, 1)] * len(ids), word_ids)
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    """Sentences whose words are turned around, and the true links of each target piece to a source piece."""
-    chance = np.random.default_rng(3)
-    sentences = [chance.integers(0, WORDS, chance.integers(3, 9)).tolist() for _ in range(B)]
-    source, target = [text(words, 10) for words in sentences], [text(words[::-1], 100) for words in sentences]
-    true = []
-    for read, written in zip(source, target, strict=True):
-        last = max(read.word_ids)
-        groups, inside = word_positions(read.word_ids), word_positions(written.word_ids)
-        true.append([groups[last - word][inside[word].index(place)] for place, word in enumerate(written.word_ids)])
-    return source, target, true
+    """Sentences whose target reverses the source words, and the true source subword of each target subword."""
+    rng = np.random.default_rng(3)
+    sentences = [rng.integers(0, NUM_WORDS, rng.integers(3, 9)).tolist() for _ in range(NUM_SENTENCES)]
+    sources = [build_text(words, 10) for words in sentences]
+    targets = [build_text(words[::-1], 100) for words in sentences]
+    true_positions = []
+    for source, target in zip(sources, targets, strict=True):
+        last_word = max(source.word_ids)
+        source_positions = word_positions(source.word_ids)
+        target_positions = word_positions(target.word_ids)
+        true_positions.append(
+            [
+                source_positions[last_word - word][target_positions[word].index(position)]
+                for position, word in enumerate(target.word_ids)
+            ]
+        )
+    return sources, targets, true_positions
 
 
-def looking(corpus, where, sharpness, noise=0):
-    """Weights [B, Q, K] of a head that looks at `where(place, true place, source length)`."""
-    source, target, true = corpus
-    most = max(len(one.ids) for one in source) + 1
-    chance = np.random.default_rng(noise)
-    weights = np.zeros((B, most, most), np.float32)
-    for number, (read, written) in enumerate(zip(source, target, strict=True)):
-        size = len(read.ids) + 1
-        rows = chance.dirichlet(np.ones(size), len(written.ids) + 1) * (1 - sharpness)
-        for place in range(len(written.ids) + 1):
-            at = true[number][min(place, len(written.ids) - 1)]
-            rows[place, where(place, at, size) % size] += sharpness
-        weights[number, : len(rows), :size] = rows
+def build_head(corpus, attended_position, sharpness, seed=0):
+    """Weights [B, Q, K] of a head that attends to `attended_position(position, true position, source length)`."""
+    sources, targets, true_positions = corpus
+    max_length = max(len(source.ids) for source in sources) + 1
+    rng = np.random.default_rng(seed)
+    weights = np.zeros((NUM_SENTENCES, max_length, max_length), np.float32)
+    for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        source_length = len(source.ids) + 1
+        rows = rng.dirichlet(np.ones(source_length), len(target.ids) + 1) * (1 - sharpness)
+        for position in range(len(target.ids) + 1):
+            true_position = true_positions[index][min(position, len(target.ids) - 1)]
+            rows[position, attended_position(position, true_position, source_length) % source_length] += sharpness
+        weights[index, : len(rows), :source_length] = rows
     return weights
 
 
 HEADS = {
-    "end": lambda place, true, size: size - 1,
-    "first": lambda place, true, size: 0,
-    "same place": lambda place, true, size: place,
-    "next": lambda place, true, size: true + 1,
-    "true": lambda place, true, size: true,
+    "end": lambda position, true, length: length - 1,
+    "first": lambda position, true, length: 0,
+    "same position": lambda position, true, length: position,
+    "next": lambda position, true, length: true + 1,
+    "true": lambda position, true, length: true,
 }
 
 
 def test_the_head_that_aligns_is_chosen_though_others_are_sharper(corpus):
     source, target, _ = corpus
-    heads = [looking(corpus, where, 0.4 if name == "true" else 0.9, n) for n, (name, where) in enumerate(HEADS.items())]
+    heads = [
+        build_head(corpus, attended_position, 0.4 if name == "true" else 0.9, seed)
+        for seed, (name, attended_position) in enumerate(HEADS.items())
+    ]
     weights = {"decoder.0.cross": np.stack(heads[:3], axis=1), "decoder.1.cross": np.stack(heads[3:], axis=1)}
-    choice = best_alignment_head(weights, source, target)
-    assert (choice.site, choice.head, choice.shift) == ("decoder.1.cross", 1, 0)
-    alone = {
+    best = best_alignment_head(weights, source, target)
+    assert (best.site, best.head, best.shift) == ("decoder.1.cross", 1, 0)
+    scores = {
         name: best_alignment_head({"s": head[:, None]}, source, target).score
         for name, head in zip(HEADS, heads, strict=True)
     }
-    assert sorted(alone, key=alone.__getitem__)[-1] == "true"
-    assert alone["end"] < 0.3 and alone["first"] < 0.3 and alone["same place"] < 0.6
+    assert sorted(scores, key=scores.__getitem__)[-1] == "true"
+    assert scores["end"] < 0.3 and scores["first"] < 0.3 and scores["same position"] < 0.6
 
 
-def test_a_head_that_lags_is_read_later(corpus):
+def test_a_head_that_lags_is_read_one_step_later(corpus):
     source, target, _ = corpus
-    late = np.roll(looking(corpus, HEADS["true"], 0.8), 1, axis=1)  # row t looks where row t - 1 should
-    choice = best_alignment_head({"decoder.0.cross": late[:, None]}, source, target)
-    assert choice.shift == 1
+    lagging = np.roll(build_head(corpus, HEADS["true"], 0.8), 1, axis=1)  # query t attends where query t - 1 should
+    best = best_alignment_head({"decoder.0.cross": lagging[:, None]}, source, target)
+    assert best.shift == 1
 
 
-def test_sharpness_decides_between_equals(corpus):
+def test_sharpness_breaks_ties(corpus):
     source, target, _ = corpus
-    soft, sharp = looking(corpus, HEADS["true"], 0.7), looking(corpus, HEADS["true"], 0.95)
+    soft = build_head(corpus, HEADS["true"], 0.7)
+    sharp = build_head(corpus, HEADS["true"], 0.95)
     assert best_alignment_head({"s": np.stack([soft, sharp], axis=1)}, source, target).head == 1
 
 
-def test_nothing_to_choose_from_is_refused():
+def test_models_without_cross_attention_are_refused():
     with pytest.raises(UsageError, match="no cross-attention"):
         best_alignment_head({}, [], [])
 
 
-def test_words_are_summed_on_the_source_side_and_averaged_on_the_target_side():
+def test_subwords_are_summed_on_the_source_side_and_averaged_on_the_target_side():
     weights = np.array([[0.3, 0.3, 0.4], [0.1, 0.1, 0.8], [0.5, 0.2, 0.3]])
-    words = merge_subwords(weights, [[0], [1, 2]], [[0, 1], [2]])
-    assert words == pytest.approx(np.array([[0.6, 0.4], [0.45, 0.55]]))
-    assert align_words(words) == [(0, 0), (1, 1)]
-    assert to_pharaoh(align_words(words)) == "0-0 1-1"
+    word_weights = merge_subwords(weights, [[0], [1, 2]], [[0, 1], [2]])
+    assert word_weights == pytest.approx(np.array([[0.6, 0.4], [0.45, 0.55]]))
+    assert align_words(word_weights) == [(0, 0), (1, 1)]
+    assert to_pharaoh(align_words(word_weights)) == "0-0 1-1"
     assert align_words(np.zeros((0, 3))) == [] and to_pharaoh([]) == ""

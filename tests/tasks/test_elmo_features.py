@@ -1,4 +1,4 @@
-"""Frozen features at the words of a text."""
+"""Frozen ELMo features at the words of a text."""
 
 from __future__ import annotations
 
@@ -15,59 +15,61 @@ from regard.text.train import train_tokenizer
 from regard.tokens import Tokens
 
 TEXTS = ["Lower lights, slower nights!", "low", "Ein Café – naïve", "one two three four five six"]
-PIECES = train_tokenizer([*TEXTS, "low lower lowest"] * 5, TokenizerConfig(vocab_size=280))
-WORDS = train_tokenizer(TEXTS * 3, TokenizerConfig(kind="words"))
+SUBWORD_TOKENIZER = train_tokenizer([*TEXTS, "low lower lowest"] * 5, TokenizerConfig(vocab_size=280))
+WORD_TOKENIZER = train_tokenizer(TEXTS * 3, TokenizerConfig(kind="words"))
 
 
 @pytest.fixture(scope="module")
 def features() -> ElmoFeatures:
-    model = Elmo(ElmoConfig(vocab_size=PIECES.vocab_size, hidden_size=7))
+    model = Elmo(ElmoConfig(vocab_size=SUBWORD_TOKENIZER.vocab_size, hidden_size=7))
     initialize_weights(model, 1)
-    return ElmoFeatures(model.eval(), PIECES, "digest")
+    return ElmoFeatures(model.eval(), SUBWORD_TOKENIZER, "digest")
 
 
-def test_pieces_that_touch_a_span_are_averaged() -> None:
+def test_subwords_that_overlap_a_span_are_averaged() -> None:
     layers = np.arange(8, dtype=np.float32).reshape(4, 2, 1)
-    pieces = [(0, 2), (2, 4), (5, 7), (7, 9)]
-    found = pool_spans(layers, pieces, [(0, 4), (1, 3), (4, 5), (5, 9), (9, 9)])
-    assert found[:, 0, 0].tolist() == [1.0, 1.0, 4.0, 5.0, 6.0]
-    assert found[:, 1, 0].tolist() == [2.0, 2.0, 5.0, 6.0, 7.0]
-    assert pool_spans(layers, pieces, []).shape == (0, 2, 1)
+    subwords = [(0, 2), (2, 4), (5, 7), (7, 9)]
+    pooled = pool_spans(layers, subwords, [(0, 4), (1, 3), (4, 5), (5, 9), (9, 9)])
+    assert pooled[:, 0, 0].tolist() == [1.0, 1.0, 4.0, 5.0, 6.0]
+    assert pooled[:, 1, 0].tolist() == [2.0, 2.0, 5.0, 6.0, 7.0]
+    assert pool_spans(layers, subwords, []).shape == (0, 2, 1)
 
 
 def test_features_of_many_texts_are_those_of_each(features: ElmoFeatures) -> None:
-    spans = [WORDS.encode(text).spans for text in TEXTS]
-    found = list(features.extract(TEXTS, spans))
-    for text, places, layers in zip(TEXTS, spans, found, strict=True):
-        assert layers.shape == (len(places), features.layers, features.hidden_size) == (len(places), 3, 14)
-        plain = features.model.features(Tokens.from_rows([PIECES.encode(text).ids]))
-        np.testing.assert_allclose(layers, pool_spans(plain, PIECES.encode(text).spans, places), atol=1e-5)
-    one = PIECES.encode("low")
-    np.testing.assert_allclose(
-        found[1][0], features.model.features(Tokens.from_rows([one.ids])).mean(0), rtol=1e-5, atol=1e-6
-    )
+    text_spans = [WORD_TOKENIZER.encode(text).spans for text in TEXTS]
+    text_layers = list(features.extract(TEXTS, text_spans))
+    for text, spans, layers in zip(TEXTS, text_spans, text_layers, strict=True):
+        assert layers.shape == (len(spans), features.layers, features.hidden_size) == (len(spans), 3, 14)
+        encoding = SUBWORD_TOKENIZER.encode(text)
+        subword_layers = features.model.features(Tokens.from_rows([encoding.ids]))
+        np.testing.assert_allclose(layers, pool_spans(subword_layers, encoding.spans, spans), atol=1e-5)
+    low_ids = SUBWORD_TOKENIZER.encode("low").ids
+    low_layers = features.model.features(Tokens.from_rows([low_ids])).mean(0)
+    np.testing.assert_allclose(text_layers[1][0], low_layers, rtol=1e-5, atol=1e-6)
 
 
-def test_kept_features_are_those_made_anew(features: ElmoFeatures) -> None:
-    perception = RnnPreprocessor(WORDS, 99, features)
-    kept, anew = perception.encode(TEXTS), perception.encode(TEXTS)
-    kept.cache_features()
-    numbers = np.array([2, 0])
-    one, other = kept.batch(numbers), anew.batch(numbers)
-    assert one.features is not None and other.features is not None
-    assert one.features.dtype == other.features.dtype == np.float16
-    assert len(one.features) == len(one.tokens.ids)
-    np.testing.assert_allclose(one.features, other.features, atol=2e-3)
-    assert kept.feature_bytes == sum(layers.nbytes for layers in kept.kept or [])
+def test_cached_features_equal_features_on_demand(features: ElmoFeatures) -> None:
+    preprocessor = RnnPreprocessor(WORD_TOKENIZER, 99, features)
+    cached_texts = preprocessor.encode(TEXTS)
+    cached_texts.cache_features()
+    indices = np.array([2, 0])
+    cached = cached_texts.batch(indices)
+    on_demand = preprocessor.encode(TEXTS).batch(indices)
+    assert cached.features is not None and on_demand.features is not None
+    assert cached.features.dtype == on_demand.features.dtype == np.float16
+    assert len(cached.features) == len(cached.tokens.ids)
+    np.testing.assert_allclose(cached.features, on_demand.features, atol=2e-3)
+    assert cached_texts.feature_bytes == sum(layers.nbytes for layers in cached_texts.cached_features or [])
 
 
-def test_a_long_text_is_read_as_far_as_told(features: ElmoFeatures) -> None:
-    read = RnnPreprocessor(WORDS, 3, features).encode(TEXTS)
-    assert [len(row) for row in read.rows] == [3, 1, 3, 3]
-    assert read.truncated.tolist() == [max(0, len(WORDS.encode(text).ids) - 3) for text in TEXTS]
-    assert (read.truncated > 0).tolist() == [True, False, True, True]
-    assert read.texts[3] == "one two three"
-    alone = RnnPreprocessor(WORDS, 99, features).encode(["one two three"]).batch(np.array([0])).features
-    cut = read.batch(np.array([3])).features
-    assert alone is not None and cut is not None
-    np.testing.assert_allclose(cut, alone, atol=2e-3)
+def test_a_long_text_is_truncated_to_the_maximum_length(features: ElmoFeatures) -> None:
+    encoded = RnnPreprocessor(WORD_TOKENIZER, 3, features).encode(TEXTS)
+    assert [len(row) for row in encoded.rows] == [3, 1, 3, 3]
+    assert encoded.truncated.tolist() == [max(0, len(WORD_TOKENIZER.encode(text).ids) - 3) for text in TEXTS]
+    assert (encoded.truncated > 0).tolist() == [True, False, True, True]
+    assert encoded.texts[3] == "one two three"
+    short_texts = RnnPreprocessor(WORD_TOKENIZER, 99, features).encode(["one two three"])
+    short_features = short_texts.batch(np.array([0])).features
+    truncated_features = encoded.batch(np.array([3])).features
+    assert short_features is not None and truncated_features is not None
+    np.testing.assert_allclose(truncated_features, short_features, atol=2e-3)

@@ -1,4 +1,4 @@
-"""Hidden words: how many, which, what stands there instead, and what telling them costs."""
+"""Masked language modelling: how many tokens are masked, which, what replaces them, and their loss."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy, linear
 
 from regard.config.data import MaskingConfig, TokenizerConfig
 from regard.config.models import BertConfig, StackConfig
@@ -14,6 +15,7 @@ from regard.data.documents import Documents
 from regard.errors import ConfigError, UsageError
 from regard.models.bert import Bert, initialize_bert
 from regard.tasks.masked_lm import (
+    MaskedLMBatch,
     MaskedLMObjective,
     MaskedRowLayout,
     TokenMasker,
@@ -28,197 +30,221 @@ from regard.tasks.token_stream import TokenStream
 from regard.text.train import train_masked_tokenizer, train_tokenizer, train_wordpiece
 
 TEXTS = ["the cats sleep, and the dogs bark at cats", "dogs sleep where the barking cats slept"] * 20
-WORDS = train_wordpiece(TEXTS, TokenizerConfig(vocab_size=70))
+TOKENIZER = train_wordpiece(TEXTS, TokenizerConfig(vocab_size=70))
 
 
-def stream(length: int = 61, tokens: int = 12_007) -> TokenStream:
-    """Tokens by chance, every hundredth a special one."""
-    chance = np.random.default_rng(1)
-    ids = chance.integers(5, WORDS.vocab_size, tokens).astype(np.int32)
-    ids[::100] = WORDS.eos_id
+def build_stream(length: int = 61, num_tokens: int = 12_007) -> TokenStream:
+    """Random tokens, every hundredth a special one."""
+    rng = np.random.default_rng(1)
+    ids = rng.integers(5, TOKENIZER.vocab_size, num_tokens).astype(np.int32)
+    ids[::100] = TOKENIZER.eos_id
     return TokenStream(ids, length, "ab12")
 
 
-def layout(**settings: object) -> MaskedRowLayout:
-    return MaskedRowLayout.of(WORDS, MaskingConfig().override(settings))
+def build_layout(**settings: object) -> MaskedRowLayout:
+    return MaskedRowLayout.of(TOKENIZER, MaskingConfig().override(settings))
 
 
-def model(head: str = "masked") -> Bert:
+def build_model(head: str = "masked") -> Bert:
     stack = StackConfig(num_layers=1, num_heads=2, feed_forward_size=12)
-    made = Bert(BertConfig(vocab_size=WORDS.vocab_size + 3, hidden_size=8, stack=stack, head=head, max_positions=80))
-    initialize_bert(made, 1, 0.3)
-    return made
+    config = BertConfig(vocab_size=TOKENIZER.vocab_size + 3, hidden_size=8, stack=stack, head=head, max_positions=80)
+    model = Bert(config)
+    initialize_bert(model, 1, 0.3)
+    return model
 
 
-def test_so_many_are_hidden_and_so_they_look() -> None:
-    text, task = stream(), MaskedLMObjective(stream(), layout(mask_rate=0.2), seed=1)
-    batch = task.batch(np.arange(len(text)), 3)
-    given, wanted = batch.rows.ids[batch.positions], batch.targets
-    ordinary = task.layout.masking.ordinary
-    assert ordinary[wanted].all()
-    assert abs(batch.num_predictions / len(text.ids) - 0.2) < 0.005
-    masked, same = given == task.layout.masking.mask, given == wanted
-    assert abs(masked.mean() - 0.8) < 0.03
-    assert abs(same.mean() - 0.1) < 0.025  # now and then a random token is the right one
-    others = given[~masked & ~same]
-    assert abs(len(others) / len(given) - 0.1) < 0.025
-    assert ordinary[others].all() and len(set(others)) > 0.8 * ordinary.sum()
-    rest = np.delete(np.arange(len(batch.rows.ids)), batch.positions)
-    assert task.layout.masking.mask not in batch.rows.ids[rest]
+def unmask(batch: MaskedLMBatch) -> np.ndarray:
+    """Token ids of a batch before masking."""
+    ids = batch.rows.ids.copy()
+    ids[batch.positions] = batch.targets
+    return ids
 
 
-def test_each_row_has_its_share_whatever_stands_in_it() -> None:
-    batch = MaskedLMObjective(stream(), layout(mask_rate=0.25), seed=1).batch(np.arange(40), 0)
-    hidden = np.bincount(batch.positions // 63, minlength=40)
-    ordinary = [int((row >= 4).sum()) for row in batch.rows]  # the mask token stands for one
-    assert (hidden == np.rint(0.25 * np.array(ordinary))).all()
+def masked_flags(batch: MaskedLMBatch) -> np.ndarray:
+    """Whether each token of a batch is masked."""
+    is_masked = np.zeros(len(batch.rows.ids), dtype=bool)
+    is_masked[batch.positions] = True
+    return is_masked
 
 
-def test_whole_words_are_hidden_together() -> None:
-    text = TokenStream.of(Documents.of(["catsdogs sleepdogs the barkthecats cats"] * 60), WORDS, 40)
-    masking = layout(mask_rate=0.3, whole_word_masking=True, mask_token_share=1.0, random_token_share=0.0)
-    batch = MaskedLMObjective(text, masking, seed=1).batch(np.arange(len(text)), 0)
-    hidden = np.zeros(len(batch.rows.ids), dtype=bool)
-    hidden[batch.positions] = True
-    whole = batch.rows.ids.copy()
-    whole[batch.positions] = batch.targets
-    inner = continuation_tokens(WORDS)[whole]
-    assert inner.any()
-    inner[0 :: batch.rows.lengths[0]] = inner[1 :: batch.rows.lengths[0]] = False  # a row may begin within a word
-    followed = np.flatnonzero(inner)
-    assert (hidden[followed] == hidden[followed - 1]).all()
-    assert 0.2 < hidden.mean() < 0.3
-    alone = replace(
-        masking, masking=replace(masking.masking, config=masking.masking.config.override({"whole_word_masking": False}))
-    )
-    plain = MaskedLMObjective(text, alone, seed=1).batch(np.arange(len(text)), 0)
-    hidden[:] = False
-    hidden[plain.positions] = True
-    assert (hidden[followed] != hidden[followed - 1]).any()
+def test_mask_rate_and_replacements_are_those_of_the_config() -> None:
+    stream = build_stream()
+    objective = MaskedLMObjective(build_stream(), build_layout(mask_rate=0.2), seed=1)
+    batch = objective.batch(np.arange(len(stream)), 3)
+    mask_id = objective.layout.masking.mask
+    ordinary = objective.layout.masking.ordinary
+    replacements = batch.rows.ids[batch.positions]
+    targets = batch.targets
+    assert ordinary[targets].all()
+    assert abs(batch.num_predictions / len(stream.ids) - 0.2) < 0.005
+    is_mask = replacements == mask_id
+    is_unchanged = replacements == targets
+    assert abs(is_mask.mean() - 0.8) < 0.03
+    assert abs(is_unchanged.mean() - 0.1) < 0.025  # now and then a random token is the right one
+    random_ids = replacements[~is_mask & ~is_unchanged]
+    assert abs(len(random_ids) / len(replacements) - 0.1) < 0.025
+    assert ordinary[random_ids].all() and len(set(random_ids)) > 0.8 * ordinary.sum()
+    unmasked = np.delete(np.arange(len(batch.rows.ids)), batch.positions)
+    assert mask_id not in batch.rows.ids[unmasked]
 
 
-def test_a_long_word_in_a_short_row_is_still_hidden() -> None:
+def test_each_row_has_its_share_of_masks_whatever_its_tokens() -> None:
+    batch = MaskedLMObjective(build_stream(), build_layout(mask_rate=0.25), seed=1).batch(np.arange(40), 0)
+    num_masked = np.bincount(batch.positions // 63, minlength=40)
+    num_ordinary = [int((row >= 4).sum()) for row in batch.rows]  # the mask token replaces one
+    assert (num_masked == np.rint(0.25 * np.array(num_ordinary))).all()
+
+
+def test_whole_words_are_masked_together() -> None:
+    stream = TokenStream.of(Documents.of(["catsdogs sleepdogs the barkthecats cats"] * 60), TOKENIZER, 40)
+    layout = build_layout(mask_rate=0.3, whole_word_masking=True, mask_token_share=1.0, random_token_share=0.0)
+    batch = MaskedLMObjective(stream, layout, seed=1).batch(np.arange(len(stream)), 0)
+    is_masked = masked_flags(batch)
+    is_continuation = continuation_tokens(TOKENIZER)[unmask(batch)]
+    assert is_continuation.any()
+    row_length = batch.rows.lengths[0]
+    is_continuation[0::row_length] = False
+    is_continuation[1::row_length] = False  # a row may begin within a word
+    continuations = np.flatnonzero(is_continuation)
+    assert (is_masked[continuations] == is_masked[continuations - 1]).all()
+    assert 0.2 < is_masked.mean() < 0.3
+    subword_config = layout.masking.config.override({"whole_word_masking": False})
+    subword_layout = replace(layout, masking=replace(layout.masking, config=subword_config))
+    subword_batch = MaskedLMObjective(stream, subword_layout, seed=1).batch(np.arange(len(stream)), 0)
+    is_masked = masked_flags(subword_batch)
+    assert (is_masked[continuations] != is_masked[continuations - 1]).any()
+
+
+def test_a_long_word_in_a_short_row_is_still_masked() -> None:
     ids = np.array([[9, 20, 21, 22]], dtype=np.int32)
-    masking = TokenMasker(
+    masker = TokenMasker(
         4,
         np.ones(30, bool),
         np.arange(30) >= 20,
         MaskingConfig(mask_rate=0.25, whole_word_masking=True, mask_token_share=1.0, random_token_share=0.0),
     )
-    given, chosen = masking.mask_tokens(ids, np.array([[[0.1, 0.9, 0.9, 0.9]]] * 3))
-    assert chosen.all() and (given == 4).all()
+    masked_ids, is_masked = masker.mask_tokens(ids, np.array([[[0.1, 0.9, 0.9, 0.9]]] * 3))
+    assert is_masked.all() and (masked_ids == 4).all()
 
 
-def test_masks_depend_on_seed_epoch_and_place_alone() -> None:
-    task = MaskedLMObjective(stream(), layout(), seed=1)
-    whole, some = task.batch(np.arange(12), 5), task.batch(np.array([7]), 5)
-    own = whole.positions // 63 == 7
-    assert (whole.rows.row(7) == some.rows.row(0)).all()
-    assert (whole.positions[own] - 7 * 63 == some.positions).all() and (whole.targets[own] == some.targets).all()
-    later = MaskedLMObjective(stream(), layout(), seed=1).batch(np.arange(12), 6)
-    other = MaskedLMObjective(stream(), layout(), seed=2).batch(np.arange(12), 5)
-    assert not np.array_equal(later.positions, whole.positions) and not np.array_equal(other.positions, whole.positions)
+def test_masks_depend_on_seed_epoch_and_stream_index_alone() -> None:
+    objective = MaskedLMObjective(build_stream(), build_layout(), seed=1)
+    batch = objective.batch(np.arange(12), 5)
+    single_row = objective.batch(np.array([7]), 5)
+    in_row = batch.positions // 63 == 7
+    assert (batch.rows.row(7) == single_row.rows.row(0)).all()
+    assert (batch.positions[in_row] - 7 * 63 == single_row.positions).all()
+    assert (batch.targets[in_row] == single_row.targets).all()
+    other_epoch = MaskedLMObjective(build_stream(), build_layout(), seed=1).batch(np.arange(12), 6)
+    other_seed = MaskedLMObjective(build_stream(), build_layout(), seed=2).batch(np.arange(12), 5)
+    assert not np.array_equal(other_epoch.positions, batch.positions)
+    assert not np.array_equal(other_seed.positions, batch.positions)
 
 
 def test_rows_are_full_and_an_epoch_reads_every_token() -> None:
-    text = stream(length=30, tokens=311)
-    batch = MaskedLMObjective(text, layout(), seed=1).batch(np.arange(len(text)), 0)
+    stream = build_stream(length=30, num_tokens=311)
+    batch = MaskedLMObjective(stream, build_layout(), seed=1).batch(np.arange(len(stream)), 0)
     assert set(batch.rows.lengths) == {32}
-    whole = batch.rows.ids.copy()
-    whole[batch.positions] = batch.targets
-    rows = whole.reshape(-1, 32)
-    assert (rows[:, 0] == WORDS.bos_id).all() and (rows[:, -1] == WORDS.eos_id).all()
-    read = rows[:, 1:-1].reshape(-1)[: len(text.ids)]
-    first = int(np.flatnonzero([np.array_equal(np.roll(text.ids, -shift), read) for shift in range(len(text.ids))])[0])
-    assert first >= 0
+    rows = unmask(batch).reshape(-1, 32)
+    assert (rows[:, 0] == TOKENIZER.bos_id).all() and (rows[:, -1] == TOKENIZER.eos_id).all()
+    epoch_ids = rows[:, 1:-1].reshape(-1)[: len(stream.ids)]
+    is_rotation = [np.array_equal(np.roll(stream.ids, -shift), epoch_ids) for shift in range(len(stream.ids))]
+    offset = int(np.flatnonzero(is_rotation)[0])
+    assert offset >= 0
 
 
-def test_pairs_follow_one_another_or_come_from_elsewhere() -> None:
-    text = TokenStream(np.arange(5, 5005, dtype=np.int32) % (WORDS.vocab_size - 5) + 5, 57, "ab12")
+def test_second_texts_follow_the_first_or_are_random() -> None:
+    stream = TokenStream(np.arange(5, 5005, dtype=np.int32) % (TOKENIZER.vocab_size - 5) + 5, 57, "ab12")
     numbered = TokenStream(np.arange(5000, dtype=np.int32), 57, "ab12")
-    for one in (text, numbered):
-        masking = layout(next_sentence=True)
-        flags = np.ones(5000, bool)
-        masking = replace(masking, masking=replace(masking.masking, ordinary=flags, continues=~flags))
-        batch = MaskedLMObjective(one, masking, seed=1).batch(np.arange(len(one)), 0)
-    assert batch.apart is not None and batch.rows.token_types is not None
-    assert 0.3 < batch.apart.mean() < 0.7
-    whole = batch.rows.ids.copy()
-    whole[batch.positions] = batch.targets
-    for number, apart in enumerate(batch.apart):
-        row, kinds = (array[number * 60 : (number + 1) * 60] for array in (whole, batch.rows.token_types))
-        split = int(np.flatnonzero(kinds)[0])
-        assert (np.diff(kinds) >= 0).all() and kinds[-1] == 1
-        assert row[0] == WORDS.bos_id and row[split - 1] == row[-1] == WORDS.eos_id
-        left, right = row[1 : split - 1], row[split:-1]
-        assert len(left) + len(right) == 57 and min(len(left), len(right)) >= 57 // 4
-        for part in (left, right):
-            assert (np.diff(part) % 5000 == 1).all()
-        gap = int(right[0] - left[-1]) % 5000
-        assert gap == 1 if not apart else 57 <= gap <= 5000 - 57
+    for train in (stream, numbered):
+        layout = build_layout(next_sentence=True)
+        all_tokens = np.ones(5000, bool)
+        layout = replace(layout, masking=replace(layout.masking, ordinary=all_tokens, continues=~all_tokens))
+        batch = MaskedLMObjective(train, layout, seed=1).batch(np.arange(len(train)), 0)
+    assert batch.next_sentence_labels is not None and batch.rows.token_types is not None
+    assert 0.3 < batch.next_sentence_labels.mean() < 0.7
+    rows = unmask(batch).reshape(-1, 60)
+    row_types = batch.rows.token_types.reshape(-1, 60)
+    for row, token_types, label in zip(rows, row_types, batch.next_sentence_labels, strict=True):
+        split = int(np.flatnonzero(token_types)[0])
+        assert (np.diff(token_types) >= 0).all() and token_types[-1] == 1
+        assert row[0] == TOKENIZER.bos_id and row[split - 1] == row[-1] == TOKENIZER.eos_id
+        first = row[1 : split - 1]
+        second = row[split:-1]
+        assert len(first) + len(second) == 57 and min(len(first), len(second)) >= 57 // 4
+        for text in (first, second):
+            assert (np.diff(text) % 5000 == 1).all()
+        distance = int(second[0] - first[-1]) % 5000
+        assert distance == 1 if not label else 57 <= distance <= 5000 - 57
 
 
 @pytest.mark.parametrize("head", ["masked", "pretraining"])
-def test_the_loss_is_that_of_all_logits_at_the_hidden_places(head: str) -> None:
-    encoder, task = model(head), MaskedLMObjective(stream(40), layout(next_sentence=head == "pretraining"), seed=1)
-    batch = task.batch(np.arange(5), 0)
-    assert batch.num_predictions % 64  # the last block is not full
-    smoothed, plain = task.loss(encoder, batch, 0.0, None)
+def test_the_loss_is_that_of_all_logits_at_the_masked_tokens(head: str) -> None:
+    model = build_model(head)
+    objective = MaskedLMObjective(build_stream(40), build_layout(next_sentence=head == "pretraining"), seed=1)
+    batch = objective.batch(np.arange(5), 0)
+    assert batch.num_predictions % 64  # the last multiple is not full
+    smoothed, plain = objective.loss(model, batch, 0.0, None)
     smoothed.backward()
-    fast = {name: weight.grad.clone() for name, weight in encoder.named_parameters() if weight.grad is not None}
-    encoder.zero_grad()
-    ids, rows = encoder.to_tensors(batch.rows)
-    states = encoder(ids, rows, encoder.token_type_tensor(batch.rows))
-    logits = torch.nn.functional.linear(encoder.masked_lm_hidden(states), encoder.output_weight, encoder.output_bias)
-    labels = torch.full((len(ids),), -100)
-    labels[batch.positions] = torch.from_numpy(batch.targets)
-    slow = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-    torch.testing.assert_close(plain, slow.detach(), rtol=1e-5, atol=1e-4)
-    if batch.apart is not None:
-        scores = encoder.next_sentence_logits(states, rows)
-        slow = slow + batch.num_predictions * torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.apart))
-    slow.backward()
-    for name, weight in encoder.named_parameters():
+    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    model.zero_grad()
+    ids, packed = model.to_tensors(batch.rows)
+    hidden = model(ids, packed, model.token_type_tensor(batch.rows))
+    logits = linear(model.masked_lm_hidden(hidden), model.output_weight, model.output_bias)
+    targets = torch.full((len(ids),), -100)
+    targets[batch.positions] = torch.from_numpy(batch.targets)
+    expected = cross_entropy(logits, targets, reduction="sum")
+    torch.testing.assert_close(plain, expected.detach(), rtol=1e-5, atol=1e-4)
+    if batch.next_sentence_labels is not None:
+        next_logits = model.next_sentence_logits(hidden, packed)
+        next_loss = cross_entropy(next_logits, torch.from_numpy(batch.next_sentence_labels))
+        expected = expected + batch.num_predictions * next_loss
+    expected.backward()
+    for name, weight in model.named_parameters():
         if weight.grad is not None:
-            torch.testing.assert_close(fast[name], weight.grad, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-4)
 
 
-def test_measuring_hides_the_same_tokens_every_time_and_shows_none() -> None:
-    text = stream(50)
-    first, again = (list(evaluation_batches(text, layout(mask_rate=0.4, whole_word_masking=True))) for _ in range(2))
-    assert all((one.rows.ids == other.rows.ids).all() for one, other in zip(first, again, strict=True))
-    assert all((one.rows.ids[one.positions] == layout().masking.mask).all() for one in first)
-    count = sum(one.num_predictions for one in first)
-    assert abs(count / len(text.ids) - 0.15) < 0.01
-    encoder = model()
-    found = masked_scores(encoder, text, layout())
+def test_evaluations_mask_the_same_tokens_every_time_and_show_none_of_them() -> None:
+    stream = build_stream(50)
+    training_layout = build_layout(mask_rate=0.4, whole_word_masking=True)
+    batches = list(evaluation_batches(stream, training_layout))
+    repeated = list(evaluation_batches(stream, training_layout))
+    assert all((batch.rows.ids == again.rows.ids).all() for batch, again in zip(batches, repeated, strict=True))
+    mask_id = build_layout().masking.mask
+    assert all((batch.rows.ids[batch.positions] == mask_id).all() for batch in batches)
+    count = sum(batch.num_predictions for batch in batches)
+    assert abs(count / len(stream.ids) - 0.15) < 0.01
+    model = build_model()
+    scores = masked_scores(model, stream, build_layout())
     with torch.inference_mode():
-        lost = sum(float(masked_lm_loss(encoder, one).unsmoothed) for one in evaluation_batches(text, layout()))
-    assert found.count == count and found.together is None
-    assert found.loss == pytest.approx(lost / count)
+        losses = [masked_lm_loss(model, batch).unsmoothed for batch in evaluation_batches(stream, build_layout())]
+        total = sum(float(loss) for loss in losses)
+    assert scores.count == count and scores.together is None
+    assert scores.loss == pytest.approx(total / count)
 
 
-def test_counts_alone_are_the_least_to_beat() -> None:
-    tokens = np.array([7, 7, 7, 8] * 500, dtype=np.int32)
-    text = TokenStream(tokens, 40, "ab12")
-    plain = layout()
-    counts = token_counts(text, WORDS.vocab_size)
+def test_the_unigram_baseline_is_the_loss_of_smoothed_counts() -> None:
+    stream = TokenStream(np.array([7, 7, 7, 8] * 500, dtype=np.int32), 40, "ab12")
+    layout = build_layout()
+    counts = token_counts(stream, TOKENIZER.vocab_size)
     assert counts[7] == 1500 and counts[8] == 500
-    targets = np.concatenate([batch.targets for batch in evaluation_batches(text, plain)])
-    total = 2000 + int(plain.masking.ordinary.sum())
-    by_hand = -np.log(np.where(targets == 7, 1501, 501) / total).mean()
-    assert unigram_loss(counts, text, plain) == pytest.approx(by_hand)
+    targets = np.concatenate([batch.targets for batch in evaluation_batches(stream, layout)])
+    total = 2000 + int(layout.masking.ordinary.sum())
+    expected = -np.log(np.where(targets == 7, 1501, 501) / total).mean()
+    assert unigram_loss(counts, stream, layout) == pytest.approx(expected)
 
 
-def test_words_go_on_by_their_marks_or_by_their_letters() -> None:
-    spaced = train_masked_tokenizer(TEXTS, TokenizerConfig(kind="unigram", vocab_size=60))
-    pieces = spaced.subwords(range(spaced.vocab_size))
-    inner = {piece for piece, flag in zip(pieces, continuation_tokens(spaced), strict=True) if flag}
-    assert inner and all(piece[0].isalnum() for piece in inner)
-    assert not any(piece.startswith("▁") or piece in (",", "<mask>", "<s>") for piece in inner)
+def test_tokens_continue_a_word_by_their_prefix_or_by_their_letters() -> None:
+    tokenizer = train_masked_tokenizer(TEXTS, TokenizerConfig(kind="unigram", vocab_size=60))
+    subwords = tokenizer.subwords(range(tokenizer.vocab_size))
+    is_continuation = continuation_tokens(tokenizer)
+    continuations = {subword for subword, flag in zip(subwords, is_continuation, strict=True) if flag}
+    assert continuations and all(subword[0].isalnum() for subword in continuations)
+    assert not any(subword.startswith("▁") or subword in (",", "<mask>", "<s>") for subword in continuations)
 
 
-def test_what_it_refuses() -> None:
+def test_tokenizers_without_mask_token_and_shares_above_one_are_refused() -> None:
     with pytest.raises(UsageError, match=r"no mask token"):
         MaskedRowLayout.of(train_tokenizer(TEXTS, TokenizerConfig(kind="words")), MaskingConfig())
     with pytest.raises(ConfigError, match="at most 1 in all"):

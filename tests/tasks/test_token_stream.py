@@ -1,12 +1,13 @@
-"""Rows of running text: nothing padded, nothing lost, the same for the same seed."""
+"""Rows of a token stream: no padding, no token lost, the same for the same seed."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from regard.config.data import TokenizerConfig
 from regard.config.rnn_models import ElmoConfig
@@ -17,49 +18,52 @@ from regard.tasks.elmo import ElmoObjective, direction_losses
 from regard.tasks.token_stream import TokenStream
 from regard.text.train import train_tokenizer
 
-WORDS = train_tokenizer(["a b c d e f"] * 9, TokenizerConfig(kind="words"))
+TOKENIZER = train_tokenizer(["a b c d e f"] * 9, TokenizerConfig(kind="words"))
 
 
-def stream(length: int, *texts: str) -> TokenStream:
-    return TokenStream.of(Documents.of(texts), WORDS, length)
+def build_stream(length: int, *texts: str) -> TokenStream:
+    return TokenStream.of(Documents.of(texts), TOKENIZER, length)
 
 
-def test_documents_stand_end_to_end_with_a_boundary_after_each() -> None:
-    found = stream(3, "a b", "c", "d e f")
-    assert WORDS.subwords(found.ids) == ["▁a", "▁b", "</s>", "▁c", "</s>", "▁d", "▁e", "▁f", "</s>"]
-    assert [WORDS.decode(row) for row in found.rows(np.arange(len(found)))] == ["a b c", "c d e", "e f a"]
+def test_documents_lie_end_to_end_with_a_boundary_after_each() -> None:
+    stream = build_stream(3, "a b", "c", "d e f")
+    assert TOKENIZER.subwords(stream.ids) == ["▁a", "▁b", "</s>", "▁c", "</s>", "▁d", "▁e", "▁f", "</s>"]
+    assert [TOKENIZER.decode(row) for row in stream.rows(np.arange(len(stream)))] == ["a b c", "c d e", "e f a"]
 
 
-@given(some.integers(1, 60), some.integers(1, 20), some.integers(0, 200))
-def test_every_token_is_told_once_but_for_a_few(words: int, length: int, first: int) -> None:
-    text = TokenStream(np.arange(words + 1, dtype=np.int32), min(length, words), "ab")
-    rows = text.rows(np.arange(len(text)), first)
-    assert set(rows.lengths) == {text.length + 1}
-    told = Counter(int(number) for row in rows for number in row[1:])
-    assert set(told) == set(range(words + 1))
-    assert told.total() - (words + 1) < text.length
-    for row, following in zip(list(rows), list(rows)[1:], strict=False):
-        assert row[-1] == following[0]
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 200))
+def test_an_epoch_predicts_every_token_once_except_a_few(last_token: int, length: int, offset: int) -> None:
+    num_tokens = last_token + 1
+    stream = TokenStream(np.arange(num_tokens, dtype=np.int32), min(length, last_token), "ab")
+    rows = stream.rows(np.arange(len(stream)), offset)
+    assert set(rows.lengths) == {stream.length + 1}
+    predicted = Counter(int(token) for row in rows for token in row[1:])
+    assert set(predicted) == set(range(num_tokens))
+    assert predicted.total() - num_tokens < stream.length
+    for row, next_row in pairwise(rows):
+        assert row[-1] == next_row[0]
 
 
-def test_an_epoch_has_every_row_once_in_an_order_and_at_places_of_its_own() -> None:
-    task = ElmoObjective(TokenStream(np.arange(141, dtype=np.int32), 4, "ab"), seed=1)
-    first, again, other = task.epoch_batches(0, 12), task.epoch_batches(0, 12), task.epoch_batches(1, 12)
-    assert [batch.tolist() for batch in first] == [batch.tolist() for batch in again]
-    assert sorted(np.concatenate(first)) == sorted(np.concatenate(other)) == list(range(len(task.train)))
-    assert [len(batch) for batch in first[:-1]] == [3] * (len(first) - 1)
-    assert np.concatenate(first).tolist() != np.concatenate(other).tolist()
-    batch, later = task.batch(first[0], 0), task.batch(first[0], 1)
-    assert (batch.rows.ids == task.batch(first[0], 0).rows.ids).all()
-    assert (batch.rows.ids != later.rows.ids).any()
+def test_each_epoch_has_every_row_once_in_its_own_order_and_at_its_own_offset() -> None:
+    objective = ElmoObjective(TokenStream(np.arange(141, dtype=np.int32), 4, "ab"), seed=1)
+    batches = objective.epoch_batches(0, 12)
+    repeated = objective.epoch_batches(0, 12)
+    next_epoch = objective.epoch_batches(1, 12)
+    assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in repeated]
+    assert sorted(np.concatenate(batches)) == sorted(np.concatenate(next_epoch)) == list(range(len(objective.train)))
+    assert [len(batch) for batch in batches[:-1]] == [3] * (len(batches) - 1)
+    assert np.concatenate(batches).tolist() != np.concatenate(next_epoch).tolist()
+    batch = objective.batch(batches[0], 0)
+    assert (batch.rows.ids == objective.batch(batches[0], 0).rows.ids).all()
+    assert (batch.rows.ids != objective.batch(batches[0], 1).rows.ids).any()
     assert batch.num_predictions == 2 * 3 * 4
 
 
 def test_the_mean_loss_is_over_all_rows() -> None:
-    model = Elmo(ElmoConfig(vocab_size=WORDS.vocab_size, hidden_size=5))
+    model = Elmo(ElmoConfig(vocab_size=TOKENIZER.vocab_size, hidden_size=5))
     initialize_weights(model, 1)
-    text = stream(3, *(["a b c", "d e f"] * 50))
-    left, right = direction_losses(model, text)
-    everything = text.rows(np.arange(len(text)))
-    sums = [float(loss) / (3 * len(text)) for loss in model.losses(everything)]
-    np.testing.assert_allclose([left, right], sums, rtol=1e-5)
+    stream = build_stream(3, *(["a b c", "d e f"] * 50))
+    forward, backward = direction_losses(model, stream)
+    all_rows = stream.rows(np.arange(len(stream)))
+    expected = [float(loss) / (3 * len(stream)) for loss in model.losses(all_rows)]
+    np.testing.assert_allclose([forward, backward], expected, rtol=1e-5)

@@ -1,1 +1,1 @@
-"""From log-probabilities to tokens: knows `Generator`, no family of models."""
+"""Decoding: from log-probabilities to token ids, for any model that implements `Generator`."""

@@ -1,4 +1,4 @@
-"""Many texts at once: searched in batches of like length, answered in their own order."""
+"""Search of many texts: batches of similar length in, hypotheses in the order of the texts out."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from regard.decoding.rules import Rule
 from regard.decoding.search import Hypothesis, search
 from regard.tokens import Ids, Tokens
 
-Numbers = NDArray[np.int64]
-Each = Callable[[Callable[[Numbers], list[list[Hypothesis]]], list[Numbers]], Iterable[list[list[Hypothesis]]]]
+Indices = NDArray[np.int64]
+BatchSearch = Callable[[Indices], list[list[Hypothesis]]]
+MapBatches = Callable[[BatchSearch, list[Indices]], Iterable[list[list[Hypothesis]]]]
 
 
-def batch_by_length(lengths: Numbers, config: DecodingConfig) -> list[Numbers]:
-    """Return the numbers of rows that go together: like lengths, within the budgets of tokens and rows.
+def batch_by_length(lengths: Indices, config: DecodingConfig) -> list[Indices]:
+    """Group row indices by similar length, within the limits on tokens and rows of a batch.
 
     >>> lengths = np.array([[3], [9], [3], [8]])
     >>> [batch.tolist() for batch in batch_by_length(lengths, DecodingConfig(batch_tokens=17, batch_size=2))]
@@ -40,42 +41,43 @@ def search_in_batches(
     rules: Sequence[Rule] = (),
     prefixes: Sequence[Sequence[int]] | None = None,
     forced: Sequence[ForcedPhrases] | None = None,
-    map_batches: Each = map,
+    map_batches: MapBatches = map,
     tree: BeamTree | None = None,
 ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
-    """Yield the numbers of source rows that were searched together, and the hypotheses of each, batch by batch.
+    """Yield the row indices of each batch with the hypotheses of each row.
 
-    A row's limit comes from its length by the config's `max_ratio` and `max_extra`; no text gets more than `longest`
-    tokens. `each` runs the search of every batch: `map`, or one that runs several at a time, others while the caller
-    has one. The tree of a single row's search grows in `tree`.
+    The maximum length of a row's output follows from its source length by `max_length_a` and `max_length_b` of the
+    config, and never exceeds `max_length`. `map_batches` runs the search of every batch: `map`, or a function that
+    searches several batches in parallel while the caller consumes one. Of a single row, `tree` records the beam.
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    limits = np.minimum(np.ceil(lengths * config.max_length_a).astype(np.int64) + config.max_length_b, max_length)
+    max_lengths = np.ceil(lengths * config.max_length_a).astype(np.int64) + config.max_length_b
+    max_lengths = np.minimum(max_lengths, max_length)
 
-    def searched(numbers: Numbers) -> list[list[Hypothesis]]:
-        chosen = numbers.tolist()
+    def search_batch(batch: Indices) -> list[list[Hypothesis]]:
+        indices = batch.tolist()
         return search(
             generator,
-            Tokens.from_rows([rows[number] for number in chosen]),
+            Tokens.from_rows([rows[index] for index in indices]),
             config,
-            max_lengths=limits[numbers],
+            max_lengths=max_lengths[batch],
             rules=rules,
-            prefixes=None if prefixes is None else [prefixes[number] for number in chosen],
-            forced=None if forced is None else [forced[number] for number in chosen],
+            prefixes=None if prefixes is None else [prefixes[index] for index in indices],
+            forced=None if forced is None else [forced[index] for index in indices],
             tree=tree,
         )
 
-    together = batch_by_length(lengths[:, None], config)
-    for numbers, hypotheses in zip(together, map_batches(searched, together), strict=True):
-        yield numbers.tolist(), hypotheses
+    batches = batch_by_length(lengths[:, None], config)
+    for batch, hypotheses in zip(batches, map_batches(search_batch, batches), strict=True):
+        yield batch.tolist(), hypotheses
 
 
 def search_all(
     generator: Generator[S], rows: Sequence[Sequence[int] | Ids], config: DecodingConfig, **options: Any
 ) -> list[list[Hypothesis]]:
-    """Return the hypotheses of each source row, whatever rows it was searched with; wishes as of `search_batches`."""
-    found: list[list[Hypothesis]] = [[] for _ in rows]
-    for numbers, hypotheses in search_in_batches(generator, rows, config, **options):
-        for number, some in zip(numbers, hypotheses, strict=True):
-            found[number] = some
-    return found
+    """Search every source row; return the hypotheses in the order of the rows. Options as of `search_in_batches`."""
+    hypotheses: list[list[Hypothesis]] = [[] for _ in rows]
+    for indices, batch_hypotheses in search_in_batches(generator, rows, config, **options):
+        for index, row_hypotheses in zip(indices, batch_hypotheses, strict=True):
+            hypotheses[index] = row_hypotheses
+    return hypotheses

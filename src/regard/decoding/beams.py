@@ -1,6 +1,7 @@
-"""Which continuations a step keeps: the best of each lane, or the best of each bank in turn.
+"""Lanes of a search, their beams, the selection of the next beam, and the beam tree.
 
-The tree of a beam search: which hypotheses were kept at each step, and what each of them continues.
+A step keeps the best continuations of each lane, or the best of each bank in turn where phrases are forced. `BeamTree`
+records which hypotheses each step kept and which hypothesis each of them extends.
 """
 
 from __future__ import annotations
@@ -11,93 +12,163 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.config.inference import DecodingConfig
 from regard.decoding.generator import Rows
 from regard.tokens import Ids
 
 Values = NDArray[np.floating]
-Kind = TypeVar("Kind", bound=np.generic)
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The L lanes of a search, sentence by sentence: one per sample or group of a diverse beam, else one."""
+
+    per_sentence: int
+    num_requested: int  # hypotheses that a lane is to find
+    sentence: Rows  # [L], index of the sentence
+    index_in_sentence: Rows  # [L], index among the lanes of the sentence
+    beam: Rows  # [L], finished hypotheses with which a lane may stop
+    width: Rows  # [L], unfinished hypotheses that a lane keeps
+    prefix_length: Rows  # [L]
+    max_length: Rows  # [L]
+
+    def __len__(self) -> int:
+        return len(self.sentence)
+
+    @classmethod
+    def lay_out(cls, config: DecodingConfig, max_lengths: Rows, prefix_lengths: Rows, phrase_tokens: Rows) -> Lanes:
+        """Lay out the lanes from the maximum length, prefix length and number of forced tokens of each sentence."""
+        num_sentences = len(max_lengths)
+        per_sentence = config.nbest if config.sample or config.diversity_penalty else 1
+        sentence = np.repeat(np.arange(num_sentences), per_sentence)
+        if config.sample:
+            beams = np.ones(per_sentence, np.int64)
+        else:  # the groups of a diverse search share the beam
+            beams = (config.beam + np.arange(per_sentence)[::-1]) // per_sentence
+        beam = np.tile(beams, num_sentences)
+        num_banks = np.where(phrase_tokens, phrase_tokens + 1, 0)
+        min_length = prefix_lengths + phrase_tokens
+        return cls(
+            per_sentence=per_sentence,
+            num_requested=config.nbest if per_sentence == 1 else 1,
+            sentence=sentence,
+            index_in_sentence=np.tile(np.arange(per_sentence), num_sentences),
+            beam=beam,
+            width=np.maximum(beam, num_banks[sentence]),  # at least one hypothesis per bank
+            prefix_length=prefix_lengths[sentence],
+            max_length=np.maximum(np.maximum(max_lengths, 1), min_length)[sentence],
+        )
+
+
+@dataclass(frozen=True)
+class Beams:
+    """The unfinished hypotheses of all lanes, in the order of lanes."""
+
+    lane: Rows  # [R]
+    tokens: Ids  # [R, T]
+    logprobs: NDArray[np.float64]  # [R]
+    coverage: NDArray[np.float64]  # [R, S]; [R, 0] without coverage penalty
+    progress: list[tuple[int, ...]]  # with the forced phrases, per row
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    @property
+    def length(self) -> int:
+        """Number of tokens of each hypothesis."""
+        return int(self.tokens.shape[1])
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """The continuations that are kept, lane by lane, best first."""
+    """The continuations that a step keeps, by lane, best first."""
 
-    rows: Rows  # which row is continued
-    column: Rows  # with which of its candidates
-    ends: NDArray[np.bool_]  # whether that is the end
+    rows: Rows  # hypothesis that is extended
+    columns: Rows  # which of its candidates extends it
+    is_end: NDArray[np.bool_]  # whether that candidate is the end-of-sequence token
 
 
 def select_continuations(
     lane: Rows,  # [R], ascending
     ids: Ids,  # [R, k]
     scores: Values,  # [R, k], −∞: not allowed
-    width: Rows,  # [R], W of each row's lane
+    width: Rows,  # [R], width W of each row's lane
     eos_id: int,
     banks: NDArray[np.int64] | None = None,  # [R, k]
 ) -> Continuations:
-    """Return each lane's continuations: the ends among its W best, and the W best that go on.
+    """Select in each lane the endings among its W best continuations, and its W best other continuations.
 
     >>> ids = np.array([[1, 5], [6, 7]])
-    >>> values = np.array([[-1.0, -3.0], [-2.0, -9.0]])
-    >>> made = select_continuations(np.array([0, 0]), ids, values, np.array([2, 2]), eos_id=1)
-    >>> list(zip(made.rows.tolist(), made.column.tolist(), made.ends.tolist()))
+    >>> scores = np.array([[-1.0, -3.0], [-2.0, -9.0]])
+    >>> selected = select_continuations(np.array([0, 0]), ids, scores, np.array([2, 2]), eos_id=1)
+    >>> list(zip(selected.rows.tolist(), selected.columns.tolist(), selected.is_end.tolist()))
     [(0, 0, True), (1, 0, False), (0, 1, False)]
     """
-    _, first, sizes = np.unique(lane, return_index=True, return_counts=True)
-    columns = scores.shape[1]
-    at = np.repeat(np.arange(len(first)), sizes)
-    slot = np.arange(len(lane)) - first[at]
-    flat = _spread(scores, at, slot, -np.inf)
-    widths = width[first][:, None]
-    in_turn = _in_turn(flat, _spread(banks, at, slot, 0)) if banks is not None else None
-    order = top_k_columns(flat, 2 * int(widths.max())) if in_turn is None else in_turn
-    real = np.take_along_axis(flat, order, axis=1) > -np.inf
-    row, column = np.minimum(first[:, None] + order // columns, len(lane) - 1), order % columns
-    ends = real & (ids[row, column] == eos_id)
-    on = real & ~ends
-    kept = (ends & (np.arange(order.shape[1]) < widths)) | (on & (np.cumsum(on, axis=1) <= widths))
-    return Continuations(row[kept], column[kept], ends[kept])
+    _, first_row, lane_sizes = np.unique(lane, return_index=True, return_counts=True)
+    num_candidates = scores.shape[1]
+    lane_rank = np.repeat(np.arange(len(first_row)), lane_sizes)  # [R], index of each row's lane among those present
+    row_in_lane = np.arange(len(lane)) - first_row[lane_rank]  # [R]
+    lane_scores = _group_by_lane(scores, lane_rank, row_in_lane, -np.inf)
+    lane_width = width[first_row][:, None]
+    if banks is None:
+        order = top_k_columns(lane_scores, 2 * int(lane_width.max()))
+    else:
+        order = _rank_by_bank(lane_scores, _group_by_lane(banks, lane_rank, row_in_lane, 0))
+    is_allowed = np.take_along_axis(lane_scores, order, axis=1) > -np.inf
+    rows = np.minimum(first_row[:, None] + order // num_candidates, len(lane) - 1)
+    columns = order % num_candidates
+    is_end = is_allowed & (ids[rows, columns] == eos_id)
+    is_unfinished = is_allowed & ~is_end
+    is_selected_end = is_end & (np.arange(order.shape[1]) < lane_width)
+    is_selected_unfinished = is_unfinished & (np.cumsum(is_unfinished, axis=1) <= lane_width)
+    is_selected = is_selected_end | is_selected_unfinished
+    return Continuations(rows[is_selected], columns[is_selected], is_end=is_end[is_selected])
 
 
 def top_k_columns(values: Values, k: int) -> NDArray[np.int64]:
-    """Return the columns of the `count` largest values of each row, largest first, the left one first where equal.
+    """Columns of the `k` largest values of each row, largest first; of equal values the left one comes first.
 
     >>> top_k_columns(np.array([[1.0, 3.0, 2.0, 3.0]]), 3).tolist()
     [[1, 3, 2]]
     """
-    if values.shape[1] > 4 * k + 64:  # sort the few best only
-        found = np.sort(np.argpartition(-values, k - 1, axis=1)[:, :k], axis=1)
-        ranked = np.argsort(-np.take_along_axis(values, found, axis=1), axis=1, kind="stable")
-        return np.take_along_axis(found, ranked, axis=1)
+    if values.shape[1] > 4 * k + 64:  # partition first: sorting k values is cheaper than sorting all
+        top = np.sort(np.argpartition(-values, k - 1, axis=1)[:, :k], axis=1)
+        order = np.argsort(-np.take_along_axis(values, top, axis=1), axis=1, kind="stable")
+        return np.take_along_axis(top, order, axis=1)
     return np.argsort(-values, axis=1, kind="stable")[:, :k]
 
 
-def _spread(rows: NDArray[Kind], at: Rows, slot: Rows, fill: float) -> NDArray[Kind]:
-    """Return the rows [R, k] side by side by lane, [lanes, slots · k]."""
-    lanes, slots = int(at[-1]) + 1, int(slot.max()) + 1
-    made = np.full((lanes, slots, rows.shape[1]), fill, dtype=rows.dtype)
-    made[at, slot] = rows
-    return made.reshape(lanes, -1)
+def _group_by_lane(matrix: NDArray[Scalar], lane_rank: Rows, row_in_lane: Rows, fill: float) -> NDArray[Scalar]:
+    """Lay the rows [R, k] of each lane side by side: [lanes, max rows of a lane · k]."""
+    num_lanes = int(lane_rank[-1]) + 1
+    max_rows = int(row_in_lane.max()) + 1
+    grouped = np.full((num_lanes, max_rows, matrix.shape[1]), fill, dtype=matrix.dtype)
+    grouped[lane_rank, row_in_lane] = matrix
+    return grouped.reshape(num_lanes, -1)
 
 
-def _in_turn(values: Values, banks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the columns of each row in the order of choice: the best of each bank, then the second best of each, …
+def _rank_by_bank(scores: Values, banks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Order the columns of each row round-robin over banks: the best of each bank, then the second best of each, …
 
-    The fullest bank comes first. Places that a bank cannot fill go to the others (Post and Vilar 2018, section 3.2).
+    The fullest bank comes first. What a bank cannot fill is left to the other banks (Post and Vilar 2018, section 3.2).
     """
-    made = np.empty(values.shape, np.int64)
-    for row, (value, bank) in enumerate(zip(values, banks, strict=True)):
-        best_first = np.lexsort((-value, bank))
-        value, bank = value[best_first], bank[best_first]
-        starts = np.flatnonzero(np.diff(bank, prepend=-1))
-        rank = np.arange(len(bank)) - np.repeat(starts, np.diff(np.append(starts, len(bank))))
-        made[row] = best_first[np.lexsort((-bank, np.where(value > -np.inf, rank, len(bank))))]
-    return made
+    order = np.empty(scores.shape, np.int64)
+    for row, (row_scores, row_banks) in enumerate(zip(scores, banks, strict=True)):
+        by_bank = np.lexsort((-row_scores, row_banks))  # by bank, best first within a bank
+        sorted_scores = row_scores[by_bank]
+        sorted_banks = row_banks[by_bank]
+        starts = np.flatnonzero(np.diff(sorted_banks, prepend=-1))
+        bank_sizes = np.diff(np.append(starts, len(sorted_banks)))
+        rank_in_bank = np.arange(len(sorted_banks)) - np.repeat(starts, bank_sizes)
+        rank_in_bank = np.where(sorted_scores > -np.inf, rank_in_bank, len(sorted_banks))
+        order[row] = by_bank[np.lexsort((-sorted_banks, rank_in_bank))]
+    return order
 
 
 @dataclass
 class BeamTree:
-    """What a search over one text kept, step by step; what ended or was given up has no successor.
+    """The hypotheses that the search of one text kept at each step; finished and pruned ones have no successor.
 
     >>> tree = BeamTree()
     >>> tree.add_step(np.array([0, 0]), np.array([7, 1]), np.array([-0.1, -2.0]), np.array([True, False]))
@@ -106,29 +177,32 @@ class BeamTree:
     [[(-1, 7, -0.1), (-1, 1, -2.0)], [(0, 8, -0.3)]]
     """
 
-    steps: list[list[tuple[int, int, float]]] = field(default_factory=list)  # (place in the step before, token, total)
-    _places: list[int] = field(default_factory=list)  # of the hypotheses alive, in the last step
+    # per step (index of the parent in the previous step, token id, logprob of the hypothesis)
+    steps: list[list[tuple[int, int, float]]] = field(default_factory=list)
+    _alive: list[int] = field(default_factory=list)  # indices in the last step of the hypotheses in the beam
 
     def add_step(
         self,
-        parents: NDArray[np.int64],  # which of the hypotheses alive each continues
+        parents: NDArray[np.int64],  # which hypothesis of the beam each one extends
         tokens: NDArray[np.integer],
         logprobs: NDArray[np.float64],
-        is_alive: NDArray[np.bool_],  # which of them stay alive, in their order
+        is_alive: NDArray[np.bool_],  # which of them stay in the beam, in their order
     ) -> None:
-        """Add a step."""
-        before = [self._places[row] if self.steps else -1 for row in parents.tolist()]
-        self.steps.append(list(zip(before, tokens.tolist(), logprobs.tolist(), strict=True)))
-        self._places = np.flatnonzero(is_alive).tolist()
+        """Append one step of the search."""
+        parent_indices = [self._alive[row] if self.steps else -1 for row in parents.tolist()]
+        self.steps.append(list(zip(parent_indices, tokens.tolist(), logprobs.tolist(), strict=True)))
+        self._alive = np.flatnonzero(is_alive).tolist()
 
     def contains(self, ids: list[int]) -> bool:
-        """Whether a text is a path of this tree.
+        """Whether the token ids are a path of this tree.
 
         >>> tree = BeamTree([[(-1, 7, -0.1)], [(0, 8, -0.3)]])
         >>> tree.contains([7, 8]), tree.contains([8])
         (True, False)
         """
-        places = {-1}
-        for token, step in zip(ids, self.steps, strict=False):
-            places = {at for at, (parent, found, _) in enumerate(step) if parent in places and found == token}
-        return bool(places) and len(ids) <= len(self.steps)
+        reached = {-1}
+        for token_id, step in zip(ids, self.steps, strict=False):
+            reached = {
+                index for index, (parent, token, _) in enumerate(step) if parent in reached and token == token_id
+            }
+        return bool(reached) and len(ids) <= len(self.steps)

@@ -1,4 +1,4 @@
-"""What a search asks of a model: `Generator`; a torch model, a compiled engine and an ensemble all satisfy it."""
+"""The interface between search and model: `Generator`, implemented by torch models, the engine and ensembles."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Rows = NDArray[np.int64]
 
 
 class GeneratorState(Protocol):
-    """What generation remembers, one row for each text being written."""
+    """State of a generation, such as the key–value cache; one row per hypothesis."""
 
     def select(self, rows: Rows) -> Self:
-        """Return the rows with these numbers, in this order; rows may be dropped and repeated.
+        """Select rows by index, in this order; rows may be dropped and repeated.
 
-        The state itself may be used up.
+        The old state may be invalid afterwards.
         """
         ...
 
@@ -27,47 +27,48 @@ S = TypeVar("S", bound=GeneratorState)
 
 
 class Generator(Protocol[S]):
-    """Writes one token after another; all arrays are NumPy's."""
+    """Predicts one token after another; all arrays are NumPy arrays."""
 
     @property
     def vocab_size(self) -> int:
-        """How many token numbers there are."""
+        """Size of the output vocabulary."""
         ...
 
     @property
     def bos_id(self) -> int:
-        """The token that every text starts from; never written."""
+        """Token that every text starts from; never generated."""
         ...
 
     @property
     def eos_id(self) -> int:
-        """The token that ends a text."""
+        """End-of-sequence token."""
         ...
 
     @property
     def pad_id(self) -> int:
-        """The token that fills rows; never written."""
+        """Padding token; never generated."""
         ...
 
     def start(self, source: Tokens, max_length: int) -> S:
-        """Return the state before the first token, one row a source text; `room` is the longest output."""
+        """State before the first token, one row per source text; outputs have at most `max_length` tokens."""
         ...
 
     def step(self, tokens: Ids, state: S, k: int) -> tuple[Candidates, S]:
-        """Return the k best next tokens of each row, given one more token of each; k = 0: all log-probabilities.
+        """Append one token to each row; return the k most likely next tokens. k = 0: logprobs of the vocabulary.
 
-        Beside the k best, the end's log-probability is told. The state handed in may be used up.
+        With k > 0, the candidates include the logprob of the end-of-sequence token. The old state may be invalid
+        afterwards.
         """
         ...
 
 
 @runtime_checkable
 class NativeSearch(Protocol):
-    """A generator that can do a whole plain search by itself, as `search` would do it."""
+    """A generator with its own implementation of plain greedy and beam search, equivalent to `search`."""
 
     @property
     def vocab_size(self) -> int:
-        """How many token numbers there are."""
+        """Size of the output vocabulary."""
         ...
 
     def search(
@@ -80,21 +81,21 @@ class NativeSearch(Protocol):
         length_penalty: float,
         use_shortlist: bool = False,
     ) -> list[list[tuple[list[int], float, float, bool]]]:
-        """Return the best texts for each source text: ids, score, total, and whether the model ended it.
+        """Search the best hypotheses of each source text: ids, score, logprob, and whether the model ended it.
 
-        `listed` lets it choose among the words that it has listed for a text, if it has.
+        `use_shortlist` restricts the output to the shortlist of the text, if the model has one.
         """
         ...
 
 
 @runtime_checkable
 class AttentionProvider(Protocol):
-    """A generator that can say where it looked; the penalty for coverage needs it."""
+    """A generator that returns its cross-attention; the coverage penalty needs it."""
 
     def keep_attention(self, state: GeneratorState) -> None:
-        """Let each following step keep where it looked."""
+        """Store attention weights in all following steps."""
         ...
 
     def last_attention(self, state: GeneratorState) -> NDArray[np.float32]:
-        """Return where each row looked in the last step, [R, S]: a share of 1 over its source's tokens, zeros after."""
+        """Attention of the last step over source tokens, [R, S]; rows sum to 1, zeros after the source's end."""
         ...

@@ -1,21 +1,28 @@
-"""One search over any `Generator`: greedy, beam, diverse beam and sampling are the same steps with other settings.
+"""Search over any `Generator`: greedy, beam, diverse beam and sampling are one algorithm with different settings.
 
-Each sentence is searched in one *lane*, or in several side by side: one for each draw when sampling, one for each group
-of a diverse beam. A lane of width W keeps W unfinished hypotheses. At each step their continuations are ranked by total
-log-probability; an end among the W best finishes a hypothesis, the W best others go on.
+Each sentence is searched in one *lane*, or in several independent ones: one per sample, or one per group of a diverse
+beam search (Vijayakumar et al. 2018). A lane of width W keeps a beam of W unfinished hypotheses. At each step all their
+continuations are ranked by logprob. An end-of-sequence token among the W best finishes a hypothesis; the W best other
+continuations are the next beam.
 
-**When a lane is done.** A finished hypothesis is worth `total / length ** length_power` (its length counts the end),
-less the penalty for what was not covered. Log-probabilities are never positive, so whatever continues a hypothesis of
-total t is worth at most `t / (limit + 1) ** length_power`: the total can only fall, and no text is longer than its
-limit. A lane is done when it has as many finished hypotheses as are asked for that are worth at least that much for
-every hypothesis alive, so that none alive could take their place; or when W hypotheses have finished and the best of
-them is worth at least what every hypothesis alive would be worth if it ended now at no cost. Where the model is sure,
-an end in the middle of a sentence is often the second best token: W such ends must not close a lane whose best text is
-still being written. A lane of width 1 is done at its first end. All of this depends on the lane alone: neither which
-other sentences are searched beside it nor how many texts are asked for changes the best one.
+**When a lane stops.** The score of a finished hypothesis is `logprob / length ** length_penalty`, where the length
+counts the end-of-sequence token, minus the coverage penalty. Log-probabilities are never positive, so extending a
+hypothesis can only lower its logprob p; no hypothesis has more than `max_length` tokens, and the coverage penalty only
+lowers the score. Whatever extends the hypothesis therefore scores at most `p / (max_length + 1) ** length_penalty`. A
+lane stops
 
-**Limits.** A hypothesis that reaches its limit is ended there; it counts as unfinished unless the model would have
-ended it itself.
+- when as many hypotheses as requested have finished and score at least this bound for every hypothesis of the beam:
+  no hypothesis of the beam can displace them; or
+- when W hypotheses have finished, and the best of them scores at least what every hypothesis of the beam would score if
+  it ended now at no cost. The comparison is necessary: where the model is confident, an end in the middle of a sentence
+  is often the second-best token, and W such ends must not stop a lane whose best hypothesis is unfinished. A lane of
+  width 1 stops at its first end without it.
+
+Both conditions depend on the lane alone. Neither the other sentences of the batch nor the number of hypotheses
+requested changes the best hypothesis.
+
+**Maximum length.** A hypothesis that reaches its maximum length is ended there. It counts as unfinished unless the
+model would have ended it there itself.
 """
 
 from __future__ import annotations
@@ -30,35 +37,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.config.inference import DecodingConfig
-from regard.decoding.beams import BeamTree, Continuations, Values, select_continuations, top_k_columns
+from regard.decoding.beams import Beams, BeamTree, Continuations, Lanes, Values, select_continuations, top_k_columns
 from regard.decoding.constraints import ForcedPhrases
 from regard.decoding.generator import AttentionProvider, Generator, NativeSearch, Rows, S
 from regard.decoding.rules import ForbidSequences, History, NoRepeatNgram, Rule, Sample
 from regard.errors import ConfigError, UsageError
-from regard.tokens import Candidates, Ids, Tokens
+from regard.tokens import Candidates, Tokens
 
-LEAST_COVERAGE = 1e-6  # a source token never looked at counts as looked at this much
+MIN_COVERAGE = 1e-6  # attention that a source token counts as having received at least
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One text that the search found."""
+    """One generated text."""
 
-    ids: list[int]  # without start and end
-    score: float  # what ranks it
-    logprob: float  # sum of the log-probabilities, end included
-    finished: bool  # whether the model ended it, not the limit
+    ids: list[int]  # without start and end tokens
+    score: float  # ranks the hypotheses of a sentence
+    logprob: float  # sum over all tokens, including the end
+    finished: bool  # whether the model ended it, rather than the maximum length
 
 
 def hypothesis_score(logprob: float, length: int, config: DecodingConfig, coverage: Values | None = None) -> float:
-    """Return a text's score: its total by its length, the end counted, less what was not covered (Wu et al. 2016).
+    """Score of a hypothesis: length-normalised logprob minus the coverage penalty (Wu et al. 2016).
 
-    `covered` is how much each source token was looked at in all, [S].
+    `length` counts the end token; `coverage` is the attention that each source token received in all steps, [S].
 
     >>> hypothesis_score(-6.0, 4, DecodingConfig(length_penalty=0.5))
     -3.0
     """
-    penalty = 0.0 if coverage is None else float(np.log(np.clip(coverage, LEAST_COVERAGE, 1.0)).sum())
+    penalty = 0.0 if coverage is None else float(np.log(np.clip(coverage, MIN_COVERAGE, 1.0)).sum())
     return float(logprob / length**config.length_penalty) + config.coverage_penalty * penalty
 
 
@@ -73,329 +80,363 @@ def search(
     forced: Sequence[ForcedPhrases] | None = None,
     tree: BeamTree | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the best texts for each source text, best first.
+    """Search the best hypotheses of each source text, best first.
 
-    `limits` are the most tokens of each, `prefixes` what each must begin with, `forced` the phrases each must hold.
-    Prefixes and forced phrases stand above rules and limits. What is kept at each step grows in `tree`.
+    Per text, `max_lengths` limits the number of tokens, `prefixes` are the token ids that it begins with, and `forced`
+    the phrases that it contains. Prefixes and forced phrases take precedence over rules and maximum lengths. `tree`
+    records the hypotheses that each step keeps.
     """
     if len(source) == 0:
         return []
-    if (
-        isinstance(generator, NativeSearch)
-        and not (rules or prefixes or forced)
-        and tree is None
-        and _is_plain(config, generator.vocab_size)
-    ):
-        limited = np.asarray(max_lengths, np.int64)
-        found = generator.search(
-            source,
-            limited,
-            beam=config.beam,
-            nbest=config.nbest,
-            length_penalty=config.length_penalty,
-            use_shortlist=not config.whole_vocabulary,
-        )
-        return [[Hypothesis(*one) for one in some] for some in found]
-    none = [ForcedPhrases.none()] * len(source)
-    wishes = _SearchRequest(max_lengths, prefixes or [[]] * len(source), none if forced is None else forced)
-    return _Search(generator, source, config, wishes, rules, tree).run()
+    is_unconstrained = not (rules or prefixes or forced) and tree is None
+    if isinstance(generator, NativeSearch) and is_unconstrained and _is_plain(config, generator.vocab_size):
+        return _search_natively(generator, source, config, np.asarray(max_lengths, np.int64))
+    request = _SearchRequest(
+        max_lengths=max_lengths,
+        prefixes=prefixes or [[]] * len(source),
+        forced=[ForcedPhrases.none()] * len(source) if forced is None else forced,
+    )
+    return _Search(generator, source, config, request, rules, tree).run()
 
 
-def _is_plain(config: DecodingConfig, vocabulary: int) -> bool:
-    """Whether a search is greedy or by beam and nothing else."""
-    wishes = config.sample or config.diversity_penalty or config.coverage_penalty or config.no_repeat_ngram
-    return not wishes and config.beam + 3 < vocabulary
+def _is_plain(config: DecodingConfig, vocab_size: int) -> bool:
+    """Whether a search is plain greedy or beam search."""
+    has_extras = config.sample or config.diversity_penalty or config.coverage_penalty or config.no_repeat_ngram
+    return not has_extras and config.beam + 3 < vocab_size
+
+
+def _search_natively(
+    generator: NativeSearch, source: Tokens, config: DecodingConfig, max_lengths: Rows
+) -> list[list[Hypothesis]]:
+    sentences = generator.search(
+        source,
+        max_lengths,
+        beam=config.beam,
+        nbest=config.nbest,
+        length_penalty=config.length_penalty,
+        use_shortlist=not config.whole_vocabulary,
+    )
+    return [
+        [Hypothesis(ids, score, logprob=logprob, finished=finished) for ids, score, logprob, finished in hypotheses]
+        for hypotheses in sentences
+    ]
 
 
 @dataclass(frozen=True)
 class _SearchRequest:
-    """What is asked of each sentence."""
+    """Requirements on the output, one of each per sentence."""
 
-    limits: Sequence[int] | NDArray[np.int64]
+    max_lengths: Sequence[int] | NDArray[np.int64]
     prefixes: Sequence[Sequence[int]]
     forced: Sequence[ForcedPhrases]
 
 
-@dataclass(frozen=True)
-class _Beams:
-    """Hypotheses still being written, in the order of their lanes."""
-
-    lane: Rows  # [R]
-    tokens: Ids  # [R, T]
-    logprobs: NDArray[np.float64]  # [R]
-    covered: NDArray[np.float64]  # [R, S]; [R, 0] when nobody asks
-    progress: list[tuple[int, ...]]  # with the phrases to force, row by row
-
-    def __len__(self) -> int:
-        return len(self.lane)
-
-    @property
-    def length(self) -> int:
-        """How many tokens each has."""
-        return int(self.tokens.shape[1])
-
-
 class _Search(Generic[S]):
-    """The settings of one search, and what its lanes have finished."""
+    """Settings of one search, and the finished hypotheses of its lanes."""
 
     def __init__(
         self,
         generator: Generator[S],
         source: Tokens,
         config: DecodingConfig,
-        wishes: _SearchRequest,
+        request: _SearchRequest,
         rules: Sequence[Rule],
         tree: BeamTree | None = None,
     ) -> None:
-        self.generator, self.source, self.config, self.wishes, self.tree = generator, source, config, wishes, tree
-        self.constrained = any(phrases.num_tokens for phrases in wishes.forced)
+        self.generator = generator
+        self.source = source
+        self.config = config
+        self.request = request
+        self.tree = tree
+        self.has_forced_phrases = any(phrases.num_tokens for phrases in request.forced)
         self._check()
-        count, copies = len(source), config.nbest if config.sample or config.diversity_penalty else 1
-        self.copies, self.wanted = copies, config.nbest if copies == 1 else 1  # lanes a sentence, texts a lane
-        self.sentence, self.copy = np.repeat(np.arange(count), copies), np.tile(np.arange(copies), count)  # [L]
-        widths = np.ones(copies, np.int64) if config.sample else (config.beam + np.arange(copies)[::-1]) // copies
-        self.stop = np.tile(widths, count)  # finished hypotheses that make a lane done
-        phrases = np.array([forced.num_tokens for forced in wishes.forced])
-        self.width = np.maximum(self.stop, np.where(phrases, phrases + 1, 0)[self.sentence])  # a place for each bank
-        self.begun = np.array([len(prefix) for prefix in wishes.prefixes])[self.sentence]
-        self.limit = np.maximum(np.asarray(wishes.limits, np.int64)[self.sentence], 1)
-        self.limit = np.maximum(self.limit, self.begun + phrases[self.sentence])
-        self.rules = self._rules(rules)
-        self.done: list[list[Hypothesis]] = [[] for _ in self.sentence]
-        self.count = np.zeros(len(self.sentence), np.int64)
-        self.best = np.full(len(self.sentence), -np.inf)  # score of the best that a lane has finished
-        self.last = np.full(len(self.sentence), -np.inf)  # score of the last of those asked for
+        self.lanes = Lanes.lay_out(
+            config,
+            max_lengths=np.asarray(request.max_lengths, np.int64),
+            prefix_lengths=np.array([len(prefix) for prefix in request.prefixes]),
+            phrase_tokens=np.array([phrases.num_tokens for phrases in request.forced]),
+        )
+        self.rules = self._build_rules(rules)
+        num_lanes = len(self.lanes)
+        self.finished: list[list[Hypothesis]] = [[] for _ in range(num_lanes)]
+        self.num_finished = np.zeros(num_lanes, np.int64)
+        self.best_score = np.full(num_lanes, -np.inf)  # of a lane's finished hypotheses
+        self.last_score = np.full(num_lanes, -np.inf)  # of the last one requested; −∞ until so many have finished
 
     def _check(self) -> None:
-        for name in ("limits", "prefixes", "forced"):
-            given = len(getattr(self.wishes, name))
-            if given != len(self.source):
-                raise UsageError(f"{name} ({given}) must be as many as the source texts ({len(self.source)})")
+        for name in ("max_lengths", "prefixes", "forced"):
+            count = len(getattr(self.request, name))
+            if count != len(self.source):
+                raise UsageError(f"{name} ({count}) must be as many as the source texts ({len(self.source)})")
         if self.config.diversity_penalty and self.config.nbest < 2:
-            raise ConfigError("diverse makes alternatives differ, but nbest is 1: raise nbest")
-        if self.config.sample and self.constrained:
-            raise ConfigError("words can be forced in a beam search only: drop sample, or the words")
+            raise ConfigError("diversity_penalty makes alternatives differ, but nbest is 1: raise nbest")
+        if self.config.sample and self.has_forced_phrases:
+            raise ConfigError("phrases can be forced in a beam search only: drop sample, or the phrases")
         if self.config.coverage_penalty and not isinstance(self.generator, AttentionProvider):
-            raise ConfigError("coverage needs a model that says where it looks, and this one does not: set it to 0")
+            raise ConfigError("coverage_penalty needs a model with attention, and this one has none: set it to 0")
 
-    def _rules(self, given: Sequence[Rule]) -> list[Rule]:
-        """Return all rules, in the order they are applied."""
+    def _build_rules(self, rules: Sequence[Rule]) -> list[Rule]:
+        """All rules, in the order of application."""
         config = self.config
-        never = {self.generator.pad_id, self.generator.bos_id} - {self.generator.eos_id}
-        rules: list[Rule] = [ForbidSequences([[token] for token in sorted(never)]), *given]
+        never_generated = {self.generator.pad_id, self.generator.bos_id} - {self.generator.eos_id}
+        all_rules: list[Rule] = [ForbidSequences([[token] for token in sorted(never_generated)]), *rules]
         if config.no_repeat_ngram:
-            rules.append(NoRepeatNgram(config.no_repeat_ngram))
+            all_rules.append(NoRepeatNgram(config.no_repeat_ngram))
         if config.sample:
             keys = [hashlib.blake2b(row.astype("<i4").tobytes()).digest() for row in self.source]
-            rules.append(
+            all_rules.append(
                 Sample(keys, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, seed=config.seed)
             )
-        return rules
+        return all_rules
 
     def run(self) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each sentence, best first."""
-        lanes = len(self.sentence)
-        state = self.generator.start(self.source, int(self.limit.max()) + 1)
+        """Search all lanes until they stop; return the hypotheses of each sentence, best first."""
+        state = self.generator.start(self.source, int(self.lanes.max_length.max()) + 1)
         if self.config.coverage_penalty and isinstance(self.generator, AttentionProvider):
             self.generator.keep_attention(state)
-        if self.copies > 1:
-            state = state.select(self.sentence)
-        alive = _Beams(
-            np.arange(lanes),
-            np.zeros((lanes, 0), np.int32),
-            np.zeros(lanes),
-            np.zeros((lanes, int(self.source.lengths.max()) if self.config.coverage_penalty else 0)),
-            [self.wishes.forced[sentence].initial_progress() for sentence in self.sentence.tolist()],
-        )
-        last = np.full(lanes, self.generator.bos_id, np.int32)
+        if self.lanes.per_sentence > 1:
+            state = state.select(self.lanes.sentence)
+        beams = self._initial_beams()
+        last_tokens = np.full(len(beams), self.generator.bos_id, np.int32)
         while True:
-            candidates, state = self.generator.step(last, state, self._candidates(alive))
-            self._cover(alive, state)
-            alive, parents = self._advance(alive, candidates)
-            if not len(alive):
-                return [self._ranked(sentence) for sentence in range(len(self.source))]
-            if len(parents) != len(last) or bool((parents != np.arange(len(parents))).any()):
+            candidates, state = self.generator.step(last_tokens, state, self._num_candidates(beams))
+            self._add_coverage(beams, state)
+            beams, parents = self._advance(beams, candidates)
+            if not len(beams):
+                return [self._rank_hypotheses(sentence) for sentence in range(len(self.source))]
+            is_unchanged = len(parents) == len(last_tokens) and bool((parents == np.arange(len(parents))).all())
+            if not is_unchanged:
                 state = state.select(parents)
-            last = np.ascontiguousarray(alive.tokens[:, -1])
+            last_tokens = np.ascontiguousarray(beams.tokens[:, -1])
 
-    def _candidates(self, alive: _Beams) -> int:
-        """Return how many candidates of each row to ask for; 0: all."""
-        given = alive.length < self.begun[alive.lane]
-        reaches = [rule.extra_candidates(alive.length) for rule in self.rules]
-        if self.constrained or given.any() or None in reaches:
+    def _initial_beams(self) -> Beams:
+        """One empty hypothesis per lane."""
+        num_lanes = len(self.lanes)
+        source_length = int(self.source.lengths.max()) if self.config.coverage_penalty else 0
+        return Beams(
+            lane=np.arange(num_lanes),
+            tokens=np.zeros((num_lanes, 0), np.int32),
+            logprobs=np.zeros(num_lanes),
+            coverage=np.zeros((num_lanes, source_length)),
+            progress=[self.request.forced[sentence].initial_progress() for sentence in self.lanes.sentence.tolist()],
+        )
+
+    def _num_candidates(self, beams: Beams) -> int:
+        """Number of candidates per row to request from the generator; 0: the whole vocabulary."""
+        is_in_prefix = beams.length < self.lanes.prefix_length[beams.lane]
+        extras = [rule.extra_candidates(beams.length) for rule in self.rules]
+        if self.has_forced_phrases or is_in_prefix.any() or None in extras:
             return 0
-        count = self._most(alive) + sum(reach or 0 for reach in reaches)
+        count = self._max_kept(beams) + sum(extra or 0 for extra in extras)
         return count if count < self.generator.vocab_size else 0
 
-    def _most(self, alive: _Beams) -> int:
-        """Return how many candidates of a row could be kept at most: W and the end; more where some are marked down."""
-        return int(self.width[alive.lane].max()) + 1 + (self.config.beam if self.config.diversity_penalty else 0)
+    def _max_kept(self, beams: Beams) -> int:
+        """Most candidates of a row that a step can keep: W and the end; more where the diversity penalty reorders."""
+        return int(self.lanes.width[beams.lane].max()) + 1 + (self.config.beam if self.config.diversity_penalty else 0)
 
-    def _cover(self, alive: _Beams, state: S) -> None:
-        """Add what was looked at in this step."""
+    def _add_coverage(self, beams: Beams, state: S) -> None:
+        """Add the attention of this step to the coverage."""
         if self.config.coverage_penalty:
             assert isinstance(self.generator, AttentionProvider)
-            looked = self.generator.last_attention(state)
-            alive.covered[:, : looked.shape[1]] += looked  # narrower once the longest sources have left
+            attention = self.generator.last_attention(state)
+            beams.coverage[:, : attention.shape[1]] += attention  # narrower once the longest sources are finished
 
-    def _advance(self, alive: _Beams, candidates: Candidates) -> tuple[_Beams, Rows]:
-        """Return the hypotheses one token longer, and which row each comes from; what ends is put aside."""
-        allowed, natural = self._allowed(alive, candidates)
-        values = alive.logprobs[:, None] + allowed.logprobs
-        choice = self._choose(alive, allowed, values)
-        totals, tokens = values[choice.rows, choice.column], allowed.ids[choice.rows, choice.column]
-        for row, total in zip(choice.rows[choice.ends].tolist(), totals[choice.ends].tolist(), strict=True):
-            self._finish(alive, row, total, bool(natural[row]))
-        on = ~choice.ends
-        on[on] = ~self._decided(alive.lane[choice.rows[on]], totals[on], alive.length + 1)
+    def _advance(self, beams: Beams, candidates: Candidates) -> tuple[Beams, Rows]:
+        """Extend the hypotheses by one token; return them with the row that each extends. Store those that end."""
+        allowed, ends_naturally = self._restrict(beams, candidates)
+        candidate_logprobs = beams.logprobs[:, None] + allowed.logprobs
+        selected = self._select(beams, allowed, candidate_logprobs)
+        logprobs = candidate_logprobs[selected.rows, selected.columns]
+        tokens = allowed.ids[selected.rows, selected.columns]
+        ended_rows = selected.rows[selected.is_end].tolist()
+        for row, logprob in zip(ended_rows, logprobs[selected.is_end].tolist(), strict=True):
+            self._finish(beams, row, logprob, bool(ends_naturally[row]))
+        is_alive = ~selected.is_end
+        lanes = beams.lane[selected.rows[is_alive]]
+        is_alive[is_alive] = ~self._has_stopped(lanes, logprobs[is_alive], beams.length + 1)
         if self.tree is not None:
-            self.tree.add_step(choice.rows, tokens, totals, on)
-        parents = choice.rows[on]
+            self.tree.add_step(selected.rows, tokens, logprobs, is_alive)
+        parents = selected.rows[is_alive]
+        next_tokens = tokens[is_alive]
         progress = [
-            self._forced(alive, row).advance(alive.progress[row], token, alive.length)
-            for row, token in zip(parents.tolist(), tokens[on].tolist(), strict=True)
+            self._phrases_of(beams, row).advance(beams.progress[row], token, beams.length)
+            for row, token in zip(parents.tolist(), next_tokens.tolist(), strict=True)
         ]
-        longer = np.concatenate([alive.tokens[parents], tokens[on][:, None]], axis=1)
-        return _Beams(alive.lane[parents], longer, totals[on], alive.covered[parents], progress), parents
+        next_beams = Beams(
+            lane=beams.lane[parents],
+            tokens=np.concatenate([beams.tokens[parents], next_tokens[:, None]], axis=1),
+            logprobs=logprobs[is_alive],
+            coverage=beams.coverage[parents],
+            progress=progress,
+        )
+        return next_beams, parents
 
-    def _allowed(self, alive: _Beams, candidates: Candidates) -> tuple[Candidates, NDArray[np.bool_]]:
-        """Return what rules, prefixes and limits leave, and in which rows an end would be the model's own, [R]."""
-        history = History(alive.tokens, self.sentence[alive.lane], self.copy[alive.lane])
+    def _restrict(self, beams: Beams, candidates: Candidates) -> tuple[Candidates, NDArray[np.bool_]]:
+        """Apply rules, prefixes and maximum lengths; return also in which rows an end is the model's own, [R]."""
+        history = History(beams.tokens, self.lanes.sentence[beams.lane], lane=self.lanes.index_in_sentence[beams.lane])
         allowed = candidates
         for rule in self.rules:
             allowed = rule(history, allowed)
-        allowed = self._narrow(alive, allowed)
-        full = alive.length >= self.limit[alive.lane]
-        given = np.where(full, self.generator.eos_id, -1)
-        for row in np.flatnonzero(alive.length < self.begun[alive.lane]).tolist():
-            given[row] = self.wishes.prefixes[history.sentence[row]][alive.length]
-        best = allowed.ids[np.arange(len(alive)), allowed.logprobs.argmax(axis=1)]
-        natural = ~full | (best == self.generator.eos_id)
-        rows = np.flatnonzero(given >= 0)
+        allowed = self._prune(beams, allowed)
+        is_full = beams.length >= self.lanes.max_length[beams.lane]
+        forced_ids = np.where(is_full, self.generator.eos_id, -1)  # [R], −1: no token is forced
+        for row in np.flatnonzero(beams.length < self.lanes.prefix_length[beams.lane]).tolist():
+            forced_ids[row] = self.request.prefixes[history.sentence[row]][beams.length]
+        best_ids = allowed.ids[np.arange(len(beams)), allowed.logprobs.argmax(axis=1)]
+        ends_naturally = ~is_full | (best_ids == self.generator.eos_id)
+        rows = np.flatnonzero(forced_ids >= 0)
         if len(rows):
-            ids, logp = allowed.ids.copy(), allowed.logprobs.copy()
-            ids[rows], logp[rows] = given[rows, None], -np.inf
-            logp[rows, 0] = self._told(candidates, rows, given[rows])
-            allowed = Candidates(ids, logp)
-        return allowed, natural
+            ids = allowed.ids.copy()
+            ids[rows] = forced_ids[rows, None]
+            logprobs = allowed.logprobs.copy()
+            logprobs[rows] = -np.inf
+            logprobs[rows, 0] = self._logprobs_of(candidates, rows, forced_ids[rows])
+            allowed = Candidates(ids, logprobs)
+        return allowed, ends_naturally
 
-    def _told(self, candidates: Candidates, rows: Rows, tokens: Rows) -> Values:
-        """Return the log-probabilities of given tokens: of the end, or of any where all were asked for."""
-        if candidates.eos_logprobs is not None and bool((tokens == self.generator.eos_id).all()):
+    def _logprobs_of(self, candidates: Candidates, rows: Rows, token_ids: Rows) -> Values:
+        """Log-probabilities of one token per row: of the end, or of any token where the whole vocabulary is known."""
+        if candidates.eos_logprobs is not None and bool((token_ids == self.generator.eos_id).all()):
             return candidates.eos_logprobs[rows]
-        return candidates.logprobs[rows, tokens]  # columns are tokens
+        return candidates.logprobs[rows, token_ids]  # the columns are token ids
 
-    def _narrow(self, alive: _Beams, allowed: Candidates) -> Candidates:
-        """Return no more candidates than could be kept, and the tokens that bring forced phrases further."""
-        most = self._most(alive)
-        if not self.constrained and allowed.ids.shape[1] <= 2 * most:
+    def _prune(self, beams: Beams, allowed: Candidates) -> Candidates:
+        """Reduce the candidates to those that the step can keep, plus those that advance forced phrases."""
+        max_kept = self._max_kept(beams)
+        if not self.has_forced_phrases and allowed.ids.shape[1] <= 2 * max_kept:
             return allowed
-        logp = allowed.logprobs.copy()
-        more = [self._constrain(alive, row, logp[row]) for row in range(len(alive))] if self.constrained else []
-        columns = top_k_columns(logp, most)
-        values = np.take_along_axis(logp, columns, axis=1)
-        if any(more):
-            beside = np.full((len(alive), max(map(len, more))), -1)
-            for row, wanted in enumerate(more):
-                fresh = [token for token in wanted if token not in columns[row]]
-                beside[row, : len(fresh)] = fresh
-            columns = np.concatenate([columns, np.maximum(beside, 0)], axis=1)
-            values = np.take_along_axis(logp, columns, axis=1)
-            values[:, -beside.shape[1] :][beside < 0] = -np.inf
-        return Candidates(np.take_along_axis(allowed.ids, columns, axis=1), values)
+        logprobs = allowed.logprobs.copy()
+        phrase_tokens: list[list[int]] = []
+        if self.has_forced_phrases:
+            phrase_tokens = [self._constrain_row(beams, row, logprobs[row]) for row in range(len(beams))]
+        columns = top_k_columns(logprobs, max_kept)
+        if not any(phrase_tokens):
+            kept_logprobs = np.take_along_axis(logprobs, columns, axis=1)
+            return Candidates(np.take_along_axis(allowed.ids, columns, axis=1), kept_logprobs)
+        extra = np.full((len(beams), max(len(tokens) for tokens in phrase_tokens)), -1)  # −1: no token
+        for row, tokens in enumerate(phrase_tokens):
+            new_tokens = [token for token in tokens if token not in columns[row]]
+            extra[row, : len(new_tokens)] = new_tokens
+        columns = np.concatenate([columns, np.maximum(extra, 0)], axis=1)
+        kept_logprobs = np.take_along_axis(logprobs, columns, axis=1)
+        kept_logprobs[:, -extra.shape[1] :][extra < 0] = -np.inf
+        return Candidates(np.take_along_axis(allowed.ids, columns, axis=1), kept_logprobs)
 
-    def _constrain(self, alive: _Beams, row: int, logp: Values) -> list[int]:
-        """Return the tokens that bring a row's forced phrases further; what would break them is struck from `logp`."""
-        phrases, progress = self._forced(alive, row), alive.progress[row]
-        wanted = phrases.next_tokens(progress, alive.length)
+    def _constrain_row(self, beams: Beams, row: int, logprobs: Values) -> list[int]:
+        """Mask in place the tokens that violate a row's forced phrases; return the tokens that advance them."""
+        phrases = self._phrases_of(beams, row)
+        progress = beams.progress[row]
         if not phrases.is_satisfied(progress):
-            logp[self.generator.eos_id] = -np.inf
+            logprobs[self.generator.eos_id] = -np.inf
         if phrases.must_end_word(progress):
-            logp[phrases.continues] = -np.inf
-        fitting = phrases.feasible_tokens(progress, alive.length, int(self.limit[alive.lane[row]]) - alive.length)
-        if fitting is not None:
-            kept = logp[fitting]
-            logp[:] = -np.inf
-            logp[fitting] = kept
-        return wanted
+            logprobs[phrases.continues_word] = -np.inf
+        remaining = int(self.lanes.max_length[beams.lane[row]]) - beams.length
+        feasible = phrases.feasible_tokens(progress, beams.length, remaining)
+        if feasible is not None:
+            feasible_logprobs = logprobs[feasible]
+            logprobs[:] = -np.inf
+            logprobs[feasible] = feasible_logprobs
+        return phrases.next_tokens(progress, beams.length)
 
-    def _forced(self, alive: _Beams, row: int) -> ForcedPhrases:
-        return self.wishes.forced[int(self.sentence[alive.lane[row]])]
+    def _phrases_of(self, beams: Beams, row: int) -> ForcedPhrases:
+        return self.request.forced[int(self.lanes.sentence[beams.lane[row]])]
 
-    def _choose(self, alive: _Beams, allowed: Candidates, values: NDArray[np.float64]) -> Continuations:
-        """Return the continuations that are kept; groups of a diverse beam choose one after another."""
-        banks = self._banks(alive, allowed) if self.constrained else None
-        width, end = self.width[alive.lane], self.generator.eos_id
-        if not self.config.diversity_penalty:
-            return select_continuations(alive.lane, allowed.ids, values, width, end, banks)
-        used: list[list[int]] = [[] for _ in range(len(self.source))]  # tokens of the groups before, by sentence
-        parts = []
-        for rows in (np.flatnonzero(self.copy[alive.lane] == copy) for copy in range(self.copies)):
+    def _select(self, beams: Beams, allowed: Candidates, logprobs: NDArray[np.float64]) -> Continuations:
+        """Select the continuations of the next beam, and those that end."""
+        banks = self._count_phrase_tokens(beams, allowed) if self.has_forced_phrases else None
+        if self.config.diversity_penalty:
+            return self._select_diverse(beams, allowed, logprobs, banks)
+        width = self.lanes.width[beams.lane]
+        return select_continuations(beams.lane, allowed.ids, logprobs, width, self.generator.eos_id, banks)
+
+    def _select_diverse(
+        self, beams: Beams, allowed: Candidates, logprobs: NDArray[np.float64], banks: NDArray[np.int64] | None
+    ) -> Continuations:
+        """Select group by group; a token costs the penalty once per use by previous groups of the sentence."""
+        sentence = self.lanes.sentence[beams.lane]  # [R]
+        used_tokens: list[list[int]] = [[] for _ in range(len(self.source))]  # by previous groups, per sentence
+        groups: list[Continuations] = []
+        for group in range(self.lanes.per_sentence):
+            rows = np.flatnonzero(self.lanes.index_in_sentence[beams.lane] == group)
             if not len(rows):
                 continue
-            counts = [
-                [used[sentence].count(token) for token in ids]
-                for sentence, ids in zip(self.sentence[alive.lane[rows]], allowed.ids[rows].tolist(), strict=True)
+            use_counts = [
+                [used_tokens[index].count(token) for token in ids]
+                for index, ids in zip(sentence[rows], allowed.ids[rows].tolist(), strict=True)
             ]
-            marked = values[rows] - self.config.diversity_penalty * np.array(counts)
-            inner = banks[rows] if banks is not None else None
-            found = select_continuations(alive.lane[rows], allowed.ids[rows], marked, width[rows], end, inner)
-            parts.append(Continuations(rows[found.rows], found.column, found.ends))
-            for row, column in zip(parts[-1].rows, parts[-1].column, strict=True):
-                used[self.sentence[alive.lane[row]]].append(int(allowed.ids[row, column]))
-        row, column, ends = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "column", "ends")
-        )
-        order = np.argsort(alive.lane[row], kind="stable")
-        return Continuations(row[order], column[order], ends[order])
+            selected = select_continuations(
+                beams.lane[rows],
+                allowed.ids[rows],
+                scores=logprobs[rows] - self.config.diversity_penalty * np.array(use_counts),
+                width=self.lanes.width[beams.lane[rows]],
+                eos_id=self.generator.eos_id,
+                banks=None if banks is None else banks[rows],
+            )
+            selected_rows = rows[selected.rows]
+            groups.append(Continuations(selected_rows, selected.columns, is_end=selected.is_end))
+            for row, column in zip(selected_rows, selected.columns, strict=True):
+                used_tokens[sentence[row]].append(int(allowed.ids[row, column]))
+        rows = np.concatenate([group.rows for group in groups])
+        columns = np.concatenate([group.columns for group in groups])
+        is_end = np.concatenate([group.is_end for group in groups])
+        order = np.argsort(beams.lane[rows], kind="stable")
+        return Continuations(rows[order], columns[order], is_end=is_end[order])
 
-    def _banks(self, alive: _Beams, allowed: Candidates) -> NDArray[np.int64]:
-        """Return how many tokens of forced phrases a text would hold after each candidate, [R, k]."""
+    def _count_phrase_tokens(self, beams: Beams, allowed: Candidates) -> NDArray[np.int64]:
+        """Bank of each candidate, [R, k]: the number of phrase tokens that the hypothesis would then contain."""
         banks = np.zeros(allowed.ids.shape, np.int64)
         for row, column in np.argwhere(allowed.logprobs > -np.inf).tolist():
-            phrases = self._forced(alive, row)
+            phrases = self._phrases_of(beams, row)
             if phrases.num_tokens:
-                after = phrases.advance(alive.progress[row], int(allowed.ids[row, column]), alive.length)
-                banks[row, column] = phrases.tokens_matched(after)
+                progress = phrases.advance(beams.progress[row], int(allowed.ids[row, column]), beams.length)
+                banks[row, column] = phrases.tokens_matched(progress)
         return banks
 
-    def _finish(self, alive: _Beams, row: int, total: float, natural: bool) -> None:
-        """Put a finished hypothesis aside."""
-        lane, ids = int(alive.lane[row]), alive.tokens[row].tolist()
-        sentence = int(self.sentence[lane])
-        covered = alive.covered[row, : self.source.lengths[sentence]] if self.config.coverage_penalty else None
-        finished = natural and self._forced(alive, row).is_satisfied(alive.progress[row])
-        done = self.done[lane]
-        if self.config.diversity_penalty and any(ids == other.ids for other in chain(*self._beside(sentence))):
-            return  # another group has it
-        done.append(Hypothesis(ids, hypothesis_score(total, len(ids) + 1, self.config, covered), total, finished))
-        done.sort(key=_rank)
-        self.count[lane] += 1
-        self.best[lane] = done[0].score
-        if len(done) >= self.wanted:
-            self.last[lane] = done[self.wanted - 1].score
+    def _finish(self, beams: Beams, row: int, logprob: float, ends_naturally: bool) -> None:
+        """Store a hypothesis that has ended."""
+        lane = int(beams.lane[row])
+        sentence = int(self.lanes.sentence[lane])
+        ids = beams.tokens[row].tolist()
+        if self.config.diversity_penalty:
+            hypotheses = chain.from_iterable(self._finished_by_lane(sentence))
+            if any(ids == hypothesis.ids for hypothesis in hypotheses):
+                return  # another group has the same text
+        coverage = beams.coverage[row, : self.source.lengths[sentence]] if self.config.coverage_penalty else None
+        score = hypothesis_score(logprob, len(ids) + 1, self.config, coverage)
+        is_finished = ends_naturally and self._phrases_of(beams, row).is_satisfied(beams.progress[row])
+        finished = self.finished[lane]
+        finished.append(Hypothesis(ids, score, logprob=logprob, finished=is_finished))
+        finished.sort(key=_sort_key)
+        self.num_finished[lane] += 1
+        self.best_score[lane] = finished[0].score
+        if len(finished) >= self.lanes.num_requested:
+            self.last_score[lane] = finished[self.lanes.num_requested - 1].score
 
-    def _decided(self, lane: Rows, totals: NDArray[np.float64], length: int) -> NDArray[np.bool_]:
-        """Return for each continuation, now of `length` tokens, whether its lane is done."""
-        likeliest = np.full(len(self.sentence), -np.inf)
-        np.maximum.at(likeliest, lane, totals)
-        ceiling = likeliest / (self.limit + 1.0) ** self.config.length_penalty
-        present = likeliest / (length + 1.0) ** self.config.length_penalty
-        enough = (self.count >= self.stop) & ((present <= self.best) | (self.width == 1))
-        decided: NDArray[np.bool_] = enough | (ceiling <= self.last)
-        return decided[lane]
+    def _has_stopped(self, lanes: Rows, logprobs: NDArray[np.float64], length: int) -> NDArray[np.bool_]:
+        """Whether the lane of each continuation, now of `length` tokens, stops (see the module's docstring)."""
+        max_logprob = np.full(len(self.lanes), -np.inf)  # [L]
+        np.maximum.at(max_logprob, lanes, logprobs)
+        score_bound = max_logprob / (self.lanes.max_length + 1.0) ** self.config.length_penalty
+        score_if_ended_now = max_logprob / (length + 1.0) ** self.config.length_penalty
+        is_best_finished = (score_if_ended_now <= self.best_score) | (self.lanes.width == 1)
+        is_beam_finished = (self.num_finished >= self.lanes.beam) & is_best_finished
+        has_stopped: NDArray[np.bool_] = is_beam_finished | (score_bound <= self.last_score)
+        return has_stopped[lanes]
 
-    def _beside(self, sentence: int) -> list[list[Hypothesis]]:
-        """Return what the lanes of a sentence have finished."""
-        return self.done[sentence * self.copies : (sentence + 1) * self.copies]
+    def _finished_by_lane(self, sentence: int) -> list[list[Hypothesis]]:
+        """Finished hypotheses of each lane of a sentence."""
+        return self.finished[sentence * self.lanes.per_sentence : (sentence + 1) * self.lanes.per_sentence]
 
-    def _ranked(self, sentence: int) -> list[Hypothesis]:
-        """Return the hypotheses of a sentence, best first."""
-        lanes = self._beside(sentence)
-        leaders = sorted(chain(*(lane[: self.wanted] for lane in lanes)), key=_rank)
-        others = sorted(chain(*(lane[self.wanted :] for lane in lanes)), key=_rank)
-        return sorted([*leaders, *others][: self.config.nbest], key=_rank)
+    def _rank_hypotheses(self, sentence: int) -> list[Hypothesis]:
+        """The n best hypotheses of a sentence, best first; those that each lane was to find take precedence."""
+        requested: list[Hypothesis] = []
+        surplus: list[Hypothesis] = []
+        for hypotheses in self._finished_by_lane(sentence):
+            requested.extend(hypotheses[: self.lanes.num_requested])
+            surplus.extend(hypotheses[self.lanes.num_requested :])
+        ranked = sorted(requested, key=_sort_key) + sorted(surplus, key=_sort_key)
+        return sorted(ranked[: self.config.nbest], key=_sort_key)
 
 
-def _rank(hypothesis: Hypothesis) -> float:
+def _sort_key(hypothesis: Hypothesis) -> float:
     return -hypothesis.score

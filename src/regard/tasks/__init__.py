@@ -1,1 +1,1 @@
-"""What is learned: examples, loss, measures."""
+"""Tasks: examples, objectives and metrics of what models are trained for."""

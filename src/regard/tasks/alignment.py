@@ -1,21 +1,21 @@
-"""Word alignments from attention: which head aligns best, and the links it gives, in Pharaoh form.
+"""Word alignment from cross-attention: the choice of the alignment head, and its links in Pharaoh format.
 
-A decoder has many heads that look at the source; few of them look at the word that is being translated. Without gold
-alignments the head is chosen by what its links tell: a good link is one whose source word lets you guess the target
-word. For every head, each target word of a validation set is linked to the source word that it looked at most, and the
-head is worth the mean of
+A decoder has many cross-attention heads; few of them attend to the word that is being translated. Without gold
+alignments, the head is chosen by the information in its links: a good link is one whose source word predicts the target
+word. For every head, each target word of a validation set is linked to the source word with the largest attention
+weight, and the score of the head is the mean of
 
     log p(target word | linked source word) / p(target word)
 
-over all links: their pointwise mutual information, where p comes from the counts of all other links (the link itself is
-left out, so that rare words, which always go together once, count for nothing). A head that looks one word too far, at
-the same place of every sentence or at the end mark tells little and is worth little, however sharp it is; sharpness
-decides only between equals. Pieces of words are put together first: between pieces, the measure prefers heads that
-spell over heads that align.
+over all links: their pointwise mutual information. p comes from the counts of all other links; the link itself is left
+out, so that rare words, which always co-occur once, contribute nothing. A head that attends to the next word, to the
+same position of every sentence or to the end-of-sequence token has a low score, however sharp its weights are.
+Sharpness only breaks ties. Subwords are merged into words first: between subwords, the measure prefers heads that spell
+to heads that align.
 
-The row in which a token was produced may still look at the word before: a head can also be read one step later, when
-the token is the decoder's input (Chen et al. 2020, "Accurate word alignment induction from neural machine
-translation"). Both readings of every head are measured; `shift` is how many rows later it is read.
+The attention that predicts a token may still be on the previous word. A head can also be read one step later, when the
+token is the decoder's input (Chen et al. 2020, "Accurate word alignment induction from neural machine translation").
+Every head is scored with both shifts; `shift` is the number of steps.
 """
 
 from __future__ import annotations
@@ -31,72 +31,86 @@ from regard.errors import UsageError
 from regard.text.tokenizer import Encoding
 
 Weights = NDArray[np.float32]
-SHARE = 1.0  # how many unseen links stand behind every guess
-SHARPNESS = 1e-3  # what sharpness may add to a head's worth
+Subwords = tuple[int, ...]  # token ids of a word
+PSEUDO_COUNT = 1.0  # added to the counts of links (additive smoothing)
+SHARPNESS_WEIGHT = 1e-3  # small enough to break ties only
 
 
 @dataclass(frozen=True)
 class AlignmentHead:
-    """The head that aligns best, and what its links tell, in nats a target word."""
+    """A cross-attention head with the information in its links, in nats per target word."""
 
     site: str
     head: int
     score: float
-    shift: int = 0  # rows later that the head is read
+    shift: int = 0  # decoder steps between predicting a token and reading its attention
 
 
 def best_alignment_head(
     weights: Mapping[str, Weights], source: Sequence[Encoding], target: Sequence[Encoding]
 ) -> AlignmentHead:
-    """Return the best aligning head of cross-attention weights, each site's [B, H, Q, K].
+    """Choose the head that aligns best, by the cross-attention weights of each site, [B, H, Q, K].
 
-    The rows of the weights are the target tokens and the end, the columns the source tokens and the end.
+    The queries are the target tokens and the end token, the keys the source tokens and the end token.
 
     >>> texts = [Encoding(ids, ["a", "b"], [(0, 1), (2, 3)], [0, 1]) for ids in ([5, 6], [6, 5])]
-    >>> straight = np.eye(3, dtype=np.float32)  # each row looks at the source token of its own place
-    >>> beside = np.roll(straight, 1, axis=1)
-    >>> weights = {"decoder.0.cross": np.broadcast_to(np.stack([beside, straight]), (6, 2, 3, 3))}
-    >>> choice = best_alignment_head(weights, texts * 3, texts * 3)
-    >>> choice.site, choice.head, choice.shift
+    >>> diagonal = np.eye(3, dtype=np.float32)  # each query attends to the source token of its own position
+    >>> shifted = np.roll(diagonal, 1, axis=1)
+    >>> weights = {"decoder.0.cross": np.broadcast_to(np.stack([shifted, diagonal]), (6, 2, 3, 3))}
+    >>> best = best_alignment_head(weights, texts * 3, texts * 3)
+    >>> best.site, best.head, best.shift
     ('decoder.0.cross', 1, 0)
     """
-    found = rank_alignment_heads(weights, source, target)
-    if not found:
-        raise UsageError("no cross-attention to choose an aligning head from")
-    return max(found, key=lambda choice: choice.score)
+    heads = rank_alignment_heads(weights, source, target)
+    if not heads:
+        raise UsageError("no cross-attention to choose an alignment head from")
+    return max(heads, key=_head_score)
 
 
 def rank_alignment_heads(
     weights: Mapping[str, Weights], source: Sequence[Encoding], target: Sequence[Encoding]
 ) -> list[AlignmentHead]:
-    """Return every head in the reading that aligns better."""
-    pairs = [(_words(read), _words(written)) for read, written in zip(source, target, strict=True)]
-    readings = [
-        [AlignmentHead(site, head, _worth(heads[:, head, shift:], pairs), shift) for shift in (0, 1)]
-        for site, heads in weights.items()
-        for head in range(heads.shape[1])
+    """Score every head, each with its better shift."""
+    pairs = [
+        (_group_subwords(source_text), _group_subwords(target_text))
+        for source_text, target_text in zip(source, target, strict=True)
     ]
-    return [max(both, key=lambda choice: choice.score) for both in readings]
+    heads = []
+    for site, site_weights in weights.items():
+        for head in range(site_weights.shape[1]):
+            shifts = [
+                AlignmentHead(site, head, score=_score_head(site_weights[:, head, shift:], pairs), shift=shift)
+                for shift in (0, 1)
+            ]
+            heads.append(max(shifts, key=_head_score))
+    return heads
+
+
+def _head_score(head: AlignmentHead) -> float:
+    return head.score
 
 
 Links = Collection[tuple[int, int]]  # (source word, target word), both counted from 0
 
 
-def alignment_error(found: Iterable[Links], wanted: Iterable[Links]) -> float:
-    """Return the alignment error rate of many texts (Och and Ney 2003), all wanted links being sure, 0 to 1.
+def alignment_error(predictions: Iterable[Links], references: Iterable[Links]) -> float:
+    """Alignment error rate over many texts, 0 to 1 (Och and Ney 2003); all reference links are sure links.
 
     >>> alignment_error([[(0, 0), (1, 1)]], [[(0, 0), (1, 2)]])
     0.5
     """
-    both = made = known = 0
-    for some, right in zip(found, wanted, strict=True):
-        both += len(set(some) & set(right))
-        made, known = made + len(set(some)), known + len(set(right))
-    return 1 - 2 * both / max(1, made + known)
+    num_correct = 0
+    num_predicted = 0
+    num_reference = 0
+    for predicted, reference in zip(predictions, references, strict=True):
+        num_correct += len(set(predicted) & set(reference))
+        num_predicted += len(set(predicted))
+        num_reference += len(set(reference))
+    return 1 - 2 * num_correct / max(1, num_predicted + num_reference)
 
 
 def parse_pharaoh(line: str) -> list[tuple[int, int]]:
-    """Return links from Pharaoh form; possible ones (`0p1`) count as any.
+    """Parse links in Pharaoh format; possible links (`0p1`) count like sure ones.
 
     >>> parse_pharaoh("0-0 1-2")
     [(0, 0), (1, 2)]
@@ -105,82 +119,93 @@ def parse_pharaoh(line: str) -> list[tuple[int, int]]:
         pairs = [link.replace("p", "-").split("-") for link in line.split()]
         return [(int(source), int(target)) for source, target in pairs]
     except ValueError:
-        raise UsageError(f"{line[:60]!r} is no alignment: write pairs of word numbers, as in 0-0 1-2") from None
+        raise UsageError(f"{line[:60]!r} is no alignment: write pairs of word indices, as in 0-0 1-2") from None
 
 
 def align_head(weights: Weights, source: Encoding, target: Encoding, shift: int = 0) -> list[tuple[int, int]]:
-    """Return the links of one head's weights for one pair, [Q, K], in numbers of words.
+    """Link the words of one pair by the weights of one head, [Q, K]; links are pairs of word ids.
 
-    The rows are the target tokens and the end, read `shift` rows later; the columns the source tokens and the end.
+    The queries are the target tokens and the end token, read `shift` steps later; the keys are the source tokens and
+    the end token.
     """
-    read, written = word_positions(source.word_ids), word_positions(target.word_ids)
-    if not read or not written:
+    source_positions = word_positions(source.word_ids)
+    target_positions = word_positions(target.word_ids)
+    if not source_positions or not target_positions:
         return []
-    words = merge_subwords(weights[shift:], list(written.values()), list(read.values()))
-    read_words, written_words = list(read), list(written)
-    return [(read_words[left], written_words[right]) for left, right in align_words(words)]
+    word_weights = merge_subwords(weights[shift:], target_positions.values(), source_positions.values())
+    links = align_words(word_weights)
+    source_words = list(source_positions)
+    target_words = list(target_positions)
+    return [(source_words[source_index], target_words[target_index]) for source_index, target_index in links]
 
 
 def word_positions(word_ids: Sequence[int]) -> dict[int, list[int]]:
-    """Return where the pieces of each word stand, words in order.
+    """Positions of the subwords of each word, in the order of words.
 
     >>> word_positions([0, 0, 2])
     {0: [0, 1], 2: [2]}
     """
-    found: dict[int, list[int]] = {}
-    for place, word in enumerate(word_ids):
-        found.setdefault(word, []).append(place)
-    return dict(sorted(found.items()))
+    positions: dict[int, list[int]] = {}
+    for position, word_id in enumerate(word_ids):
+        positions.setdefault(word_id, []).append(position)
+    return dict(sorted(positions.items()))
 
 
 def merge_subwords(weights: Weights, rows: Iterable[Sequence[int]], columns: Iterable[Sequence[int]]) -> Weights:
-    """Return [Q, K] weights between units of several tokens: what a word looks at is added up, who looks is averaged.
+    """Merge attention weights [Q, K] of subwords into those of words: sum over keys, mean over queries.
 
     >>> merge_subwords(np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), [[0, 1]], [[0], [1, 2]]).round(2).tolist()
     [[0.3, 0.7]]
     """
-    added = np.stack([weights[:, list(members)].sum(axis=1) for members in columns], axis=1)
-    return np.stack([added[list(members)].mean(axis=0) for members in rows])
+    key_sums = np.stack([weights[:, list(positions)].sum(axis=1) for positions in columns], axis=1)
+    return np.stack([key_sums[list(positions)].mean(axis=0) for positions in rows])
 
 
 @dataclass(frozen=True)
-class _WordSubwords:
-    """The words of a text: their pieces, and where these stand."""
+class _TextWords:
+    """The words of a text as subwords, with their positions."""
 
-    kinds: list[tuple[int, ...]]
-    places: list[list[int]]
-
-
-def _words(text: Encoding) -> _WordSubwords:
-    groups = list(word_positions(text.word_ids).values())
-    return _WordSubwords([tuple(text.ids[place] for place in group) for group in groups], groups)
+    subwords: list[Subwords]
+    positions: list[list[int]]
 
 
-def _worth(weights: Weights, pairs: Sequence[tuple[_WordSubwords, _WordSubwords]]) -> float:
-    """Return what the links of one head [B, Q, K] tell about the target words, in nats a word."""
-    linked: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+def _group_subwords(text: Encoding) -> _TextWords:
+    positions = list(word_positions(text.word_ids).values())
+    subwords = [tuple(text.ids[position] for position in word) for word in positions]
+    return _TextWords(subwords, positions)
+
+
+def _score_head(weights: Weights, pairs: Sequence[tuple[_TextWords, _TextWords]]) -> float:
+    """Information that the links of one head [B, Q, K] carry about the target words, in nats per word."""
+    links: list[tuple[Subwords, Subwords]] = []
     sharpness = 0.0
-    for looked, (read, written) in zip(weights, pairs, strict=True):
-        if read.kinds and written.kinds:
-            words = merge_subwords(looked, written.places, read.places)
-            linked += [(read.kinds[source], written.kinds[target]) for source, target in align_words(words)]
-            sharpness += float(words.max(axis=1).sum())
-    return _information(linked) + SHARPNESS * sharpness / len(linked) if linked else 0.0
+    for pair_weights, (source, target) in zip(weights, pairs, strict=True):
+        if source.subwords and target.subwords:
+            word_weights = merge_subwords(pair_weights, target.positions, source.positions)
+            for source_word, target_word in align_words(word_weights):
+                links.append((source.subwords[source_word], target.subwords[target_word]))
+            sharpness += float(word_weights.max(axis=1).sum())
+    if not links:
+        return 0.0
+    return _mutual_information(links) + SHARPNESS_WEIGHT * sharpness / len(links)
 
 
-def _information(linked: Sequence[tuple[Hashable, Hashable]]) -> float:
-    """Return the mean pointwise mutual information of links, each by the counts of all others."""
-    pairs, reads, writes = Counter(linked), Counter(s for s, _ in linked), Counter(t for _, t in linked)
-    count, kinds, told = len(linked), len(writes), 0.0
-    for (read, written), times in pairs.items():
-        alone = (writes[written] - 1 + SHARE) / (count - 1 + SHARE * kinds)
-        given = (times - 1 + SHARE * alone) / (reads[read] - 1 + SHARE)
-        told += times * float(np.log(given / alone))
-    return told / count
+def _mutual_information(links: Sequence[tuple[Hashable, Hashable]]) -> float:
+    """Mean pointwise mutual information of links, each by the counts of all others."""
+    link_counts = Counter(links)
+    source_counts = Counter(source for source, _ in links)
+    target_counts = Counter(target for _, target in links)
+    num_links = len(links)
+    total = 0.0
+    for (source, target), count in link_counts.items():
+        prior = (target_counts[target] - 1 + PSEUDO_COUNT) / (num_links - 1 + PSEUDO_COUNT * len(target_counts))
+        posterior = (count - 1 + PSEUDO_COUNT * prior) / (source_counts[source] - 1 + PSEUDO_COUNT)
+        total += count * float(np.log(posterior / prior))
+    return total / num_links
 
 
 def align_words(weights: NDArray[np.floating]) -> list[tuple[int, int]]:
-    """Return the hard alignment of words' weights [target words, source words]: the best source word of each.
+    """Hard alignment by word weights [target words, source words]: link each target word to its largest weight.
 
     >>> align_words(np.array([[0.7, 0.3], [0.2, 0.8]]))
     [(0, 0), (1, 1)]
@@ -191,7 +216,7 @@ def align_words(weights: NDArray[np.floating]) -> list[tuple[int, int]]:
 
 
 def to_pharaoh(links: Iterable[tuple[int, int]]) -> str:
-    """Return links as Pharaoh writes them, source word first.
+    """Format links in Pharaoh format, source word first.
 
     >>> to_pharaoh([(0, 0), (1, 2)])
     '0-0 1-2'

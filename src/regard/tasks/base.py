@@ -1,4 +1,4 @@
-"""What a task is to those who train: batches in an order of its own, and their loss."""
+"""The interface between training and tasks: objectives that arrange batches and compute their loss."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class Batch(Protocol):
 
     @property
     def num_predictions(self) -> int:
-        """How many predictions the loss is over."""
+        """Number of predictions that the loss sums over."""
         ...
 
     @property
     def shape(self) -> str:
-        """Say how large the batch is, for people."""
+        """Size of the batch, as text for logs and messages."""
         ...
 
 
 class Objective(Protocol):
-    """The only one who knows what a batch means."""
+    """What is trained: the batches of an epoch and their loss. Only the objective knows what a batch contains."""
 
     @property
     def unit(self) -> str:
-        """What the predictions of a batch are, for people: tokens, texts."""
+        """What a prediction is, for logs: tokens, texts, words."""
         ...
 
     @property
@@ -40,20 +40,20 @@ class Objective(Protocol):
         ...
 
     def epoch_batches(self, epoch: int, max_tokens: int) -> list[NDArray[np.int64]]:
-        """Return the example numbers of each batch of an epoch, in order; a pure function."""
+        """Example indices of each batch of an epoch, in order; a pure function."""
         ...
 
     def batch(self, indices: NDArray[np.int64], epoch: int) -> Any:
-        """Return the training examples with these numbers, as this epoch sees them: a `Batch`."""
+        """Build the `Batch` of training examples with these indices, in the form of this epoch."""
         ...
 
     def loss(self, model: Any, batch: Any, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
-        """Return the sums over a batch's predictions of what is minimised and of what is reported."""
+        """Sums over the batch's predictions of the loss to minimise and of the loss to report."""
         ...
 
 
 class BatchedRows(Protocol):
-    """Rows that can be dealt out to batches."""
+    """Sequences that can be arranged in batches."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -61,7 +61,7 @@ class BatchedRows(Protocol):
         ...
 
     def epoch(self, *, max_tokens: int, seed: int, epoch: int, digest: str) -> list[NDArray[np.int64]]:
-        """Return the row numbers of each batch of an epoch, in order; a pure function."""
+        """Row indices of each batch of an epoch, in order; a pure function."""
         ...
 
 
@@ -69,17 +69,19 @@ Batched = TypeVar("Batched", bound=BatchedRows)
 
 
 class RowObjective(Generic[Batched]):
-    """What tasks on rows share: which rows make a batch is a function of seed, epoch and data alone."""
+    """Base of objectives on sequences: batches are a pure function of seed, epoch and data."""
 
     def __init__(self, train: Batched, *, seed: int, digest: str, weights: NDArray[np.float32] | None = None) -> None:
-        self.train, self.seed, self.digest = train, seed, digest
-        self.weights = None if weights is None else torch.from_numpy(weights)  # of labels, where not all are equal
+        self.train = train
+        self.seed = seed
+        self.digest = digest
+        self.class_weights = None if weights is None else torch.from_numpy(weights)  # [labels], None: all equal
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Lengths of the training rows, in tokens."""
+        """Lengths of the training sequences, in tokens."""
         return self.train.lengths
 
     def epoch_batches(self, epoch: int, max_tokens: int) -> list[NDArray[np.int64]]:
-        """Return the row numbers of each batch of an epoch, in order."""
+        """Row indices of each batch of an epoch, in order."""
         return self.train.epoch(max_tokens=max_tokens, seed=self.seed, epoch=epoch, digest=self.digest)

@@ -1,4 +1,4 @@
-"""Chances that mean what they say: one temperature for all scores, one threshold for each label, and how far off."""
+"""Calibration: temperature scaling, thresholds per label, and the metrics of probabilities and label matrices."""
 
 from __future__ import annotations
 
@@ -7,63 +7,68 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.int64]
-Floats = NDArray[np.floating]
+Indices = NDArray[np.int64]
+FloatArray = NDArray[np.floating]
 
 BINS = 15
-LOWEST, HIGHEST = 0.05, 20.0  # temperatures that are tried
-GOLDEN = (math.sqrt(5) - 1) / 2
+MIN_TEMPERATURE = 0.05
+MAX_TEMPERATURE = 20.0
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+GOLDEN_SECTION_STEPS = 60
 
 
-def calibration_error(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) -> float:
-    """Return the expected calibration error (Guo et al. 2017): how far the confidence in a bin is from the share right.
+def calibration_error(confidence: FloatArray, is_correct: NDArray[np.bool_], bins: int = BINS) -> float:
+    """Expected calibration error: mean distance of confidence and accuracy over bins (Guo et al. 2017).
 
     >>> calibration_error(np.array([0.9, 0.9, 0.9, 0.9]), np.array([True, True, True, False]))
     0.15000000000000002
     """
-    places = np.minimum((np.asarray(confidence) * bins).astype(int), bins - 1)
-    gaps = np.bincount(places, weights=np.asarray(confidence, dtype=np.float64) - right, minlength=bins)
-    return float(np.abs(gaps).sum() / max(1, len(places)))
+    bin_indices = np.minimum((np.asarray(confidence) * bins).astype(int), bins - 1)
+    differences = np.asarray(confidence, dtype=np.float64) - is_correct
+    bin_errors = np.bincount(bin_indices, weights=differences, minlength=bins)
+    return float(np.abs(bin_errors).sum() / max(1, len(bin_indices)))
 
 
-def softmax_probabilities(logits: Floats, temperature: float = 1.0) -> NDArray[np.float64]:
-    """Return chances of labels that exclude each other, [N, labels]."""
-    raised = np.asarray(logits, dtype=np.float64) / temperature
-    raised = np.exp(raised - raised.max(axis=-1, keepdims=True))
-    return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
+def softmax_probabilities(logits: FloatArray, temperature: float = 1.0) -> NDArray[np.float64]:
+    """Probabilities of mutually exclusive labels, [N, labels]."""
+    scaled = np.asarray(logits, dtype=np.float64) / temperature
+    exponentials = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
 
 
-def sigmoid_probabilities(logits: Floats, temperature: float = 1.0) -> NDArray[np.float64]:
-    """Return chances of labels that do not exclude each other, [N, labels]."""
+def sigmoid_probabilities(logits: FloatArray, temperature: float = 1.0) -> NDArray[np.float64]:
+    """Probabilities of independent labels, [N, labels]."""
     return np.asarray(0.5 * (1 + np.tanh(0.5 * np.asarray(logits, dtype=np.float64) / temperature)))
 
 
-def label_loss(scores: Floats, labels: Numbers, temperature: float = 1.0) -> float:
-    """Return the mean surprise at the right label, one for each text."""
-    raised = np.asarray(scores, dtype=np.float64) / temperature
-    raised = raised - raised.max(axis=1, keepdims=True)
-    return float((np.log(np.exp(raised).sum(1)) - raised[np.arange(len(labels)), labels]).mean())
+def label_loss(logits: FloatArray, labels: Indices, temperature: float = 1.0) -> float:
+    """Mean cross-entropy of one label per text."""
+    scaled = np.asarray(logits, dtype=np.float64) / temperature
+    scaled = scaled - scaled.max(axis=1, keepdims=True)
+    return float((np.log(np.exp(scaled).sum(1)) - scaled[np.arange(len(labels)), labels]).mean())
 
 
-def multi_label_loss(logits: Floats, label_matrix: Floats, temperature: float = 1.0) -> float:
-    """Return the mean surprise at having or not having each label."""
-    raised = np.asarray(logits, dtype=np.float64) / temperature
-    return float(np.logaddexp(0.0, np.where(np.asarray(label_matrix) > 0, -raised, raised)).mean())
+def multi_label_loss(logits: FloatArray, label_matrix: FloatArray, temperature: float = 1.0) -> float:
+    """Mean binary cross-entropy of all labels."""
+    scaled = np.asarray(logits, dtype=np.float64) / temperature
+    return float(np.logaddexp(0.0, np.where(np.asarray(label_matrix) > 0, -scaled, scaled)).mean())
 
 
-def fit_temperature(logits: Floats, targets: Numbers | Floats) -> float:
-    """Return the temperature at which what is right surprises least; `wanted` is [N], or marks [N, labels].
+def fit_temperature(logits: FloatArray, targets: Indices | FloatArray) -> float:
+    """Temperature of the lowest loss; targets are labels [N] or a label matrix [N, labels] (Guo et al. 2017).
 
-    The loss is convex in its inverse, so that a search by golden section finds it.
+    The loss is convex in the inverse temperature, so golden-section search finds its minimum.
 
-    >>> scores = np.array([[4.0, 0.0]] * 4)
-    >>> round(fit_temperature(scores, np.array([0, 0, 0, 1])), 2)  # three in four are right: e^(4/t) = 3
+    >>> logits = np.array([[4.0, 0.0]] * 4)
+    >>> round(fit_temperature(logits, np.array([0, 0, 0, 1])), 2)  # three in four are right: e^(4/t) = 3
     3.64
     """
     loss = label_loss if targets.ndim == 1 else multi_label_loss
-    low, high = 1 / HIGHEST, 1 / LOWEST
-    for _ in range(60):
-        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    low = 1 / MAX_TEMPERATURE
+    high = 1 / MIN_TEMPERATURE
+    for _ in range(GOLDEN_SECTION_STEPS):
+        left = high - GOLDEN_RATIO * (high - low)
+        right = low + GOLDEN_RATIO * (high - low)
         if loss(logits, targets, 1 / left) <= loss(logits, targets, 1 / right):  # type: ignore[arg-type]
             high = right
         else:
@@ -71,39 +76,41 @@ def fit_temperature(logits: Floats, targets: Numbers | Floats) -> float:
     return 2 / (low + high)
 
 
-def fit_thresholds(probabilities: Floats, label_matrix: Floats) -> NDArray[np.float64]:
-    """Return for each label the chance from which giving it has the best F1; one half where it never occurs.
+def fit_thresholds(probabilities: FloatArray, label_matrix: FloatArray) -> NDArray[np.float64]:
+    """Probability threshold of the best F1, per label; 0.5 for labels that do not occur.
 
     >>> fit_thresholds(np.array([[0.1], [0.3], [0.4], [0.2]]), np.array([[0.0], [1.0], [1.0], [0.0]])).tolist()
     [0.25]
     """
-    made = np.full(probabilities.shape[1], 0.5)
+    thresholds = np.full(probabilities.shape[1], 0.5)
     for label in range(probabilities.shape[1]):
-        ranked = np.argsort(-probabilities[:, label], kind="stable")
-        found, wanted = probabilities[ranked, label].astype(np.float64), label_matrix[ranked, label] > 0
-        if not wanted.any():
+        order = np.argsort(-probabilities[:, label], kind="stable")
+        sorted_probabilities = probabilities[order, label].astype(np.float64)
+        is_target = label_matrix[order, label] > 0
+        if not is_target.any():
             continue
-        given = np.arange(1, len(ranked) + 1)
-        f1 = 2 * np.cumsum(wanted) / (given + wanted.sum())
-        f1[:-1][found[:-1] == found[1:]] = -1.0  # equal chances are given together
-        middles = (found + np.append(found[1:], 0.0)) / 2
+        num_predicted = np.arange(1, len(order) + 1)
+        f1 = 2 * np.cumsum(is_target) / (num_predicted + is_target.sum())
+        f1[:-1][sorted_probabilities[:-1] == sorted_probabilities[1:]] = -1.0  # no threshold separates equal ones
+        midpoints = (sorted_probabilities + np.append(sorted_probabilities[1:], 0.0)) / 2
         best = np.flatnonzero(f1 >= f1.max() - 1e-12)
-        made[label] = middles[best[np.argmin(np.abs(middles[best] - 0.5))]]
-    return made
+        thresholds[label] = midpoints[best[np.argmin(np.abs(midpoints[best] - 0.5))]]
+    return thresholds
 
 
-def multi_label_f1(predicted: NDArray[np.bool_], label_matrix: Floats) -> dict[str, float]:
-    """Return micro- and macro-F1 in percent, and how many texts have exactly their labels; macro over those that occur.
+def multi_label_f1(predicted: NDArray[np.bool_], label_matrix: FloatArray) -> dict[str, float]:
+    """Micro-F1, macro-F1 over the labels that occur, and exact matches, in percent.
 
     >>> multi_label_f1(np.array([[True, False], [True, True]]), np.array([[1.0, 0.0], [0.0, 1.0]]))["micro_f1"]
     80.0
     """
-    wanted = np.asarray(label_matrix) > 0
-    both, sums = (predicted & wanted).sum(0), predicted.sum(0) + wanted.sum(0)
+    targets = np.asarray(label_matrix) > 0
+    correct = (predicted & targets).sum(0)
+    sums = predicted.sum(0) + targets.sum(0)
     occurs = sums > 0
-    macro = 2 * both[occurs] / sums[occurs]
+    label_f1 = 2 * correct[occurs] / sums[occurs]
     return {
-        "micro_f1": 200.0 * float(both.sum()) / max(1, int(sums.sum())),
-        "macro_f1": 100.0 * float(macro.mean()) if occurs.any() else 0.0,
-        "exact": 100.0 * float((predicted == wanted).all(1).mean()),
+        "micro_f1": 200.0 * float(correct.sum()) / max(1, int(sums.sum())),
+        "macro_f1": 100.0 * float(label_f1.mean()) if occurs.any() else 0.0,
+        "exact": 100.0 * float((predicted == targets).all(1).mean()),
     }

@@ -1,4 +1,4 @@
-"""Causal language modelling as a task: documents end to end in rows, each token told from those before it."""
+"""Causal language modelling: each token of a stream is predicted from the tokens before it in its row."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from torch import Tensor
 from regard.attention.dropout import Noise
 from regard.models.gpt import Gpt
 from regard.tasks.metrics import perplexity
-from regard.tasks.token_stream import EVALUATED, Numbers, StreamObjective, TokenStream
+from regard.tasks.token_stream import EVALUATION_ROWS, Indices, StreamObjective, TokenStream
 from regard.tokens import Tokens
 
 
 @dataclass(frozen=True)
 class CausalLMBatch:
-    """Rows of running text."""
+    """Rows of a stream."""
 
     tokens: Tokens
 
     @property
     def num_predictions(self) -> int:
-        """Predictions: all tokens of a row but the first."""
+        """All tokens of a row but the first."""
         return len(self.tokens.ids) - len(self.tokens)
 
     @property
     def shape(self) -> str:
-        """Say how large the batch is."""
+        """Size of the batch, as text."""
         return f"{len(self.tokens)} rows of {self.tokens.lengths.max()} tokens"
 
 
 class CausalLMObjective(StreamObjective):
-    """Every epoch cuts the text at other places; where rows are documents, each begins at a boundary in every epoch."""
+    """Next-token prediction; where rows are whole documents, each starts after a boundary in every epoch."""
 
     unit = "tokens"
 
@@ -42,29 +42,29 @@ class CausalLMObjective(StreamObjective):
         self.whole = whole
 
     def epoch_offset(self, epoch: int) -> int:
-        """Return the token that an epoch's first row begins with: documents begin after the last boundary."""
+        """Stream index of the first token of an epoch; of whole documents, the last boundary."""
         return len(self.train.ids) - 1 if self.whole else super().epoch_offset(epoch)
 
-    def batch(self, numbers: Numbers, epoch: int) -> CausalLMBatch:
-        """Return training rows as this epoch cuts them."""
-        return CausalLMBatch(self.train.rows(numbers, self.epoch_offset(epoch)))
+    def batch(self, indices: Indices, epoch: int) -> CausalLMBatch:
+        """Training rows at the offset of this epoch."""
+        return CausalLMBatch(self.train.rows(indices, self.epoch_offset(epoch)))
 
     def loss(self, model: Gpt, batch: CausalLMBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
-        """Return the sums of smoothed and plain loss over the batch's predictions."""
+        """Sums of the smoothed and the plain loss over the batch's predictions."""
         return model.loss(batch.tokens, smoothing=smoothing, noise=noise)
 
 
 @torch.no_grad()
-def total_loss(model: Gpt, text: TokenStream) -> float:
-    """Return the loss of all tokens of a text together, in nats: each is told once, from those before it in its row."""
-    ids = np.insert(text.ids, 0, text.ids[-1])  # a boundary stands before the first document, too
-    rows = [ids[first : first + text.length + 1] for first in range(0, len(text.ids), text.length)]
-    parts = (rows[first : first + EVALUATED] for first in range(0, len(rows), EVALUATED))
-    return sum(float(model.loss(Tokens.from_rows(part))[1]) for part in parts)
+def total_loss(model: Gpt, stream: TokenStream) -> float:
+    """Loss of all tokens of a stream, in nats: each is predicted once, from those before it in its row."""
+    ids = np.insert(stream.ids, 0, stream.ids[-1])  # a boundary precedes the first document, too
+    rows = [ids[start : start + stream.length + 1] for start in range(0, len(stream.ids), stream.length)]
+    batches = [rows[start : start + EVALUATION_ROWS] for start in range(0, len(rows), EVALUATION_ROWS)]
+    return sum(float(model.loss(Tokens.from_rows(batch))[1]) for batch in batches)
 
 
 def causal_lm_scores(model: Gpt, stream: TokenStream, num_characters: int) -> dict[str, float]:
-    """Return the loss of a text in nats, a token and a character, and the perplexity of a token."""
+    """Loss in nats per token and per character, and perplexity per token."""
     total = total_loss(model, stream)
     loss = total / len(stream.ids)
     return {"loss": loss, "loss_per_character": total / num_characters, "perplexity": perplexity(loss, 1)}

@@ -1,4 +1,4 @@
-"""Classification as a task: labelled texts in, batches and measures out."""
+"""Text classification: batches and losses of encoders and of RNN text encoders."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from regard.tasks.rnn_text import RnnTexts
 from regard.tasks.windows import CachedStates, EncodedTexts, encode_for_training
 from regard.tokens import Tokens
 
-Numbers = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class RnnLabelBatch:
-    """Texts and the numbers of their labels."""
+    """Texts and the indices of their labels."""
 
     texts: TextBatch
-    labels: Numbers
+    labels: Indices
 
     @property
     def num_predictions(self) -> int:
-        """Texts: each has one label."""
+        """Number of texts: each has one label."""
         return len(self.labels)
 
     @property
     def shape(self) -> str:
-        """Say how large the batch is."""
+        """Size of the batch, as text."""
         return f"{len(self.labels)} texts of up to {self.texts.tokens.lengths.max()} tokens"
 
 
 class RnnClassificationObjective(RowObjective[RnnTexts]):
-    """Knows what a batch of labelled texts means."""
+    """Cross-entropy of the labels that an RNN text encoder predicts."""
 
     unit = "texts"
 
     def __init__(
         self,
         train: RnnTexts,
-        labels: Numbers,
+        labels: Indices,
         *,
         seed: int,
         digest: str,
@@ -57,60 +57,60 @@ class RnnClassificationObjective(RowObjective[RnnTexts]):
         super().__init__(train, seed=seed, digest=digest, weights=weights)
         self.labels = labels
 
-    def batch(self, numbers: Numbers, epoch: int) -> RnnLabelBatch:
-        """Return training texts and their labels."""
-        return RnnLabelBatch(self.train.batch(numbers), self.labels[numbers])
+    def batch(self, indices: Indices, epoch: int) -> RnnLabelBatch:
+        """Training texts and their labels."""
+        return RnnLabelBatch(self.train.batch(indices), self.labels[indices])
 
     def loss(
         self, model: RnnClassifier, batch: RnnLabelBatch, smoothing: float, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the sums of smoothed and plain loss over the batch's texts."""
-        if self.weights is None:
+        """Sums of the smoothed and the plain loss over the batch's texts."""
+        if self.class_weights is None:
             return model.loss(batch.texts, batch.labels, smoothing=smoothing, noise=noise)
-        scores = model.output(model(batch.texts, noise)).float()
-        return cross_entropy_sums(scores, torch.from_numpy(batch.labels), smoothing, self.weights)
+        logits = model.output(model(batch.texts, noise)).float()
+        return cross_entropy_sums(logits, torch.from_numpy(batch.labels), smoothing, self.class_weights)
 
 
 def label_probabilities(model: RnnClassifier, texts: RnnTexts) -> NDArray[np.float32]:
-    """Return the probability of each label for each text, [texts, labels]."""
-    made = np.zeros((len(texts), model.config.num_labels), dtype=np.float32)
-    for numbers, some in texts.batches():
-        made[numbers] = model.probabilities(some)
-    return made
+    """Probability of each label for each text, [texts, labels]."""
+    probabilities = np.zeros((len(texts), model.config.num_labels), dtype=np.float32)
+    for indices, batch in texts.batches():
+        probabilities[indices] = model.probabilities(batch)
+    return probabilities
 
 
-# ---- encoders that learned to read before
+# ---- pretrained encoders
 
 
 @dataclass(frozen=True)
 class LabelBatch:
-    """Rows that an encoder reads, and the label of each, or marks where a text may have several."""
+    """Rows of an encoder with their labels, or with a label matrix where a text may have several."""
 
     tokens: Tokens
-    targets: Numbers | NDArray[np.float32]
-    row_weights: NDArray[np.float32]  # a text's windows share it
-    cached_states: Tensor | None = None  # of the first tokens, where the encoder does not change
+    targets: Indices | NDArray[np.float32]  # [B] or [B, labels]
+    row_weights: NDArray[np.float32]  # [B], the windows of a text share a weight of 1
+    cached_states: Tensor | None = None  # of the first tokens, if the encoder is frozen
 
     @property
     def num_predictions(self) -> float:
-        """Texts: each has one label, or marks."""
+        """Number of texts: each has one label, or one row of the label matrix."""
         return float(self.row_weights.sum())
 
     @property
     def shape(self) -> str:
-        """Say how large the batch is."""
+        """Size of the batch, as text."""
         return f"{len(self.tokens)} texts of up to {self.tokens.lengths.max()} tokens"
 
 
 class ClassificationObjective(RowObjective[EncodedTexts]):
-    """Knows what a batch of labelled texts means to an encoder."""
+    """Cross-entropy of the labels that an encoder predicts; binary cross-entropy for a label matrix."""
 
     unit = "texts"
 
     def __init__(
         self,
         train: EncodedTexts,
-        wanted: Numbers | NDArray[np.float32],
+        targets: Indices | NDArray[np.float32],
         *,
         seed: int,
         digest: str,
@@ -119,32 +119,42 @@ class ClassificationObjective(RowObjective[EncodedTexts]):
     ) -> None:
         super().__init__(train, seed=seed, digest=digest, weights=weights)
         self.cached_states = kept
-        self.targets = wanted[np.asarray(train.text_indices, dtype=np.int64)]
+        self.targets = targets[np.asarray(train.text_indices, dtype=np.int64)]
 
-    def batch(self, numbers: Numbers, epoch: int) -> LabelBatch:
-        """Return training rows and their labels."""
-        rest = self.targets[numbers], self.train.row_weights[numbers]
+    def batch(self, indices: Indices, epoch: int) -> LabelBatch:
+        """Training rows and their labels."""
+        targets = self.targets[indices]
+        row_weights = self.train.row_weights[indices]
         if self.cached_states is None:
-            return LabelBatch(self.train.batch(numbers), *rest)
-        return LabelBatch(Tokens.from_rows([[0]] * len(numbers)), *rest, self.cached_states.get(numbers))
+            return LabelBatch(self.train.batch(indices), targets, row_weights=row_weights)
+        return LabelBatch(
+            Tokens.from_rows([[0]] * len(indices)),
+            targets,
+            row_weights=row_weights,
+            cached_states=self.cached_states.get(indices),
+        )
 
     def loss(self, model: Bert, batch: LabelBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
-        """Return the sums of what is minimised and of the plain loss over the batch's texts."""
-        firsts = batch.tokens.offsets[:-1].astype(np.int64) if model.config.classifies_first_token else None
-        states, rows = encode_for_training(model, batch.tokens, noise, batch.cached_states, firsts)
-        scores, shares = model.head_logits(states, rows, noise).float(), torch.from_numpy(batch.row_weights)
-        wanted = torch.from_numpy(batch.targets)
-        if wanted.dim() == 1:
-            return cross_entropy_sums(scores, wanted, smoothing, self.weights, shares)
-        return _marks_losses(scores, wanted.to(scores.device), smoothing, self.weights, shares.to(scores.device))
+        """Sums of the loss to minimise and of the plain loss over the batch's texts."""
+        first_tokens = batch.tokens.offsets[:-1].astype(np.int64) if model.config.classifies_first_token else None
+        hidden, packed = encode_for_training(model, batch.tokens, noise, batch.cached_states, first_tokens)
+        logits = model.head_logits(hidden, packed, noise).float()
+        row_weights = torch.from_numpy(batch.row_weights)
+        targets = torch.from_numpy(batch.targets)
+        if targets.dim() == 1:
+            return cross_entropy_sums(logits, targets, smoothing, self.class_weights, row_weights)
+        label_matrix = targets.to(logits.device)
+        return _multi_label_sums(logits, label_matrix, smoothing, self.class_weights, row_weights.to(logits.device))
 
 
-def _marks_losses(
-    scores: Tensor, marks: Tensor, smoothing: float, weights: Tensor | None, shares: Tensor
+def _multi_label_sums(
+    logits: Tensor, label_matrix: Tensor, smoothing: float, class_weights: Tensor | None, row_weights: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the sums over rows of the losses of all labels, each for itself; weights are those of having a label."""
-    plain = binary_cross_entropy_with_logits(scores, marks, reduction="none").sum(1)
-    heavier = None if weights is None else weights.to(scores.device)
-    aim = marks * (1 - smoothing) + smoothing / 2
-    each = binary_cross_entropy_with_logits(scores, aim, pos_weight=heavier, reduction="none").sum(1)
-    return (each * shares).sum(), (plain.detach() * shares).sum()
+    """Sums over rows of the binary losses of all labels, smoothed and plain; class weights apply to positive labels."""
+    plain_losses = binary_cross_entropy_with_logits(logits, label_matrix, reduction="none").sum(1)
+    positive_weights = None if class_weights is None else class_weights.to(logits.device)
+    smoothed_targets = label_matrix * (1 - smoothing) + smoothing / 2
+    losses = binary_cross_entropy_with_logits(
+        logits, smoothed_targets, pos_weight=positive_weights, reduction="none"
+    ).sum(1)
+    return (losses * row_weights).sum(), (plain_losses.detach() * row_weights).sum()

@@ -1,4 +1,4 @@
-"""Distilling as a task: a student with fewer layers learns what its teacher says and sees, beside what is true."""
+"""Knowledge distillation: a student with fewer layers learns from labels and from its teacher (Sanh et al. 2019)."""
 
 from __future__ import annotations
 
@@ -22,136 +22,147 @@ from regard.tasks.classification import LabelBatch
 from regard.tasks.question_answering import SpanBatch, span_logits
 from regard.tasks.tagging import TagBatch
 
-Numbers = NDArray[np.int64]
-Learned = LabelBatch | TagBatch | SpanBatch
-BLOCKS = "stack.blocks."  # how the names of a layer's weights begin
+Indices = NDArray[np.int64]
+EncoderBatch = LabelBatch | TagBatch | SpanBatch
+BLOCK_PREFIX = "stack.blocks."  # of the names of a layer's weights
 
 
 def spread_layers(num_layers: int, count: int) -> tuple[int, ...]:
-    """Return which of so many layers are copied: evenly spread, the first and the last among them.
+    """Indices of `count` evenly spaced layers, including the first and the last.
 
     >>> spread_layers(6, 3), spread_layers(12, 6), spread_layers(6, 1)
     ((0, 2, 5), (0, 2, 4, 7, 9, 11), (0,))
     """
-    return tuple(round(place) for place in np.linspace(0, num_layers - 1, count).tolist())
+    return tuple(round(layer) for layer in np.linspace(0, num_layers - 1, count).tolist())
 
 
 def student_config(teacher: BertConfig, copied: Sequence[int]) -> BertConfig:
-    """Return the teacher's config with as many layers as are copied."""
+    """Config of the teacher with as many layers as are copied."""
     return teacher.override({"stack.num_layers": len(copied)})
 
 
 def student_weights(teacher: Mapping[str, Tensor], copied: Sequence[int]) -> dict[str, Tensor]:
-    """Return the weights of some layers under their new numbers, with all that is outside of layers.
+    """Weights of the copied layers under their new indices, with all weights outside of layers.
 
-    >>> made = student_weights({"words": torch.zeros(1), f"{BLOCKS}2.out": torch.ones(1)}, (0, 2))
-    >>> {name: tensor.item() for name, tensor in made.items()}
+    >>> student = student_weights({"words": torch.zeros(1), f"{BLOCK_PREFIX}2.out": torch.ones(1)}, (0, 2))
+    >>> {name: tensor.item() for name, tensor in student.items()}
     {'words': 0.0, 'stack.blocks.1.out': 1.0}
     """
-    made = {name: tensor.clone() for name, tensor in teacher.items() if not name.startswith(BLOCKS)}
-    for number, layer in enumerate(copied):
-        start = f"{BLOCKS}{layer}."
-        made |= {
-            f"{BLOCKS}{number}.{name.removeprefix(start)}": tensor.clone()
-            for name, tensor in teacher.items()
-            if name.startswith(start)
-        }
-    return made
+    weights = {name: tensor.clone() for name, tensor in teacher.items() if not name.startswith(BLOCK_PREFIX)}
+    for student_layer, teacher_layer in enumerate(copied):
+        prefix = f"{BLOCK_PREFIX}{teacher_layer}."
+        for name, tensor in teacher.items():
+            if name.startswith(prefix):
+                weights[f"{BLOCK_PREFIX}{student_layer}.{name.removeprefix(prefix)}"] = tensor.clone()
+    return weights
 
 
 class DistillationObjective:
-    """Another task's batches, with a loss that also knows the teacher.
+    """Batches of another objective, with the teacher's predictions and hidden states in the loss.
 
-    What is minimised is a share of the task's own loss, the rest of it the distance to the teacher's softened labels,
-    and how far the states of the copied layers point elsewhere than the teacher's.
+    The loss is a weighted sum of the objective's own loss, the distillation loss with the teacher's softened
+    probabilities, and the cosine distance between the hidden states of the student and of the copied layers.
     """
 
-    def __init__(self, task: Objective, teacher: Bert, copied: Sequence[int], config: DistillationConfig) -> None:
-        self.task, self.config = task, config
-        self.seen = (*copied[:-1], teacher.config.stack.num_layers - 1)  # layers of the teacher beside the student's
+    def __init__(self, objective: Objective, teacher: Bert, copied: Sequence[int], config: DistillationConfig) -> None:
+        self.objective = objective
+        self.config = config
         self.teacher = teacher.eval()
-        self._ready: dict[tuple[torch.dtype, torch.device], Bert] = {}
+        # layers of the teacher that the student's layers are compared with: the last one with the last one
+        self.teacher_layers = (*copied[:-1], teacher.config.stack.num_layers - 1)
+        self._converted_teachers: dict[tuple[torch.dtype, torch.device], Bert] = {}
 
     @property
     def unit(self) -> str:
-        """What the predictions of a batch are."""
-        return self.task.unit
+        """What a prediction is."""
+        return self.objective.unit
 
     @property
-    def lengths(self) -> Numbers:
+    def lengths(self) -> Indices:
         """Lengths of the training examples."""
-        return self.task.lengths
+        return self.objective.lengths
 
-    def epoch_batches(self, epoch: int, max_tokens: int) -> list[Numbers]:
-        """Return the example numbers of each batch of an epoch, in order."""
-        return self.task.epoch_batches(epoch, max_tokens)
+    def epoch_batches(self, epoch: int, max_tokens: int) -> list[Indices]:
+        """Example indices of each batch of an epoch, in order."""
+        return self.objective.epoch_batches(epoch, max_tokens)
 
-    def batch(self, numbers: Numbers, epoch: int) -> Any:
-        """Return training examples."""
-        return self.task.batch(numbers, epoch)
+    def batch(self, indices: Indices, epoch: int) -> Any:
+        """Training examples."""
+        return self.objective.batch(indices, epoch)
 
-    def loss(self, model: Bert, batch: Learned, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
-        """Return the sums of what is minimised and of the task's plain loss over the batch's predictions."""
-        config, teacher = self.config, self._beside(model)
-        ids, rows = model.to_tensors(batch.tokens)
-        types = model.token_type_tensor(batch.tokens, rows.num_padding)
-        states = model.layers(ids, rows, types, noise)
+    def loss(self, model: Bert, batch: EncoderBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
+        """Sums over the batch's predictions of the loss to minimise and of the objective's plain loss."""
+        config = self.config
+        teacher = self._teacher_like(model)
+        ids, packed = model.to_tensors(batch.tokens)
+        token_types = model.token_type_tensor(batch.tokens, packed.num_padding)
+        hidden_states = model.layers(ids, packed, token_types, noise)
         with torch.no_grad():
-            theirs = teacher.layers(ids, rows, types)
-            aims, _ = choice_logits(teacher, batch, theirs[-1], rows, None)
-        made, plain = self.task.loss(model, replace(batch, cached_states=states[-1]), smoothing, noise)
-        scores, weights = choice_logits(model, batch, states[-1], rows, noise)
-        made = config.label_weight * made + (1 - config.label_weight) * distillation_loss(
-            scores, aims, weights, config.temperature
-        )
+            teacher_states = teacher.layers(ids, packed, token_types)
+            teacher_logits, _ = choice_logits(teacher, batch, teacher_states[-1], packed, None)
+        student_batch = replace(batch, cached_states=hidden_states[-1])
+        label_loss, plain_loss = self.objective.loss(model, student_batch, smoothing, noise)
+        logits, weights = choice_logits(model, batch, hidden_states[-1], packed, noise)
+        soft_loss = distillation_loss(logits, teacher_logits, weights, config.temperature)
+        loss = config.label_weight * label_loss + (1 - config.label_weight) * soft_loss
         if config.hidden_weight:
-            apart = [_apart(mine, theirs[layer]) for mine, layer in zip(states, self.seen, strict=True)]
-            made = made + config.hidden_weight * batch.num_predictions * torch.stack(apart).mean()
-        return made, plain
+            distances = [
+                _cosine_distance(hidden, teacher_states[layer])
+                for hidden, layer in zip(hidden_states, self.teacher_layers, strict=True)
+            ]
+            loss = loss + config.hidden_weight * batch.num_predictions * torch.stack(distances).mean()
+        return loss, plain_loss
 
-    def _beside(self, model: Bert) -> Bert:
-        """Return the teacher in the student's number format and on its device."""
-        like = model.words.weight
-        if (like.dtype, like.device) not in self._ready:
-            made = Bert(self.teacher.config)
-            made.load_state_dict(self.teacher.state_dict())
-            self._ready[like.dtype, like.device] = made.to(like.device, like.dtype).eval()
-        return self._ready[like.dtype, like.device]
+    def _teacher_like(self, model: Bert) -> Bert:
+        """The teacher in the student's precision and on its device."""
+        weight = model.words.weight
+        key = (weight.dtype, weight.device)
+        if key not in self._converted_teachers:
+            teacher = Bert(self.teacher.config)
+            teacher.load_state_dict(self.teacher.state_dict())
+            self._converted_teachers[key] = teacher.to(weight.device, weight.dtype).eval()
+        return self._converted_teachers[key]
 
 
 def choice_logits(
-    model: Bert, batch: Learned, hidden: Tensor, packed: PackedBatch, noise: Noise | None
+    model: Bert, batch: EncoderBatch, hidden: Tensor, packed: PackedBatch, noise: Noise | None
 ) -> tuple[Tensor, Tensor]:
-    """Return what a model chooses between, as scores [choices, candidates], and how much each choice counts."""
+    """Logits [N, C] of the choices on which student and teacher are compared, and the weight of each choice, [N]."""
     if isinstance(batch, SpanBatch):
-        spans = span_logits(model, batch, hidden, packed, noise).transpose(1, 2).flatten(0, 1)  # [2 B, T]
-        return spans, spans.new_full((len(spans),), 0.5)
+        logits = span_logits(model, batch, hidden, packed, noise).transpose(1, 2).flatten(0, 1)  # [2 B, T]
+        return logits, logits.new_full((len(logits),), 0.5)
     if isinstance(batch, TagBatch):
         hidden = hidden[torch.from_numpy(batch.positions).to(hidden.device)]
-        scores = model.head_logits(hidden, packed, noise).float()
-        return scores, scores.new_ones(len(scores))
-    scores = model.head_logits(hidden, packed, noise).float()
-    shares = torch.from_numpy(batch.row_weights).to(scores.device)
+        logits = model.head_logits(hidden, packed, noise).float()
+        return logits, logits.new_ones(len(logits))
+    logits = model.head_logits(hidden, packed, noise).float()
+    row_weights = torch.from_numpy(batch.row_weights).to(logits.device)
     if batch.targets.ndim == 1:
-        return scores, shares
-    either = torch.stack([scores, torch.zeros_like(scores)], dim=2)  # each label: it has it, or not
-    return either.flatten(0, 1), shares.repeat_interleave(scores.shape[1])
+        return logits, row_weights
+    binary_logits = torch.stack([logits, torch.zeros_like(logits)], dim=2)  # [B, labels, 2]: present or absent
+    return binary_logits.flatten(0, 1), row_weights.repeat_interleave(logits.shape[1])
 
 
 def distillation_loss(
-    logits: Tensor, teacher_logits: Tensor, weights: Tensor, temperature: float
-) -> Tensor:  # [N, C], [N, C], [N]
-    """Return the sum of how far softened chances are from the teacher's, in the size of the usual loss.
+    logits: Tensor,  # [N, C]
+    teacher_logits: Tensor,  # [N, C]
+    weights: Tensor,  # [N]
+    temperature: float,
+) -> Tensor:
+    """Weighted sum of the divergences from the teacher's softened probabilities (Hinton et al. 2015).
 
-    >>> scores = torch.tensor([[2.0, 0.0]])
-    >>> round(distillation_loss(scores, scores + 1, torch.ones(1), 2.0).item(), 6)
+    The factor temperature² keeps gradients on the scale of the loss without temperature.
+
+    >>> logits = torch.tensor([[2.0, 0.0]])
+    >>> round(distillation_loss(logits, logits + 1, torch.ones(1), 2.0).item(), 6)
     0.0
     """
-    softened = torch.log_softmax(logits / temperature, dim=1), torch.softmax(teacher_logits / temperature, dim=1)
-    each = kl_div(*softened, reduction="none").sum(1)
-    return temperature**2 * (each * weights).sum()
+    logprobs = torch.log_softmax(logits / temperature, dim=1)
+    teacher_probabilities = torch.softmax(teacher_logits / temperature, dim=1)
+    divergences = kl_div(logprobs, teacher_probabilities, reduction="none").sum(1)
+    return temperature**2 * (divergences * weights).sum()
 
 
-def _apart(states: Tensor, theirs: Tensor) -> Tensor:
-    """Return how far states point elsewhere, on average over tokens: 0 the same way, 1 across."""
-    return 1 - cosine_similarity(states.float(), theirs.float(), dim=1).mean()
+def _cosine_distance(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
+    """Mean cosine distance over tokens: 0 in the same direction, 1 where orthogonal."""
+    return 1 - cosine_similarity(hidden.float(), teacher_hidden.float(), dim=1).mean()

@@ -1,4 +1,4 @@
-"""Tags that mark entities: which may follow which, the likeliest valid ones, strict scores, each word's usual tag."""
+"""Entities as BIO tags: valid transitions, Viterbi decoding, strict entity scores, and a most-frequent-tag baseline."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.int64]
-Floats = NDArray[np.floating]
+Indices = NDArray[np.int64]
+FloatArray = NDArray[np.floating]
 
 
 class TagSpan(NamedTuple):
-    """Words from `start` up to `stop` that are of a kind."""
+    """An entity: the words from `start` up to `stop`, with its label."""
 
     start: int
     stop: int
@@ -21,110 +21,118 @@ class TagSpan(NamedTuple):
 
 
 def tag_spans(tags: Sequence[str]) -> list[TagSpan]:
-    """Return the entities that valid tags mark.
+    """Entities of valid BIO tags.
 
     >>> tag_spans(["O", "B-place", "I-place", "B-place"])
     [TagSpan(start=1, stop=3, label='place'), TagSpan(start=3, stop=4, label='place')]
     """
-    made: list[TagSpan] = []
-    for place, tag in enumerate(tags):
+    spans: list[TagSpan] = []
+    for index, tag in enumerate(tags):
         if tag.startswith("B-"):
-            made.append(TagSpan(place, place + 1, tag[2:]))
-        elif tag.startswith("I-") and made and made[-1].stop == place and made[-1].label == tag[2:]:
-            made[-1] = made[-1]._replace(stop=place + 1)
-    return made
+            spans.append(TagSpan(index, index + 1, label=tag[2:]))
+        elif tag.startswith("I-") and spans and spans[-1].stop == index and spans[-1].label == tag[2:]:
+            spans[-1] = spans[-1]._replace(stop=index + 1)
+    return spans
 
 
 def tag_transitions(tags: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which tag may follow which, [tags + 1, tags]; the last row is the beginning of a sentence.
+    """Which tag may follow which, [tags + 1, tags]; the last row is the start of a sentence.
 
     >>> tag_transitions(["O", "B-x", "I-x"]).tolist()
     [[True, True, False], [True, True, True], [True, True, True], [True, True, False]]
     """
-    made = np.ones((len(tags) + 1, len(tags)), dtype=np.bool_)
+    allowed = np.ones((len(tags) + 1, len(tags)), dtype=np.bool_)
     for column, tag in enumerate(tags):
         if tag.startswith("I-"):
-            before = [other[2:] == tag[2:] and other[:2] in ("B-", "I-") for other in tags]
-            made[:, column] = [*before, False]
-    return made
+            same_label = [previous[2:] == tag[2:] and previous[:2] in ("B-", "I-") for previous in tags]
+            allowed[:, column] = [*same_label, False]
+    return allowed
 
 
-def viterbi(logprobs: Floats, allowed: NDArray[np.bool_]) -> Numbers:
-    """Return the likeliest valid tags of a sentence, given log-chances [words, tags] and `followers`.
+def viterbi(logprobs: FloatArray, allowed: NDArray[np.bool_]) -> Indices:
+    """Most likely valid tags of a sentence, by logprobs [words, tags] and the allowed transitions.
 
-    >>> scores = np.log([[0.6, 0.3, 0.1], [0.1, 0.1, 0.8]])
-    >>> viterbi(scores, tag_transitions(["O", "B-x", "I-x"])).tolist()
+    >>> logprobs = np.log([[0.6, 0.3, 0.1], [0.1, 0.1, 0.8]])
+    >>> viterbi(logprobs, tag_transitions(["O", "B-x", "I-x"])).tolist()
     [1, 2]
     """
-    barred = np.where(allowed, 0.0, -np.inf)
-    total = np.asarray(logprobs[0] + barred[-1], dtype=np.float64)
-    back = np.zeros(logprobs.shape, dtype=np.int64)
-    for place in range(1, len(logprobs)):
-        ways = total[:, None] + barred[:-1]
-        back[place] = ways.argmax(0)
-        total = ways[back[place], np.arange(len(total))] + logprobs[place]
-    made = np.zeros(len(logprobs), dtype=np.int64)
-    made[-1] = total.argmax()
-    for place in range(len(logprobs) - 1, 0, -1):
-        made[place - 1] = back[place, made[place]]
-    return made
+    penalty = np.where(allowed, 0.0, -np.inf)
+    best_logprobs = np.asarray(logprobs[0] + penalty[-1], dtype=np.float64)  # [tags], of the best path to each tag
+    back_pointers = np.zeros(logprobs.shape, dtype=np.int64)
+    for word in range(1, len(logprobs)):
+        path_logprobs = best_logprobs[:, None] + penalty[:-1]  # [previous tag, tag]
+        back_pointers[word] = path_logprobs.argmax(0)
+        best_logprobs = path_logprobs[back_pointers[word], np.arange(len(best_logprobs))] + logprobs[word]
+    path = np.zeros(len(logprobs), dtype=np.int64)
+    path[-1] = best_logprobs.argmax()
+    for word in range(len(logprobs) - 1, 0, -1):
+        path[word - 1] = back_pointers[word, path[word]]
+    return path
 
 
 def entity_counts(
-    said: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]], kinds: Sequence[str] | None = None
-) -> Numbers:
-    """Return of each sentence the entities that are right, said and wanted, [sentences, 1 or kinds, 3].
+    predictions: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], labels: Sequence[str] | None = None
+) -> Indices:
+    """Correct, predicted and target entities of each sentence, [sentences, 1 or labels, 3].
 
-    An entity is right where its words and its kind are.
+    An entity is correct if its words and its label are. With `labels`, only their entities count, each by label.
     """
-    groups = 1 if kinds is None else len(kinds)
-    made = np.zeros((len(said), groups, 3), dtype=np.int64)
-    for row, given, right in zip(made, said, wanted, strict=True):
-        sides = [{*tag_spans(given)}, {*tag_spans(right)}]
-        for column, found in enumerate((sides[0] & sides[1], *sides)):
-            for one in found:
-                if kinds is None or one.label in kinds:
-                    row[0 if kinds is None else kinds.index(one.label), column] += 1
-    return made
+    num_groups = 1 if labels is None else len(labels)
+    counts = np.zeros((len(predictions), num_groups, 3), dtype=np.int64)
+    for sentence_counts, predicted_tags, target_tags in zip(counts, predictions, targets, strict=True):
+        predicted = {*tag_spans(predicted_tags)}
+        target = {*tag_spans(target_tags)}
+        for column, spans in enumerate((predicted & target, predicted, target)):
+            for span in spans:
+                if labels is None:
+                    sentence_counts[0, column] += 1
+                elif span.label in labels:
+                    sentence_counts[labels.index(span.label), column] += 1
+    return counts
 
 
-def entity_scores(said: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return strict precision, recall and F1 of entities, in percent, and how many words have the right tag.
+def entity_scores(predictions: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Strict precision, recall and F1 of entities, and the accuracy of tags, in percent.
 
     >>> round(entity_scores([["B-x", "O", "B-y"]], [["B-x", "O", "B-x"]])["f1"], 1)
     50.0
     """
-    right, given, there = (int(number) for number in entity_counts(said, wanted).sum((0, 1)))
-    pairs = [(one, other) for row in zip(said, wanted, strict=True) for one, other in zip(*row, strict=True)]
+    num_correct, num_predicted, num_target = entity_counts(predictions, targets).sum((0, 1)).tolist()
+    num_words = 0
+    num_correct_words = 0
+    for predicted_tags, target_tags in zip(predictions, targets, strict=True):
+        for predicted, target in zip(predicted_tags, target_tags, strict=True):
+            num_words += 1
+            num_correct_words += predicted == target
     return {
-        "f1": 200.0 * right / max(1, given + there),
-        "precision": 100.0 * right / max(1, given),
-        "recall": 100.0 * right / max(1, there),
-        "accuracy": 100.0 * sum(one == other for one, other in pairs) / max(1, len(pairs)),
+        "f1": 200.0 * num_correct / max(1, num_predicted + num_target),
+        "precision": 100.0 * num_correct / max(1, num_predicted),
+        "recall": 100.0 * num_correct / max(1, num_target),
+        "accuracy": 100.0 * num_correct_words / max(1, num_words),
     }
 
 
 def most_frequent_tags(
     sentences: Sequence[tuple[Sequence[str], Sequence[str]]], target_words: Sequence[Sequence[str]], tags: Sequence[str]
 ) -> list[list[str]]:
-    """Return the tag that each word had most often, valid ones: what a model must beat.
+    """Baseline: the most frequent tag of each word in the training sentences, with valid transitions.
 
-    >>> seen = [(["in", "York"], ["O", "B-place"])]
-    >>> most_frequent_tags(seen, [["near", "York"]], ["O", "B-place", "I-place"])
+    >>> train = [(["in", "York"], ["O", "B-place"])]
+    >>> most_frequent_tags(train, [["near", "York"]], ["O", "B-place", "I-place"])
     [['O', 'B-place']]
     """
-    place = {tag: number for number, tag in enumerate(tags)}
-    counts: dict[str, NDArray[np.float64]] = {}
-    usual = np.zeros(len(tags))
-    for words, given in sentences:
-        for word, tag in zip(words, given, strict=True):
-            counts.setdefault(word, np.zeros(len(tags)))[place[tag]] += 1
-            usual[place[tag]] += 1
-    usual /= max(1.0, usual.sum())
+    tag_indices = {tag: index for index, tag in enumerate(tags)}
+    word_counts: dict[str, NDArray[np.float64]] = {}
+    prior = np.zeros(len(tags))
+    for words, word_tags in sentences:
+        for word, tag in zip(words, word_tags, strict=True):
+            word_counts.setdefault(word, np.zeros(len(tags)))[tag_indices[tag]] += 1
+            prior[tag_indices[tag]] += 1
+    prior /= max(1.0, prior.sum())
     allowed = tag_transitions(tags)
-    made = []
+    predictions = []
     for words in target_words:
-        scores = np.stack([counts.get(word, np.zeros(len(tags))) + usual + 1e-9 for word in words])
-        best = viterbi(np.log(scores / scores.sum(1, keepdims=True)), allowed)
-        made.append([tags[number] for number in best])
-    return made
+        scores = np.stack([word_counts.get(word, np.zeros(len(tags))) + prior + 1e-9 for word in words])
+        path = viterbi(np.log(scores / scores.sum(1, keepdims=True)), allowed)
+        predictions.append([tags[index] for index in path])
+    return predictions

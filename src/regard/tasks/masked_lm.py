@@ -1,8 +1,7 @@
-"""Masked words as a task: some tokens of a row are hidden, and the model tells which they were.
+"""Masked language modelling: masked tokens of a row are predicted from all others (Devlin et al. 2019).
 
-Which ones, and what stands there instead, is drawn anew in every epoch: a pure function of seed, epoch and place.
-
-What a masked-word model puts into the gaps of a text.
+Every epoch masks other tokens: a pure function of seed, epoch and stream index. The module also holds the evaluation
+with fixed masks, the unigram baseline, and what fill-mask shows: the most likely tokens at mask tokens.
 """
 
 from __future__ import annotations
@@ -24,343 +23,377 @@ from regard.data.batching import position_uniforms
 from regard.errors import CheckpointError, UsageError
 from regard.models.bert import Bert
 from regard.models.layers.losses import top_tokens, vocabulary_loss
-from regard.tasks.token_stream import Numbers, StreamObjective, TokenStream, equal_rows
+from regard.tasks.token_stream import Indices, StreamObjective, TokenStream, equal_rows
 from regard.text.special_tokens import MASKS, SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import MORE
 from regard.tokens import Ids, Tokens
 
-Flags = NDArray[np.bool_]
-Draws = NDArray[np.float64]
-TOKEN_MULTIPLE = (
-    64  # masked places are rounded up to a multiple: matrix products are prepared once for each size they meet
-)
-EVALUATED_RATE = 0.15  # of the tokens, hidden in evaluations whatever training does: figures can be compared
-EVALUATED_TOKENS = 8192  # that are measured together
-COUNTS = "counts.json"  # a file of the model's folder: how often training text has each token
-HIDING, PAIRING = 4, 5  # purposes of chance
+BoolArray = NDArray[np.bool_]
+Uniforms = NDArray[np.float64]
+TOKEN_MULTIPLE = 64  # the number of predictions is rounded up to a multiple: oneDNN caches few matmul shapes
+EVALUATION_MASK_RATE = 0.15  # whatever the rate in training, so that evaluations are comparable
+EVALUATION_TOKENS = 8192  # tokens of a batch in evaluations
+COUNTS = "counts.json"  # file of a model folder: unigram counts of the training text
+MASKING_PURPOSE = 4  # purposes of random numbers
+PAIRING_PURPOSE = 5
 
 
 @dataclass(frozen=True)
 class TokenMasker:
-    """Which tokens of a row are hidden, and what stands there instead."""
+    """Selects the tokens to mask and replaces them."""
 
-    mask: int  # token number
-    ordinary: Flags  # [V], tokens that may be hidden: no special ones
-    continues: Flags  # [V], tokens that continue a word
+    mask: int  # id of the mask token
+    ordinary: BoolArray  # [V], tokens that may be masked: all but special tokens
+    continues: BoolArray  # [V], tokens that continue a word
     config: MaskingConfig
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer, config: MaskingConfig) -> TokenMasker:
-        """Return the masking of a tokenizer's tokens; one without a mask token is refused."""
-        mask = SpecialTokens(tokenizer).mask
-        if mask < 0:
-            raise UsageError(f"the tokenizer has no mask token ({' or '.join(MASKS)}): it is not one for masked words")
+        """Masker for a tokenizer, which must have a mask token."""
+        mask_id = SpecialTokens(tokenizer).mask
+        if mask_id < 0:
+            raise UsageError(
+                f"the tokenizer has no mask token ({' or '.join(MASKS)}): it is not for masked language modelling"
+            )
         ordinary = np.ones(tokenizer.vocab_size, dtype=bool)
         ordinary[sorted(tokenizer.special_ids)] = False
-        return cls(mask, ordinary, continuation_tokens(tokenizer), config)
+        return cls(mask_id, ordinary, continues=continuation_tokens(tokenizer), config=config)
 
     def for_evaluation(self) -> TokenMasker:
-        """Return the masking that models are measured with: tokens one by one, and none can be seen."""
-        plain = {
-            "mask_rate": EVALUATED_RATE,
+        """Masker of evaluations: single tokens, each replaced by the mask token."""
+        settings = {
+            "mask_rate": EVALUATION_MASK_RATE,
             "mask_token_share": 1.0,
             "random_token_share": 0.0,
             "whole_word_masking": False,
         }
-        return replace(self, config=self.config.override(plain))
+        return replace(self, config=self.config.override(settings))
 
-    def mask_tokens(self, ids: Ids, uniforms: Draws) -> tuple[Ids, Flags]:  # [B, T], [3, B, T]
-        """Return the rows with some tokens hidden, and which those are, [B, T]; in every row at least one word is.
+    def mask_tokens(self, ids: Ids, uniforms: Uniforms) -> tuple[Ids, BoolArray]:  # [B, T], [3, B, T]
+        """Mask tokens of each row, at least one word; return the rows, and which tokens are masked, [B, T].
 
         >>> from regard.text.train import train_wordpiece
         >>> from regard.config.data import TokenizerConfig
         >>> tokenizer = train_wordpiece(["one two three four"] * 9, TokenizerConfig())
-        >>> masking = TokenMasker.from_tokenizer(tokenizer, MaskingConfig(mask_rate=0.5, mask_token_share=1.0, random_token_share=0.0))
+        >>> config = MaskingConfig(mask_rate=0.5, mask_token_share=1.0, random_token_share=0.0)
         >>> rows = np.array([tokenizer.encode("one two three four").ids], dtype=np.int32)
-        >>> given, chosen = masking.mask_tokens(rows, np.array([[[0.9, 0.2, 0.7, 0.1]]] * 3))
-        >>> tokenizer.subwords(given[0]), chosen[0].tolist()
+        >>> uniforms = np.array([[[0.9, 0.2, 0.7, 0.1]]] * 3)
+        >>> masked, is_masked = TokenMasker.from_tokenizer(tokenizer, config).mask_tokens(rows, uniforms)
+        >>> tokenizer.subwords(masked[0]), is_masked[0].tolist()
         (['one', '[MASK]', 'three', '[MASK]'], [False, True, False, True])
         """
-        chosen = self._chosen(ids, uniforms[0])
-        masked, random = self.config.mask_token_share, self.config.random_token_share
-        words = np.flatnonzero(self.ordinary).astype(ids.dtype)
-        others = words[(uniforms[2] * len(words)).astype(np.int64)]
-        instead = np.where(uniforms[1] < masked + random, others, ids)
-        instead[uniforms[1] < masked] = self.mask
-        return np.where(chosen, instead, ids), chosen
+        is_masked = self._select_tokens(ids, uniforms[0])
+        mask_share = self.config.mask_token_share
+        random_share = self.config.random_token_share
+        vocabulary = np.flatnonzero(self.ordinary).astype(ids.dtype)
+        random_ids = vocabulary[(uniforms[2] * len(vocabulary)).astype(np.int64)]
+        replacements = np.where(uniforms[1] < mask_share + random_share, random_ids, ids)
+        replacements[uniforms[1] < mask_share] = self.mask
+        return np.where(is_masked, replacements, ids), is_masked
 
-    def _chosen(self, ids: Ids, drawn: Draws) -> Flags:
-        """Return the tokens with the lowest draws, so many in each row as the rate says, or the last word fewer."""
+    def _select_tokens(self, ids: Ids, uniforms: Uniforms) -> BoolArray:
+        """Select the tokens with the lowest uniforms, as many per row as the rate demands, at most a word fewer."""
         if self.config.whole_word_masking:
-            inner = self.continues[ids]
-            inner[:, 0] = False
-            heads = np.maximum.accumulate(np.where(inner, 0, np.arange(ids.shape[1])), axis=1)
-            drawn = np.take_along_axis(drawn, heads, axis=1)  # a word's tokens share the draw of the first
+            is_continuation = self.continues[ids]
+            is_continuation[:, 0] = False
+            word_starts = np.where(is_continuation, 0, np.arange(ids.shape[1]))
+            first_subwords = np.maximum.accumulate(word_starts, axis=1)
+            uniforms = np.take_along_axis(uniforms, first_subwords, axis=1)  # a word shares that of its first subword
         ordinary = self.ordinary[ids]
-        drawn = np.where(ordinary, drawn, 2.0)
-        wanted = np.rint(self.config.mask_rate * ordinary.sum(1)).astype(np.int64)
-        ranked = np.sort(np.append(drawn, np.full((len(ids), 1), 2.0), axis=1), axis=1)
-        limit = np.take_along_axis(ranked, wanted[:, None], axis=1)
-        chosen: Flags = ordinary & ((drawn < limit) | (drawn == ranked[:, :1]))
-        return chosen
+        uniforms = np.where(ordinary, uniforms, 2.0)
+        num_masked = np.rint(self.config.mask_rate * ordinary.sum(1)).astype(np.int64)
+        sorted_uniforms = np.sort(np.append(uniforms, np.full((len(ids), 1), 2.0), axis=1), axis=1)
+        threshold = np.take_along_axis(sorted_uniforms, num_masked[:, None], axis=1)
+        is_selected: BoolArray = ordinary & ((uniforms < threshold) | (uniforms == sorted_uniforms[:, :1]))
+        return is_selected
 
 
-def continuation_tokens(tokenizer: Tokenizer) -> Flags:
-    """Return which tokens continue a word, [V]: by ## where a vocabulary has it, else letters without a space before.
+def continuation_tokens(tokenizer: Tokenizer) -> BoolArray:
+    """Which tokens continue a word, [V]: by ## if the vocabulary has it, else letters without a space before them.
 
     >>> from regard.text.train import train_masked_tokenizer
     >>> from regard.config.data import TokenizerConfig
-    >>> words = train_masked_tokenizer(["ab, abab"] * 9, TokenizerConfig(kind="wordpiece"))
-    >>> [piece for piece, inner in zip(words.subwords(range(words.vocab_size)), continuation_tokens(words)) if inner]
+    >>> tokenizer = train_masked_tokenizer(["ab, abab"] * 9, TokenizerConfig(kind="wordpiece"))
+    >>> tokenizer.subwords(np.flatnonzero(continuation_tokens(tokenizer)).tolist())
     ['##a', '##b', '##ab']
     """
-    pieces = tokenizer.subwords(range(tokenizer.vocab_size))
-    special = tokenizer.special_ids
-    inner = [piece.startswith(MORE) and len(piece) > len(MORE) for piece in pieces]
-    marked = any(inner)
-    found = [
-        number not in special and (inner[number] if marked else piece[:1].isalnum())
-        for number, piece in enumerate(pieces)
-    ]
-    return np.array(found, dtype=bool)
+    subwords = tokenizer.subwords(range(tokenizer.vocab_size))
+    is_marked = [_is_marked_continuation(subword) for subword in subwords]
+    if any(is_marked):
+        continues = np.array(is_marked, dtype=bool)
+    else:
+        continues = np.array([subword[:1].isalnum() for subword in subwords], dtype=bool)
+    continues[sorted(tokenizer.special_ids)] = False
+    return continues
+
+
+def _is_marked_continuation(subword: str) -> bool:
+    """Whether a WordPiece subword continues a word.
+
+    >>> _is_marked_continuation("##ab"), _is_marked_continuation("##")
+    (True, False)
+    """
+    return subword.startswith(MORE) and len(subword) > len(MORE)
 
 
 @dataclass(frozen=True)
 class MaskedLMBatch:
-    """Rows with hidden tokens, where these stand and which they were; of pairs also which do not belong together."""
+    """Rows with masked tokens, their token indices and ids; of pairs also the labels of next-sentence prediction."""
 
     rows: Tokens
-    positions: Numbers  # [M], of all tokens end to end
-    targets: Numbers  # [M]
-    apart: Numbers | None = None  # [B], 0: the second text follows the first, 1: it is from elsewhere
+    positions: Indices  # [M], token indices of the masked tokens
+    targets: Indices  # [M]
+    next_sentence_labels: Indices | None = None  # [B], 0: the second text follows the first, 1: it is a random one
 
     @property
     def num_predictions(self) -> int:
-        """Predictions of words."""
+        """Number of masked tokens."""
         return len(self.targets)
 
     @property
     def shape(self) -> str:
-        """Say how large the batch is."""
-        return f"{len(self.rows)} rows of {self.rows.lengths.max()} tokens, {self.num_predictions} of them hidden"
+        """Size of the batch, as text."""
+        return f"{len(self.rows)} rows of {self.rows.lengths.max()} tokens, {self.num_predictions} of them masked"
 
 
 @dataclass(frozen=True)
 class MaskedRowLayout:
-    """Rows of a stream as a model reads them: special tokens around one text, or around the two of a pair."""
+    """Layout of rows: special tokens around one text, or around the two texts of a pair."""
 
-    first: int  # token numbers
-    last: int
+    bos_id: int
+    eos_id: int
     masking: TokenMasker
-    pairs: bool
+    has_pairs: bool
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, config: MaskingConfig) -> MaskedRowLayout:
-        """Return the layout for a tokenizer's tokens."""
+        """Layout for a tokenizer."""
         return cls(
-            tokenizer.bos_id, tokenizer.eos_id, TokenMasker.from_tokenizer(tokenizer, config), config.next_sentence
+            tokenizer.bos_id,
+            tokenizer.eos_id,
+            masking=TokenMasker.from_tokenizer(tokenizer, config),
+            has_pairs=config.next_sentence,
         )
 
     @property
     def num_special(self) -> int:
-        """How many special tokens a row has."""
-        return 3 if self.pairs else 2
+        """Number of special tokens of a row."""
+        return 3 if self.has_pairs else 2
 
     def for_evaluation(self) -> MaskedRowLayout:
-        """Return the layout that models are measured with."""
+        """Layout of evaluations."""
         return replace(self, masking=self.masking.for_evaluation())
 
-    def batch(self, text: TokenStream, numbers: Numbers, first: int, *, seed: int, epoch: int) -> MaskedLMBatch:
-        """Return the rows with these numbers, some tokens hidden."""
+    def batch(self, stream: TokenStream, rows: Indices, offset: int, *, seed: int, epoch: int) -> MaskedLMBatch:
+        """Rows of a stream by index, with masked tokens, in an epoch that starts at token `offset`."""
 
-        def drawn(at: Numbers, purpose: int) -> Draws:
-            return position_uniforms(at, seed=seed, epoch=epoch, digest=text.digest, purpose=purpose, count=3)
+        def sample(indices: Indices, purpose: int) -> Uniforms:
+            return position_uniforms(indices, seed=seed, epoch=epoch, digest=stream.digest, purpose=purpose, count=3)
 
-        places = text.indices(numbers, first)  # [B, T]
-        split, apart = np.full(len(places), text.length), None
-        ids = text.tokens_at(places)
-        if self.pairs:
-            split, apart, ids = _paired(text, places, drawn(places[:, 0], PAIRING))
-        given, hidden = self.masking.mask_tokens(ids, drawn(places, HIDING))
-        width = text.length + self.num_special
-        inner = np.arange(text.length)
-        at = inner + 1 + (inner >= split[:, None])  # behind the first text comes a special token
-        rows = np.full((len(ids), width), self.last, dtype=np.int32)
-        rows[:, 0] = self.first
-        np.put_along_axis(rows, at, given, axis=1)
-        tokens = equal_rows(rows)
-        if self.pairs:
-            second = np.arange(width) > split[:, None] + 1
-            tokens = replace(tokens, token_types=second.astype(np.int32).reshape(-1))
-        standing = (np.arange(len(ids))[:, None] * width + at)[hidden]
-        return MaskedLMBatch(tokens, standing.astype(np.int64), ids[hidden].astype(np.int64), apart)
+        indices = stream.indices(rows, offset)  # [B, T]
+        split = np.full(len(indices), stream.length)  # [B], tokens of the first text
+        labels = None
+        if self.has_pairs:
+            split, labels, ids = _sample_pairs(stream, indices, sample(indices[:, 0], PAIRING_PURPOSE))
+        else:
+            ids = stream.tokens_at(indices)
+        masked, is_masked = self.masking.mask_tokens(ids, sample(indices, MASKING_PURPOSE))
+        row_length = stream.length + self.num_special
+        text_positions = np.arange(stream.length)
+        positions = text_positions + 1 + (text_positions >= split[:, None])  # a special token follows the first text
+        row_ids = np.full((len(ids), row_length), self.eos_id, dtype=np.int32)
+        row_ids[:, 0] = self.bos_id
+        np.put_along_axis(row_ids, positions, masked, axis=1)
+        tokens = equal_rows(row_ids)
+        if self.has_pairs:
+            is_second = np.arange(row_length) > split[:, None] + 1
+            tokens = replace(tokens, token_types=is_second.astype(np.int32).reshape(-1))
+        token_indices = np.arange(len(ids))[:, None] * row_length + positions
+        return MaskedLMBatch(
+            tokens,
+            token_indices[is_masked].astype(np.int64),
+            targets=ids[is_masked].astype(np.int64),
+            next_sentence_labels=labels,
+        )
 
 
-def _paired(text: TokenStream, places: Numbers, drawn: Draws) -> tuple[Numbers, Numbers, Ids]:
-    """Return after how many tokens rows are split, which second texts are from elsewhere, and the tokens."""
-    length, total = text.length, len(text.ids)
-    split = (length * (0.25 + 0.5 * drawn[0])).astype(np.int64)  # between a quarter and three quarters
-    apart = (drawn[1] < 0.5).astype(np.int64)
-    far = length + (drawn[2] * max(1, total - 2 * length)).astype(np.int64)  # at least a row away
-    moved = places + np.where((np.arange(length) >= split[:, None]) & (apart[:, None] == 1), far[:, None], 0)
-    return split, apart, text.tokens_at(moved)
+def _sample_pairs(stream: TokenStream, indices: Indices, uniforms: Uniforms) -> tuple[Indices, Indices, Ids]:
+    """Split each row in two texts, half of the second ones random: split, next-sentence labels and token ids."""
+    length = stream.length
+    split = (length * (0.25 + 0.5 * uniforms[0])).astype(np.int64)  # between a quarter and three quarters of the row
+    labels = (uniforms[1] < 0.5).astype(np.int64)
+    max_distance = max(1, len(stream.ids) - 2 * length)
+    distance = length + (uniforms[2] * max_distance).astype(np.int64)  # at least one row away
+    is_moved = (np.arange(length) >= split[:, None]) & (labels[:, None] == 1)
+    return split, labels, stream.tokens_at(indices + np.where(is_moved, distance[:, None], 0))
 
 
 class MaskedLMObjective(StreamObjective):
-    """Knows what a batch of rows with hidden tokens means."""
+    """Cross-entropy of masked tokens, with next-sentence prediction where the layout has pairs."""
 
     def __init__(self, train: TokenStream, layout: MaskedRowLayout, *, seed: int) -> None:
         super().__init__(train, seed=seed)
         self.layout = layout
 
-    def batch(self, numbers: Numbers, epoch: int) -> MaskedLMBatch:
-        """Return training rows as this epoch cuts and hides them."""
-        return self.layout.batch(self.train, numbers, self.epoch_offset(epoch), seed=self.seed, epoch=epoch)
+    def batch(self, indices: Indices, epoch: int) -> MaskedLMBatch:
+        """Training rows with the offset and the masks of this epoch."""
+        return self.layout.batch(self.train, indices, self.epoch_offset(epoch), seed=self.seed, epoch=epoch)
 
     def loss(self, model: Bert, batch: MaskedLMBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
-        """Return the sums of smoothed and plain loss over the hidden words.
+        """Sums of the smoothed and the plain loss over masked tokens.
 
-        To be minimised is also the mean loss of telling which pairs belong together, as much as the mean over words.
+        The smoothed one includes next-sentence prediction: its mean loss counts as much as the mean over tokens.
         """
-        told = masked_lm_loss(model, batch, smoothing, noise)
-        return told.smoothed, told.unsmoothed
+        loss = masked_lm_loss(model, batch, smoothing, noise)
+        return loss.smoothed, loss.unsmoothed
 
 
 @dataclass(frozen=True)
 class MaskedLMLoss:
-    """What a model loses on a batch."""
+    """Loss of a batch."""
 
-    smoothed: Tensor  # to be minimised
-    unsmoothed: Tensor  # of the words
-    scores: Tensor | None  # of pairs, [B, 2]
+    smoothed: Tensor  # to minimise
+    unsmoothed: Tensor  # of the masked tokens only
+    next_sentence_logits: Tensor | None  # [B, 2]
 
 
 def masked_lm_loss(
     model: Bert, batch: MaskedLMBatch, smoothing: float = 0.0, noise: Noise | None = None
 ) -> MaskedLMLoss:
-    """Return the loss over hidden words: only their states are ever projected onto the vocabulary."""
-    ids, rows = model.to_tensors(batch.rows)
-    chosen, types = (
-        SelectedTokens(rows, batch.positions, TOKEN_MULTIPLE),
-        model.token_type_tensor(batch.rows, rows.num_padding),
+    """Loss of masked tokens and of next-sentence prediction; only masked tokens are projected to the vocabulary."""
+    ids, packed = model.to_tensors(batch.rows)
+    selected = SelectedTokens(packed, batch.positions, TOKEN_MULTIPLE)
+    token_types = model.token_type_tensor(batch.rows, packed.num_padding)
+    if batch.next_sentence_labels is None:
+        hidden = model(ids, packed, token_types, noise, selected)
+        masked_hidden = hidden  # [M, D]
+    else:  # next-sentence prediction needs the first tokens, too
+        hidden = model(ids, packed, token_types, noise)  # [N, D]
+        masked_hidden = hidden.index_select(0, selected.indices)
+    transformed = model.masked_lm_hidden(masked_hidden)
+    padded_targets = np.append(batch.targets, np.zeros(selected.num_padding, dtype=np.int64))
+    targets = torch.from_numpy(padded_targets).to(transformed.device)
+    smoothed, unsmoothed = vocabulary_loss(
+        transformed, model.output_weight, model.output_bias, targets, smoothing, count=batch.num_predictions
     )
-    if batch.apart is None:
-        states = needed = model(ids, rows, types, noise, chosen)  # [M, D]
-    else:  # the first tokens are needed, too
-        states = model(ids, rows, types, noise)  # [N, D]
-        needed = states.index_select(0, chosen.indices)
-    hidden = model.masked_lm_hidden(needed)
-    targets = torch.from_numpy(np.append(batch.targets, np.zeros(chosen.num_padding, dtype=np.int64))).to(hidden.device)
-    smoothed, plain = vocabulary_loss(
-        hidden, model.output_weight, model.output_bias, targets, smoothing, count=batch.num_predictions
-    )
-    if batch.apart is None:
-        return MaskedLMLoss(smoothed, plain, None)
-    scores = model.next_sentence_logits(states, rows, noise).float()
-    wrong = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.apart).to(scores.device))
-    return MaskedLMLoss(smoothed + batch.num_predictions * wrong, plain, scores)
+    if batch.next_sentence_labels is None:
+        return MaskedLMLoss(smoothed, unsmoothed, next_sentence_logits=None)
+    logits = model.next_sentence_logits(hidden, packed, noise).float()
+    labels = torch.from_numpy(batch.next_sentence_labels).to(logits.device)
+    next_sentence_loss = torch.nn.functional.cross_entropy(logits, labels)
+    smoothed = smoothed + batch.num_predictions * next_sentence_loss
+    return MaskedLMLoss(smoothed, unsmoothed, next_sentence_logits=logits)
 
 
 def evaluation_batches(stream: TokenStream, layout: MaskedRowLayout) -> Iterator[MaskedLMBatch]:
-    """Yield the rows of a text with the same tokens hidden every time, as models are measured with them."""
-    measured, size = layout.for_evaluation(), max(1, EVALUATED_TOKENS // stream.length)
-    for first in range(0, len(stream), size):
-        numbers = np.arange(first, min(first + size, len(stream)))
-        yield measured.batch(stream, numbers, 0, seed=0, epoch=0)
+    """Yield all rows of a stream with fixed masks."""
+    evaluation_layout = layout.for_evaluation()
+    batch_size = max(1, EVALUATION_TOKENS // stream.length)
+    for start in range(0, len(stream), batch_size):
+        rows = np.arange(start, min(start + batch_size, len(stream)))
+        yield evaluation_layout.batch(stream, rows, 0, seed=0, epoch=0)
 
 
 @dataclass(frozen=True)
 class MaskedLMScores:
-    """How well a model tells the hidden tokens of a text."""
+    """Scores of a model on a stream."""
 
-    loss: float  # a token, in nats
-    count: int
-    together: float | None  # share of pairs that were told right, in percent
+    loss: float  # per masked token, in nats
+    count: int  # masked tokens
+    together: float | None  # accuracy of next-sentence prediction, in percent
 
 
 @torch.inference_mode()
-def masked_scores(model: Bert, text: TokenStream, layout: MaskedRowLayout) -> MaskedLMScores:
-    """Measure a model on a text."""
-    lost, count, right, pairs = 0.0, 0, 0, 0
-    for batch in evaluation_batches(text, layout):
-        told = masked_lm_loss(model, batch)
-        lost, count = lost + float(told.unsmoothed), count + batch.num_predictions
-        if told.scores is not None and batch.apart is not None:
-            right += int((told.scores.argmax(1).cpu().numpy() == batch.apart).sum())
-            pairs += len(batch.apart)
-    return MaskedLMScores(lost / count, count, 100.0 * right / pairs if pairs else None)
+def masked_scores(model: Bert, stream: TokenStream, layout: MaskedRowLayout) -> MaskedLMScores:
+    """Evaluate a model on a stream."""
+    total = 0.0
+    count = 0
+    num_correct = 0
+    num_pairs = 0
+    for batch in evaluation_batches(stream, layout):
+        loss = masked_lm_loss(model, batch)
+        total += float(loss.unsmoothed)
+        count += batch.num_predictions
+        if loss.next_sentence_logits is not None and batch.next_sentence_labels is not None:
+            predictions = loss.next_sentence_logits.argmax(1).cpu().numpy()
+            num_correct += int((predictions == batch.next_sentence_labels).sum())
+            num_pairs += len(batch.next_sentence_labels)
+    accuracy = 100.0 * num_correct / num_pairs if num_pairs else None
+    return MaskedLMScores(total / count, count, together=accuracy)
 
 
-def token_counts(text: TokenStream, size: int) -> NDArray[np.int64]:
-    """Return how often each of `size` tokens occurs in a text."""
-    return np.bincount(text.ids, minlength=size)
+def token_counts(stream: TokenStream, vocab_size: int) -> NDArray[np.int64]:
+    """Number of occurrences of each token in a stream, [V]."""
+    return np.bincount(stream.ids, minlength=vocab_size)
 
 
-def read_token_counts(folder: Path, size: int) -> NDArray[np.int64] | None:
-    """Return the counts that a model's folder holds for its tokens; nothing for a folder from elsewhere."""
+def read_token_counts(folder: Path, vocab_size: int) -> NDArray[np.int64] | None:
+    """Read the unigram counts of a model folder; None for folders of other libraries, which have none."""
+    path = folder / COUNTS
     try:
-        found = np.array(json.loads((folder / COUNTS).read_text("utf-8")), dtype=np.int64)
+        counts = np.array(json.loads(path.read_text("utf-8")), dtype=np.int64)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, OverflowError) as error:
-        raise CheckpointError(f"{folder / COUNTS}: not a list of counts: {error}") from None
-    if found.shape != (size,) or (found < 0).any():
-        raise CheckpointError(f"{folder / COUNTS}: {size} counts are needed, one for each token")
-    return found
+        raise CheckpointError(f"{path}: not a list of counts: {error}") from None
+    if counts.shape != (vocab_size,) or (counts < 0).any():
+        raise CheckpointError(f"{path}: {vocab_size} counts are needed, one for each token")
+    return counts
 
 
-def unigram_loss(counts: NDArray[np.int64], text: TokenStream, layout: MaskedRowLayout) -> float:
-    """Return what tokens told by nothing but their counts (plus one) lose at the same places, a token in nats.
+def unigram_loss(counts: NDArray[np.int64], stream: TokenStream, layout: MaskedRowLayout) -> float:
+    """Loss of the unigram baseline at the masks of evaluations, in nats per token; counts are smoothed by one.
 
-    It is the least that a model must beat: it has learned which words are frequent and nothing of what stands around.
+    A model that does not beat it has learned which tokens are frequent, and nothing of their context.
     """
-    known = np.where(layout.masking.ordinary, counts + 1.0, 0.0)
+    smoothed_counts = np.where(layout.masking.ordinary, counts + 1.0, 0.0)
     with np.errstate(divide="ignore"):
-        losses = -np.log(known / known.sum())
-    told = np.concatenate([losses[batch.targets] for batch in evaluation_batches(text, layout)])
-    return float(told.mean())
+        token_losses = -np.log(smoothed_counts / smoothed_counts.sum())
+    losses = np.concatenate([token_losses[batch.targets] for batch in evaluation_batches(stream, layout)])
+    return float(losses.mean())
 
 
 @torch.inference_mode()
-def top_tokens_at(model: Bert, rows: Tokens, positions: Numbers, k: int) -> tuple[Ids, NDArray[np.float32]]:
-    """Return the k likeliest tokens at places of the rows laid end to end, likeliest first, and their probabilities."""
-    states = torch.from_numpy(model.encode(rows)[positions]).to(model.device(), model.output_weight.dtype)
-    hidden = model.masked_lm_hidden(states)
-    logits = torch.nn.functional.linear(hidden, model.output_weight, model.output_bias).float()
-    ids, chances = top_tokens(logits, min(k, logits.shape[1]))
-    return ids.cpu().numpy().astype(np.int32), chances.exp().cpu().numpy()
+def top_tokens_at(model: Bert, rows: Tokens, positions: Indices, k: int) -> tuple[Ids, NDArray[np.float32]]:
+    """The k most likely tokens at token indices of the packed rows, most likely first, with their probabilities."""
+    hidden = torch.from_numpy(model.encode(rows)[positions]).to(model.device(), model.output_weight.dtype)
+    transformed = model.masked_lm_hidden(hidden)
+    logits = torch.nn.functional.linear(transformed, model.output_weight, model.output_bias).float()
+    ids, logprobs = top_tokens(logits, min(k, logits.shape[1]))
+    return ids.cpu().numpy().astype(np.int32), logprobs.exp().cpu().numpy()
 
 
 @dataclass(frozen=True)
 class FilledToken:
-    """A token as it goes into a text."""
+    """A predicted token as text."""
 
     text: str
-    glued: bool  # whether it continues the word before
+    is_continuation: bool  # whether it continues the word before
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, number: int) -> FilledToken:
-        """Return a token as people write it.
+    def of(cls, tokenizer: Tokenizer, token_id: int) -> FilledToken:
+        """Text of a token.
 
         >>> from regard.config.data import TokenizerConfig
         >>> from regard.text.train import train_wordpiece
         >>> tokenizer = train_wordpiece(["ab abab"] * 9, TokenizerConfig())
         >>> FilledToken.of(tokenizer, tokenizer.backend.token_to_id("##ab"))
-        FilledToken(text='ab', glued=True)
+        FilledToken(text='ab', is_continuation=True)
         """
-        piece = str(tokenizer.backend.id_to_token(number) or "")
-        if piece.startswith(MORE) and len(piece) > len(MORE):
-            return cls(piece.removeprefix(MORE), True)
-        return cls(tokenizer.decode([number]).strip() or piece, False)
+        subword = str(tokenizer.backend.id_to_token(token_id) or "")
+        if _is_marked_continuation(subword):
+            return cls(subword.removeprefix(MORE), is_continuation=True)
+        return cls(tokenizer.decode([token_id]).strip() or subword, is_continuation=False)
 
     def insert(self, before: str, after: str) -> str:
-        """Return the text with the word between these parts of it."""
-        return f"{before.rstrip() if self.glued else before}{self.text}{after}"
+        """Text with this token between `before` and `after`."""
+        return f"{before.rstrip() if self.is_continuation else before}{self.text}{after}"
 
 
 def mask_context(tokenizer: Tokenizer, ids: Sequence[int], position: int, mask_id: int, window: int = 12) -> str:
-    """Return the words around a place as text, the mask token in the gap."""
-    left, right = ids[max(0, position - window) : position], ids[position + 1 : position + 1 + window]
-    name = str(tokenizer.backend.id_to_token(mask_id))
-    return " ".join(filter(None, [tokenizer.decode(left).removeprefix(MORE), name, tokenizer.decode(right)]))
+    """Text of up to `window` tokens on each side of a position, with the mask token between them."""
+    before = tokenizer.decode(ids[max(0, position - window) : position]).removeprefix(MORE)
+    mask_token = str(tokenizer.backend.id_to_token(mask_id))
+    after = tokenizer.decode(ids[position + 1 : position + 1 + window])
+    return " ".join(filter(None, [before, mask_token, after]))

@@ -1,4 +1,4 @@
-"""Measures as pure functions of texts and numbers."""
+"""Metrics of texts and labels, as pure functions."""
 
 from __future__ import annotations
 
@@ -12,27 +12,31 @@ from numpy.typing import NDArray
 
 from regard.errors import UsageError
 
-LENGTHS = (10, 20, 30, 40, 60)  # upper ends, in source words, of the groups reported apart
-SHORT, LONG = 20, 40  # words up to which a source is short, and above which it is long
+LENGTH_LIMITS = (10, 20, 30, 40, 60)  # largest source length of each group, in words
+UNLIMITED = 10**9
+SHORT = 20  # a source with at most so many words is short
+LONG = 40  # a source with more words than this is long
+MAX_PERPLEXITY = 1e6
+NORMAL_QUANTILE = 1.959964  # 97.5 % quantile of the normal distribution: 95 % intervals
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Return the share of hypotheses equal to their reference, in percent.
+    """Percentage of hypotheses that equal their reference.
 
     >>> exact_match(["a b", "c"], ["a b", "d"])
     50.0
     """
-    right = sum(said == wanted for said, wanted in zip(hypotheses, references, strict=True))
-    return 100.0 * right / max(1, len(references))
+    num_equal = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
+    return 100.0 * num_equal / max(1, len(references))
 
 
 def perplexity(loss: float, count: int) -> float:
-    """Return e to the mean loss a token, at most a million."""
-    return math.exp(min(loss / max(1, count), math.log(1e6)))
+    """Exponential of the mean loss per token, at most a million."""
+    return math.exp(min(loss / max(1, count), math.log(MAX_PERPLEXITY)))
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> float:
-    """Return corpus BLEU with 13a tokens (sacrebleu).
+    """Corpus BLEU with 13a tokenization (sacrebleu).
 
     >>> round(bleu(["the cat sat on the mat"], ["the cat sat on the mat"]), 3)
     100.0
@@ -43,15 +47,16 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
 
 
 def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Return BLEU (cased and lower-cased), chrF, TER and exact match, each with its signature."""
+    """BLEU (cased and lower-cased), chrF, TER and exact match, with sacrebleu's signatures."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     if len(hypotheses) != len(references):
         raise UsageError(f"{len(hypotheses)} translations cannot be compared with {len(references)} references")
     if not references:
         raise UsageError("there is nothing to compare: the test set is empty")
+    metrics = {"bleu": BLEU(), "bleu_lowercase": BLEU(lowercase=True), "chrf": CHRF(), "ter": TER()}
     scores: dict[str, Any] = {"sentences": len(references)}
-    for name, metric in (("bleu", BLEU()), ("bleu_lowercase", BLEU(lowercase=True)), ("chrf", CHRF()), ("ter", TER())):
+    for name, metric in metrics.items():
         scores[name] = float(metric.corpus_score(list(hypotheses), [list(references)]).score)
         scores[f"{name}_signature"] = str(metric.get_signature())
     scores["exact_match"] = exact_match(hypotheses, references)
@@ -61,87 +66,96 @@ def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> 
 def paired_bootstrap(
     systems: Mapping[str, Sequence[str]], references: Sequence[str], *, samples: int = 1000
 ) -> dict[str, dict[str, float | None]]:
-    """Return for each system its lower-cased BLEU's 95 % interval and the chance that the best is no better.
+    """95 % interval of each system's lower-cased BLEU, and the p-value of its difference from the best system.
 
-    All systems are scored on the same drawn test sets (Koehn 2004), 1,000 of them.
+    All systems are scored on the same bootstrap samples of the test set (Koehn 2004).
     """
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
 
     metric = BLEU(lowercase=True)
-    found = {name: metric.corpus_score(list(said), [list(references)]).score for name, said in systems.items()}
-    ordered = sorted(systems, key=lambda name: -found[name])
-    named = [(name, list(systems[name])) for name in ordered]
-    test = PairedTest(named, {"BLEU": metric}, [list(references)], test_type="bs", n_samples=samples)
+    scores = {
+        name: metric.corpus_score(list(hypotheses), [list(references)]).score for name, hypotheses in systems.items()
+    }
+    names = sorted(systems, key=lambda name: -scores[name])
+    ranked_systems = [(name, list(systems[name])) for name in names]
+    test = PairedTest(ranked_systems, {"BLEU": metric}, [list(references)], test_type="bs", n_samples=samples)
     _, results = test()
-    made = {}
-    for name, result in zip(ordered, results["BLEU"], strict=True):
-        made[name] = {"low": result.mean - result.ci, "high": result.mean + result.ci, "chance": result.p_value}
-    return made
+    intervals = {}
+    for name, result in zip(names, results["BLEU"], strict=True):
+        intervals[name] = {"low": result.mean - result.ci, "high": result.mean + result.ci, "chance": result.p_value}
+    return intervals
 
 
 def scores_by_length(
     sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return BLEU for groups of source length in words: how the model holds up on long sentences."""
-    ends = (*LENGTHS, 10**9)
-    groups = [_of_lengths(low, high, sources, hypotheses, references) for low, high in pairwise((0, *ends))]
+    """BLEU by source length in words: how translation quality depends on sentence length."""
+    limits = (0, *LENGTH_LIMITS, UNLIMITED)
+    groups = [_score_length_group(low, high, sources, hypotheses, references) for low, high in pairwise(limits)]
     return [group for group in groups if group["sentences"]]
 
 
 def bleu_short_long(
     sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> tuple[float, float] | None:
-    """Return BLEU of the short sources and of the long ones; None where one kind is missing.
+    """BLEU of short and of long sources; None if there are no short or no long ones.
 
-    >>> found = bleu_short_long(["ein Hund", "ein " * 41], ["a dog runs home", "cat"], ["a dog runs home", "a dog"])
-    >>> found and [round(one) for one in found]
+    >>> scores = bleu_short_long(["ein Hund", "ein " * 41], ["a dog runs home", "cat"], ["a dog runs home", "a dog"])
+    >>> scores and [round(score) for score in scores]
     [100, 0]
     """
-    short, long = (_of_lengths(low, high, sources, hypotheses, references) for low, high in ((0, SHORT), (LONG, 10**9)))
-    return (short["bleu"], long["bleu"]) if short["sentences"] and long["sentences"] else None
+    short = _score_length_group(0, SHORT, sources, hypotheses, references)
+    long = _score_length_group(LONG, UNLIMITED, sources, hypotheses, references)
+    if not short["sentences"] or not long["sentences"]:
+        return None
+    return short["bleu"], long["bleu"]
 
 
-def _of_lengths(
+def _score_length_group(
     low: int, high: int, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> dict[str, Any]:
-    """Return what is known of the sources with more words than `low` and at most `high`."""
-    chosen = [place for place, text in enumerate(sources) if low < max(1, len(text.split())) <= high]
-    said, wanted = ([texts[place] for place in chosen] for texts in (hypotheses, references))
-    name = f"{low + 1}–{high}" if high < 10**9 else f"over {low}"
-    return {"words": name, "sentences": len(chosen), "bleu": bleu(said, wanted) if chosen else 0.0}
+    """Size and BLEU of the sources with more than `low` and at most `high` words."""
+    indices = [index for index, text in enumerate(sources) if low < max(1, len(text.split())) <= high]
+    group_hypotheses = [hypotheses[index] for index in indices]
+    group_references = [references[index] for index in indices]
+    name = f"{low + 1}–{high}" if high < UNLIMITED else f"over {low}"
+    score = bleu(group_hypotheses, group_references) if indices else 0.0
+    return {"words": name, "sentences": len(indices), "bleu": score}
 
 
 def confusion_matrix(targets: NDArray[np.int64], predictions: NDArray[np.int64], num_labels: int) -> NDArray[np.int64]:
-    """Return how many texts of each label were given which label, [labels, labels]: rows are what is right.
+    """Number of texts by target and predicted label, [labels, labels]; rows are targets.
 
     >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
     [[1, 1], [0, 1]]
     """
-    return np.bincount(targets * num_labels + predictions, minlength=num_labels * num_labels).reshape(
-        num_labels, num_labels
-    )
+    counts = np.bincount(targets * num_labels + predictions, minlength=num_labels * num_labels)
+    return counts.reshape(num_labels, num_labels)
 
 
-def label_scores(table: NDArray[np.int64]) -> dict[str, float]:
-    """Return accuracy with its 95 % interval (Wilson 1927) and macro-F1, in percent, from a table of confusions.
+def label_scores(confusion: NDArray[np.int64]) -> dict[str, float]:
+    """Accuracy with its 95 % interval (Wilson 1927) and macro-F1, in percent, from a confusion matrix.
 
-    Macro-F1 is the mean over the labels that occur, as right ones or as given ones.
+    Macro-F1 is the mean over the labels that occur, as target or as prediction.
 
     >>> {name: round(value, 1) for name, value in label_scores(np.array([[8, 2], [0, 0]])).items()}
     {'accuracy': 80.0, 'accuracy_low': 49.0, 'accuracy_high': 94.3, 'macro_f1': 44.4}
     """
-    count, right = int(table.sum()), int(np.trace(table))
+    count = int(confusion.sum())
     if not count:
         raise UsageError("there is nothing to compare: the test set is empty")
-    share, squared = right / count, 1.959964**2
-    middle = (share + squared / (2 * count)) / (1 + squared / count)
-    wide = math.sqrt(squared * (share * (1 - share) / count + squared / (4 * count**2))) / (1 + squared / count)
-    both = table.sum(0) + table.sum(1)  # texts that have the label, and texts that were given it
-    f1 = 2 * np.diag(table)[both > 0] / both[both > 0]
+    accuracy = int(np.trace(confusion)) / count
+    squared = NORMAL_QUANTILE**2
+    centre = (accuracy + squared / (2 * count)) / (1 + squared / count)
+    variance = accuracy * (1 - accuracy) / count + squared / (4 * count**2)
+    half_width = math.sqrt(squared * variance) / (1 + squared / count)
+    sums = confusion.sum(0) + confusion.sum(1)  # texts with the label as prediction, plus those with it as target
+    occurs = sums > 0
+    f1 = 2 * np.diag(confusion)[occurs] / sums[occurs]
     return {
-        "accuracy": 100 * share,
-        "accuracy_low": 100 * (middle - wide),
-        "accuracy_high": 100 * (middle + wide),
+        "accuracy": 100 * accuracy,
+        "accuracy_low": 100 * (centre - half_width),
+        "accuracy_high": 100 * (centre + half_width),
         "macro_f1": 100 * float(f1.mean()),
     }

@@ -1,6 +1,7 @@
-"""Answers as spans of passages: windows with overlap, the best span over all of them, no answer where that is likelier.
+"""Extractive question answering: answers as spans of passages, with SQuAD's metrics.
 
-Scores of a start and an end are added (Devlin et al. 2019); what is compared with people's answers is as in SQuAD.
+Long passages are read in overlapping windows. The score of a span is the sum of its start and end logits, and the best
+span over all windows competes with the score of no answer at the first token (Devlin et al. 2019).
 """
 
 from __future__ import annotations
@@ -27,17 +28,22 @@ from regard.tasks.windows import CachedStates, EncodedTexts, encode_for_training
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.tokens import Tokens
 
-Numbers = NDArray[np.int64]
-Floats = NDArray[np.floating]
+Indices = NDArray[np.int64]
+FloatArray = NDArray[np.floating]
+Span = tuple[int, int]  # start and stop
 LONGEST_ANSWER = 30  # tokens
-BEST = 20  # starts and ends of a window that are combined
-QUESTION = 64  # tokens of a question that are read
+NUM_BEST = 20  # starts, ends and spans of a window that are considered
+MAX_QUESTION_TOKENS = 64
+MAX_BASELINE_WORDS = 8  # of an answer of the word-overlap baseline
+MASKED_LOGIT = -1e4  # of tokens that cannot be part of an answer
+ALWAYS_ANSWER = -1e9  # threshold below every margin
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_WORD_OR_MARK = re.compile(r"\w+(?:[-'’.,]\w+)*|[^\w\s]")
 
 
 def normalize_squad_answer(text: str) -> str:
-    """Return an answer as it is compared: lower case, no punctuation, no articles, single spaces.
+    """Normalize an answer for comparison: lower case, no punctuation, no articles, single spaces.
 
     >>> normalize_squad_answer("The  Eiffel-Tower.")
     'eiffeltower'
@@ -45,68 +51,74 @@ def normalize_squad_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def word_f1(said: str, wanted: str) -> float:
-    """Return the F1 of the words that two answers share, 0 to 1; two empty ones agree.
+def word_f1(prediction: str, reference: str) -> float:
+    """F1 of the words that two answers share, 0 to 1; two empty answers agree.
 
     >>> round(word_f1("in the city of Paris", "Paris"), 3), word_f1("", "")
     (0.4, 1.0)
     """
-    left, right = normalize_squad_answer(said).split(), normalize_squad_answer(wanted).split()
-    if not left or not right:
-        return float(left == right)
-    both = sum((Counter(left) & Counter(right)).values())
-    return 2 * both / (len(left) + len(right))
+    predicted_words = normalize_squad_answer(prediction).split()
+    reference_words = normalize_squad_answer(reference).split()
+    if not predicted_words or not reference_words:
+        return float(predicted_words == reference_words)
+    num_shared = sum((Counter(predicted_words) & Counter(reference_words)).values())
+    return 2 * num_shared / (len(predicted_words) + len(reference_words))
 
 
 def answer_matches(
     predictions: Sequence[str], examples: Sequence[SquadExample]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return for each question whether the answer is exactly one of people's, and its best F1 with one of them."""
-    rows = [*zip(predictions, examples, strict=True)]
-    exact = [
-        any(normalize_squad_answer(one) == normalize_squad_answer(text) for text in row.texts) for one, row in rows
-    ]
-    f1 = [max(word_f1(one, text) for text in row.texts) for one, row in rows]
-    return np.array(exact, dtype=np.float64), np.array(f1, dtype=np.float64)
+    """Exact match and F1 of each prediction with the nearest reference answer."""
+    exact = np.zeros(len(examples), dtype=np.float64)
+    f1 = np.zeros(len(examples), dtype=np.float64)
+    for index, (prediction, example) in enumerate(zip(predictions, examples, strict=True)):
+        normalized = normalize_squad_answer(prediction)
+        exact[index] = any(normalized == normalize_squad_answer(reference) for reference in example.texts)
+        f1[index] = max(word_f1(prediction, reference) for reference in example.texts)
+    return exact, f1
 
 
-def answer_scores(said: Sequence[str], asked: Sequence[SquadExample]) -> dict[str, float]:
-    """Return exact match and F1 in percent; apart for questions with and without an answer where there are both.
+def answer_scores(predictions: Sequence[str], examples: Sequence[SquadExample]) -> dict[str, float]:
+    """Exact match and F1 in percent; where some questions have no answer, also F1 with and without answer.
 
     >>> answer_scores(["paris"], [SquadExample("Where?", "In Paris.", ((3, "Paris"),))])
     {'exact': 100.0, 'f1': 100.0}
     """
-    exact, f1 = answer_matches(said, asked)
+    exact, f1 = answer_matches(predictions, examples)
     scores = {"exact": 100 * float(exact.mean()), "f1": 100 * float(f1.mean())}
-    there = np.array([bool(one.answers) for one in asked])
-    if not there.all() and there.any():
-        scores |= {"answerable_f1": 100 * float(f1[there].mean()), "no_answer_f1": 100 * float(f1[~there].mean())}
+    has_answer = np.array([bool(example.answers) for example in examples])
+    if has_answer.any() and not has_answer.all():
+        scores["answerable_f1"] = 100 * float(f1[has_answer].mean())
+        scores["no_answer_f1"] = 100 * float(f1[~has_answer].mean())
     return scores
 
 
 def word_overlap_baseline(question: str, passage: str) -> str:
-    """Return the run of words that stands nearest to the question's words: what a model must beat.
+    """Baseline: the phrase of the passage that is nearest to the words of the question.
 
     >>> word_overlap_baseline("Who wrote Emma?", "Emma was written by Jane Austen. It is long.")
     'was written by Jane Austen'
     """
-    found = [*re.finditer(r"\w+(?:[-'’.,]\w+)*|[^\w\s]", passage)]
-    wanted = {*re.findall(r"\w+", question.lower())}
-    words = [one.group().lower() for one in found]
+    matches = list(_WORD_OR_MARK.finditer(passage))
+    words = [match.group().lower() for match in matches]
     counts = Counter(words)
-    marks = np.array([0.0 if word not in wanted else 1 / counts[word] for word in words])
-    best, answer, first = -1.0, "", 0
-    places = np.arange(len(words))
-    for place in range(len(words) + 1):
-        ends = place == len(words) or marks[place] > 0 or not re.match(r"\w", words[place])
-        if not ends and place - first < 8:
+    question_words = {*re.findall(r"\w+", question.lower())}
+    word_weights = np.array([1 / counts[word] if word in question_words else 0.0 for word in words])
+    positions = np.arange(len(words))
+    best_score = -1.0
+    answer = ""
+    start = 0
+    for stop in range(len(words) + 1):
+        is_boundary = stop == len(words) or word_weights[stop] > 0 or not re.match(r"\w", words[stop])
+        if not is_boundary and stop - start < MAX_BASELINE_WORDS:
             continue
-        if place > first:
-            distance = np.minimum(np.abs(places - first), np.abs(places - place + 1))
-            score = float((marks / (1 + distance)).sum())
-            if score > best:
-                best, answer = score, passage[found[first].start() : found[place - 1].end()]
-        first = place + 1 if ends else place
+        if stop > start:
+            distances = np.minimum(np.abs(positions - start), np.abs(positions - stop + 1))
+            score = float((word_weights / (1 + distances)).sum())
+            if score > best_score:
+                best_score = score
+                answer = passage[matches[start].start() : matches[stop - 1].end()]
+        start = stop + 1 if is_boundary else stop
     return answer
 
 
@@ -114,215 +126,247 @@ def word_overlap_baseline(question: str, passage: str) -> str:
 class EncodedPassages(EncodedTexts):
     """Rows of a question and a window of its passage."""
 
-    begins: list[int] = field(default_factory=list)  # where in a row the window begins
-    spans: list[Sequence[tuple[int, int]]] = field(default_factory=list)  # characters of the window's tokens
-    passages: list[str] = field(default_factory=list)  # of the questions
+    begins: list[int] = field(default_factory=list)  # position in each row at which the window starts
+    spans: list[Sequence[Span]] = field(default_factory=list)  # characters of the window's tokens
+    passages: list[str] = field(default_factory=list)  # by question
 
 
 def encode_questions(
     special_tokens: SpecialTokens, questions: Sequence[tuple[str, str]], max_length: int, overlap: int
 ) -> EncodedPassages:
-    """Return questions with passages as rows of at most `longest` tokens; passages in windows that share `overlap`."""
-    made = EncodedPassages(account=TruncationReport(texts=len(questions), max_length=max_length))
-    known: dict[str, tuple[list[int], Sequence[tuple[int, int]]]] = {}
-    opening = len(special_tokens.pair.before) + len(special_tokens.pair.between)
-    for number, (question, passage) in enumerate(questions):
-        if passage not in known:
-            encoded = special_tokens.tokenizer.encode(passage)
-            known[passage] = encoded.ids, encoded.spans
-        ids, spans = known[passage]
-        made.passages.append(passage)
-        first = special_tokens.tokenizer.encode_batch([question])[0]
-        most = min(QUESTION, max(1, max_length // 2))
-        if len(first) > most:
-            made.account.truncated_texts += 1
-            made.account.truncated_tokens += len(first) - most
-            first = first[:most]
-        room = max_length - special_tokens.num_special(pair=True) - len(first)
-        if room < 2:
-            raise UsageError(f"rows of {max_length} tokens have no room for a passage: see --max-length")
-        found = window_spans(len(ids), room, min(overlap, room // 2))
-        made.account.tokens += len(ids)
-        made.account.windowed += len(found) > 1
-        for start, stop in found:
-            made.add(*special_tokens.add(first, ids[start:stop]), number)
-            made.begins.append(opening + len(first))
-            made.spans.append(spans[start:stop])
-    made.account.windows = len(made)
-    return made
+    """Encode questions and passages as rows of at most `max_length` tokens; windows of a passage share `overlap`."""
+    encoded = EncodedPassages(account=TruncationReport(texts=len(questions), max_length=max_length))
+    passage_cache: dict[str, tuple[list[int], Sequence[Span]]] = {}
+    num_before = len(special_tokens.pair.before) + len(special_tokens.pair.between)
+    for index, (question, passage) in enumerate(questions):
+        if passage not in passage_cache:
+            encoding = special_tokens.tokenizer.encode(passage)
+            passage_cache[passage] = (encoding.ids, encoding.spans)
+        passage_ids, spans = passage_cache[passage]
+        encoded.passages.append(passage)
+        question_ids = _truncate_question(special_tokens, question, encoded.account)
+        capacity = max_length - special_tokens.num_special(pair=True) - len(question_ids)
+        if capacity < 2:
+            raise UsageError(f"rows of {max_length} tokens leave no room for a passage: raise --max-length")
+        windows = window_spans(len(passage_ids), capacity, min(overlap, capacity // 2))
+        encoded.account.tokens += len(passage_ids)
+        encoded.account.windowed += len(windows) > 1
+        for start, stop in windows:
+            row, token_types = special_tokens.add(question_ids, passage_ids[start:stop])
+            encoded.add(row, token_types, index)
+            encoded.begins.append(num_before + len(question_ids))
+            encoded.spans.append(spans[start:stop])
+    encoded.account.windows = len(encoded)
+    return encoded
 
 
-def span_targets(rows: EncodedPassages, examples: Sequence[SquadExample]) -> Numbers:
-    """Return start and end of the first answer in each row, [rows, 2]; the first token where it is not there."""
-    made = np.zeros((len(rows), 2), dtype=np.int64)
-    for row, owner in enumerate(rows.text_indices):
-        if not examples[owner].answers:
+def _truncate_question(special_tokens: SpecialTokens, question: str, report: TruncationReport) -> list[int]:
+    """Token ids of a question, at most half of a row; what is truncated is reported."""
+    ids = special_tokens.tokenizer.encode_batch([question])[0]
+    max_tokens = min(MAX_QUESTION_TOKENS, max(1, report.max_length // 2))
+    if len(ids) > max_tokens:
+        report.truncated_texts += 1
+        report.truncated_tokens += len(ids) - max_tokens
+    return ids[:max_tokens]
+
+
+def span_targets(rows: EncodedPassages, examples: Sequence[SquadExample]) -> Indices:
+    """First and last position of the first reference answer, [rows, 2]; 0 in rows that do not contain it."""
+    targets = np.zeros((len(rows), 2), dtype=np.int64)
+    for row, (text_index, spans) in enumerate(zip(rows.text_indices, rows.spans, strict=True)):
+        if not examples[text_index].answers:
             continue
-        start, text = examples[owner].answers[0]
-        inside = [
-            place for place, (left, right) in enumerate(rows.spans[row]) if left < start + len(text) and right > start
+        answer_start, text = examples[text_index].answers[0]
+        answer_stop = answer_start + len(text)
+        overlapping = [
+            position for position, (start, stop) in enumerate(spans) if start < answer_stop and stop > answer_start
         ]
-        spans = rows.spans[row]
-        if inside and spans[inside[0]][0] <= start and spans[inside[-1]][1] >= start + len(text):
-            made[row] = rows.begins[row] + inside[0], rows.begins[row] + inside[-1]
-    return made
+        if not overlapping:
+            continue
+        first = overlapping[0]
+        last = overlapping[-1]
+        if spans[first][0] <= answer_start and spans[last][1] >= answer_stop:
+            targets[row] = (rows.begins[row] + first, rows.begins[row] + last)
+    return targets
 
 
 @dataclass(frozen=True)
 class SpanBatch:
-    """Rows and where the answer stands in each."""
+    """Rows and the positions of their answers."""
 
     tokens: Tokens
-    targets: Numbers  # [rows, 2]
-    allowed: NDArray[np.bool_]  # [tokens]: where an answer may begin and end
+    targets: Indices  # [rows, 2], first and last position
+    allowed: NDArray[np.bool_]  # [tokens], whether an answer may start or end there
     cached_states: Tensor | None = None
 
     @property
     def num_predictions(self) -> int:
-        """Rows: each has a start and an end."""
+        """Number of rows: each has a start and an end."""
         return len(self.targets)
 
     @property
     def shape(self) -> str:
-        """Say how large the batch is."""
+        """Size of the batch, as text."""
         return f"{len(self.tokens)} windows of up to {self.tokens.lengths.max()} tokens"
 
 
 class SpanObjective(RowObjective[EncodedPassages]):
-    """Knows what a batch of questions about passages means."""
+    """Cross-entropy of the start and the end of answers."""
 
     unit = "windows"
 
     def __init__(
-        self, train: EncodedPassages, wanted: Numbers, *, seed: int, digest: str, kept: CachedStates | None = None
+        self, train: EncodedPassages, targets: Indices, *, seed: int, digest: str, kept: CachedStates | None = None
     ) -> None:
         super().__init__(train, seed=seed, digest=digest)
-        self.targets, self.cached_states = wanted, kept
+        self.targets = targets
+        self.cached_states = kept
 
-    def batch(self, numbers: Numbers, epoch: int) -> SpanBatch:
-        """Return training rows and their answers."""
-        states = None if self.cached_states is None else self.cached_states.get(numbers)
+    def batch(self, indices: Indices, epoch: int) -> SpanBatch:
+        """Training rows and their answers."""
         return SpanBatch(
-            self.train.batch(numbers), self.targets[numbers], answerable_positions(self.train, numbers), states
+            self.train.batch(indices),
+            self.targets[indices],
+            allowed=answerable_positions(self.train, indices),
+            cached_states=None if self.cached_states is None else self.cached_states.get(indices),
         )
 
     def loss(self, model: Bert, batch: SpanBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
-        """Return the sum over the rows of the mean surprise at the start and at the end, twice: nothing is smoothed."""
-        states, rows = encode_for_training(model, batch.tokens, noise, batch.cached_states)
-        logs = torch.log_softmax(span_logits(model, batch, states, rows, noise), dim=1)
-        wanted = torch.from_numpy(batch.targets).to(logs.device)
-        loss = -logs.gather(1, wanted[:, None])[:, 0].mean(1).sum()
+        """Sum over rows of the mean loss of start and end, twice: there is no label smoothing."""
+        hidden, packed = encode_for_training(model, batch.tokens, noise, batch.cached_states)
+        logprobs = torch.log_softmax(span_logits(model, batch, hidden, packed, noise), dim=1)
+        targets = torch.from_numpy(batch.targets).to(logprobs.device)
+        loss = -logprobs.gather(1, targets[:, None])[:, 0].mean(1).sum()
         return loss, loss.detach()
 
 
 def span_logits(model: Bert, batch: SpanBatch, hidden: Tensor, packed: PackedBatch, noise: Noise | None) -> Tensor:
-    """Return the scores of starts and ends at each place of each row, [B, T, 2]; -10,000 where none may be."""
-    scores = model.head_logits(hidden, packed, noise).float()
-    barred = torch.from_numpy(~batch.allowed).to(scores.device)
-    padded = packed.pad(scores.masked_fill(barred[:, None], -1e4))
-    within = torch.arange(packed.max_length, device=scores.device)[None] < packed.lengths[:, None]
-    return padded.masked_fill(~within[:, :, None], -1e4)
+    """Start and end logits of each position, [B, T, 2]; −10,000 where no answer is possible."""
+    logits = model.head_logits(hidden, packed, noise).float()
+    is_forbidden = torch.from_numpy(~batch.allowed).to(logits.device)
+    padded = packed.pad(logits.masked_fill(is_forbidden[:, None], MASKED_LOGIT))
+    is_token = torch.arange(packed.max_length, device=logits.device)[None] < packed.lengths[:, None]
+    return padded.masked_fill(~is_token[:, :, None], MASKED_LOGIT)
 
 
-def answerable_positions(rows: EncodedPassages, indices: Numbers) -> NDArray[np.bool_]:
-    """Return where in packed rows an answer may stand: in the passage, or at the first token, which means none."""
-    made = []
-    for number in indices:
-        here = np.zeros(len(rows.rows[number]), dtype=np.bool_)
-        here[0] = True
-        here[rows.begins[number] : rows.begins[number] + len(rows.spans[number])] = True
-        made.append(here)
-    return np.concatenate(made)
+def answerable_positions(rows: EncodedPassages, indices: Indices) -> NDArray[np.bool_]:
+    """Mask of the packed rows: passage tokens, and the first token, which stands for no answer."""
+    masks = []
+    for index in indices:
+        mask = np.zeros(len(rows.rows[index]), dtype=np.bool_)
+        mask[0] = True
+        mask[rows.begins[index] : rows.begins[index] + len(rows.spans[index])] = True
+        masks.append(mask)
+    return np.concatenate(masks)
 
 
 class AnswerSpan(NamedTuple):
-    """A possible answer: characters of the passage, and its score beside that of no answer."""
+    """A candidate answer: characters of the passage, with its score and that of no answer."""
 
     start: int
     stop: int
-    score: float  # of start and end
-    no_answer_probability: float  # the least score of no answer in the windows of the passage
-    probability: float  # among all that were considered, no answer too
+    score: float  # sum of start and end logits
+    no_answer_score: float  # lowest score of no answer over the windows of the passage
+    probability: float  # among all candidates, including no answer
 
     @property
     def margin(self) -> float:
-        """How much likelier it is than no answer, in logarithms."""
-        return self.score - self.no_answer_probability
+        """Difference of its score and the score of no answer."""
+        return self.score - self.no_answer_score
 
 
-def best_spans(model: Bert, read: EncodedPassages, count: int, best: int = 1) -> list[list[AnswerSpan]]:
-    """Return the best spans of each of `count` passages, best first, over all windows."""
-    found: list[dict[tuple[int, int], float]] = [{} for _ in range(count)]
-    none = np.full(count, np.inf)
-    for numbers, tokens, scores in read.iter_logits(model):
-        for at, number in enumerate(numbers):
-            row, owner = (
-                scores[tokens.offsets[at] : tokens.offsets[at + 1]].astype(np.float64),
-                read.text_indices[number],
-            )
-            none[owner] = min(none[owner], row[0].sum())
-            spans, first = read.spans[number], read.begins[number]
-            inside = row[first : first + len(spans)]
-            for start, stop, score in _likeliest(inside):
-                key = _visible(read.passages[owner], spans[start][0], spans[stop][1])
-                if key[1] > key[0] and score > found[owner].get(key, -np.inf):
-                    found[owner][key] = score
-    return [_ranked(one, float(none[owner]), best) for owner, one in enumerate(found)]
-
-
-def _visible(passage: str, start: int, stop: int) -> tuple[int, int]:
-    """Return a span without white space at its ends.
-
-    >>> _visible("in  Rome ", 2, 9)
-    (4, 8)
-    """
-    inside = passage[start:stop]
-    return start + len(inside) - len(inside.lstrip()), start + len(inside.rstrip())
-
-
-def _likeliest(scores: Floats) -> list[tuple[int, int, float]]:
-    """Return the likeliest spans of one window, given the scores of starts and ends, [T, 2]."""
-    starts, stops = (np.argsort(-scores[:, side], kind="stable")[:BEST] for side in (0, 1))
-    total = scores[starts, 0][:, None] + scores[stops, 1][None]
-    length = stops[None] - starts[:, None]
-    total[(length < 0) | (length >= LONGEST_ANSWER)] = -np.inf
-    ranked = np.argsort(-total, axis=None, kind="stable")[:BEST]
-    pairs = [(int(place) // len(stops), int(place) % len(stops)) for place in ranked]
-    return [(int(starts[i]), int(stops[j]), float(total[i, j])) for i, j in pairs if np.isfinite(total[i, j])]
-
-
-def _ranked(found: dict[tuple[int, int], float], none: float, best: int) -> list[AnswerSpan]:
-    if not found:
-        return []
-    ranked = sorted(found, key=lambda key: (-found[key], key))
-    scores = np.array([found[key] for key in ranked] + [none])
-    chances = np.exp(scores - scores.max())
-    chances /= chances.sum()
-    return [AnswerSpan(*key, found[key], none, float(chances[at])) for at, key in enumerate(ranked[:best])]
-
-
-def answer_texts(spans: Sequence[Sequence[AnswerSpan]], passages: Sequence[str], threshold: float) -> list[str]:
-    """Return the text of each passage's best span; the empty text where no answer is likelier by the threshold."""
+def best_spans(model: Bert, texts: EncodedPassages, num_questions: int, k: int = 1) -> list[list[AnswerSpan]]:
+    """The k best spans of each question over all windows of its passage, best first."""
+    span_scores: list[dict[Span, float]] = [{} for _ in range(num_questions)]
+    no_answer_scores = np.full(num_questions, np.inf)
+    for indices, tokens, logits in texts.iter_logits(model):
+        for row, index in enumerate(indices):
+            row_logits = logits[tokens.offsets[row] : tokens.offsets[row + 1]].astype(np.float64)
+            question = texts.text_indices[index]
+            no_answer_scores[question] = min(no_answer_scores[question], row_logits[0].sum())
+            spans = texts.spans[index]
+            start = texts.begins[index]
+            for first, last, score in _top_spans(row_logits[start : start + len(spans)]):
+                characters = _strip_span(texts.passages[question], spans[first][0], spans[last][1])
+                is_empty = characters[1] <= characters[0]
+                if not is_empty and score > span_scores[question].get(characters, -np.inf):
+                    span_scores[question][characters] = score
     return [
-        passage[found[0].start : found[0].stop] if found and found[0].margin > threshold else ""
-        for found, passage in zip(spans, passages, strict=True)
+        _rank_spans(scores, float(no_answer_score), k)
+        for scores, no_answer_score in zip(span_scores, no_answer_scores, strict=True)
     ]
 
 
-def best_threshold(spans: Sequence[Sequence[AnswerSpan]], asked: Sequence[SquadExample]) -> float:
-    """Return the margin over no answer from which answering has the best F1 on these questions.
+def _strip_span(passage: str, start: int, stop: int) -> Span:
+    """Span without white space at its ends.
 
-    Where every question has an answer, whatever is best is said.
+    >>> _strip_span("in  Rome ", 2, 9)
+    (4, 8)
     """
-    if all(one.answers for one in asked):
-        return -1e9
-    margins = np.array([found[0].margin if found else -1e9 for found in spans])
-    _, with_answer = answer_matches(answer_texts(spans, [one.passage for one in asked], -1e9 - 1), asked)
-    _, without = answer_matches([""] * len(asked), asked)
+    text = passage[start:stop]
+    return start + len(text) - len(text.lstrip()), start + len(text.rstrip())
+
+
+def _top_spans(logits: FloatArray) -> list[tuple[int, int, float]]:
+    """First position, last position and score of the best spans of one window, by its logits [T, 2]."""
+    starts = np.argsort(-logits[:, 0], kind="stable")[:NUM_BEST]
+    ends = np.argsort(-logits[:, 1], kind="stable")[:NUM_BEST]
+    scores = logits[starts, 0][:, None] + logits[ends, 1][None]
+    lengths = ends[None] - starts[:, None]
+    scores[(lengths < 0) | (lengths >= LONGEST_ANSWER)] = -np.inf
+    spans = []
+    for flat_index in np.argsort(-scores, axis=None, kind="stable")[:NUM_BEST].tolist():
+        row, column = divmod(flat_index, len(ends))
+        if np.isfinite(scores[row, column]):
+            spans.append((int(starts[row]), int(ends[column]), float(scores[row, column])))
+    return spans
+
+
+def _rank_spans(span_scores: dict[Span, float], no_answer_score: float, k: int) -> list[AnswerSpan]:
+    if not span_scores:
+        return []
+    ranked = sorted(span_scores, key=lambda span: (-span_scores[span], span))
+    scores = np.array([span_scores[span] for span in ranked] + [no_answer_score])
+    probabilities = np.exp(scores - scores.max())
+    probabilities /= probabilities.sum()
+    return [
+        AnswerSpan(
+            start,
+            stop,
+            score=span_scores[start, stop],
+            no_answer_score=no_answer_score,
+            probability=float(probability),
+        )
+        for (start, stop), probability in zip(ranked[:k], probabilities, strict=False)
+    ]
+
+
+def answer_texts(spans: Sequence[Sequence[AnswerSpan]], passages: Sequence[str], threshold: float) -> list[str]:
+    """Text of each question's best span; empty where its margin over no answer does not exceed the threshold."""
+    texts = []
+    for candidates, passage in zip(spans, passages, strict=True):
+        is_answered = bool(candidates) and candidates[0].margin > threshold
+        texts.append(passage[candidates[0].start : candidates[0].stop] if is_answered else "")
+    return texts
+
+
+def best_threshold(spans: Sequence[Sequence[AnswerSpan]], examples: Sequence[SquadExample]) -> float:
+    """Margin over no answer at which answering has the best F1 on these questions.
+
+    If every question has an answer, the best span is always the answer.
+    """
+    if all(example.answers for example in examples):
+        return ALWAYS_ANSWER
+    margins = np.array([candidates[0].margin if candidates else ALWAYS_ANSWER for candidates in spans])
+    answers = answer_texts(spans, [example.passage for example in examples], ALWAYS_ANSWER - 1)
+    _, f1_with_answer = answer_matches(answers, examples)
+    _, f1_without_answer = answer_matches([""] * len(examples), examples)
     order = np.argsort(-margins, kind="stable")
-    gains = np.concatenate([[0.0], np.cumsum(with_answer[order] - without[order])])
-    best = int(gains.argmax())
-    ranked = margins[order]
-    if best == 0:
-        return float(ranked[0]) + 1.0
-    return float((ranked[best - 1] + ranked[best]) / 2) if best < len(ranked) else float(ranked[-1]) - 1.0
+    gains = np.concatenate([[0.0], np.cumsum(f1_with_answer[order] - f1_without_answer[order])])
+    num_answered = int(gains.argmax())
+    sorted_margins = margins[order]
+    if num_answered == 0:
+        return float(sorted_margins[0]) + 1.0
+    if num_answered == len(sorted_margins):
+        return float(sorted_margins[-1]) - 1.0
+    return float((sorted_margins[num_answered - 1] + sorted_margins[num_answered]) / 2)

@@ -1,7 +1,4 @@
-"""Tagging as a task: a tag for each word, decided at its first piece.
-
-Tagging by a reader with words of its own: sentences as its tokens, each word decided at its first one.
-"""
+"""Tagging: one tag per word, predicted at its first subword, by encoders and by RNN text encoders."""
 
 from __future__ import annotations
 
@@ -22,35 +19,38 @@ from regard.models.rnn_text import RnnTagger, TextBatch
 from regard.tasks.base import RowObjective
 from regard.tasks.losses import cross_entropy_sums
 from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
-from regard.tasks.windows import OVERLAP, CachedStates, EncodedTexts, encode_for_training, window_spans
+from regard.tasks.windows import OVERLAP_DIVISOR, CachedStates, EncodedTexts, encode_for_training, window_spans
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.tokens import Ids, Tokens
 
-Numbers = NDArray[np.int64]
+Indices = NDArray[np.int64]
+Spans = Sequence[tuple[int, int]]
+# per batch: row indices, offsets, logits of all tokens
+TokenLogits = Iterable[tuple[Indices, Ids, NDArray[np.float32]]]
+OUTSIDE_LOGPROB = -30.0  # of all tags but the first for a word without subwords
+_WORD = re.compile(r"['’](?:s|re|ve|ll|d|m|t)\b|[@#]?\w+(?:[-._&/]+\w+)*|[^\w\s]", re.IGNORECASE)
 
 
 @dataclass
 class EncodedSentences(EncodedTexts):
-    """Rows of sentences; each word is decided at one place of one row."""
+    """Rows of sentences; each word is predicted at one position of one row."""
 
-    positions: list[Numbers] = field(default_factory=list)  # in a row, the first pieces of the words that it decides
-    words: list[Numbers] = field(default_factory=list)  # their numbers in the sentence
+    positions: list[Indices] = field(default_factory=list)  # per row, first subwords of the words it predicts
+    words: list[Indices] = field(default_factory=list)  # per row, indices of these words in the sentence
 
-    def iter_token_logits(self, model: Bert) -> Scored:
-        """Yield what a model says of all tokens, some rows at a time."""
-        return ((numbers, tokens.offsets, scores) for numbers, tokens, scores in self.iter_logits(model))
-
-
-def packed_indices(positions: Sequence[Numbers], rows: Numbers, offsets: Ids) -> Numbers:
-    """Return where places of some rows are when these rows are packed."""
-    return np.concatenate([positions[number] + offsets[at] for at, number in enumerate(rows)])
+    def iter_token_logits(self, model: Bert) -> TokenLogits:
+        """Yield the logits of all tokens, batch by batch."""
+        for indices, tokens, logits in self.iter_logits(model):
+            yield indices, tokens.offsets, logits
 
 
-Spans = Sequence[tuple[int, int]]
+def packed_indices(positions: Sequence[Indices], rows: Indices, offsets: Ids) -> Indices:
+    """Positions of rows as token indices of the packed batch."""
+    return np.concatenate([positions[row] + start for row, start in zip(rows, offsets, strict=False)])
 
 
 def word_spans(words: Sequence[str]) -> list[tuple[int, int]]:
-    """Return where words stand in the text that has a space between them.
+    """Character spans of words in the text that joins them with spaces.
 
     >>> word_spans(["In", "York"])
     [(0, 2), (3, 7)]
@@ -60,93 +60,99 @@ def word_spans(words: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
-    """Return where the words of a text stand: punctuation is apart, but for what stands inside a word or names it.
+    """Character spans of the words of a text; punctuation is separate, except inside a word or as @ and # before it.
 
     >>> text = "It's @jo, in St.-Denis."
     >>> [text[start:stop] for start, stop in split_words(text)]
     ['It', "'s", '@jo', ',', 'in', 'St.-Denis', '.']
     """
-    return [found.span() for found in _WORD.finditer(text)]
-
-
-_WORD = re.compile(r"['’](?:s|re|ve|ll|d|m|t)\b|[@#]?\w+(?:[-._&/]+\w+)*|[^\w\s]", re.IGNORECASE)
+    return [match.span() for match in _WORD.finditer(text)]
 
 
 def encode_words(
     special_tokens: SpecialTokens, texts: Sequence[str], spans: Sequence[Spans], max_length: int
 ) -> EncodedSentences:
-    """Return sentences as rows of at most `longest` tokens; a word is decided where most stands around it."""
-    room = max_length - special_tokens.num_special()
-    if room < 2:
-        raise UsageError(f"rows of {max_length} tokens have no room for a sentence: see --max-length")
-    opening = len(special_tokens.alone.before)
-    made = EncodedSentences(account=TruncationReport(texts=len(texts), max_length=max_length))
-    for number, (text, where) in enumerate(zip(texts, spans, strict=True)):
-        encoded = special_tokens.tokenizer.encode(text)
-        pieces = first_subwords(where, encoded.spans)
-        found = window_spans(len(encoded.ids), room, room // OVERLAP)
-        made.account.tokens += len(encoded.ids)
-        made.account.windowed += len(found) > 1
-        known = np.flatnonzero(pieces >= 0)
-        edges = np.array(found)
-        margin = np.minimum(pieces[known, None] - edges[:, 0], edges[:, 1] - 1 - pieces[known, None])
-        home = margin.argmax(1) if len(known) else known
-        for turn, (first, last) in enumerate(found):
-            mine = known[home == turn]
-            made.add(*special_tokens.add(encoded.ids[first:last]), number)
-            made.positions.append(pieces[mine] - first + opening)
-            made.words.append(mine)
-    made.account.windows = len(made)
-    return made
+    """Encode sentences as rows of at most `max_length` tokens; a word is predicted in the window with most context."""
+    capacity = max_length - special_tokens.num_special()
+    if capacity < 2:
+        raise UsageError(f"rows of {max_length} tokens leave no room for a sentence: raise --max-length")
+    num_before = len(special_tokens.alone.before)
+    encoded = EncodedSentences(account=TruncationReport(texts=len(texts), max_length=max_length))
+    for text_index, (text, text_spans) in enumerate(zip(texts, spans, strict=True)):
+        encoding = special_tokens.tokenizer.encode(text)
+        subwords = first_subwords(text_spans, encoding.spans)
+        windows = window_spans(len(encoding.ids), capacity, capacity // OVERLAP_DIVISOR)
+        encoded.account.tokens += len(encoding.ids)
+        encoded.account.windowed += len(windows) > 1
+        words = np.flatnonzero(subwords >= 0)
+        word_windows = _windows_with_most_context(subwords[words], windows)
+        for window, (start, stop) in enumerate(windows):
+            window_words = words[word_windows == window]
+            row, token_types = special_tokens.add(encoding.ids[start:stop])
+            encoded.add(row, token_types, text_index)
+            encoded.positions.append(subwords[window_words] - start + num_before)
+            encoded.words.append(window_words)
+    encoded.account.windows = len(encoded)
+    return encoded
 
 
-def first_subwords(words: Spans, subwords: Spans) -> Numbers:
-    """Return the number of each word's first piece; -1 where it has none.
+def _windows_with_most_context(subwords: Indices, windows: Spans) -> Indices:
+    """Index of the window in which each subword is farthest from the edges."""
+    if not len(subwords):
+        return subwords
+    edges = np.array(windows)  # [windows, 2]
+    context = np.minimum(subwords[:, None] - edges[:, 0], edges[:, 1] - 1 - subwords[:, None])
+    windows_by_context: Indices = context.argmax(1)
+    return windows_by_context
+
+
+def first_subwords(words: Spans, subwords: Spans) -> Indices:
+    """Index of each word's first subword, by character spans; -1 for a word without any.
 
     >>> first_subwords([(0, 5), (6, 8)], [(0, 2), (2, 5), (6, 8)]).tolist()
     [0, 2]
     """
     starts = np.array([start for start, _ in subwords], dtype=np.int64)
     stops = np.array([stop for _, stop in subwords], dtype=np.int64)
-    made = np.full(len(words), -1, dtype=np.int64)
-    at = 0
-    for number, (start, stop) in enumerate(words):
-        while at < len(starts) and (starts[at] < start or stops[at] == starts[at]):
-            at += 1
-        if at < len(starts) and starts[at] < stop:
-            made[number] = at
-    return made
+    first = np.full(len(words), -1, dtype=np.int64)
+    subword = 0
+    for word, (word_start, word_stop) in enumerate(words):
+        while subword < len(starts) and (starts[subword] < word_start or stops[subword] == starts[subword]):
+            subword += 1
+        if subword < len(starts) and starts[subword] < word_stop:
+            first[word] = subword
+    return first
 
 
 @dataclass(frozen=True)
 class TagBatch:
-    """Rows of sentences and the tags of the words that they decide."""
+    """Rows of sentences and the tags of the words that they predict."""
 
     tokens: Tokens
-    positions: Numbers  # among all states
-    tags: Numbers
-    cached_states: Tensor | None = None  # of these places, where the encoder does not change
+    positions: Indices  # among all hidden states
+    tags: Indices
+    cached_states: Tensor | None = None  # of these positions, if the encoder is frozen
 
     @property
     def num_predictions(self) -> int:
-        """Words: each has one tag."""
+        """Number of words: each has one tag."""
         return max(1, len(self.tags))
 
     @property
     def shape(self) -> str:
-        """Say how large the batch is."""
+        """Size of the batch, as text."""
         return f"{len(self.tokens)} sentences of up to {self.tokens.lengths.max()} tokens"
 
 
 class TaggingObjective(RowObjective[EncodedSentences]):
-    """Knows what a batch of tagged sentences means."""
+    """Cross-entropy of the tags that an encoder predicts."""
 
     unit = "words"
 
     def __init__(
         self,
         train: EncodedSentences,
-        tags: Sequence[Numbers],
+        tags: Sequence[Indices],
         *,
         seed: int,
         digest: str,
@@ -155,80 +161,89 @@ class TaggingObjective(RowObjective[EncodedSentences]):
     ) -> None:
         super().__init__(train, seed=seed, digest=digest, weights=weights)
         self.cached_states = kept
-        self.tags = [tags[owner][words] for owner, words in zip(train.text_indices, train.words, strict=True)]
+        self.tags = [tags[text_index][words] for text_index, words in zip(train.text_indices, train.words, strict=True)]
 
-    def batch(self, numbers: Numbers, epoch: int) -> TagBatch:
-        """Return training rows and their tags."""
-        tokens = self.train.batch(numbers)
-        tags = np.concatenate([self.tags[number] for number in numbers])
-        if self.cached_states is not None:  # what is kept are the states of first pieces
-            return TagBatch(tokens, np.arange(len(tags), dtype=np.int64), tags, self.cached_states.get(numbers))
-        return TagBatch(tokens, packed_indices(self.train.positions, numbers, tokens.offsets), tags)
+    def batch(self, indices: Indices, epoch: int) -> TagBatch:
+        """Training rows and their tags."""
+        tokens = self.train.batch(indices)
+        tags = np.concatenate([self.tags[index] for index in indices])
+        if self.cached_states is None:
+            return TagBatch(tokens, packed_indices(self.train.positions, indices, tokens.offsets), tags=tags)
+        positions = np.arange(len(tags), dtype=np.int64)  # only the states of first subwords are cached
+        return TagBatch(tokens, positions, tags=tags, cached_states=self.cached_states.get(indices))
 
     def loss(self, model: Bert, batch: TagBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
-        """Return the sums of smoothed and plain loss over the batch's words."""
-        states, rows = encode_for_training(model, batch.tokens, noise, batch.cached_states, batch.positions)
+        """Sums of the smoothed and the plain loss over the batch's words."""
+        hidden, packed = encode_for_training(model, batch.tokens, noise, batch.cached_states, batch.positions)
         if batch.cached_states is not None:
-            states = states[torch.from_numpy(batch.positions).to(states.device)]
-        scores = model.head_logits(states, rows, noise).float()
-        return cross_entropy_sums(scores, torch.from_numpy(batch.tags), smoothing, self.weights)
+            hidden = hidden[torch.from_numpy(batch.positions).to(hidden.device)]
+        logits = model.head_logits(hidden, packed, noise).float()
+        return cross_entropy_sums(logits, torch.from_numpy(batch.tags), smoothing, self.class_weights)
 
 
 class WordPositions(Protocol):
-    """Rows of sentences, and where in them words are decided."""
+    """Rows of sentences, and the positions at which words are predicted."""
 
-    positions: list[Numbers]  # in a row, the first pieces of the words that it decides
-    words: list[Numbers]  # their numbers in the sentence
+    positions: list[Indices]  # per row, first subwords of the words it predicts
+    words: list[Indices]  # per row, indices of these words in the sentence
 
     @property
     def text_indices(self) -> Sequence[int]:
-        """The sentence of each row."""
+        """Sentence of each row."""
         ...
 
 
-Scored = Iterable[tuple[Numbers, Ids, NDArray[np.float32]]]  # some rows: numbers, offsets, scores of all their tokens
-
-
 def tag_logprobs(
-    rows: WordPositions, logits: Scored, counts: Sequence[int], num_tags: int
+    rows: WordPositions, logits: TokenLogits, counts: Sequence[int], num_tags: int
 ) -> list[NDArray[np.float64]]:
-    """Return the log-chances of the tags for each word of each sentence; one without a piece is outside."""
-    made = [np.zeros((count, num_tags)) for count in counts]
-    for row in made:
-        row[:, 1:] = -30.0
-    for numbers, offsets, scores in logits:
-        for at, number in enumerate(numbers):
-            raised = scores[rows.positions[number] + offsets[at]].astype(np.float64)
-            raised -= raised.max(axis=1, keepdims=True) if len(raised) else 0
-            made[rows.text_indices[number]][rows.words[number]] = raised - np.log(np.exp(raised).sum(1, keepdims=True))
-    return made
+    """Tag logprobs of each word of each sentence, [words, tags]; a word without subwords is outside of entities."""
+    logprobs = [np.zeros((count, num_tags)) for count in counts]
+    for sentence_logprobs in logprobs:
+        sentence_logprobs[:, 1:] = OUTSIDE_LOGPROB
+    for indices, offsets, token_logits in logits:
+        for index, start in zip(indices, offsets, strict=False):
+            word_logits = token_logits[rows.positions[index] + start].astype(np.float64)
+            if len(word_logits):
+                word_logits -= word_logits.max(axis=1, keepdims=True)
+            log_sums = np.log(np.exp(word_logits).sum(1, keepdims=True))
+            logprobs[rows.text_indices[index]][rows.words[index]] = word_logits - log_sums
+    return logprobs
 
 
 @dataclass
 class RnnSentences(RnnTexts):
-    """Sentences, and where in them words are decided; a word beyond what is read is not."""
+    """Sentences of an RNN text encoder, and the positions at which words are predicted; truncated words have none."""
 
-    positions: list[Numbers] = field(default_factory=list)  # in a sentence, the first tokens of its words
-    words: list[Numbers] = field(default_factory=list)  # their numbers
+    positions: list[Indices] = field(default_factory=list)  # per sentence, first tokens of its words
+    words: list[Indices] = field(default_factory=list)  # per sentence, indices of these words
 
     @classmethod
-    def read(cls, perception: RnnPreprocessor, texts: Sequence[str], spans: Sequence[Spans]) -> RnnSentences:
-        """Return texts whose words stand at these spans of characters."""
-        made = cls(**vars(perception.encode(texts)))
-        for where, pieces in zip(spans, made.spans, strict=True):
-            found = first_subwords(where, pieces)
-            made.words.append(np.flatnonzero(found >= 0))
-            made.positions.append(found[made.words[-1]])
-        return made
+    def read(cls, preprocessor: RnnPreprocessor, texts: Sequence[str], spans: Sequence[Spans]) -> RnnSentences:
+        """Encode texts whose words have these character spans."""
+        encoded = preprocessor.encode(texts)
+        sentences = cls(
+            encoded.texts,
+            encoded.rows,
+            spans=encoded.spans,
+            truncated=encoded.truncated,
+            features=encoded.features,
+        )
+        for text_spans, token_spans in zip(spans, sentences.spans, strict=True):
+            first_tokens = first_subwords(text_spans, token_spans)
+            words = np.flatnonzero(first_tokens >= 0)
+            sentences.words.append(words)
+            sentences.positions.append(first_tokens[words])
+        return sentences
 
     @property
     def text_indices(self) -> Sequence[int]:
-        """The sentence of each row: itself."""
+        """Sentence of each row: a row is a sentence."""
         return range(len(self))
 
-    def iter_token_logits(self, model: RnnTagger) -> Scored:
-        """Yield what a model says of all tokens, some sentences at a time."""
-        return ((numbers, texts.tokens.offsets, model.logits(texts)) for numbers, texts in self.batches())
+    def iter_token_logits(self, model: RnnTagger) -> TokenLogits:
+        """Yield the logits of all tokens, batch by batch."""
+        for indices, batch in self.batches():
+            yield indices, batch.tokens.offsets, model.logits(batch)
 
 
 @dataclass(frozen=True)
@@ -236,46 +251,46 @@ class RnnTagBatch:
     """Sentences and the tags of their words."""
 
     texts: TextBatch
-    positions: Numbers  # among all tokens
-    tags: Numbers
+    positions: Indices  # among all tokens
+    tags: Indices
 
     @property
     def num_predictions(self) -> int:
-        """Words: each has one tag."""
+        """Number of words: each has one tag."""
         return max(1, len(self.tags))
 
     @property
     def shape(self) -> str:
-        """Say how large the batch is."""
+        """Size of the batch, as text."""
         return f"{len(self.texts.tokens)} sentences of up to {self.texts.tokens.lengths.max()} tokens"
 
 
 class RnnTaggingObjective(RowObjective[RnnSentences]):
-    """Knows what a batch of tagged sentences means to a reader with words of its own."""
+    """Cross-entropy of the tags that an RNN text encoder predicts."""
 
     unit = "words"
 
     def __init__(
         self,
         train: RnnSentences,
-        tags: Sequence[Numbers],
+        tags: Sequence[Indices],
         *,
         seed: int,
         digest: str,
         weights: NDArray[np.float32] | None = None,
     ) -> None:
         super().__init__(train, seed=seed, digest=digest, weights=weights)
-        self.tags = [given[words] for given, words in zip(tags, train.words, strict=True)]
+        self.tags = [sentence_tags[words] for sentence_tags, words in zip(tags, train.words, strict=True)]
 
-    def batch(self, numbers: Numbers, epoch: int) -> RnnTagBatch:
-        """Return training sentences and their tags."""
-        texts = self.train.batch(numbers)
-        places = packed_indices(self.train.positions, numbers, texts.tokens.offsets)
-        return RnnTagBatch(texts, places, np.concatenate([self.tags[number] for number in numbers]))
+    def batch(self, indices: Indices, epoch: int) -> RnnTagBatch:
+        """Training sentences and their tags."""
+        texts = self.train.batch(indices)
+        positions = packed_indices(self.train.positions, indices, texts.tokens.offsets)
+        return RnnTagBatch(texts, positions, tags=np.concatenate([self.tags[index] for index in indices]))
 
     def loss(
         self, model: RnnTagger, batch: RnnTagBatch, smoothing: float, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the sums of smoothed and plain loss over the batch's words."""
-        scores = model(batch.texts, torch.from_numpy(batch.positions).to(model.device()), noise).float()
-        return cross_entropy_sums(scores, torch.from_numpy(batch.tags), smoothing, self.weights)
+        """Sums of the smoothed and the plain loss over the batch's words."""
+        logits = model(batch.texts, torch.from_numpy(batch.positions).to(model.device()), noise).float()
+        return cross_entropy_sums(logits, torch.from_numpy(batch.tags), smoothing, self.class_weights)

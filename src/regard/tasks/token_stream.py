@@ -1,4 +1,4 @@
-"""Language modelling as a task: documents end to end in rows of one length, batches and losses out."""
+"""Token streams for language modelling: documents end to end, read in rows of equal length."""
 
 from __future__ import annotations
 
@@ -13,65 +13,66 @@ from regard.data.documents import Documents
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Ids, Tokens
 
-Numbers = NDArray[np.int64]
-EVALUATED = 64  # rows that are measured together
-SHIFT = 3  # a purpose of chance
+Indices = NDArray[np.int64]
+EVALUATION_ROWS = 64  # rows of a batch in evaluations
+OFFSET_PURPOSE = 3  # purpose of the random numbers that shift the rows of an epoch
 
 
 @dataclass(frozen=True)
 class TokenStream:
-    """Documents end to end, a boundary after each; behind the last one the first begins again.
+    """Documents end to end, each followed by a boundary token; the stream is cyclic.
 
-    So rows of one length can begin anywhere and none is ever padded. Neighbouring rows share one token: whatever is
-    told is told once in each direction, but for a few at the end of a round.
+    Rows of equal length can therefore start anywhere without padding. Neighbouring rows share one token, so that an
+    epoch predicts every token once in each direction, except a few at its end.
     """
 
     ids: Ids  # [N]
-    length: int  # tokens of a row that are told, in each direction
+    length: int  # tokens that a row predicts, in each direction
     digest: str  # of the texts
 
     @classmethod
     def of(cls, documents: Documents, tokenizer: Tokenizer, length: int) -> TokenStream:
-        """Return the tokens of documents, one boundary between them.
+        """Tokenize documents, with a boundary token after each.
 
         >>> from regard.config.data import TokenizerConfig
         >>> from regard.text.train import train_tokenizer
-        >>> words = train_tokenizer(["a b", "b"] * 9, TokenizerConfig(kind="words"))
-        >>> stream = TokenStream.of(Documents.of(["a b", "b"]), words, 2)
-        >>> words.subwords(stream.ids), [words.subwords(row) for row in stream.rows(np.array([0, 1, 2]))]
+        >>> tokenizer = train_tokenizer(["a b", "b"] * 9, TokenizerConfig(kind="words"))
+        >>> stream = TokenStream.of(Documents.of(["a b", "b"]), tokenizer, 2)
+        >>> tokenizer.subwords(stream.ids), [tokenizer.subwords(row) for row in stream.rows(np.array([0, 1, 2]))]
         (['▁a', '▁b', '</s>', '▁b', '</s>'], [['▁a', '▁b', '</s>'], ['</s>', '▁b', '</s>'], ['</s>', '▁a', '▁b']])
         """
-        rows = [np.array([*ids, tokenizer.eos_id], dtype=np.int32) for ids in tokenizer.encode_batch(documents.texts)]
-        ids = np.concatenate(rows)
-        return cls(ids, min(length, len(ids) - 1) or 1, documents.digest)
+        encoded = tokenizer.encode_batch(documents.texts)
+        ids = np.concatenate([np.array([*document, tokenizer.eos_id], dtype=np.int32) for document in encoded])
+        row_length = min(length, len(ids) - 1) or 1  # a stream of one token has one row
+        return cls(ids, row_length, digest=documents.digest)
 
-    def first(self, share: float) -> TokenStream:
-        """Return a share of the tokens from the beginning on, whole rows and at least one."""
-        rows = max(1, round(share * len(self)))
-        return TokenStream(self.ids[: rows * self.length + 1], self.length, self.digest)
+    def first(self, fraction: float) -> TokenStream:
+        """The first rows of the stream, this fraction of them and at least one."""
+        num_rows = max(1, round(fraction * len(self)))
+        return TokenStream(self.ids[: num_rows * self.length + 1], self.length, digest=self.digest)
 
     def __len__(self) -> int:
-        """How many rows a round has."""
+        """Number of rows of an epoch."""
         return -(-len(self.ids) // self.length)
 
-    def indices(self, rows: Numbers, offset: int = 0, extra: int = 0) -> Numbers:
-        """Return where the tokens of rows stand, [B, length + more], in a round that begins at token `first`.
+    def indices(self, rows: Indices, offset: int = 0, extra: int = 0) -> Indices:
+        """Stream indices of the tokens of rows, [B, length + extra], in an epoch that starts at token `offset`.
 
-        Places are counted on behind the last token, so that no two rows of a round share one.
+        Indices are not wrapped around at the end of the stream, so that no two rows of an epoch share one.
         """
         return offset + rows[:, None] * self.length + np.arange(self.length + extra)
 
-    def tokens_at(self, indices: Numbers) -> Ids:
-        """Return the tokens at places."""
+    def tokens_at(self, indices: Indices) -> Ids:
+        """Token ids at stream indices, wrapped around."""
         return self.ids[indices % len(self.ids)]
 
-    def rows(self, numbers: Numbers, first: int = 0) -> Tokens:
-        """Return the rows with these numbers, each with the first token of the next one at its end."""
-        return equal_rows(self.tokens_at(self.indices(numbers, first, 1)))
+    def rows(self, rows: Indices, offset: int = 0) -> Tokens:
+        """Rows by index, each with the first token of the next row at its end."""
+        return equal_rows(self.tokens_at(self.indices(rows, offset, 1)))
 
 
 def equal_rows(ids: Ids) -> Tokens:
-    """Return rows of one length, [B, T], packed end to end.
+    """Pack rows of equal length, [B, T].
 
     >>> equal_rows(np.array([[5, 6], [7, 8]], dtype=np.int32)).offsets.tolist()
     [0, 2, 4]
@@ -80,25 +81,26 @@ def equal_rows(ids: Ids) -> Tokens:
 
 
 class StreamObjective:
-    """Batches of rows of a stream, each once in a round; every round cuts the text at other places."""
+    """Batches of rows of a stream, each row once per epoch; every epoch splits the stream at another offset."""
 
     unit = "predictions"
 
     def __init__(self, train: TokenStream, *, seed: int) -> None:
-        self.train, self.seed = train, seed
+        self.train = train
+        self.seed = seed
 
     @cached_property
-    def lengths(self) -> Numbers:
-        """Tokens of the training rows that are told."""
+    def lengths(self) -> Indices:
+        """Predicted tokens of the training rows, [rows, 1]."""
         return np.full((len(self.train), 1), self.train.length, dtype=np.int64)
 
-    def epoch_batches(self, epoch: int, max_tokens: int) -> list[Numbers]:
-        """Return the row numbers of each batch of an epoch, in order."""
-        arranged = epoch_order(len(self.train), seed=self.seed, epoch=epoch, digest=self.train.digest)
-        size = max(1, max_tokens // self.train.length)
-        return [arranged[first : first + size] for first in range(0, len(arranged), size)]
+    def epoch_batches(self, epoch: int, max_tokens: int) -> list[Indices]:
+        """Row indices of each batch of an epoch, in order."""
+        order = epoch_order(len(self.train), seed=self.seed, epoch=epoch, digest=self.train.digest)
+        batch_size = max(1, max_tokens // self.train.length)
+        return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
     def epoch_offset(self, epoch: int) -> int:
-        """Return the token that an epoch's first row begins with."""
-        draw = epoch_rng(seed=self.seed, epoch=epoch, digest=self.train.digest, purpose=SHIFT)
-        return int(draw.integers(len(self.train.ids)))
+        """Stream index of the first token of an epoch."""
+        rng = epoch_rng(seed=self.seed, epoch=epoch, digest=self.train.digest, purpose=OFFSET_PURPOSE)
+        return int(rng.integers(len(self.train.ids)))

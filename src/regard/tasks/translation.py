@@ -1,4 +1,4 @@
-"""Translation as a task: parallel text in, batches and measures out."""
+"""Translation: tokenized pairs, the training objective, validation loss and search."""
 
 from __future__ import annotations
 
@@ -26,107 +26,115 @@ from regard.tokens import Ids, PairBatch, Tokens
 
 @dataclass(frozen=True)
 class TokenizedPairs:
-    """Tokenised pairs."""
+    """Sentence pairs as token ids."""
 
     texts: ParallelTexts
-    source: list[Ids]  # with the end
-    target: list[Ids]
+    source: list[Ids]  # with the end token
+    target: list[Ids]  # without the end token
 
     def __len__(self) -> int:
         return len(self.source)
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """[examples, 2]: source and target lengths, ends included."""
-        return np.array([(len(s), len(t) + 1) for s, t in zip(self.source, self.target, strict=True)], dtype=np.int64)
+        """Source and target lengths including the end token, [examples, 2]."""
+        lengths = [(len(source), len(target) + 1) for source, target in zip(self.source, self.target, strict=True)]
+        return np.array(lengths, dtype=np.int64)
 
     def select(self, indices: NDArray[np.int64]) -> TokenizedPairs:
-        """Return some of the examples."""
+        """Examples by index."""
         source = [self.source[index] for index in indices]
         target = [self.target[index] for index in indices]
-        return TokenizedPairs(self.texts.select(indices), source, target)
+        return TokenizedPairs(self.texts.select(indices), source, target=target)
 
-    def batch(self, numbers: NDArray[np.int64]) -> PairBatch:
-        """Return the examples with these numbers."""
+    def batch(self, indices: NDArray[np.int64]) -> PairBatch:
+        """Pack examples by index."""
         return PairBatch(
-            Tokens.from_rows([self.source[number] for number in numbers]),
-            Tokens.from_rows([self.target[number] for number in numbers]),
+            Tokens.from_rows([self.source[index] for index in indices]),
+            Tokens.from_rows([self.target[index] for index in indices]),
         )
 
 
 @dataclass(frozen=True)
 class TokenizerPair:
-    """The tokenizers of both sides."""
+    """The tokenizers of source and target."""
 
     source: Tokenizer
     target: Tokenizer
 
     def examples(self, pairs: ParallelTexts) -> TokenizedPairs:
-        """Return the pairs as token numbers; source rows get their end."""
-        source = [
-            np.array([*ids, self.source.eos_id], dtype=np.int32) for ids in self.source.encode_batch(pairs.source)
-        ]
+        """Tokenize the pairs; source rows get the end token."""
+        eos_id = self.source.eos_id
+        source = [np.array([*ids, eos_id], dtype=np.int32) for ids in self.source.encode_batch(pairs.source)]
         target = [np.array(ids, dtype=np.int32) for ids in self.target.encode_batch(pairs.target)]
-        return TokenizedPairs(pairs, source, target)
+        return TokenizedPairs(pairs, source, target=target)
 
 
 class TranslationObjective:
-    """Knows what a batch of translation means."""
+    """Cross-entropy of target tokens; with BPE dropout, every epoch has its own segmentation."""
 
     unit = "tokens"
 
     def __init__(
-        self, languages: TokenizerPair, train: TokenizedPairs, valid: TokenizedPairs, *, seed: int, sampling: float
+        self, tokenizers: TokenizerPair, train: TokenizedPairs, valid: TokenizedPairs, *, seed: int, sampling: float
     ) -> None:
-        self.languages, self.train, self.valid, self.seed = languages, train, valid, seed
-        self._epoch, self._examples = -1, train
+        self.tokenizers = tokenizers
+        self.train = train
+        self.valid = valid
+        self.seed = seed
         self.segmenters: tuple[BpeDropout, BpeDropout] | None = None
         if sampling:
             self.segmenters = (
-                BpeDropout(languages.source, train.texts.source, sampling, seed),
-                BpeDropout(languages.target, train.texts.target, sampling, seed + 1),
+                BpeDropout(tokenizers.source, train.texts.source, sampling, seed),
+                BpeDropout(tokenizers.target, train.texts.target, sampling, seed + 1),
             )
+        self._sampled_epoch = -1
+        self._sampled = train  # the segmentation of that epoch
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Lengths of the training examples, ends included."""
+        """Lengths of the training examples, including the end token."""
         return self.train.lengths
 
     def epoch_batches(self, epoch: int, max_tokens: int) -> list[NDArray[np.int64]]:
-        """Return the example numbers of each batch of an epoch, in order."""
-        lengths = self._drawn(epoch).lengths
+        """Example indices of each batch of an epoch, in order."""
+        lengths = self._segment(epoch).lengths
         return epoch_batches(
             lengths, max_tokens=max_tokens, seed=self.seed, epoch=epoch, digest=self.train.texts.digest
         )
 
-    def batch(self, numbers: NDArray[np.int64], epoch: int) -> PairBatch:
-        """Return training examples, with segmentations drawn for this epoch where asked."""
-        return self._drawn(epoch).batch(numbers)
+    def batch(self, indices: NDArray[np.int64], epoch: int) -> PairBatch:
+        """Training examples in the segmentation of this epoch."""
+        return self._segment(epoch).batch(indices)
 
-    def _drawn(self, epoch: int) -> TokenizedPairs:
-        """Return the training examples as this epoch sees them."""
+    def _segment(self, epoch: int) -> TokenizedPairs:
+        """Training examples in the segmentation of this epoch; the last one is cached."""
         if self.segmenters is None:
             return self.train
-        if self._epoch != epoch:
-            source, target = (list(segmenter.sample_all(epoch)) for segmenter in self.segmenters)
-            end = np.array([self.languages.source.eos_id], dtype=np.int32)
-            self._epoch = epoch
-            self._examples = TokenizedPairs(self.train.texts, [np.concatenate([row, end]) for row in source], target)
-        return self._examples
+        if self._sampled_epoch != epoch:
+            source_segmenter, target_segmenter = self.segmenters
+            source = list(source_segmenter.sample_all(epoch))
+            target = list(target_segmenter.sample_all(epoch))
+            end = np.array([self.tokenizers.source.eos_id], dtype=np.int32)
+            source_with_end = [np.concatenate([row, end]) for row in source]
+            self._sampled_epoch = epoch
+            self._sampled = TokenizedPairs(self.train.texts, source_with_end, target=target)
+        return self._sampled
 
     def loss(
         self, model: EncoderDecoder, batch: PairBatch, smoothing: float, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the sums of smoothed and plain loss over the batch's target tokens."""
+        """Sums of the smoothed and the plain loss over the batch's target tokens."""
         return model.loss(batch.source, batch.target, smoothing=smoothing, noise=noise)
 
 
 @torch.no_grad()
 def mean_loss(model: EncoderDecoder, examples: TokenizedPairs, max_tokens: int = 4096) -> float:
-    """Return the plain loss a target token."""
-    total, count = 0.0, 0
-    for numbers in length_sorted_batches(examples.lengths, max_tokens=max_tokens):
-        batch = examples.batch(numbers)
+    """Plain loss per target token."""
+    total = 0.0
+    count = 0
+    for indices in length_sorted_batches(examples.lengths, max_tokens=max_tokens):
+        batch = examples.batch(indices)
         total += float(model.loss(batch.source, batch.target)[1])
         count += batch.num_predictions
     return total / max(1, count)
@@ -135,7 +143,7 @@ def mean_loss(model: EncoderDecoder, examples: TokenizedPairs, max_tokens: int =
 def search_translations(
     model: EncoderDecoder, rows: Sequence[Ids], config: DecodingConfig, workers: int = 1
 ) -> list[list[Hypothesis]]:
-    """Return the hypotheses of each source row (with its end), searched in batches of like length."""
+    """Hypotheses of each source row (with its end token), searched in batches of similar length."""
     return search_all(
         model, rows, config, max_length=model.settings.max_positions - 1, map_batches=WorkerPool(workers).map
     )

@@ -1,6 +1,6 @@
-"""Texts as rows that an encoder reads: special tokens around them, long ones in overlapping windows, nothing silent.
+"""Texts as input of an encoder, shared by classification, tagging and question answering.
 
-What classifying, tagging and answering share.
+Special tokens surround every text; long texts are read in overlapping windows, and whatever is truncated is reported.
 """
 
 from __future__ import annotations
@@ -24,157 +24,180 @@ from regard.models.bert import Bert
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.tokens import Ids, Tokens
 
-Numbers = NDArray[np.int64]
-Floats = NDArray[np.float32]
-BUDGET = 4096  # tokens that are read together where nothing is learned
-TOKEN_MULTIPLE = 64  # where something is, their number is rounded up to a multiple: products are prepared for few sizes
-OVERLAP = 4  # windows of a long text share a fourth of their tokens
-SMALLEST = {"stack.num_layers": 1, "stack.num_heads": 1, "stack.feed_forward_size": 1}
+Indices = NDArray[np.int64]
+FloatArray = NDArray[np.float32]
+BATCH_TOKENS = 4096  # tokens of a batch in inference
+TOKEN_MULTIPLE = 64  # token counts in training are rounded up to a multiple: oneDNN caches few matmul shapes
+OVERLAP_DIVISOR = 4  # neighbouring windows share a fourth of their tokens
+SMALLEST_STACK = {"stack.num_layers": 1, "stack.num_heads": 1, "stack.feed_forward_size": 1}
 
 
 @dataclass
 class EncodedTexts:
-    """Rows that an encoder reads; several may belong to one text."""
+    """Sequences of an encoder; several windows may belong to one text."""
 
     rows: list[Ids] = field(default_factory=list)
     token_types: list[Ids] = field(default_factory=list)
-    text_indices: list[int] = field(default_factory=list)  # the text that each row is of
+    text_indices: list[int] = field(default_factory=list)  # text of each row
     account: TruncationReport = field(default_factory=TruncationReport)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def add(self, ids: Sequence[int] | Ids, token_types: Sequence[int] | Ids, owner: int) -> None:
-        """Add a row."""
+    def add(self, ids: Sequence[int] | Ids, token_types: Sequence[int] | Ids, text_index: int) -> None:
+        """Append a row."""
         self.rows.append(np.asarray(ids, dtype=np.int32))
         self.token_types.append(np.asarray(token_types, dtype=np.int32))
-        self.text_indices.append(owner)
+        self.text_indices.append(text_index)
 
     @cached_property
-    def lengths(self) -> Numbers:
+    def lengths(self) -> Indices:
         """[rows, 1], in tokens."""
         return np.array([len(row) for row in self.rows], dtype=np.int64).reshape(-1, 1)
 
-    def batch(self, numbers: Numbers) -> Tokens:
-        """Return some of the rows."""
-        packed = Tokens.from_rows([self.rows[number] for number in numbers])
-        return Tokens(packed.ids, packed.offsets, np.concatenate([self.token_types[number] for number in numbers]))
+    def batch(self, indices: Indices) -> Tokens:
+        """Pack rows by index."""
+        packed = Tokens.from_rows([self.rows[index] for index in indices])
+        token_types = np.concatenate([self.token_types[index] for index in indices])
+        return Tokens(packed.ids, packed.offsets, token_types=token_types)
 
-    def epoch(self, *, max_tokens: int, seed: int, epoch: int, digest: str) -> list[Numbers]:
-        """Return the row numbers of each batch of an epoch, in order; a pure function."""
+    def epoch(self, *, max_tokens: int, seed: int, epoch: int, digest: str) -> list[Indices]:
+        """Row indices of each batch of an epoch, in order; a pure function."""
         return epoch_batches(self.lengths, max_tokens=max_tokens, seed=seed, epoch=epoch, digest=digest)
 
-    def iter_logits(self, model: Bert) -> Iterator[tuple[Numbers, Tokens, Floats]]:
-        """Yield some rows at a time: their numbers, their tokens and the scores of the model's head."""
-        for numbers in length_sorted_batches(self.lengths, max_tokens=BUDGET):
-            tokens = self.batch(numbers)
-            yield numbers, tokens, model.logits(tokens)
+    def iter_logits(self, model: Bert) -> Iterator[tuple[Indices, Tokens, FloatArray]]:
+        """Yield the row indices, tokens and head logits of each batch."""
+        for indices in length_sorted_batches(self.lengths, max_tokens=BATCH_TOKENS):
+            tokens = self.batch(indices)
+            yield indices, tokens, model.logits(tokens)
 
     @cached_property
-    def row_weights(self) -> Floats:
-        """One for a text that is one row; the windows of a text share it, [rows]."""
-        owners = np.asarray(self.text_indices, dtype=np.int64)
-        return (1 / np.bincount(owners)[owners]).astype(np.float32)
+    def row_weights(self) -> FloatArray:
+        """Weight of each row, [rows]: the windows of a text share a weight of 1."""
+        text_indices = np.asarray(self.text_indices, dtype=np.int64)
+        return (1 / np.bincount(text_indices)[text_indices]).astype(np.float32)
 
 
 def window_spans(count: int, size: int, overlap: int) -> list[tuple[int, int]]:
-    """Return where windows of at most `room` tokens begin and end, each sharing at least `overlap` with the next.
+    """Start and stop of windows of at most `size` tokens; neighbours share at least `overlap` tokens.
 
     >>> window_spans(10, 6, 2), window_spans(5, 6, 2)
     ([(0, 6), (4, 10)], [(0, 5)])
     """
-    made, first = [], 0
-    while first + size < count:
-        made.append((first, first + size))
-        first += size - overlap
-    return [*made, (max(0, min(first, count - size)) if made else 0, count)]
+    spans = []
+    start = 0
+    while start + size < count:
+        spans.append((start, start + size))
+        start += size - overlap
+    last_start = max(0, min(start, count - size)) if spans else 0
+    return [*spans, (last_start, count)]
 
 
 def encode_texts(
     special_tokens: SpecialTokens, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int
 ) -> EncodedTexts:
-    """Return texts as rows of at most `longest` tokens: a long one in windows, a long pair cut."""
+    """Encode texts as rows of at most `max_length` tokens: a long text in windows, a long pair truncated."""
     if pairs is not None:
-        tokens, cut = special_tokens.encode_batch(texts, pairs, max_length=max_length)
-        made = EncodedTexts(
-            account=TruncationReport(cut.texts, cut.tokens, max_length, 0, len(tokens), cut.cut_texts, cut.cut_tokens)
-        )
-        assert tokens.token_types is not None
-        for number, row in enumerate(tokens):
-            made.add(row, tokens.token_types[tokens.offsets[number] : tokens.offsets[number + 1]], number)
-        return made
-    room = max_length - special_tokens.num_special()
-    if room < 2:
-        raise UsageError(f"rows of {max_length} tokens have no room for a text: see --max-length")
-    made = EncodedTexts(account=TruncationReport(texts=len(texts), max_length=max_length))
-    for number, ids in enumerate(special_tokens.tokenizer.encode_batch(texts)):
-        found = window_spans(len(ids), room, room // OVERLAP)
-        made.account.tokens += len(ids)
-        made.account.windowed += len(found) > 1
-        for first, last in found:
-            made.add(*special_tokens.add(ids[first:last]), number)
-    made.account.windows = len(made)
-    return made
+        return _encode_pairs(special_tokens, texts, pairs, max_length)
+    capacity = max_length - special_tokens.num_special()
+    if capacity < 2:
+        raise UsageError(f"rows of {max_length} tokens leave no room for a text: raise --max-length")
+    encoded = EncodedTexts(account=TruncationReport(texts=len(texts), max_length=max_length))
+    for text_index, ids in enumerate(special_tokens.tokenizer.encode_batch(texts)):
+        spans = window_spans(len(ids), capacity, capacity // OVERLAP_DIVISOR)
+        encoded.account.tokens += len(ids)
+        encoded.account.windowed += len(spans) > 1
+        for start, stop in spans:
+            row, token_types = special_tokens.add(ids[start:stop])
+            encoded.add(row, token_types, text_index)
+    encoded.account.windows = len(encoded)
+    return encoded
 
 
-def text_logits(model: Bert, read: EncodedTexts, texts: int) -> Floats:
-    """Return the scores of each text, [texts, labels]: the mean over its windows."""
-    made = np.zeros((texts, model.config.num_outputs), dtype=np.float32)
-    owners = np.asarray(read.text_indices, dtype=np.int64)
-    for numbers, _, scores in read.iter_logits(model):
-        np.add.at(made, owners[numbers], scores * read.row_weights[numbers, None])
-    return made
+def _encode_pairs(
+    special_tokens: SpecialTokens, texts: Sequence[str], pairs: Sequence[str], max_length: int
+) -> EncodedTexts:
+    tokens, truncation = special_tokens.encode_batch(texts, pairs, max_length=max_length)
+    report = TruncationReport(
+        texts=truncation.texts,
+        tokens=truncation.tokens,
+        max_length=max_length,
+        windows=len(tokens),
+        truncated_texts=truncation.cut_texts,
+        truncated_tokens=truncation.cut_tokens,
+    )
+    encoded = EncodedTexts(account=report)
+    assert tokens.token_types is not None
+    for index, row in enumerate(tokens):
+        token_types = tokens.token_types[tokens.offsets[index] : tokens.offsets[index + 1]]
+        encoded.add(row, token_types, index)
+    return encoded
+
+
+def text_logits(model: Bert, texts: EncodedTexts, num_texts: int) -> FloatArray:
+    """Logits of each text, [texts, labels]: the mean over its windows."""
+    means = np.zeros((num_texts, model.config.num_outputs), dtype=np.float32)
+    text_indices = np.asarray(texts.text_indices, dtype=np.int64)
+    for indices, _, logits in texts.iter_logits(model):
+        np.add.at(means, text_indices[indices], logits * texts.row_weights[indices, None])
+    return means
 
 
 def encode_for_training(
     model: Bert,
     tokens: Tokens,
     noise: Noise | None,
-    states: Tensor | None = None,
-    positions: Numbers | None = None,
+    cached_states: Tensor | None = None,
+    positions: Indices | None = None,
 ) -> tuple[Tensor, PackedBatch]:
-    """Return a state for each token, to be learned from, and the layout of the rows; or the states that are given.
+    """Hidden states of all tokens, with gradient, and the layout of the batch; or the cached states.
 
-    Where only some places among the packed tokens are needed, the states are theirs alone, and the layout, too.
+    With `positions`, token indices of the packed batch, both are of these tokens only.
     """
-    block = TOKEN_MULTIPLE if noise is not None and states is None else 1
-    ids, rows = model.to_tensors(tokens, block)
-    if states is not None:
-        return states.to(model.device(), model.words.weight.dtype), rows
-    chosen = None if positions is None else SelectedTokens(rows, positions, block)
-    made = model(ids, rows, model.token_type_tensor(tokens, rows.num_padding), noise, chosen)
-    layout = rows if chosen is None else chosen
-    return made[: layout.num_tokens], layout
+    multiple = TOKEN_MULTIPLE if noise is not None and cached_states is None else 1
+    ids, packed = model.to_tensors(tokens, multiple)
+    if cached_states is not None:
+        return cached_states.to(model.device(), model.words.weight.dtype), packed
+    selected = None if positions is None else SelectedTokens(packed, positions, multiple)
+    hidden = model(ids, packed, model.token_type_tensor(tokens, packed.num_padding), noise, selected)
+    layout = packed if selected is None else selected
+    return hidden[: layout.num_tokens], layout
 
 
 class CachedStates:
-    """States of an encoder that does not change, made once: of chosen places of each row."""
+    """Hidden states of a frozen encoder, computed once, at selected positions of each row."""
 
-    def __init__(self, model: Bert, read: EncodedTexts, places: Sequence[Numbers] | None = None) -> None:
-        self.offsets = np.zeros(len(read) + 1, dtype=np.int64)
-        chosen = [np.zeros(1, dtype=np.int64)] * len(read) if places is None else places  # usually the first token
-        np.cumsum([len(one) for one in chosen], out=self.offsets[1:])
+    def __init__(self, model: Bert, texts: EncodedTexts, positions: Sequence[Indices] | None = None) -> None:
+        """Compute the states; `positions` defaults to the first token of each row."""
+        first_token = np.zeros(1, dtype=np.int64)
+        selected = [first_token] * len(texts) if positions is None else positions
+        self.offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+        np.cumsum([len(row_positions) for row_positions in selected], out=self.offsets[1:])
         self.states = torch.zeros(int(self.offsets[-1]), model.config.hidden_size, dtype=torch.float16)
-        batches = length_sorted_batches(read.lengths, max_tokens=BUDGET)
+        batches = length_sorted_batches(texts.lengths, max_tokens=BATCH_TOKENS)
 
-        def encode(indices: Numbers) -> list[Tensor]:
-            tokens = read.batch(indices)
-            states = torch.from_numpy(model.encode(tokens))
-            rows = [chosen[index] + int(start) for index, start in zip(indices, tokens.offsets, strict=False)]
-            return [states[torch.from_numpy(row)].half() for row in rows]
+        def encode(indices: Indices) -> list[Tensor]:
+            tokens = texts.batch(indices)
+            hidden = torch.from_numpy(model.encode(tokens))
+            batch_states = []
+            for index, start in zip(indices, tokens.offsets, strict=False):
+                token_indices = torch.from_numpy(selected[index] + int(start))
+                batch_states.append(hidden[token_indices].half())
+            return batch_states
 
-        # a batch for each thread, as they become free: a core that others use delays nothing but its own batch
-        for indices, selected in zip(batches, WorkerPool(torch.get_num_threads()).map(encode, batches), strict=True):
-            for index, states in zip(indices, selected, strict=True):
-                self.states[self.offsets[index] : self.offsets[index + 1]] = states
+        # a batch per thread, as they become free: a core that other processes use delays its own batch only
+        encoded_batches = WorkerPool(torch.get_num_threads()).map(encode, batches)
+        for indices, rows in zip(batches, encoded_batches, strict=True):
+            for index, row_states in zip(indices, rows, strict=True):
+                self.states[self.offsets[index] : self.offsets[index + 1]] = row_states
 
-    def get(self, indices: Numbers) -> Tensor:
-        """Return the states of some rows, one row behind the other."""
-        return torch.cat([self.states[self.offsets[number] : self.offsets[number + 1]] for number in indices])
+    def get(self, indices: Indices) -> Tensor:
+        """Cached states of rows, end to end."""
+        return torch.cat([self.states[self.offsets[index] : self.offsets[index + 1]] for index in indices])
 
 
 def head_only_config(config: BertConfig) -> BertConfig:
-    """Return the config of a model that has no more than the head of another, for states that are kept."""
+    """Smallest config with the same head, for training a head on cached states."""
     return config.override(
-        {"vocab_size": 1, "max_positions": 1, "position_offset": 0, "num_token_types": 0, **SMALLEST}
+        {"vocab_size": 1, "max_positions": 1, "position_offset": 0, "num_token_types": 0, **SMALLEST_STACK}
     )
