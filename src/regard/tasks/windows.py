@@ -96,9 +96,7 @@ def encode_texts(
     """Return texts as rows of at most `longest` tokens: a long one in windows, a long pair cut."""
     if pairs is not None:
         tokens, cut = special_tokens.encode_batch(texts, pairs, max_length=max_length)
-        made = EncodedTexts(
-            account=TruncationReport(cut.texts, cut.tokens, max_length, 0, len(tokens), cut.cut_texts, cut.cut_tokens)
-        )
+        made = EncodedTexts(account=cut)
         assert tokens.token_types is not None
         for number, row in enumerate(tokens):
             made.add(row, tokens.token_types[tokens.offsets[number] : tokens.offsets[number + 1]], number)
