@@ -311,10 +311,10 @@ def test_lenient_reading_stops_above_max_reject(tmp_path: Path) -> None:
     assert len(read_pairs([path], ReadConfig(lenient=True, max_reject=2))) == 98
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    read_pairs([path], ReadConfig(lenient=True, max_reject=2), rejects=folder)
+    read_pairs([path], ReadConfig(lenient=True, max_reject=2), reject_folder=folder)
     assert (folder / "p.tsv.rejected.jsonl").exists()
     with pytest.raises(DiskError, match="cannot be written"):
-        read_pairs([path], ReadConfig(lenient=True, max_reject=2), rejects=tmp_path / "missing")
+        read_pairs([path], ReadConfig(lenient=True, max_reject=2), reject_folder=tmp_path / "missing")
 
 
 def test_inputs_that_are_no_data_are_refused(tmp_path: Path) -> None:

@@ -121,16 +121,16 @@ def task_name(path: str | Path) -> str:
 
 
 def read_stories(
-    paths: Sequence[str | Path], config: ReadConfig | None = None, *, rejects: str | Path | None = None
+    paths: Sequence[str | Path], config: ReadConfig | None = None, *, reject_folder: str | Path | None = None
 ) -> StoryQuestions:
     """Read the questions of all files; each file is a task, named after it.
 
-    With `config.lenient`, stories with a fault go to `<name>.rejected.jsonl`, beside the data or in the folder
-    `rejects`.
+    With `config.lenient`, stories with a fault go to `<name>.rejected.jsonl`, beside the data or in
+    `reject_folder`.
     """
     if not paths:
         raise UsageError("no file of stories: at least one is needed")
-    files = [_read_file(str(path), config or ReadConfig(), rejects) for path in paths]
+    files = [_read_file(str(path), config or ReadConfig(), reject_folder) for path in paths]
     questions: list[StoryQuestion] = []
     fault_counts: Counter[str] = Counter()
     reject_files: list[str] = []
@@ -149,10 +149,10 @@ def read_stories(
     )
 
 
-def _read_file(name: str, config: ReadConfig, rejects: str | Path | None) -> StoryQuestions:
+def _read_file(name: str, config: ReadConfig, reject_folder: str | Path | None) -> StoryQuestions:
     """Questions of one file, without a digest."""
     questions: list[StoryQuestion] = []
-    with open_bytes(name) as stream, Ledger([name], config, rejects) as ledger:
+    with open_bytes(name) as stream, Ledger([name], config, reject_folder) as ledger:
         for lines in _split_stories(iter_checked_lines(stream, name, config.encoding)):
             parsed = _parse_story(lines, name)
             fault = parsed if isinstance(parsed, Fault) else None

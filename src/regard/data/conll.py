@@ -113,7 +113,7 @@ def _is_bio_tag(tag: str) -> bool:
 
 
 def read_tagged(
-    paths: Sequence[str | Path], config: ReadConfig | None = None, *, rejects: str | Path | None = None
+    paths: Sequence[str | Path], config: ReadConfig | None = None, *, reject_folder: str | Path | None = None
 ) -> TaggedSentences:
     """Read the sentences of all files.
 
@@ -126,7 +126,7 @@ def read_tagged(
     entries: list[tuple[str, DataRow, TaggedSentence]] = []
     accepted: list[TaggedSentence] = []
     with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(names, config, rejects))
+        ledger = stack.enter_context(Ledger(names, config, reject_folder))
         for name in names:
             stream = stack.enter_context(open_bytes(name))
             entries += [(name, row, sentence) for row, sentence in _iter_sentences(name, config, stream)]

@@ -49,12 +49,12 @@ def read_documents(
     config: ReadConfig | None = None,
     document: str = "auto",
     *,
-    rejects: str | Path | None = None,
+    reject_folder: str | Path | None = None,
 ) -> Documents:
     """Read the documents of all files: `paragraph` (up to a blank line), `line`, or `file`, with its line breaks.
 
     `auto` takes paragraphs where a file has blank lines between its text, and lines where it has none. With
-    `config.lenient`, faulty lines go to `<name>.rejected.jsonl`, beside the first file or in the folder `rejects`.
+    `config.lenient`, faulty lines go to `<name>.rejected.jsonl`, beside the first file or in `reject_folder`.
     """
     if not paths:
         raise UsageError("no text file: at least one is needed")
@@ -62,7 +62,7 @@ def read_documents(
     names = [str(path) for path in paths]
     texts: list[str] = []
     with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(names, config, rejects))
+        ledger = stack.enter_context(Ledger(names, config, reject_folder))
         for name in names:
             lines = iter_checked_lines(stack.enter_context(open_bytes(name)), name, config.encoding)
             accepted = [line.text for line in _iter_accepted(lines, ledger, name)]

@@ -144,11 +144,11 @@ def _is_short_integer(label: str) -> bool:
 
 
 def read_labelled(
-    paths: Sequence[str | Path], config: ReadConfig | None = None, *, rejects: str | Path | None = None
+    paths: Sequence[str | Path], config: ReadConfig | None = None, *, reject_folder: str | Path | None = None
 ) -> LabelledTexts:
     """Read labelled texts from files with a column of texts, one of labels and, optionally, one of second texts.
 
-    With `config.lenient`, faulty rows go to `<name>.rejected.jsonl`, beside the first file or in the folder `rejects`.
+    With `config.lenient`, faulty rows go to `<name>.rejected.jsonl`, beside the first file or in `reject_folder`.
     """
     if not paths:
         raise UsageError("no file of labelled texts: at least one is needed")
@@ -159,7 +159,7 @@ def read_labelled(
     locations: list[str] = []
     second_texts: list[str] = []
     with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(names, config, rejects))
+        ledger = stack.enter_context(Ledger(names, config, reject_folder))
         for name in names:
             for row in _read_rows(name, config, stack):
                 if ledger.accept(row, [row.raw], name):

@@ -79,11 +79,11 @@ class ParallelTexts:
 
 
 def read_pairs(
-    paths: Sequence[str | Path], config: ReadConfig | None = None, *, rejects: str | Path | None = None
+    paths: Sequence[str | Path], config: ReadConfig | None = None, *, reject_folder: str | Path | None = None
 ) -> ParallelTexts:
     """Read the pairs of two parallel files, or of one file with two columns.
 
-    With `config.lenient`, faulty rows go to `<name>.rejected.jsonl`, beside the data or in the folder `rejects`.
+    With `config.lenient`, faulty rows go to `<name>.rejected.jsonl`, beside the data or in `reject_folder`.
     """
     config = config or ReadConfig()
     names = [str(path) for path in paths]
@@ -97,7 +97,7 @@ def read_pairs(
             rows = _read_columns(names[0], stack.enter_context(open_bytes(names[0])), config)
         else:
             raise UsageError(f"pairs are read from two parallel files or one with two columns, not {len(names)} files")
-        ledger = stack.enter_context(Ledger(names, config, rejects))
+        ledger = stack.enter_context(Ledger(names, config, reject_folder))
         for row, raws, name in rows:
             if ledger.accept(row, raws, name):
                 source.append(row.fields[0])

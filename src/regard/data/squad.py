@@ -82,7 +82,7 @@ def _digest(examples: Sequence[SquadExample]) -> str:
 
 
 def read_squad(
-    paths: Sequence[str | Path], config: ReadConfig | None = None, *, rejects: str | Path | None = None
+    paths: Sequence[str | Path], config: ReadConfig | None = None, *, reject_folder: str | Path | None = None
 ) -> SquadExamples:
     """Read the questions of all files.
 
@@ -94,7 +94,7 @@ def read_squad(
     names = [str(path) for path in paths]
     examples: list[SquadExample] = []
     with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(names, config, rejects))
+        ledger = stack.enter_context(Ledger(names, config, reject_folder))
         for name in names:
             for row, example in _iter_examples(_read_articles(name, config), name):
                 if ledger.accept(row, [row.raw], name):

@@ -56,12 +56,12 @@ class RecordStore:
         self.replace(record)
         return record
 
-    def get(self, name: str) -> Record:
+    def get(self, record_id: str) -> Record:
         """Record with this id; raise `UsageError` if there is none."""
         with self._lock:
-            if name not in self._records:
+            if record_id not in self._records:
                 raise UsageError("there is no such record: it may be from an earlier start of the server")
-            return self._records[name]
+            return self._records[record_id]
 
     def newest(self) -> str:
         """Id of the newest record; empty if there is none."""

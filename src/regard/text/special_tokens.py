@@ -234,7 +234,7 @@ def truncate_pair(first: int, second: int, max_length: int) -> tuple[int, int]:
 
 
 def _probe_template(backend: tokenizers.Tokenizer, *, pair: bool) -> SpecialTokenTemplate:
-    """Template of a tokenizer, found by encoding a sample: post-processors have no common description."""
+    """Derive the template of a tokenizer from a sample: post-processors have no common description."""
     try:
         sample = backend.encode("a", "a") if pair else backend.encode("a")
     except (KeyboardInterrupt, SystemExit, MemoryError):

@@ -15,7 +15,7 @@ from regard.errors import CheckpointError, DataError
 from regard.text.tokenizer_json import COMPONENTS, validate_tokenizer_json
 
 SPECIALS = ("<pad>", "</s>", "<unk>", "<s>")  # of every tokenizer trained with Regard; their ids count from 0
-SPACE = "▁"  # stands for a space in subwords
+SPACE = "▁"  # a space in subwords
 _SAMPLE_TEXT = "A canary, 1 é."
 
 # Names of the same token in other tokenizers, the preferred one first.
