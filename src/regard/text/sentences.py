@@ -64,10 +64,11 @@ class Sentences:
         first = self.separators[0]
         inner = self.separators[1:-1]
         last = self.separators[1:][-1:]  # none where there is no sentence
-        for index, sentence in enumerate(sentences[: len(inner)]):
-            if not inner[index] and sentence[-1:] not in _WIDE_SIGNS:
-                inner[index] = " "
-        return Sentences(list(sentences), [first, *inner, *last])
+        filled = []
+        for separator, sentence in zip(inner, sentences[: len(inner)], strict=True):
+            needs_space = not separator and sentence[-1:] not in _WIDE_SIGNS
+            filled.append(" " if needs_space else separator)
+        return Sentences(list(sentences), [first, *filled, *last])
 
     def split_each(self, split: Callable[[str], Sentences]) -> Sentences:
         """Split every sentence further.
