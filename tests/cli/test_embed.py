@@ -28,7 +28,7 @@ def test_vectors_go_to_a_file_and_are_searched_again(
     seen = capsys.readouterr()
     told = json.loads(seen.out)
     assert (told["texts"], told["width"], told["truncation"]["cut_tokens"]) == (3, 14, 40 - 21)
-    assert "1 of 3 texts cut to 23 tokens" in seen.err
+    assert "1 of 3 texts truncated (rows of 23 tokens)" in seen.err
     assert np.load(vectors).shape == (3, 14)
     asked = ["similar", str(folder), "w3", "--among", str(lines), "--best", "1", "--json", "--threads", "1"]
     assert run(asked) == 0

@@ -1,4 +1,4 @@
-"""Looking over and cleaning pairs: counts that can be checked by hand."""
+"""Inspecting and cleaning pairs: counts that can be checked by hand."""
 
 import json
 
@@ -9,23 +9,23 @@ from regard.data.pairs import ParallelTexts
 from regard.errors import ConfigError
 
 
-def numbered(count: int) -> list[str]:
+def distinct_texts(count: int) -> list[str]:
     """Texts of two words, all different."""
-    return [f"word{chr(97 + n % 26)} other{chr(97 + n // 26)}" for n in range(count)]
+    return [f"word{chr(97 + index % 26)} other{chr(97 + index // 26)}" for index in range(count)]
 
 
-def test_counts_and_quantiles() -> None:
+def test_the_report_counts_words_and_their_quantiles() -> None:
     source = ["one", "one two", "one two three", "one two three four", "one two three four five"]
-    report = check_pairs(ParallelTexts.from_texts(source, numbered(5))).sets["train"]
+    report = check_pairs(ParallelTexts.from_texts(source, distinct_texts(5))).sets["train"]
     assert report.pairs == report.num_read == 5
     assert report.source.words == {0: 1, 5: 1, 25: 2, 50: 3, 75: 4, 95: 5, 99: 5, 100: 5}
     assert report.source.characters[100] == 23
     assert (report.source.running_words, report.source.distinct_words) == (15, 5)
     assert report.source.max_length[0] == (5, 23)
-    assert report.digest == ParallelTexts.from_texts(source, numbered(5)).digest
+    assert report.digest == ParallelTexts.from_texts(source, distinct_texts(5)).digest
 
 
-def test_repeats_and_overlap() -> None:
+def test_repeats_and_overlap_are_counted() -> None:
     train = ParallelTexts.from_texts(["a b", "a  b", "a b", "cafe\u0301 x", "z z"], ["c", "c", "d", "e", "f"])
     test = ParallelTexts.from_texts(["new one", "a b", "café x"], ["c", "c", "other"])
     report = check_pairs(train, {"test": test})
@@ -36,16 +36,19 @@ def test_repeats_and_overlap() -> None:
     assert any("2 of 5 source texts are repeated" in warning for warning in report.warnings)
 
 
-def test_suspicious_pairs() -> None:
-    source, target = numbered(60), numbered(60)[::-1]
-    source[10], target[10] = "a short text", "a very long text " * 9
-    source[20], target[20] = "the same", "the same"
+def test_suspicious_pairs_are_listed_by_kind() -> None:
+    source = distinct_texts(60)
+    target = distinct_texts(60)[::-1]
+    source[10] = "a short text"
+    target[10] = "a very long text " * 9
+    source[20] = "the same"
+    target[20] = "the same"
     source[30] = "12.34 (5)"
-    found = check_pairs(ParallelTexts.from_texts(source, target)).sets["train"].suspicious
-    assert found == {"length ratio": [11], "identical sides": [21], "few letters": [31]}
+    suspicious = check_pairs(ParallelTexts.from_texts(source, target)).sets["train"].suspicious
+    assert suspicious == {"length ratio": [11], "identical sides": [21], "few letters": [31]}
 
 
-def test_scripts_and_normal_forms() -> None:
+def test_scripts_and_normal_forms_are_counted() -> None:
     report = check_pairs(
         ParallelTexts.from_texts(["abcd", "ефgh", "naïve", "nai\u0308ve"], ["日本", "かな", "한글", "ab"])
     )
@@ -56,8 +59,9 @@ def test_scripts_and_normal_forms() -> None:
     assert check_pairs(ParallelTexts.from_texts(["e\u0301"], ["x"])).warnings == []
 
 
-def test_the_report_can_be_read_and_stored() -> None:
-    source, target = numbered(60), numbered(60)[::-1]
+def test_the_report_is_available_as_text_and_as_json() -> None:
+    source = distinct_texts(60)
+    target = distinct_texts(60)[::-1]
     source[:9] = ["1 2 3"] * 9
     report = check_pairs(
         ParallelTexts.from_texts(source, target), {"valid": ParallelTexts.from_texts(["1 2 3"], ["x"])}
@@ -65,19 +69,20 @@ def test_the_report_can_be_read_and_stored() -> None:
     stored = json.loads(json.dumps(report.to_dict()))
     assert stored["sets"]["train"]["suspicious"]["few letters"] == {"count": 9, "lines": [1, 2, 3, 4, 5]}
     text = report.format()
-    for part in (
+    for fragment in (
         "train: 60 pairs",
         "valid: 1 pairs",
         "few letters: 9 (lines 1, 2, 3, 4, 5 …)",
         "source texts 1",
         "warning",
     ):
-        assert part in text
+        assert fragment in text
     assert check_pairs(ParallelTexts.from_texts([], [])).format().startswith("train: 0 pairs")
 
 
 def test_cleaning_counts_every_pair_once() -> None:
-    source, target = numbered(60), numbered(60)[::-1]
+    source = distinct_texts(60)
+    target = distinct_texts(60)[::-1]
     source += ["w " * 30, "x", "short words", "same words", "worda othera", "from testset"]
     target += ["fine words", "", "long " * 12, "same words", target[0], "whatever it"]
     pairs = ParallelTexts.from_texts(source, target)
@@ -97,14 +102,14 @@ def test_cleaning_counts_every_pair_once() -> None:
         "repeated": 1,
     }
     assert len(cleaned.pairs) + sum(cleaned.removed.values()) == len(pairs)
-    assert cleaned.pairs.source == numbered(60)
+    assert cleaned.pairs.source == distinct_texts(60)
     assert cleaned.pairs.locations.tolist() == list(range(1, 61))
-    assert cleaned.pairs.digest == ParallelTexts.from_texts(numbered(60), target[:60]).digest
+    assert cleaned.pairs.digest == ParallelTexts.from_texts(distinct_texts(60), target[:60]).digest
     again = clean_pairs(cleaned.pairs, max_words=20, ratio=3.0, drop_identical=True)
     assert (again.removed, again.pairs.digest) == ({}, cleaned.pairs.digest)
 
 
-def test_settings_that_make_no_sense() -> None:
+def test_contradictory_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="greater than 1"):
         clean_pairs(ParallelTexts.from_texts([], []), ratio=0.5)
     with pytest.raises(ConfigError, match="must not exceed"):

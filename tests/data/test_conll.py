@@ -1,4 +1,4 @@
-"""Tagged sentences: columns, comments, what is refused and where; what is held out."""
+"""Tagged sentences: columns, comments, faults with their location, and the held-out split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard.config.data import ReadConfig
 from regard.data.conll import TaggedSentence, TaggedSentences, check_tags, hold_out_sentences, read_tagged, tag_counts
 from regard.errors import DataError, UsageError
 
-GOOD = [(("in", "New", "York"), ("O", "B-place", "I-place")), (("#", "home"), ("O", "O"))]
+EXPECTED = [(("in", "New", "York"), ("O", "B-place", "I-place")), (("#", "home"), ("O", "O"))]
 
 
 @pytest.mark.parametrize(
@@ -23,40 +23,40 @@ GOOD = [(("in", "New", "York"), ("O", "B-place", "I-place")), (("#", "home"), ("
         ("x.conll", "O\tin\nB-place\tNew\nI-place\tYork\n\nO\t#\nO\thome\n", {"text": "2", "label": "1"}),
     ],
 )
-def test_columns_are_found(tmp_path: Path, name: str, content: str, settings: dict[str, object]) -> None:
+def test_columns_are_detected(tmp_path: Path, name: str, content: str, settings: dict[str, object]) -> None:
     (tmp_path / name).write_text(content, "utf-8")
-    found = read_tagged([tmp_path / name], ReadConfig(**settings))  # type: ignore[arg-type]
-    assert [(one.words, one.tags) for one in found.sentences] == GOOD
-    assert found.tags == ["O", "B-place", "I-place"]
-    assert dict(tag_counts(found)) == {"place": 1}
+    tagged = read_tagged([tmp_path / name], ReadConfig(**settings))  # type: ignore[arg-type]
+    assert [(sentence.words, sentence.tags) for sentence in tagged.sentences] == EXPECTED
+    assert tagged.tags == ["O", "B-place", "I-place"]
+    assert dict(tag_counts(tagged)) == {"place": 1}
 
 
 @pytest.mark.parametrize(
-    ("content", "place", "what"),
+    ("content", "location", "what"),
     [
         ("in\tO\nNew\tI-place\n", "x.conll:2", "I-place follows O"),
         ("New\tB-place\nYork\tI-person\n", "x.conll:2", "I-person follows B-place"),
-        ("in\tO\nNew\tB-place\nYork\tplace\n", "x.conll:3", "no tag of this kind"),
+        ("in\tO\nNew\tB-place\nYork\tplace\n", "x.conll:3", "is not a BIO tag"),
         ("in\tO\nNew\n", "x.conll:2", "1 column where 2 are expected"),
         ("in\tO\nNew\t \n", "x.conll:2", "blank"),
         ("in\n", "x.conll:1", "one column"),
         ("", "x.conll", "empty"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, content: str, place: str, what: str) -> None:
+def test_faults_are_reported_with_their_location(tmp_path: Path, content: str, location: str, what: str) -> None:
     (tmp_path / "x.conll").write_text(content)
     with pytest.raises(DataError, match=what) as error:
         read_tagged([tmp_path / "x.conll"])
-    assert error.value.location == str(tmp_path / place)
+    assert error.value.location == str(tmp_path / location)
 
 
-def test_faulty_sentences_are_put_aside(tmp_path: Path) -> None:
+def test_faulty_sentences_are_rejected_in_lenient_mode(tmp_path: Path) -> None:
     (tmp_path / "x.conll").write_text("in\tO\n\nNew\tI-place\n\nRome\tB-place\n")
-    found = read_tagged([tmp_path / "x.conll"], ReadConfig(lenient=True, max_reject=50))
-    assert ([one.words for one in found.sentences], found.rejected) == ([("in",), ("Rome",)], 1)
+    tagged = read_tagged([tmp_path / "x.conll"], ReadConfig(lenient=True, max_reject=50))
+    assert ([sentence.words for sentence in tagged.sentences], tagged.rejected) == ([("in",), ("Rome",)], 1)
 
 
-def test_tags_that_mark_no_entities_are_plain() -> None:
+def test_tags_outside_the_bio_scheme_mark_no_entities() -> None:
     rows = TaggedSentences.of([TaggedSentence(("a", "dog"), ("DET", "NOUN"))])
     assert (rows.has_entities, rows.tags) == (False, ["DET", "NOUN"])
 
@@ -70,10 +70,10 @@ def test_unknown_and_single_tags_are_refused() -> None:
 
 
 def test_equal_sentences_are_held_out_together() -> None:
-    rows = TaggedSentences.of([TaggedSentence((f"w{number % 20}",), ("O",)) for number in range(60)])
-    kept, held = hold_out_sentences(rows)
-    assert (len(kept) + len(held), len(held)) == (60, 6)
-    assert not {one.words for one in kept.sentences} & {one.words for one in held.sentences}
+    rows = TaggedSentences.of([TaggedSentence((f"w{index % 20}",), ("O",)) for index in range(60)])
+    train, valid = hold_out_sentences(rows)
+    assert (len(train) + len(valid), len(valid)) == (60, 6)
+    assert not {sentence.words for sentence in train.sentences} & {sentence.words for sentence in valid.sentences}
     with pytest.raises(UsageError, match="too few"):
         hold_out_sentences(TaggedSentences.of([TaggedSentence(("a",), ("O",))] * 5))
 

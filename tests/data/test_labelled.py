@@ -1,4 +1,4 @@
-"""Labelled texts: columns of three forms, strictly read; classes; what is held out."""
+"""Labelled texts: columns of three formats, read strictly; labels; the held-out split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.config.data import ReadConfig
 from regard.data.labelled import LabelledTexts, check_labels, hold_out_texts, label_counts, read_labelled
 from regard.errors import DataError, UsageError
 
-GOOD = (["a quiet triumph", "dull"], ["good", "bad"])
+EXPECTED = (["a quiet triumph", "dull"], ["good", "bad"])
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,13 @@ GOOD = (["a quiet triumph", "dull"], ["good", "bad"])
         ("x.txt", "a quiet triumph\tgood\ndull\tbad\n", {"format": "tsv"}),
     ],
 )
-def test_columns_are_found_in_every_form(tmp_path: Path, name: str, content: str, settings: dict[str, object]) -> None:
+def test_columns_are_detected_in_every_format(
+    tmp_path: Path, name: str, content: str, settings: dict[str, object]
+) -> None:
     (tmp_path / name).write_text(content, "utf-8")
-    found = read_labelled([tmp_path / name], ReadConfig(**settings))  # type: ignore[arg-type]
-    assert (found.texts, found.labels) == GOOD
-    assert found.digest == LabelledTexts.from_texts(*GOOD).digest
+    labelled = read_labelled([tmp_path / name], ReadConfig(**settings))  # type: ignore[arg-type]
+    assert (labelled.texts, labelled.labels) == EXPECTED
+    assert labelled.digest == LabelledTexts.from_texts(*EXPECTED).digest
 
 
 def test_labels_of_json_may_be_numbers(tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_labels_of_json_may_be_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "settings", "place", "what"),
+    ("name", "content", "settings", "location", "what"),
     [
         ("x.csv", "text,mood,id\na,b,c\n", {}, "x.csv:1", "none is named label"),
         ("x.csv", "text,mood\na,b\n", {"label": "mod", "text": "text"}, "x.csv:1", "did you mean mood?"),
@@ -58,17 +60,17 @@ def test_labels_of_json_may_be_numbers(tmp_path: Path) -> None:
         ("x.csv", "", {}, "x.csv", "empty"),
     ],
 )
-def test_a_fault_is_told_with_its_place(
-    tmp_path: Path, name: str, content: str, settings: dict[str, object], place: str, what: str
+def test_a_fault_is_reported_with_its_location(
+    tmp_path: Path, name: str, content: str, settings: dict[str, object], location: str, what: str
 ) -> None:
     (tmp_path / name).write_text(content, "utf-8")
     with pytest.raises(DataError) as error:
         read_labelled([tmp_path / name], ReadConfig(**settings))  # type: ignore[arg-type]
-    assert str(error.value).startswith(str(tmp_path / place))
+    assert str(error.value).startswith(str(tmp_path / location))
     assert what in str(error.value)
 
 
-def test_an_unknown_label_is_named_with_its_place_and_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_label_is_reported_with_its_location_and_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("a\tgood\nb\tbad\nc\tgod\n")
     rows = read_labelled([tmp_path / "x.tsv"])
     assert rows.label_ids(["bad", "god", "good"]).tolist() == [2, 0, 1]
@@ -76,47 +78,49 @@ def test_an_unknown_label_is_named_with_its_place_and_the_nearest(tmp_path: Path
         rows.label_ids(["bad", "good"])
 
 
-def test_one_class_is_not_enough() -> None:
+def test_one_label_is_not_enough() -> None:
     with pytest.raises(DataError, match=r"x\.csv: all 2 texts have the label 'good'"):
         check_labels(LabelledTexts.from_texts(["a", "b"], ["good", "good"]), "x.csv")
     assert check_labels(LabelledTexts.from_texts(["a", "b", "c"], ["10", "2", "x"]), "") == ["10", "2", "x"]
 
 
-def rows(sizes: dict[str, int]) -> LabelledTexts:
-    made = [(f"{label} {number}", label) for label, size in sizes.items() for number in range(size)]
-    return LabelledTexts.from_texts([text for text, _ in made], [label for _, label in made])
+def labelled_texts(counts: dict[str, int]) -> LabelledTexts:
+    """Distinct texts, so many of each label."""
+    labels = [label for label, count in counts.items() for _ in range(count)]
+    texts = [f"{label} {index}" for label, count in counts.items() for index in range(count)]
+    return LabelledTexts.from_texts(texts, labels)
 
 
-def test_as_much_of_each_label_is_held_out() -> None:
-    given = rows({"a": 300, "b": 100, "c": 2, "d": 1})
-    kept, away = hold_out_texts(given)
-    assert label_counts(away) == {"a": 30, "b": 10}
-    assert label_counts(kept) == {"a": 270, "b": 90, "c": 2, "d": 1}
-    assert Counter(kept.texts + away.texts) == Counter(given.texts)
-    assert hold_out_texts(given)[1].digest == away.digest
-    assert set(hold_out_texts(rows({"a": 301, "b": 100}))[1].texts) != set(away.texts)
+def test_the_same_share_of_each_label_is_held_out() -> None:
+    labelled = labelled_texts({"a": 300, "b": 100, "c": 2, "d": 1})
+    train, valid = hold_out_texts(labelled)
+    assert label_counts(valid) == {"a": 30, "b": 10}
+    assert label_counts(train) == {"a": 270, "b": 90, "c": 2, "d": 1}
+    assert Counter(train.texts + valid.texts) == Counter(labelled.texts)
+    assert hold_out_texts(labelled)[1].digest == valid.digest
+    assert set(hold_out_texts(labelled_texts({"a": 301, "b": 100}))[1].texts) != set(valid.texts)
 
 
 def test_equal_texts_are_held_out_together() -> None:
-    given = rows({"a": 40, "b": 40})
-    twice = LabelledTexts.from_texts(given.texts * 2, given.labels * 2)
-    kept, away = hold_out_texts(twice)
-    assert not set(kept.texts) & set(away.texts)
-    assert len(away) == 16
+    distinct = labelled_texts({"a": 40, "b": 40})
+    repeated = LabelledTexts.from_texts(distinct.texts * 2, distinct.labels * 2)
+    train, valid = hold_out_texts(repeated)
+    assert not set(train.texts) & set(valid.texts)
+    assert len(valid) == 16
 
 
 def test_too_few_texts_cannot_be_split() -> None:
     with pytest.raises(UsageError, match="--valid"):
-        hold_out_texts(rows({"a": 2, "b": 2}))
+        hold_out_texts(labelled_texts({"a": 2, "b": 2}))
 
 
 def test_a_text_may_have_several_labels_or_none(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("text,label\na,warm; old\nb,\nc,old\n")
-    found = read_labelled([tmp_path / "x.csv"], ReadConfig(label_separator=";"))
-    assert (found.label_sets, found.label_names) == ([("warm", "old"), (), ("old",)], ["old", "warm"])
-    assert found.label_matrix(["old", "warm"]).tolist() == [[1, 1], [0, 0], [1, 0]]
+    labelled = read_labelled([tmp_path / "x.csv"], ReadConfig(label_separator=";"))
+    assert (labelled.label_sets, labelled.label_names) == ([("warm", "old"), (), ("old",)], ["old", "warm"])
+    assert labelled.label_matrix(["old", "warm"]).tolist() == [[1, 1], [0, 0], [1, 0]]
     with pytest.raises(DataError, match=r"x\.csv:2: the label 'warm' is not one"):
-        found.label_matrix(["old"])
+        labelled.label_matrix(["old"])
     (tmp_path / "x.jsonl").write_text('{"text": "a", "label": ["warm", "old"]}\n')
     assert read_labelled([tmp_path / "x.jsonl"], ReadConfig(label_separator=";")).label_sets == [("warm", "old")]
 
@@ -126,8 +130,8 @@ def test_texts_may_come_in_pairs(tmp_path: Path) -> None:
     columns = {"text": "first", "pair": "second", "label": "label"}
     with pytest.raises(DataError, match=r"x\.csv:3: the second text is blank"):
         read_labelled([tmp_path / "x.csv"], ReadConfig(**columns))
-    found = read_labelled([tmp_path / "x.csv"], ReadConfig(**columns, lenient=True, max_reject=60))
-    assert (found.texts, found.pairs, found.labels) == (["a"], ["b"], ["yes"])
-    twins = LabelledTexts.from_texts(["a"] * 40, ["yes", "no"] * 20, pairs=[f"b{number}" for number in range(40)])
-    kept, held = hold_out_texts(twins)
-    assert (len(kept), len(held)) == (36, 4)
+    labelled = read_labelled([tmp_path / "x.csv"], ReadConfig(**columns, lenient=True, max_reject=60))
+    assert (labelled.texts, labelled.pairs, labelled.labels) == (["a"], ["b"], ["yes"])
+    second_texts = [f"b{index}" for index in range(40)]
+    train, valid = hold_out_texts(LabelledTexts.from_texts(["a"] * 40, ["yes", "no"] * 20, pairs=second_texts))
+    assert (len(train), len(valid)) == (36, 4)

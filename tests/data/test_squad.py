@@ -1,4 +1,4 @@
-"""Questions about passages: SQuAD's form, every fault with its path, answers in their places."""
+"""Questions about passages: SQuAD format, every fault with its path, answers at their start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def document(*questions: Any, passage: Any = PASSAGE) -> dict[str, Any]:
     return {"data": [{"paragraphs": [{"context": passage, "qas": list(questions)}]}]}
 
 
-def asked(text: str = "Ada", start: Any = 0, **more: Any) -> dict[str, Any]:
+def question(text: str = "Ada", start: Any = 0, **more: Any) -> dict[str, Any]:
     return {"id": "1", "question": "Who?", "answers": [{"text": text, "answer_start": start}], **more}
 
 
@@ -29,17 +29,17 @@ def read(tmp_path: Path, content: Any, **settings: Any) -> SquadExamples:
 
 
 def test_questions_are_read_with_and_without_answers(tmp_path: Path) -> None:
-    found = read(tmp_path, document(asked(), asked("London", 16), asked(is_impossible=True, answers=[])))
-    assert [one.texts for one in found.examples] == [("Ada",), ("London",), ("",)]
-    assert found.num_unanswerable == 1
-    assert found.examples[1].location.endswith("x.json:data[0].paragraphs[0].qas[1]")
+    squad = read(tmp_path, document(question(), question("London", 16), question(is_impossible=True, answers=[])))
+    assert [example.texts for example in squad.examples] == [("Ada",), ("London",), ("",)]
+    assert squad.num_unanswerable == 1
+    assert squad.examples[1].location.endswith("x.json:data[0].paragraphs[0].qas[1]")
 
 
-QAS = "data[0].paragraphs[0].qas[0]"
+QUESTION_PATH = "data[0].paragraphs[0].qas[0]"
 
 
 @pytest.mark.parametrize(
-    ("content", "place", "what"),
+    ("content", "path", "what"),
     [
         ("{", ":1:2", "not JSON"),
         ([], ":the document", "an object is expected"),
@@ -47,34 +47,34 @@ QAS = "data[0].paragraphs[0].qas[0]"
         ({"data": {}}, ":data", "a list is expected"),
         ({"data": [{}]}, ":data[0]", "no field 'paragraphs'"),
         (document(passage=3), ":data[0].paragraphs[0].context", "a text is expected"),
-        (document({"answers": []}), f":{QAS}", "no field 'question'"),
-        (document(asked(start="0")), f":{QAS}.answers[0].answer_start", "a whole number is expected"),
-        (document(asked(start=True)), f":{QAS}.answers[0].answer_start", "a whole number is expected"),
-        (document(asked(start=1)), f":{QAS}.answers[0].answer_start", "does not stand at 1: 'da '"),
-        (document(asked(start=-3)), f":{QAS}.answers[0].answer_start", "does not stand at -3"),
-        (document(asked(answers=[])), f":{QAS}.answers", "no answer"),
-        (document(asked(), passage=" "), f":{QAS}: its context", "blank"),
+        (document({"answers": []}), f":{QUESTION_PATH}", "no field 'question'"),
+        (document(question(start="0")), f":{QUESTION_PATH}.answers[0].answer_start", "an integer is expected"),
+        (document(question(start=True)), f":{QUESTION_PATH}.answers[0].answer_start", "an integer is expected"),
+        (document(question(start=1)), f":{QUESTION_PATH}.answers[0].answer_start", "is not at 1: 'da '"),
+        (document(question(start=-3)), f":{QUESTION_PATH}.answers[0].answer_start", "is not at -3"),
+        (document(question(answers=[])), f":{QUESTION_PATH}.answers", "no answer"),
+        (document(question(), passage=" "), f":{QUESTION_PATH}: its context", "blank"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_path(tmp_path: Path, content: Any, place: str, what: str) -> None:
+def test_faults_are_reported_with_their_path(tmp_path: Path, content: Any, path: str, what: str) -> None:
     with pytest.raises(DataError, match=what) as error:
         read(tmp_path, content)
-    assert error.value.location == str(tmp_path / "x.json") + place
+    assert error.value.location == str(tmp_path / "x.json") + path
 
 
-def test_answers_out_of_place_are_counted_and_listed(tmp_path: Path) -> None:
-    content = document(asked(), asked(start=2), asked(start=4))
-    with pytest.raises(DataError, match="2 of 3 rows rejected: 2 × answer not in its place"):
+def test_answers_with_a_wrong_start_are_counted_and_listed(tmp_path: Path) -> None:
+    content = document(question(), question(start=2), question(start=4))
+    with pytest.raises(DataError, match="2 of 3 rows rejected: 2 × wrong answer_start"):
         read(tmp_path, content)
-    found = read(tmp_path, content, lenient=True, max_reject=80.0)
-    assert (len(found), found.rejected) == (1, 2)
-    assert len(Path(found.reject_file).read_text().splitlines()) == 2
+    squad = read(tmp_path, content, lenient=True, max_reject=80.0)
+    assert (len(squad), squad.rejected) == (1, 2)
+    assert len(Path(squad.reject_file).read_text().splitlines()) == 2
 
 
 def test_whole_passages_are_held_out() -> None:
-    rows = SquadExamples.of([SquadExample("who", f"passage {number % 20}", ((0, "passage"),)) for number in range(60)])
-    kept, held = hold_out_questions(rows)
-    assert (len(kept), len(held)) == (54, 6)
-    assert not {one.passage for one in kept.examples} & {one.passage for one in held.examples}
+    rows = SquadExamples.of([SquadExample("who", f"passage {index % 20}", ((0, "passage"),)) for index in range(60)])
+    train, valid = hold_out_questions(rows)
+    assert (len(train), len(valid)) == (54, 6)
+    assert not {example.passage for example in train.examples} & {example.passage for example in valid.examples}
     with pytest.raises(UsageError, match="too few"):
         hold_out_questions(SquadExamples.of([SquadExample("who", "a", ((0, "a"),))] * 9))

@@ -1,4 +1,4 @@
-"""Made data: right answers, no ambiguity, the same every time, splits that never meet."""
+"""Synthetic data: correct targets, no ambiguity, reproducible, disjoint splits."""
 
 import sys
 from collections import defaultdict
@@ -36,29 +36,30 @@ def test_splits_share_no_target(kind: str) -> None:
     assert not targets["train"] & targets["test"]
     assert not targets["train"] & targets["valid"]
     assert not targets["valid"] & targets["test"]
-    everything = [row.target for row in generate_rows(kind, 2000, split="all")]
-    shares = [sum(split_of_target(target) == split for target in everything) / 2000 for split in ("valid", "test")]
-    assert all(0.01 < share < 0.12 for share in shares)
+    all_targets = [row.target for row in generate_rows(kind, 2000, split="all")]
+    for split in ("valid", "test"):
+        fraction = sum(split_of_target(target) == split for target in all_targets) / 2000
+        assert 0.01 < fraction < 0.12
 
 
-def test_letters() -> None:
-    want = {"copy": list, "reverse": lambda letters: letters[::-1], "sort": sorted}
-    for kind, change in want.items():
+def test_letters_are_copied_reversed_and_sorted() -> None:
+    transforms = {"copy": list, "reverse": lambda letters: letters[::-1], "sort": sorted}
+    for kind, transform in transforms.items():
         rows = list(generate_rows(kind, 500))
         for row in rows:
-            assert row.target.split(" ") == change(row.source.split(" "))
+            assert row.target.split(" ") == transform(row.source.split(" "))
             assert row.group == str(len(row.source.split()))
         assert {len(row.source.split()) for row in rows} == set(range(3, 13))
         assert {letter for row in rows for letter in row.source.split()} == set("abcdefghijklmnop")
 
 
-def test_lengths_can_be_asked_for() -> None:
+def test_lengths_can_be_set() -> None:
     rows = list(generate_pairs("reverse", 400, lengths=(24, 30)))
     assert {len(source.split()) for source, _ in rows} == set(range(24, 31))
     assert all(source.split()[::-1] == target.split() for source, target in rows)
 
 
-def test_dates_are_right_and_named_in_every_language() -> None:
+def test_dates_are_correct_in_every_language() -> None:
     pytest.importorskip("babel")
     rows = list(generate_rows("dates", 3000))
     assert {row.group for row in rows} == set(DATE_LANGUAGES)
@@ -77,27 +78,27 @@ def test_no_date_can_be_read_in_two_ways() -> None:
     babel = pytest.importorskip("babel.dates")
     meanings: dict[str, set[date]] = defaultdict(set)
     days = [date(year, 1, 1) + timedelta(days=offset) for year in (1912, 2012) for offset in range(0, 366, 2)]
-    for day in [*days, *(date(2010 + n, n, m) for n in range(1, 13) for m in range(1, 13))]:
+    for day in [*days, *(date(2010 + month, month, day) for month in range(1, 13) for day in range(1, 13))]:
         for language in DATE_LANGUAGES:
             for style in synthetic.DATE_STYLES:
                 meanings[" ".join(babel.format_date(day, style, locale=language).split())].add(day)
-    assert not {text: found for text, found in meanings.items() if len(found) > 1}
+    assert not {text: readings for text, readings in meanings.items() if len(readings) > 1}
 
 
-def test_numbers_are_spelled_and_mean_one_thing() -> None:
+def test_numbers_are_spelled_without_ambiguity() -> None:
     pytest.importorskip("num2words")
     meanings: dict[str, set[str]] = defaultdict(set)
     for row in generate_rows("numbers", 4000, split="all"):
         meanings[row.source].add(row.target)
         assert not any(letter.isdigit() for letter in row.source)
         assert row.target == str(int(row.target))
-    assert not {text: found for text, found in meanings.items() if len(found) > 1}
+    assert not {text: readings for text, readings in meanings.items() if len(readings) > 1}
     german = dict(generate_pairs("numbers", 3000, split="all", languages=["de"]))
     assert german["zwölf"] == "12"
     assert {row.group for row in generate_rows("numbers", 500)} == set(NUMBER_LANGUAGES)
 
 
-def test_what_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="did you mean dates"):
         generate_pairs("date", 1)
     with pytest.raises(UsageError, match="unknown split"):

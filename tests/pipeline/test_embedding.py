@@ -50,12 +50,14 @@ def test_long_texts_are_cut_and_told_or_read_in_windows_or_refused(tmp_path: Pat
     model = opened(tmp_path)
     long = " ".join(["w3"] * 50)
     cut = model.embed(["w3", long])
-    assert (cut.truncation.cut_texts, cut.truncation.cut_tokens) == (1, 50 - 21)
+    assert (cut.truncation.truncated_texts, cut.truncation.truncated_tokens) == (1, 50 - 21)
     whole = model.embed(["w3", long], EmbeddingConfig(long_texts="windows"))
-    assert (whole.truncation.cut_texts, whole.windows) == (0, 2)
+    assert (whole.truncation.truncated_texts, whole.windows) == (0, 2)
     assert np.allclose(whole.vectors[0], cut.vectors[0], atol=1e-6)
     assert not np.allclose(whole.vectors[1], cut.vectors[1], atol=1e-6)
-    with pytest.raises(UsageError, match=r"1 of 2 texts cut to 23 tokens: 29 of 51 tokens \(57%\) were not read"):
+    with pytest.raises(
+        UsageError, match=r"1 of 2 texts truncated \(rows of 23 tokens\): 29 of 51 tokens \(57%\) are not"
+    ):
         model.embed(["w3", long], EmbeddingConfig(long_texts="refuse"))
     with pytest.raises(UsageError, match="23 tokens at most"):
         model.embed(["w3"], EmbeddingConfig(max_length=24))

@@ -1,4 +1,4 @@
-"""An app served for real on this machine, for tests and bars."""
+"""An app served for real on this machine, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tests.scale import HANG_GUARD
 
 @contextmanager
 def running(app: Any) -> Iterator[int]:
-    """The port where an app answers; it ends with the block."""
+    """Serve an app within the block; yields its port."""
     import uvicorn
 
     from regard.server.serve import bind_loopback
 
-    listening = bind_loopback(0)
+    listener = bind_loopback(0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
         assert thread.is_alive(), "the server ended before it answered"
         time.sleep(0.02)
-    yield listening.getsockname()[1]
+    yield listener.getsockname()[1]
     server.should_exit = True
     thread.join(HANG_GUARD)
-    listening.close()
+    listener.close()

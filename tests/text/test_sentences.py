@@ -1,4 +1,4 @@
-"""Sentences by rule: what is an end, what is none, and that no character is lost."""
+"""Sentences by rule: where they end, where they do not, and that no character is lost."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from regard.text.sentences import find_phrase, is_word_character, split_lines, s
 
 @settings(max_examples=500, deadline=None)
 @given(st.text(max_size=60) | st.text(st.sampled_from("aB. !?\n\r\t\"'“”)。।؟3"), max_size=40))
-def test_the_text_comes_back(text):
+def test_sentences_and_separators_restore_the_text(text):
     for split in (split_sentences, split_lines):
-        found = split(text)
-        assert found.text() == text
-        assert len(found.separators) == len(found.sentences) + 1
-        assert all(sentence and sentence == sentence.strip() for sentence in found.sentences)
-        assert not any(gap.strip() for gap in found.separators)
+        parts = split(text)
+        assert parts.text() == text
+        assert len(parts.separators) == len(parts.sentences) + 1
+        assert all(sentence and sentence == sentence.strip() for sentence in parts.sentences)
+        assert not any(separator.strip() for separator in parts.separators)
 
 
 @pytest.mark.parametrize(
@@ -52,34 +52,34 @@ def test_the_text_comes_back(text):
         (" \n\t ", 0),
     ],
 )
-def test_ends(text, count):
+def test_sentences_end_where_a_reader_expects(text, count):
     assert len(split_sentences(text).sentences) == count, split_sentences(text).sentences
 
 
 def test_a_huge_line_is_split_too():
-    found = split_sentences("A b c. " * 200_000 + "x" * 1_000_000)
-    assert len(found.sentences) == 200_000
+    parts = split_sentences("A b c. " * 200_000 + "x" * 1_000_000)
+    assert len(parts.sentences) == 200_000
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.sampled_from("ab ,"), min_size=1, max_size=60), st.integers(1, 9))
-def test_long_sentences_are_cut_into_parts_that_fit(text, most):
-    spans = [(place, place + 1) for place, letter in enumerate(text) if not letter.isspace()]
-    found = split_long(text, spans, most)
-    assert found.text() == text
-    assert all(sum(not letter.isspace() for letter in part) <= most for part in found.sentences)
+def test_long_sentences_are_split_into_parts_that_fit(text, max_tokens):
+    spans = [(offset, offset + 1) for offset, letter in enumerate(text) if not letter.isspace()]
+    parts = split_long(text, spans, max_tokens)
+    assert parts.text() == text
+    assert all(sum(not letter.isspace() for letter in part) <= max_tokens for part in parts.sentences)
 
 
 def test_commas_are_preferred_to_spaces_and_spaces_to_nothing():
-    def parts(text, most):
-        return split_long(text, [(place, place + 1) for place in range(len(text))], most).sentences
+    def split(text, max_tokens):
+        return split_long(text, [(offset, offset + 1) for offset in range(len(text))], max_tokens).sentences
 
-    assert parts("aaaa bbb, cc dd", 13) == ["aaaa bbb,", "cc dd"]
-    assert parts("aaaa bbb cc dd", 13) == ["aaaa bbb cc", "dd"]
-    assert parts("aaaaaaa", 3) == ["aaa", "aaa", "a"]
+    assert split("aaaa bbb, cc dd", 13) == ["aaaa bbb,", "cc dd"]
+    assert split("aaaa bbb cc dd", 13) == ["aaaa bbb cc", "dd"]
+    assert split("aaaaaaa", 3) == ["aaa", "aaa", "a"]
 
 
-def test_phrases_are_whole_words():
+def test_phrases_match_whole_words_only():
     assert find_phrase("a doghouse for the dog", "dog") == 19
     assert find_phrase("U.S. and so", "U.S.") == 0
     assert find_phrase("कुत्ता", "क") < 0, "a vowel sign belongs to the word"

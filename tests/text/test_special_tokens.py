@@ -1,3 +1,5 @@
+"""Special tokens around texts, compared with transformers; spans, truncation and what is refused."""
+
 from __future__ import annotations
 
 import json
@@ -13,7 +15,7 @@ from regard.checkpoint.encoder_dir import read_encoder_tokenizer
 from regard.checkpoint.tokenizer_files import wordpiece_tokenizer
 from regard.config.data import TokenizerConfig
 from regard.errors import CheckpointError, UsageError
-from regard.text.special_tokens import SpecialTokens, Truncation, with_mask_token, with_special_tokens
+from regard.text.special_tokens import SpecialTokens, TruncationReport, with_mask_token, with_special_tokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 
@@ -35,39 +37,41 @@ SAMPLES = (
 
 
 def mixed_texts(count: int) -> list[str]:
-    """Return texts that mix scripts: pieces of the samples in all orders."""
-    chance = random.Random(11)
+    """Texts that mix scripts: words and characters of the samples in random order."""
+    rng = random.Random(11)
     words = [word for sample in SAMPLES for word in [*sample.split(" "), *sample]]
-    return [" ".join(chance.choices(words, k=chance.randint(0, 12))) for _ in range(count)]
+    return [" ".join(rng.choices(words, k=rng.randint(0, 12))) for _ in range(count)]
 
 
-def saved(tokenizer: tokenizers.Tokenizer, folder: Path, **settings: Any) -> None:
+def save(tokenizer: tokenizers.Tokenizer, folder: Path, **settings: Any) -> None:
     folder.mkdir(exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "TokenizersBackend", **settings}))
 
 
-def assert_alike(folder: Path, kind: str, tmp_path: Path) -> None:
-    """Compare with transformers' tokenizer of the same folder: alone and in pairs, cut and whole."""
+def assert_same_as_transformers(folder: Path, kind: str) -> None:
+    """Compare with transformers' tokenizer of the same folder: single texts and pairs, truncated or not."""
     transformers = pytest.importorskip("transformers")
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    framing = SpecialTokens(read_encoder_tokenizer(folder, kind))
+    reference = transformers.AutoTokenizer.from_pretrained(folder)
+    special_tokens = SpecialTokens(read_encoder_tokenizer(folder, kind))
     texts = mixed_texts(1000)
-    alone, account = framing.encode_batch(texts, max_length=40)
-    expected = theirs(texts, truncation=True, max_length=40)["input_ids"]
-    assert [row.tolist() for row in alone] == expected
-    assert account.cut_texts == sum(len(row) > 40 for row in theirs(texts)["input_ids"])
-    pairs, _ = framing.encode_batch(texts[:500], texts[500:], max_length=30)
-    expected = theirs(texts[:500], texts[500:], truncation="longest_first", max_length=30, return_token_type_ids=True)
+    single, report = special_tokens.encode_batch(texts, max_length=40)
+    expected = reference(texts, truncation=True, max_length=40)["input_ids"]
+    assert [row.tolist() for row in single] == expected
+    assert report.truncated_texts == sum(len(row) > 40 for row in reference(texts)["input_ids"])
+    pairs, _ = special_tokens.encode_batch(texts[:500], texts[500:], max_length=30)
+    expected = reference(
+        texts[:500], texts[500:], truncation="longest_first", max_length=30, return_token_type_ids=True
+    )
     assert [row.tolist() for row in pairs] == expected["input_ids"]
     assert pairs.token_types is not None
-    assert pairs.token_types.tolist() == [kind for row in expected["token_type_ids"] for kind in row]
+    assert pairs.token_types.tolist() == [token_type for row in expected["token_type_ids"] for token_type in row]
     for text in texts[:100]:
-        spans = theirs(text, return_offsets_mapping=True)["offset_mapping"]
-        read = framing.encode(text)
-        assert [row.tolist() for row in framing.encode_batch([text], max_length=900)[0]] == [read.ids]
-        for (start, stop), (begin, end), side in zip(read.spans, spans, read.sides, strict=True):
-            assert side < 0 or text[start:stop].strip()[:1] == text[begin:end].strip()[:1]
+        spans = reference(text, return_offsets_mapping=True)["offset_mapping"]
+        encoded = special_tokens.encode(text)
+        assert [row.tolist() for row in special_tokens.encode_batch([text], max_length=900)[0]] == [encoded.ids]
+        for span, reference_span, side in zip(encoded.spans, spans, encoded.sides, strict=True):
+            assert side < 0 or text[slice(*span)].strip()[:1] == text[slice(*reference_span)].strip()[:1]
 
 
 def bert_folder(folder: Path, **settings: Any) -> Path:
@@ -83,84 +87,81 @@ def bert_folder(folder: Path, **settings: Any) -> Path:
 @pytest.mark.parametrize(
     "settings", [{"do_lower_case": True}, {"do_lower_case": False}, {"strip_accents": False, "do_lower_case": True}]
 )
-def test_word_pieces_of_a_vocabulary_file(settings: dict[str, Any], tmp_path: Path) -> None:
-    assert_alike(bert_folder(tmp_path / "bert", **settings), "bert", tmp_path)
+def test_wordpiece_of_a_vocabulary_file_is_read(settings: dict[str, Any], tmp_path: Path) -> None:
+    assert_same_as_transformers(bert_folder(tmp_path / "bert", **settings), "bert")
 
 
-def test_byte_level_pairs_of_two_files(tmp_path: Path) -> None:
+def test_byte_level_bpe_of_two_files_is_read(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    learned = tokenizers.ByteLevelBPETokenizer()
+    trained = tokenizers.ByteLevelBPETokenizer()
     specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    learned.train_from_iterator(mixed_texts(300), vocab_size=700, special_tokens=specials, show_progress=False)
-    learned.save_model(str(tmp_path))
+    trained.train_from_iterator(mixed_texts(300), vocab_size=700, special_tokens=specials, show_progress=False)
+    trained.save_model(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "roberta"}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RobertaTokenizer"}))
     assert transformers.AutoTokenizer.from_pretrained(tmp_path)("a", "b")["input_ids"].count(2) == 3
-    assert_alike(tmp_path, "roberta", tmp_path)
+    assert_same_as_transformers(tmp_path, "roberta")
 
 
-def test_unigram_pieces_as_multilingual_models_have_them(tmp_path: Path) -> None:
+def test_unigram_of_multilingual_models_is_read(tmp_path: Path) -> None:
     backend = tokenizers.Tokenizer(models.Unigram())
     backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")])
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trainer = trainers.UnigramTrainer(vocab_size=600, special_tokens=specials, unk_token="<unk>", show_progress=False)
     backend.train_from_iterator(mixed_texts(300), trainer)
-    whole = with_special_tokens(Tokenizer(backend), "<s>", "</s>", double=True)
-    saved(whole.backend, tmp_path / "xlm", pad_token="<pad>", cls_token="<s>", sep_token="</s>", mask_token="<mask>")
-    assert_alike(tmp_path / "xlm", "xlm-roberta", tmp_path)
+    tokenizer = with_special_tokens(Tokenizer(backend), "<s>", "</s>", double=True)
+    save(tokenizer.backend, tmp_path / "xlm", pad_token="<pad>", cls_token="<s>", sep_token="</s>", mask_token="<mask>")
+    assert_same_as_transformers(tmp_path / "xlm", "xlm-roberta")
 
 
-def small() -> SpecialTokens:
+def small_wordpiece() -> SpecialTokens:
     lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "is", "the", "of", "france", "na", "##ive"]
     return SpecialTokens(wordpiece_tokenizer(lines, {}, "vocab.txt"))
 
 
-def test_places_of_a_pair_and_of_special_tokens() -> None:
-    read = small().encode("Paris  is", "naïve")
-    assert read.ids == [2, 5, 6, 3, 10, 11, 3]
-    assert read.token_types == [0, 0, 0, 0, 1, 1, 1]
-    assert read.spans == [(0, 0), (0, 5), (7, 9), (0, 0), (0, 2), (2, 5), (0, 0)]
-    assert read.sides == [-1, 0, 0, -1, 1, 1, -1]
-    assert read.word_ids == [-1, 0, 1, -1, 0, 0, -1]
+def test_a_pair_has_spans_sides_and_word_ids() -> None:
+    encoded = small_wordpiece().encode("Paris  is", "naïve")
+    assert encoded.ids == [2, 5, 6, 3, 10, 11, 3]
+    assert encoded.token_types == [0, 0, 0, 0, 1, 1, 1]
+    assert encoded.spans == [(0, 0), (0, 5), (7, 9), (0, 0), (0, 2), (2, 5), (0, 0)]
+    assert encoded.sides == [-1, 0, 0, -1, 1, 1, -1]
+    assert encoded.word_ids == [-1, 0, 1, -1, 0, 0, -1]
 
 
-def test_special_tokens_in_a_text_count_only_where_asked_for() -> None:
-    framing = small()
-    assert framing.mask == 4
-    assert framing.mask not in framing.encode("the [MASK] of").ids
-    assert framing.encode("the [MASK] of", parse_special=True).ids == [2, 7, 4, 8, 3]
-    assert framing.encode_batch(["the [MASK] of"], max_length=9, parse_special=True)[0].row(0).tolist() == [
-        2,
-        7,
-        4,
-        8,
-        3,
-    ]
+def test_special_tokens_in_a_text_are_parsed_only_on_request() -> None:
+    special_tokens = small_wordpiece()
+    assert special_tokens.mask == 4
+    assert special_tokens.mask not in special_tokens.encode("the [MASK] of").ids
+    assert special_tokens.encode("the [MASK] of", parse_special=True).ids == [2, 7, 4, 8, 3]
+    batch, _ = special_tokens.encode_batch(["the [MASK] of"], max_length=9, parse_special=True)
+    assert batch.row(0).tolist() == [2, 7, 4, 8, 3]
 
 
-def test_what_is_cut_is_told() -> None:
-    framing = small()
-    tokens, account = framing.encode_batch(["paris is", "of of of of of of"], max_length=5)
+def test_truncation_is_reported() -> None:
+    special_tokens = small_wordpiece()
+    tokens, report = special_tokens.encode_batch(["paris is", "of of of of of of"], max_length=5)
     assert [row.tolist() for row in tokens] == [[2, 5, 6, 3], [2, 8, 8, 8, 3]]
-    assert account == Truncation(texts=2, tokens=8, cut_texts=1, cut_tokens=3, max_length=5)
-    assert (account + account).cut_tokens == 6
-    pairs, _ = framing.encode_batch(["of of of of"], ["is is is is is is"], max_length=10)
+    expected = TruncationReport(texts=2, tokens=8, max_length=5, windows=2, truncated_texts=1, truncated_tokens=3)
+    assert report == expected
+    assert (report + report).truncated_tokens == 6
+    assert report == expected, "a sum leaves its terms as they are"
+    pairs, _ = special_tokens.encode_batch(["of of of of"], ["is is is is is is"], max_length=10)
     assert pairs.row(0).tolist() == [2, 8, 8, 8, 3, 6, 6, 6, 6, 3]
     with pytest.raises(UsageError, match="no room"):
-        framing.encode_batch(["of"], max_length=2)
+        special_tokens.encode_batch(["of"], max_length=2)
     with pytest.raises(UsageError, match="2 texts need as many"):
-        framing.encode_batch(["of", "of"], ["is"], max_length=9)
+        special_tokens.encode_batch(["of", "of"], ["is"], max_length=9)
 
 
-def test_a_tokenizer_learned_here_becomes_an_encoders() -> None:
-    framing = SpecialTokens(with_mask_token(train_tokenizer(["low lower"] * 9, TokenizerConfig(vocab_size=270))))
-    assert framing.tokenizer.vocab_size == framing.mask + 1
-    assert framing.encode("low", "low").token_types[-1] == 1
-    assert framing.tokenizer.decode(framing.encode("low lower").ids) == "low lower"
+def test_a_trained_tokenizer_gets_a_mask_token_and_a_template() -> None:
+    special_tokens = SpecialTokens(with_mask_token(train_tokenizer(["low lower"] * 9, TokenizerConfig(vocab_size=270))))
+    assert special_tokens.tokenizer.vocab_size == special_tokens.mask + 1
+    assert special_tokens.encode("low", "low").token_types[-1] == 1
+    assert special_tokens.tokenizer.decode(special_tokens.encode("low lower").ids) == "low lower"
 
 
-def test_vocabularies_without_what_they_need_are_refused() -> None:
+def test_incomplete_vocabularies_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"vocab.txt: no token '\[SEP\]'"):
         wordpiece_tokenizer(["[UNK]", "[CLS]"], {}, "vocab.txt")
     with pytest.raises(CheckpointError, match="1 lines stand twice"):

@@ -1,4 +1,4 @@
-"""Text to tokens and back: exact round trips, spans and word numbers into the original text."""
+"""Text to tokens and back: exact round trips, spans and word ids in the original text."""
 
 import unicodedata
 
@@ -19,67 +19,66 @@ CORPUS = [
     "犬が雪の中を走る。 नमस्ते दुनिया",
 ] * 20
 
-# What the library's tables and Python's agree on: characters assigned for long.
+# Characters that were assigned long ago, on which the library's tables and Python's agree.
 LETTERS = st.characters(codec="utf-8", exclude_categories=("Cs", "Cn", "Co"), max_codepoint=0x1FFFF)
 TEXTS = st.text(LETTERS) | st.text("aeé\u0301\u0308 \u00a0ß€.,()</s>😀\u200d\u1100\u1161\u11a8\u2028")
 
 
 @pytest.fixture(scope="module")
-def byte_pairs() -> Tokenizer:
+def bpe() -> Tokenizer:
     return train_tokenizer(CORPUS, TokenizerConfig(vocab_size=600))
 
 
-def test_special_tokens_have_their_places(byte_pairs: Tokenizer) -> None:
-    assert (byte_pairs.pad_id, byte_pairs.eos_id, byte_pairs.unk_id, byte_pairs.bos_id) == (0, 1, 2, 3)
-    assert byte_pairs.subwords(range(4)) == list(SPECIALS)
-    assert 400 < byte_pairs.vocab_size <= 600
+def test_special_tokens_have_the_first_ids(bpe: Tokenizer) -> None:
+    assert (bpe.pad_id, bpe.eos_id, bpe.unk_id, bpe.bos_id) == (0, 1, 2, 3)
+    assert bpe.subwords(range(4)) == list(SPECIALS)
+    assert 400 < bpe.vocab_size <= 600
 
 
 @settings(max_examples=300, deadline=None)
 @given(text=TEXTS)
-def test_byte_pairs_give_every_text_back(byte_pairs: Tokenizer, text: str) -> None:
-    seen = byte_pairs.encode(text)
-    assert byte_pairs.decode(seen.ids) == unicodedata.normalize("NFC", text)
-    assert not set(seen.ids) & {0, 1, 2, 3}
-    assert byte_pairs.encode_batch([text, "x"])[0] == seen.ids
+def test_byte_level_bpe_decodes_every_text_exactly(bpe: Tokenizer, text: str) -> None:
+    encoding = bpe.encode(text)
+    assert bpe.decode(encoding.ids) == unicodedata.normalize("NFC", text)
+    assert not set(encoding.ids) & {0, 1, 2, 3}
+    assert bpe.encode_batch([text, "x"])[0] == encoding.ids
 
 
 @settings(max_examples=200, deadline=None)
 @given(text=TEXTS)
-def test_spans_and_words_fit_the_original_text(byte_pairs: Tokenizer, text: str) -> None:
-    seen = byte_pairs.encode(text)
+def test_spans_and_words_fit_the_original_text(bpe: Tokenizer, text: str) -> None:
+    encoding = bpe.encode(text)
     words = text.split()
     covered = set()
-    for (start, stop), word in zip(seen.spans, seen.word_ids, strict=True):
-        assert 0 <= start <= stop <= len(text)
-        covered.update(range(start, stop))
-        part = text[start:stop]
-        if part.strip():
-            assert not part[0].isspace()
-            assert len(text[: start + 1].split()) - 1 == word
-            assert part.split()[0] in words[word]
-        assert 0 <= word < max(len(words), 1)
-    assert covered >= {place for place, letter in enumerate(text) if not letter.isspace()}
-    assert set(range(len(words))) <= set(seen.word_ids)
+    for (start, end), word_id in zip(encoding.spans, encoding.word_ids, strict=True):
+        assert 0 <= start <= end <= len(text)
+        covered.update(range(start, end))
+        subword = text[start:end]
+        if subword.strip():
+            assert not subword[0].isspace()
+            assert len(text[: start + 1].split()) - 1 == word_id
+            assert subword.split()[0] in words[word_id]
+        assert 0 <= word_id < max(len(words), 1)
+    assert covered >= {offset for offset, character in enumerate(text) if not character.isspace()}
+    assert set(range(len(words))) <= set(encoding.word_ids)
 
 
-def test_a_word_has_the_same_pieces_wherever_it_stands(byte_pairs: Tokenizer) -> None:
-    first, inside = byte_pairs.encode("Hunde").ids, byte_pairs.encode("Zwei Hunde").ids
-    assert inside[-len(first) :] == first
-    assert byte_pairs.encode("").ids == []
-    assert byte_pairs.decode([]) == ""
+def test_a_word_has_the_same_subwords_at_every_position(bpe: Tokenizer) -> None:
+    word = bpe.encode("Hunde").ids
+    text = bpe.encode("Zwei Hunde").ids
+    assert text[-len(word) :] == word
+    assert bpe.encode("").ids == []
+    assert bpe.decode([]) == ""
 
 
-def test_spans_of_a_decomposed_text(byte_pairs: Tokenizer) -> None:
-    seen = byte_pairs.encode("  nai\u0308f  2x ")
-    assert byte_pairs.decode(seen.ids) == "  naïf  2x "
-    places = [{*range(start, stop)} for start, stop in seen.spans]
-    by_word = [
-        set().union(*(place for place, word in zip(places, seen.word_ids, strict=True) if word == number))
-        for number in (0, 1)
-    ]
-    assert by_word[0] - {0, 1} == {2, 3, 4, 5, 6}
-    assert by_word[1] - {7, 8, 11} == {9, 10}
+def test_spans_cover_decomposed_characters(bpe: Tokenizer) -> None:
+    encoding = bpe.encode("  nai\u0308f  2x ")
+    assert bpe.decode(encoding.ids) == "  naïf  2x "
+    covered: dict[int, set[int]] = {0: set(), 1: set()}  # by word
+    for (start, end), word_id in zip(encoding.spans, encoding.word_ids, strict=True):
+        covered[word_id] |= {*range(start, end)}
+    assert covered[0] - {0, 1} == {2, 3, 4, 5, 6}
+    assert covered[1] - {7, 8, 11} == {9, 10}
 
 
 def test_special_tokens_in_a_text_are_text() -> None:
@@ -90,22 +89,22 @@ def test_special_tokens_in_a_text_are_text() -> None:
         assert tokenizer.decode([*tokenizer.encode("x").ids, tokenizer.eos_id, tokenizer.pad_id]) == "x"
 
 
-def test_pieces_can_be_read(byte_pairs: Tokenizer) -> None:
-    seen = byte_pairs.encode("the Straße 😀")
-    assert "".join(seen.subwords[:-4]).replace("▁", " ").strip() == "the Straße"
-    assert seen.subwords[-4:] == ["\\xf0", "\\x9f", "\\x98", "\\x80"]
-    assert byte_pairs.subwords(seen.ids) == seen.subwords
+def test_subwords_are_readable(bpe: Tokenizer) -> None:
+    encoding = bpe.encode("the Straße 😀")
+    assert "".join(encoding.subwords[:-4]).replace("▁", " ").strip() == "the Straße"
+    assert encoding.subwords[-4:] == ["\\xf0", "\\x9f", "\\x98", "\\x80"]
+    assert bpe.subwords(encoding.ids) == encoding.subwords
 
 
-def test_dumps_and_loads(byte_pairs: Tokenizer) -> None:
-    again = Tokenizer.from_json(byte_pairs.to_json())
-    assert again.to_json() == byte_pairs.to_json()
-    assert again.digest == byte_pairs.digest
-    assert again.encode_batch(CORPUS) == byte_pairs.encode_batch(CORPUS)
+def test_a_tokenizer_is_the_same_after_json(bpe: Tokenizer) -> None:
+    reloaded = Tokenizer.from_json(bpe.to_json())
+    assert reloaded.to_json() == bpe.to_json()
+    assert reloaded.digest == bpe.digest
+    assert reloaded.encode_batch(CORPUS) == bpe.encode_batch(CORPUS)
 
 
-def test_half_a_surrogate_pair_is_refused(byte_pairs: Tokenizer) -> None:
-    with pytest.raises(DataError, match="half a surrogate pair"):
-        byte_pairs.encode("a\ud800b")
-    with pytest.raises(DataError, match="half a surrogate pair"):
-        byte_pairs.encode_batch(["fine", "\udfff"])
+def test_a_lone_surrogate_is_refused(bpe: Tokenizer) -> None:
+    with pytest.raises(DataError, match="a lone surrogate"):
+        bpe.encode("a\ud800b")
+    with pytest.raises(DataError, match="a lone surrogate"):
+        bpe.encode_batch(["fine", "\udfff"])

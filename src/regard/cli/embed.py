@@ -62,7 +62,18 @@ def embed(context: click.Context, folder: str, given: TextInput, **computing: An
         vectors = np.stack(made) if made else np.zeros((0, model.embedding_size), np.float32)
         write_array(out, vectors)
         facts = {"file": out, "texts": len(vectors), "width": int(vectors.shape[1]), "windows": windows}
-        facts |= {"truncation": account.to_dict() if account else None}
+        facts |= {"truncation": _truncation_counts(account) if account else None}
         print_result(facts, [f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} numbers"], given.as_json)
     if account is not None:
-        note(account.line() + (f"; {windows:,} more windows were made of long texts" if windows else ""))
+        note(account.format() + (f"; {windows:,} more windows were made of long texts" if windows else ""))
+
+
+def _truncation_counts(report: Any) -> dict[str, int]:
+    """Counts of a `TruncationReport` under the keys of this command's JSON."""
+    return {
+        "texts": report.texts,
+        "tokens": report.tokens,
+        "cut_texts": report.truncated_texts,
+        "cut_tokens": report.truncated_tokens,
+        "max_length": report.max_length,
+    }

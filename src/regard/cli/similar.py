@@ -81,8 +81,8 @@ def similar(
             searched = model.embed(lines, config)
             known, account = searched.vectors, account + searched.truncation
         _give_nearest(given, lines, nearest_neighbours(found.vectors, known, best), as_json)
-    if account.cut_texts:
-        note(account.line())
+    if account.truncated_texts:
+        note(account.format())
 
 
 def _known(path: str, count: int, width: int, among: str) -> Any:

@@ -1,1 +1,1 @@
-"""Files to rows, rows to batches."""
+"""Data files to examples, examples to batches."""

@@ -1,16 +1,18 @@
-"""Read stories with questions in the form of the bAbI tasks: strictly, every fault with its place.
+"""Stories with questions in the format of the bAbI tasks; every fault has its location.
 
     1 Mary moved to the bathroom.
     2 John went to the hallway.
     3 Where is Mary? ⇥ bathroom ⇥ 1
 
-Each line has a number; 1 begins a new story. A question has its answer and the numbers of the sentences that support it
-behind tabs; an answer of several words is a list with commas and counts as one answer. Several files are several tasks.
+Each line has a number; 1 begins a new story. After a question come, separated by tabs, its answer and the numbers of
+the sentences that support it. An answer of several words is a list with commas and counts as one answer. Each file is
+a task.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,24 +23,25 @@ from regard.data.ledger import Ledger, digest_columns
 from regard.data.lines import Fault, Line, iter_checked_lines, open_bytes
 from regard.errors import DataError, UsageError
 
-_WORDS = re.compile(r"[^\s.?!,;:\"]+")
-_SPLITS = re.compile(r"[._-](train|training|valid|validation|dev|test)$", re.IGNORECASE)
+_WORD = re.compile(r"[^\s.?!,;:\"]+")
+_SPLIT_SUFFIX = re.compile(r"[._-](train|training|valid|validation|dev|test)$", re.IGNORECASE)
+_MAX_DIGITS = 18  # of a line number, so that int() stays cheap
 
 
 @dataclass(frozen=True)
 class StoryQuestion:
-    """One question, the sentences told before it, its answer and which of the sentences support it."""
+    """One question, the sentences before it, its answer and the sentences that support it."""
 
     task: str
     sentences: tuple[str, ...]
     text: str
-    answer: str = ""  # "": nobody knows
-    support: tuple[int, ...] = ()  # places among the sentences, from 0
+    answer: str = ""  # "": unknown
+    support: tuple[int, ...] = ()  # indices of sentences
     location: str = ""  # file:line
-    sentence_locations: tuple[str, ...] = field(default=(), compare=False)  # of the sentences, where known
+    sentence_locations: tuple[str, ...] = field(default=(), compare=False)  # where known
 
     def sentence_location(self, index: int) -> str:
-        """Return the place of a sentence, or at least of its question."""
+        """Location of a sentence, or of the question where that is unknown."""
         return self.sentence_locations[index] if self.sentence_locations else self.location
 
 
@@ -48,288 +51,342 @@ class StoryQuestions:
 
     questions: list[StoryQuestion]
     digest: str  # SHA-256 over all questions in their order
-    file_names: tuple[str, ...] = ()  # of the files
+    file_names: tuple[str, ...] = ()
     num_read: int = 0  # stories, accepted and rejected
     rejected: int = 0
-    kinds: Mapping[str, int] = field(default_factory=dict)  # of fault → stories rejected for it
-    reject_files: tuple[str, ...] = ()  # where rejected stories are
+    fault_counts: Mapping[str, int] = field(default_factory=dict)  # kind of fault → stories rejected for it
+    reject_files: tuple[str, ...] = ()  # paths of the rejected stories
 
     def __len__(self) -> int:
         return len(self.questions)
 
     @property
     def reject_file(self) -> str:
-        """Where rejected stories are, in words."""
+        """Paths of the rejected stories, for messages."""
         return ", ".join(self.reject_files)
 
     @property
     def tasks(self) -> list[str]:
-        """The names of the tasks, in the order of the files."""
+        """Names of the tasks, in the order of the files."""
         return list(dict.fromkeys(question.task for question in self.questions))
 
     @classmethod
     def of(cls, questions: Sequence[StoryQuestion]) -> StoryQuestions:
-        """Return questions that come from no file."""
+        """Questions that come from no file."""
         return cls(list(questions), _digest(questions))
 
-    def select(self, numbers: Sequence[int]) -> StoryQuestions:
-        """Return some of the questions, with a digest of their own."""
-        questions = [self.questions[number] for number in numbers]
+    def select(self, indices: Sequence[int]) -> StoryQuestions:
+        """Questions at these indices, with their own digest."""
+        questions = [self.questions[index] for index in indices]
         return replace(self, questions=questions, digest=_digest(questions))
 
 
 def _digest(questions: Sequence[StoryQuestion]) -> str:
-    rows = [(q.task, "\n".join(q.sentences), q.text, q.answer, " ".join(map(str, q.support))) for q in questions]
-    return digest_columns(*([row[column] for row in rows] for column in range(5)))
+    return digest_columns(
+        [question.task for question in questions],
+        ["\n".join(question.sentences) for question in questions],
+        [question.text for question in questions],
+        [question.answer for question in questions],
+        [" ".join(map(str, question.support)) for question in questions],
+    )
 
 
 def story_words(text: str) -> list[str]:
-    """Return the words of a sentence, in lower case, without marks around them.
+    """Words of a sentence, in lower case, without the punctuation around them.
 
     >>> story_words("Where is the box-lid?")
     ['where', 'is', 'the', 'box-lid']
     """
-    return _WORDS.findall(text.lower())
+    return _WORD.findall(text.lower())
 
 
 def normalize_answer(text: str) -> str:
-    """Return an answer as the model knows it: in lower case, the parts of a list joined by commas.
+    """An answer as the model knows it: in lower case, the entries of a list joined by commas.
 
     >>> normalize_answer("Apple, milk")
     'apple,milk'
     """
-    return ",".join(" ".join(part.split()) for part in text.lower().split(","))
+    return ",".join(" ".join(entry.split()) for entry in text.lower().split(","))
 
 
 def task_name(path: str | Path) -> str:
-    """Return the name of the task that a file holds: its own without endings and without the split.
+    """Name of a file's task: the file's name without suffixes and split.
 
     >>> task_name("en/qa2_two-supporting-facts_train.txt.gz")
     'qa2_two-supporting-facts'
     """
     name = Path(path).name
     stem = name.split(".")[0] or name
-    return _SPLITS.sub("", stem) or stem
+    return _SPLIT_SUFFIX.sub("", stem) or stem
 
 
 def read_stories(
-    paths: Sequence[str | Path], config: ReadConfig | None = None, *, rejects: str | Path | None = None
+    paths: Sequence[str | Path], config: ReadConfig | None = None, *, reject_folder: str | Path | None = None
 ) -> StoryQuestions:
-    """Return the questions of all files; each file is a task, named after it.
+    """Read the questions of all files; each file is a task, named after it.
 
-    With `config.lenient`, stories with a fault go to `<name>.rejected.jsonl`, beside the data or in the folder
-    `rejects`.
+    With `config.lenient`, stories with a fault go to `<name>.rejected.jsonl`, beside the data or in
+    `reject_folder`.
     """
     if not paths:
-        raise UsageError("no file of stories given: at least one is needed")
-    parts = [_read(str(path), config or ReadConfig(), rejects) for path in paths]
-    questions = [question for part in parts for question in part.questions]
-    kinds: dict[str, int] = {}
-    for part in parts:
-        for kind, count in part.kinds.items():
-            kinds[kind] = kinds.get(kind, 0) + count
+        raise UsageError("no file of stories: at least one is needed")
+    files = [_read_file(str(path), config or ReadConfig(), reject_folder) for path in paths]
+    questions: list[StoryQuestion] = []
+    fault_counts: Counter[str] = Counter()
+    reject_files: list[str] = []
+    for file in files:
+        questions += file.questions
+        fault_counts.update(file.fault_counts)
+        reject_files += file.reject_files
     return StoryQuestions(
         questions,
         _digest(questions),
-        tuple(map(str, paths)),
-        sum(part.num_read for part in parts),
-        sum(part.rejected for part in parts),
-        kinds,
-        tuple(file for part in parts for file in part.reject_files),
+        file_names=tuple(map(str, paths)),
+        num_read=sum(file.num_read for file in files),
+        rejected=sum(file.rejected for file in files),
+        fault_counts=dict(fault_counts),
+        reject_files=tuple(reject_files),
     )
 
 
-def _read(name: str, config: ReadConfig, rejects: str | Path | None) -> StoryQuestions:
+def _read_file(name: str, config: ReadConfig, reject_folder: str | Path | None) -> StoryQuestions:
+    """Questions of one file, without a digest."""
     questions: list[StoryQuestion] = []
-    with open_bytes(name) as stream, Ledger([name], config, rejects) as ledger:
-        for told in _stories(iter_checked_lines(stream, name, config.encoding)):
-            found, fault = _parsed(told, name)
-            row = DataRow(told[0].line_number, b"\n".join(line.raw for line in told), (), fault)
-            if ledger.accept(row, [row.raw], name):
-                questions += found
+    with open_bytes(name) as stream, Ledger([name], config, reject_folder) as ledger:
+        for lines in _split_stories(iter_checked_lines(stream, name, config.encoding)):
+            parsed = _parse_story(lines, name)
+            fault = parsed if isinstance(parsed, Fault) else None
+            row = DataRow(lines[0].line_number, b"\n".join(line.raw for line in lines), (), fault)
+            if ledger.accept(row, [row.raw], name) and not isinstance(parsed, Fault):
+                questions += parsed
     ledger.finish()
-    files = (str(ledger.path),) if ledger.rejected else ()
     return StoryQuestions(
-        questions, "", (name,), ledger.num_read, ledger.rejected, dict(ledger.kinds.most_common()), files
+        questions,
+        digest="",
+        file_names=(name,),
+        num_read=ledger.num_read,
+        rejected=ledger.rejected,
+        fault_counts=dict(ledger.fault_counts.most_common()),
+        reject_files=(ledger.reject_file,) if ledger.rejected else (),
     )
 
 
-def _stories(given: Iterator[Line]) -> Iterator[list[Line]]:
-    """Yield the lines of each story: a new one begins at number 1."""
-    told: list[Line] = []
-    for line in given:
-        if told and line.text.split(maxsplit=1)[:1] == ["1"]:
-            yield told
-            told = []
-        told.append(line)
-    if told:
-        yield told
+def _split_stories(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    """Yield the lines of each story; a new story begins at number 1."""
+    story: list[Line] = []
+    for line in lines:
+        if story and _is_first_line(line):
+            yield story
+            story = []
+        story.append(line)
+    if story:
+        yield story
 
 
-def _parsed(told: list[Line], name: str) -> tuple[list[StoryQuestion], Fault | None]:
-    """Return the questions of one story, or its first fault."""
-    found: list[StoryQuestion] = []
+def _is_first_line(line: Line) -> bool:
+    """Whether a line has the number 1."""
+    return line.text.split(maxsplit=1)[:1] == ["1"]
+
+
+def _parse_story(lines: list[Line], name: str) -> list[StoryQuestion] | Fault:
+    """Questions of one story, or its first fault."""
+    questions: list[StoryQuestion] = []
     sentences: list[str] = []
-    told_at: list[str] = []
-    places: dict[int, int] = {}  # a line's number in the story → its place among the sentences; questions have none
+    locations: list[str] = []
+    sentence_indices: dict[int, int] = {}  # line number in the story → index of the sentence
     task = task_name(name)
-    for expected, line in enumerate(told, start=1):
+    for line_number, line in enumerate(lines, start=1):
+        location = f"{name}:{line.line_number}"
         try:
-            text = _numbered(line, expected)
+            text = _strip_line_number(line, line_number)
             if "\t" not in text:
-                places[expected] = len(sentences)
-                sentences.append(_sentence(line, text))
-                told_at.append(f"{name}:{line.line_number}")
+                sentence_indices[line_number] = len(sentences)
+                sentences.append(_parse_sentence(line, text))
+                locations.append(location)
                 continue
-            asked, answer, support = _question(line, text, expected, places, bool(sentences))
-        except _BabiFault as wrong:
-            return [], wrong.fault
-        place = f"{name}:{line.line_number}"
-        found.append(StoryQuestion(task, tuple(sentences), asked, answer, support, place, tuple(told_at)))
-    if not found:
-        what = f"the story of {len(told)} lines has no question"
-        advice = "a question is a line with its answer behind a tab"
-        return [], Fault(told[0].line_number, 0, "no question", what, advice)
-    return found, None
+            question, answer, support = _parse_question(line, text, line_number, sentence_indices)
+        except _BabiFault as error:
+            return error.fault
+        questions.append(
+            StoryQuestion(
+                task,
+                tuple(sentences),
+                text=question,
+                answer=answer,
+                support=support,
+                location=location,
+                sentence_locations=tuple(locations),
+            )
+        )
+    if not questions:
+        what = f"the story of {len(lines)} lines has no question"
+        advice = "a question is a line with its answer after a tab"
+        return Fault(lines[0].line_number, 0, kind="no question", what=what, advice=advice)
+    return questions
 
 
 class _BabiFault(Exception):
-    """Carries a fault out of a line."""
+    """Carries the fault of a line."""
 
-    def __init__(self, line: Line, kind: str, what: str, advice: str, column: int = 0) -> None:
-        self.fault = line.fault or Fault(line.line_number, column, kind, what, advice)
-        super().__init__(what)
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(fault.what)
 
 
-def _numbered(line: Line, expected: int) -> str:
-    """Return a line's text behind its number, which must be the next one."""
+def _fault(line: Line, kind: str, what: str, advice: str) -> _BabiFault:
+    return _BabiFault(Fault(line.line_number, 0, kind=kind, what=what, advice=advice))
+
+
+def _is_integer(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+def _strip_line_number(line: Line, expected: int) -> str:
+    """Text of a line after its number, which must be the expected one."""
     if line.fault:
-        raise _BabiFault(line, "", "", "")
+        raise _BabiFault(line.fault)
     if not line.text.strip():
-        raise _BabiFault(line, "blank line", "the line is blank", "take it out")
+        raise _fault(line, "blank line", "the line is blank", "remove it")
     number, _, text = line.text.strip(" ").partition(" ")
-    if not (number.isascii() and number.isdecimal()):
-        what, advice = f"the line begins with {number[:20]!r}, not with its number", "write “1 Mary went home.”"
-        raise _BabiFault(line, "no number", what, advice)
-    if int(number[:18]) != expected:
-        what = f"the line is number {number[:18]} but the story goes on with {expected}"
-        raise _BabiFault(line, "wrong number", what, "number the lines of a story 1, 2, 3, …")
+    if not _is_integer(number):
+        what = f"the line begins with {number[:20]!r}, not with its number"
+        raise _fault(line, "no number", what, "write “1 Mary went home.”")
+    if int(number[:_MAX_DIGITS]) != expected:
+        what = f"the line has the number {number[:_MAX_DIGITS]} where the story has {expected}"
+        raise _fault(line, "wrong number", what, "number the lines of a story 1, 2, 3, …")
     return text
 
 
-def _sentence(line: Line, text: str) -> str:
+def _parse_sentence(line: Line, text: str) -> str:
     if not story_words(text):
-        raise _BabiFault(line, "no words", "the sentence has no words", "take the line out and number the others anew")
+        raise _fault(line, "no words", "the sentence has no words", "remove the line and renumber the others")
     if text.rstrip().endswith("?"):
-        what, advice = "the question has no answer", "write the answer and its supporting lines behind tabs"
-        raise _BabiFault(line, "no answer", what, advice)
+        advice = "write the answer and its supporting lines after tabs"
+        raise _fault(line, "no answer", "the question has no answer", advice)
     return text.strip()
 
 
-def _question(
-    line: Line, text: str, number: int, places: dict[int, int], told: bool
+def _parse_question(
+    line: Line, text: str, line_number: int, sentence_indices: Mapping[int, int]
 ) -> tuple[str, str, tuple[int, ...]]:
-    """Return a question's text, answer and the places of its supporting sentences."""
+    """Text of a question, its answer, and the indices of its supporting sentences."""
     cells = [cell.strip() for cell in text.split("\t")]
     if len(cells) > 3:
-        what = f"the question has {len(cells) - 1} tabs"
-        raise _BabiFault(line, "tabs", what, "write question, answer and supporting lines, with a tab between")
-    if not story_words(cells[0]):
-        raise _BabiFault(line, "no words", "the question has no words", "write it before the first tab")
-    if not cells[1] or not all(part.strip() for part in cells[1].split(",")):
-        what = "the question has no answer" if not cells[1] else f"the list {cells[1]!r} has an empty part"
-        raise _BabiFault(line, "no answer", what, "write the answer behind the first tab")
-    if not told:
-        raise _BabiFault(line, "nothing told", "the question comes before any sentence", "tell something first")
+        advice = "write question, answer and supporting lines, separated by tabs"
+        raise _fault(line, "tabs", f"the question has {len(cells) - 1} tabs", advice)
+    question = cells[0]
+    answer = cells[1]
+    supporting_lines = cells[2].split() if len(cells) == 3 else []
+    if not story_words(question):
+        raise _fault(line, "no words", "the question has no words", "write it before the first tab")
+    if not answer:
+        raise _fault(line, "no answer", "the question has no answer", "write the answer after the first tab")
+    if not all(entry.strip() for entry in answer.split(",")):
+        what = f"the list {answer!r} has an empty entry"
+        raise _fault(line, "no answer", what, "write the answer after the first tab")
+    if not sentence_indices:
+        raise _fault(line, "no sentence", "the question precedes all sentences", "put a sentence before it")
     support = []
-    for word in cells[2].split() if len(cells) == 3 else []:
-        if not (word.isascii() and word.isdecimal()) or int(word[:18]) not in places:
-            what = f"the supporting line {word[:20]!r} is no sentence before line {number} of its story"
-            raise _BabiFault(line, "wrong support", what, "give the numbers of sentences told before the question")
-        support.append(places[int(word)])
-    return cells[0], normalize_answer(cells[1]), tuple(support)
+    for number in supporting_lines:
+        if not _is_integer(number) or int(number[:_MAX_DIGITS]) not in sentence_indices:
+            what = f"the supporting line {number[:20]!r} is no sentence before line {line_number} of its story"
+            raise _fault(line, "wrong support", what, "use the numbers of sentences before the question")
+        support.append(sentence_indices[int(number)])
+    return question, normalize_answer(answer), tuple(support)
 
 
 @dataclass(frozen=True)
 class Story:
-    """Sentences told one after the other, and the questions that stand among them."""
+    """Sentences in their order, and the questions among them."""
 
     sentences: tuple[str, ...]
     locations: tuple[str, ...]
-    questions: tuple[StoryQuestion, ...]  # each with what was told before it
+    questions: tuple[StoryQuestion, ...]  # each with the sentences before it
 
     def ask(self, text: str, location: str = "") -> StoryQuestion:
-        """Return a question about the whole story."""
+        """Question about the whole story."""
         return StoryQuestion("", self.sentences, text, location=location, sentence_locations=self.locations)
 
 
 def read_story(path: str | Path, config: ReadConfig | None = None) -> Story:
-    """Return the story of a file: one sentence a line, plain or with the numbers of the bAbI tasks.
+    """Read the story of a file: one sentence per line, plain or with the numbers of the bAbI tasks.
 
-    A line that ends with a question mark is a question; what follows it behind a tab, in the form of the bAbI tasks, is
-    its answer. Blank lines between plain ones do not count.
+    A line that ends with a question mark is a question; after a tab, as in the bAbI tasks, comes its answer. Blank
+    lines between plain ones are ignored.
     """
     name = str(path)
-    told, places, asked = list[str](), list[str](), list[StoryQuestion]()
+    config = config or ReadConfig()
+    sentences: list[str] = []
+    locations: list[str] = []
+    questions: list[StoryQuestion] = []
     with open_bytes(name) as stream:
-        for text, place in _story_lines(iter_checked_lines(stream, name, (config or ReadConfig()).encoding), name):
-            question, *rest = (cell.strip() for cell in text.split("\t"))
-            if rest or text.endswith("?"):
-                answer = normalize_answer(rest[0]) if rest else ""
-                asked.append(
-                    StoryQuestion("", tuple(told), question, answer, location=place, sentence_locations=tuple(places))
+        for text, location in _iter_story_lines(iter_checked_lines(stream, name, config.encoding), name):
+            cells = [cell.strip() for cell in text.split("\t")]
+            if len(cells) == 1 and not text.endswith("?"):
+                sentences.append(text)
+                locations.append(location)
+                continue
+            questions.append(
+                StoryQuestion(
+                    "",
+                    tuple(sentences),
+                    text=cells[0],
+                    answer=normalize_answer(cells[1]) if len(cells) > 1 else "",
+                    location=location,
+                    sentence_locations=tuple(locations),
                 )
-            else:
-                told.append(text)
-                places.append(place)
-    if not told:
-        raise DataError("the story is empty", location=name, advice="write one sentence a line")
-    return Story(tuple(told), tuple(places), tuple(asked))
+            )
+    if not sentences:
+        raise DataError("the story is empty", location=name, advice="write one sentence per line")
+    return Story(tuple(sentences), tuple(locations), tuple(questions))
 
 
-def _story_lines(given: Iterator[Line], name: str) -> Iterator[tuple[str, str]]:
-    """Yield the texts of a story's lines that have words, without numbers, and their places."""
-    numbered = False
-    for count, line in enumerate(given, start=1):
+def _iter_story_lines(lines: Iterator[Line], name: str) -> Iterator[tuple[str, str]]:
+    """Yield text, without number, and location of a story's lines that have words."""
+    is_numbered = False
+    for line_number, line in enumerate(lines, start=1):
+        location = f"{name}:{line.line_number}"
         if line.fault:
             raise line.fault.error(name)
-        first = line.text.split(maxsplit=1)[:1] == ["1"]
-        if first and numbered:
-            what, advice = "a second story begins", "put the story into a file of its own"
-            raise DataError(what, location=f"{name}:{line.line_number}", advice=advice)
-        numbered = numbered or (first and count == 1)
+        if _is_first_line(line):
+            if is_numbered:
+                raise DataError("a second story begins", location=location, advice="put each story into its own file")
+            is_numbered = line_number == 1
         try:
-            text = _numbered(line, count) if numbered else line.text
-        except _BabiFault as wrong:
-            raise wrong.fault.error(name) from None
+            text = _strip_line_number(line, line_number) if is_numbered else line.text
+        except _BabiFault as error:
+            raise error.fault.error(name) from None
         if story_words(text):
-            yield text.strip(), f"{name}:{line.line_number}"
+            yield text.strip(), location
 
 
 def check_same_language(questions: StoryQuestions) -> None:
-    """Raise `DataError` when tasks that are to be learned together do not speak one language.
+    """Raise `DataError` when tasks that are trained together are not in one language.
 
-    Two files of one task must share half of their words; a file that shares no word at all with any other one has
-    nothing to learn from them.
+    Two files of one task must share half of their words, and every file at least one word with the others.
     """
-    texts: dict[str, set[str]] = {}
+    words_by_file = _words_by_file(questions)
+    for name, words in words_by_file.items():
+        others = {other: other_words for other, other_words in words_by_file.items() if other != name}
+        for other, other_words in others.items():
+            shared = words & other_words
+            if task_name(other) == task_name(name) and 2 * len(shared) < min(len(words), len(other_words)):
+                raise DataError(
+                    f"is the same task as {other} in other words: they share {len(shared)} of {len(words)}",
+                    location=name,
+                    advice="use one version of a task, or train them separately",
+                )
+        if others and not words & set().union(*others.values()):
+            raise DataError(
+                f"shares none of its {len(words)} words with any other of the {len(words_by_file)} files",
+                location=name,
+                advice="tasks that are trained together need one language: train it separately",
+            )
+
+
+def _words_by_file(questions: StoryQuestions) -> dict[str, set[str]]:
+    texts_by_file: dict[str, set[str]] = {}
     for question in questions.questions:
         name = question.location.rpartition(":")[0] or question.task
-        texts.setdefault(name, set()).update((question.text, *question.sentences))
-    by_file = {name: {word for text in found for word in story_words(text)} for name, found in texts.items()}
-    for name, known in by_file.items():
-        others = {other: found for other, found in by_file.items() if other != name}
-        for other, found in others.items():
-            shared = known & found
-            if task_name(other) == task_name(name) and 2 * len(shared) < min(len(known), len(found)):
-                raise DataError(
-                    f"holds the same task as {other} in other words: they share {len(shared)} of {len(known)}",
-                    location=name,
-                    advice="give one version of a task, or train them apart",
-                )
-        if others and not known & set().union(*others.values()):
-            raise DataError(
-                f"shares none of its {len(known)} words with any other of the {len(by_file)} files",
-                location=name,
-                advice="tasks learned together need one language: train it apart",
-            )
+        texts_by_file.setdefault(name, set()).update((question.text, *question.sentences))
+    return {name: {word for text in texts for word in story_words(text)} for name, texts in texts_by_file.items()}

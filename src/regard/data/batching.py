@@ -1,88 +1,104 @@
-"""Batches: rows of like length together, as many as a budget of tokens allows.
+"""Order and batches of an epoch, and random numbers by position: pure functions of seed, epoch and the data's digest.
 
-The order of examples and what is drawn at places of a text: pure functions of seed, epoch and the data's digest.
+A batch holds examples of similar length, as many as fit into a number of tokens.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.int64]
+Indices = NDArray[np.int64]
+
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # shift, factor
+_COARSE_LENGTH = 4  # tokens of one length bucket
 
 
-def cut_batches(lengths: Numbers, order: Numbers, max_tokens: int, max_rows: int | None = None) -> list[Numbers]:
-    """Return the arranged example numbers cut into batches of at most `budget` tokens (a lone longer one is allowed).
+class RngPurpose(IntEnum):
+    """What random numbers serve; every purpose has its own generator, so the values are part of the seed."""
 
-    `lengths` is [examples, sides]; the side with more tokens counts. `rows` is the most examples of a batch.
+    ORDER = 0
+    BATCH_ORDER = 1
+    HOLD_OUT = 2
+    JOIN = 4
+
+
+def cut_batches(lengths: Indices, order: Indices, max_tokens: int, max_rows: int | None = None) -> list[Indices]:
+    """Cut ordered examples into batches of at most `max_tokens` tokens (a longer example is a batch of its own).
+
+    `lengths` is [examples, sides]; the side with more tokens counts. `max_rows` limits the examples of a batch.
 
     >>> [batch.tolist() for batch in cut_batches(np.array([[2], [2], [3]]), np.array([0, 1, 2]), 4)]
     [[0, 1], [2]]
     """
-    made, first = [], 0
-    total = [0] * lengths.shape[1]
-    for place, sides in enumerate(lengths[order].tolist()):
-        total = [some + side for some, side in zip(total, sides, strict=True)]
-        if place > first and (max(total) > max_tokens or place - first == max_rows):
-            made.append(order[first:place])
-            first, total = place, sides
-    if first < len(order):
-        made.append(order[first:])
-    return made
+    batches = []
+    start = 0
+    totals = [0] * lengths.shape[1]
+    for stop, example_lengths in enumerate(lengths[order].tolist()):
+        totals = [total + length for total, length in zip(totals, example_lengths, strict=True)]
+        if stop > start and (max(totals) > max_tokens or stop - start == max_rows):
+            batches.append(order[start:stop])
+            start = stop
+            totals = example_lengths
+    if start < len(order):
+        batches.append(order[start:])
+    return batches
 
 
-def epoch_batches(lengths: Numbers, *, max_tokens: int, seed: int, epoch: int, digest: str) -> list[Numbers]:
-    """Return one epoch's batches in order: each example once, rows of one length together, all else by chance.
+def epoch_batches(lengths: Indices, *, max_tokens: int, seed: int, epoch: int, digest: str) -> list[Indices]:
+    """Batches of one epoch in random order: each example once, examples of one length together.
 
-    `lengths` is [examples, sides]; rows are grouped by the last side exactly and by the others roughly.
+    `lengths` is [examples, sides]; examples are sorted by the last side exactly and by the others roughly.
     """
     shuffled = epoch_order(len(lengths), seed=seed, epoch=epoch, digest=digest)
-    keys = [lengths[shuffled, side] // (1 if side == lengths.shape[1] - 1 else 4) for side in range(lengths.shape[1])]
-    arranged = shuffled[np.lexsort(keys)]
-    made = cut_batches(lengths, arranged, max_tokens)
-    turn = epoch_rng(seed=seed, epoch=epoch, digest=digest, purpose=1).permutation(len(made))
-    return [made[number] for number in turn]
+    last_side = lengths.shape[1] - 1
+    sort_keys = [lengths[shuffled, side] // _COARSE_LENGTH for side in range(last_side)]
+    sort_keys.append(lengths[shuffled, last_side])
+    by_length = shuffled[np.lexsort(sort_keys)]
+    batches = cut_batches(lengths, by_length, max_tokens)
+    rng = epoch_rng(seed=seed, epoch=epoch, digest=digest, purpose=RngPurpose.BATCH_ORDER)
+    return [batches[index] for index in rng.permutation(len(batches))]
 
 
-def length_sorted_batches(lengths: Numbers, *, max_tokens: int, max_rows: int | None = None) -> list[Numbers]:
-    """Return batches of like length, longest first, for evaluation."""
+def length_sorted_batches(lengths: Indices, *, max_tokens: int, max_rows: int | None = None) -> list[Indices]:
+    """Batches of similar length, longest first, for evaluation."""
     return cut_batches(lengths, np.argsort(-lengths[:, -1], kind="stable"), max_tokens, max_rows)
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-
-
 def epoch_rng(*, seed: int, epoch: int, digest: str, purpose: int) -> np.random.Generator:
-    """Return the generator for one purpose in one epoch over this data."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, epoch, int(digest[:16], 16), purpose))))
+    """Random generator for one purpose in one epoch over this data."""
+    entropy = (seed, epoch, int(digest[:16], 16), int(purpose))
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
 
-def epoch_order(count: int, *, seed: int, epoch: int, digest: str) -> NDArray[np.int64]:
-    """Return the example numbers in the order of this epoch, each once.
+def epoch_order(num_examples: int, *, seed: int, epoch: int, digest: str) -> Indices:
+    """Indices of the examples in the order of this epoch, each once.
 
     >>> epoch_order(5, seed=1, epoch=0, digest="ab").tolist() == epoch_order(5, seed=1, epoch=0, digest="ab").tolist()
     True
     """
-    return epoch_rng(seed=seed, epoch=epoch, digest=digest, purpose=0).permutation(count)
+    return epoch_rng(seed=seed, epoch=epoch, digest=digest, purpose=RngPurpose.ORDER).permutation(num_examples)
 
 
 def position_uniforms(
-    places: NDArray[np.int64], *, seed: int, epoch: int, digest: str, purpose: int, count: int = 1
+    positions: Indices, *, seed: int, epoch: int, digest: str, purpose: int, count: int = 1
 ) -> NDArray[np.float64]:
-    """Return `count` numbers in [0, 1) for each place, [count, …]: of a place they are the same whoever asks with it.
+    """Draw `count` uniform numbers in [0, 1) for each position, [count, …]; they depend on no other position.
 
-    A place is hashed (Steele et al. 2014, the finalizer of SplitMix64), so that no generator must be wound to it.
+    Positions are hashed (finalizer of SplitMix64, Steele et al. 2014), so no generator has to be advanced to them.
 
     >>> position_uniforms(np.array([4, 7]), seed=1, epoch=0, digest="ab", purpose=5)[0, 1] == position_uniforms(
     ...     np.array([7]), seed=1, epoch=0, digest="ab", purpose=5)[0, 0]
     np.True_
     """
-    keys = epoch_rng(seed=seed, epoch=epoch, digest=digest, purpose=purpose).integers(
-        2**63, size=count, dtype=np.uint64
-    )
-    mixed = keys.reshape(-1, *(1,) * places.ndim) + (places.astype(np.uint64) + np.uint64(1)) * _GOLDEN
-    for shift, factor in _MIXING:
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    even: NDArray[np.float64] = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
-    return even
+    rng = epoch_rng(seed=seed, epoch=epoch, digest=digest, purpose=purpose)
+    keys = rng.integers(2**63, size=count, dtype=np.uint64).reshape(-1, *(1,) * positions.ndim)  # [count, 1, …]
+    bits = keys + (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
+    for shift, factor in _MIX_ROUNDS:
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    bits = bits ^ (bits >> np.uint64(31))
+    uniforms: NDArray[np.float64] = (bits >> np.uint64(11)) * 2.0**-53
+    return uniforms

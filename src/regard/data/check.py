@@ -1,11 +1,11 @@
-"""Look over pairs of texts before training: what is there, what is doubled, what looks wrong; and clean it."""
+"""Inspect parallel texts before training (sizes, repetitions, overlaps, suspicious pairs), and clean them."""
 
 from __future__ import annotations
 
 import dataclasses
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,28 +17,29 @@ from regard.data.pairs import ParallelTexts
 from regard.errors import ConfigError
 
 QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
-RATIO = 3.0  # a pair is suspicious when one side is this many times longer than usual beside the other
-SHOWN = 5  # examples of each kind
-MANY_REPEATED = 0.1  # share of repeated source texts that is worth a warning
+SUSPICIOUS_RATIO = 3.0  # a length ratio is suspicious when it is off the typical one by this factor
+MAX_SHOWN = 5  # examples of each kind
+MANY_REPEATED = 0.1  # fraction of repeated source texts that deserves a warning
+REMOVAL_REASONS = ("too short", "too long", "length ratio", "identical sides", "in another set", "repeated")
 
 
 @dataclass(frozen=True)
 class SideReport:
-    """One side of a set."""
+    """Statistics of one side of a split."""
 
-    words: dict[int, int]  # quantile in percent → number
+    words: dict[int, int]  # quantile in percent → words of a text
     characters: dict[int, int]
     running_words: int
     distinct_words: int
-    scripts: dict[str, float]  # share of the letters
-    max_length: list[tuple[int, int]]  # line and characters
+    scripts: dict[str, float]  # fraction of the letters
+    max_length: list[tuple[int, int]]  # line and characters of the longest texts
     composed: int  # texts beyond ASCII in normal form C
     decomposed: int  # texts in another form
 
 
 @dataclass(frozen=True)
 class SplitReport:
-    """One set of pairs."""
+    """Statistics of one split."""
 
     pairs: int
     num_read: int
@@ -53,42 +54,42 @@ class SplitReport:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of another set stands in the training set too."""
+    """How much of another split is in the training split, too."""
 
     pairs: int
     sources: int
-    lines: list[int]  # in the other set, the first few
+    lines: list[int]  # of the other split, the first few
 
 
 @dataclass(frozen=True)
 class CorpusReport:
-    """What `check_pairs` found."""
+    """Result of `check_pairs`."""
 
     sets: dict[str, SplitReport]
     overlaps: dict[str, Overlap]
     warnings: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain JSON values; suspicious lines are counted and cut to the first few."""
-        plain = dataclasses.asdict(self)
-        for one in plain["sets"].values():
-            one["suspicious"] = {
-                kind: {"count": len(lines), "lines": lines[:SHOWN]} for kind, lines in one["suspicious"].items()
+        """The report as JSON values; suspicious lines are counted and shortened to the first few."""
+        report = dataclasses.asdict(self)
+        for split in report["sets"].values():
+            split["suspicious"] = {
+                kind: {"count": len(lines), "lines": lines[:MAX_SHOWN]} for kind, lines in split["suspicious"].items()
             }
-        return plain
+        return report
 
     def format(self) -> str:
-        """Return the report for people to read."""
-        parts = [_set_text(name, found) for name, found in self.sets.items()]
+        """The report as text."""
+        paragraphs = [_format_split(name, split) for name, split in self.sets.items()]
         for name, overlap in self.overlaps.items():
-            where = f" (lines {', '.join(map(str, overlap.lines))}{_more(overlap.sources)})" if overlap.lines else ""
-            parts.append(f"in train and {name}: pairs {overlap.pairs:,}, source texts {overlap.sources:,}{where}")
-        parts.extend(f"warning: {warning}" for warning in self.warnings)
-        return "\n".join(parts)
+            lines = f" (lines {_format_lines(overlap.lines, overlap.sources)})" if overlap.lines else ""
+            paragraphs.append(f"in train and {name}: pairs {overlap.pairs:,}, source texts {overlap.sources:,}{lines}")
+        paragraphs.extend(f"warning: {warning}" for warning in self.warnings)
+        return "\n".join(paragraphs)
 
 
 def check_pairs(train: ParallelTexts, others: Mapping[str, ParallelTexts] | None = None) -> CorpusReport:
-    """Return what there is to say about a training set and the sets beside it.
+    """Inspect a training split, and its overlap with other splits.
 
     >>> train = ParallelTexts.from_texts(["one dog", "two dogs", "one dog"], ["ein Hund", "zwei Hunde", "ein Hund"])
     >>> report = check_pairs(train, {"test": ParallelTexts.from_texts(["two dogs"], ["zwei Hunde"])})
@@ -96,14 +97,14 @@ def check_pairs(train: ParallelTexts, others: Mapping[str, ParallelTexts] | None
     (1, 1)
     """
     others = others or {}
-    sets = {name: _set_report(pairs) for name, pairs in {"train": train, **others}.items()}
-    overlaps = {name: _overlap(train, pairs) for name, pairs in others.items()}
-    return CorpusReport(sets, overlaps, list(_warnings(sets, overlaps)))
+    splits = {name: _report_split(pairs) for name, pairs in {"train": train, **others}.items()}
+    overlaps = {name: _find_overlap(train, pairs) for name, pairs in others.items()}
+    return CorpusReport(splits, overlaps, warnings=list(_iter_warnings(splits, overlaps)))
 
 
 @dataclass(frozen=True)
 class CleaningResult:
-    """What `clean_pairs` kept, and how many pairs it took out for which reason."""
+    """The pairs that `clean_pairs` leaves, and how many it removes for which reason."""
 
     pairs: ParallelTexts
     removed: dict[str, int]
@@ -119,10 +120,10 @@ def clean_pairs(
     drop_identical: bool = False,
     exclude: Sequence[ParallelTexts] = (),
 ) -> CleaningResult:
-    """Return the pairs that pass, in their order; the first rule that a pair breaks counts.
+    """Remove pairs that break a rule; each counts for the first rule that it breaks. The order stays.
 
-    `ratio` is how many times longer than usual one side may be beside the other (0: any); `exclude` are sets,
-    such as the test set, whose source texts must not be in the result.
+    `ratio` is the factor by which a pair's length ratio may differ from the typical one (0: any); `exclude` are
+    splits, such as the test split, whose source texts must not remain.
 
     >>> pairs = ParallelTexts.from_texts(["a b", "a b", "c", "d d d"], ["x y", "x y", "c", "z"])
     >>> cleaned = clean_pairs(pairs, max_words=2, drop_identical=True)
@@ -133,169 +134,182 @@ def clean_pairs(
         raise ConfigError(f"ratio ({ratio}) must be greater than 1, or 0 for any")
     if min_words > max_words:
         raise ConfigError(f"min_words ({min_words}) must not exceed max_words ({max_words})")
-    barred = {_plain(text) for other in exclude for text in other.source}
-    off = np.exp(np.abs(_log_ratios(pairs))) if ratio else np.zeros(len(pairs))
-    seen: set[tuple[str, str]] = set()
-    reasons: dict[str, int] = {
-        "too short": 0, "too long": 0, "length ratio": 0, "identical sides": 0, "in another set": 0, "repeated": 0
-    }  # fmt: skip
-    kept = []
-    for number, (source, target) in enumerate(zip(pairs.source, pairs.target, strict=True)):
-        counts = len(source.split()), len(target.split())
-        pair = _plain(source), _plain(target)
-        if min(counts) < min_words:
-            reason = "too short"
-        elif max(counts) > max_words:
-            reason = "too long"
-        elif ratio and off[number] > ratio:
-            reason = "length ratio"
-        elif drop_identical and pair[0] == pair[1]:
-            reason = "identical sides"
-        elif pair[0] in barred:
-            reason = "in another set"
-        elif deduplicate and pair in seen:
-            reason = "repeated"
+    excluded_sources = {_normalize(text) for split in exclude for text in split.source}
+    deviations = np.exp(np.abs(_log_ratio_deviations(pairs))) if ratio else np.zeros(len(pairs))
+    visited: set[tuple[str, str]] = set()
+    removed: Counter[str] = Counter()
+    remaining = []
+    for index, (source, target) in enumerate(zip(pairs.source, pairs.target, strict=True)):
+        word_counts = (len(source.split()), len(target.split()))
+        pair = (_normalize(source), _normalize(target))
+        broken_rules = (
+            min(word_counts) < min_words,
+            max(word_counts) > max_words,
+            ratio and deviations[index] > ratio,
+            drop_identical and pair[0] == pair[1],
+            pair[0] in excluded_sources,
+            deduplicate and pair in visited,
+        )
+        if any(broken_rules):
+            reasons = [reason for reason, is_broken in zip(REMOVAL_REASONS, broken_rules, strict=True) if is_broken]
+            removed[reasons[0]] += 1
         else:
-            seen.add(pair)
-            kept.append(number)
-            continue
-        reasons[reason] += 1
-    return CleaningResult(pairs.select(kept), {reason: count for reason, count in reasons.items() if count})
+            visited.add(pair)
+            remaining.append(index)
+    counts = {reason: removed[reason] for reason in REMOVAL_REASONS if removed[reason]}
+    return CleaningResult(pairs.select(remaining), counts)
 
 
-def _plain(text: str) -> str:
-    """Return the text in one normal form, white space squeezed, so that equal texts compare equal."""
+def _normalize(text: str) -> str:
+    """The text in normal form C with single spaces, so that equal texts compare equal."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def _log_ratios(pairs: ParallelTexts) -> NDArray[np.float64]:
-    """Return by how much each pair's logarithm of the length ratio is off the usual one; short texts less so."""
+def _log_ratio_deviations(pairs: ParallelTexts) -> NDArray[np.float64]:
+    """Deviation of each pair's log length ratio from the median; smoothed, so that short texts deviate less."""
     lengths = np.array([[len(source), len(target)] for source, target in zip(pairs.source, pairs.target, strict=True)])
     if not len(lengths):
         return np.zeros(0)
-    logs = np.log((lengths[:, 1] + 5) / (lengths[:, 0] + 5))
-    return np.asarray(logs - np.median(logs))
+    log_ratios = np.log((lengths[:, 1] + 5) / (lengths[:, 0] + 5))
+    return np.asarray(log_ratios - np.median(log_ratios))
 
 
-def _set_report(pairs: ParallelTexts) -> SplitReport:
-    plain = [(_plain(source), _plain(target)) for source, target in zip(pairs.source, pairs.target, strict=True)]
+def _report_split(pairs: ParallelTexts) -> SplitReport:
+    normalized = [
+        (_normalize(source), _normalize(target)) for source, target in zip(pairs.source, pairs.target, strict=True)
+    ]
     return SplitReport(
         pairs=len(pairs),
         num_read=pairs.num_read,
         rejected=pairs.rejected,
         digest=pairs.digest,
-        source=_side_report(pairs.source, pairs.locations),
-        target=_side_report(pairs.target, pairs.locations),
-        repeated_pairs=len(plain) - len(set(plain)),
-        repeated_sources=len(plain) - len({source for source, _ in plain}),
-        suspicious=_suspicious(pairs, plain),
+        source=_report_side(pairs.source, pairs.locations),
+        target=_report_side(pairs.target, pairs.locations),
+        repeated_pairs=len(normalized) - len(set(normalized)),
+        repeated_sources=len(normalized) - len({source for source, _ in normalized}),
+        suspicious=_find_suspicious(pairs, normalized),
     )
 
 
-def _suspicious(pairs: ParallelTexts, plain: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
-    off = np.abs(_log_ratios(pairs)) > np.log(RATIO)
-    rules: dict[str, Callable[[int], bool]] = {
-        "length ratio": lambda number: bool(off[number]),
-        "identical sides": lambda number: plain[number][0] == plain[number][1],
-        "few letters": lambda number: any(map(_few_letters, plain[number])),
+def _find_suspicious(pairs: ParallelTexts, normalized: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
+    """Lines of suspicious pairs, by kind."""
+    is_off_ratio = np.abs(_log_ratio_deviations(pairs)) > np.log(SUSPICIOUS_RATIO)
+    is_suspicious: dict[str, Sequence[bool]] = {
+        "length ratio": is_off_ratio.tolist(),
+        "identical sides": [source == target for source, target in normalized],
+        "few letters": [_has_few_letters(source) or _has_few_letters(target) for source, target in normalized],
     }
-    found = {
-        kind: [int(pairs.locations[number]) for number in range(len(pairs)) if suspicious(number)]
-        for kind, suspicious in rules.items()
+    lines_by_kind = {
+        kind: [int(line) for line, is_listed in zip(pairs.locations, flags, strict=True) if is_listed]
+        for kind, flags in is_suspicious.items()
     }
-    return {kind: lines for kind, lines in found.items() if lines}
+    return {kind: lines for kind, lines in lines_by_kind.items() if lines}
 
 
-def _few_letters(text: str) -> bool:
+def _has_few_letters(text: str) -> bool:
     """Whether most of a text is digits, punctuation and other signs."""
     visible = text.replace(" ", "")
-    return 2 * sum(letter.isalpha() or unicodedata.combining(letter) > 0 for letter in visible) < len(visible)
+    num_letters = sum(character.isalpha() or unicodedata.combining(character) > 0 for character in visible)
+    return 2 * num_letters < len(visible)
 
 
-def _side_report(texts: Sequence[str], places: NDArray[np.int64]) -> SideReport:
+def _report_side(texts: Sequence[str], locations: NDArray[np.int64]) -> SideReport:
     characters = [len(text) for text in texts]
     words: Counter[str] = Counter(word for text in texts for word in text.split())
-    beyond = [text for text in texts if not text.isascii()]
-    composed = sum(unicodedata.is_normalized("NFC", text) for text in beyond)
-    longest = sorted(range(len(texts)), key=lambda number: (-characters[number], number))[:SHOWN]
+    non_ascii = [text for text in texts if not text.isascii()]
+    composed = sum(unicodedata.is_normalized("NFC", text) for text in non_ascii)
+    longest = sorted(range(len(texts)), key=lambda index: (-characters[index], index))[:MAX_SHOWN]
     return SideReport(
         words=_quantiles([len(text.split()) for text in texts]),
         characters=_quantiles(characters),
         running_words=words.total(),
         distinct_words=len(words),
-        scripts=_scripts(texts),
-        max_length=[(int(places[number]), characters[number]) for number in longest],
+        scripts=_script_fractions(texts),
+        max_length=[(int(locations[index]), characters[index]) for index in longest],
         composed=composed,
-        decomposed=len(beyond) - composed,
+        decomposed=len(non_ascii) - composed,
     )
 
 
-def _quantiles(values: Sequence[int]) -> dict[int, int]:
-    if not values:
+def _quantiles(counts: Sequence[int]) -> dict[int, int]:
+    if not counts:
         return {}
-    found = np.percentile(values, QUANTILES, method="inverted_cdf")
-    return {percent: int(value) for percent, value in zip(QUANTILES, found, strict=True)}
+    quantiles = np.percentile(counts, QUANTILES, method="inverted_cdf")
+    return {percent: int(quantile) for percent, quantile in zip(QUANTILES, quantiles, strict=True)}
 
 
 @cache
-def _script(letter: str) -> str:
-    """Return the writing system of a letter, as its Unicode name begins."""
-    return unicodedata.name(letter, "unnamed").split()[0].split("-")[0].title() if letter.isalpha() else ""
+def _script(character: str) -> str:
+    """Writing system of a letter: the first word of its Unicode name; empty for other characters."""
+    if not character.isalpha():
+        return ""
+    return unicodedata.name(character, "unnamed").split()[0].split("-")[0].title()
 
 
-def _scripts(texts: Iterable[str]) -> dict[str, float]:
-    letters: Counter[str] = Counter()
+def _script_fractions(texts: Iterable[str]) -> dict[str, float]:
+    characters: Counter[str] = Counter()
     for text in texts:
-        letters.update(text)
-    counts: Counter[str] = Counter()
-    for letter, count in letters.items():
-        counts[_script(letter)] += count
-    del counts[""]
-    return {script: count / counts.total() for script, count in counts.most_common()}
+        characters.update(text)
+    scripts: Counter[str] = Counter()
+    for character, count in characters.items():
+        scripts[_script(character)] += count
+    del scripts[""]
+    return {script: count / scripts.total() for script, count in scripts.most_common()}
 
 
-def _overlap(train: ParallelTexts, other: ParallelTexts) -> Overlap:
-    known = {_plain(source) for source in train.source}
-    known_pairs = {(_plain(s), _plain(t)) for s, t in zip(train.source, train.target, strict=True)}
-    both = [number for number, source in enumerate(other.source) if _plain(source) in known]
-    pairs = sum((_plain(other.source[number]), _plain(other.target[number])) in known_pairs for number in both)
-    return Overlap(pairs, len(both), [int(other.locations[number]) for number in both[:SHOWN]])
+def _find_overlap(train: ParallelTexts, other: ParallelTexts) -> Overlap:
+    train_sources = {_normalize(source) for source in train.source}
+    train_pairs = {
+        (_normalize(source), _normalize(target)) for source, target in zip(train.source, train.target, strict=True)
+    }
+    shared = [index for index, source in enumerate(other.source) if _normalize(source) in train_sources]
+    num_pairs = sum(
+        (_normalize(other.source[index]), _normalize(other.target[index])) in train_pairs for index in shared
+    )
+    lines = [int(other.locations[index]) for index in shared[:MAX_SHOWN]]
+    return Overlap(pairs=num_pairs, sources=len(shared), lines=lines)
 
 
-def _warnings(sets: Mapping[str, SplitReport], overlaps: Mapping[str, Overlap]) -> Iterable[str]:
-    for name, found in sets.items():
-        for side, report in (("source", found.source), ("target", found.target)):
-            if report.decomposed and report.composed:
+def _iter_warnings(splits: Mapping[str, SplitReport], overlaps: Mapping[str, Overlap]) -> Iterator[str]:
+    for name, split in splits.items():
+        for side_name, side in (("source", split.source), ("target", split.target)):
+            if side.decomposed and side.composed:
                 yield (
-                    f"{name}: the {side} side mixes normal forms ({report.composed:,} texts composed, "
-                    f"{report.decomposed:,} not): the tokenizer makes them alike unless normalization is none"
+                    f"{name}: the {side_name} side mixes normal forms ({side.composed:,} texts composed, "
+                    f"{side.decomposed:,} not): the tokenizer unifies them unless normalization is none"
                 )
-        if found.repeated_sources > MANY_REPEATED * found.pairs:
-            yield f"{name}: {found.repeated_sources:,} of {found.pairs:,} source texts are repeated"
+        if split.repeated_sources > MANY_REPEATED * split.pairs:
+            yield f"{name}: {split.repeated_sources:,} of {split.pairs:,} source texts are repeated"
     for name, overlap in overlaps.items():
         if overlap.sources:
             yield f"{name}: source texts that are in the training set too: {overlap.sources:,}; scores will flatter"
 
 
-def _more(count: int) -> str:
-    return " …" if count > SHOWN else ""
+def _format_lines(lines: Sequence[int], count: int) -> str:
+    """First few of `count` line numbers."""
+    ellipsis = " …" if count > MAX_SHOWN else ""
+    return ", ".join(map(str, lines[:MAX_SHOWN])) + ellipsis
 
 
-def _set_text(name: str, found: SplitReport) -> str:
-    rows = [
-        f"{name}: {found.pairs:,} pairs ({found.num_read:,} read, {found.rejected:,} rejected), {found.digest[:12]}"
-    ]
-    for side, report in (("source", found.source), ("target", found.target)):
-        rows.append(f"  {side}: {report.running_words:,} words, {report.distinct_words:,} distinct")
-        for unit, quantiles in (("words", report.words), ("characters", report.characters)):
-            shown = "  ".join(f"{percent} %: {value:,}" for percent, value in quantiles.items())
-            rows.append(f"    {unit:<10}  {shown}")
-        scripts = ", ".join(f"{script} {100 * share:.1f} %" for script, share in list(report.scripts.items())[:SHOWN])
-        rows.append(f"    scripts     {scripts or 'no letters'}")
-        longest = ", ".join(f"line {line} ({count:,} characters)" for line, count in report.max_length)
-        rows.append(f"    longest     {longest}")
-    rows.append(f"  repeated: {found.repeated_pairs:,} pairs, {found.repeated_sources:,} source texts")
-    for kind, lines in found.suspicious.items():
-        shown = ", ".join(map(str, lines[:SHOWN])) + _more(len(lines))
-        rows.append(f"  suspicious, {kind}: {len(lines):,} (lines {shown})")
+def _format_split(name: str, split: SplitReport) -> str:
+    counts = f"{split.pairs:,} pairs ({split.num_read:,} read, {split.rejected:,} rejected)"
+    rows = [f"{name}: {counts}, {split.digest[:12]}"]
+    rows += _format_side("source", split.source)
+    rows += _format_side("target", split.target)
+    rows.append(f"  repeated: {split.repeated_pairs:,} pairs, {split.repeated_sources:,} source texts")
+    for kind, lines in split.suspicious.items():
+        rows.append(f"  suspicious, {kind}: {len(lines):,} (lines {_format_lines(lines, len(lines))})")
     return "\n".join(rows)
+
+
+def _format_side(name: str, side: SideReport) -> list[str]:
+    rows = [f"  {name}: {side.running_words:,} words, {side.distinct_words:,} distinct"]
+    for unit, quantiles in (("words", side.words), ("characters", side.characters)):
+        columns = "  ".join(f"{percent} %: {quantile:,}" for percent, quantile in quantiles.items())
+        rows.append(f"    {unit:<10}  {columns}")
+    main_scripts = list(side.scripts.items())[:MAX_SHOWN]
+    scripts = ", ".join(f"{script} {100 * fraction:.1f} %" for script, fraction in main_scripts)
+    rows.append(f"    scripts     {scripts or 'no letters'}")
+    longest = ", ".join(f"line {line} ({length:,} characters)" for line, length in side.max_length)
+    rows.append(f"    longest     {longest}")
+    return rows

@@ -1,4 +1,4 @@
-"""Lines to rows of chosen fields: TSV (tabs, no quoting), CSV (RFC 4180) and JSON lines."""
+"""Rows of selected fields from checked lines: TSV (tabs, no quoting), CSV (RFC 4180) and JSON lines."""
 
 from __future__ import annotations
 
@@ -11,54 +11,24 @@ from regard.config.data import ReadConfig
 from regard.data.lines import Fault, Line, find_control_characters
 from regard.errors import ConfigError, DataError, nearest
 
-QUOTED_BYTES = 64 * 1024  # a quoted CSV field is held to be left open beyond this many bytes …
-QUOTED_LINES = 50  # … or lines
+MAX_QUOTED_BYTES = 64 * 1024  # beyond this many bytes a quote of a CSV field counts as unclosed …
+MAX_QUOTED_LINES = 50  # … or lines
 
 
 class DataRow(NamedTuple):
-    """The chosen fields of one row; empty when there is a fault."""
+    """The selected fields of one row; empty when it has a fault."""
 
-    line: int  # where it begins
+    line: int  # where the row begins
     raw: bytes
     fields: tuple[str, ...]
     fault: Fault | None
 
 
-Column = tuple[str, str]  # a field's role, and the name or number that the user gave for it, or ""
-
-
-def read_rows(
-    lines: Iterator[Line], format: str, columns: Sequence[Column], config: ReadConfig, name: str
-) -> Iterator[DataRow]:
-    r"""Yield the chosen columns of every row.
-
-    >>> from regard.data.lines import iter_checked_lines
-    >>> import io
-    >>> stream = io.BytesIO(b'id,de,en\n1,"ja, klar",yes\n')
-    >>> wanted = [("source", "en"), ("target", "de")]
-    >>> [row.fields for row in read_rows(iter_checked_lines(stream, "x.csv"), "csv", wanted, ReadConfig(), "x.csv")]
-    [('yes', 'ja, klar')]
-    """
-    return _FORMS[format](lines, columns, config, name)
-
-
-def _tsv(lines: Iterator[Line], columns: Sequence[Column], config: ReadConfig, name: str) -> Iterator[DataRow]:
-    cells = (
-        RawRow(line.line_number, line.raw, [] if line.fault else line.text.split("\t"), line.fault or _blank(line))
-        for line in lines
-    )
-    return _chosen(cells, columns, "\t", any(_is_name(given) for _, given in columns), name)
-
-
-def _csv(lines: Iterator[Line], columns: Sequence[Column], config: ReadConfig, name: str) -> Iterator[DataRow]:
-    delimiter = {"": ",", "\\t": "\t", "tab": "\t"}.get(config.delimiter, config.delimiter)
-    if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise ConfigError(f"delimiter must be a single character, not {config.delimiter!r}")
-    return _chosen(_csv_cells(lines, delimiter), columns, delimiter, not config.no_header, name)
+Column = tuple[str, str]  # a field's role, and the user's name or number for its column, or ""
 
 
 class RawRow(NamedTuple):
-    """All fields of one row."""
+    """All cells of one row."""
 
     line: int
     raw: bytes
@@ -66,229 +36,312 @@ class RawRow(NamedTuple):
     fault: Fault | None
 
 
-def _blank(line: Line) -> Fault | None:
+def read_rows(
+    lines: Iterator[Line], format: str, columns: Sequence[Column], config: ReadConfig, name: str
+) -> Iterator[DataRow]:
+    r"""Yield the selected columns of every row.
+
+    >>> from regard.data.lines import iter_checked_lines
+    >>> import io
+    >>> stream = io.BytesIO(b'id,de,en\n1,"ja, klar",yes\n')
+    >>> columns = [("source", "en"), ("target", "de")]
+    >>> [row.fields for row in read_rows(iter_checked_lines(stream, "x.csv"), "csv", columns, ReadConfig(), "x.csv")]
+    [('yes', 'ja, klar')]
+    """
+    return _FORMATS[format](lines, columns, config, name)
+
+
+def _read_tsv(lines: Iterator[Line], columns: Sequence[Column], config: ReadConfig, name: str) -> Iterator[DataRow]:
+    has_header = any(_is_column_name(requested) for _, requested in columns)
+    rows = (_split_tsv_line(line) for line in lines)
+    return _select_columns(rows, columns, "\t", has_header=has_header, name=name)
+
+
+def _split_tsv_line(line: Line) -> RawRow:
+    cells = [] if line.fault else line.text.split("\t")
+    return RawRow(line.line_number, line.raw, cells, line.fault or _find_blank_line(line))
+
+
+def _read_csv(lines: Iterator[Line], columns: Sequence[Column], config: ReadConfig, name: str) -> Iterator[DataRow]:
+    delimiter = {"": ",", "\\t": "\t", "tab": "\t"}.get(config.delimiter, config.delimiter)
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise ConfigError(f"delimiter must be a single character, not {config.delimiter!r}")
+    rows = _split_csv_lines(lines, delimiter)
+    return _select_columns(rows, columns, delimiter, has_header=not config.no_header, name=name)
+
+
+def _find_blank_line(line: Line) -> Fault | None:
     if line.text.strip():
         return None
-    return Fault(line.line_number, 0, "blank line", "the line is blank", "take it out")
+    return Fault(line.line_number, 0, kind="blank line", what="the line is blank", advice="remove it")
 
 
-def _is_name(given: str) -> bool:
-    return bool(given) and not given.isdecimal()
+def _is_column_name(requested: str) -> bool:
+    return bool(requested) and not requested.isdecimal()
 
 
-def _chosen(
-    rows: Iterator[RawRow], columns: Sequence[Column], separator: str, header: bool, name: str
+def _select_columns(
+    rows: Iterator[RawRow], columns: Sequence[Column], separator: str, *, has_header: bool, name: str
 ) -> Iterator[DataRow]:
-    """Yield the chosen cells of each row; every row must have as many cells as the first."""
-    width, places = 0, list[int]()
+    """Yield the selected cells of each row; every row must have as many cells as the first."""
+    num_columns = 0
+    indices: list[int] = []
     for row in rows:
         if row.fault:
-            if header and not width:
+            if has_header and not num_columns:
                 raise row.fault.error(name)
             yield DataRow(row.line, row.raw, (), row.fault)
             continue
-        if not width:
-            width, places = _placed(row.cells, columns, header, separator, f"{name}:{row.line}")
-            if header:
+        if not num_columns:
+            resolver = _ColumnResolver(row.cells, columns, has_header=has_header, location=f"{name}:{row.line}")
+            num_columns, indices = resolver.resolve()
+            if has_header:
                 continue
-        if len(row.cells) != width:
-            yield DataRow(row.line, row.raw, (), _wrong_width(row, width, separator))
+        if len(row.cells) != num_columns:
+            yield DataRow(row.line, row.raw, (), _column_count_fault(row, num_columns, separator))
             continue
-        yield DataRow(row.line, row.raw, tuple(row.cells[place] for place in places), None)
+        yield DataRow(row.line, row.raw, tuple(row.cells[index] for index in indices), None)
 
 
-def _wrong_width(row: RawRow, width: int, separator: str) -> Fault:
-    named = {"\t": "tabs", ",": "commas"}.get(separator, f"{separator!r}")
-    what = f"{len(row.cells)} column{'s' * (len(row.cells) != 1)} where {width} are expected (separated by {named})"
-    return Fault(row.line, 0, "wrong number of columns", what, "mend the row")
+def _column_count_fault(row: RawRow, num_columns: int, separator: str) -> Fault:
+    separators = {"\t": "tabs", ",": "commas"}.get(separator, f"{separator!r}")
+    plural = "s" * (len(row.cells) != 1)
+    what = f"{len(row.cells)} column{plural} where {num_columns} are expected (separated by {separators})"
+    return Fault(row.line, 0, kind="wrong number of columns", what=what, advice="correct the row")
 
 
-def _placed(
-    cells: Sequence[str], columns: Sequence[Column], header: bool, separator: str, place: str
-) -> tuple[int, list[int]]:
-    """Return how many cells a row has and which of them are wanted, from the first row."""
-    names = [cell.strip() for cell in cells] if header else []
-    roles = [role for role, _ in columns]
-    if not any(given for _, given in columns):
-        if all(role in names for role in roles):
-            return len(cells), [names.index(role) for role in roles]
-        if len(cells) == len(columns) or (len(cells) < len(columns) and not header):
-            return len(columns), list(range(len(columns)))
-    flags = " and ".join(f"--{role}" for role in roles)
-    places = []
-    for role, asked in columns:
-        given = asked or (role if role in names else "")
-        if not given:
-            shown = f": {', '.join(names)}" if names else ""
-            raise DataError(
-                f"{len(cells)} columns{shown}, and none is named {role}" if header else f"{len(cells)} columns",
-                location=place,
-                advice=f"say which to take with {flags} (a name from the first row, or a number from 1)",
-            )
-        if _is_name(given):
-            if given not in names:
+class _ColumnResolver:
+    """Finds the requested columns in the first row of a table."""
+
+    def __init__(self, cells: Sequence[str], columns: Sequence[Column], *, has_header: bool, location: str) -> None:
+        self.columns = columns
+        self.has_header = has_header
+        self.location = location
+        self.num_cells = len(cells)
+        self.names = [cell.strip() for cell in cells] if has_header else []
+
+    def resolve(self) -> tuple[int, list[int]]:
+        """Number of cells that a row must have, and the indices of those that are selected."""
+        if not any(requested for _, requested in self.columns):
+            roles = [role for role, _ in self.columns]
+            if all(role in self.names for role in roles):
+                return self.num_cells, [self.names.index(role) for role in roles]
+            num_columns = len(self.columns)
+            is_too_narrow = self.num_cells < num_columns and not self.has_header
+            if self.num_cells == num_columns or is_too_narrow:
+                return num_columns, list(range(num_columns))
+        return self.num_cells, [self._find(role, requested) for role, requested in self.columns]
+
+    def _find(self, role: str, requested: str) -> int:
+        """Index of the column for one role."""
+        column = requested
+        if not column and role in self.names:
+            column = role
+        if not column:
+            raise self._unnamed_column(role)
+        if _is_column_name(column):
+            if column not in self.names:
                 raise DataError(
-                    f"no column {given!r}{nearest(given, names)}",
-                    location=place,
-                    advice=f"there are {', '.join(names)}",
+                    f"no column {column!r}{nearest(column, self.names)}",
+                    location=self.location,
+                    advice=f"there are {', '.join(self.names)}",
                 )
-            places.append(names.index(given))
-        elif not 1 <= int(given) <= len(cells):
-            raise DataError(f"no column {given}", location=place, advice=f"there are {len(cells)}")
-        else:
-            places.append(int(given) - 1)
-    return len(cells), places
+            return self.names.index(column)
+        if not 1 <= int(column) <= self.num_cells:
+            raise DataError(f"no column {column}", location=self.location, advice=f"there are {self.num_cells}")
+        return int(column) - 1
+
+    def _unnamed_column(self, role: str) -> DataError:
+        what = f"{self.num_cells} columns"
+        if self.has_header:
+            names = f": {', '.join(self.names)}" if self.names else ""
+            what += f"{names}, and none is named {role}"
+        flags = " and ".join(f"--{other_role}" for other_role, _ in self.columns)
+        advice = f"select columns with {flags} (a name from the first row, or a number from 1)"
+        return DataError(what, location=self.location, advice=advice)
 
 
-def _csv_cells(lines: Iterator[Line], delimiter: str) -> Iterator[RawRow]:
-    """Yield rows of cells. A row whose quotes do not fit is rejected up to the end of its first line only."""
-    waiting: deque[Line] = deque()
-    while True:
-        line = waiting.popleft() if waiting else next(lines, None)
-        if line is None:
-            return
-        if line.fault:
-            yield RawRow(line.line_number, line.raw, [], line.fault)
-            continue
-        if fault := _blank(line):
-            yield RawRow(line.line_number, line.raw, [], fault)
-            continue
-        taken = [line]
-        reader = CsvRow(delimiter)
-        fault = reader.feed(line)
-        while reader.open_at and not fault:
-            if len(taken) > QUOTED_LINES or sum(len(one.raw) for one in taken) > QUOTED_BYTES:
-                fault = reader.left_open(f"more than {QUOTED_LINES} lines or {QUOTED_BYTES // 1024} KB")
-                break
-            following = waiting.popleft() if waiting else next(lines, None)
-            if following is None:
-                fault = reader.left_open("the end of the file")
-                break
-            taken.append(following)
-            fault = reader.feed(following) if not following.fault else reader.left_open("a faulty line")
+def _split_csv_lines(lines: Iterator[Line], delimiter: str) -> Iterator[RawRow]:
+    """Yield rows of cells. A row with unmatched quotes is rejected, but only to the end of its first line."""
+    pending: deque[Line] = deque()
+
+    def next_line() -> Line | None:
+        return pending.popleft() if pending else next(lines, None)
+
+    while (line := next_line()) is not None:
+        fault = line.fault or _find_blank_line(line)
         if fault:
-            waiting.extendleft(reversed(taken[1:]))
+            yield RawRow(line.line_number, line.raw, [], fault)
+            continue
+        row_lines = [line]
+        parser = CsvRow(delimiter)
+        fault = _parse_csv_row(parser, row_lines, next_line)
+        if fault:
+            pending.extendleft(reversed(row_lines[1:]))
             yield RawRow(line.line_number, line.raw, [], fault)
         else:
-            yield RawRow(line.line_number, b"\n".join(one.raw for one in taken), reader.cells, None)
+            raw = b"\n".join(row_line.raw for row_line in row_lines)
+            yield RawRow(line.line_number, raw, parser.cells, None)
+
+
+def _parse_csv_row(parser: CsvRow, row_lines: list[Line], next_line: Callable[[], Line | None]) -> Fault | None:
+    """Feed lines to the parser until its row is complete; append those that follow the first to `row_lines`."""
+    fault = parser.feed(row_lines[0])
+    while parser.open_quote and not fault:
+        num_bytes = sum(len(line.raw) for line in row_lines)
+        if len(row_lines) > MAX_QUOTED_LINES or num_bytes > MAX_QUOTED_BYTES:
+            return parser.unclosed_quote(f"more than {MAX_QUOTED_LINES} lines or {MAX_QUOTED_BYTES // 1024} KB")
+        line = next_line()
+        if line is None:
+            return parser.unclosed_quote("the end of the file")
+        row_lines.append(line)
+        fault = parser.unclosed_quote("a faulty line") if line.fault else parser.feed(line)
+    return fault
 
 
 class CsvRow:
-    """One row in the reading, over one or several lines."""
+    """Parser of one row, which may extend over several lines."""
 
     def __init__(self, delimiter: str) -> None:
         self.delimiter = delimiter
         self.cells: list[str] = []
-        self.open_at: tuple[int, int] | None = None  # line and column where a quote stands open
-        self._part = ""  # of the quoted cell that is open
+        self.open_quote: tuple[int, int] | None = None  # its line and column
+        self._quoted = ""  # content of the open quote so far
 
     def feed(self, line: Line) -> Fault | None:
-        """Take in one more line; return what is wrong with the row."""
-        text, place = line.text, 0
-        if self.open_at:
-            self._part += "\n"
+        """Parse one more line; return the fault of the row, if it has one."""
+        text = line.text
+        offset = 0
+        if self.open_quote:
+            self._quoted += "\n"
         while True:
-            if not self.open_at and text[place : place + 1] == '"':
-                self.open_at, self._part = (line.line_number, place + 1), ""
-                place += 1
-            if self.open_at:
-                stop = text.find('"', place)
+            if not self.open_quote and text[offset : offset + 1] == '"':
+                self.open_quote = (line.line_number, offset + 1)
+                self._quoted = ""
+                offset += 1
+            if self.open_quote:
+                stop = text.find('"', offset)
                 if stop < 0:
-                    self._part += text[place:]
+                    self._quoted += text[offset:]
                     return None
-                self._part += text[place:stop]
-                place = stop + 1
-                if text[place : place + 1] == '"':
-                    self._part += '"'
-                    place += 1
+                self._quoted += text[offset:stop]
+                offset = stop + 1
+                if text[offset : offset + 1] == '"':
+                    self._quoted += '"'
+                    offset += 1
                     continue
-                if text[place : place + 1] not in ("", self.delimiter):
-                    return self._misplaced(line, place)
-                self.cells.append(self._part)
-                self.open_at = None
+                if text[offset : offset + 1] not in ("", self.delimiter):
+                    return self._text_after_quote(line, offset)
+                self.cells.append(self._quoted)
+                self.open_quote = None
             else:
-                stop = text.find(self.delimiter, place)
-                cell = text[place:] if stop < 0 else text[place:stop]
+                stop = text.find(self.delimiter, offset)
+                cell = text[offset:] if stop < 0 else text[offset:stop]
                 if '"' in cell:
-                    return self._stray(line, place + cell.index('"'))
+                    return self._stray_quote(line, offset + cell.index('"'))
                 self.cells.append(cell)
-                place += len(cell)
-            if place >= len(text):
+                offset += len(cell)
+            if offset >= len(text):
                 return None
-            place += 1  # the delimiter
-            if place == len(text):
+            offset += 1  # the delimiter
+            if offset == len(text):
                 self.cells.append("")
                 return None
 
-    def left_open(self, until: str) -> Fault:
-        """Return the fault of a quote that was not closed."""
-        line, column = self.open_at or (0, 0)
-        what = f"the quote opened here is not closed by {until}"
-        return Fault(line, column, "open quote", what, 'close it, and write a quote inside a field as ""')
+    def unclosed_quote(self, limit: str) -> Fault:
+        """Fault of a quote that is still open at a limit."""
+        line, column = self.open_quote or (0, 0)
+        what = f"the quote opened here is not closed by {limit}"
+        return Fault(line, column, kind="open quote", what=what, advice='close it, and write a quote in a field as ""')
 
-    def _misplaced(self, line: Line, place: int) -> Fault:
-        opened, column = self.open_at or (0, 0)
-        what = f"the quote opened here is closed at line {line.line_number}, column {place}, but the field goes on"
-        return Fault(opened, column, "open quote", what, 'write a quote inside a field as ""')
+    def _text_after_quote(self, line: Line, offset: int) -> Fault:
+        opening_line, column = self.open_quote or (0, 0)
+        what = f"the quote opened here is closed at line {line.line_number}, column {offset}, but the field continues"
+        return Fault(opening_line, column, kind="open quote", what=what, advice='write a quote in a field as ""')
 
-    def _stray(self, line: Line, place: int) -> Fault:
-        what = "a quote inside a field that does not begin with one"
+    def _stray_quote(self, line: Line, offset: int) -> Fault:
         return Fault(
-            line.line_number, place + 1, "stray quote", what, 'put the field in quotes and write "" for a quote'
+            line.line_number,
+            offset + 1,
+            kind="stray quote",
+            what="a quote in a field that does not begin with one",
+            advice='put the field in quotes and write "" for a quote',
         )
 
 
-def _json_lines(lines: Iterator[Line], columns: Sequence[Column], config: ReadConfig, name: str) -> Iterator[DataRow]:
+def _read_json_lines(
+    lines: Iterator[Line], columns: Sequence[Column], config: ReadConfig, name: str
+) -> Iterator[DataRow]:
     for line in lines:
-        fault = line.fault or _blank(line)
-        fields: tuple[str, ...] = ()
-        if not fault:
-            found = _json_fields(line, columns, config.label_separator)
-            fault, fields = (found, ()) if isinstance(found, Fault) else (None, found)
-        yield DataRow(line.line_number, line.raw, fields, fault)
+        fault = line.fault or _find_blank_line(line)
+        fields = fault if fault else _json_fields(line, columns, config.label_separator)
+        if isinstance(fields, Fault):
+            yield DataRow(line.line_number, line.raw, (), fields)
+        else:
+            yield DataRow(line.line_number, line.raw, fields, None)
 
 
-def _json_fields(line: Line, columns: Sequence[Column], separator: str = "") -> tuple[str, ...] | Fault:
-    def wrong(what: str, advice: str, column: int = 0) -> Fault:
-        return Fault(line.line_number, column, "wrong JSON", what, advice)
+def _json_fault(line: Line, what: str, advice: str, column: int = 0) -> Fault:
+    return Fault(line.line_number, column, kind="wrong JSON", what=what, advice=advice)
 
-    try:
-        data = json.loads(line.text)
-    except json.JSONDecodeError as error:
-        return wrong(f"not JSON: {error.msg}", "one JSON object a line is needed", error.colno)
-    except (RecursionError, ValueError):
-        return wrong("not JSON that can be read: nested too deeply or a number too long", "mend the line")
-    if not isinstance(data, dict):
-        return wrong("not a JSON object", 'an object such as {"source": "…", "target": "…"} is needed')
-    inner = data.get("translation")
-    texts: Mapping[str, object] = {**data, **inner} if isinstance(inner, dict) else data
+
+def _json_fields(line: Line, columns: Sequence[Column], separator: str) -> tuple[str, ...] | Fault:
+    """Select the fields of a JSON object; those of an inner object `translation` count, too."""
+    record = _parse_json_object(line)
+    if isinstance(record, Fault):
+        return record
+    translation = record.get("translation")
+    inner = translation if isinstance(translation, dict) else {}
+    values: Mapping[str, object] = {**record, **inner}
     fields = []
-    for number, (role, given) in enumerate(columns):
-        name = given or role
-        if not given and name not in texts and isinstance(inner, dict) and len(inner) == len(columns):
-            name = list(inner)[number]
-        value = texts.get(name)
-        if role == "label" and type(value) in (int, bool):
-            value = json.dumps(value)  # labels are often numbers
-        if role == "label" and separator and isinstance(value, list) and all(isinstance(one, str) for one in value):
-            value = separator.join(value)
-        if not isinstance(value, str):
-            what = f"the field {name!r} is not a text" if name in texts else f"no field {name!r}{nearest(name, texts)}"
-            return wrong(what, f"name the field with --{role}")
-        fields.append(value)
+    for index, (role, requested) in enumerate(columns):
+        name = requested or role
+        if not requested and name not in values and len(inner) == len(columns):
+            name = list(inner)[index]
+        text = values.get(name)
+        if role == "label":
+            text = _label_as_text(text, separator)
+        if not isinstance(text, str):
+            problem = f"the field {name!r} is not a text"
+            if name not in values:
+                problem = f"no field {name!r}{nearest(name, values)}"
+            return _json_fault(line, problem, f"name the field with --{role}")
+        fields.append(text)
     return tuple(fields)
 
 
+def _parse_json_object(line: Line) -> dict[str, object] | Fault:
+    try:
+        record = json.loads(line.text)
+    except json.JSONDecodeError as error:
+        return _json_fault(line, f"not JSON: {error.msg}", "one JSON object per line is needed", error.colno)
+    except (RecursionError, ValueError):
+        return _json_fault(line, "unreadable JSON: nested too deeply, or a number too long", "correct the line")
+    if not isinstance(record, dict):
+        return _json_fault(line, "not a JSON object", 'an object such as {"source": "…", "target": "…"} is needed')
+    return record
+
+
+def _label_as_text(label: object, separator: str) -> object:
+    """Convert a label that is a number, or a list of several labels, to text; leave others as they are."""
+    if type(label) in (int, bool):
+        return json.dumps(label)
+    if separator and isinstance(label, list) and all(isinstance(name, str) for name in label):
+        return separator.join(label)
+    return label
+
+
 def find_field_fault(row: DataRow) -> Fault | None:
-    """Return what is wrong inside a row's fields: escaped control characters; line breaks and tabs may be quoted."""
+    """Fault of a control character in a row's fields, where quoting or escapes allow one; line breaks may be quoted."""
     for text in row.fields:
-        if fault := find_control_characters(text.replace("\n", " "), row.line):
+        fault = find_control_characters(text.replace("\n", " "), row.line)
+        if fault:
             return fault._replace(column=0)
     return None
 
 
-_FORMS: Mapping[str, Callable[[Iterator[Line], Sequence[Column], ReadConfig, str], Iterator[DataRow]]] = {
-    "tsv": _tsv,
-    "csv": _csv,
-    "jsonl": _json_lines,
+_FORMATS: Mapping[str, Callable[[Iterator[Line], Sequence[Column], ReadConfig, str], Iterator[DataRow]]] = {
+    "tsv": _read_tsv,
+    "csv": _read_csv,
+    "jsonl": _read_json_lines,
 }

@@ -1,8 +1,8 @@
-"""Read sentences whose words have a tag each (CoNLL columns): strictly, every fault with its place.
+"""Tagged sentences in CoNLL columns; every fault has its location.
 
-One word a line, columns parted by tabs or white space, a blank line between sentences. Words stand in the first column
-and tags in the last; in files named `.iob2` in the second and third. Lines that begin with # and have no columns are
-comments.
+One word per line, columns separated by tabs or white space, a blank line between sentences. Words are in the first
+column and tags in the last; in files named `.iob2`, in the second and third. Lines that begin with # and have no
+columns are comments.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.config.data import ReadConfig
-from regard.data.batching import epoch_rng
+from regard.data.batching import RngPurpose, epoch_rng
 from regard.data.columns import DataRow
-from regard.data.labelled import HELD_OUT_MOST, HELD_OUT_SHARE
+from regard.data.labelled import HELD_OUT_FRACTION, MAX_HELD_OUT
 from regard.data.ledger import Ledger, digest_columns
 from regard.data.lines import Fault, Line, iter_checked_lines, open_bytes
 from regard.errors import DataError, UsageError, nearest
 from regard.formatting import format_names
 
-OUTSIDE, DOCUMENT = "O", "-DOCSTART-"
-_ADVICE = "an entity of type x is B-x and then I-x, all else is O"
+OUTSIDE = "O"
+DOCUMENT_START = "-DOCSTART-"
+_BIO_ADVICE = "an entity of type x is B-x and then I-x, all else is O"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class TaggedSentence:
 
     @property
     def text(self) -> str:
-        """The words with a space between them."""
+        """The words, joined by spaces."""
         return " ".join(self.words)
 
 
@@ -51,191 +53,220 @@ class TaggedSentences:
     digest: str  # SHA-256 over all sentences in their order
     num_read: int = 0  # accepted + rejected
     rejected: int = 0
-    reject_file: str = ""  # where the rejected sentences are
+    reject_file: str = ""  # path of the rejected sentences
 
     def __len__(self) -> int:
         return len(self.sentences)
 
     @classmethod
     def of(cls, sentences: Sequence[TaggedSentence]) -> TaggedSentences:
-        """Return sentences that come from no file."""
-        return cls(list(sentences), _digest(sentences), len(sentences))
+        """Sentences that come from no file."""
+        return cls(list(sentences), _digest(sentences), num_read=len(sentences))
 
     @property
     def tags(self) -> list[str]:
-        """The tags that occur, O first, then by type with its beginning before its inside.
+        """The tags that occur: O first, then by entity type, B before I.
 
         >>> TaggedSentences.of([TaggedSentence(("in", "New", "York"), ("O", "B-place", "I-place"))]).tags
         ['O', 'B-place', 'I-place']
         """
-        found = {tag for sentence in self.sentences for tag in sentence.tags}
-        if any(map(_in_scheme, found)):  # a type that only begins in the data may go on elsewhere
-            kinds = {tag[2:] for tag in found if tag != OUTSIDE}
-            found = {OUTSIDE} | {f"{part}-{kind}" for kind in kinds for part in "BI"}
-        return sorted(found, key=lambda tag: (tag != OUTSIDE, tag[2:] if _in_scheme(tag) else tag, tag))
+        tags = {tag for sentence in self.sentences for tag in sentence.tags}
+        if any(map(_is_bio_tag, tags)):  # an entity type that occurs only as B- may occur as I- in other data
+            entity_types = {tag[2:] for tag in tags if tag != OUTSIDE}
+            tags = {OUTSIDE}
+            for entity_type in entity_types:
+                tags |= {f"B-{entity_type}", f"I-{entity_type}"}
+        return sorted(tags, key=lambda tag: (tag != OUTSIDE, tag[2:] if _is_bio_tag(tag) else tag, tag))
 
     @property
     def has_entities(self) -> bool:
-        """Whether the tags mark entities by their beginning and inside, rather than each word for itself."""
-        return any(_in_scheme(tag) for sentence in self.sentences for tag in sentence.tags)
+        """Whether the tags mark entities (BIO), rather than each word by itself."""
+        return any(_is_bio_tag(tag) for sentence in self.sentences for tag in sentence.tags)
 
     def tag_ids(self, tags: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Return each word's tag as its place among the tags, or say which sentence has a tag that is none of them."""
-        known = {tag: place for place, tag in enumerate(tags)}
+        """Index of each word's tag among the tags; raise `DataError` for a tag that is not one of them."""
+        id_of = {tag: tag_id for tag_id, tag in enumerate(tags)}
         for sentence in self.sentences:
             for tag in sentence.tags:
-                if tag not in known:
+                if tag not in id_of:
                     raise DataError(
-                        f"the tag {tag!r:.80} is not one that was learned{nearest(tag, known)}",
+                        f"the tag {tag!r:.80} is not one that was learned{nearest(tag, id_of)}",
                         location=sentence.location,
                         advice=f"there are {format_names(tags)}",
                     )
-        return [np.array([known[tag] for tag in sentence.tags], dtype=np.int64) for sentence in self.sentences]
+        return [np.array([id_of[tag] for tag in sentence.tags], dtype=np.int64) for sentence in self.sentences]
 
-    def select(self, numbers: Sequence[int] | NDArray[np.int64]) -> TaggedSentences:
-        """Return some of the sentences, with a digest of their own."""
-        sentences = [self.sentences[number] for number in numbers]
+    def select(self, indices: Sequence[int] | NDArray[np.int64]) -> TaggedSentences:
+        """Sentences at these indices, with their own digest."""
+        sentences = [self.sentences[index] for index in indices]
         return replace(self, sentences=sentences, digest=_digest(sentences))
 
 
 def _digest(sentences: Sequence[TaggedSentence]) -> str:
-    return digest_columns(*([" ".join(getattr(one, side)) for one in sentences] for side in ("words", "tags")))
+    words = [" ".join(sentence.words) for sentence in sentences]
+    tags = [" ".join(sentence.tags) for sentence in sentences]
+    return digest_columns(words, tags)
 
 
-def _in_scheme(tag: str) -> bool:
+def _is_bio_tag(tag: str) -> bool:
     return tag[:2] in ("B-", "I-") and len(tag) > 2
 
 
 def read_tagged(
-    paths: Sequence[str | Path], config: ReadConfig | None = None, *, rejects: str | Path | None = None
+    paths: Sequence[str | Path], config: ReadConfig | None = None, *, reject_folder: str | Path | None = None
 ) -> TaggedSentences:
-    """Return the sentences of all files.
+    """Read the sentences of all files.
 
     With `config.lenient`, faulty sentences go to `<name>.rejected.jsonl`.
     """
     if not paths:
-        raise UsageError("no file of tagged sentences given: at least one is needed")
+        raise UsageError("no file of tagged sentences: at least one is needed")
     config = config or ReadConfig()
     names = [str(path) for path in paths]
-    found: list[TaggedSentence] = []
+    entries: list[tuple[str, DataRow, TaggedSentence]] = []
+    accepted: list[TaggedSentence] = []
     with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(names, config, rejects))
-        everything = [
-            (name, *item) for name in names for item in _sentences(name, config, stack.enter_context(open_bytes(name)))
-        ]
-        scheme = any(_in_scheme(tag) for _, _, sentence in everything for tag in sentence.tags)
-        for name, row, sentence in everything:
-            if scheme and not row.fault:
+        ledger = stack.enter_context(Ledger(names, config, reject_folder))
+        for name in names:
+            stream = stack.enter_context(open_bytes(name))
+            entries += [(name, row, sentence) for row, sentence in _iter_sentences(name, config, stream)]
+        # All files are read before any tag is checked: one BIO tag anywhere decides the scheme of all.
+        has_entities = any(_is_bio_tag(tag) for _, _, sentence in entries for tag in sentence.tags)
+        for name, row, sentence in entries:
+            if has_entities and not row.fault:
                 row = row._replace(fault=find_bio_fault(sentence.tags, row.line))
             if ledger.accept(row, [row.raw], name):
-                found.append(sentence)
+                accepted.append(sentence)
     ledger.finish()
-    reject_file = str(ledger.path) if ledger.rejected else ""
-    return TaggedSentences(found, _digest(found), ledger.num_read, ledger.rejected, reject_file)
+    return TaggedSentences(
+        accepted,
+        _digest(accepted),
+        num_read=ledger.num_read,
+        rejected=ledger.rejected,
+        reject_file=ledger.reject_file,
+    )
 
 
 def find_bio_fault(tags: Sequence[str], line: int = 1) -> Fault | None:
-    """Return what is wrong with tags as beginnings and insides of entities, if anything is; words are lines.
+    """Fault of the first tag that breaks the BIO scheme, if there is one; each word has its own line.
 
     >>> find_bio_fault(["B-person", "I-place"]).what
-    'I-place follows B-person: what is inside an entity follows its beginning'
+    'I-place follows B-person: I-place needs B-place or I-place before it'
     """
-    before = OUTSIDE
-    for place, tag in enumerate(tags):
-        if tag != OUTSIDE and not _in_scheme(tag):
-            return Fault(line + place, 0, "unknown tag", f"{tag!r:.80} is no tag of this kind", _ADVICE)
-        if tag.startswith("I-") and (before == OUTSIDE or before[2:] != tag[2:]):
-            what = f"{tag} follows {before}: what is inside an entity follows its beginning"
-            return Fault(line + place, 0, "inside without beginning", what, _ADVICE)
-        before = tag
+    previous = OUTSIDE
+    for line_number, tag in enumerate(tags, start=line):
+        if tag != OUTSIDE and not _is_bio_tag(tag):
+            what = f"{tag!r:.80} is not a BIO tag"
+            return Fault(line_number, 0, kind="unknown tag", what=what, advice=_BIO_ADVICE)
+        is_inside = tag.startswith("I-")
+        if is_inside and (previous == OUTSIDE or previous[2:] != tag[2:]):
+            what = f"{tag} follows {previous}: {tag} needs B-{tag[2:]} or {tag} before it"
+            return Fault(line_number, 0, kind="inside without beginning", what=what, advice=_BIO_ADVICE)
+        previous = tag
     return None
 
 
-def _sentences(name: str, config: ReadConfig, stream: object) -> Iterator[tuple[DataRow, TaggedSentence]]:
+def _iter_sentences(name: str, config: ReadConfig, stream: BinaryIO) -> Iterator[tuple[DataRow, TaggedSentence]]:
     """Yield each sentence as a row for the ledger and as words with tags."""
     columns = _ConllColumns(name, config)
-    waiting: list[Line] = []
-    for line in iter_checked_lines(stream, name, config.encoding):  # type: ignore[arg-type]
-        if not line.fault and (not line.text.strip() or line.text.startswith(DOCUMENT)):
-            if waiting:
-                yield columns.sentence(waiting)
-            waiting = []
-        elif line.fault or not columns.comment(line):
-            waiting.append(line)
-    if waiting:
-        yield columns.sentence(waiting)
+    sentence_lines: list[Line] = []
+    for line in iter_checked_lines(stream, name, config.encoding):
+        is_boundary = not line.fault and (not line.text.strip() or line.text.startswith(DOCUMENT_START))
+        if is_boundary:
+            if sentence_lines:
+                yield columns.parse_sentence(sentence_lines)
+            sentence_lines = []
+        elif line.fault or not columns.is_comment(line):
+            sentence_lines.append(line)
+    if sentence_lines:
+        yield columns.parse_sentence(sentence_lines)
 
 
 class _ConllColumns:
-    """Where words and tags stand in the lines of a file; its first line of data says how many columns there are."""
+    """Columns of words and tags in a file; its first line of data decides how many columns there are."""
 
     def __init__(self, name: str, config: ReadConfig) -> None:
-        self.name, self.separator = name, None  # type: str, str | None
-        self.given = [config.text, config.label]
-        self.width = 0
-        self.places = (0, -1)
+        self.name = name
+        self.config = config
+        self.is_tab_separated = False
+        self.num_columns = 0  # 0: not known yet
+        self.word_column = 0
+        self.tag_column = -1
 
-    def comment(self, line: Line) -> bool:
+    def is_comment(self, line: Line) -> bool:
         """Whether a line is a comment."""
         if not line.text.startswith("#"):
             return False
-        cells = self._cells(line.text)
-        return len(cells) != self.width if self.width else "\t" not in line.text
+        if not self.num_columns:
+            return "\t" not in line.text
+        return len(self._split(line.text)) != self.num_columns
 
-    def _cells(self, text: str) -> list[str]:
-        return text.split("\t") if self.separator else text.split()
+    def _split(self, text: str) -> list[str]:
+        return text.split("\t") if self.is_tab_separated else text.split()
 
-    def _begin(self, line: Line) -> None:
-        self.separator = "\t" if "\t" in line.text else None
-        self.width = len(self._cells(line.text))
-        usual = ("2", "3") if ".iob2" in Path(self.name).suffixes else ("1", str(self.width))
-        places = []
-        for role, given, other in zip(("text", "label"), self.given, usual, strict=True):
-            chosen = given or other
-            if not chosen.isdecimal() or not 1 <= int(chosen) <= self.width:
-                raise DataError(
-                    f"no column {chosen!r:.40} for --{role}",
-                    location=f"{self.name}:{line.line_number}",
-                    advice=f"columns are named by number, and there are {self.width}",
-                )
-            places.append(int(chosen) - 1)
-        if self.width < 2:
+    def _detect(self, line: Line) -> None:
+        """Set separator and columns from the first line of data."""
+        self.is_tab_separated = "\t" in line.text
+        self.num_columns = len(self._split(line.text))
+        is_iob2 = ".iob2" in Path(self.name).suffixes
+        location = f"{self.name}:{line.line_number}"
+        default_word, default_tag = ("2", "3") if is_iob2 else ("1", str(self.num_columns))
+        self.word_column = self._column_index("text", self.config.text or default_word, location)
+        self.tag_column = self._column_index("label", self.config.label or default_tag, location)
+        if self.num_columns < 2:
             raise DataError(
                 "one column where a word and its tag are expected",
-                location=f"{self.name}:{line.line_number}",
+                location=location,
                 advice="put a tab or a space between them",
             )
-        self.places = (places[0], places[1])
 
-    def sentence(self, found: Sequence[Line]) -> tuple[DataRow, TaggedSentence]:
-        """Return the words and tags of some lines, or what is wrong with them."""
-        words, tags = list[str](), list[str]()
-        first = found[0].line_number
-        raw = b"\n".join(line.raw for line in found)
-        for line in found:
-            fault = line.fault
-            if not fault:
-                if not self.width:
-                    self._begin(line)
-                cells = self._cells(line.text)
-                word, tag = ("", "") if len(cells) != self.width else (cells[place].strip() for place in self.places)
-                fault = None if word and tag else self._fault(line, cells)
-            if fault:
-                return DataRow(first, raw, (), fault), TaggedSentence((), (), f"{self.name}:{first}")
+    def _column_index(self, role: str, column: str, location: str) -> int:
+        if not column.isdecimal() or not 1 <= int(column) <= self.num_columns:
+            raise DataError(
+                f"no column {column!r:.40} for --{role}",
+                location=location,
+                advice=f"columns are named by number, and there are {self.num_columns}",
+            )
+        return int(column) - 1
+
+    def parse_sentence(self, lines: Sequence[Line]) -> tuple[DataRow, TaggedSentence]:
+        """Row for the ledger, and words with tags; these are empty if the row has a fault."""
+        words: list[str] = []
+        tags: list[str] = []
+        first_line = lines[0].line_number
+        location = f"{self.name}:{first_line}"
+        raw = b"\n".join(line.raw for line in lines)
+        for line in lines:
+            cells = self._parse_cells(line)
+            if isinstance(cells, Fault):
+                return DataRow(first_line, raw, (), cells), TaggedSentence((), (), location)
+            word, tag = cells
             words.append(word)
             tags.append(tag)
-        return DataRow(first, raw, (), None), TaggedSentence(tuple(words), tuple(tags), f"{self.name}:{first}")
+        return DataRow(first_line, raw, (), None), TaggedSentence(tuple(words), tuple(tags), location)
 
-    def _fault(self, line: Line, cells: Sequence[str]) -> Fault:
-        if len(cells) != self.width:
-            parted = "tabs" if self.separator else "white space"
-            what = f"{len(cells)} column{'s' * (len(cells) != 1)} where {self.width} are expected (parted by {parted})"
-            return Fault(line.line_number, 0, "wrong number of columns", what, "mend the line")
-        return Fault(line.line_number, 0, "blank cell", "the word or its tag is blank", "fill it in")
+    def _parse_cells(self, line: Line) -> tuple[str, str] | Fault:
+        """Word and tag of a line, or its fault."""
+        if line.fault:
+            return line.fault
+        if not self.num_columns:
+            self._detect(line)
+        cells = self._split(line.text)
+        if len(cells) != self.num_columns:
+            separator = "tabs" if self.is_tab_separated else "white space"
+            plural = "s" * (len(cells) != 1)
+            what = f"{len(cells)} column{plural} where {self.num_columns} are expected (separated by {separator})"
+            return Fault(line.line_number, 0, kind="wrong number of columns", what=what, advice="correct the line")
+        word = cells[self.word_column].strip()
+        tag = cells[self.tag_column].strip()
+        if not word or not tag:
+            what = "the word or its tag is blank"
+            return Fault(line.line_number, 0, kind="blank cell", what=what, advice="fill it in")
+        return word, tag
 
 
 def check_tags(rows: TaggedSentences, name: str) -> list[str]:
-    """Return the tags to learn, or raise `DataError` where there is but one."""
+    """Tags to learn; raise `DataError` if there are fewer than two."""
     tags = rows.tags
     if len(tags) < 2:
         raise DataError(
@@ -247,25 +278,23 @@ def check_tags(rows: TaggedSentences, name: str) -> list[str]:
 
 
 def hold_out_sentences(rows: TaggedSentences) -> tuple[TaggedSentences, TaggedSentences]:
-    """Return the sentences without a small share, and that share, chosen by the data alone; equal ones on one side."""
-    keys = [sentence.words for sentence in rows.sentences]
-    distinct = sorted(set(keys))
-    count = round(min(HELD_OUT_SHARE * len(distinct), HELD_OUT_MOST))
+    """Split off a small validation split; it depends on nothing but the data. Equal sentences are in one split."""
+    distinct = sorted({sentence.words for sentence in rows.sentences})
+    count = round(min(HELD_OUT_FRACTION * len(distinct), MAX_HELD_OUT))
     if not count or len(distinct) < 2:
-        raise UsageError(f"{len(rows)} sentences are too few to hold some out: give validation data with --valid")
-    drawn = epoch_rng(seed=0, epoch=0, digest=rows.digest, purpose=2).permutation(len(distinct))[:count]
-    held = {distinct[place] for place in drawn}
-    sides = [[number for number, key in enumerate(keys) if (key in held) is away] for away in (False, True)]
-    return rows.select(sides[0]), rows.select(sides[1])
+        raise UsageError(f"{len(rows)} sentences are too few to hold some out: set validation data with --valid")
+    rng = epoch_rng(seed=0, epoch=0, digest=rows.digest, purpose=RngPurpose.HOLD_OUT)
+    held_out = {distinct[index] for index in rng.permutation(len(distinct))[:count]}
+    train = [index for index, sentence in enumerate(rows.sentences) if sentence.words not in held_out]
+    valid = [index for index, sentence in enumerate(rows.sentences) if sentence.words in held_out]
+    return rows.select(train), rows.select(valid)
 
 
 def tag_counts(sentences: TaggedSentences) -> Mapping[str, int]:
-    """Return how many entities of each type there are, or words of each tag where tags mark no entities."""
-    mark = "B-" if sentences.has_entities else ""
-    found = Counter(
-        tag.removeprefix(mark)
-        for one in sentences.sentences
-        for tag in one.tags
-        if tag.startswith(mark) and tag != OUTSIDE
-    )
-    return dict(sorted(found.items()))
+    """Number of entities of each type, or of words of each tag where tags do not mark entities."""
+    prefix = "B-" if sentences.has_entities else ""
+    counts: Counter[str] = Counter()
+    for sentence in sentences.sentences:
+        counted_tags = [tag for tag in sentence.tags if tag.startswith(prefix) and tag != OUTSIDE]
+        counts.update(tag.removeprefix(prefix) for tag in counted_tags)
+    return dict(sorted(counts.items()))

@@ -1,7 +1,4 @@
-"""Read running text: paragraphs, lines or all of plain text files, each a document; every fault with its place.
-
-Training a language model on running text: documents, a tokenizer, the model's size, and what is kept in the end.
-"""
+"""Documents of running text: paragraphs, lines or whole text files; every fault has its location."""
 
 from __future__ import annotations
 
@@ -13,11 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from regard.config.data import ReadConfig
-from regard.data.batching import epoch_rng
+from regard.data.batching import RngPurpose, epoch_rng
 from regard.data.columns import DataRow
 from regard.data.ledger import Ledger, digest_columns
 from regard.data.lines import Line, iter_checked_lines, open_bytes
 from regard.errors import DataError, UsageError
+
+HELD_OUT_FRACTION = 0.05  # of the characters
+MAX_HELD_OUT = 200_000  # characters
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,19 @@ class Documents:
     digest: str  # SHA-256 over all texts in their order
     num_read: int = 0  # lines, accepted and rejected
     rejected: int = 0
-    reject_file: str = ""  # where the rejected lines are
+    reject_file: str = ""  # path of the rejected lines
 
     def __len__(self) -> int:
         return len(self.texts)
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Documents:
-        """Return texts that come from no file."""
+        """Texts that come from no file."""
         return cls(list(texts), digest_columns(texts))
 
-    def select(self, numbers: Iterable[int]) -> Documents:
-        """Return some of the texts, with a digest of their own."""
-        texts = [self.texts[number] for number in numbers]
+    def select(self, indices: Iterable[int]) -> Documents:
+        """Texts at these indices, with their own digest."""
+        texts = [self.texts[index] for index in indices]
         return replace(self, texts=texts, digest=digest_columns(texts))
 
 
@@ -49,82 +49,85 @@ def read_documents(
     config: ReadConfig | None = None,
     document: str = "auto",
     *,
-    rejects: str | Path | None = None,
+    reject_folder: str | Path | None = None,
 ) -> Documents:
-    """Return the documents of all files: `paragraph` (up to a blank line), `line`, or `file`, with its line breaks.
+    """Read the documents of all files: `paragraph` (up to a blank line), `line`, or `file`, with its line breaks.
 
     `auto` takes paragraphs where a file has blank lines between its text, and lines where it has none. With
-    `config.lenient`, faulty lines go to `<name>.rejected.jsonl`, beside the first file or in the folder `rejects`.
+    `config.lenient`, faulty lines go to `<name>.rejected.jsonl`, beside the first file or in `reject_folder`.
     """
     if not paths:
-        raise UsageError("no text file given: at least one is needed")
+        raise UsageError("no text file: at least one is needed")
     config = config or ReadConfig()
     names = [str(path) for path in paths]
     texts: list[str] = []
     with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(names, config, rejects))
+        ledger = stack.enter_context(Ledger(names, config, reject_folder))
         for name in names:
-            stream = stack.enter_context(open_bytes(name))
-            kept = [line.text for line in _accepted(iter_checked_lines(stream, name, config.encoding), ledger, name)]
-            found = list(_documents(kept, document))
-            if not found and not ledger.rejected:
-                raise DataError("holds no text", location=name, advice="at least one line that is not blank is needed")
-            texts += found
+            lines = iter_checked_lines(stack.enter_context(open_bytes(name)), name, config.encoding)
+            accepted = [line.text for line in _iter_accepted(lines, ledger, name)]
+            file_texts = list(_split_documents(accepted, document))
+            if not file_texts and not ledger.rejected:
+                raise DataError("has no text", location=name, advice="at least one line that is not blank is needed")
+            texts += file_texts
     ledger.finish()
     return Documents(
-        texts, digest_columns(texts), ledger.num_read, ledger.rejected, str(ledger.path) if ledger.rejected else ""
+        texts,
+        digest_columns(texts),
+        num_read=ledger.num_read,
+        rejected=ledger.rejected,
+        reject_file=ledger.reject_file,
     )
 
 
-def _accepted(found: Iterator[Line], ledger: Ledger, name: str) -> Iterator[Line]:
-    for line in found:
+def _iter_accepted(lines: Iterator[Line], ledger: Ledger, name: str) -> Iterator[Line]:
+    for line in lines:
         if ledger.accept(DataRow(line.line_number, line.raw, (), line.fault), [line.raw], name):
             yield line
 
 
-def _documents(found: Sequence[str], document: str) -> Iterator[str]:
+def _split_documents(lines: Sequence[str], document: str) -> Iterator[str]:
     r"""Yield the documents of a file's lines, blank ones included.
 
-    >>> list(_documents(["", "one", " more", "", "two", ""], "file"))
+    >>> list(_split_documents(["", "one", " more", "", "two", ""], "file"))
     ['one\n more\n\ntwo\n']
-    >>> list(_documents(["", "one", "more", "", "two"], "auto")), list(_documents(["one", "two"], "auto"))
+    >>> list(_split_documents(["", "one", "more", "", "two"], "auto")), list(_split_documents(["one", "two"], "auto"))
     (['one more', 'two'], ['one', 'two'])
     """
     if document == "file":
-        text = "\n".join([*found, ""]).lstrip("\n")
-        yield from [text.rstrip("\n") + "\n"] if text.strip() else []
+        text = "\n".join([*lines, ""]).lstrip("\n")
+        if text.strip():
+            yield text.rstrip("\n") + "\n"
         return
-    found = [text.strip() for text in found]
-    filled = [place for place, text in enumerate(found) if text]
-    apart = bool(filled) and filled[-1] - filled[0] + 1 > len(filled)  # blank lines stand between
-    if document == "line" or (document == "auto" and not apart):
-        yield from (found[place] for place in filled)
+    stripped = [line.strip() for line in lines]
+    nonblank = [index for index, text in enumerate(stripped) if text]
+    has_paragraphs = bool(nonblank) and nonblank[-1] - nonblank[0] + 1 > len(nonblank)
+    if document == "line" or (document == "auto" and not has_paragraphs):
+        yield from (stripped[index] for index in nonblank)
         return
-    part: list[str] = []
-    for text in [*found, ""]:
+    paragraph: list[str] = []
+    for text in [*stripped, ""]:
         if text:
-            part.append(text)
-        elif part:
-            yield " ".join(part)
-            part = []
-
-
-HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 200_000  # of the text, in characters at most
+            paragraph.append(text)
+        elif paragraph:
+            yield " ".join(paragraph)
+            paragraph = []
 
 
 def hold_out_documents(documents: Documents, seed: int) -> tuple[Documents, Documents]:
-    """Return the documents without a small share of the text, and that share; equal texts are wholly on one side."""
-    sizes: dict[str, int] = {}
+    """Split off a validation split with a small part of the text, at random; equal texts are in the same split."""
+    num_characters: dict[str, int] = {}  # of all copies of a text
     for text in documents.texts:
-        sizes[text] = sizes.get(text, 0) + len(text)
-    if len(sizes) < 2:
-        raise UsageError("one document cannot be split: give validation text with --valid, or set --document line")
-    texts = sorted(sizes)
-    drawn = epoch_rng(seed=seed, epoch=0, digest=documents.digest, purpose=2).permutation(len(texts))
-    grown = np.cumsum([sizes[texts[number]] for number in drawn])
-    most = min(HELD_OUT_MOST, HELD_OUT_SHARE * grown[-1])
-    count = min(max(1, int(np.searchsorted(grown, most))), len(texts) - 1)
-    held = {texts[number] for number in drawn[:count]}
-    kept = [number for number, text in enumerate(documents.texts) if text not in held]
-    away = [number for number, text in enumerate(documents.texts) if text in held]
-    return documents.select(kept), documents.select(away)
+        num_characters[text] = num_characters.get(text, 0) + len(text)
+    if len(num_characters) < 2:
+        raise UsageError("one document cannot be split: set validation text with --valid, or set --document line")
+    texts = sorted(num_characters)
+    rng = epoch_rng(seed=seed, epoch=0, digest=documents.digest, purpose=RngPurpose.HOLD_OUT)
+    order = rng.permutation(len(texts))
+    cumulative = np.cumsum([num_characters[texts[index]] for index in order])
+    max_characters = min(MAX_HELD_OUT, HELD_OUT_FRACTION * cumulative[-1])
+    count = min(max(1, int(np.searchsorted(cumulative, max_characters))), len(texts) - 1)
+    held_out = {texts[index] for index in order[:count]}
+    train = [index for index, text in enumerate(documents.texts) if text not in held_out]
+    valid = [index for index, text in enumerate(documents.texts) if text in held_out]
+    return documents.select(train), documents.select(valid)

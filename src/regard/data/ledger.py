@@ -1,8 +1,9 @@
-"""Read data files strictly: every row is accepted, or rejected with its place; none is lost.
+"""The `Ledger` of rows that are read and rejected, digests of data, and plain lines of text.
 
-    bytes ─► lines (`lines.py`) ─► rows of fields (`fields.py`) ─► accepted, or in the `Ledger` ─► `Pairs`
+    bytes ─► lines (`lines.py`) ─► rows of fields (`columns.py`) ─► accepted, or rejected in the `Ledger` ─► examples
 
-A reader of another kind of file takes lines or rows, says what is wrong with each and tells a `Ledger`.
+Data files are read strictly: every row is accepted, or rejected with its location; none is lost. A reader of another
+file format takes lines or rows, finds the fault of each and passes it to a `Ledger`.
 """
 
 from __future__ import annotations
@@ -21,34 +22,35 @@ from regard.data.columns import DataRow
 from regard.data.lines import Fault, iter_checked_lines, open_bytes
 from regard.errors import DataError, DiskError
 
-SHOWN = 20  # faults listed in one message
+MAX_SHOWN_FAULTS = 20  # in one message
 
 
 def digest_columns(*columns: Sequence[str]) -> str:
-    """Return the SHA-256 of rows of texts; their order matters.
+    """SHA-256 of rows of texts; their order matters.
 
     >>> digest_columns(["a", "b"], ["c", "d"]) == digest_columns(["b", "a"], ["d", "c"])
     False
     """
     digest = hashlib.sha256()
     for row in zip(*columns, strict=True):
-        digest.update("\x1f".join(row).encode() + b"\x1e")  # control characters that no accepted text holds
+        digest.update("\x1f".join(row).encode() + b"\x1e")  # control characters that no accepted text contains
     return digest.hexdigest()
 
 
 def read_lines(path: str | Path, config: ReadConfig | None = None) -> list[str]:
-    """Return all lines of a text file, blank ones too."""
+    """Read all lines of a text file, blank ones included."""
     return list(iter_lines(path, config))
 
 
 def iter_lines(
     source: str | Path | BinaryIO, config: ReadConfig | None = None, *, name: str = "standard input"
 ) -> Iterator[str]:
-    """Yield the lines of a text file or of a stream of bytes as they come; the first faulty one is an error."""
+    """Yield the lines of a text file or byte stream as they arrive; raise `DataError` at the first faulty one."""
     config = config or ReadConfig()
     with ExitStack() as stack:
         if isinstance(source, str | Path):
-            stream, name = stack.enter_context(open_bytes(source)), str(source)
+            stream = stack.enter_context(open_bytes(source))
+            name = str(source)
         else:
             stream = source
         for line in iter_checked_lines(stream, name, config.encoding):
@@ -58,15 +60,17 @@ def iter_lines(
 
 
 class Ledger:
-    """Counts what is read; rejected rows are listed (strict) or written to a file (lenient)."""
+    """Account of the rows of some files; rejected ones are listed (strict) or written to a file (lenient)."""
 
     def __init__(self, names: Sequence[str], config: ReadConfig, folder: str | Path | None = None) -> None:
-        self.file_names, self.config = names, config
-        self.num_read = self.rejected = 0
-        self.kinds: Counter[str] = Counter()
-        self.max_shown: list[DataError] = []
-        first = Path(names[0])
-        self.path = Path(folder or first.parent) / f"{first.name}.rejected.jsonl"
+        self.file_names = names
+        self.config = config
+        self.num_read = 0
+        self.rejected = 0
+        self.fault_counts: Counter[str] = Counter()  # kind of fault → rows
+        first_file = Path(names[0])
+        self.path = Path(folder or first_file.parent) / f"{first_file.name}.rejected.jsonl"
+        self._shown_errors: list[DataError] = []
         self._file: TextIO | None = None
 
     def __enter__(self) -> Ledger:
@@ -76,15 +80,20 @@ class Ledger:
         if self._file:
             self._file.close()
 
+    @property
+    def reject_file(self) -> str:
+        """Path of the rejected rows; empty if there are none."""
+        return str(self.path) if self.rejected else ""
+
     def accept(self, row: DataRow, raws: Sequence[bytes], name: str) -> bool:
-        """Count one row; return whether it is to be kept."""
+        """Count one row; return whether it is accepted."""
         self.num_read += 1
         if not row.fault:
             return True
         self.rejected += 1
-        self.kinds[row.fault.kind] += 1
-        if len(self.max_shown) < SHOWN:
-            self.max_shown.append(row.fault.error(name))
+        self.fault_counts[row.fault.kind] += 1
+        if len(self._shown_errors) < MAX_SHOWN_FAULTS:
+            self._shown_errors.append(row.fault.error(name))
         if self.config.lenient:
             self._write(row.fault, raws, name)
         return False
@@ -92,28 +101,32 @@ class Ledger:
     def _write(self, fault: Fault, raws: Sequence[bytes], name: str) -> None:
         record: dict[str, object] = {"file": name, "line": fault.line, "column": fault.column, "reason": fault.what}
         for key, raw in zip(("raw", "raw_target"), raws, strict=False):
-            record[key] = base64.b64encode(raw).decode()  # of a line that is too long only the beginning
+            record[key] = base64.b64encode(raw).decode()  # only the beginning of a line that is too long
         try:
-            self._file = self._file or self.path.open("w", encoding="utf-8")
+            if self._file is None:
+                self._file = self.path.open("w", encoding="utf-8")
             self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
         except OSError as error:
             raise DiskError(f"{self.path}: rejected rows cannot be written: {error.strerror}") from None
 
     def finish(self) -> None:
-        """Raise what the rows come to: nothing read, faults in strict mode, too many of them in lenient mode."""
+        """Raise `DataError` if nothing was read, on any fault (strict), or on too many of them (lenient)."""
         if not self.num_read:
             raise DataError("the file is empty", location=self.file_names[0], advice="at least one row is needed")
         if not self.rejected:
             return
-        totals = ", ".join(f"{count:,} × {kind}" for kind, count in self.kinds.most_common())
+        totals = ", ".join(f"{count:,} × {kind}" for kind, count in self.fault_counts.most_common())
         summary = f"{self.rejected:,} of {self.num_read:,} rows rejected: {totals}"
-        listed = "\n".join(map(str, self.max_shown))
+        errors = "\n".join(map(str, self._shown_errors))
         if not self.config.lenient:
-            first = self.max_shown[0].location
-            more = f"\n… and {self.rejected - SHOWN:,} more" if self.rejected > SHOWN else ""
-            advice = "use --lenient to go on without such rows"
-            raise DataError(f"{listed.removeprefix(first + ': ')}{more}\n{summary}\n{advice}", location=first)
+            location = self._shown_errors[0].location
+            num_hidden = self.rejected - MAX_SHOWN_FAULTS
+            ellipsis = f"\n… and {num_hidden:,} more" if num_hidden > 0 else ""
+            advice = "use --lenient to continue without such rows"
+            # `DataError` puts the location of the first fault in front.
+            listing = errors.removeprefix(f"{location}: ")
+            raise DataError(f"{listing}{ellipsis}\n{summary}\n{advice}", location=location)
         if self.rejected == self.num_read or 100 * self.rejected > self.config.max_reject * self.num_read:
             raise DataError(
-                f"{summary}, more than {self.config.max_reject:g} % (--max-reject); they are in {self.path}\n{listed}"
+                f"{summary}, more than {self.config.max_reject:g} % (--max-reject); they are in {self.path}\n{errors}"
             )

@@ -1,4 +1,4 @@
-"""Bytes to checked lines: numbered, decoded strictly, with what is wrong and where; a line's bytes bound the memory."""
+"""Checked lines of a byte stream: numbered, decoded strictly, each with its fault; memory is bounded by one line."""
 
 from __future__ import annotations
 
@@ -14,31 +14,39 @@ from typing import BinaryIO, NamedTuple
 
 from regard.errors import ConfigError, DataError, nearest
 
-LONGEST = 1 << 20  # bytes of a line
-SKIPPED = 1 << 26  # bytes read on to find the end of a longer line
+MAX_LINE_BYTES = 1 << 20
+MAX_SKIPPED_BYTES = 1 << 26  # read in search of the end of a line that is too long
+_SKIP_CHUNK_BYTES = 1 << 16
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f]")  # a tab is white space, or separates columns
-_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f]")  # a tab is white space, or separates columns
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_GZIP_MAGIC = b"\x1f\x8b"
+_FOREIGN_BYTE_ORDER_MARKS = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
 
 
 class Fault(NamedTuple):
-    """What is wrong with a line or row, and where."""
+    """One thing that is wrong with a line or row, and its location."""
 
     line: int
     column: int  # in characters from 1; 0: the whole line
-    kind: str  # for totals
+    kind: str  # category, counted in the ledger
     what: str
     advice: str
-    path: str = ""  # where in a JSON document, instead of a line
+    path: str = ""  # location in a JSON document, instead of a line
 
     def error(self, name: str) -> DataError:
-        """Return the fault as `file:line:column: what — what to do`."""
-        place = f"{name}:{self.line}:{self.column}" if self.column else f"{name}:{self.path or self.line}"
-        return DataError(self.what, location=place, advice=self.advice)
+        """The fault as an error that reads `file:line:column: what — advice`."""
+        location = f"{name}:{self.line}:{self.column}" if self.column else f"{name}:{self.path or self.line}"
+        return DataError(self.what, location=location, advice=self.advice)
 
 
 class Line(NamedTuple):
-    """One line of a file; its text is empty when there is a fault."""
+    """One line of a file; its text is empty when it has a fault."""
 
     line_number: int
     raw: bytes
@@ -48,22 +56,22 @@ class Line(NamedTuple):
 
 @contextmanager
 def open_bytes(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes, unpacked when its name ends in `.gz`; what hinders it becomes a `DataError`."""
+    """Open a file for reading bytes, decompressed if its name ends in `.gz`; I/O errors become `DataError`."""
     file = Path(path)
     try:
-        with file.open("rb") as plain:
+        with file.open("rb") as stream:
             if file.suffix.lower() == ".gz":
-                with gzip.GzipFile(fileobj=plain) as packed:
-                    yield io.BufferedReader(packed)
+                with gzip.GzipFile(fileobj=stream) as decompressed:
+                    yield io.BufferedReader(decompressed)
             else:
-                yield plain
+                yield stream
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise DataError(
-            f"the gzip file is damaged ({error})", location=str(path), advice="fetch or pack it again"
+            f"the gzip file is damaged ({error})", location=str(path), advice="download or compress it again"
         ) from None
     except FileNotFoundError:
-        here = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise DataError(f"no such file{nearest(file.name, here)}", location=str(path)) from None
+        siblings = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
+        raise DataError(f"no such file{nearest(file.name, siblings)}", location=str(path)) from None
     except IsADirectoryError:
         raise DataError("is a folder, a file is needed", location=str(path)) from None
     except OSError as error:
@@ -71,112 +79,125 @@ def open_bytes(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def check_encoding(encoding: str) -> str:
-    """Return the codec's own name; only encodings that extend ASCII can be cut into lines.
+    """Canonical name of a codec; it must extend ASCII, since lines are split before they are decoded.
 
     >>> check_encoding("latin1")
     'iso8859-1'
     """
     ascii_bytes = bytes(range(128))
     try:
-        name = codecs.lookup(encoding).name
-        extends = ascii_bytes.decode(name) == ascii_bytes.decode("ascii")
+        codec = codecs.lookup(encoding).name
+        extends_ascii = ascii_bytes.decode(codec) == ascii_bytes.decode("ascii")
     except LookupError:
-        raise ConfigError(
-            f"unknown encoding {encoding!r}{nearest(encoding, ['utf-8', 'latin-1', 'cp1252', 'shift_jis'])}"
-        ) from None
+        common = ["utf-8", "latin-1", "cp1252", "shift_jis"]
+        raise ConfigError(f"unknown encoding {encoding!r}{nearest(encoding, common)}") from None
     except UnicodeError:
-        extends = False
-    if not extends:
-        raise ConfigError(f"encoding {encoding!r} cannot be cut into lines: convert the file to UTF-8 first (iconv)")
-    return "utf-8" if name == "utf-8-sig" else name  # the mark is taken off here, once
+        extends_ascii = False
+    if not extends_ascii:
+        raise ConfigError(f"encoding {encoding!r} cannot be split into lines: convert the file to UTF-8 first (iconv)")
+    # The byte-order mark is removed by `_strip_byte_order_mark`, and only from the first line.
+    return "utf-8" if codec == "utf-8-sig" else codec
 
 
 def iter_checked_lines(stream: BinaryIO, name: str, encoding: str = "utf-8") -> Iterator[Line]:
-    r"""Yield a stream's lines, cut at ``\n`` only, one ``\r`` before it dropped.
+    r"""Yield a stream's lines, split at ``\n`` only; one ``\r`` before it is dropped.
 
     >>> import io
     >>> [(line.line_number, line.text) for line in iter_checked_lines(io.BytesIO("a\u2028b\r\nc".encode()), "in.txt")]
     [(1, 'a\u2028b'), (2, 'c')]
     """
     codec = check_encoding(encoding)
-    number = 0
-    while raw := stream.readline(LONGEST + 2):
-        number += 1
-        if number == 1:
-            raw = _without_mark(raw, name, codec)
-        ended = raw.endswith(b"\n")
-        raw = raw[: -1 - raw.endswith(b"\r\n")] if ended else raw
-        if len(raw) > LONGEST:
-            if not ended:
-                _skip(stream, name, number)
-            what, advice = f"the line is longer than {LONGEST:,} bytes", "cut it into sentences"
-            yield Line(number, raw, "", Fault(number, 0, "line too long", what, advice))
-        else:
-            yield _decoded(raw, number, codec)
+    line_number = 0
+    while raw := stream.readline(MAX_LINE_BYTES + 2):
+        line_number += 1
+        if line_number == 1:
+            raw = _strip_byte_order_mark(raw, name, codec)
+        is_complete = raw.endswith(b"\n")
+        if is_complete:
+            raw = raw[:-1].removesuffix(b"\r")
+        if len(raw) <= MAX_LINE_BYTES:
+            yield _decode_line(raw, line_number, codec)
+            continue
+        if not is_complete:
+            _skip_line(stream, name, line_number)
+        what = f"the line is longer than {MAX_LINE_BYTES:,} bytes"
+        fault = Fault(line_number, 0, kind="line too long", what=what, advice="split it into sentences")
+        yield Line(line_number, raw, text="", fault=fault)
 
 
-def _without_mark(raw: bytes, name: str, codec: str) -> bytes:
-    """Return the first line without a byte-order mark, refusing another encoding's."""
-    for mark, found in (
-        (codecs.BOM_UTF32_LE, "UTF-32"),
-        (codecs.BOM_UTF32_BE, "UTF-32"),
-        (codecs.BOM_UTF16_LE, "UTF-16"),
-        (codecs.BOM_UTF16_BE, "UTF-16"),
-    ):
+def _strip_byte_order_mark(raw: bytes, name: str, codec: str) -> bytes:
+    """Remove the UTF-8 mark from a file's first line; refuse the mark of another encoding, and gzip."""
+    for mark, encoding in _FOREIGN_BYTE_ORDER_MARKS:
         if raw.startswith(mark):
             raise DataError(
-                f"the file is {found} (it begins with the bytes {_escaped(mark)})",
+                f"the file is {encoding} (it begins with the bytes {_escape_bytes(mark)})",
                 location=f"{name}:1:1",
-                advice=f"convert it to UTF-8: iconv -f {found} -t UTF-8",
+                advice=f"convert it to UTF-8: iconv -f {encoding} -t UTF-8",
             )
-    if raw.startswith(b"\x1f\x8b"):
+    if raw.startswith(_GZIP_MAGIC):
         raise DataError(
-            "the file is packed with gzip", location=f"{name}:1:1", advice="give it a name that ends in .gz"
+            "the file is compressed with gzip", location=f"{name}:1:1", advice="rename it so that it ends in .gz"
         )
     return raw.removeprefix(codecs.BOM_UTF8) if codec == "utf-8" else raw
 
 
-def _skip(stream: BinaryIO, name: str, number: int) -> None:
-    """Read on to the end of a line that is too long; a line without end is refused at once."""
-    left = SKIPPED
-    while left > 0:
-        part = stream.readline(1 << 16)
-        if not part or part.endswith(b"\n"):
+def _skip_line(stream: BinaryIO, name: str, line_number: int) -> None:
+    """Skip the remainder of a line that is too long; raise `DataError` if its end is out of reach."""
+    remaining = MAX_SKIPPED_BYTES
+    while remaining > 0:
+        chunk = stream.readline(_SKIP_CHUNK_BYTES)
+        if not chunk or chunk.endswith(b"\n"):
             return
-        left -= len(part)
+        remaining -= len(chunk)
     raise DataError(
-        f"the line is longer than {SKIPPED:,} bytes",
-        location=f"{name}:{number}",
-        advice="this is no text file of one sentence a line",
+        f"the line is longer than {MAX_SKIPPED_BYTES:,} bytes",
+        location=f"{name}:{line_number}",
+        advice="this is not a text file with one sentence per line",
     )
 
 
-def _decoded(raw: bytes, number: int, codec: str) -> Line:
+def _decode_line(raw: bytes, line_number: int, codec: str) -> Line:
     try:
         text = raw.decode(codec)
     except UnicodeDecodeError as error:
         column = len(raw[: error.start].decode(codec, errors="ignore")) + 1
-        shown = _escaped(raw[error.start : max(error.end, error.start + 1)][:8])
-        what = f"not {codec}: the bytes {shown} ({error.reason})"
-        advice = "convert the file to UTF-8, or name its encoding with --encoding"
-        return Line(number, raw, "", Fault(number, column, f"not {codec}", what, advice))
-    fault = find_control_characters(text, number)
-    return Line(number, raw, "" if fault else text, fault)
+        undecodable = raw[error.start : max(error.end, error.start + 1)][:8]
+        fault = Fault(
+            line_number,
+            column,
+            kind=f"not {codec}",
+            what=f"not {codec}: the bytes {_escape_bytes(undecodable)} ({error.reason})",
+            advice="convert the file to UTF-8, or name its encoding with --encoding",
+        )
+        return Line(line_number, raw, text="", fault=fault)
+    control_fault = find_control_characters(text, line_number)
+    return Line(line_number, raw, text="" if control_fault else text, fault=control_fault)
 
 
 def find_control_characters(text: str, line: int) -> Fault | None:
-    """Return the fault of the first control character or half surrogate pair in a text, if there is any."""
-    if found := _CONTROLS.search(text):
-        letter = found.group()
-        named = {"\0": "NUL", "\r": "a carriage return"}.get(letter, "a control character")
+    """Fault of the first control character or lone surrogate in a text, if there is one."""
+    control = _CONTROL_CHARACTER.search(text)
+    if control is not None:
+        character = control.group()
+        noun = {"\0": "NUL", "\r": "a carriage return"}.get(character, "a control character")
         return Fault(
-            line, found.start() + 1, "control character", f"{named} ({_escaped(letter.encode())})", "take it out"
+            line,
+            control.start() + 1,
+            kind="control character",
+            what=f"{noun} ({_escape_bytes(character.encode())})",
+            advice="remove it",
         )
-    if not text.isascii() and (found := _SURROGATES.search(text)):
-        what = f"half a surrogate pair ({found.group()!a})"
-        return Fault(line, found.start() + 1, "half a surrogate pair", what, "take it out")
+    surrogate = None if text.isascii() else _SURROGATE.search(text)
+    if surrogate is not None:
+        return Fault(
+            line,
+            surrogate.start() + 1,
+            kind="lone surrogate",
+            what=f"a lone surrogate ({surrogate.group()!a})",
+            advice="remove it",
+        )
     return None
 
 
-def _escaped(raw: bytes) -> str:
+def _escape_bytes(raw: bytes) -> str:
     return "".join(f"\\x{byte:02x}" for byte in raw)

@@ -1,11 +1,8 @@
-"""Data made exactly and without end: dates and numbers in many languages; copy, reverse and sort of letters.
+"""Synthetic pairs without limit: dates and numbers in many languages; copy, reverse and sort of letters.
 
-Numbers spoken word for word have known word links, too.
-
-Numbers spoken in English and, word for word, in German order: a corpus whose word links are known.
-
-German says units before tens: forty two is zwei vierzig here, every word a word. So the links are exact, mostly
-straight, and crossed now and then, as between real languages.
+The kind `spoken` has known word alignments: numbers in English words, and word for word in German order. German
+reads units before tens, so forty two becomes zwei vierzig. The links are mostly monotone and sometimes crossed, as
+between real languages.
 """
 
 from __future__ import annotations
@@ -18,21 +15,21 @@ from random import Random
 from types import ModuleType
 from typing import NamedTuple
 
-from regard.data import synthetic
 from regard.errors import ConfigError, UsageError, nearest
 
 DATE_LANGUAGES = tuple("cs da de el en es fi fr hu id it ja nl pl pt ro ru sv tr uk".split())
-DATE_STYLES = ("medium", "long", "full")  # short ones leave out the century
-FIRST_DATE, LAST_DATE = date(1900, 1, 1), date(2099, 12, 31)
+DATE_STYLES = ("medium", "long", "full")  # short ones omit the century
+FIRST_DATE = date(1900, 1, 1)
+LAST_DATE = date(2099, 12, 31)
 NUMBER_LANGUAGES = ("cs", "de", "en", "es", "fi", "fr", "it", "nl", "pl", "pt", "ru", "sv", "tr", "uk")
 NUMBER_DIGITS = 6
 ALPHABET = "abcdefghijklmnop"
-LENGTHS = (3, 12)
+LENGTHS = (3, 12)  # fewest and most letters of a row
 SPLITS = ("train", "valid", "test", "all")
 
 
 class SyntheticPair(NamedTuple):
-    """One made pair; `group` is its language, or its length, for results by group."""
+    """One generated pair; `group` is its language or its length, for scores by group."""
 
     source: str
     target: str
@@ -67,128 +64,141 @@ def generate_rows(
     languages: Sequence[str] = (),
     lengths: tuple[int, int] | None = None,
 ) -> Iterator[SyntheticPair]:
-    """Yield made rows; the same arguments give the same rows. `lengths`: fewest and most letters of a row.
+    """Yield generated pairs, the same for the same arguments. `lengths` are the fewest and most letters of a row.
 
-    A target belongs to one split for good: a date of the test split is in no language in the training split,
-    whatever the seed (`split_of`).
+    A target belongs to one split, whatever the seed (`split_of_target`): a date of the test split is in the training
+    split in no language.
     """
     if kind not in KINDS:
-        raise UsageError(f"unknown kind of made data {kind!r}{nearest(kind, KINDS)}: there are {', '.join(KINDS)}")
+        raise UsageError(f"unknown kind of synthetic data {kind!r}{nearest(kind, KINDS)}: there are {', '.join(KINDS)}")
     if split not in SPLITS:
         raise UsageError(f"unknown split {split!r}{nearest(split, SPLITS)}: there are {', '.join(SPLITS)}")
     if count < 0:
         raise UsageError(f"count ({count}) must not be negative")
     if lengths and not 1 <= lengths[0] <= lengths[1]:
         raise UsageError(f"lengths {lengths[0]}-{lengths[1]}: the first must be at least 1 and not above the second")
-    draw = KINDS[kind](languages, lengths)
-    return _rows(draw, count, Random(f"{kind} {seed} {split}"), split)
+    generator = KINDS[kind](languages, lengths)
+    return _filter_split(generator, count, Random(f"{kind} {seed} {split}"), split)
 
 
 def split_of_target(target: str) -> str:
-    """Return which split a target belongs to: one in twenty is for validation, one in twenty for testing.
+    """Split that a target belongs to: one in twenty is for validation, one in twenty for testing.
 
     >>> split_of_target("2017-03-03"), split_of_target("2017-03-05")
     ('train', 'test')
     """
-    place = zlib.crc32(target.encode()) % 20
-    return {0: "test", 1: "valid"}.get(place, "train")
+    bucket = zlib.crc32(target.encode()) % 20
+    return {0: "test", 1: "valid"}.get(bucket, "train")
 
 
-Draw = Callable[[Random], SyntheticPair]
+Generator = Callable[[Random], SyntheticPair]
 Lengths = tuple[int, int] | None  # fewest and most letters
-Kind = Callable[[Sequence[str], Lengths], Draw]
+Kind = Callable[[Sequence[str], Lengths], Generator]  # languages and lengths → generator of pairs
 
 
-def _rows(draw: Draw, count: int, random: Random, split: str) -> Iterator[SyntheticPair]:
+def _filter_split(generator: Generator, count: int, random: Random, split: str) -> Iterator[SyntheticPair]:
+    """Yield `count` pairs whose target belongs to the split."""
     while count:
-        row = draw(random)
-        if split in ("all", split_of_target(row.target)):
-            yield row
+        pair = generator(random)
+        if split in ("all", split_of_target(pair.target)):
+            yield pair
             count -= 1
 
 
-def _library(name: str, package: str) -> ModuleType:
+def _import_library(name: str, package: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
-        raise UsageError(f"this data is made with {package}, which is not installed: pip install {package}") from None
+        raise UsageError(f"this data needs {package}, which is not installed: pip install {package}") from None
 
 
-def _languages(given: Sequence[str], known: Sequence[str], allowed: Callable[[str], bool]) -> Sequence[str]:
-    for language in given:
-        if not allowed(language):
-            raise ConfigError(f"unknown language {language!r}{nearest(language, known)}: try {', '.join(known)}")
-    return given or known
+def _check_languages(
+    languages: Sequence[str], defaults: Sequence[str], is_supported: Callable[[str], bool]
+) -> Sequence[str]:
+    for language in languages:
+        if not is_supported(language):
+            raise ConfigError(f"unknown language {language!r}{nearest(language, defaults)}: try {', '.join(defaults)}")
+    return languages or defaults
 
 
-def _dates(given: Sequence[str], lengths: Lengths) -> Draw:
-    """A day as people write it → ISO: viernes, 3 de marzo de 2017 → 2017-03-03."""
-    _no_lengths(lengths)
-    babel = _library("babel.dates", "Babel")
-    locales = set(_library("babel.localedata", "Babel").locale_identifiers())
-    languages = _languages(given, DATE_LANGUAGES, locales.__contains__)
-    days = (LAST_DATE - FIRST_DATE).days + 1
-
-    def draw(random: Random) -> SyntheticPair:
-        day = FIRST_DATE + timedelta(days=random.randrange(days))
-        language, style = random.choice(languages), random.choice(DATE_STYLES)
-        written = babel.format_date(day, style, locale=language)
-        return SyntheticPair(" ".join(written.split()), day.isoformat(), language)  # spaces as they are typed
-
-    return draw
-
-
-def _numbers(given: Sequence[str], lengths: Lengths) -> Draw:
-    """A number in words → digits: zweiundvierzig → 42."""
-    _no_lengths(lengths)
-    library = _library("num2words", "num2words")
-    languages = _languages(given, NUMBER_LANGUAGES, library.CONVERTER_CLASSES.__contains__)
-
-    def draw(random: Random) -> SyntheticPair:
-        digits = random.randint(1, NUMBER_DIGITS)  # as many short numbers as long ones
-        number = random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
-        language = random.choice(languages)
-        return SyntheticPair(library.num2words(number, lang=language), str(number), language)
-
-    return draw
-
-
-def _spoken(given: Sequence[str], lengths: Lengths) -> Draw:
-    """A number in English words → word for word in German order: forty two → zwei vierzig."""
-    _no_lengths(lengths)
-    if given:
+def _refuse_languages(languages: Sequence[str]) -> None:
+    if languages:
         raise ConfigError("languages are for dates and numbers only")
 
-    def draw(random: Random) -> SyntheticPair:
-        number = random.randrange(10 ** random.randint(1, NUMBER_DIGITS))
-        words = synthetic.spell_english(number)
-        return SyntheticPair(
-            " ".join(words),
-            " ".join(synthetic.german_order(words)),
-            str(len(words)),
-            tuple(synthetic.word_links(words)),
-        )
 
-    return draw
-
-
-def _no_lengths(lengths: Lengths) -> None:
+def _refuse_lengths(lengths: Lengths) -> None:
     if lengths:
         raise ConfigError("lengths are for copy, reverse and sort only")
 
 
-def _letters(change: Callable[[list[str]], list[str]]) -> Kind:
-    def ready(given: Sequence[str], lengths: Lengths) -> Draw:
-        if given:
-            raise ConfigError("languages are for dates and numbers only")
+def _dates(languages: Sequence[str], lengths: Lengths) -> Generator:
+    """A date in a language → ISO: viernes, 3 de marzo de 2017 → 2017-03-03."""
+    _refuse_lengths(lengths)
+    babel = _import_library("babel.dates", "Babel")
+    locales = set(_import_library("babel.localedata", "Babel").locale_identifiers())
+    languages = _check_languages(languages, DATE_LANGUAGES, locales.__contains__)
+    num_days = (LAST_DATE - FIRST_DATE).days + 1
 
-        def draw(random: Random) -> SyntheticPair:
-            letters = random.choices(ALPHABET, k=random.randint(*(lengths or LENGTHS)))
-            return SyntheticPair(" ".join(letters), " ".join(change(letters)), str(len(letters)))
+    def generate(random: Random) -> SyntheticPair:
+        day = FIRST_DATE + timedelta(days=random.randrange(num_days))
+        language = random.choice(languages)
+        style = random.choice(DATE_STYLES)
+        text = babel.format_date(day, style, locale=language)
+        # Babel puts no-break spaces into some dates; people type plain ones.
+        return SyntheticPair(" ".join(text.split()), day.isoformat(), group=language)
 
-        return draw
+    return generate
 
-    return ready
+
+def _numbers(languages: Sequence[str], lengths: Lengths) -> Generator:
+    """A number in words → digits: zweiundvierzig → 42."""
+    _refuse_lengths(lengths)
+    library = _import_library("num2words", "num2words")
+    languages = _check_languages(languages, NUMBER_LANGUAGES, library.CONVERTER_CLASSES.__contains__)
+
+    def generate(random: Random) -> SyntheticPair:
+        num_digits = random.randint(1, NUMBER_DIGITS)  # as many short numbers as long ones
+        smallest = 10 ** (num_digits - 1) if num_digits > 1 else 0
+        number = random.randrange(smallest, 10**num_digits)
+        language = random.choice(languages)
+        return SyntheticPair(library.num2words(number, lang=language), str(number), group=language)
+
+    return generate
+
+
+def _spoken(languages: Sequence[str], lengths: Lengths) -> Generator:
+    """A number in English words → word for word in German order: forty two → zwei vierzig."""
+    _refuse_lengths(lengths)
+    _refuse_languages(languages)
+
+    def generate(random: Random) -> SyntheticPair:
+        number = random.randrange(10 ** random.randint(1, NUMBER_DIGITS))
+        words = spell_english(number)
+        return SyntheticPair(
+            " ".join(words),
+            " ".join(german_order(words)),
+            group=str(len(words)),
+            links=tuple(word_links(words)),
+        )
+
+    return generate
+
+
+def _letters(transform: Callable[[list[str]], list[str]]) -> Kind:
+    """Letters → the same letters, transformed."""
+
+    def kind(languages: Sequence[str], lengths: Lengths) -> Generator:
+        _refuse_languages(languages)
+        min_length, max_length = lengths or LENGTHS
+
+        def generate(random: Random) -> SyntheticPair:
+            length = random.randint(min_length, max_length)
+            letters = random.choices(ALPHABET, k=length)
+            return SyntheticPair(" ".join(letters), " ".join(transform(letters)), group=str(length))
+
+        return generate
+
+    return kind
 
 
 KINDS: Mapping[str, Kind] = {
@@ -199,6 +209,7 @@ KINDS: Mapping[str, Kind] = {
     "reverse": _letters(lambda letters: letters[::-1]),
     "sort": _letters(sorted),
 }
+
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
@@ -209,47 +220,43 @@ _SMALL_GERMAN = (
 ).split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _TENS_GERMAN = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
-GLOSSES = dict(
-    zip(
-        [*_SMALL, *_TENS, "hundred", "thousand"],
-        [*_SMALL_GERMAN, *_TENS_GERMAN, "hundert", "tausend"],
-        strict=True,
-    )
-)
+_ENGLISH = [*_SMALL, *_TENS, "hundred", "thousand"]
+_GERMAN = [*_SMALL_GERMAN, *_TENS_GERMAN, "hundert", "tausend"]
+GLOSSES = dict(zip(_ENGLISH, _GERMAN, strict=True))
 
 
 def spell_english(number: int) -> list[str]:
-    """Return a number below a million in words.
+    """Words of a number below a million.
 
     >>> spell_english(412_037)
     ['four', 'hundred', 'twelve', 'thousand', 'thirty', 'seven']
     """
-    if number >= 1000:
-        rest = number % 1000
-        return [*spell_english(number // 1000), "thousand", *(spell_english(rest) if rest else [])]
-    if number >= 100:
-        rest = number % 100
-        return [_SMALL[number // 100], "hundred", *(spell_english(rest) if rest else [])]
+    for unit, name in ((1000, "thousand"), (100, "hundred")):
+        if number >= unit:
+            quotient, remainder = divmod(number, unit)
+            return [*spell_english(quotient), name, *(spell_english(remainder) if remainder else [])]
     if number < len(_SMALL):
         return [_SMALL[number]]
-    return [_TENS[number // 10 - 2], *([_SMALL[number % 10]] if number % 10 else [])]
+    tens, units = divmod(number, 10)
+    return [_TENS[tens - 2], *([_SMALL[units]] if units else [])]
 
 
 def word_links(words: list[str]) -> list[tuple[int, int]]:
-    """Return which English word stands where in German: units go before tens.
+    """Links (English word, German word) of a number, in German order: units come before tens.
 
     >>> word_links(["one", "hundred", "forty", "two"])
     [(0, 0), (1, 1), (3, 2), (2, 3)]
     """
     order = list(range(len(words)))
-    for place in range(len(words) - 1):
-        if words[place] in _TENS and words[place + 1] in _SMALL:
-            order[place], order[place + 1] = place + 1, place
+    for index in range(len(words) - 1):
+        if words[index] in _TENS and words[index + 1] in _SMALL:
+            order[index] = index + 1
+            order[index + 1] = index
     return [(source, target) for target, source in enumerate(order)]
 
 
 def german_order(words: list[str]) -> list[str]:
-    """Return English words of a number word for word in German order.
+    """English words of a number, translated word for word and in German order.
 
     >>> german_order(["one", "hundred", "forty", "two"])
     ['eins', 'hundert', 'zwei', 'vierzig']

@@ -17,7 +17,7 @@ from regard.engine.folder import SwitchingEncoder
 from regard.errors import UsageError
 from regard.hardware import WorkerPool
 from regard.pipeline.result import PipelineResult, attach_recorder
-from regard.text.special_tokens import SpecialTokens, Truncation
+from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.tokens import Tokens
 from regard.view.record.parts import Omission
 from regard.view.record.record import Record
@@ -34,7 +34,7 @@ class Embeddings(PipelineResult):
     """Vectors of texts, and what of the texts was not read."""
 
     vectors: Vectors  # [texts, D]
-    truncation: Truncation
+    truncation: TruncationReport
     windows: int = 0  # windows that were made of texts that were too long
 
 
@@ -83,8 +83,8 @@ class EmbeddingPipeline:
             vectors, account, windows = self._windows(texts, longest, pooling, config)
         else:
             tokens, account = self.framing.encode_batch(texts, max_length=longest)
-            if config.long_texts == "refuse" and account.cut_texts:
-                raise UsageError(f"{account.line()}: shorten them, or allow --long-texts cut or windows")
+            if config.long_texts == "refuse" and account.truncated_texts:
+                raise UsageError(f"{account.format()}: shorten them, or allow --long-texts cut or windows")
             vectors, windows = self._vectors(tokens, pooling, config.batch_tokens), 0
         if config.normalize == "yes" or (config.normalize == "folder" and self.modules.normalize):
             vectors = normalize(vectors)
@@ -129,7 +129,7 @@ class EmbeddingPipeline:
 
     def _windows(
         self, texts: Sequence[str], max_length: int, pooling: Sequence[str], config: EmbeddingConfig
-    ) -> tuple[Vectors, Truncation, int]:
+    ) -> tuple[Vectors, TruncationReport, int]:
         """Return the mean of the vectors of a text's windows, each counting as much as it has tokens."""
         room = max_length - self.framing.num_special()
         if room < 1:
@@ -148,7 +148,8 @@ class EmbeddingPipeline:
         np.add.at(made, owners, found * weights)
         np.add.at(whole, owners, weights)
         made /= np.maximum(whole, 1)
-        return made, Truncation(len(texts), total, 0, 0, max_length), len(rows) - len(texts)
+        report = TruncationReport(texts=len(texts), tokens=total, max_length=max_length, windows=len(rows))
+        return made, report, len(rows) - len(texts)
 
 
 def normalize(vectors: Vectors) -> Vectors:

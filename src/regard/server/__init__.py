@@ -1,4 +1,4 @@
-"""The page, served on this machine only: `app` has the routes, `guard` what is let in, `shelf` the records."""
+"""The page, served on this machine only: `app` has the routes, `guard` admits requests, `store` holds the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes of the page: records as JSON, matrices as bytes, figures, and new records from a running model."""
+"""Routes of the page: records as JSON, attention matrices as bytes, figures, and new records from a loaded model."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ try:
     from starlette.requests import ClientDisconnect
 
     from regard.server.guard import BODY_SECONDS, Guard
-    from regard.server.requests import Run, read_request
+    from regard.server.requests import Run, RunRequest, read_request
 except ModuleNotFoundError as missing:
     raise UsageError(
         f"a served page needs {missing.name}: pip install 'regard[serve]'; or write the page to a file"
     ) from missing
 
-WEIGHTS = 4 * 2**20  # of one matrix
-FOLLOWED = 1024  # tokens that rollout follows through the layers
-WAIT = 30.0  # seconds for texts that were asked before
+MAX_WEIGHTS = 4 * 2**20  # of one matrix
+MAX_ROLLOUT_TOKENS = 1024
+QUEUE_SECONDS = 30.0  # that a request waits for the model
 TITLE = "Regard"
-Found = TypeVar("Found")
+Stored = TypeVar("Stored")
 
 
 def create_app(
@@ -49,90 +49,93 @@ def create_app(
     tasks: Collection[str] = (),
     is_live: bool = False,
 ) -> Guard:
-    """Return the app that shows records; `run` makes new ones of a task, a text and options.
+    """The guarded ASGI app that shows records; `run` computes a new one from a task, a text and options.
 
-    It is opened by `?token=…`, once; `live` says that records are added while it runs, so that pages look for them.
+    `?token=…` opens it, once. With `is_live`, records are added while it runs, and pages poll for them.
     """
-    shelf = records if isinstance(records, RecordStore) else RecordStore(records)
-    known = list(tasks) or sorted({one["task"] for one in shelf.summaries()})
+    store = records if isinstance(records, RecordStore) else RecordStore(records)
+    allowed_tasks = list(tasks) or sorted({summary["task"] for summary in store.summaries()})
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, title=title)
-    _errors(app)
-    _pages(app, shelf, title, {"run": run is not None, "tasks": known, "live": is_live})
-    _arrays(app, shelf)
+    _add_error_handlers(app)
+    _add_pages(app, store, title, {"run": run is not None, "tasks": allowed_tasks, "live": is_live})
+    _add_matrices(app, store)
+    _add_figures(app, store)
     if run is not None:
-        _running(app, shelf, run, known)
+        _add_runs(app, store, run, allowed_tasks)
     return Guard(app, token or secrets.token_urlsafe(24), SERVED_POLICY)
 
 
-def _errors(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI) -> None:
     """Answer every failure with one message in JSON."""
 
     @app.exception_handler(HTTPException)
-    async def _http(_: Request, error: HTTPException) -> Response:
+    async def _handle_http(_: Request, error: HTTPException) -> Response:
         return _json({"error": str(error.detail)}, error.status_code)
 
     @app.exception_handler(ClientDisconnect)
-    async def _late(_: Request, error: ClientDisconnect) -> Response:
+    async def _handle_timeout(_: Request, error: ClientDisconnect) -> Response:
         return _json({"error": f"the request did not arrive within {BODY_SECONDS:g} seconds: send it again"}, 408)
 
     @app.exception_handler(RegardError)
-    async def _ours(_: Request, error: RegardError) -> Response:
+    async def _handle_regard_error(_: Request, error: RegardError) -> Response:
         return _json({"error": str(error)}, 422 if isinstance(error, UsageError) else 500)
 
 
-def _pages(app: FastAPI, shelf: RecordStore, title: str, about: dict[str, Any]) -> None:
-    files = {name: asset(name) for name in asset_names()}
+def _add_pages(app: FastAPI, store: RecordStore, title: str, about: dict[str, Any]) -> None:
+    assets = {name: asset(name) for name in asset_names()}
 
     @app.get("/")
     def _index() -> Response:
-        return HTMLResponse(index_page(shelf.summaries(), title=title, live=bool(about["live"])))
+        return HTMLResponse(index_page(store.summaries(), title=title, live=bool(about["live"])))
 
     @app.get("/records.json")
     def _list() -> Response:
-        return _json({"title": title, "records": shelf.summaries(), **about})
+        return _json({"title": title, "records": store.summaries(), **about})
 
     @app.get("/newest")
     def _newest() -> Response:
-        return RedirectResponse(f"/r/{shelf.newest()}" if shelf.newest() else "/", 303)
+        newest = store.newest()
+        return RedirectResponse(f"/r/{newest}" if newest else "/", 303)
 
     @app.get("/app/{name}")
     async def _asset(name: str) -> Response:
-        if name not in files:
-            raise HTTPException(404, "there is no such file here")
-        return Response(files[name], media_type="text/css" if name.endswith(".css") else "text/javascript")
+        if name not in assets:
+            raise HTTPException(404, "there is no such file")
+        return Response(assets[name], media_type="text/css" if name.endswith(".css") else "text/javascript")
 
     @app.get("/r/{name}.json")
     def _record(name: str) -> Response:
-        return Response(_found(shelf.json_bytes, name), media_type="application/json")
+        return Response(_get_or_404(store.json_bytes, name), media_type="application/json")
 
     @app.get("/r/{name}")
     def _page(name: str) -> Response:
-        return HTMLResponse(served_page(_found(shelf.get, name).id, title=title))
+        return HTMLResponse(served_page(_get_or_404(store.get, name).id, title=title))
 
 
-def _arrays(app: FastAPI, shelf: RecordStore) -> None:
+def _add_matrices(app: FastAPI, store: RecordStore) -> None:
     @app.get("/r/{name}/a/{attention:path}/{layer}/{head}")
     def _matrix(name: str, attention: str, layer: int, head: int) -> Response:
-        seen = _found(shelf.get, name)[attention]
-        _, _, rows, columns = seen.shape
-        if rows * columns > WEIGHTS:
-            raise UsageError(f"{rows} × {columns} weights are more than {WEIGHTS:,}: look at a part of the text")
-        return _bytes(seen.matrix(layer, head))
+        record = _get_or_404(store.get, name)
+        attention_map = record[attention]
+        _, _, rows, columns = attention_map.shape
+        if rows * columns > MAX_WEIGHTS:
+            raise UsageError(f"{rows} × {columns} weights are more than {MAX_WEIGHTS:,}: select a part of the text")
+        return _bytes(attention_map.matrix(layer, head))
 
     @app.get("/r/{name}/flow/{attention:path}")
-    def _flow(name: str, attention: str) -> Response:
-        record = _found(shelf.get, name)
-        seen = record[attention]
-        tokens = record.texts[seen.rows].tokens
-        if not seen.own:
-            raise UsageError(f"{attention} looks at another text: only a text's look at itself can be followed")
-        if len(tokens) > FOLLOWED:
-            raise UsageError(
-                f"the text has {len(tokens):,} tokens: at most {FOLLOWED:,} are followed through the layers"
-            )
-        units = [AxisUnit(token, (place,), False) for place, token in enumerate(tokens)]
-        return _bytes(reduce(lambda below, layer: layer @ below, rollout_steps(seen, units)))
+    def _rollout(name: str, attention: str) -> Response:
+        record = _get_or_404(store.get, name)
+        attention_map = record[attention]
+        tokens = record.texts[attention_map.rows].tokens
+        if not attention_map.own:
+            raise UsageError(f"{attention} attends to another text: rollout needs self-attention")
+        if len(tokens) > MAX_ROLLOUT_TOKENS:
+            raise UsageError(f"the text has {len(tokens):,} tokens: rollout takes at most {MAX_ROLLOUT_TOKENS:,}")
+        units = [AxisUnit(token, (position,), False) for position, token in enumerate(tokens)]
+        return _bytes(reduce(lambda below, layer: layer @ below, rollout_steps(attention_map, units)))
 
+
+def _add_figures(app: FastAPI, store: RecordStore) -> None:
     @app.get("/r/{name}/figure.svg")
     def _figure(
         name: str, view: str, attn: str = "", layer: int | None = None, head: int | None = None, words: bool = False,
@@ -140,56 +143,56 @@ def _arrays(app: FastAPI, shelf: RecordStore) -> None:
     ) -> Response:  # fmt: skip
         from regard.view.figure import figure
 
-        drawn = figure(
-            _found(shelf.get, name), view, attention=attn, layer=layer, head=head, words=words, theme=theme, width=width
-        )
-        return Response(drawn.svg.encode("utf-8", "replace"), media_type="image/svg+xml")
+        record = _get_or_404(store.get, name)
+        drawing = figure(record, view, attention=attn, layer=layer, head=head, words=words, theme=theme, width=width)
+        return Response(drawing.svg.encode("utf-8", "replace"), media_type="image/svg+xml")
 
 
-def _running(app: FastAPI, shelf: RecordStore, run: Run, tasks: Collection[str]) -> None:
-    busy = Lock()
+def _add_runs(app: FastAPI, store: RecordStore, run: Run, tasks: Collection[str]) -> None:
+    model_lock = Lock()
+
+    def stream_run(request: RunRequest) -> Iterator[bytes]:
+        """Yield the progress of one run as lines of JSON."""
+        if not model_lock.acquire(timeout=QUEUE_SECONDS):
+            yield _json_line(error="the model is busy with other texts: try again in a moment")
+            return
+        try:
+            yield _json_line(state="running")
+            options = request.options.model_dump(exclude_unset=True)
+            record = store.add(run(request.task, request.text, options))
+            store.json_bytes(record.id)
+            for step in record.steps:
+                yield _json_line(step=step.to_dict())
+            yield _json_line(id=record.id)
+        except RegardError as error:
+            yield _json_line(error=str(error))
+        except Exception as error:  # a response that has begun must not end without a message
+            yield _json_line(error=f"the model failed on this text: {type(error).__name__}")
+            raise
+        finally:
+            model_lock.release()
 
     @app.post("/run")
     async def _run(request: Request) -> Response:
-        asked = read_request(await request.body(), tasks)
-
-        def lines() -> Iterator[bytes]:
-            if not busy.acquire(timeout=WAIT):
-                yield _line(error="the model is at work on other texts: ask again in a moment")
-                return
-            try:
-                yield _line(state="running")
-                record = shelf.add(run(asked.task, asked.text, asked.options.model_dump(exclude_unset=True)))
-                shelf.json_bytes(record.id)
-                for step in record.steps:
-                    yield _line(step=step.to_dict())
-                yield _line(id=record.id)
-            except RegardError as error:
-                yield _line(error=str(error))
-            except Exception as error:  # an answer that has begun must not end without a word
-                yield _line(error=f"the model failed on this text: {type(error).__name__}")
-                raise
-            finally:
-                busy.release()
-
-        return StreamingResponse(lines(), media_type="application/x-ndjson")
+        run_request = read_request(await request.body(), tasks)
+        return StreamingResponse(stream_run(run_request), media_type="application/x-ndjson")
 
 
-def _found(get: Callable[[str], Found], name: str) -> Found:
+def _get_or_404(get: Callable[[str], Stored], name: str) -> Stored:
     try:
         return get(name)
     except UsageError as error:
         raise HTTPException(404, str(error)) from None
 
 
-def _json(values: object, status: int = 200) -> Response:
-    """Return JSON in ASCII, so that any text can be sent, even half a sign."""
-    return Response(json.dumps(values, separators=(",", ":")), status, media_type="application/json")
+def _json(content: object, status: int = 200) -> Response:
+    """JSON in ASCII, so that any text can be sent, even a lone surrogate."""
+    return Response(json.dumps(content, separators=(",", ":")), status, media_type="application/json")
 
 
 def _bytes(weights: Weights) -> Response:
     return Response(np.ascontiguousarray(to_root8(weights)).tobytes(), media_type="application/octet-stream")
 
 
-def _line(**values: Any) -> bytes:
-    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+def _json_line(**fields: Any) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"

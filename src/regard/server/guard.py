@@ -1,7 +1,7 @@
-"""What a served page lets in: this machine's names only, its own pages only, one who knows the token, small requests.
+"""Admission of requests to a served page: host names of this machine, its own origin, its token, small requests.
 
-Pure ASGI, so that a request that is not let in touches nothing else. Host and size of a request are checked by
-Starlette's middleware; its short answers are replaced by messages that say what is allowed.
+Pure ASGI, so that a refused request reaches nothing else. Host and size of a request are checked by Starlette's
+middleware; its short responses are replaced by messages that name what is allowed.
 """
 
 from __future__ import annotations
@@ -22,60 +22,62 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 1_000_000  # bytes
-HEADERS, HEADER_BYTES = 100, 16_384
-ADDRESS = 4_096  # bytes of a path and its query
-BODY_SECONDS = 10.0  # in which a request must have come in
+MAX_HEADERS = 100
+MAX_HEADER_BYTES = 16_384  # of all headers
+MAX_ADDRESS_BYTES = 4_096  # of a path and its query
+BODY_SECONDS = 10.0  # in which a request must have arrived
 _STARLETTE_REFUSALS = {
-    400: f"asked for another machine's name: this page answers to {', '.join(HOSTS)} only",
-    413: f"too much at once: at most {MAX_BODY} bytes",
+    400: f"the request names another host: this page answers to {', '.join(HOSTS)} only",
+    413: f"the request is too large: at most {MAX_BODY} bytes",
 }
 
 
 @dataclass
 class Guard:
-    """Stands before an app; `token` opens it once, then the cookie that it gave does."""
+    """Middleware before an app: `token` opens it once and sets a cookie, which opens it from then on."""
 
     app: ASGIApp
     token: str
     policy: str
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    used: bool = False
+    is_token_used: bool = False
 
     def __post_init__(self) -> None:
-        limited = RequestBodyLimitMiddleware(self._admit, max_body_size=MAX_BODY)
-        self._entrance = TrustedHostMiddleware(limited, allowed_hosts=HOSTS, www_redirect=False)
+        body_limit = RequestBodyLimitMiddleware(self._admit, max_body_size=MAX_BODY)
+        self._middleware = TrustedHostMiddleware(body_limit, allowed_hosts=HOSTS, www_redirect=False)
 
     @property
     def cookie(self) -> str:
-        """The cookie's name: cookies do not know ports, so that each start has its own."""
+        """Name of the cookie; browsers share cookies between ports, so each server has its own name."""
         return f"regard-{sha256(self.secret.encode()).hexdigest()[:12]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it here."""
+        """Admit a request, or refuse it."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":  # there are no web sockets
-            sending = _with_messages(_with_headers(send, self.policy))
-            await self._entrance(scope, _with_deadline(receive), sending)
+            guarded_send = _replace_refusals(_add_headers(send, self.policy))
+            await self._middleware(scope, _limit_time(receive), guarded_send)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request for this machine on to the app, if it is well formed and knows the token or the cookie."""
-        refused = _refusal(scope)
-        if refused:
-            await _answer(send, *refused)
+        """Pass a request to the app, if it is well formed and has the cookie or the token."""
+        refusal = _find_refusal(scope)
+        if refusal:
+            status, message = refusal
+            await _send_error(send, status, message)
             return
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = dict(query).get("token")
-        if given is not None and (self._knows(scope) or self._opens(given)):
-            rest = urlencode([(name, value) for name, value in query if name != "token"])
-            await self._welcome(send, scope["path"] + (f"?{rest}" if rest else ""))
+        token = dict(query).get("token")
+        if token is not None and (self._has_cookie(scope) or self._accept_token(token)):
+            other_parameters = urlencode([(name, value) for name, value in query if name != "token"])
+            await self._send_cookie(send, scope["path"] + (f"?{other_parameters}" if other_parameters else ""))
             return
-        if not self._knows(scope):
-            await _answer(send, 403, "this page needs the address that was printed when it was started, once")
+        if not self._has_cookie(scope):
+            await _send_error(send, 403, "open this page once with the address that was printed at its start")
             return
         await self.app(scope, receive, send)
 
-    def _knows(self, scope: Scope) -> bool:
+    def _has_cookie(self, scope: Scope) -> bool:
         jar: SimpleCookie = SimpleCookie()
         try:
             for name, value in scope["headers"]:
@@ -83,47 +85,50 @@ class Guard:
                     jar.load(value.decode("latin-1"))
         except CookieError:
             return False
-        found = jar.get(self.cookie)
-        return found is not None and secrets.compare_digest(found.value.encode(), self.secret.encode())
+        cookie = jar.get(self.cookie)
+        return cookie is not None and secrets.compare_digest(cookie.value.encode(), self.secret.encode())
 
-    def _opens(self, given: str) -> bool:
-        right = secrets.compare_digest(given.encode(), self.token.encode()) and not self.used
-        self.used = self.used or right
-        return right
+    def _accept_token(self, token: str) -> bool:
+        """Check the token and mark it as used."""
+        is_accepted = secrets.compare_digest(token.encode(), self.token.encode()) and not self.is_token_used
+        if is_accepted:
+            self.is_token_used = True
+        return is_accepted
 
-    async def _welcome(self, send: Send, address: str) -> None:
-        """Give the cookie and lead to the same address without the token."""
+    async def _send_cookie(self, send: Send, address: str) -> None:
+        """Set the cookie and redirect to the same address without the token."""
         cookie = f"{self.cookie}={self.secret}; Path=/; HttpOnly; SameSite=Strict"
-        place = "/" + quote(address.lstrip("/\\"), safe="/?=&%")  # never to another machine
-        headers = [(b"set-cookie", cookie.encode()), (b"location", place.encode()), (b"content-length", b"0")]
+        location = "/" + quote(address.lstrip("/\\"), safe="/?=&%")  # a path only, never another host
+        headers = [(b"set-cookie", cookie.encode()), (b"location", location.encode()), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
 
-def _refusal(scope: Scope) -> tuple[int, str] | None:
-    """Status and message for a request that is malformed or comes from another page; None for a good one."""
+def _find_refusal(scope: Scope) -> tuple[int, str] | None:
+    """Status and message for a request that is malformed or from another origin; None for a good one."""
     headers = Headers(scope=scope)
-    if len(headers.raw) > HEADERS or sum(len(name) + len(value) for name, value in headers.raw) > HEADER_BYTES:
-        return 431, f"too many headers: at most {HEADERS} of {HEADER_BYTES} bytes together"
-    if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > ADDRESS:
-        return 414, f"the address is too long: at most {ADDRESS} bytes"
+    num_header_bytes = sum(len(name) + len(value) for name, value in headers.raw)
+    if len(headers.raw) > MAX_HEADERS or num_header_bytes > MAX_HEADER_BYTES:
+        return 431, f"too many headers: at most {MAX_HEADERS} of {MAX_HEADER_BYTES} bytes together"
+    if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_ADDRESS_BYTES:
+        return 414, f"the address is too long: at most {MAX_ADDRESS_BYTES} bytes"
     if len(headers.getlist("host")) != 1:
         return 400, _STARLETTE_REFUSALS[400]
     own_origin = f"http://{headers['host']}".lower()
     if any(origin.lower() != own_origin for origin in headers.getlist("origin")):
-        return 403, "asked from another page: this page answers to its own only"
+        return 403, "the request is from another origin: this page answers to its own only"
     if scope["method"] not in ("GET", "HEAD", "POST"):
-        return 405, "this method is not for this page"
+        return 405, f"the method {scope['method']} is not allowed: this page answers to GET, HEAD and POST"
     if scope["method"] == "POST":
         media_types = [value.partition(";")[0].strip() for value in headers.getlist("content-type")]
         if media_types != ["application/json"]:
-            return 415, "only JSON is read: send it as application/json"
+            return 415, "only JSON is accepted: send it as application/json"
     return None
 
 
-def _with_headers(send: Send, policy: str) -> Send:
-    """Return a sender that adds what keeps a page to itself."""
-    added = [
+def _add_headers(send: Send, policy: str) -> Send:
+    """Wrap `send` to add headers that isolate the page from other origins."""
+    security_headers = [
         (b"content-security-policy", policy.encode()),
         (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"no-referrer"),
@@ -132,49 +137,49 @@ def _with_headers(send: Send, policy: str) -> Send:
         (b"cache-control", b"no-store"),
     ]
 
-    async def sending(message: Message) -> None:
+    async def wrapped_send(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", []), *added]}
+            message = {**message, "headers": [*message.get("headers", []), *security_headers]}
         await send(message)
 
-    return sending
+    return wrapped_send
 
 
-def _with_messages(send: Send) -> Send:
-    """Return a sender that answers what Starlette's middleware refuses with a message of ours."""
+def _replace_refusals(send: Send) -> Send:
+    """Wrap `send` to replace refusals of Starlette's middleware by messages of ours."""
     is_replaced = False
 
-    async def sending(message: Message) -> None:
+    async def wrapped_send(message: Message) -> None:
         nonlocal is_replaced
         if message["type"] == "http.response.start" and message["status"] in _STARLETTE_REFUSALS:
             is_replaced = True
-            await _answer(send, message["status"], _STARLETTE_REFUSALS[message["status"]])
+            await _send_error(send, message["status"], _STARLETTE_REFUSALS[message["status"]])
         elif not is_replaced:
             await send(message)
 
-    return sending
+    return wrapped_send
 
 
-def _with_deadline(receive: Receive) -> Receive:
-    """Return a receiver that waits a limited time for the whole body; a late sender counts as disconnected."""
+def _limit_time(receive: Receive) -> Receive:
+    """Wrap `receive` to wait a limited time for the whole body; a late client counts as disconnected."""
     deadline = monotonic() + BODY_SECONDS
-    is_whole = False
+    is_complete = False
 
-    async def receiving() -> Message:
-        nonlocal is_whole
-        if is_whole:
+    async def wrapped_receive() -> Message:
+        nonlocal is_complete
+        if is_complete:
             return await receive()
         try:
             message = await asyncio.wait_for(receive(), max(0.01, deadline - monotonic()))
         except TimeoutError:
             return {"type": "http.disconnect"}
-        is_whole = message["type"] == "http.request" and not message.get("more_body", False)
+        is_complete = message["type"] == "http.request" and not message.get("more_body", False)
         return message
 
-    return receiving
+    return wrapped_receive
 
 
-async def _answer(send: Send, status: int, error: str) -> None:
+async def _send_error(send: Send, status: int, error: str) -> None:
     body = json.dumps({"error": error}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

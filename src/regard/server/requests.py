@@ -14,24 +14,24 @@ Run = Callable[[str, str, Mapping[str, Any]], Record]  # task, text, options →
 
 MAX_CHARACTERS = 20_000  # of a text
 MAX_BEAM = 16
-MAX_ENTRIES = 4_096  # tokens of a prefix, heads switched off
+MAX_ENTRIES = 4_096  # tokens of a prefix, ablated heads
 MAX_ENTRY_CHARACTERS = 256
 
 _Entries = Annotated[list[Annotated[str, Field(max_length=MAX_ENTRY_CHARACTERS)]], Field(max_length=MAX_ENTRIES)]
 
 
 class RunOptions(BaseModel):
-    """Options of a run; those that are not sent are left to the model."""
+    """Options of a run; the model's defaults apply to those that are not sent."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     beam: Annotated[int, Field(ge=1, le=MAX_BEAM)] = 1
-    off: _Entries = []  # heads that are switched off: encoder.3.self:2
-    prefix: _Entries = []  # tokens that the answer begins with
+    off: _Entries = []  # ablated heads: encoder.3.self:2
+    prefix: _Entries = []  # tokens that the output begins with
 
 
 class RunRequest(BaseModel):
-    """A task, a text and options; the tasks that are allowed are the `tasks` of the validation context."""
+    """A task, a text and options; the validation context's `tasks` are the allowed ones."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -69,17 +69,17 @@ def read_request(body: bytes, tasks: Collection[str]) -> RunRequest:
 
 
 def _describe_fault(error: ValidationError) -> str:
-    """The first fault of a request: where it is, what is allowed there, and what was sent."""
+    """Describe the first fault of a request: location, what is allowed there, and what was sent."""
     fault = error.errors(include_url=False)[0]
     location = ".".join(map(str, fault["loc"]))
     if fault["type"] == "json_invalid":
         return f"the request is not JSON ({fault['ctx']['error']}): send task, text and options"
     if fault["type"] == "extra_forbidden":
-        known = RunOptions.model_fields if fault["loc"][0] == "options" else RunRequest.model_fields
+        fields = RunOptions.model_fields if fault["loc"][0] == "options" else RunRequest.model_fields
         name = str(fault["loc"][-1])
-        return f"the request has the unknown field {name!r:.60}{nearest(name, known)}: allowed are {', '.join(known)}"
+        return f"the request has the unknown field {name!r:.60}{nearest(name, fields)}: allowed are {', '.join(fields)}"
     if fault["type"] == "missing":
         return f"the request has no {location}: send task, text and options"
     allowed = fault["msg"].partition("should ")[2]
-    sent = "" if ", not " in allowed else f", not {fault['input']!r:.60}"
-    return f"{location or 'the request'} should {allowed}{sent}"
+    actual = "" if ", not " in allowed else f", not {fault['input']!r:.60}"
+    return f"{location or 'the request'} should {allowed}{actual}"

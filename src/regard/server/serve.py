@@ -1,4 +1,4 @@
-"""Serving the page: on this machine only, at a free port, until it is stopped."""
+"""Serve the page on this machine only, until it is interrupted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 LOOPBACK = "127.0.0.1"
-CONNECTIONS = 256
+MAX_CONNECTIONS = 256
+BROWSER_DELAY = 0.3  # seconds until the server answers
 
 
 def serve(
@@ -31,9 +32,9 @@ def serve(
     live: bool = False,
     notify: Callable[[str], object] = lambda address: None,
 ) -> None:
-    """Show records in a browser until interrupted; `tell` is given the address with its token, good for one use.
+    """Show records in a browser until interrupted; port 0 is any free one.
 
-    Port 0 is any that is free.
+    `notify` receives the address with its token, which is valid once.
     """
     from regard.server.app import TITLE, create_app
 
@@ -44,33 +45,33 @@ def serve(
             "a served page needs uvicorn: pip install 'regard[serve]'; or write the page to a file"
         ) from missing
 
-    shelf = records if isinstance(records, RecordStore) else RecordStore(records)
-    if shelf.newest():
-        shelf.json_bytes(shelf.newest())  # what takes longest is done before the page is asked for
-    app = create_app(shelf, run, title=title or TITLE, tasks=tasks, is_live=live)
-    listening = bind_loopback(port)
-    address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/newest?token={app.token}"
+    store = records if isinstance(records, RecordStore) else RecordStore(records)
+    if store.newest():
+        store.json_bytes(store.newest())  # fills the cache before the first request
+    app = create_app(store, run, title=title or TITLE, tasks=tasks, is_live=live)
+    listener = bind_loopback(port)
+    address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/newest?token={app.token}"
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, server_header=False, limit_concurrency=CONNECTIONS,
+        app, log_level="error", access_log=False, server_header=False, limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=2, timeout_keep_alive=10, h11_max_incomplete_event_size=32_768, proxy_headers=False,
         ws="none", http="h11",
     )  # fmt: skip
     notify(address)
-    opening = Timer(0.3, webbrowser.open, [address]) if open_browser else None
-    if opening is not None:
-        opening.daemon = True
-        opening.start()
-    with listening:
-        uvicorn.Server(config).run(sockets=[listening])
+    if open_browser:
+        timer = Timer(BROWSER_DELAY, webbrowser.open, [address])
+        timer.daemon = True
+        timer.start()
+    with listener:
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 def bind_loopback(port: int) -> socket.socket:
-    """Return a socket that listens at a port of this machine, and nowhere else."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Socket bound to a port of the loopback interface only."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((LOOPBACK, port))
+        listener.bind((LOOPBACK, port))
     except OSError as error:
-        made.close()
-        raise UsageError(f"port {port} cannot be taken: {error.strerror}; 0 takes any that is free") from error
-    return made
+        listener.close()
+        raise UsageError(f"port {port} cannot be bound: {error.strerror}; 0 selects any free port") from error
+    return listener

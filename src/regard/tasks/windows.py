@@ -117,15 +117,7 @@ def encode_texts(
 def _encode_pairs(
     special_tokens: SpecialTokens, texts: Sequence[str], pairs: Sequence[str], max_length: int
 ) -> EncodedTexts:
-    tokens, truncation = special_tokens.encode_batch(texts, pairs, max_length=max_length)
-    report = TruncationReport(
-        texts=truncation.texts,
-        tokens=truncation.tokens,
-        max_length=max_length,
-        windows=len(tokens),
-        truncated_texts=truncation.cut_texts,
-        truncated_tokens=truncation.cut_tokens,
-    )
+    tokens, report = special_tokens.encode_batch(texts, pairs, max_length=max_length)
     encoded = EncodedTexts(account=report)
     assert tokens.token_types is not None
     for index, row in enumerate(tokens):

@@ -1,15 +1,15 @@
-"""Sample segmentations (BPE dropout) as a pure function of seed, epoch and example.
+"""BPE dropout: sampled segmentations as a pure function of seed, epoch and example.
 
-Provilkov, Emelianenko and Voita 2020, algorithm 1: at every step each possible merge is left out by chance. The
-library draws from a generator that cannot be seeded, so the sampled segmentations of every distinct word are made
-here beforehand, all words at once; an epoch then only picks among them.
+Provilkov, Emelianenko and Voita 2020, algorithm 1: at every step, each possible merge is dropped with some probability.
+The `tokenizers` library draws from a generator that cannot be seeded. So a few segmentations of every distinct word are
+sampled in advance, all words at once, and an epoch only picks among them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,72 +19,78 @@ from regard.errors import ConfigError
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Ids, Tokens
 
-VARIANTS = 16  # segmentations kept of each word
-_ROWS = 1 << 14  # words merged together: bounds memory
-Numbers = NDArray[np.uint64]
+VARIANTS = 16  # sampled segmentations of each word
+_MAX_ROWS = 1 << 14  # segmentations merged at once; bounds memory
+Bits = NDArray[np.uint64]
+Indices = NDArray[np.int64]
 
 
 class BpeDropout:
-    """Texts in segmentations that change from epoch to epoch, and never with who asks or in which order.
+    """Texts in segmentations that change with the epoch, but not with the order or the batch of a request.
 
     >>> from regard.config.data import TokenizerConfig
     >>> from regard.text.train import train_tokenizer
     >>> texts = ["lower and lower", "the lowest"] * 9
     >>> tokenizer = train_tokenizer(texts, TokenizerConfig())
-    >>> segmenter = BpeDropout(tokenizer, texts, chance=0.5, seed=3)
+    >>> segmenter = BpeDropout(tokenizer, texts, dropout=0.5, seed=3)
     >>> [tokenizer.decode(segmenter.sample(1, epoch)) for epoch in (0, 1)]
     ['the lowest', 'the lowest']
     >>> len(segmenter.sample_all(epoch=2))
     18
     """
 
-    def __init__(self, tokenizer: Tokenizer, texts: Iterable[str], chance: float, seed: int) -> None:
-        if not 0 <= chance < 1:
-            raise ConfigError(f"the chance to skip a merge ({chance}) must be at least 0 and less than 1")
-        numbers: dict[str, int] = {}
-        rows = [[numbers.setdefault(word, len(numbers)) for word in words] for words in _split(tokenizer, texts)]
-        packed = Tokens.from_rows(rows)
-        self._words, self._offsets = packed.ids, packed.offsets
+    def __init__(self, tokenizer: Tokenizer, texts: Iterable[str], dropout: float, seed: int) -> None:
+        if not 0 <= dropout < 1:
+            raise ConfigError(f"the probability to skip a merge ({dropout}) must be at least 0 and less than 1")
+        vocabulary: dict[str, int] = {}  # distinct words
+        word_ids = [
+            [vocabulary.setdefault(word, len(vocabulary)) for word in words] for words in _split_words(tokenizer, texts)
+        ]
+        self._words = Tokens.from_rows(word_ids)
         self._seed = seed
-        self._variants = VARIANTS if chance else 1
-        pieces = _Merges(tokenizer).segment(list(numbers), self._variants, chance, seed)
-        self._pieces = pieces.ids
-        self._starts, self._lengths = pieces.offsets[:-1], pieces.lengths
+        self._num_variants = VARIANTS if dropout else 1
+        # Row `word * num_variants + variant`.
+        self._segmentations = _Merges(tokenizer).segment(list(vocabulary), self._num_variants, dropout, seed)
+        self._lengths = self._segmentations.lengths
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self._words)
 
     def sample(self, example: int, epoch: int) -> Ids:
-        """Return the token numbers of one text in one epoch."""
+        """Token ids of one text in one epoch."""
         return self.sample_batch([example], epoch).ids
 
     def sample_all(self, epoch: int) -> Tokens:
-        """Return all texts in one epoch, each as `sample` gives it."""
+        """All texts in one epoch, each as `sample` returns it."""
         return self.sample_batch(np.arange(len(self)), epoch)
 
-    def sample_batch(self, examples: Sequence[int] | NDArray[np.int64], epoch: int) -> Tokens:
-        """Return some texts in one epoch, each as `sample` gives it."""
-        numbers = np.asarray(examples, dtype=np.int64)
-        begins = self._offsets[numbers]
-        counts = self._offsets[numbers + 1] - begins
-        places = _counted_up(counts)  # of each word in its text
-        words = self._words[np.repeat(begins, counts) + places].astype(np.int64)
-        choice = mix_bits(self._seed, epoch, np.repeat(numbers, counts), places) % np.uint64(self._variants)
-        rows = words * self._variants + choice.astype(np.int64)
+    def sample_batch(self, examples: Sequence[int] | Indices, epoch: int) -> Tokens:
+        """Several texts in one epoch, each as `sample` returns it."""
+        indices = np.asarray(examples, dtype=np.int64)
+        starts = self._words.offsets[indices]
+        word_counts = self._words.offsets[indices + 1] - starts
+        positions = _aranges(word_counts)  # of each word in its text
+        words = self._words.ids[np.repeat(starts, word_counts) + positions].astype(np.int64)
+        bits = mix_bits(self._seed, epoch, np.repeat(indices, word_counts), positions)
+        variants = (bits % np.uint64(self._num_variants)).astype(np.int64)
+        rows = words * self._num_variants + variants
         lengths = self._lengths[rows]
-        ids = self._pieces[np.repeat(self._starts[rows], lengths) + _counted_up(lengths)]
-        ends = np.concatenate([[0], np.cumsum(lengths)])[np.concatenate([[0], np.cumsum(counts)])]
-        return Tokens(ids, ends.astype(np.int32))
+        row_starts = self._segmentations.offsets[rows]
+        ids = self._segmentations.ids[np.repeat(row_starts, lengths) + _aranges(lengths)]
+        token_ends = np.concatenate([[0], np.cumsum(lengths)])  # after each word
+        text_ends = token_ends[np.concatenate([[0], np.cumsum(word_counts)])]
+        return Tokens(ids, text_ends.astype(np.int32))
 
 
-def _counted_up(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Return 0, 1, 2 … for each count, one after another."""
-    ends = np.cumsum(counts)
-    return np.asarray(np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts))
+def _aranges(counts: NDArray[Any]) -> Indices:
+    """Concatenate `arange(count)` of all counts."""
+    stops = np.cumsum(counts)
+    total = stops[-1] if len(stops) else 0
+    return np.asarray(np.arange(total) - np.repeat(stops - counts, counts))
 
 
-def mix_bits(*parts: int | Sequence[int] | NDArray[Any]) -> Numbers:
-    """Return numbers that look random and depend on every part: a counter-based generator (SplitMix64's finish).
+def mix_bits(*parts: int | Sequence[int] | NDArray[Any]) -> Bits:
+    """Pseudorandom 64-bit numbers that depend on every part (counter-based, with the finalizer of SplitMix64).
 
     >>> mix_bits(1, 2).tolist(), mix_bits(2, [1, 2]).tolist()
     ([13608149317741381227], [16171810823986729605, 10842689389309339473])
@@ -98,85 +104,101 @@ def mix_bits(*parts: int | Sequence[int] | NDArray[Any]) -> Numbers:
     return state
 
 
-def _split(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterable[list[str]]:
-    """Yield the words of each text as the tokenizer cuts it before merging."""
-    normal, cut = tokenizer.backend.normalizer, tokenizer.backend.pre_tokenizer
-    if cut is None:
-        raise ConfigError("this tokenizer does not cut texts into words: segmentations cannot be sampled")
+def _split_words(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the words of each text, as the tokenizer splits it before merging."""
+    normalizer = tokenizer.backend.normalizer
+    pre_tokenizer = tokenizer.backend.pre_tokenizer
+    if pre_tokenizer is None:
+        raise ConfigError("this tokenizer does not split texts into words: segmentations cannot be sampled")
     for text in texts:
-        yield [word for word, _ in cut.pre_tokenize_str(normal.normalize_str(text) if normal else text)]
+        normalized = normalizer.normalize_str(text) if normalizer else text
+        yield [word for word, _ in pre_tokenizer.pre_tokenize_str(normalized)]
 
 
 class _Merges:
-    """The merges of a BPE model, for many words at once."""
+    """The merges of a BPE model, applied to many words at once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         model = json.loads(tokenizer.to_json())["model"]
-        plain = not any(
-            model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-        )
-        if model["type"] != "BPE" or not model["merges"] or not plain:
+        unsupported = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+        if model["type"] != "BPE" or not model["merges"] or any(model.get(name) for name in unsupported):
             raise ConfigError("segmentations can be sampled for byte-level BPE only: drop --sampling or use kind bpe")
-        self.numbers: dict[str, int] = model["vocab"]
-        self.size = len(self.numbers)
-        pairs = [(self.numbers[left], self.numbers[right]) for left, right in model["merges"]]
-        codes = np.array([left * self.size + right for left, right in pairs], dtype=np.int64)
-        self._ranks = np.argsort(codes)  # the place in the list is the rank
-        self._codes = codes[self._ranks]
-        self._made = np.array([self.numbers[left + right] for left, right in model["merges"]], dtype=np.int32)
+        self.vocabulary: dict[str, int] = model["vocab"]
+        self.vocab_size = len(self.vocabulary)
+        codes = np.array(
+            [self._pair_code(self.vocabulary[left], self.vocabulary[right]) for left, right in model["merges"]],
+            dtype=np.int64,
+        )
+        self._ranks = np.argsort(codes)  # of the sorted codes; a merge's rank is its index in the list
+        self._sorted_codes = codes[self._ranks]
+        merged = [self.vocabulary[left + right] for left, right in model["merges"]]
+        self._merged_ids = np.array(merged, dtype=np.int32)  # by rank
 
-    def segment(self, words: Sequence[str], variants: int, chance: float, seed: int) -> Tokens:
-        """Return `variants` segmentations of each word, row `word * variants + variant`."""
-        letters = Tokens.from_rows([[self.numbers[letter] for letter in word] for word in words])
-        keys = np.array([_key(word) for word in words], dtype=np.uint64)
-        results: list[Ids] = [np.zeros(0, np.int32)] * (len(words) * variants)
-        order = np.argsort(letters.lengths, kind="stable")
-        step = max(_ROWS // variants, 1)
-        for first in range(0, len(order), step):
-            chosen = order[first : first + step]
-            length = int(letters.lengths[chosen[-1]])
-            rows = np.full((len(chosen), length), -1, dtype=np.int32)  # [words, letters], filled up with −1
-            for place, word in enumerate(chosen):
-                rows[place, : letters.lengths[word]] = letters.row(int(word))
-            noise = mix_bits(seed, np.repeat(keys[chosen], variants), np.tile(np.arange(variants), len(chosen)))
-            merged = self._merge(np.repeat(rows, variants, axis=0), noise, chance)
-            numbers = (chosen[:, None] * variants + np.arange(variants)).ravel()
-            for number, row, count in zip(numbers, merged, (merged >= 0).sum(axis=1), strict=True):
-                results[number] = row[:count]
-        return Tokens.from_rows(results)
+    def _pair_code(self, left: Any, right: Any) -> Any:
+        """One number for a pair of ids, or an array of them."""
+        return left * self.vocab_size + right
 
-    def _merge(self, rows: Ids, noise: Numbers, chance: float) -> Ids:
-        """Return rows of letters with merges done, best rank first, each left out by chance at every step."""
-        threshold = np.uint64(chance * 2**64)
+    def segment(self, words: Sequence[str], num_variants: int, dropout: float, seed: int) -> Tokens:
+        """Sample segmentations of each word; they are in row `word * num_variants + variant`."""
+        letters = Tokens.from_rows([[self.vocabulary[letter] for letter in word] for word in words])
+        num_letters = letters.lengths
+        hashes = np.array([_hash_word(word) for word in words], dtype=np.uint64)
+        segmentations: list[Ids] = [np.zeros(0, np.int32)] * (len(words) * num_variants)
+        by_length = np.argsort(num_letters, kind="stable")
+        step = max(_MAX_ROWS // num_variants, 1)
+        for start in range(0, len(by_length), step):
+            selected = by_length[start : start + step]
+            max_length = int(num_letters[selected[-1]])
+            padded = np.full((len(selected), max_length), -1, dtype=np.int32)  # [words, letters]
+            for row, word in enumerate(selected):
+                padded[row, : num_letters[word]] = letters.row(int(word))
+            variants = np.tile(np.arange(num_variants), len(selected))
+            noise = mix_bits(seed, np.repeat(hashes[selected], num_variants), variants)
+            merged = self._merge(np.repeat(padded, num_variants, axis=0), noise, dropout)
+            lengths = (merged >= 0).sum(axis=1)
+            indices = (selected[:, None] * num_variants + np.arange(num_variants)).ravel()
+            for index, ids, length in zip(indices, merged, lengths, strict=True):
+                segmentations[index] = ids[:length]
+        return Tokens.from_rows(segmentations)
+
+    def _merge(self, rows: Ids, noise: Bits, dropout: float) -> Ids:
+        """Apply merges to rows of letters, best rank first; at every step, each is dropped at random."""
+        threshold = np.uint64(dropout * 2**64)
+        no_merge = len(self._merged_ids)
         rows = rows.copy()
-        alive = np.arange(len(rows))
+        active = np.arange(len(rows))  # rows that may still be merged
         step = 0
-        while len(alive) and rows.shape[1] > 1:
-            now = rows[alive]
-            ranks = self._rank(now)
-            if chance:
-                draws = mix_bits(noise[alive][:, None], step, np.arange(ranks.shape[1])[None, :])
-                ranks[draws < threshold] = len(self._made)
-            best = ranks.argmin(axis=1)
-            rank = ranks[np.arange(len(alive)), best]
-            go = rank < len(self._made)
-            alive, now, best, rank = alive[go], now[go], best[go], rank[go]
-            now[np.arange(len(alive)), best] = self._made[rank]
-            places = np.arange(now.shape[1])[None, :]
-            moved = np.minimum(places + (places > best[:, None]), now.shape[1] - 1)
-            now = np.take_along_axis(now, moved, axis=1)
-            now[:, -1] = -1
-            rows[alive] = now
+        while len(active) and rows.shape[1] > 1:
+            current = rows[active]
+            ranks = self._rank_pairs(current)
+            if dropout:
+                draws = mix_bits(noise[active][:, None], step, np.arange(ranks.shape[1])[None, :])
+                ranks[draws < threshold] = no_merge
+            best = ranks.argmin(axis=1)  # position of the best pair
+            best_ranks = ranks[np.arange(len(active)), best]
+            can_merge = best_ranks < no_merge
+            active = active[can_merge]
+            current = current[can_merge]
+            best = best[can_merge]
+            current[np.arange(len(active)), best] = self._merged_ids[best_ranks[can_merge]]
+            # Shift what follows the merged pair one position to the left.
+            positions = np.arange(current.shape[1])[None, :]
+            shifted = np.minimum(positions + (positions > best[:, None]), current.shape[1] - 1)
+            current = np.take_along_axis(current, shifted, axis=1)
+            current[:, -1] = -1
+            rows[active] = current
             step += 1
         return rows
 
-    def _rank(self, rows: Ids) -> NDArray[np.int64]:
-        """Return the rank of the merge of each neighbouring pair; the number of merges where there is none."""
-        left, right = rows[:, :-1].astype(np.int64), rows[:, 1:].astype(np.int64)
-        codes = np.where(right < 0, -1, left * self.size + right)
-        places = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        return np.where(self._codes[places] == codes, self._ranks[places], len(self._made))
+    def _rank_pairs(self, rows: Ids) -> Indices:
+        """Rank of the merge of each pair of neighbours; the number of merges where there is none."""
+        left = rows[:, :-1].astype(np.int64)
+        right = rows[:, 1:].astype(np.int64)
+        codes = np.where(right < 0, -1, self._pair_code(left, right))
+        indices = np.minimum(np.searchsorted(self._sorted_codes, codes), len(self._sorted_codes) - 1)
+        is_merge = self._sorted_codes[indices] == codes
+        return np.where(is_merge, self._ranks[indices], len(self._merged_ids))
 
 
-def _key(word: str) -> int:
+def _hash_word(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")

@@ -1,4 +1,4 @@
-"""Sentences, words and phrases in running text, by rule; what stands between them is kept to the last character."""
+"""Sentences, words and phrases of running text, by rule; the white space between them is preserved exactly."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Signs that end a sentence where white space follows, and those that end it whatever follows.
+# Signs that end a sentence if white space follows, and those that end it whatever follows.
 _STOPS = ".!?…؟۔։።"
 _FULL_STOPS = "。！？｡．।॥။៕។"
-_DENSE = "。！？｡．」』】）〉》"  # needs no space after it
+_WIDE_SIGNS = "。！？｡．」』】）〉》"  # need no space after them
 _CLOSING = "\"'”’“‘»›«‹)]}」』】）〉》"
 _OPENING = "\"'“‘„‚«‹»›([{「『【（〈《¿¡—–-"
 _BREAK = re.compile(rf"[{_STOPS}]+[{re.escape(_CLOSING)}]*(?=\s)|[{_FULL_STOPS}]+[{re.escape(_CLOSING)}]*")
+_COMMA = re.compile(r"[;:,，、；：،؛][" + re.escape(_CLOSING) + r"]*\s|[，、；：]")
+_WHITE_SPACE = re.compile(r"\s")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.-?)*[^\W\d_]")  # J, U.S, z.B, c.-à.-d, without the last stop
 _VISIBLE = re.compile(r"\S")
-_LINE = re.compile(r"\r\n|\n|\r")
+_LINE_BREAK = re.compile(r"\r\n|\n|\r")
 
 # What comes before a full stop without ending a sentence.
 _TITLES = re.compile(
@@ -25,8 +27,11 @@ _TITLES = re.compile(
     "|st|hl|vs|vgl|bzw|ggf|inkl|exkl|evtl|sog|cf|dept|approx|ca",
     re.IGNORECASE,
 )
-_SHORT = 5  # letters; a shorter word before a full stop and a number is taken for an abbreviation
-# Scripts that put no space between words: Thai, Lao, Myanmar, Khmer, Japanese, Chinese.
+_MAX_ABBREVIATION = 5  # letters; a word of at most these before a full stop and a number counts as an abbreviation
+_MAX_ORDINAL_DIGITS = 2
+_CONTEXT_BEFORE = 32  # characters before a sign that decide whether it ends a sentence
+_CONTEXT_AFTER = 8
+# Scripts without spaces between words: Thai, Lao, Myanmar, Khmer, Japanese, Chinese.
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
     r"\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
@@ -35,7 +40,7 @@ _UNSPACED = re.compile(
 
 @dataclass(frozen=True)
 class Sentences:
-    """The sentences of a text and the white space around them: one gap more than sentences.
+    """The sentences of a text and the white space around them: one separator more than sentences.
 
     >>> Sentences(["One.", "Two."], ["", "  ", "\\n"]).text()
     'One.  Two.\\n'
@@ -45,129 +50,144 @@ class Sentences:
     separators: list[str]
 
     def text(self) -> str:
-        """Return the text that they were."""
+        """The whole text."""
         return self.separators[0] + "".join(map("".join, zip(self.sentences, self.separators[1:], strict=True)))
 
     def replace(self, sentences: Sequence[str]) -> Sentences:
-        """Return other sentences in these ones' places.
+        """Other sentences with the same separators.
 
-        Where no gap was, a space comes between them, unless the sign at the end needs none.
+        An empty separator becomes a space, unless the sentence before it ends with a sign that needs none.
 
         >>> split_sentences("今天好。明天也好。").replace(["Today.", "Tomorrow."]).text()
         'Today. Tomorrow.'
         """
-        bare = [
-            not gap and answer[-1:] not in _DENSE for gap, answer in zip(self.separators[1:-1], sentences, strict=False)
-        ]
-        gaps = [" " if space else gap for space, gap in zip(bare, self.separators[1:-1], strict=True)]
-        return Sentences(list(sentences), [self.separators[0], *gaps, *self.separators[1:][-1:]])
+        first = self.separators[0]
+        inner = self.separators[1:-1]
+        last = self.separators[1:][-1:]  # none where there is no sentence
+        filled = []
+        for separator, sentence in zip(inner, sentences[: len(inner)], strict=True):
+            needs_space = not separator and sentence[-1:] not in _WIDE_SIGNS
+            filled.append(" " if needs_space else separator)
+        return Sentences(list(sentences), [first, *filled, *last])
 
     def split_each(self, split: Callable[[str], Sentences]) -> Sentences:
-        """Return the text with each sentence split further.
+        """Split every sentence further.
 
-        >>> Sentences(["a b", "c"], ["", " ", "."]).split_each(lambda one: _cut(one, [0, 1, len(one)]))
+        >>> Sentences(["a b", "c"], ["", " ", "."]).split_each(lambda text: _split_at(text, [0, 1, len(text)]))
         Sentences(sentences=['a', 'b', 'c'], separators=['', ' ', ' ', '.'])
         """
-        sentences, gaps = [], [self.separators[0]]
-        for one, gap in zip(map(split, self.sentences), self.separators[1:], strict=True):
-            sentences += one.sentences
-            gaps[-1] += one.separators[0]
-            gaps += one.separators[1:]
-            gaps[-1] += gap
-        return Sentences(sentences, gaps)
+        sentences: list[str] = []
+        separators = [self.separators[0]]
+        for sentence, separator in zip(self.sentences, self.separators[1:], strict=True):
+            inner = split(sentence)
+            sentences += inner.sentences
+            separators[-1] += inner.separators[0]
+            separators += inner.separators[1:]
+            separators[-1] += separator
+        return Sentences(sentences, separators)
 
 
 def split_lines(text: str) -> Sentences:
-    """Return the lines of a text that are not blank.
+    """Lines of a text that are not blank.
 
     >>> split_lines("a. b.\\n\\n c")
     Sentences(sentences=['a. b.', 'c'], separators=['', '\\n\\n ', ''])
     """
-    return _cut(text, [0, *(line.start() for line in _LINE.finditer(text)), len(text)])
+    return _split_at(text, [0, *(line_break.start() for line_break in _LINE_BREAK.finditer(text)), len(text)])
 
 
 def split_sentences(text: str) -> Sentences:
-    """Return the sentences of a text; lines are never joined, and what is not surely an end is not cut.
+    """Sentences of a text; lines are never joined, and a doubtful end of a sentence is none.
 
     >>> split_sentences("Dr. Who came. „Wer?“ fragte sie.  今天好。明天也好。").sentences
     ['Dr. Who came.', '„Wer?“ fragte sie.', '今天好。', '明天也好。']
     >>> split_sentences(" a.\\n\\nb ").separators
     [' ', '\\n\\n', ' ']
     """
-    return split_lines(text).split_each(lambda line: _cut(line, [0, *_ends(line), len(line)]))
+    return split_lines(text).split_each(lambda line: _split_at(line, [0, *_iter_sentence_ends(line), len(line)]))
 
 
-def _cut(text: str, cuts: Sequence[int]) -> Sentences:
-    """Return the text cut at these places, white space moved to the gaps and blank parts into them."""
-    parts, gaps, done = [], [], 0
-    for first, last in pairwise(cuts):
-        bare = text[first:last].strip()
-        if bare:
-            begin = text.index(bare, first)
-            gaps.append(text[done:begin])
-            parts.append(bare)
-            done = begin + len(bare)
-    return Sentences(parts, [*gaps, text[done:]])
+def _split_at(text: str, boundaries: Sequence[int]) -> Sentences:
+    """Split a text at these offsets; white space, also that of blank parts, goes to the separators."""
+    sentences = []
+    separators = []
+    end = 0  # of the last sentence
+    for start, stop in pairwise(boundaries):
+        sentence = text[start:stop].strip()
+        if sentence:
+            sentence_start = text.index(sentence, start)
+            separators.append(text[end:sentence_start])
+            sentences.append(sentence)
+            end = sentence_start + len(sentence)
+    return Sentences(sentences, [*separators, text[end:]])
 
 
 def split_long(text: str, spans: Sequence[tuple[int, int]], max_tokens: int) -> Sentences:
-    """Return one long sentence in parts of about `most` tokens or fewer, cut at commas, else spaces, else anywhere.
+    """Split one long sentence into parts of about `max_tokens` tokens or fewer: at commas, else spaces, else anywhere.
 
     `spans` are the characters of each of its tokens.
 
     >>> split_long("one two, three four", [(0, 3), (4, 7), (7, 8), (9, 14), (15, 19)], 4).sentences
     ['one two,', 'three four']
     """
-    cuts, first = [0], 0
-    while len(spans) - first > max_tokens:
-        begin, latest = spans[first][0], spans[first + max_tokens][0]
-        cut = _best_cut(text, begin, max(latest, begin + 1))
-        cuts.append(cut)
-        first = next((number for number in range(first + 1, len(spans)) if spans[number][1] > cut), len(spans))
-    return _cut(text, [*cuts, len(text)])
+    boundaries = [0]
+    token = 0  # first of the current part
+    while len(spans) - token > max_tokens:
+        start = spans[token][0]
+        latest = spans[token + max_tokens][0]
+        boundary = _best_boundary(text, start, max(latest, start + 1))
+        boundaries.append(boundary)
+        following = (index for index in range(token + 1, len(spans)) if spans[index][1] > boundary)
+        token = next(following, len(spans))
+    return _split_at(text, [*boundaries, len(text)])
 
 
-def _best_cut(text: str, begin: int, latest: int) -> int:
-    """Return the place of the last good cut before `latest`: after a comma, or at a space, in the later half."""
-    middle = begin + (latest - begin) // 2
-    for pattern in (r"[;:,，、；：،؛][" + re.escape(_CLOSING) + r"]*\s|[，、；：]", r"\s"):
-        found = [match.end() for match in re.finditer(pattern, text[middle:latest])]
-        if found:
-            return middle + found[-1]
-    spaces = [match.end() for match in re.finditer(r"\s", text[begin:middle])]
-    return begin + spaces[-1] if spaces else latest
+def _best_boundary(text: str, start: int, latest: int) -> int:
+    """Last good offset to split at: after a comma or a space in the second half, else after any space."""
+    middle = start + (latest - start) // 2
+    for pattern in (_COMMA, _WHITE_SPACE):
+        ends = [match.end() for match in pattern.finditer(text[middle:latest])]
+        if ends:
+            return middle + ends[-1]
+    ends = [match.end() for match in _WHITE_SPACE.finditer(text[start:middle])]
+    return start + ends[-1] if ends else latest
 
 
-def _ends(line: str) -> Iterator[int]:
-    """Return where sentences of one line end, its own end left out."""
-    for found in _BREAK.finditer(line):
-        more = _VISIBLE.search(line, found.end())
-        if more is None:
+def _iter_sentence_ends(line: str) -> Iterator[int]:
+    """Yield the offsets at which sentences of one line end, except its own end."""
+    for sign in _BREAK.finditer(line):
+        following = _VISIBLE.search(line, sign.end())
+        if following is None:
             return
-        before, rest = line[max(0, found.start() - 32) : found.start()], line[more.start() : more.start() + 8]
-        if found[0][0] in _FULL_STOPS or _is_end(before, found[0], rest):
-            yield found.end()
+        before = line[max(0, sign.start() - _CONTEXT_BEFORE) : sign.start()]
+        after = line[following.start() : following.start() + _CONTEXT_AFTER]
+        if sign[0][0] in _FULL_STOPS or _is_sentence_end(before, sign[0], after):
+            yield sign.end()
 
 
-def _is_end(before: str, sign: str, rest: str) -> bool:
-    """Whether a sentence ends at this sign with white space after it."""
-    following = rest.lstrip(_OPENING)[:1] or rest[:1]
+def _is_sentence_end(before: str, sign: str, after: str) -> bool:
+    """Whether a sentence ends at this sign, with white space after it."""
+    following = after.lstrip(_OPENING)[:1] or after[:1]
     if following.islower() or following in ",;:":
         return False
     if sign != ".":
         return True
-    last = before.split()[-1].lstrip(_OPENING) if before.split() else ""
-    if last.isdigit() and (len(last) <= 2 or following.isdigit()):  # "am 3. März", "1. First", "2017. 3. 3."
+    words = before.split()
+    last_word = words[-1].lstrip(_OPENING) if words else ""
+    # An ordinal: "am 3. März", "1. First", "2017. 3. 3."
+    if last_word.isdigit() and (len(last_word) <= _MAX_ORDINAL_DIGITS or following.isdigit()):
         return False
-    if _INITIALS.fullmatch(last) and last != "I" and (len(last) > 1 or last.isupper()):
+    is_initial = _INITIALS.fullmatch(last_word) and last_word != "I"
+    if is_initial and (len(last_word) > 1 or last_word.isupper()):
         return False
-    if following.isdigit() and len(last) <= _SHORT:  # "No. 7", "9 avr. 1924", "30 авг. 1996": an abbreviation, likely
+    # Probably an abbreviation: "No. 7", "9 avr. 1924", "30 авг. 1996"
+    if following.isdigit() and len(last_word) <= _MAX_ABBREVIATION:
         return False
-    return not _TITLES.fullmatch(last)
+    return not _TITLES.fullmatch(last_word)
 
 
 def is_word_character(character: str) -> bool:
-    """Whether a character joins others to a word, in a script that puts spaces between words.
+    """Whether a character joins others into a word, in a script with spaces between words.
 
     >>> [is_word_character(letter) for letter in ("a", "é", "7", "-", "", "犬")]
     [True, True, True, False, False, False]
@@ -178,16 +198,17 @@ def is_word_character(character: str) -> bool:
 
 
 def find_phrase(text: str, phrase: str, start: int = 0) -> int:
-    """Return where a phrase stands in a text as whole words, from a place on; −1: nowhere.
+    """Offset of the first occurrence of a phrase as whole words, from `start` on; −1 if there is none.
 
     >>> find_phrase("hot dogs, a dog", "dog"), find_phrase("我的狗很大", "狗")
     (12, 2)
     """
-    place = text.find(phrase, start) if phrase else -1
-    while place >= 0:
-        stop = place + len(phrase)
-        inside = place > 0 and is_word_character(phrase[0]) and is_word_character(text[place - 1])
-        if not inside and not (is_word_character(phrase[-1]) and is_word_character(text[stop : stop + 1])):
+    offset = text.find(phrase, start) if phrase else -1
+    while offset >= 0:
+        end = offset + len(phrase)
+        continues_before = offset > 0 and is_word_character(phrase[0]) and is_word_character(text[offset - 1])
+        continues_after = is_word_character(phrase[-1]) and is_word_character(text[end : end + 1])
+        if not continues_before and not continues_after:
             break
-        place = text.find(phrase, place + 1)
-    return place
+        offset = text.find(phrase, offset + 1)
+    return offset

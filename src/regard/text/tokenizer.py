@@ -1,4 +1,4 @@
-"""`Tokenizer`: text to token numbers and back, over the `tokenizers` library."""
+"""`Tokenizer`: text to token ids and back, over the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import tokenizers
 from regard.errors import CheckpointError, DataError
 from regard.text.tokenizer_json import COMPONENTS, validate_tokenizer_json
 
-SPECIALS = ("<pad>", "</s>", "<unk>", "<s>")  # of every learned tokenizer, numbered from 0
-SPACE = "▁"  # shown for a space in pieces
+SPECIALS = ("<pad>", "</s>", "<unk>", "<s>")  # of every tokenizer trained with Regard; their ids count from 0
+SPACE = "▁"  # a space in subwords
+_SAMPLE_TEXT = "A canary, 1 é."
 
-# What others call the same token, first found wins.
-_NAMES = {
+# Names of the same token in other tokenizers, the preferred one first.
+_SPECIAL_TOKEN_NAMES = {
     "pad_id": ("<pad>", "[PAD]"),
     "eos_id": ("</s>", "[SEP]", "<|endoftext|>"),
     "unk_id": ("<unk>", "[UNK]"),
@@ -28,28 +29,28 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Encoding:
-    """One text as tokens, with the places that the tokens came from."""
+    """One text as tokens, with the characters that each token comes from."""
 
     ids: list[int]
-    subwords: list[str]  # readable, a space shown as ▁
+    subwords: list[str]  # readable, with ▁ for a space
     spans: list[tuple[int, int]]  # characters of the original text, without the white space before a word
-    word_ids: list[int]  # number of the white-space-separated word; a piece of white space counts to the next word
+    word_ids: list[int]  # index of the white-space-separated word; a token of white space counts to the next word
 
 
 class Tokenizer:
-    """Text to token numbers and back; never adds special tokens, and never finds any in a text.
+    """Text to token ids and back; adds no special tokens, and does not recognise any in a text.
 
     >>> from regard.config.data import TokenizerConfig
     >>> from regard.text.train import train_tokenizer
     >>> tokenizer = train_tokenizer(["low lower lowest"] * 9, TokenizerConfig(vocab_size=270))
-    >>> seen = tokenizer.encode("lower </s>")
-    >>> tokenizer.eos_id in seen.ids, seen.spans[-1], seen.word_ids[-1]
+    >>> encoding = tokenizer.encode("lower </s>")
+    >>> tokenizer.eos_id in encoding.ids, encoding.spans[-1], encoding.word_ids[-1]
     (False, (9, 10), 1)
-    >>> tokenizer.decode([*seen.ids, tokenizer.eos_id])
+    >>> tokenizer.decode([*encoding.ids, tokenizer.eos_id])
     'lower </s>'
     """
 
-    pad_id: int  # the special tokens' numbers; -1 where a foreign tokenizer has none
+    pad_id: int  # -1 where a foreign tokenizer has no such token
     eos_id: int
     unk_id: int
     bos_id: int
@@ -60,37 +61,47 @@ class Tokenizer:
         backend.encode_special_tokens = True  # "</s>" in a text is text
         self.backend = backend
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
-        for role, names in _NAMES.items():
-            found = [number for name in names if (number := backend.token_to_id(name)) is not None]
-            setattr(self, role, found[0] if found else -1)
-        self._specials = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
-        self._controls = self._specials - {self.unk_id}
-        # reading it gives the same text again
-        self._text = text or validate_tokenizer_json(backend.to_str(), "this tokenizer")[0]
-        decoder = json.dumps(json.loads(self._text)["decoder"])
-        self._strips = '"stop": 1' in decoder
+        self.pad_id = self.find_token_id(_SPECIAL_TOKEN_NAMES["pad_id"])
+        self.eos_id = self.find_token_id(_SPECIAL_TOKEN_NAMES["eos_id"])
+        self.unk_id = self.find_token_id(_SPECIAL_TOKEN_NAMES["unk_id"])
+        self.bos_id = self.find_token_id(_SPECIAL_TOKEN_NAMES["bos_id"])
+        added_tokens = backend.get_added_tokens_decoder()
+        self._special_ids = {token_id for token_id, token in added_tokens.items() if token.special}
+        self._control_ids = self._special_ids - {self.unk_id}
+        # Validating the library's JSON brings it into the form in which it is read again.
+        self._json = text or validate_tokenizer_json(backend.to_str(), "this tokenizer")[0]
+        decoder = json.dumps(json.loads(self._json)["decoder"])
+        self._strips_end = '"stop": 1' in decoder
         self._bytes = _byte_alphabet() if '"ByteLevel"' in decoder else {}
 
+    def find_token_id(self, names: Sequence[str]) -> int:
+        """Id of the first of these tokens that the vocabulary has; -1 if it has none."""
+        ids = [self.backend.token_to_id(name) for name in names]
+        return next((token_id for token_id in ids if token_id is not None), -1)
+
     def encode(self, text: str) -> Encoding:
-        """Return one text's tokens with their pieces, character spans and word numbers."""
-        found = self._run([text])[0]
-        ids = self._plain(found.ids)
-        spans = _whole([_trimmed(text, start, stop) for start, stop in found.offsets], text)
-        return Encoding(ids, self.subwords(ids), spans, _word_numbers(text, spans))
+        """Encode one text with subwords, character spans and word ids."""
+        encoding = self._run([text])[0]
+        ids = self._replace_control_tokens(encoding.ids)
+        spans = [_trim_span(text, start, end) for start, end in encoding.offsets]
+        spans = _extend_over_merged_characters(spans, text)
+        return Encoding(ids, self.subwords(ids), spans=spans, word_ids=_find_word_ids(text, spans))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token numbers of many texts: the fast way when nothing else is needed."""
-        return [self._plain(found.ids) for found in self._run(texts, fast=True)]
+        """Token ids of many texts; faster than `encode`, which also returns spans."""
+        return [self._replace_control_tokens(encoding.ids) for encoding in self._run(texts, fast=True)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token numbers, special tokens left out."""
-        numbers = [int(number) for number in ids]
-        if self._strips and not "".join(self.subwords([n for n in numbers if n not in self._specials])).strip(SPACE):
-            return ""  # the library would fail to strip a text of nothing but spaces at both ends
-        return str(self.backend.decode(numbers, skip_special_tokens=True))
+        """Text of token ids, without special tokens."""
+        ids = [int(token_id) for token_id in ids]
+        if self._strips_end:
+            text_ids = [token_id for token_id in ids if token_id not in self._special_ids]
+            if not "".join(self.subwords(text_ids)).strip(SPACE):
+                return ""  # the library would panic on stripping a text of spaces only
+        return str(self.backend.decode(ids, skip_special_tokens=True))
 
     def subwords(self, ids: Sequence[int]) -> list[str]:
-        """Return each token as people can read it: a space as ▁, half a character as its bytes.
+        """Each token in readable form: a space as ▁, an incomplete character as its bytes.
 
         >>> from regard.config.data import TokenizerConfig
         >>> from regard.text.train import train_tokenizer
@@ -98,62 +109,73 @@ class Tokenizer:
         >>> tokenizer.subwords([*tokenizer.encode("two é").ids, tokenizer.eos_id])
         ['▁two', '▁', '\\\\xc3', '\\\\xa9', '</s>']
         """
-        return [self._readable(int(number)) for number in ids]
+        return [self._subword(int(token_id)) for token_id in ids]
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """The numbers of all special tokens, the unknown one included."""
-        return frozenset({*self._specials, self.unk_id} - {-1})
+        """Ids of all special tokens, the unknown one included."""
+        return frozenset({*self._special_ids, self.unk_id} - {-1})
 
     def to_json(self) -> str:
-        """Return the content of a `tokenizer.json`, the same for the same tokenizer."""
-        return self._text
+        """Content of a `tokenizer.json`, the same for the same tokenizer."""
+        return self._json
 
     def without_special_tokens(self) -> Tokenizer:
-        """Return the same tokenizer without what other tools would put around a text: for texts to be continued."""
-        return Tokenizer.from_json(
-            json.dumps({**json.loads(self._text), "post_processor": None}), where="this tokenizer"
-        )
+        """The same tokenizer without the special tokens that other tools would add to a text: for prompts."""
+        content = {**json.loads(self._json), "post_processor": None}
+        return Tokenizer.from_json(json.dumps(content), where="this tokenizer")
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "tokenizer.json") -> Tokenizer:
-        """Return the tokenizer of a `tokenizer.json`, ours or foreign, checked before it is opened."""
-        clean, size = validate_tokenizer_json(text, where)
-        made, reason = cls._opened(clean)
-        if made is None:
-            data = json.loads(clean)
-            present = [name for name in COMPONENTS if data.get(name) is not None]
-            faulty = [name for name in present if cls._opened(json.dumps({**data, name: None}))[0] is not None]
-            raise CheckpointError(f"{where}: {', '.join(faulty) or 'model'}: cannot be opened: {reason}")
-        if made.vocab_size != size:
-            raise CheckpointError(f"{where}: added_tokens: {size} tokens in the file, {made.vocab_size} after opening")
-        return made
+        """Tokenizer of a `tokenizer.json`, ours or foreign; the file is validated before it is opened."""
+        content, vocab_size = validate_tokenizer_json(text, where)
+        tokenizer, reason = cls._try_open(content)
+        if tokenizer is None:
+            raise CheckpointError(f"{where}: {cls._faulty_components(content)}: cannot be opened: {reason}")
+        if tokenizer.vocab_size != vocab_size:
+            raise CheckpointError(
+                f"{where}: added_tokens: {vocab_size} tokens in the file, {tokenizer.vocab_size} after opening"
+            )
+        return tokenizer
 
     @classmethod
-    def _opened(cls, text: str) -> tuple[Tokenizer | None, str]:
-        """Return the tokenizer, tried out, or nothing and the library's complaint."""
+    def _try_open(cls, content: str) -> tuple[Tokenizer | None, str]:
+        """Tokenizer that encodes and decodes a sample, or None and the library's complaint."""
         try:
-            made = cls(tokenizers.Tokenizer.from_str(text), text)
-            made.decode(made.encode("A canary, 1 é.").ids)
-            return made, ""
+            tokenizer = cls(tokenizers.Tokenizer.from_str(content), content)
+            tokenizer.decode(tokenizer.encode(_SAMPLE_TEXT).ids)
+            return tokenizer, ""
         except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
-        except BaseException as error:  # the library's panics are no Exceptions
+        except BaseException as error:  # a panic of the library is no Exception
             return None, _first_line(error)
+
+    @classmethod
+    def _faulty_components(cls, content: str) -> str:
+        """Names of the components without which the tokenizer opens; `model` if there are none."""
+        fields = json.loads(content)
+        faulty = []
+        for name in COMPONENTS:
+            if fields.get(name) is None:
+                continue
+            tokenizer, _ = cls._try_open(json.dumps({**fields, name: None}))
+            if tokenizer is not None:
+                faulty.append(name)
+        return ", ".join(faulty) or "model"
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of `dumps()`."""
+        """SHA-256 of `to_json()`."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def _run(self, texts: Sequence[str], *, fast: bool = False) -> list[tokenizers.Encoding]:
-        run = self.backend.encode_batch_fast if fast else self.backend.encode_batch
+        encode = self.backend.encode_batch_fast if fast else self.backend.encode_batch
         try:
-            return list(run(texts if isinstance(texts, list) else list(texts), add_special_tokens=False))
+            return list(encode(texts if isinstance(texts, list) else list(texts), add_special_tokens=False))
         except TypeError:
-            if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
+            if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
                 raise DataError(
-                    "a text holds half a surrogate pair",
+                    "a text contains a lone surrogate",
                     advice="it was decoded wrongly: read it again with the right encoding",
                 ) from None
             raise
@@ -162,18 +184,19 @@ class Tokenizer:
                 raise
             raise CheckpointError(f"the tokenizer failed on a text: {_first_line(error)}") from None
 
-    def _plain(self, ids: list[int]) -> list[int]:
-        """Return the tokens with control tokens that a text spelled out made unknown."""
-        if self._controls.isdisjoint(ids):
+    def _replace_control_tokens(self, ids: list[int]) -> list[int]:
+        """Replace control tokens that a text spells out by the unknown token, or drop them."""
+        if self._control_ids.isdisjoint(ids):
             return ids
         if self.unk_id < 0:
-            return [number for number in ids if number not in self._controls]
-        return [self.unk_id if number in self._controls else number for number in ids]
+            return [token_id for token_id in ids if token_id not in self._control_ids]
+        return [self.unk_id if token_id in self._control_ids else token_id for token_id in ids]
 
-    def _readable(self, number: int) -> str:
-        token = str(self.backend.id_to_token(number) or "")
-        if self._bytes and number not in self._controls and all(letter in self._bytes for letter in token):
-            token = bytes(self._bytes[letter] for letter in token).decode(errors="backslashreplace")
+    def _subword(self, token_id: int) -> str:
+        token = str(self.backend.id_to_token(token_id) or "")
+        is_byte_level = self._bytes and token_id not in self._control_ids
+        if is_byte_level and all(character in self._bytes for character in token):
+            token = bytes(self._bytes[character] for character in token).decode(errors="backslashreplace")
         return token.replace(" ", SPACE)
 
 
@@ -182,41 +205,45 @@ def _first_line(error: BaseException) -> str:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return which byte each letter of a byte-level token stands for (GPT-2's table)."""
-    kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    moved = [byte for byte in range(256) if byte not in kept]
-    return {chr(byte): byte for byte in kept} | {chr(256 + place): byte for place, byte in enumerate(moved)}
+    """Byte of each character of a byte-level token (table of GPT-2)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
-def _trimmed(text: str, start: int, stop: int) -> tuple[int, int]:
-    """Return the span without white space before its first visible character."""
-    visible = text[start:stop].lstrip()
-    return (stop - len(visible), stop) if visible else (start, stop)
+def _trim_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """Span without the white space before its first visible character."""
+    visible = text[start:end].lstrip()
+    return (end - len(visible), end) if visible else (start, end)
 
 
-def _whole(spans: list[tuple[int, int]], text: str) -> list[tuple[int, int]]:
-    """Return the spans with characters that normalization merged into the one before, which the library leaves out."""
+def _extend_over_merged_characters(spans: list[tuple[int, int]], text: str) -> list[tuple[int, int]]:
+    """Extend spans over characters that normalization merges into the one before; the library omits them."""
     if text.isascii():
         return spans
-    covered = bytearray(len(text) + 1)
-    for start, stop in spans:
-        covered[start:stop] = b"\1" * (stop - start)
-    longer = {}
-    for _, stop in spans:
-        end = stop
-        while end < len(text) and not covered[end] and not text[end].isspace():
-            end += 1
-        longer[stop] = end
-    return [(start, longer[stop]) for start, stop in spans]
+    is_covered = bytearray(len(text) + 1)
+    for start, end in spans:
+        is_covered[start:end] = b"\1" * (end - start)
+    extended_ends = {}
+    for _, end in spans:
+        extended = end
+        while extended < len(text) and not is_covered[extended] and not text[extended].isspace():
+            extended += 1
+        extended_ends[end] = extended
+    return [(start, extended_ends[end]) for start, end in spans]
 
 
-def _word_numbers(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the number of the white-space-separated word that each span belongs to."""
-    begins = [not letter.isspace() and (place == 0 or text[place - 1].isspace()) for place, letter in enumerate(text)]
-    begun = list(accumulate(begins, initial=0))  # words begun before each place
-    last = max(begun[-1] - 1, 0)
-    numbers = []
-    for start, stop in spans:
-        blank = not text[start:stop].strip()
-        numbers.append(min(begun[stop] if blank else max(begun[start + 1] - 1, 0), last))
-    return numbers
+def _find_word_ids(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Index of the white-space-separated word that each span belongs to."""
+    is_word_start = [
+        not character.isspace() and (offset == 0 or text[offset - 1].isspace()) for offset, character in enumerate(text)
+    ]
+    words_started = list(accumulate(is_word_start, initial=0))  # before each character
+    last_word = max(words_started[-1] - 1, 0)
+    word_ids = []
+    for start, end in spans:
+        is_white_space = not text[start:end].strip()
+        word_id = words_started[end] if is_white_space else max(words_started[start + 1] - 1, 0)
+        word_ids.append(min(word_id, last_word))
+    return word_ids

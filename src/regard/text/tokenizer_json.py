@@ -1,7 +1,7 @@
-"""Check a `tokenizer.json` before the library opens it: a damaged or hostile file gets one clear line, not a crash.
+"""Validation of a `tokenizer.json` before the library opens it: a damaged or hostile file gets a message, not a crash.
 
-Sizes, types and references are checked here, also where the library would crash on them. Which models, components and
-patterns there are is the library's to say.
+Sizes, types and references are checked, in particular where the library would crash on them. Names of models and
+components, and the syntax of patterns, are left to the library.
 """
 
 from __future__ import annotations
@@ -18,112 +18,116 @@ import numpy as np
 
 from regard.errors import CheckpointError, nearest
 
-LARGEST = 64 * 1024 * 1024  # characters of a file
-LONGEST_TOKEN = 10_000
-LONGEST_WORD = 10_000  # WordPiece's max_input_chars_per_word: its time is quadratic in it
+MAX_CHARACTERS = 64 * 1024 * 1024  # of a file
+MAX_TOKEN_LENGTH = 10_000
+MAX_WORD_LENGTH = 10_000  # WordPiece's max_input_chars_per_word: its time is quadratic in it
 MAX_COMPONENT_TEXT = 10_000  # characters of a text or pattern in a component
 MAX_NESTING = 4  # sequences of components within each other
-WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"  # what byte-level BPE learned here splits by
-WHITE = r"\s"
-_TOP = {"version", "truncation", "padding", "added_tokens"} | {
-    "normalizer",
-    "pre_tokenizer",
-    "post_processor",
-    "decoder",
-    "model",
-}
+WORD_PATTERN = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"  # of our byte-level BPE
+WHITE_SPACE_PATTERN = r"\s"
 COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+_FIELDS = {"version", "truncation", "padding", "added_tokens", *COMPONENTS, "model"}
 
 
 def validate_tokenizer_json(text: str, where: str) -> tuple[str, int]:
-    """Return the file's content without padding, truncation and dropout, and its number of tokens.
+    """Validate a file; return its content without padding, truncation and dropout, and its vocabulary size.
 
     >>> validate_tokenizer_json('{"model": {"type": "BPE", "vocab": []}}', "tokenizer.json")
     Traceback (most recent call last):
-    regard.errors.CheckpointError: tokenizer.json: model.vocab: an object of tokens and their numbers is needed
+    regard.errors.CheckpointError: tokenizer.json: model.vocab: an object of tokens and their ids is needed
     """
-    data = _parsed(text, where)
-    for name in data:
-        if name not in _TOP:
-            raise _fault(where, name, f"unknown field{nearest(name, _TOP)}")
-    model = data.get("model")
+    content = _parse(text, where)
+    for name in content:
+        if name not in _FIELDS:
+            raise _error(where, name, f"unknown field{nearest(name, _FIELDS)}")
+    model = content.get("model")
     if not isinstance(model, dict):
-        raise _fault(where, "model", "an object is needed")
+        raise _error(where, "model", "an object is needed")
     vocabulary = _check_model(model, where)
-    size = _check_added(data.get("added_tokens"), vocabulary, where)
+    vocab_size = _check_added_tokens(content.get("added_tokens"), vocabulary, where)
     for name in COMPONENTS:
-        _check_component(data.get(name), name, where)
-    data = data | {"truncation": None, "padding": None, "decoder": data.get("decoder")}
-    return _written(data), size
+        _check_component(content.get(name), name, where)
+    content = content | {"truncation": None, "padding": None, "decoder": content.get("decoder")}
+    return _to_json(content), vocab_size
 
 
-def _written(data: Mapping[str, Any]) -> str:
-    """Return what `json.dumps(data, ensure_ascii=False, indent=1)` gives, sooner where there are many tokens.
+def _to_json(content: Mapping[str, Any]) -> str:
+    """Same as `json.dumps(content, ensure_ascii=False, indent=1)`, but faster for large vocabularies.
 
-    >>> data = {"model": {"type": "WordLevel", "vocab": {"a": 0, 'ä"': 1}, "unk_token": None}, "version": "1.0"}
-    >>> _written(data) == json.dumps(data, ensure_ascii=False, indent=1)
+    >>> content = {"model": {"type": "WordLevel", "vocab": {"a": 0, 'ä"': 1}, "unk_token": None}, "version": "1.0"}
+    >>> _to_json(content) == json.dumps(content, ensure_ascii=False, indent=1)
     True
     """
-    model = data["model"]
+    model = content["model"]
     vocabulary = model.get("vocab")
     if not isinstance(vocabulary, dict) or not vocabulary:
-        return json.dumps(data, ensure_ascii=False, indent=1)
-    numbers = _object({token: str(number) for token, number in vocabulary.items()}, 3)
-    parts = {name: numbers if name == "vocab" else _value(part, 2) for name, part in model.items()}
-    return _object({name: _object(parts, 2) if name == "model" else _value(part, 1) for name, part in data.items()}, 1)
+        return json.dumps(content, ensure_ascii=False, indent=1)
+    vocabulary_json = _object_to_json({token: str(token_id) for token, token_id in vocabulary.items()}, 3)
+    model_fields = {
+        name: vocabulary_json if name == "vocab" else _value_to_json(setting, 2) for name, setting in model.items()
+    }
+    model_json = _object_to_json(model_fields, 2)
+    fields = {name: model_json if name == "model" else _value_to_json(setting, 1) for name, setting in content.items()}
+    return _object_to_json(fields, 1)
 
 
-def _value(part: Any, depth: int) -> str:
-    return json.dumps(part, ensure_ascii=False, indent=1).replace("\n", "\n" + " " * depth)
+def _value_to_json(setting: Any, depth: int) -> str:
+    return json.dumps(setting, ensure_ascii=False, indent=1).replace("\n", "\n" + " " * depth)
 
 
-def _object(parts: Mapping[str, str], depth: int) -> str:
-    lines = (f"{' ' * depth}{encode_basestring(name)}: {part}" for name, part in parts.items())
+def _object_to_json(fields: Mapping[str, str], depth: int) -> str:
+    """Object whose values are JSON already."""
+    lines = (f"{' ' * depth}{encode_basestring(name)}: {encoded}" for name, encoded in fields.items())
     return "{\n" + ",\n".join(lines) + "\n" + " " * (depth - 1) + "}"
 
 
-def _fault(where: str, field: str, what: str) -> CheckpointError:
+def _error(where: str, field: str, what: str) -> CheckpointError:
     return CheckpointError(f"{where}: {field}: {what}")
 
 
-def _parsed(text: str, where: str) -> dict[str, Any]:
-    if len(text) > LARGEST:
+def _parse(text: str, where: str) -> dict[str, Any]:
+    if len(text) > MAX_CHARACTERS:
         raise CheckpointError(
-            f"{where}: {len(text):,} characters are more than a tokenizer needs (at most {LARGEST:,})"
+            f"{where}: {len(text):,} characters are more than a tokenizer needs (at most {MAX_CHARACTERS:,})"
         )
     try:
-        data = json.loads(text)
+        content = json.loads(text)
     except RecursionError:
         raise CheckpointError(f"{where}: not a tokenizer: nested too deeply") from None
     except ValueError as error:
         raise CheckpointError(f"{where}: not readable as JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{where}: not a tokenizer: a JSON object is needed, not {type(data).__name__}")
-    return data
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{where}: not a tokenizer: a JSON object is needed, not {type(content).__name__}")
+    return content
 
 
 def _check_model(model: dict[str, Any], where: str) -> dict[str, int]:
-    """Return token → number after checking the model's fields; dropout is taken out."""
-    kind = model.setdefault("type", _guessed(model))
-    if not isinstance(kind, str):
-        raise _fault(where, "model.type", f"{str(kind)[:40]!r} is not a text")
-    vocabulary = _unigram(model, where) if kind == "Unigram" else _numbered(model.get("vocab"), where)
-    if kind == "BPE":
+    """Check the fields of the model and remove its dropout; return token → id."""
+    model_type = model.setdefault("type", _guess_model_type(model))
+    if not isinstance(model_type, str):
+        raise _error(where, "model.type", f"{str(model_type)[:40]!r} is not a text")
+    if model_type == "Unigram":
+        vocabulary = _check_unigram_vocabulary(model, where)
+    else:
+        vocabulary = _check_vocabulary(model.get("vocab"), where)
+    if model_type == "BPE":
         _check_merges(model, vocabulary, where)
         model["dropout"] = None
-    if kind == "WordPiece":
-        longest = model.get("max_input_chars_per_word", 100)
-        if not _whole(longest) or not 1 <= longest <= LONGEST_WORD:
-            raise _fault(where, "model.max_input_chars_per_word", f"{longest!r} is not between 1 and {LONGEST_WORD}")
-    unknown = model.get("unk_token")
-    is_needed = kind in ("WordPiece", "WordLevel")
-    if (unknown is not None or is_needed) and (not isinstance(unknown, str) or unknown not in vocabulary):
-        raise _fault(where, "model.unk_token", f"{unknown!r} is not in the vocabulary")
+    if model_type == "WordPiece":
+        max_length = model.get("max_input_chars_per_word", 100)
+        if not _is_integer(max_length) or not 1 <= max_length <= MAX_WORD_LENGTH:
+            what = f"{max_length!r} is not between 1 and {MAX_WORD_LENGTH}"
+            raise _error(where, "model.max_input_chars_per_word", what)
+    unk_token = model.get("unk_token")
+    needs_unk_token = model_type in ("WordPiece", "WordLevel")
+    is_known = isinstance(unk_token, str) and unk_token in vocabulary
+    if (unk_token is not None or needs_unk_token) and not is_known:
+        raise _error(where, "model.unk_token", f"{unk_token!r} is not in the vocabulary")
     return vocabulary
 
 
-def _guessed(model: Mapping[str, Any]) -> str:
-    """Return the type of a model in an old file that does not name it."""
+def _guess_model_type(model: Mapping[str, Any]) -> str:
+    """Type of a model in an old file that does not name it."""
     if "merges" in model:
         return "BPE"
     if isinstance(model.get("vocab"), list):
@@ -131,94 +135,95 @@ def _guessed(model: Mapping[str, Any]) -> str:
     return "WordPiece" if "max_input_chars_per_word" in model else "WordLevel"
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_integer(setting: object) -> bool:
+    return isinstance(setting, int) and not isinstance(setting, bool)
 
 
 def _check_token(token: object, field: str, where: str) -> str:
-    if not isinstance(token, str) or not token or len(token) > LONGEST_TOKEN:
-        raise _fault(where, field, f"{str(token)[:40]!r} is not a token: 1 to {LONGEST_TOKEN} characters of text are")
-    if not token.isascii() and any("\ud800" <= letter <= "\udfff" for letter in token):
-        raise _fault(where, field, f"{ascii(token)[:40]} holds half a surrogate pair")
+    if not isinstance(token, str) or not token or len(token) > MAX_TOKEN_LENGTH:
+        what = f"{str(token)[:40]!r} is not a token: 1 to {MAX_TOKEN_LENGTH} characters of text are"
+        raise _error(where, field, what)
+    if not token.isascii() and any("\ud800" <= character <= "\udfff" for character in token):
+        raise _error(where, field, f"{ascii(token)[:40]} contains a lone surrogate")
     return token
 
 
-def _numbered(vocabulary: object, where: str) -> dict[str, int]:
+def _check_vocabulary(vocabulary: object, where: str) -> dict[str, int]:
     if not isinstance(vocabulary, dict) or not vocabulary:
-        raise _fault(where, "model.vocab", "an object of tokens and their numbers is needed")
-    for token, number in vocabulary.items():
+        raise _error(where, "model.vocab", "an object of tokens and their ids is needed")
+    for token, token_id in vocabulary.items():
         if token:
             _check_token(token, "model.vocab", where)
-        if not _whole(number) or not 0 <= number < 2**31:
-            raise _fault(
-                where, "model.vocab", f"{token[:40]!r} has the number {number!r}: whole numbers from 0 are needed"
-            )
+        if not _is_integer(token_id) or not 0 <= token_id < 2**31:
+            what = f"{token[:40]!r} has the id {token_id!r}: integers from 0 are needed"
+            raise _error(where, "model.vocab", what)
     if len(set(vocabulary.values())) < len(vocabulary):
-        raise _fault(where, "model.vocab", "two tokens have the same number")
+        raise _error(where, "model.vocab", "two tokens have the same id")
     return vocabulary
 
 
-def _unigram(model: Mapping[str, Any], where: str) -> dict[str, int]:
-    rows = model.get("vocab")
-    if not isinstance(rows, list) or not rows:
-        raise _fault(where, "model.vocab", "a list of tokens and their scores is needed")
+def _check_unigram_vocabulary(model: Mapping[str, Any], where: str) -> dict[str, int]:
+    entries = model.get("vocab")
+    if not isinstance(entries, list) or not entries:
+        raise _error(where, "model.vocab", "a list of tokens and their scores is needed")
     vocabulary: dict[str, int] = {}
-    for number, row in enumerate(rows):
-        if not isinstance(row, list) or len(row) != 2:
-            raise _fault(where, f"model.vocab[{number}]", "a token and its score are needed")
-        token, score = row
-        _check_token(token, f"model.vocab[{number}]", where)
+    for token_id, entry in enumerate(entries):
+        field = f"model.vocab[{token_id}]"
+        if not isinstance(entry, list) or len(entry) != 2:
+            raise _error(where, field, "a token and its score are needed")
+        token, score = entry
+        _check_token(token, field, where)
         if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-            raise _fault(where, f"model.vocab[{number}]", f"the score {score!r} is not a finite number")
+            raise _error(where, field, f"the score {score!r} is not a finite number")
         if token in vocabulary:
-            raise _fault(where, f"model.vocab[{number}]", f"{token[:40]!r} stands twice")
-        vocabulary[token] = number
-    unknown = model.get("unk_id")
-    if unknown is not None and (not _whole(unknown) or not 0 <= unknown < len(rows)):
-        raise _fault(where, "model.unk_id", f"{unknown!r} is not a token's number")
+            raise _error(where, field, f"{token[:40]!r} occurs twice")
+        vocabulary[token] = token_id
+    unk_id = model.get("unk_id")
+    if unk_id is not None and (not _is_integer(unk_id) or not 0 <= unk_id < len(entries)):
+        raise _error(where, "model.unk_id", f"{unk_id!r} is not the id of a token")
     return vocabulary
 
 
 def _check_merges(model: Mapping[str, Any], vocabulary: Mapping[str, int], where: str) -> None:
     merges = model.get("merges")
     if not isinstance(merges, list):
-        raise _fault(where, "model.merges", "a list is needed")
+        raise _error(where, "model.merges", "a list is needed")
     prefix = model.get("continuing_subword_prefix") or ""
     if not isinstance(prefix, str):
-        raise _fault(where, "model.continuing_subword_prefix", f"{prefix!r} is not a text")
-    for place, merge in enumerate(merges):
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-            raise _fault(where, f"model.merges[{place}]", f"{str(merge)[:40]!r} is not a pair of tokens")
-        left, right = parts
+        raise _error(where, "model.continuing_subword_prefix", f"{prefix!r} is not a text")
+    for index, merge in enumerate(merges):
+        field = f"model.merges[{index}]"
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(token, str) for token in pair):
+            raise _error(where, field, f"{str(merge)[:40]!r} is not a pair of tokens")
+        left, right = pair
         if right[: len(prefix)] != prefix:
-            raise _fault(where, f"model.merges[{place}]", f"{right[:40]!r} does not begin with {prefix!r}")
+            raise _error(where, field, f"{right[:40]!r} does not begin with {prefix!r}")
         for token in (left, right, left + right[len(prefix) :]):
             if token not in vocabulary:
-                raise _fault(where, f"model.merges[{place}]", f"{token[:40]!r} is not in the vocabulary")
+                raise _error(where, field, f"{token[:40]!r} is not in the vocabulary")
 
 
-def _check_added(added: object, vocabulary: Mapping[str, int], where: str) -> int:
-    """Return how many tokens there are in all; their numbers must be dense."""
-    if added is not None and not isinstance(added, list):
-        raise _fault(where, "added_tokens", "a list is needed")
-    numbers = dict(vocabulary)
-    for place, token in enumerate(added or []):
-        field = f"added_tokens[{place}]"
-        if not isinstance(token, dict) or not _whole(token.get("id")):
-            raise _fault(where, field, "an object with id and content is needed")
+def _check_added_tokens(added_tokens: object, vocabulary: Mapping[str, int], where: str) -> int:
+    """Check added tokens; return the vocabulary size with them. Ids must be contiguous."""
+    if added_tokens is not None and not isinstance(added_tokens, list):
+        raise _error(where, "added_tokens", "a list is needed")
+    ids = dict(vocabulary)
+    for index, token in enumerate(added_tokens or []):
+        field = f"added_tokens[{index}]"
+        if not isinstance(token, dict) or not _is_integer(token.get("id")):
+            raise _error(where, field, "an object with id and content is needed")
         content = _check_token(token.get("content"), f"{field}.content", where)
         for flag in ("single_word", "lstrip", "rstrip", "normalized", "special"):
             if not isinstance(token.get(flag), bool):
-                raise _fault(where, f"{field}.{flag}", "true or false is needed")
-        if numbers.setdefault(content, token["id"]) != token["id"]:
-            raise _fault(
-                where, field, f"{content[:40]!r} is number {token['id']} here and {numbers[content]} elsewhere"
-            )
-    missing = set(range(len(numbers))) - set(numbers.values())
+                raise _error(where, f"{field}.{flag}", "true or false is needed")
+        if ids.setdefault(content, token["id"]) != token["id"]:
+            what = f"{content[:40]!r} has the id {token['id']} here and {ids[content]} elsewhere"
+            raise _error(where, field, what)
+    missing = set(range(len(ids))) - set(ids.values())
     if missing:
-        raise _fault(where, "model.vocab", f"no token has the number {min(missing)}: numbers must be dense from 0")
-    return len(numbers)
+        raise _error(where, "model.vocab", f"no token has the id {min(missing)}: ids must be contiguous from 0")
+    return len(ids)
 
 
 def _check_component(component: object, field: str, where: str, depth: int = 0) -> None:
@@ -226,76 +231,83 @@ def _check_component(component: object, field: str, where: str, depth: int = 0) 
     if component is None:
         return
     if not isinstance(component, dict):
-        raise _fault(where, field, "an object is needed")
+        raise _error(where, field, "an object is needed")
     kind = component.get("type")
     if not isinstance(kind, str):
-        raise _fault(where, f"{field}.type", f"{str(kind)[:40]!r} is not a text")
+        raise _error(where, f"{field}.type", f"{str(kind)[:40]!r} is not a text")
     if depth > MAX_NESTING:
-        raise _fault(where, field, f"nested too deeply: at most {MAX_NESTING} sequences within each other")
+        raise _error(where, field, f"nested too deeply: at most {MAX_NESTING} sequences within each other")
     for name, setting in component.items():
-        if name == "precompiled_charsmap":
-            _check_charsmap(setting, f"{field}.{name}", where)
-        elif name == "pattern" and isinstance(setting, dict):
-            for syntax, pattern in setting.items():
-                _check_text(pattern, f"{field}.{name}.{syntax}", where)
-        elif isinstance(setting, str):
-            _check_text(setting, f"{field}.{name}", where)
-        elif isinstance(setting, list) and kind == "Sequence":
+        if isinstance(setting, list) and kind == "Sequence" and name != "precompiled_charsmap":
             for index, inner in enumerate(setting):
                 _check_component(inner, f"{field}.{name}[{index}]", where, depth + 1)
+        else:
+            _check_setting(name, setting, f"{field}.{name}", where)
     length = component.get("length", 1)
-    if kind == "FixedLength" and (not _whole(length) or length < 1):
-        raise _fault(where, f"{field}.length", f"{length!r} is not a whole number from 1")
+    if kind == "FixedLength" and (not _is_integer(length) or length < 1):
+        raise _error(where, f"{field}.length", f"{length!r} is not an integer from 1")
     if kind == "Strip" and "content" in component:  # a decoder's; a normalizer has none
-        _check_stripping(component, field, where)
+        _check_strip_decoder(component, field, where)
+
+
+def _check_setting(name: str, setting: object, field: str, where: str) -> None:
+    """Check one setting of a component that is not a list of other components."""
+    if name == "precompiled_charsmap":
+        _check_charsmap(setting, field, where)
+    elif name == "pattern" and isinstance(setting, dict):
+        for syntax, pattern in setting.items():
+            _check_text(pattern, f"{field}.{syntax}", where)
+    elif isinstance(setting, str):
+        _check_text(setting, field, where)
 
 
 def _check_text(text: object, field: str, where: str) -> None:
     if not isinstance(text, str) or len(text) > MAX_COMPONENT_TEXT:
-        raise _fault(where, field, f"a text of at most {MAX_COMPONENT_TEXT:,} characters is needed")
+        raise _error(where, field, f"a text of at most {MAX_COMPONENT_TEXT:,} characters is needed")
 
 
-def _check_stripping(decoder: Mapping[str, Any], field: str, where: str) -> None:
-    """Refuse what the library would crash on when it strips the end of a text."""
+def _check_strip_decoder(decoder: Mapping[str, Any], field: str, where: str) -> None:
+    """Refuse settings on which the library would crash when it strips the end of a text."""
     stop = decoder.get("stop")
     if stop not in (0, 1):
-        raise _fault(where, f"{field}.stop", f"{stop!r} is not 0 or 1")
+        raise _error(where, f"{field}.stop", f"{stop!r} is not 0 or 1")
     if stop == 1 and decoder["content"] != " ":
         content = str(decoder["content"])[:40]
-        raise _fault(where, f"{field}.content", f"{content!r} cannot be stripped at the end, only a space can")
+        raise _error(where, f"{field}.content", f"{content!r} cannot be stripped at the end, only a space can")
 
 
-def _check_charsmap(value: object, field: str, where: str) -> None:
-    """Check SentencePiece's compiled table of replacements: a trie whose links all stay inside it.
+def _check_charsmap(charsmap: object, field: str, where: str) -> None:
+    """Check SentencePiece's compiled table of replacements: a trie whose links must all stay inside it.
 
-    The table is a double array as in the Darts library: a unit holds a label, a link to its children (to be
-    combined with its own place by exclusive or) and whether a value stands there, an offset into the texts.
+    The trie is a double array, as in the Darts library. A unit holds a label, an offset to its children (combined with
+    the unit's own index by exclusive or), and a flag: whether it has a value, which is an offset into the texts.
     """
-    broken = _fault(where, field, "the table is damaged")
+    damaged = _error(where, field, "the table is damaged")
     try:
-        raw = base64.b64decode(value if isinstance(value, str) else "", validate=True)
+        raw = base64.b64decode(charsmap if isinstance(charsmap, str) else "", validate=True)
     except (binascii.Error, ValueError):
-        raise broken from None
+        raise damaged from None
     if not raw:
-        raise broken
-    size = int.from_bytes(raw[:4], "little")
-    if len(raw) < 4 or size % 4 or not size or 4 + size > len(raw):
-        raise broken
-    units = np.frombuffer(raw, dtype="<u4", count=size // 4, offset=4).astype(np.int64)
-    texts = len(raw) - 4 - size
-    labels = np.arange(256)
-    seen = np.zeros(len(units), dtype=bool)
-    places = np.zeros(1, dtype=np.int64)
-    while len(places):
-        seen[places] = True
-        found = units[places]
-        base = places ^ ((found >> 10) << ((found & (1 << 9)) >> 6))
+        raise damaged
+    trie_bytes = int.from_bytes(raw[:4], "little")
+    if len(raw) < 4 or trie_bytes % 4 or not trie_bytes or 4 + trie_bytes > len(raw):
+        raise damaged
+    units = np.frombuffer(raw, dtype="<u4", count=trie_bytes // 4, offset=4).astype(np.int64)
+    num_text_bytes = len(raw) - 4 - trie_bytes
+    labels = np.arange(1, 256)
+    is_visited = np.zeros(len(units), dtype=bool)
+    indices = np.zeros(1, dtype=np.int64)  # units of the current depth
+    while len(indices):
+        is_visited[indices] = True
+        current = units[indices]
+        base = indices ^ ((current >> 10) << ((current & (1 << 9)) >> 6))
         if (base | 0xFF).max() >= len(units):
-            raise broken
-        values = units[base[(found >> 8) & 1 == 1]] & 0x7FFFFFFF
-        if len(values) and values.max() >= texts:
-            raise broken
-        children = (base[:, None] ^ labels[None, 1:]).ravel()
-        real = (units[children] & 0x800000FF) == np.broadcast_to(labels[1:], (len(base), 255)).ravel()
-        places = np.unique(children[real])
-        places = places[~seen[places]]
+            raise damaged
+        has_value = (current >> 8) & 1 == 1
+        values = units[base[has_value]] & 0x7FFFFFFF
+        if len(values) and values.max() >= num_text_bytes:
+            raise damaged
+        children = (base[:, None] ^ labels[None, :]).ravel()
+        is_child = (units[children] & 0x800000FF) == np.broadcast_to(labels, (len(base), 255)).ravel()
+        indices = np.unique(children[is_child])
+        indices = indices[~is_visited[indices]]

@@ -1,7 +1,4 @@
-"""Learn a tokenizer from text: the same one from the same text.
-
-Learn the tokenizer of a masked-word model: BERT's WordPiece, or any of our kinds with a mask token.
-"""
+"""Train tokenizers, deterministically: of our kinds, and BERT's WordPiece for masked language models."""
 
 from __future__ import annotations
 
@@ -18,47 +15,65 @@ from regard.config.data import TokenizerConfig
 from regard.errors import ConfigError, DataError
 from regard.text.special_tokens import with_mask_token, with_special_tokens
 from regard.text.tokenizer import SPACE, SPECIALS, Tokenizer
-from regard.text.tokenizer_json import WHITE, WORDS
+from regard.text.tokenizer_json import WHITE_SPACE_PATTERN, WORD_PATTERN
 from regard.text.unigram import train_unigram
 
-UNKNOWN = "<unk>"
-LARGEST = 32_000  # tokens of a chosen vocabulary
-BYTES = 256
-FEW_LINES = 1000
+UNK_TOKEN = "<unk>"
+MAX_CHOSEN_SIZE = 32_000  # tokens of a vocabulary whose size is chosen
+NUM_BYTES = 256
+FEW_LINES = 1000  # below, a word that occurs once is a token, too
+MAX_INPUT_CHARACTERS = 100  # of a word that WordPiece splits
+
+PAD = "[PAD]"
+UNK = "[UNK]"
+CLS = "[CLS]"
+SEP = "[SEP]"
+MASK = "[MASK]"
+BERT_SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)  # their ids count from 0
+MORE = "##"  # before a subword that continues a word
+MAX_ALPHABET = 1000  # characters of a WordPiece vocabulary
+MIN_ALPHABET = 100  # above, at most every eighth token is a character
+
+NormalizerSteps = list[normalizers.Normalizer]
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Return a tokenizer learned from texts; the same texts in the same order give the same tokenizer.
+    """Train a tokenizer; the same texts in the same order give the same tokenizer.
 
-    `bpe` gives every text back exactly, apart from the normal form and lower case asked for; `characters` does
-    so for characters it has seen; `unigram`, `wordpiece` and `words` also turn all white space into spaces.
+    `bpe` decodes every text exactly, except for the normal form and lower case of the config; `characters` does so for
+    characters of the training texts; `unigram`, `wordpiece` and `words` also turn all white space into spaces.
 
     >>> tokenizer = train_tokenizer(["aa bb", "aa cc"] * 9, TokenizerConfig(kind="words"))
     >>> tokenizer.subwords(tokenizer.encode("aa dd").ids), tokenizer.decode(tokenizer.encode("cc aa").ids)
     (['▁aa', '<unk>'], 'cc aa')
     """
-    lines = list(texts)
-    if not any(line.strip() for line in lines):
-        raise DataError("no text to learn a tokenizer from", advice="give at least one line that is not blank")
+    lines = _check_not_blank(texts)
     size = config.vocab_size or choose_vocabulary_size(lines, config.kind)
-    least = len(SPECIALS) + (BYTES if config.kind == "bpe" else 1)
-    if size < least:
-        raise ConfigError(f"a vocabulary of {size} is too small for {config.kind}: at least {least} are needed")
-    backend = _LEARNERS[config.kind](lines, size, _normalizers(config))
+    min_size = len(SPECIALS) + (NUM_BYTES if config.kind == "bpe" else 1)
+    if size < min_size:
+        raise ConfigError(f"a vocabulary of {size} is too small for {config.kind}: at least {min_size} are needed")
+    backend = _TRAINERS[config.kind](lines, size, _normalizer_steps(config))
     backend.add_special_tokens(list(SPECIALS))
-    end = SPECIALS[1]
+    eos = SPECIALS[1]
     backend.post_processor = processors.TemplateProcessing(
-        single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, SPECIALS.index(end))]
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, SPECIALS.index(eos))]
     )
     return Tokenizer(backend)
 
 
-def choose_vocabulary_size(texts: Iterable[str], kind: str = "bpe") -> int:
-    """Return a vocabulary size that suits the corpus.
+def _check_not_blank(texts: Iterable[str]) -> list[str]:
+    lines = list(texts)
+    if not any(line.strip() for line in lines):
+        raise DataError("no text to train a tokenizer on", advice="at least one line that is not blank is needed")
+    return lines
 
-    Subwords: the alphabet, and a piece for each distinct word, but no more than the corpus can teach: six times
-    the root of its running words (about 5,500 in all for 29,000 sentence pairs), and at most 32,000. Words and
-    characters: all, up to 32,000. Trainers stop earlier when nothing is left to join, or nothing frequent.
+
+def choose_vocabulary_size(texts: Iterable[str], kind: str = "bpe") -> int:
+    """Vocabulary size that suits the corpus.
+
+    Subwords: the alphabet and one subword for each distinct word, but at most six times the square root of the running
+    words (about 5,500 in all for 29,000 sentence pairs), and at most 32,000. Words and characters: all, up to 32,000.
+    Trainers stop earlier when no frequent pair is left to merge.
 
     >>> choose_vocabulary_size(["a b c d", "d c b a"] * 100)
     264
@@ -66,66 +81,71 @@ def choose_vocabulary_size(texts: Iterable[str], kind: str = "bpe") -> int:
     16
     """
     if kind == "characters":
-        texts = list(texts)
-        return min(len(SPECIALS) + len(set().union(*texts, " ")), LARGEST)
-    counts = _counted(texts, re.compile(r"[^\W\d_]+|\d|[^\w\s]|_"))
-    letters = {letter for word in counts for letter in word}
+        characters = set().union(*texts, " ")
+        return min(len(SPECIALS) + len(characters), MAX_CHOSEN_SIZE)
+    word_counts = _count_matches(texts, re.compile(r"[^\W\d_]+|\d|[^\w\s]|_"))
     if kind == "words":
-        return min(len(SPECIALS) + 2 * len(counts) + 1, LARGEST)
-    alphabet = BYTES if kind == "bpe" else len(letters) + 1
-    taught = min(len(counts), 6 * math.isqrt(sum(counts.values())))
-    size = min(len(SPECIALS) + alphabet + taught, LARGEST)
-    return size + -size % 8  # matrix products like whole blocks
+        return min(len(SPECIALS) + 2 * len(word_counts) + 1, MAX_CHOSEN_SIZE)
+    characters = {character for word in word_counts for character in word}
+    alphabet_size = NUM_BYTES if kind == "bpe" else len(characters) + 1
+    num_subwords = min(len(word_counts), 6 * math.isqrt(sum(word_counts.values())))
+    size = min(len(SPECIALS) + alphabet_size + num_subwords, MAX_CHOSEN_SIZE)
+    return _round_up(size, 8)
 
 
-def _counted(texts: Iterable[str], words: re.Pattern[str]) -> Counter[str]:
+def _round_up(size: int, multiple: int) -> int:
+    """Round a vocabulary size up, for the blocks of matrix products."""
+    return size + -size % multiple
+
+
+def _count_matches(texts: Iterable[str], pattern: re.Pattern[str]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(words.findall(text))
+        counts.update(pattern.findall(text))
     return counts
 
 
-def _normalizers(config: TokenizerConfig) -> list[normalizers.Normalizer]:
-    """Return the steps that the config asks for, to stand before a kind's own."""
-    steps: list[normalizers.Normalizer] = []
+def _normalizer_steps(config: TokenizerConfig) -> NormalizerSteps:
+    """Normalization steps of the config, which come before those of a kind of tokenizer."""
+    steps: NormalizerSteps = []
     if config.normalization != "none":
-        steps.append({"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}[config.normalization]())
+        steps.append(_unicode_normalizer(config.normalization))
     if config.lowercase:
         steps.append(normalizers.Lowercase())
     return steps
 
 
-def _byte_pairs(lines: list[str], size: int, steps: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
-    """Byte-level BPE: a space goes before the text, so that a word has the same pieces wherever it stands."""
+def _unicode_normalizer(normal_form: str) -> normalizers.Normalizer:
+    return {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}[normal_form]()
+
+
+def _train_bpe(lines: list[str], size: int, steps: NormalizerSteps) -> tokenizers.Tokenizer:
+    """Byte-level BPE; a space is put before the text, so that a word has the same subwords at its beginning."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(" ")])
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.Split(Regex(WORD_PATTERN), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    _train(
-        backend,
-        lines,
-        trainers.BpeTrainer(
-            vocab_size=size,
-            min_frequency=2,
-            special_tokens=list(SPECIALS),
-            initial_alphabet=alphabet,
-            show_progress=False,
-        ),
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
+    _train(backend, lines, trainer)
     return backend
 
 
-def _marked(model: models.Model, steps: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
-    """Return a tokenizer whose words carry the space before them as ▁, punctuation apart."""
+def _metaspace_tokenizer(model: models.Model, steps: NormalizerSteps) -> tokenizers.Tokenizer:
+    """Tokenizer whose words carry the space before them as ▁; punctuation and digits are separate."""
     backend = tokenizers.Tokenizer(model)
     backend.normalizer = normalizers.Sequence(
-        [*steps, normalizers.Replace(Regex(WHITE), " "), normalizers.Prepend(" ")]
+        [*steps, normalizers.Replace(Regex(WHITE_SPACE_PATTERN), " "), normalizers.Prepend(" ")]
     )
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -142,164 +162,154 @@ def _train(backend: tokenizers.Tokenizer, lines: list[str], trainer: trainers.Tr
     backend.train_from_iterator(lines, trainer, length=len(lines))
 
 
-def _words(lines: list[str], size: int, steps: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
-    """Whole words and signs; from a thousand lines on only those that occur twice or more."""
-    backend = _marked(models.WordLevel(unk_token=UNKNOWN), steps)
-    _train(
-        backend,
-        lines,
-        trainers.WordLevelTrainer(
-            vocab_size=size,
-            min_frequency=2 if len(lines) >= FEW_LINES else 1,
-            special_tokens=list(SPECIALS),
-            show_progress=False,
-        ),
+def _train_words(lines: list[str], size: int, steps: NormalizerSteps) -> tokenizers.Tokenizer:
+    """Whole words and signs; in a corpus of a thousand lines or more, only those that occur at least twice."""
+    backend = _metaspace_tokenizer(models.WordLevel(unk_token=UNK_TOKEN), steps)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size,
+        min_frequency=2 if len(lines) >= FEW_LINES else 1,
+        special_tokens=list(SPECIALS),
+        show_progress=False,
     )
+    _train(backend, lines, trainer)
     return backend
 
 
-def _word_pieces(lines: list[str], size: int, steps: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
-    """WordPiece: the pieces that pair merging finds, taken greedily from the left, longest first.
+def _train_metaspace_wordpiece(lines: list[str], size: int, steps: NormalizerSteps) -> tokenizers.Tokenizer:
+    """WordPiece with the subwords of BPE: the longest subword that fits, from left to right.
 
-    The library's own WordPiece trainer merges pairs too, but in an order that changes from run to run. A word's
-    first piece is told from the others by its ▁, so continuing pieces need no prefix.
+    The library's own WordPiece trainer merges pairs, too, but in an order that changes from run to run. The first
+    subword of a word is marked by its ▁, so those that continue a word need no prefix.
     """
-    found = _marked(models.BPE(unk_token=UNKNOWN), steps)
-    _train(
-        found,
-        lines,
-        trainers.BpeTrainer(vocab_size=size, min_frequency=2, special_tokens=list(SPECIALS), show_progress=False),
+    bpe = _metaspace_tokenizer(models.BPE(unk_token=UNK_TOKEN), steps)
+    trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=2, special_tokens=list(SPECIALS), show_progress=False)
+    _train(bpe, lines, trainer)
+    wordpiece = models.WordPiece(
+        bpe.get_vocab(),
+        unk_token=UNK_TOKEN,
+        continuing_subword_prefix="",
+        max_input_chars_per_word=MAX_INPUT_CHARACTERS,
     )
-    return _marked(
-        models.WordPiece(
-            found.get_vocab(), unk_token=UNKNOWN, continuing_subword_prefix="", max_input_chars_per_word=100
-        ),
-        steps,
-    )
+    return _metaspace_tokenizer(wordpiece, steps)
 
 
-def _characters(lines: list[str], size: int, steps: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
-    """Single characters, spaces too: pair merging without a single merge."""
-    normal = normalizers.Sequence(steps)
-    counts = Counter(letter for line in lines for letter in normal.normalize_str(line))
-    kept = sorted(counts, key=lambda letter: (-counts[letter], letter))[: size - len(SPECIALS)]
-    vocabulary = {token: number for number, token in enumerate([*SPECIALS, *kept])}
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token=UNKNOWN))
-    backend.normalizer = normal
+def _train_characters(lines: list[str], size: int, steps: NormalizerSteps) -> tokenizers.Tokenizer:
+    """Single characters, spaces included: BPE without any merge."""
+    normalizer = normalizers.Sequence(steps)
+    counts = Counter(character for line in lines for character in normalizer.normalize_str(line))
+    characters = sorted(counts, key=lambda character: (-counts[character], character))[: size - len(SPECIALS)]
+    vocabulary = {token: token_id for token_id, token in enumerate([*SPECIALS, *characters])}
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token=UNK_TOKEN))
+    backend.normalizer = normalizer
     backend.decoder = decoders.Fuse()
     return backend
 
 
-def _unigram(lines: list[str], size: int, steps: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
-    shell = _marked(models.Unigram(), steps)
-    words: Counter[str] = Counter()
+def _train_unigram(lines: list[str], size: int, steps: NormalizerSteps) -> tokenizers.Tokenizer:
+    """Unigram model over the words that the tokenizer will see."""
+    untrained = _metaspace_tokenizer(models.Unigram(), steps)
+    word_counts: Counter[str] = Counter()
     for line in lines:
-        normal = shell.normalizer.normalize_str(line)
-        words.update(word for word, _ in shell.pre_tokenizer.pre_tokenize_str(normal))
-    pieces = [(special, 0.0) for special in SPECIALS] + train_unigram(words, size - len(SPECIALS))
-    return _marked(models.Unigram(pieces, SPECIALS.index(UNKNOWN), False), steps)
+        normalized = untrained.normalizer.normalize_str(line)
+        word_counts.update(word for word, _ in untrained.pre_tokenizer.pre_tokenize_str(normalized))
+    special = [(token, 0.0) for token in SPECIALS]
+    subwords = train_unigram(word_counts, size - len(SPECIALS))
+    return _metaspace_tokenizer(models.Unigram(special + subwords, SPECIALS.index(UNK_TOKEN), False), steps)
 
 
-_LEARNERS: Mapping[str, Callable[[list[str], int, list[normalizers.Normalizer]], tokenizers.Tokenizer]] = {
-    "bpe": _byte_pairs,
-    "unigram": _unigram,
-    "wordpiece": _word_pieces,
-    "words": _words,
-    "characters": _characters,
+_TRAINERS: Mapping[str, Callable[[list[str], int, NormalizerSteps], tokenizers.Tokenizer]] = {
+    "bpe": _train_bpe,
+    "unigram": _train_unigram,
+    "wordpiece": _train_metaspace_wordpiece,
+    "words": _train_words,
+    "characters": _train_characters,
 }
-PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
-MASKED_SPECIALS = (PAD, UNK, CLS, SEP, MASK)  # numbered from 0
-MORE = "##"  # before a piece that continues a word
-ALPHABET = 1000  # letters at most
-FEW_LETTERS = 100  # beyond these, at most every eighth token is a letter
 
 
 def train_masked_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Return a tokenizer that has a mask token, learned from texts.
+    """Train a tokenizer that has a mask token.
 
     >>> from regard.text.special_tokens import SpecialTokens
     >>> tokenizer = train_masked_tokenizer(["one two"] * 9, TokenizerConfig(kind="words"))
     >>> tokenizer.subwords(SpecialTokens(tokenizer).encode("one <mask> two", parse_special=True).ids)
     ['<s>', '▁one', '<mask>', '▁two', '</s>']
     """
-    return (
-        train_wordpiece(texts, config)
-        if config.kind == "wordpiece"
-        else with_mask_token(train_tokenizer(texts, config))
-    )
+    if config.kind == "wordpiece":
+        return train_wordpiece(texts, config)
+    return with_mask_token(train_tokenizer(texts, config))
 
 
 def train_wordpiece(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Return BERT's kind of tokenizer learned from texts: the same one from the same texts in the same order.
+    """Train BERT's kind of tokenizer; the same texts in the same order give the same tokenizer.
 
-    Words are split at white space and punctuation; a piece that continues a word begins with ##. The pieces are those
-    that pair merging finds, taken greedily from the left, longest first. The library's own trainer numbers its pieces
-    in an order that changes from run to run.
+    Words are split at white space and punctuation; a subword that continues a word begins with ##. The subwords are
+    those of BPE: the longest one that fits is taken, from left to right. The library's own trainer orders its subwords
+    differently in every run.
 
     >>> tokenizer = train_wordpiece(["low lower lowest, low"] * 9, TokenizerConfig(lowercase=True))
     >>> tokenizer.subwords(tokenizer.encode("Lows, new").ids)
     ['low', '##s', ',', '[UNK]']
     """
-    lines = list(texts)
-    if not any(line.strip() for line in lines):
-        raise DataError("no text to learn a tokenizer from", advice="give at least one line that is not blank")
-    size = config.vocab_size or _chosen_size(lines)
-    if size <= len(MASKED_SPECIALS):
-        raise ConfigError(f"a vocabulary of {size} is too small: at least {len(MASKED_SPECIALS) + 1} are needed")
-    normal = _normalizer(config)
-    pieces = [*MASKED_SPECIALS, *_pieces(lines, size - len(MASKED_SPECIALS), normal)]
-    backend = tokenizers.Tokenizer(
-        models.WordPiece(
-            {piece: number for number, piece in enumerate(pieces)},
-            unk_token=UNK,
-            continuing_subword_prefix=MORE,
-            max_input_chars_per_word=100,
-        )
+    lines = _check_not_blank(texts)
+    size = config.vocab_size or _choose_wordpiece_size(lines)
+    if size <= len(BERT_SPECIAL_TOKENS):
+        raise ConfigError(f"a vocabulary of {size} is too small: at least {len(BERT_SPECIAL_TOKENS) + 1} are needed")
+    normalizer = _bert_normalizer(config)
+    subwords = _wordpiece_subwords(lines, size - len(BERT_SPECIAL_TOKENS), normalizer)
+    vocabulary = {token: token_id for token_id, token in enumerate([*BERT_SPECIAL_TOKENS, *subwords])}
+    wordpiece = models.WordPiece(
+        vocabulary,
+        unk_token=UNK,
+        continuing_subword_prefix=MORE,
+        max_input_chars_per_word=MAX_INPUT_CHARACTERS,
     )
-    backend.normalizer, backend.pre_tokenizer = normal, pre_tokenizers.BertPreTokenizer()
+    backend = tokenizers.Tokenizer(wordpiece)
+    backend.normalizer = normalizer
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(MORE, cleanup=True)
-    backend.add_special_tokens(list(MASKED_SPECIALS))
+    backend.add_special_tokens(list(BERT_SPECIAL_TOKENS))
     return with_special_tokens(Tokenizer(backend), CLS, SEP)
 
 
-def _normalizer(config: TokenizerConfig) -> normalizers.Normalizer:
-    """BERT's own; with lower case it takes accents off, so that a normal form before it would change nothing."""
-    own = normalizers.BertNormalizer(lowercase=config.lowercase)
+def _bert_normalizer(config: TokenizerConfig) -> normalizers.Normalizer:
+    """BERT's normalizer, after that of the config."""
+    bert = normalizers.BertNormalizer(lowercase=config.lowercase)
+    # With lower case it strips accents, so NFC before it would change nothing.
     if config.normalization == "none" or (config.lowercase and config.normalization == "NFC"):
-        return own
-    before = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}[config.normalization]()
-    return normalizers.Sequence([before, own])
+        return bert
+    return normalizers.Sequence([_unicode_normalizer(config.normalization), bert])
 
 
-def _chosen_size(lines: list[str]) -> int:
-    """Return a size that suits the corpus: a letter is two pieces, as a word begins with it or goes on with it."""
-    size = choose_vocabulary_size(lines, "wordpiece") + min(len(set().union(*lines)), ALPHABET)
-    return size + -size % 64
+def _choose_wordpiece_size(lines: list[str]) -> int:
+    """Vocabulary size that suits the corpus; a character counts twice, as the start of a word and within one."""
+    num_characters = len(set().union(*lines))
+    size = choose_vocabulary_size(lines, "wordpiece") + min(num_characters, MAX_ALPHABET)
+    return _round_up(size, 64)
 
 
-def _pieces(lines: list[str], size: int, normal: normalizers.Normalizer) -> list[str]:
-    """Return the pieces, letters first, then what pair merging joins, in the order in which it does."""
-    found = tokenizers.Tokenizer(models.BPE(unk_token=UNK))
-    found.normalizer = normal
-    # a word's first letter is told from the others by a mark before it
-    marked = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
-    found.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), marked])
+def _wordpiece_subwords(lines: list[str], size: int, normalizer: normalizers.Normalizer) -> list[str]:
+    """Subwords in WordPiece form: characters first, then merged ones in the order of their merges."""
+    bpe = tokenizers.Tokenizer(models.BPE(unk_token=UNK))
+    bpe.normalizer = normalizer
+    # ▁ before a word distinguishes its first character from the others.
+    metaspace = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), metaspace])
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=2,
         special_tokens=[UNK],
-        limit_alphabet=min(ALPHABET, max(FEW_LETTERS, size // 8)),
+        limit_alphabet=min(MAX_ALPHABET, max(MIN_ALPHABET, size // 8)),
         show_progress=False,
     )
-    found.train_from_iterator(lines, trainer, length=len(lines))
-    numbers = found.get_vocab()
-    merged = [token for token in sorted(numbers, key=lambda token: numbers[token]) if token not in (UNK, SPACE)]
-    letters = [token for token in merged if len(token) == 1]
-    inner = [MORE + letter for letter in letters if not _alone(letter)]
-    joined = [token[1:] if token.startswith(SPACE) else MORE + token for token in merged if len(token) > 1]
-    return list(dict.fromkeys([*letters, *inner, *joined]))[:size]
+    _train(bpe, lines, trainer)
+    vocabulary = bpe.get_vocab()
+    tokens = [token for token in sorted(vocabulary, key=lambda token: vocabulary[token]) if token not in (UNK, SPACE)]
+    characters = [token for token in tokens if len(token) == 1]
+    continuing = [MORE + character for character in characters if not _is_punctuation(character)]
+    merged = [token[1:] if token.startswith(SPACE) else MORE + token for token in tokens if len(token) > 1]
+    return list(dict.fromkeys([*characters, *continuing, *merged]))[:size]
 
 
-def _alone(letter: str) -> bool:
-    """Whether a letter is always a word by itself: punctuation."""
-    return unicodedata.category(letter).startswith("P") or (letter.isascii() and not letter.isalnum())
+def _is_punctuation(character: str) -> bool:
+    """Whether BERT's pre-tokenizer makes a character a word of its own."""
+    return unicodedata.category(character).startswith("P") or (character.isascii() and not character.isalnum())

@@ -132,7 +132,7 @@ def test_texts_are_classified_by_command(mood: Path, capfd: Output) -> None:
     found = [json.loads(line) for line in out.splitlines()]
     assert [one["label"] for one in found] == ["good", "bad"]
     assert found[0]["windows"] == 1
-    assert "nothing cut: 2 texts" in error
+    assert "nothing truncated: 2 texts" in error
 
 
 def test_an_error_book_is_written(room: Path, mood: Path, tmp_path: Path, capfd: Output) -> None:

@@ -185,7 +185,7 @@ def test_what_is_cut_is_told(data: Path, tmp_path: Path) -> None:
         ("a\tone\nb\tone\n", {}, r"bad\.tsv: all 2 texts have the label 'one'"),
         ("a\tone\nb\t \n", {}, r"bad\.tsv:2: the label is blank"),
         ("a\tone\nb\ttwo\n", {"data.read.label": "mood", "data.read.text": "text"}, "no column 'text'"),
-        ("a\tone\nb\ttwo\n", {}, "give validation data with --valid"),
+        ("a\tone\nb\ttwo\n", {}, "set validation data with --valid"),
         ("a\tone\nb\ttwo\n", {"data.valid": "data.tsv"}, r"data\.tsv:1: the label 'fruit' is not one that was learned"),
         ("a\tone\nb\ttwo\n", {"fine_tuning.features": "nowhere"}, "nowhere: no such folder"),
         ("a\tone\nb\ttwo\n", {"fine_tuning.features": "."}, r"no config\.json in it"),
