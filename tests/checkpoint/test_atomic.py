@@ -94,7 +94,7 @@ def test_publishing_replaces_a_set_and_leaves_other_files(tmp_path: Path) -> Non
 
 def test_a_set_that_was_not_put_in_place_is_read_where_it_is_and_finished_later(tmp_path: Path) -> None:
     atomic.publish(tmp_path, {"config.json": b"1"})
-    atomic.write_folder(tmp_path / atomic.NEW, {"config.json": b"2"})
+    atomic.write_folder(tmp_path / atomic.STAGING, {"config.json": b"2"})
     assert (atomic.published_path(tmp_path) / "config.json").read_bytes() == b"2"
     atomic.complete_publish(tmp_path)
     assert atomic.published_path(tmp_path) == tmp_path

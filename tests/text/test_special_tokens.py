@@ -163,5 +163,5 @@ def test_a_tokenizer_learned_here_becomes_an_encoders() -> None:
 def test_vocabularies_without_what_they_need_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"vocab.txt: no token '\[SEP\]'"):
         wordpiece_tokenizer(["[UNK]", "[CLS]"], {}, "vocab.txt")
-    with pytest.raises(CheckpointError, match="1 lines stand twice"):
+    with pytest.raises(CheckpointError, match="1 duplicate lines"):
         wordpiece_tokenizer(["[UNK]", "[CLS]", "[SEP]", "a", "a"], {}, "vocab.txt")

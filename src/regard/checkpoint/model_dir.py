@@ -93,7 +93,7 @@ def _task_at(path: Path) -> str:
 def has_only_pickled_weights(folder: Path) -> bool:
     """Whether a folder's weights are pickled and nothing else."""
     safe = any((folder / name).exists() for name in (weights.FILE, weights.INDEX))
-    return not safe and any((folder / name).exists() for name in (weights.OLD_FILE, weights.OLD_INDEX))
+    return not safe and any((folder / name).exists() for name in (weights.PICKLED_FILE, weights.PICKLED_INDEX))
 
 
 def read_tensor_entries(path: Path) -> dict[str, weights.TensorEntry]:
@@ -109,7 +109,7 @@ def read_tensor_entries(path: Path) -> dict[str, weights.TensorEntry]:
         return {name: entry for shard in shards for name, entry in weights.read_header(path / shard).items()}
     if has_only_pickled_weights(path):
         raise CheckpointError(
-            f"{path}: only old pickled weights ({weights.OLD_FILE}), which are not opened here: "
+            f"{path}: only old pickled weights ({weights.PICKLED_FILE}), which are not opened here: "
             f"turn the folder into a safe one with `regard convert {path} OUT --to regard`"
         )
     raise CheckpointError(f"{path / weights.FILE}: no such file; the folder holds no weights")
