@@ -241,7 +241,7 @@ def test_other_positions_have_a_type_of_our_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "bert"}, "a model of type 'bert'; gpt2, gpt_neox, regard-gpt write texts"),
+        ({"model_type": "bert"}, "a model of type 'bert'; causal language models are gpt2, gpt_neox, regard-gpt"),
         ({"n_layer": 5}, "24 weights are missing, h.3.ln_1.weight"),
         ({"n_embd": 16}, r"wte.weight has shape \[\d+, 12\], config.json asks for \[\d+, 16\]"),
         ({"n_head": 5}, "must divide width"),

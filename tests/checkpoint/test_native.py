@@ -64,7 +64,7 @@ def test_what_does_not_fit_together_is_named(tmp_path: Path) -> None:
         ({"hops": 0}, r"config.json: hops \(0\) must be at least 1"),
         ({"hobs": 2}, r"unknown setting 'hobs' \(did you mean hops\?\)"),
         ({"vocab_size": 2**40, "embedding_size": 2**40}, "sizes beyond any model's"),
-        ({"vocab_size": 8}, "vocabulary.json: not the 8 words"),
+        ({"vocab_size": 8}, "vocabulary.json: must have 8 words"),
     ):
         edit(tmp_path / "config.json", regard={**good, **changes})
         with pytest.raises(CheckpointError, match=message):
@@ -73,7 +73,7 @@ def test_what_does_not_fit_together_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="regard must be an object"):
         load_memory_network(tmp_path)
     edit(tmp_path / "config.json", model_type="bert")
-    with pytest.raises(CheckpointError, match="a model of type 'bert'; regard-memory-network are read here"):
+    with pytest.raises(CheckpointError, match="a model of type 'bert'; must be regard-memory-network"):
         load_memory_network(tmp_path)
 
 

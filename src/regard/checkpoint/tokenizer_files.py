@@ -1,4 +1,4 @@
-"""Tokenizer files of a model folder: tokenizer.json and tokenizer_config.json, or the vocabulary files of older folders.
+"""Tokenizer files of a model folder: tokenizer.json and tokenizer_config.json, or vocabulary files of older folders.
 
 vocab.txt                      WordPiece, one subword per line (BERT)
 vocab.json and merges.txt      byte-level BPE (GPT-2, RoBERTa)
@@ -48,10 +48,8 @@ def read_folder_tokenizer(path: Path, template: tuple[str, str, bool] = NO_TEMPL
     applies to tokenizers that define no template of their own.
     """
     start, end, double = template
-    if (path / TOKENIZER).exists():
-        tokenizer = read_tokenizer(path / TOKENIZER)
-    else:
-        tokenizer = _read_vocabulary_files(path)
+    file = path / TOKENIZER
+    tokenizer = read_tokenizer(file) if file.exists() else _read_vocabulary_files(path)
     is_known = all(tokenizer.backend.token_to_id(token) is not None for token in (start, end))
     if is_known and not SpecialTokens(tokenizer).num_special():
         return with_special_tokens(tokenizer, start, end, double=double)

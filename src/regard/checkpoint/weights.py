@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, read only after their header is validated, and a report of what a folder's file holds."""
+"""Tensors in safetensors files, read only after their header is validated, and a report on a folder's weights."""
 
 from __future__ import annotations
 

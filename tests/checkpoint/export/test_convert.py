@@ -51,7 +51,7 @@ def test_what_cannot_be_expressed_is_refused_with_the_reason(tmp_path: Path) -> 
         with pytest.raises(UsageError, match=told):
             convert(tmp_path / "rotary", tmp_path / "out", format=to)
     save(tmp_path / "split", lively(small_config(norm="before", share_embeddings=False)))
-    with pytest.raises(UsageError, match="norm-before model with separate or untied embeddings"):
+    with pytest.raises(UsageError, match="pre-norm model with separate or untied embeddings"):
         convert(tmp_path / "split", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

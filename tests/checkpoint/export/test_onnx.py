@@ -13,7 +13,7 @@ import pytest
 from regard.checkpoint import atomic
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.checkpoint.export.convert import convert
-from regard.checkpoint.export.onnx import FILE, drawn
+from regard.checkpoint.export.onnx import FILE, serialize_onnx
 from regard.config.models import BertConfig, StackConfig
 from regard.errors import UsageError
 from regard.models.bert import Bert, initialize_bert
@@ -79,7 +79,7 @@ def test_a_label_of_the_mean_of_states(tmp_path: Path) -> None:
     made("modernbert", "label", tmp_path / "there", classifier_pooling="mean")
     loaded = load_encoder(tmp_path / "there")
     assert loaded.config.pooling == "mean"
-    content, tokens = drawn(loaded.config, loaded.model().state_dict(), "it"), texts(1)
+    content, tokens = serialize_onnx(loaded.config, loaded.model().state_dict(), "it"), texts(1)
     assert same(as_ours(computed(content, tokens, loaded.config.pad_id)), loaded.model().logits(tokens))
 
 
@@ -90,7 +90,7 @@ def test_every_activation_and_arrangement(activation: str, changes: dict[str, An
     config = BertConfig(vocab_size=61, hidden_size=8, stack=stack, head="span", activation=activation, **changes)
     model = Bert(config)
     initialize_bert(model, 3, std=0.5)
-    found = computed(drawn(config, model.state_dict(), "it"), texts(2), 0)
+    found = computed(serialize_onnx(config, model.state_dict(), "it"), texts(2), 0)
     assert same(as_ours(found), model.logits(texts(2)))
 
 
@@ -113,8 +113,8 @@ def test_tokenizer_labels_and_what_was_tuned_are_beside_it(tmp_path: Path) -> No
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = BertConfig(vocab_size=61, hidden_size=8, stack=StackConfig(num_heads=2), attention="blocks")
-    with pytest.raises(UsageError, match="long cannot be written for ONNX: attention in blocks"):
-        drawn(config, {}, "long")
+    with pytest.raises(UsageError, match="long cannot be written for ONNX: block-sparse attention"):
+        serialize_onnx(config, {}, "long")
     save(tmp_path / "translator", lively(small_config()))
     with pytest.raises(UsageError, match="a translator; encoders can, and --to ctranslate2 may do"):
         convert(tmp_path / "translator", tmp_path / "out", format="onnx")

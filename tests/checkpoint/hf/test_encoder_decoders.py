@@ -39,7 +39,7 @@ def test_config_and_weights_come_back(changes: dict[str, Any]) -> None:
     config = small_config(**changes)
     weights = dict(lively(config).state_dict())
     fields = json.loads(json.dumps(encoder_decoders.write_config(config)))
-    theirs = encoder_decoders.to_theirs(config, weights)
+    theirs = encoder_decoders.to_hf_weights(config, weights)
     read = encoder_decoders.read_config(fields, "config.json")
     if encoder_decoders.has_output_bias(theirs):
         read = read.override({"output_bias": True})
@@ -93,9 +93,9 @@ def old_file(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def test_old_names_prefixes_copies_and_buffers() -> None:
     config = small_config(norm="after", output_bias=True)
     weights = dict(lively(config).state_dict())
-    theirs = old_file(encoder_decoders.to_theirs(config, weights))
+    theirs = old_file(encoder_decoders.to_hf_weights(config, weights))
     matched = encoder_decoders.TranslatorWeightMatcher(config, shapes(theirs), shapes(weights))
-    back = matched.assemble({name: theirs[name] for name in matched.wanted})
+    back = matched.assemble({name: theirs[name] for name in matched.tensors_to_read})
     assert all(torch.equal(back[name], weights[name]) for name in weights)
     assert sorted(matched.report.ignored) == ["encoder.embed_positions.weight", "encoder.position_ids"]
     assert matched.report.renamed["encoder.layers.0.final_layer_norm.gamma"] == (
@@ -108,7 +108,7 @@ def test_old_names_prefixes_copies_and_buffers() -> None:
 def test_of_two_different_tied_copies_the_input_wins_and_it_is_said() -> None:
     config = small_config(norm="after")
     weights = dict(lively(config).state_dict())
-    theirs = old_file(encoder_decoders.to_theirs(config, weights))
+    theirs = old_file(encoder_decoders.to_hf_weights(config, weights))
     theirs["lm_head.weight"] = theirs["lm_head.weight"] + 1
     matched = encoder_decoders.TranslatorWeightMatcher(config, shapes(theirs), shapes(weights))
     assert torch.equal(matched.assemble(theirs)["words.weight"], weights["words.weight"])
@@ -118,7 +118,7 @@ def test_of_two_different_tied_copies_the_input_wins_and_it_is_said() -> None:
 def test_a_copy_stands_in_for_a_missing_shared_embedding() -> None:
     config = small_config(norm="after")
     weights = dict(lively(config).state_dict())
-    theirs = old_file(encoder_decoders.to_theirs(config, weights))
+    theirs = old_file(encoder_decoders.to_hf_weights(config, weights))
     del theirs["shared.weight"]
     matched = encoder_decoders.TranslatorWeightMatcher(config, shapes(theirs), shapes(weights))
     assert torch.equal(matched.assemble(theirs)["words.weight"], weights["words.weight"])
@@ -127,7 +127,7 @@ def test_a_copy_stands_in_for_a_missing_shared_embedding() -> None:
 def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
     config = small_config(norm="after")
     weights = dict(lively(config).state_dict())
-    theirs = old_file(encoder_decoders.to_theirs(config, weights))
+    theirs = old_file(encoder_decoders.to_hf_weights(config, weights))
     wrong = theirs | {"encoder.embed_positions.weight": torch.zeros(61, 22)}
     with pytest.raises(CheckpointError, match="embed_positions.weight: not the sinusoids"):
         encoder_decoders.TranslatorWeightMatcher(config, shapes(wrong), shapes(weights)).assemble(wrong)
@@ -185,7 +185,7 @@ def test_lists_of_end_tokens_give_the_first() -> None:
 def test_any_value_in_any_field_is_read_or_refused(kind: str, name: int, value: Any) -> None:
     changes = {"marian": {"norm": "after"}, "pegasus": {}, "regard-translator": {"positions": "learned"}}[kind]
     fields = copy.deepcopy(encoder_decoders.write_config(small_config(**changes)))
-    place = fields["regard"] if kind in encoder_decoders.OWN and name % 2 else fields
+    place = fields["regard"] if kind in encoder_decoders.NATIVE_TYPES and name % 2 else fields
     place[sorted(place)[name % len(place)]] = value
     try:
         assert isinstance(encoder_decoders.read_config(fields, "config.json"), TransformerConfig)

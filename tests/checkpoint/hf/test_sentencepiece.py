@@ -108,11 +108,11 @@ def test_a_piece_without_a_number_is_cut_smaller(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ({"</s>": 0, "<unk>": 1}, "no piece <pad>"),
-        ({"</s>": 0, "<unk>": 1, "<pad>": 1}, "same number"),
-        ({"</s>": 0, "<unk>": "1", "<pad>": 2}, "'<unk>' has the number '1'"),
-        ({"</s>": 0, "<unk>": 1, "<pad>": 10**9}, "'<pad>' has the number"),
-        ({"</s>": 0, "<unk>": 1, "<pad>": 2, "": 3}, "'' has the number 3"),
+        ({"</s>": 0, "<unk>": 1}, "no token <pad>"),
+        ({"</s>": 0, "<unk>": 1, "<pad>": 1}, "same id"),
+        ({"</s>": 0, "<unk>": "1", "<pad>": 2}, "'<unk>' has the id '1'"),
+        ({"</s>": 0, "<unk>": 1, "<pad>": 10**9}, "'<pad>' has the id"),
+        ({"</s>": 0, "<unk>": 1, "<pad>": 2, "": 3}, "'' has the id 3"),
         ([], "object"),
     ],
 )
