@@ -12,7 +12,7 @@ import torch
 
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
-from regard.checkpoint.hf.encoders import TASKS
+from regard.checkpoint.hf.encoders import HEAD_TASKS
 from regard.checkpoint.model_dir import folder_task
 from regard.checkpoint.weights import FILE, INDEX
 from regard.config.models import BertConfig, StackConfig
@@ -51,7 +51,7 @@ def test_folders_give_what_transformers_gives_and_go_back(kind: str, head: str, 
     assert (loaded.model_type, loaded.config.head) == (kind, head)
     assert loaded.labels == (LABELS if head in ("label", "token") else ())
     assert not loaded.report.missing
-    assert folder_task(tmp_path / "there") == TASKS[head]
+    assert folder_task(tmp_path / "there") == HEAD_TASKS[head]
     tokens = texts(loaded.config.num_token_types)
     states, scores = outputs(theirs, tokens, head)
     for model in (loaded.model(), loaded.model().pack()):

@@ -304,7 +304,9 @@ def check(promised: dict[str, int], root: Path) -> None:
             assert set(published_set(number)) <= {path.name for path in folder.iterdir()}
         run.save_checkpoint(step + 1, weights(step + 1), {}, {})
         assert len(run.steps()) <= 3
-        assert not [path for path in (root / "run").rglob("*") if atomic.is_temporary(path) or path.name == atomic.STAGING]
+        assert not [
+            path for path in (root / "run").rglob("*") if atomic.is_temporary(path) or path.name == atomic.STAGING
+        ]
 
 
 def failures(operations: list[tuple[Any, ...]], root: Path, per_place: int, begin: int = 0) -> Iterator[bool]:

@@ -93,7 +93,7 @@ def _read_folder_task(path: Path) -> str:
     if not encoders.is_encoder(hf_config):
         return TASK
     head, _ = encoders.detect_head(hf_config, read_tensor_entries(path), str(path / CONFIG))
-    return encoders.TASKS[head]
+    return encoders.HEAD_TASKS[head]
 
 
 def has_only_pickled_weights(folder: Path) -> bool:

@@ -58,7 +58,7 @@ def save_engine_encoder(
         config,
         loaded.weights,
         tokenizer=loaded.tokenizer,
-        task=str(loaded.task.get("task") or encoders.TASKS[config.head]),  # no weights will show the head
+        task=str(loaded.task.get("task") or encoders.HEAD_TASKS[config.head]),  # no weights will show the head
         facts=without_keys(loaded.task, "task", "version"),
         card=card,
         labels=loaded.labels,

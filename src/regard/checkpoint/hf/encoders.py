@@ -24,7 +24,7 @@ from regard.config.models import ENCODER_HEADS, BertConfig
 from regard.errors import CheckpointError, ConfigError
 
 LABELLED_HEADS = ("label", "token")
-TASKS = {  # head → task
+HEAD_TASKS = {  # head → task
     "plain": "embed",
     "masked": "fill",
     "next": "embed",
