@@ -147,14 +147,14 @@ def test_killed_at_every_system_call(calls: dict[str, int], tmp_path: Path) -> N
 
 
 def test_disk_full_at_every_system_call(calls: dict[str, int], tmp_path: Path) -> None:
-    for name, number in iterate_calls(calls, ("mkdir", "write", "fsync", "rename")):
-        path = tmp_path / f"{name}-{number}"
+    for name, index in iterate_calls(calls, ("mkdir", "write", "fsync", "rename")):
+        path = tmp_path / f"{name}-{index}"
         start_run(path)
-        code, text = run_traced(path, "-e", f"inject={name}:error=ENOSPC:when={number}")
+        code, text = run_traced(path, "-e", f"inject={name}:error=ENOSPC:when={index}")
         if code == 0:  # not a call of the save itself, but of the record in the lock
             check(path, {3})
             continue
-        assert (code, text[:1] != "") == (7, True), (name, number, text)
+        assert (code, text[:1] != "") == (7, True), (name, index, text)
         assert all(word in text for word in ("free", "needed", str(path))), text
         check(path, {4})
 
