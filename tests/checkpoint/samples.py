@@ -1,4 +1,4 @@
-"""Small models with lively weights, sentences and tokenizers for the tests of folders."""
+"""Small models with large random weights, sentences and tokenizers for the tests of folders."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ TEXTS = {
 
 
 def sentences(side: str, count: int, seed: int = 0) -> list[str]:
-    chance = random.Random(f"{side} {seed}")
+    rng = random.Random(f"{side} {seed}")
     words = TEXTS[side].split()
-    return [" ".join(chance.choices(words, k=chance.randint(1, 9))).capitalize() + "." for _ in range(count)]
+    return [" ".join(rng.choices(words, k=rng.randint(1, 9))).capitalize() + "." for _ in range(count)]
 
 
 def real_sentences(name: str, count: int) -> list[str]:
-    """Lines of Multi30k, or a skipped test."""
+    """Lines of Multi30k; skips the test where the corpus is absent."""
     if not (DATA / name).exists():
         pytest.skip("../shared/data/multi30k is absent")
     return gzip.decompress((DATA / name).read_bytes()).decode().split("\n")[:count]
@@ -44,7 +44,9 @@ def real_sentences(name: str, count: int) -> list[str]:
 
 @functools.cache
 def tokenizer(side: str, size: int) -> Tokenizer:
-    texts = [text for one in ([side] if side in TEXTS else TEXTS) for text in sentences(one, 300)]
+    texts = []
+    for text_side in [side] if side in TEXTS else TEXTS:
+        texts += sentences(text_side, 300)
     return train_tokenizer(texts, TokenizerConfig(vocab_size=size))
 
 
@@ -55,21 +57,22 @@ def tokenizers(shared: bool) -> dict[str, Tokenizer]:
 
 
 def small_config(**changes: Any) -> TransformerConfig:
-    made = tokenizers(changes.get("share_embeddings", True))
-    plain = {
-        "source_vocab_size": made["source"].vocab_size,
-        "target_vocab_size": made["target"].vocab_size,
+    trained = tokenizers(changes.get("share_embeddings", True))
+    defaults = {
+        "source_vocab_size": trained["source"].vocab_size,
+        "target_vocab_size": trained["target"].vocab_size,
         "hidden_size": 22,
         "encoder": StackConfig(num_layers=2, num_heads=2, feed_forward_size=31),
         "decoder": StackConfig(num_layers=3, num_heads=11, feed_forward_size=37),
         "max_positions": 61,
     }
-    return TransformerConfig(**{**plain, **changes})
+    return TransformerConfig(**{**defaults, **changes})
 
 
-def lively(config: TransformerConfig, seed: int = 0) -> Transformer:
-    """A model with large weights: small ones would hide errors and give all texts one translation."""
-    model, generator = Transformer(config).eval(), torch.Generator().manual_seed(seed)
+def random_model(config: TransformerConfig, seed: int = 0) -> Transformer:
+    """Model with large weights: small ones would hide errors and yield one translation for all texts."""
+    model = Transformer(config).eval()
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(0, 0.5 if parameter.dim() > 1 else 0.15, generator=generator)
@@ -79,19 +82,19 @@ def lively(config: TransformerConfig, seed: int = 0) -> Transformer:
 
 
 def save(folder: Path, model: Transformer, **changes: Any) -> None:
-    plain: Mapping[str, Any] = {
+    defaults: Mapping[str, Any] = {
         "tokenizers": tokenizers(model.config.share_embeddings),
         "decoding": DecodingConfig(beam=3, length_penalty=0.7),
         "task": {"step": 7},
         "card": "# A small model\n",
     }
-    save_translator(folder, model.config, model.state_dict(), **{**plain, **changes})
+    save_translator(folder, model.config, model.state_dict(), **{**defaults, **changes})
 
 
-def greedy(model: Transformer, rows: list[list[int]], limit: int) -> list[list[int]]:
-    """The translations of source rows, without the end."""
-    found = search(model, Tokens.from_rows(rows), DecodingConfig(beam=1), max_lengths=[limit] * len(rows))
-    return [best.ids for best, *_ in found]
+def translate_greedily(model: Transformer, rows: list[list[int]], max_length: int) -> list[list[int]]:
+    """Greedy translations of source sequences, without the end token."""
+    hypotheses = search(model, Tokens.from_rows(rows), DecodingConfig(beam=1), max_lengths=[max_length] * len(rows))
+    return [best.ids for best, *_ in hypotheses]
 
 
 @torch.no_grad()

@@ -1,3 +1,5 @@
+"""Crash-safe writing: atomic replacement, manifests, recovery and error messages."""
+
 from __future__ import annotations
 
 import errno
@@ -13,50 +15,50 @@ from regard.checkpoint.disk import Disk
 from regard.errors import CheckpointError, DiskError, UsageError
 
 
-def names(folder: Path) -> set[str]:
+def list_names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "er" / "note"
     atomic.write_file(path, b"old")
     atomic.write_file(path, lambda sink: (sink.write(b"n"), sink.write(b"ew")))
     assert path.read_bytes() == b"new"
-    assert names(path.parent) == {"note"}
+    assert list_names(path.parent) == {"note"}
 
 
-def test_what_fails_while_it_is_written_leaves_the_old_content(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_content(tmp_path: Path) -> None:
     atomic.write_file(tmp_path / "note", b"old")
     atomic.write_folder(tmp_path / "folder", {"a": b"old"})
 
-    def half(sink: atomic.Sink) -> None:
+    def write_half(sink: atomic.Sink) -> None:
         sink.write(b"half")
         raise KeyboardInterrupt
 
     for write in (
-        lambda: atomic.write_file(tmp_path / "note", half),
-        lambda: atomic.write_folder(tmp_path / "folder", {"a": half}),
-        lambda: atomic.publish(tmp_path, {"note": half}),
+        lambda: atomic.write_file(tmp_path / "note", write_half),
+        lambda: atomic.write_folder(tmp_path / "folder", {"a": write_half}),
+        lambda: atomic.publish(tmp_path, {"note": write_half}),
     ):
         with pytest.raises(KeyboardInterrupt):
             write()
     assert (tmp_path / "note").read_bytes() == b"old"
     assert (tmp_path / "folder" / "a").read_bytes() == b"old"
-    assert names(tmp_path) == {"note", "folder"}
+    assert list_names(tmp_path) == {"note", "folder"}
 
 
-def test_a_folder_has_a_manifest_and_is_replaced_whole(tmp_path: Path) -> None:
+def test_a_folder_has_a_manifest_and_is_replaced_atomically(tmp_path: Path) -> None:
     target = tmp_path / "step-3"
     atomic.write_folder(target, {"a": b"1", "b": b"2"})
     atomic.write_folder(target, {"a": b"22"})
-    assert names(target) == {"a", atomic.MANIFEST}
-    assert names(tmp_path) == {"step-3"}
+    assert list_names(target) == {"a", atomic.MANIFEST}
+    assert list_names(tmp_path) == {"step-3"}
     assert atomic.read_manifest(target)["a"]["size"] == 2
     assert atomic.verify_folder(target) == ["a"]
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda folder: (folder / "a").write_bytes(b"1x"), "a: damaged: 2 bytes"),
         (lambda folder: (folder / "a").write_bytes(b"2"), "a: damaged: its content"),
@@ -66,10 +68,10 @@ def test_a_folder_has_a_manifest_and_is_replaced_whole(tmp_path: Path) -> None:
         (lambda folder: (folder / atomic.MANIFEST).write_bytes(b"[" * 100_000), "MANIFEST.json: damaged"),
     ],
 )
-def test_damage_is_named(tmp_path: Path, change, told: str) -> None:
+def test_damage_is_named(tmp_path: Path, change, message: str) -> None:
     atomic.write_folder(tmp_path / "x", {"a": b"1"})
     change(tmp_path / "x")
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         atomic.verify_folder(tmp_path / "x")
 
 
@@ -87,49 +89,49 @@ def test_publishing_replaces_a_set_and_leaves_other_files(tmp_path: Path) -> Non
     (tmp_path / "log.jsonl").write_text("kept")
     atomic.publish(tmp_path, {"config.json": b"1", "extra.json": b"x"})
     atomic.publish(tmp_path, {"config.json": b"2"})
-    assert names(tmp_path) == {"config.json", "log.jsonl", atomic.MANIFEST}
+    assert list_names(tmp_path) == {"config.json", "log.jsonl", atomic.MANIFEST}
     assert atomic.published_path(tmp_path) == tmp_path
     assert atomic.verify_folder(tmp_path) == ["config.json"]
 
 
-def test_a_set_that_was_not_put_in_place_is_read_where_it_is_and_finished_later(tmp_path: Path) -> None:
+def test_a_staged_set_is_read_from_its_folder_and_completed_later(tmp_path: Path) -> None:
     atomic.publish(tmp_path, {"config.json": b"1"})
-    atomic.write_folder(tmp_path / atomic.NEW, {"config.json": b"2"})
+    atomic.write_folder(tmp_path / atomic.STAGING, {"config.json": b"2"})
     assert (atomic.published_path(tmp_path) / "config.json").read_bytes() == b"2"
     atomic.complete_publish(tmp_path)
     assert atomic.published_path(tmp_path) == tmp_path
     assert (tmp_path / "config.json").read_bytes() == b"2"
-    assert names(tmp_path) == {"config.json", atomic.MANIFEST}
+    assert list_names(tmp_path) == {"config.json", atomic.MANIFEST}
 
 
-class WithoutLinks(Disk):
+class DiskWithoutLinks(Disk):
     def link(self, old: Path, new: Path) -> None:
-        raise OSError(errno.EPERM, "no links here")
+        raise OSError(errno.EPERM, "links are not supported")
 
 
 def test_publishing_where_the_file_system_has_no_links(tmp_path: Path) -> None:
-    atomic.publish(tmp_path, {"config.json": b"1"}, disk=WithoutLinks())
+    atomic.publish(tmp_path, {"config.json": b"1"}, disk=DiskWithoutLinks())
     assert atomic.verify_folder(tmp_path) == ["config.json"]
-    assert names(tmp_path) == {"config.json", atomic.MANIFEST}
+    assert list_names(tmp_path) == {"config.json", atomic.MANIFEST}
 
 
-class Nearly(Disk):
+class NearlyFullDisk(Disk):
     def free(self, folder: Path) -> int:
         return 1100
 
 
-def test_space_is_asked_for_before_writing(tmp_path: Path) -> None:
-    atomic.write_file(tmp_path / "a", bytes(900), disk=Nearly())
+def test_free_space_is_checked_before_writing(tmp_path: Path) -> None:
+    atomic.write_file(tmp_path / "a", bytes(900), disk=NearlyFullDisk())
     for write in (
-        lambda: atomic.write_file(tmp_path / "b", bytes(1000), disk=Nearly()),
-        lambda: atomic.write_folder(tmp_path / "b", {"c": lambda sink: 0}, size=1000, disk=Nearly()),
+        lambda: atomic.write_file(tmp_path / "b", bytes(1000), disk=NearlyFullDisk()),
+        lambda: atomic.write_folder(tmp_path / "b", {"c": lambda sink: 0}, size=1000, disk=NearlyFullDisk()),
     ):
         with pytest.raises(DiskError, match=r"b was not written: 1.1 KB free, 1.2 KB needed"):
             write()
-    assert names(tmp_path) == {"a"}
+    assert list_names(tmp_path) == {"a"}
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     for write in (atomic.write_file, lambda path, data: atomic.write_folder(path, {"a": data})):
         with pytest.raises(UsageError, match=r"file/run/x cannot be written .*choose a folder"):
@@ -138,41 +140,41 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         atomic.write_file(Path("/proc/nowhere/x"), b"")
 
 
-class ReadOnly(Disk):
+class ReadOnlyDisk(Disk):
     def create(self, path: Path):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
-def test_a_folder_without_the_right_to_write_is_the_users_matter(tmp_path: Path) -> None:
+def test_a_folder_without_write_permission_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"x cannot be written \(permission denied"):
-        atomic.write_file(tmp_path / "x", b"", disk=ReadOnly())
+        atomic.write_file(tmp_path / "x", b"", disk=ReadOnlyDisk())
 
 
-def test_leftovers_of_a_dead_writer_go_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
+def test_leftovers_of_an_ended_writer_are_removed_and_those_of_a_running_one_stay(tmp_path: Path) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
     for writer in (dead.pid, os.getpid()):
         (tmp_path / f"x.tmp-{writer}-ab").mkdir()
     atomic.write_folder(tmp_path / "x", {"a": b""})
-    assert names(tmp_path) == {"x", f"x.tmp-{os.getpid()}-ab"}
+    assert list_names(tmp_path) == {"x", f"x.tmp-{os.getpid()}-ab"}
 
 
-def test_what_is_no_plain_file_or_too_large_is_refused_at_once(tmp_path: Path) -> None:
+def test_special_and_oversized_files_are_rejected_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     with open(tmp_path / "huge", "wb") as file:
         file.truncate(1 << 40)
-    for name, told in (("pipe", "not a file"), ("folder", "not a file"), ("huge", "at most")):
-        with pytest.raises(CheckpointError, match=f"{name}: .*{told}"):
+    for name, message in (("pipe", "not a file"), ("folder", "not a file"), ("huge", "at most")):
+        with pytest.raises(CheckpointError, match=f"{name}: .*{message}"):
             atomic.read_json(tmp_path / name)
 
 
-def test_recovery_puts_back_what_was_set_aside_and_clears_the_rest(tmp_path: Path) -> None:
+def test_recovery_restores_renamed_content_and_removes_the_rest(tmp_path: Path) -> None:
     (tmp_path / "best.old-1-ab").mkdir()
-    (tmp_path / "best.old-1-ab" / "kept").write_text("yes")
+    (tmp_path / "best.old-1-ab" / "content").write_text("yes")
     (tmp_path / "best.tmp-1-cd").mkdir()
     (tmp_path / "run.json.tmp-1-ef").write_text("half")
     (tmp_path / "other").write_text("mine")
     atomic.recover(tmp_path)
-    assert names(tmp_path) == {"best", "other"}
-    assert (tmp_path / "best" / "kept").exists()
+    assert list_names(tmp_path) == {"best", "other"}
+    assert (tmp_path / "best" / "content").exists()

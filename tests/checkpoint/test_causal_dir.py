@@ -1,4 +1,4 @@
-"""Causal models as folders: their numbers and texts are those of transformers, both ways, old files included."""
+"""Folders of causal models: logits and texts equal those of transformers, both ways, older files included."""
 
 from __future__ import annotations
 
@@ -30,60 +30,62 @@ from regard.tokens import Tokens
 transformers = pytest.importorskip("transformers")
 
 TEXTS = ["the cat sat on the mat", "a dog ran over the hill and far away"]
-WORDS = train_tokenizer(TEXTS * 9, TokenizerConfig(vocab_size=280)).without_special_tokens()
-ODD = {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False}
+TOKENIZER = train_tokenizer(TEXTS * 9, TokenizerConfig(vocab_size=280)).without_special_tokens()
+SCALED_SCORES = {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False}
 
 
-def theirs(folder: Path, **changes: Any) -> Any:
-    """A random model of theirs with large weights (small ones hide errors), in a folder with a tokenizer."""
-    values: dict[str, Any] = {
-        "vocab_size": WORDS.vocab_size + 3,
+def save_gpt2(folder: Path, **changes: Any) -> Any:
+    """Random GPT-2 with large weights (small ones hide errors), in a folder with a tokenizer."""
+    fields: dict[str, Any] = {
+        "vocab_size": TOKENIZER.vocab_size + 3,
         "n_positions": 40,
         "n_embd": 12,
         "n_layer": 3,
         "n_head": 2,
     }
-    values |= {"bos_token_id": WORDS.eos_id, "eos_token_id": WORDS.eos_id, "n_inner": 20}
+    fields |= {"bos_token_id": TOKENIZER.eos_id, "eos_token_id": TOKENIZER.eos_id, "n_inner": 20}
     torch.manual_seed(1)
-    return saved(folder, transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**values, **changes})))
+    return save_with_tokenizer(folder, transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**fields, **changes})))
 
 
-def rotary(folder: Path, **changes: Any) -> Any:
-    """A random model of theirs whose places are turns, as ours have them."""
-    values: dict[str, Any] = {"vocab_size": WORDS.vocab_size + 3, "max_position_embeddings": 300, "hidden_size": 24}
-    values |= {"num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 20, "hidden_dropout": 0.1}
-    values |= {
-        "bos_token_id": WORDS.eos_id,
-        "eos_token_id": WORDS.eos_id,
+def save_gpt_neox(folder: Path, **changes: Any) -> Any:
+    """Random GPT-NeoX with rotary positions and sequential residuals, as our models have them."""
+    fields: dict[str, Any] = {"vocab_size": TOKENIZER.vocab_size + 3, "max_position_embeddings": 300, "hidden_size": 24}
+    fields |= {"num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 20, "hidden_dropout": 0.1}
+    fields |= {
+        "bos_token_id": TOKENIZER.eos_id,
+        "eos_token_id": TOKENIZER.eos_id,
         "use_parallel_residual": False,
         "rotary_pct": 1.0,
     }
     torch.manual_seed(1)
-    return saved(folder, transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**{**values, **changes})))
+    return save_with_tokenizer(
+        folder, transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**{**fields, **changes}))
+    )
 
 
-def saved(folder: Path, model: Any) -> Any:
+def save_with_tokenizer(folder: Path, model: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.3)
     model.eval().save_pretrained(folder)
-    (folder / "tokenizer.json").write_text(WORDS.to_json(), "utf-8")
+    (folder / "tokenizer.json").write_text(TOKENIZER.to_json(), "utf-8")
     return model
 
 
-def ours(loaded: LoadedCausalLM) -> Gpt:
+def build_ours(loaded: LoadedCausalLM) -> Gpt:
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     return model.eval()
 
 
-def rows() -> list[list[int]]:
-    chance = np.random.default_rng(2)
-    return [chance.integers(4, WORDS.vocab_size, length).tolist() for length in (9, 4, 17)]
+def random_sequences() -> list[list[int]]:
+    rng = np.random.default_rng(2)
+    return [rng.integers(4, TOKENIZER.vocab_size, length).tolist() for length in (9, 4, 17)]
 
 
-def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    assert float((found - wanted).abs().max()) <= 1e-5 * float(wanted.abs().max())
+def assert_close(tensor: torch.Tensor, expected: torch.Tensor) -> None:
+    assert float((tensor - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
 @pytest.mark.parametrize(
@@ -92,76 +94,80 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
         {},
         {"n_inner": None, "tie_word_embeddings": False},
         {"activation_function": "gelu", "layer_norm_epsilon": 1e-2},
-        ODD,
+        SCALED_SCORES,
     ],
     ids=str,
 )
 @torch.no_grad()
-def test_logits_are_theirs(tmp_path: Path, changes: dict[str, Any]) -> None:
-    equal_logits(tmp_path, theirs(tmp_path, **changes), rows())
+def test_logits_equal_those_of_gpt2(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert_equal_logits(tmp_path, save_gpt2(tmp_path, **changes), random_sequences())
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"tie_word_embeddings": True}, {"hidden_act": "gelu_new", "layer_norm_eps": 1e-2}], ids=str
 )
 @torch.no_grad()
-def test_logits_with_rotary_places_are_theirs(tmp_path: Path, changes: dict[str, Any]) -> None:
-    reference = rotary(tmp_path, **changes)
-    equal_logits(tmp_path, reference, [*rows(), np.random.default_rng(3).integers(4, WORDS.vocab_size, 256).tolist()])
+def test_logits_equal_those_of_gpt_neox(tmp_path: Path, changes: dict[str, Any]) -> None:
+    reference = save_gpt_neox(tmp_path, **changes)
+    assert_equal_logits(
+        tmp_path,
+        reference,
+        [*random_sequences(), np.random.default_rng(3).integers(4, TOKENIZER.vocab_size, 256).tolist()],
+    )
 
 
-def equal_logits(tmp_path: Path, reference: Any, given: list[list[int]]) -> None:
+def assert_equal_logits(tmp_path: Path, reference: Any, sequences: list[list[int]]) -> None:
     loaded = load_causal_lm(tmp_path)
-    model = ours(loaded)
-    wanted = torch.cat([reference(torch.tensor([row])).logits[0] for row in given])
-    close(model.logits(Tokens.from_rows(given)), wanted)
+    model = build_ours(loaded)
+    expected = torch.cat([reference(torch.tensor([row])).logits[0] for row in sequences])
+    assert_close(model.logits(Tokens.from_rows(sequences)), expected)
     assert not loaded.report.missing and not loaded.report.ignored
     assert folder_task(tmp_path) == "generate"
 
 
-@pytest.mark.parametrize("kind", [theirs, rotary])
+@pytest.mark.parametrize("save_model", [save_gpt2, save_gpt_neox])
 @torch.no_grad()
-def test_generation_is_theirs(tmp_path: Path, kind: Any) -> None:
-    reference = kind(tmp_path)
-    model = ours(load_causal_lm(tmp_path)).pack()
-    for row in rows():
-        wanted = reference.generate(torch.tensor([row]), max_new_tokens=20, do_sample=False, pad_token_id=WORDS.eos_id)[
-            0
-        ].tolist()[len(row) :]
-        (found,) = search(model, Tokens.from_rows([row]), DecodingConfig(beam=1), max_lengths=[20])
-        assert [*found[0].ids, WORDS.eos_id][: len(wanted)] == wanted
+def test_generated_tokens_equal_those_of_transformers(tmp_path: Path, save_model: Any) -> None:
+    reference = save_model(tmp_path)
+    model = build_ours(load_causal_lm(tmp_path)).pack()
+    for prompt in random_sequences():
+        options = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": TOKENIZER.eos_id}
+        generated = reference.generate(torch.tensor([prompt]), **options)
+        continuation = generated[0].tolist()[len(prompt) :]
+        (hypotheses,) = search(model, Tokens.from_rows([prompt]), DecodingConfig(beam=1), max_lengths=[20])
+        assert [*hypotheses[0].ids, TOKENIZER.eos_id][: len(continuation)] == continuation
 
 
 @torch.no_grad()
-def test_old_files_without_prefix_with_buffers_in_shards_and_in_bfloat16(tmp_path: Path) -> None:
-    reference = theirs(tmp_path).bfloat16().float()
+def test_older_files_without_prefix_with_buffers_in_shards_and_in_bfloat16(tmp_path: Path) -> None:
+    reference = save_gpt2(tmp_path).bfloat16().float()
     stored = weights.read_tensors(tmp_path / weights.FILE)
-    named = {name.removeprefix("transformer."): tensor.bfloat16() for name, tensor in stored.items()}
-    named["lm_head.weight"] = named["wte.weight"].clone()
+    older = {name.removeprefix("transformer."): tensor.bfloat16() for name, tensor in stored.items()}
+    older["lm_head.weight"] = older["wte.weight"].clone()
     for layer in range(3):
-        named[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 40, 40)
-        named[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+        older[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 40, 40)
+        older[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
     (tmp_path / weights.FILE).unlink()
-    placed = {}
-    for shard, names in enumerate(([*named][::2], [*named][1::2])):
+    weight_map = {}
+    for shard, names in enumerate(([*older][::2], [*older][1::2])):
         file = f"model-0000{shard + 1}-of-00002.safetensors"
-        weights_of = {name: named[name].contiguous() for name in names}
+        tensors = {name: older[name].contiguous() for name in names}
         with open(tmp_path / file, "wb") as sink:
-            weights.serialize_tensors(weights_of)(sink)  # type: ignore[operator]
-        placed |= dict.fromkeys(names, file)
-    (tmp_path / weights.INDEX).write_text(json.dumps({"weight_map": placed}))
+            weights.serialize_tensors(tensors)(sink)  # type: ignore[operator]
+        weight_map |= dict.fromkeys(names, file)
+    (tmp_path / weights.INDEX).write_text(json.dumps({"weight_map": weight_map}))
     loaded = load_causal_lm(tmp_path)
-    row = rows()[0]
-    close(ours(loaded).logits(Tokens.from_rows([row])), reference(torch.tensor([row])).logits[0])
+    ids = random_sequences()[0]
+    assert_close(build_ours(loaded).logits(Tokens.from_rows([ids])), reference(torch.tensor([ids])).logits[0])
     assert loaded.report.renamed["wte.weight"] == "transformer.wte.weight"
     assert len(loaded.report.ignored) == 7  # six buffers and the tied copy
     assert not loaded.report.notes
 
 
 @torch.no_grad()
-def test_an_old_tokenizer_of_two_files_reads_as_theirs(tmp_path: Path) -> None:
-    theirs(tmp_path)
-    model = json.loads(WORDS.to_json())["model"]
+def test_an_older_tokenizer_of_two_files_encodes_as_in_transformers(tmp_path: Path) -> None:
+    save_gpt2(tmp_path)
+    model = json.loads(TOKENIZER.to_json())["model"]
     vocabulary = {**model["vocab"], "<|endoftext|>": len(model["vocab"])}
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), "utf-8")
@@ -175,9 +181,9 @@ def test_an_old_tokenizer_of_two_files_reads_as_theirs(tmp_path: Path) -> None:
     assert vocabulary["<|endoftext|>"] in tokenizer.special_ids
 
 
-@pytest.mark.parametrize("kind", [theirs, rotary])
-def test_a_folder_comes_back_as_it_was(tmp_path: Path, kind: Any) -> None:
-    kind(tmp_path / "in", gradient_checkpointing=True)
+@pytest.mark.parametrize("save_model", [save_gpt2, save_gpt_neox])
+def test_a_folder_is_written_back_unchanged(tmp_path: Path, save_model: Any) -> None:
+    save_model(tmp_path / "in", gradient_checkpointing=True)
     loaded = load_causal_lm(tmp_path / "in")
     save_causal_lm(
         tmp_path / "out",
@@ -195,43 +201,43 @@ def test_a_folder_comes_back_as_it_was(tmp_path: Path, kind: Any) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize(("positions", "kind"), [("learned", "gpt2"), ("rotary", "gpt_neox")])
+@pytest.mark.parametrize(("positions", "model_type"), [("learned", "gpt2"), ("rotary", "gpt_neox")])
 @pytest.mark.parametrize("tied", [True, False])
 @torch.no_grad()
 def test_our_model_opens_in_transformers_with_nothing_missing(
-    tmp_path: Path, tied: bool, positions: str, kind: str
+    tmp_path: Path, tied: bool, positions: str, model_type: str
 ) -> None:
     stack = StackConfig(num_layers=2, num_heads=3, feed_forward_size=10)
     config = GptConfig(
-        vocab_size=WORDS.vocab_size,
+        vocab_size=TOKENIZER.vocab_size,
         hidden_size=12,
         stack=stack,
         max_positions=30,
         tie_embeddings=tied,
-        eos_id=WORDS.eos_id,
+        eos_id=TOKENIZER.eos_id,
         positions=positions,
     )
     model = build_model(config)
     initialize_weights(model, 5)
-    save_causal_lm(tmp_path, config, model.state_dict(), tokenizer=WORDS, facts={"step": 1}, card="a card")
+    save_causal_lm(tmp_path, config, model.state_dict(), tokenizer=TOKENIZER, facts={"step": 1}, card="a card")
     opened, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values()) and opened.config.model_type == kind
-    row = rows()[0]
-    close(opened.eval()(torch.tensor([row])).logits[0], model.logits(Tokens.from_rows([row])))
-    spoken = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert not any(info.values()) and opened.config.model_type == model_type
+    ids = random_sequences()[0]
+    assert_close(opened.eval()(torch.tensor([ids])).logits[0], model.logits(Tokens.from_rows([ids])))
+    hf_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in (*TEXTS, "The  cat's naïve\n日本", ""):
-        assert spoken(text)["input_ids"] == WORDS.encode_batch([text])[0], text  # no end is put behind it
-    assert spoken.eos_token_id == WORDS.eos_id
-    again = load_causal_lm(tmp_path)
-    assert again.config == config and again.task["step"] == 1
+        assert hf_tokenizer(text)["input_ids"] == TOKENIZER.encode_batch([text])[0], text  # no end token is appended
+    assert hf_tokenizer.eos_token_id == TOKENIZER.eos_id
+    loaded = load_causal_lm(tmp_path)
+    assert loaded.config == config and loaded.task["step"] == 1
 
 
-def test_other_positions_have_a_type_of_our_own(tmp_path: Path) -> None:
+def test_other_positions_have_a_native_type(tmp_path: Path) -> None:
     config = GptConfig(
-        vocab_size=WORDS.vocab_size, hidden_size=12, stack=StackConfig(num_heads=2), positions="sinusoidal"
+        vocab_size=TOKENIZER.vocab_size, hidden_size=12, stack=StackConfig(num_heads=2), positions="sinusoidal"
     )
     model = build_model(config)
-    save_causal_lm(tmp_path, config, model.state_dict(), tokenizer=WORDS, facts={}, card="")
+    save_causal_lm(tmp_path, config, model.state_dict(), tokenizer=TOKENIZER, facts={}, card="")
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "regard-gpt"
     loaded = load_causal_lm(tmp_path)
     assert loaded.config == config
@@ -239,9 +245,9 @@ def test_other_positions_have_a_type_of_our_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
-        ({"model_type": "bert"}, "a model of type 'bert'; gpt2, gpt_neox, regard-gpt write texts"),
+        ({"model_type": "bert"}, "a model of type 'bert'; causal language models are gpt2, gpt_neox, regard-gpt"),
         ({"n_layer": 5}, "24 weights are missing, h.3.ln_1.weight"),
         ({"n_embd": 16}, r"wte.weight has shape \[\d+, 12\], config.json asks for \[\d+, 16\]"),
         ({"n_head": 5}, "must divide width"),
@@ -250,16 +256,16 @@ def test_other_positions_have_a_type_of_our_own(tmp_path: Path) -> None:
         ({"n_embd": "wide"}, "n_embd must be of type int"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    theirs(tmp_path)
+def test_unsupported_gpt2_configs_are_rejected(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    save_gpt2(tmp_path)
     fields = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**fields, **change}))
-    with pytest.raises(CheckpointError, match=words):
+    with pytest.raises(CheckpointError, match=message):
         load_causal_lm(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"use_parallel_residual": True}, "use_parallel_residual is True: of gpt_neox only False is read"),
         ({"rope_parameters": None, "rotary_pct": 0.25}, "rotary_pct is 0.25: of gpt_neox only 1.0 is read"),
@@ -270,26 +276,32 @@ def test_what_is_refused(tmp_path: Path, change: dict[str, Any], words: str) -> 
         ({"num_hidden_layers": 4}, "12 weights are missing, layers.3.input_layernorm.weight"),
     ],
 )
-def test_what_is_refused_of_rotary_ones(tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    rotary(tmp_path)
+def test_unsupported_gpt_neox_configs_are_rejected(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    save_gpt_neox(tmp_path)
     fields = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**fields, **change}))
-    with pytest.raises(CheckpointError, match=words):
+    with pytest.raises(CheckpointError, match=message):
         load_causal_lm(tmp_path)
 
 
-def test_a_folder_of_the_older_type_of_our_own_becomes_one_that_others_read(tmp_path: Path) -> None:
+def test_a_native_folder_is_converted_to_gpt_neox(tmp_path: Path) -> None:
     config = GptConfig(
-        vocab_size=WORDS.vocab_size,
+        vocab_size=TOKENIZER.vocab_size,
         hidden_size=12,
         stack=StackConfig(num_heads=2),
         max_positions=30,
-        eos_id=WORDS.eos_id,
+        eos_id=TOKENIZER.eos_id,
     )
     model = build_model(config)
-    besides = {"tokenizer.json": WORDS.to_json().encode()}
+    extra_files = {"tokenizer.json": TOKENIZER.to_json().encode()}
     save_native(
-        tmp_path / "old", config, model.state_dict(), task="generate", facts={"step": 3}, card="", extra_files=besides
+        tmp_path / "old",
+        config,
+        model.state_dict(),
+        task="generate",
+        facts={"step": 3},
+        card="",
+        extra_files=extra_files,
     )
     assert convert(tmp_path / "old", tmp_path / "new").model_type == "gpt_neox"
     assert "regard" not in json.loads((tmp_path / "new/config.json").read_text())
@@ -298,8 +310,8 @@ def test_a_folder_of_the_older_type_of_our_own_becomes_one_that_others_read(tmp_
     assert all(torch.equal(tensor, loaded.weights[name]) for name, tensor in model.state_dict().items())
 
 
-def test_an_end_beyond_the_vocabulary_is_none(tmp_path: Path) -> None:
-    theirs(tmp_path, eos_token_id=50256, bos_token_id=50256)
+def test_an_eos_id_beyond_the_vocabulary_is_ignored(tmp_path: Path) -> None:
+    save_gpt2(tmp_path, eos_token_id=50256, bos_token_id=50256)
     assert load_causal_lm(tmp_path).config.eos_id == -1
     tokenizer: Tokenizer = load_causal_lm(tmp_path).tokenizer
-    assert tokenizer.vocab_size == WORDS.vocab_size
+    assert tokenizer.vocab_size == TOKENIZER.vocab_size

@@ -1,4 +1,4 @@
-"""Every kind of folder: one `load` opens it, its call makes sense, and info, evaluate and convert know it."""
+"""Every family: `load` opens its folder, its pipeline predicts, and info, evaluate and convert accept it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from regard.text.special_tokens import with_mask_token
 from regard.text.train import train_tokenizer
 
 TEXT = "mary went home and john slept"
-WORDS = train_tokenizer([TEXT] * 3, TokenizerConfig(kind="words"))
-MARKED = with_mask_token(WORDS)
+TOKENIZER = train_tokenizer([TEXT] * 3, TokenizerConfig(kind="words"))
+MASK_TOKENIZER = with_mask_token(TOKENIZER)
 STACK = StackConfig(num_layers=1, num_heads=2, feed_forward_size=8)
-SIDES = {
-    "source_vocab_size": WORDS.vocab_size,
-    "target_vocab_size": WORDS.vocab_size,
-    "pad_id": WORDS.pad_id,
-    "eos_id": WORDS.eos_id,
+VOCABULARIES = {
+    "source_vocab_size": TOKENIZER.vocab_size,
+    "target_vocab_size": TOKENIZER.vocab_size,
+    "pad_id": TOKENIZER.pad_id,
+    "eos_id": TOKENIZER.eos_id,
 }
-READER = RnnTextConfig(vocab_size=WORDS.vocab_size, embedding_size=4, hidden_size=4)
-FACTS: Mapping[str, Any] = {"step": 1, "data": {}, "metrics": {}}
-NAMED = {**FACTS, "labels": ["O", "B-x", "I-x"], "max_length": 32}
+RNN_ENCODER = RnnTextConfig(vocab_size=TOKENIZER.vocab_size, embedding_size=4, hidden_size=4)
+METADATA: Mapping[str, Any] = {"step": 1, "data": {}, "metrics": {}}
+LABEL_METADATA = {**METADATA, "labels": ["O", "B-x", "I-x"], "max_length": 32}
 
 
 def weights(config: Any) -> Any:
@@ -54,91 +54,111 @@ def weights(config: Any) -> Any:
     return model.state_dict()
 
 
-def writer(folder: Path, config: Any) -> None:
-    tokenizers, task = {"source": WORDS, "target": WORDS}, {**FACTS, "max_length": 32}
+def save_translation_model(folder: Path, config: Any) -> None:
+    tokenizers = {"source": TOKENIZER, "target": TOKENIZER}
+    metadata = {**METADATA, "max_length": 32}
     save_translator(
-        folder, config, weights(config), tokenizers=tokenizers, decoding=DecodingConfig(), task=task, card=""
+        folder, config, weights(config), tokenizers=tokenizers, decoding=DecodingConfig(), task=metadata, card=""
     )
 
 
-def reader(folder: Path, config: Any, task: str, facts: Mapping[str, Any]) -> None:
-    save_rnn_text(folder, config, weights(config), tokenizer=WORDS, task=task, facts=facts, card="")
+def save_rnn_model(folder: Path, config: Any, task: str, metadata: Mapping[str, Any]) -> None:
+    save_rnn_text(folder, config, weights(config), tokenizer=TOKENIZER, task=task, facts=metadata, card="")
 
 
-def encoder(folder: Path, head: str, task: str) -> None:
+def save_bert(folder: Path, head: str, task: str) -> None:
     labels = ("O", "B-x", "I-x") if head in ("label", "token") else ()
     config = BertConfig(
-        vocab_size=MARKED.vocab_size, hidden_size=8, stack=STACK, max_positions=32, head=head, num_labels=len(labels)
+        vocab_size=MASK_TOKENIZER.vocab_size,
+        hidden_size=8,
+        stack=STACK,
+        max_positions=32,
+        head=head,
+        num_labels=len(labels),
     )
-    facts = {**FACTS, **({"labels": list(labels)} if labels else {})}
-    save_encoder(folder, config, weights(config), tokenizer=MARKED, task=task, facts=facts, card="", labels=labels)
+    metadata = {**METADATA, **({"labels": list(labels)} if labels else {})}
+    save_encoder(
+        folder, config, weights(config), tokenizer=MASK_TOKENIZER, task=task, facts=metadata, card="", labels=labels
+    )
 
 
-def gpt(folder: Path) -> None:
-    config = GptConfig(vocab_size=WORDS.vocab_size, hidden_size=8, stack=STACK, max_positions=16, eos_id=WORDS.eos_id)
-    save_causal_lm(folder, config, weights(config), tokenizer=WORDS.without_special_tokens(), facts=FACTS, card="")
+def save_gpt(folder: Path) -> None:
+    config = GptConfig(
+        vocab_size=TOKENIZER.vocab_size, hidden_size=8, stack=STACK, max_positions=16, eos_id=TOKENIZER.eos_id
+    )
+    save_causal_lm(
+        folder, config, weights(config), tokenizer=TOKENIZER.without_special_tokens(), facts=METADATA, card=""
+    )
 
 
-def memory(folder: Path) -> None:
+def save_memory(folder: Path) -> None:
     config = MemoryNetworkConfig(vocab_size=7, max_sentence_words=3, memory_size=5, embedding_size=5, hops=2)
     model = MemoryNetwork(config)
     model.initialize(seed=3)
-    words = {"words": ["mary", "went", "home", "where", "is", "john", "slept"], "answers": ["home"]}
-    facts = {**FACTS, "metrics": {}}
-    save_memory_network(folder, config, model.state_dict(), vocabulary=words, facts=facts, card="")
+    vocabulary = {"words": ["mary", "went", "home", "where", "is", "john", "slept"], "answers": ["home"]}
+    metadata = {**METADATA, "metrics": {}}
+    save_memory_network(folder, config, model.state_dict(), vocabulary=vocabulary, facts=metadata, card="")
 
 
-ELMO = ElmoConfig(vocab_size=WORDS.vocab_size, hidden_size=5, boundary_id=WORDS.eos_id)
-SORTS: dict[str, Callable[[Path], None]] = {
-    "translator": lambda folder: writer(
-        folder, TransformerConfig(**SIDES, hidden_size=8, encoder=STACK, decoder=STACK)
+ELMO = ElmoConfig(vocab_size=TOKENIZER.vocab_size, hidden_size=5, boundary_id=TOKENIZER.eos_id)
+FAMILIES: dict[str, Callable[[Path], None]] = {
+    "translator": lambda folder: save_translation_model(
+        folder, TransformerConfig(**VOCABULARIES, hidden_size=8, encoder=STACK, decoder=STACK)
     ),
-    "recurrent": lambda folder: writer(folder, Seq2SeqConfig(**SIDES, embedding_size=4, hidden_size=4)),
-    "elmo": lambda folder: reader(folder, ELMO, "language", FACTS),
-    "classifier": lambda folder: reader(folder, RnnClassifierConfig(num_labels=3, encoder=READER), "classify", NAMED),
-    "tagger": lambda folder: reader(folder, RnnTaggerConfig(num_labels=3, encoder=READER), "tag", NAMED),
-    "plain": lambda folder: encoder(folder, "plain", ""),
-    "masked": lambda folder: encoder(folder, "masked", "fill"),
-    "pretraining": lambda folder: encoder(folder, "pretraining", ""),
-    "label": lambda folder: encoder(folder, "label", "classify"),
-    "token": lambda folder: encoder(folder, "token", ""),
-    "span": lambda folder: encoder(folder, "span", "answer"),
-    "gpt": gpt,
+    "recurrent": lambda folder: save_translation_model(
+        folder, Seq2SeqConfig(**VOCABULARIES, embedding_size=4, hidden_size=4)
+    ),
+    "elmo": lambda folder: save_rnn_model(folder, ELMO, "language", METADATA),
+    "classifier": lambda folder: save_rnn_model(
+        folder, RnnClassifierConfig(num_labels=3, encoder=RNN_ENCODER), "classify", LABEL_METADATA
+    ),
+    "tagger": lambda folder: save_rnn_model(
+        folder, RnnTaggerConfig(num_labels=3, encoder=RNN_ENCODER), "tag", LABEL_METADATA
+    ),
+    "plain": lambda folder: save_bert(folder, "plain", ""),
+    "masked": lambda folder: save_bert(folder, "masked", "fill"),
+    "pretraining": lambda folder: save_bert(folder, "pretraining", ""),
+    "label": lambda folder: save_bert(folder, "label", "classify"),
+    "token": lambda folder: save_bert(folder, "token", ""),
+    "span": lambda folder: save_bert(folder, "span", "answer"),
+    "gpt": save_gpt,
 }
-ALONE = ("elmo", "classifier", "tagger")  # what others cannot read
+NATIVE_ONLY = ("elmo", "classifier", "tagger")  # families that other tools cannot read
 
 
-def called(folder: Path) -> str:
-    """What a folder's pipeline says of a text, as text."""
+def run_pipeline(folder: Path) -> str:
+    """Prediction of a folder's pipeline, as text."""
     model: Any = regard.load(folder, threads=1)
     if isinstance(model, regard.QuestionAnsweringPipeline):
         return str(model("who slept", TEXT).to_dict())
     if isinstance(model, regard.FillMaskPipeline):
         return str([(fill.token, round(fill.probability, 4)) for fill in model(f"mary {model.mask} home").masks[0]])
-    said = model("mary went home")
-    if isinstance(said, regard.TextFeatures):
-        return str(said.layers.shape)
-    if isinstance(said, np.ndarray):
-        return str(said.round(4).tolist())
-    return str(said.to_dict()) if isinstance(said, regard.TaggedText) else str(said)
+    prediction = model("mary went home")
+    if isinstance(prediction, regard.TextFeatures):
+        return str(prediction.layers.shape)
+    if isinstance(prediction, np.ndarray):
+        return str(prediction.round(4).tolist())
+    return str(prediction.to_dict()) if isinstance(prediction, regard.TaggedText) else str(prediction)
 
 
-@pytest.mark.parametrize("sort", SORTS)
-def test_a_folder_is_opened_described_and_copied(sort: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    SORTS[sort](tmp_path / "model")
-    said = called(tmp_path / "model")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_is_opened_described_and_copied(
+    family: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    FAMILIES[family](tmp_path / "model")
+    prediction = run_pipeline(tmp_path / "model")
     assert run(["info", str(tmp_path / "model"), "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["parameters"] > 0
     assert run(["convert", str(tmp_path / "model"), str(tmp_path / "copy"), "--to", "regard"]) == 0
-    assert called(tmp_path / "copy") == said
-    if sort in ALONE:
+    assert run_pipeline(tmp_path / "copy") == prediction
+    if family in NATIVE_ONLY:
         capfd.readouterr()
         assert run(["convert", str(tmp_path / "model"), str(tmp_path / "other")]) == 2
-        assert f"a {sort} model is for Regard alone" in capfd.readouterr().err
+        assert f"a {family} model is for Regard alone" in capfd.readouterr().err
 
 
 def test_a_memory_network_is_opened_and_copied(tmp_path: Path) -> None:
-    memory(tmp_path / "model")
+    save_memory(tmp_path / "model")
     assert run(["convert", str(tmp_path / "model"), str(tmp_path / "copy"), "--to", "regard"]) == 0
     answers = [
         regard.load(tmp_path / name, threads=1)(["mary went home"], "where is mary")  # type: ignore[operator]
@@ -149,19 +169,19 @@ def test_a_memory_network_is_opened_and_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sort", "measure"), [("elmo", "perplexity_backward"), ("gpt", "loss_per_character"), ("masked", "perplexity")]
+    ("family", "metric"), [("elmo", "perplexity_backward"), ("gpt", "loss_per_character"), ("masked", "perplexity")]
 )
 def test_language_models_are_scored_on_text(
-    sort: str, measure: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    family: str, metric: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    SORTS[sort](tmp_path / "model")
+    FAMILIES[family](tmp_path / "model")
     (tmp_path / "text.txt").write_text(f"{TEXT}\n" * 9, "utf-8")
     assert run(["evaluate", str(tmp_path / "model"), str(tmp_path / "text.txt"), "--threads", "1", "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)[measure] > 0
+    assert json.loads(capfd.readouterr().out)[metric] > 0
 
 
 @pytest.mark.parametrize(
-    ("sort", "flags", "words"),
+    ("family", "flags", "message"),
     [
         ("plain", [], "which no test set scores (`regard embed` uses this one)"),
         ("label", ["--beam", "2"], "--beam means nothing to"),
@@ -170,9 +190,13 @@ def test_language_models_are_scored_on_text(
         ("masked", ["--backend", "engine"], "--backend means nothing to"),
     ],
 )
-def test_what_no_test_set_scores_is_refused(
-    sort: str, flags: list[str], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_models_and_options_that_cannot_be_evaluated_are_rejected(
+    family: str, flags: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    SORTS[sort](tmp_path / "model")
+    FAMILIES[family](tmp_path / "model")
     assert run(["evaluate", str(tmp_path / "model"), "none.txt", *flags]) == 2
-    assert words in capfd.readouterr().err
+    assert message in capfd.readouterr().err
+
+
+SORTS = FAMILIES  # names that tests/report imports
+memory = save_memory

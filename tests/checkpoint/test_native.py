@@ -1,4 +1,4 @@
-"""A memory network's folder: what is written is read back, what is damaged or strange is named."""
+"""Folders of memory networks: a saved model is read back; damaged and inconsistent files are named."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from regard.errors import CheckpointError
 from regard.models.memory_network import MemoryNetwork
 
 WORDS = ["mary", "went", "home", "where", "is", "john", "slept"]
-SHAPE = MemoryNetworkConfig(vocab_size=7, max_sentence_words=3, memory_size=5, embedding_size=11, hops=2)
+CONFIG = MemoryNetworkConfig(vocab_size=7, max_sentence_words=3, memory_size=5, embedding_size=11, hops=2)
 
 
-def saved(folder: Path, config: MemoryNetworkConfig = SHAPE) -> MemoryNetwork:
+def save_model(folder: Path, config: MemoryNetworkConfig = CONFIG) -> MemoryNetwork:
     model = MemoryNetwork(config)
     model.initialize(seed=3)
-    words = {"words": WORDS, "answers": ["home"]}
-    save_memory_network(folder, config, model.state_dict(), vocabulary=words, facts={"step": 13}, card="# Small\n")
+    vocabulary = {"words": WORDS, "answers": ["home"]}
+    save_memory_network(folder, config, model.state_dict(), vocabulary=vocabulary, facts={"step": 13}, card="# Small\n")
     return model
 
 
@@ -34,20 +34,20 @@ def edit(path: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("tying", ["adjacent", "layerwise"])
-def test_what_is_written_is_read_back(tmp_path: Path, tying: str) -> None:
-    model = saved(tmp_path, SHAPE.override({"tying": tying}))
-    found = load_memory_network(tmp_path)
-    assert found.config == model.config
-    assert found.vocabulary == {"words": WORDS, "answers": ["home"]}
-    assert found.task == {"task": "stories", "version": 1, "step": 13}
-    assert found.weights.keys() == model.state_dict().keys()
-    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in found.weights.items())
+def test_a_saved_model_is_read_back(tmp_path: Path, tying: str) -> None:
+    model = save_model(tmp_path, CONFIG.override({"tying": tying}))
+    loaded = load_memory_network(tmp_path)
+    assert loaded.config == model.config
+    assert loaded.vocabulary == {"words": WORDS, "answers": ["home"]}
+    assert loaded.task == {"task": "stories", "version": 1, "step": 13}
+    assert loaded.weights.keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.weights.items())
     assert folder_task(tmp_path) == "stories"
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocabulary.json", "task.json", MANIFEST])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
-    saved(tmp_path)
+    save_model(tmp_path)
     data = bytearray((tmp_path / name).read_bytes())
     data[len(data) // 2] ^= 4
     (tmp_path / name).write_bytes(data)
@@ -55,30 +55,30 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
         load_memory_network(tmp_path)
 
 
-def test_what_does_not_fit_together_is_named(tmp_path: Path) -> None:
-    saved(tmp_path)
-    good = json.loads((tmp_path / "config.json").read_text())["regard"]
+def test_inconsistent_files_are_named(tmp_path: Path) -> None:
+    save_model(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())["regard"]
     for changes, message in (
         ({"embedding_size": 12}, r"tables.0 has shape \[12, 1, 11\], config.json asks for \[12, 1, 12\]"),
         ({"hops": 4}, r"2 are missing, tables.3, tables.4 among them"),
         ({"hops": 0}, r"config.json: hops \(0\) must be at least 1"),
         ({"hobs": 2}, r"unknown setting 'hobs' \(did you mean hops\?\)"),
         ({"vocab_size": 2**40, "embedding_size": 2**40}, "sizes beyond any model's"),
-        ({"vocab_size": 8}, "vocabulary.json: not the 8 words"),
+        ({"vocab_size": 8}, "vocabulary.json: must have 8 words"),
     ):
-        edit(tmp_path / "config.json", regard={**good, **changes})
+        edit(tmp_path / "config.json", regard={**values, **changes})
         with pytest.raises(CheckpointError, match=message):
             load_memory_network(tmp_path)
     edit(tmp_path / "config.json", regard="none")
     with pytest.raises(CheckpointError, match="regard must be an object"):
         load_memory_network(tmp_path)
     edit(tmp_path / "config.json", model_type="bert")
-    with pytest.raises(CheckpointError, match="a model of type 'bert'; regard-memory-network are read here"):
+    with pytest.raises(CheckpointError, match="a model of type 'bert'; must be regard-memory-network"):
         load_memory_network(tmp_path)
 
 
 def test_a_folder_of_another_task_is_named_with_its_verb(tmp_path: Path) -> None:
-    saved(tmp_path)
+    save_model(tmp_path)
     with pytest.raises(CheckpointError, match=r"task 'stories'; one for 'translate' is needed \(`regard answer` uses"):
         load_translator(tmp_path)
     edit(tmp_path / "task.json", task="translate")

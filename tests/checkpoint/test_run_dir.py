@@ -1,3 +1,5 @@
+"""Run directories: checkpoints, lock, log and run.json."""
+
 from __future__ import annotations
 
 import json
@@ -12,8 +14,8 @@ from regard.checkpoint.run_dir import RunDirectory, folder_kind
 from regard.errors import CheckpointError, UsageError
 
 
-def saved(path: Path, *steps: int, **named: object) -> RunDirectory:
-    run = RunDirectory(path, **named).lock()  # type: ignore[arg-type]
+def start_run(path: Path, *steps: int, **options: object) -> RunDirectory:
+    run = RunDirectory(path, **options).lock()  # type: ignore[arg-type]
     for step in steps:
         run.save_checkpoint(step, {"w": torch.full((3, 5), float(step))}, {"m": torch.ones(())}, {"step": step})
     return run
@@ -25,71 +27,75 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
     counters = {"epoch": 3, "best": [0.1, 1 / 3], "seen": "é", "none": None, "worst": float("-inf")}
     with RunDirectory(tmp_path / "run").lock() as run:
         run.save_checkpoint(41, weights, optimizer, counters)
-        found = run.latest_checkpoint()
-    assert found is not None
-    assert (found.step, found.counters) == (41, counters)
-    for given, read in ((weights, found.weights), (optimizer, found.optimizer)):
-        assert given.keys() == read.keys()
-        assert all(torch.equal(given[name], read[name]) and given[name].dtype == read[name].dtype for name in given)
+        checkpoint = run.latest_checkpoint()
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.counters) == (41, counters)
+    for tensors, read_tensors in ((weights, checkpoint.weights), (optimizer, checkpoint.optimizer)):
+        assert tensors.keys() == read_tensors.keys()
+        assert all(
+            torch.equal(tensors[name], read_tensors[name]) and tensors[name].dtype == read_tensors[name].dtype
+            for name in tensors
+        )
 
 
-@pytest.mark.parametrize(("keep", "left"), [(1, [9, 11]), (2, [9, 11]), (3, [5, 9, 11])])
-def test_old_checkpoints_go_and_at_least_two_stay(tmp_path: Path, keep: int, left: list[int]) -> None:
-    with saved(tmp_path / "run", 2, 5, 9, 11, keep=keep) as run:
-        assert run.steps() == left
+@pytest.mark.parametrize(("keep", "remaining"), [(1, [9, 11]), (2, [9, 11]), (3, [5, 9, 11])])
+def test_old_checkpoints_are_removed_and_at_least_two_stay(tmp_path: Path, keep: int, remaining: list[int]) -> None:
+    with start_run(tmp_path / "run", 2, 5, 9, 11, keep=keep) as run:
+        assert run.steps() == remaining
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path) -> None:
-    told: list[str] = []
-    with saved(tmp_path, 2, 11, notify=told.append) as run:
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(tmp_path: Path) -> None:
+    messages: list[str] = []
+    with start_run(tmp_path, 2, 11, notify=messages.append) as run:
         (tmp_path / "checkpoints" / "step-11" / "optimizer.safetensors").write_bytes(b"cut")
-        found = run.latest_checkpoint()
-        assert found is not None
-        assert found.step == 2
+        checkpoint = run.latest_checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.step == 2
         assert (tmp_path / "checkpoints" / "step-11.bad").is_dir()
-        assert "optimizer.safetensors: damaged" in told[0]
+        assert "optimizer.safetensors: damaged" in messages[0]
         (tmp_path / "checkpoints" / "step-2" / "MANIFEST.json").unlink()
         assert run.latest_checkpoint() is None
-        assert len(told) == 2
+        assert len(messages) == 2
 
 
 def test_a_reader_without_the_lock_moves_nothing(tmp_path: Path) -> None:
-    saved(tmp_path, 2, 11).release()
+    start_run(tmp_path, 2, 11).release()
     (tmp_path / "checkpoints" / "step-11" / "counters.json").unlink()
-    found = RunDirectory(tmp_path).latest_checkpoint()
-    assert found is not None
-    assert found.step == 2
+    checkpoint = RunDirectory(tmp_path).latest_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.step == 2
     assert RunDirectory(tmp_path).steps() == [2, 11]
     with pytest.raises(RuntimeError, match="lock"):
         RunDirectory(tmp_path).save_checkpoint(12, {}, {}, {})
 
 
-def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
-    told: list[str] = []
-    chance = random.Random(0)
-    with saved(tmp_path, 1, 2, notify=told.append) as run:
-        folder, bad = tmp_path / "checkpoints" / "step-2", tmp_path / "checkpoints" / "step-2.bad"
+def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
+    messages: list[str] = []
+    rng = random.Random(0)
+    with start_run(tmp_path, 1, 2, notify=messages.append) as run:
+        folder = tmp_path / "checkpoints" / "step-2"
+        renamed = tmp_path / "checkpoints" / "step-2.bad"
         contents = {path: path.read_bytes() for path in folder.iterdir()}
-        for number in range(1000):
-            path = chance.choices(list(contents), [len(data) for data in contents.values()])[0]
+        for index in range(1000):
+            path = rng.choices(list(contents), [len(data) for data in contents.values()])[0]
             data = bytearray(contents[path])
-            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
             path.write_bytes(data)
-            found = run.latest_checkpoint()
-            assert found is not None
-            assert found.step == 1
-            assert len(told) == number + 1
-            assert path.name in told[-1]
-            bad.rename(folder)
+            checkpoint = run.latest_checkpoint()
+            assert checkpoint is not None
+            assert checkpoint.step == 1
+            assert len(messages) == index + 1
+            assert path.name in messages[-1]
+            renamed.rename(folder)
             path.write_bytes(contents[path])
         newest = run.latest_checkpoint()
         assert newest is not None
         assert newest.step == 2
 
 
-def test_a_second_trainer_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
-    told = r"run is in use by another training \(process \d+ on .*--out"
-    with RunDirectory(tmp_path / "run").lock(), pytest.raises(UsageError, match=told):
+def test_a_second_trainer_is_rejected_until_the_first_has_ended(tmp_path: Path) -> None:
+    message = r"run is in use by another training \(process \d+ on .*--out"
+    with RunDirectory(tmp_path / "run").lock(), pytest.raises(UsageError, match=message):
         RunDirectory(tmp_path / "run").lock()
     RunDirectory(tmp_path / "run").lock().release()
 
@@ -120,7 +126,7 @@ def test_a_lock_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         RunDirectory(tmp_path).lock()
 
 
-def test_the_log_is_cut_back_to_a_step(tmp_path: Path) -> None:
+def test_the_log_is_truncated_to_a_step(tmp_path: Path) -> None:
     with RunDirectory(tmp_path).lock() as run:
         run.truncate_log(0)
         lines = [{"event": "plan"}, {"step": 5, "loss": 0.5}, {"step": 9}, {"step": 9, "said": "é\u2028"}, {"step": 15}]
@@ -138,19 +144,19 @@ def test_the_log_is_cut_back_to_a_step(tmp_path: Path) -> None:
         assert run.read_log() == lines[:1]
 
 
-def test_run_json_is_kept_and_damage_is_named(tmp_path: Path) -> None:
+def test_run_json_is_read_back_and_damage_is_named(tmp_path: Path) -> None:
     with RunDirectory(tmp_path).lock() as run:
         assert run.read_run() == {}
         run.write_run({"config": {"seed": 3}, "data": "é"})
         assert run.read_run() == {"config": {"seed": 3}, "data": "é"}
-        for content, told in ((b"{", "not JSON"), (b"[]", "object"), (b"\xff", "not JSON")):
+        for content, message in ((b"{", "not JSON"), (b"[]", "object"), (b"\xff", "not JSON")):
             (tmp_path / "run.json").write_bytes(content)
-            with pytest.raises(CheckpointError, match=rf"run.json: .*{told}"):
+            with pytest.raises(CheckpointError, match=rf"run.json: .*{message}"):
                 run.read_run()
 
 
-def test_leftovers_of_dead_writers_go_when_the_run_is_opened(tmp_path: Path) -> None:
-    saved(tmp_path, 1).release()
+def test_leftovers_of_ended_writers_are_removed_when_the_run_is_locked(tmp_path: Path) -> None:
+    start_run(tmp_path, 1).release()
     (tmp_path / "checkpoints" / "step-2.tmp-99-ab").mkdir()
     (tmp_path / "checkpoints" / "step-2.tmp-99-ab" / "model.safetensors").write_text("half")
     (tmp_path / "run.json.tmp-99-ab").write_text("half")
@@ -158,7 +164,7 @@ def test_leftovers_of_dead_writers_go_when_the_run_is_opened(tmp_path: Path) -> 
     assert {path.name for path in tmp_path.rglob("*") if "tmp-" in path.name} == set()
 
 
-def test_what_a_folder_holds_is_told(tmp_path: Path) -> None:
+def test_the_kind_of_a_folder_is_detected(tmp_path: Path) -> None:
     assert folder_kind(tmp_path / "none") == "none"
     assert folder_kind(tmp_path) == "none"
     (tmp_path / "x.tmp-1-ab").mkdir()

@@ -1,3 +1,5 @@
+"""Safetensors files: unsound ones are rejected before any tensor is read."""
+
 from __future__ import annotations
 
 import json
@@ -15,24 +17,26 @@ from regard.checkpoint import weights
 from regard.errors import CheckpointError
 
 
-def written(path: Path, header: Any, data: bytes = b"", claimed: int | None = None) -> Path:
-    head = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes((len(head) if claimed is None else claimed).to_bytes(8, "little") + head + data)
+def write_file(path: Path, header: Any, data: bytes = b"", claimed_length: int | None = None) -> Path:
+    header_bytes = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(
+        (len(header_bytes) if claimed_length is None else claimed_length).to_bytes(8, "little") + header_bytes + data
+    )
     return path
 
 
-def entry(begin: int, end: int, *shape: Any, dtype: str = "F32") -> dict[str, Any]:
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+def entry(start: int, end: int, *shape: Any, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
 
 
 @pytest.mark.parametrize(
-    ("header", "data", "claimed"),
+    ("header", "data", "claimed_length"),
     [
-        ({"a": entry(0, 8, 2)}, b"1234", None),  # the file is cut
+        ({"a": entry(0, 8, 2)}, b"1234", None),  # the file is truncated
         ({"a": entry(0, 8, 2)}, b"1234567890", None),  # more than the header says
         ({"a": entry(0, 8, 3)}, b"12345678", None),  # the shape needs more
         ({"a": entry(0, 8, 2), "b": entry(4, 12, 2)}, b"123456789012", None),  # overlap
-        ({"a": entry(0, 4, 1), "b": entry(8, 12, 1)}, b"123456789012", None),  # a hole
+        ({"a": entry(0, 4, 1), "b": entry(8, 12, 1)}, b"123456789012", None),  # a gap
         ({"a": entry(0, 8, 2**62, 2**62)}, b"12345678", None),
         ({"a": entry(0, 8, -2)}, b"12345678", None),
         ({"a": entry(0, 8, 2.0)}, b"12345678", None),
@@ -47,11 +51,11 @@ def entry(begin: int, end: int, *shape: Any, dtype: str = "F32") -> dict[str, An
         (b"[" * 50_000, b"", None),
         ({}, b"", 2**63),
         ({}, b"", 1 << 30),
-        ({f"t{number}": entry(0, 0, 0) for number in range(20_001)}, b"", None),
+        ({f"t{index}": entry(0, 0, 0) for index in range(20_001)}, b"", None),
     ],
 )
-def test_an_unsound_file_is_refused(tmp_path: Path, header: Any, data: bytes, claimed: int | None) -> None:
-    path = written(tmp_path / "w.safetensors", header, data, claimed)
+def test_an_unsound_file_is_rejected(tmp_path: Path, header: Any, data: bytes, claimed_length: int | None) -> None:
+    path = write_file(tmp_path / "w.safetensors", header, data, claimed_length)
     for read in (weights.read_header, weights.read_tensors):
         with pytest.raises(CheckpointError, match=r"w.safetensors: not a sound safetensors file"):
             read(path)
@@ -76,7 +80,7 @@ def test_values_must_be_finite(tmp_path: Path) -> None:
     assert weights.read_entries({"a": entries["a"]})["a"].tolist() == [1, 1, 1]
 
 
-def test_other_tools_read_what_is_written(tmp_path: Path) -> None:
+def test_other_tools_read_our_files(tmp_path: Path) -> None:
     from safetensors import safe_open
 
     content = weights.serialize_tensors({"a": torch.arange(6.0).view(2, 3).T})
@@ -91,17 +95,17 @@ def test_other_tools_read_what_is_written(tmp_path: Path) -> None:
 @settings(
     max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
 )
-@given(place=st.integers(0, 10_000), value=st.binary(max_size=4), cut=st.integers(0, 4))
-def test_a_changed_file_is_read_or_refused(tmp_path: Path, place: int, value: bytes, cut: int) -> None:
+@given(position=st.integers(0, 10_000), replacement=st.binary(max_size=4), removed=st.integers(0, 4))
+def test_a_changed_file_is_read_or_rejected(tmp_path: Path, position: int, replacement: bytes, removed: int) -> None:
     path = tmp_path / "w"
     save_file({"words": torch.ones(3, 2), "bias": torch.ones(5, dtype=torch.bfloat16)}, path)
     data = path.read_bytes()
-    place %= len(data)
-    path.write_bytes(data[:place] + value + data[place + cut :])
+    position %= len(data)
+    path.write_bytes(data[:position] + replacement + data[position + removed :])
     try:
-        read = weights.read_tensors(path)
+        tensors = weights.read_tensors(path)
     except CheckpointError as error:
         assert "\n" not in str(error)
         assert str(path) in str(error)
     else:
-        assert all(isinstance(tensor, torch.Tensor) for tensor in read.values())
+        assert all(isinstance(tensor, torch.Tensor) for tensor in tensors.values())

@@ -126,8 +126,8 @@ def test_a_folder_is_made_with_one_and_tells_what_it_costs(
     words = ["convert", str(folder), str(tmp_path / "made"), "--precision", "int8"]
     assert run([*words, "--shortlist", str(tmp_path / "pairs.tsv")]) == 0
     told = capfd.readouterr().out
-    assert "words for a text on average" in told
-    assert "with all words" in told
+    assert "tokens per text on average" in told
+    assert "with the whole vocabulary" in told
     model = load_translator(tmp_path / "made", threads=1)
     assert model.engines[0].shortlist is not None
     (text,) = workload.draw_texts([6], 97)
@@ -137,7 +137,7 @@ def test_a_folder_is_made_with_one_and_tells_what_it_costs(
 
 def test_where_there_is_no_place_for_one(folder: Path, tmp_path: Path) -> None:
     pairs(tmp_path)
-    with pytest.raises(ConfigError, match="give --precision"):
+    with pytest.raises(ConfigError, match="pass --precision"):
         convert(folder, tmp_path / "made", shortlist=[tmp_path / "pairs.tsv"])
     with pytest.raises(UsageError, match="missing.tsv"):
         convert(folder, tmp_path / "made", precision="int8", shortlist=[tmp_path / "missing.tsv"])

@@ -164,5 +164,5 @@ def test_a_trained_tokenizer_gets_a_mask_token_and_a_template() -> None:
 def test_incomplete_vocabularies_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"vocab.txt: no token '\[SEP\]'"):
         wordpiece_tokenizer(["[UNK]", "[CLS]"], {}, "vocab.txt")
-    with pytest.raises(CheckpointError, match="1 lines stand twice"):
+    with pytest.raises(CheckpointError, match="1 duplicate lines"):
         wordpiece_tokenizer(["[UNK]", "[CLS]", "[SEP]", "a", "a"], {}, "vocab.txt")

@@ -1,1 +1,1 @@
-"""A directory others can read: atomic writes, run folders, model folders in Hugging Face layout."""
+"""Model folders and run directories: crash-safe writing, Hugging Face layout, safetensors, tokenizer files."""

@@ -1,12 +1,12 @@
-"""The one place that writes: temporary name, fsync, manifest with digests, rename, fsync of the folder.
+"""Crash-safe writing: temporary name, fsync, manifest with digests, rename, fsync of the folder.
 
-    write_file      one file, replaced whole or not at all
-    append_lines    lines at the end of a log
-    write_folder    a folder that appears whole, with a manifest, or not at all
-    publish         several files of a folder that also holds other things, replaced all together
+    write_file      replace one file atomically
+    append_lines    append lines to a log
+    write_folder    replace a folder atomically and write its manifest
+    publish         replace several files of a folder together; its other files stay
     verify_folder   compare a folder with its manifest
 
-A crash at any point, even one that loses what the disk had not yet confirmed, leaves the old or the new content.
+A crash at any point leaves the old or the new content, even when the disk loses every write it has not confirmed.
 """
 
 from __future__ import annotations
@@ -28,38 +28,39 @@ from regard.errors import CheckpointError
 from regard.formatting import format_bytes
 
 MANIFEST = "MANIFEST.json"
-NEW = "model.new"  # a published set on its way into its folder; while it exists, it is the one to read
-_TEMPORARY, _REPLACED = ".tmp-", ".old-"
-_JSON_LIMIT = 64 << 20  # bytes of a JSON file
+STAGING = "model.new"  # subfolder of a set being published; while it is complete, readers use it
+_TEMPORARY = ".tmp-"
+_REPLACED = ".old-"
+_MAX_JSON_BYTES = 64 << 20
 
 
 class Sink(Protocol):
-    """Where content is written to."""
+    """Destination of a file's bytes."""
 
     def write(self, data: bytes, /) -> int: ...
 
 
-Content = bytes | Callable[[Sink], object]  # a file's bytes, or what writes them
+Content = bytes | Callable[[Sink], object]  # a file's bytes, or a function that writes them
 
 
 def write_file(path: Path, content: Content, *, size: int = 0, disk: Disk = DISK) -> None:
-    """Write a file whole: readers see the old content or the new, never a part.
+    """Write a file atomically: readers see the old content or the new, never a mixture.
 
-    `size` is what content given as a function will take, for the check of free space.
+    `size` is the number of bytes that a content function writes; the check of free space needs it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_file(Path(folder, "note.txt"), b"seen")
+    ...     write_file(Path(folder, "note.txt"), b"new")
     ...     Path(folder, "note.txt").read_bytes()
-    b'seen'
+    b'new'
     """
     size += len(content) if isinstance(content, bytes) else 0
     with translate_os_errors(path, size, disk):
         _make_parents(path.parent, disk)
         check_free_space(path, size, disk)
-        temporary = _temporary(path)
+        temporary = _temporary_path(path)
         try:
-            _write_new(temporary, content, disk)
+            _create_file(temporary, content, disk)
             disk.rename(temporary, path)
         except BaseException:
             remove(temporary, disk=disk)
@@ -68,32 +69,32 @@ def write_file(path: Path, content: Content, *, size: int = 0, disk: Disk = DISK
 
 
 def append_lines(path: Path, lines: Iterable[str], *, disk: Disk = DISK) -> None:
-    """Add lines to the end of a file; `sync_file` makes them last through a power loss."""
+    """Append lines to a file; they survive a power loss only after `sync_file`."""
     data = "".join(f"{line}\n" for line in lines).encode()
     with translate_os_errors(path, len(data), disk):
-        new = not path.exists()
+        is_new = not path.exists()
         with disk.append(path) as file:
             file.write(data)
-        if new:
+        if is_new:
             disk.sync_folder(path.parent)
 
 
 def sync_file(path: Path, *, disk: Disk = DISK) -> None:
-    """Make what was appended to a file last through a power loss."""
+    """Flush appended lines to the disk so that they survive a power loss."""
     with translate_os_errors(path, 0, disk), disk.append(path) as file:
         disk.sync(file)
 
 
 def make_folder(path: Path, *, disk: Disk = DISK) -> None:
-    """Make a folder and its parents, unless they exist, so that they last through a power loss."""
+    """Create a folder and its missing parents so that they survive a power loss."""
     with translate_os_errors(path, 0, disk):
         _make_parents(path, disk)
 
 
 def write_folder(target: Path, files: Mapping[str, Content], *, size: int = 0, disk: Disk = DISK) -> None:
-    """Write a folder with its manifest so that it appears whole or not at all; one of that name is replaced.
+    """Write a folder and its manifest atomically; an existing folder of that name is replaced.
 
-    `size` is what the files given as functions will take, for the check of free space.
+    `size` is the number of bytes that content functions write; the check of free space needs it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -104,15 +105,15 @@ def write_folder(target: Path, files: Mapping[str, Content], *, size: int = 0, d
     size += sum(len(content) for content in files.values() if isinstance(content, bytes))
     with translate_os_errors(target, size, disk):
         _make_parents(target.parent, disk)
-        _clear_dead(target, disk)
+        _remove_leftovers(target, disk)
         check_free_space(target, size, disk)
-        temporary = _temporary(target)
+        temporary = _temporary_path(target)
         try:
             disk.make_folder(temporary)
-            entries = {name: _write_new(temporary / name, content, disk) for name, content in files.items()}
-            _write_new(temporary / MANIFEST, _manifest(entries), disk)
+            entries = {name: _create_file(temporary / name, content, disk) for name, content in files.items()}
+            _create_file(temporary / MANIFEST, _serialize_manifest(entries), disk)
             disk.sync_folder(temporary)
-            replaced = _set_aside(target, disk)
+            replaced = _rename_existing(target, disk)
             disk.rename(temporary, target)
         except BaseException:
             remove(temporary, disk=disk)
@@ -124,93 +125,98 @@ def write_folder(target: Path, files: Mapping[str, Content], *, size: int = 0, d
 
 
 def publish(folder: Path, files: Mapping[str, Content], *, size: int = 0, disk: Disk = DISK) -> None:
-    """Replace a set of files of a folder all together, with a manifest; its other files stay.
+    """Replace a set of files of a folder together and write a manifest; its other files stay.
 
-    The set is first written as a folder of its own inside, which counts as the content from then on, then linked to
-    its place. After a crash `finish_publishing` completes what was begun; readers ask `published` where to read.
+    The set is first written to the subfolder `STAGING`, which readers use from then on, and then linked into the
+    folder. After a crash `complete_publish` finishes the move; `published_path` says which folder to read.
     """
-    write_folder(folder / NEW, files, size=size, disk=disk)
+    write_folder(folder / STAGING, files, size=size, disk=disk)
     complete_publish(folder, disk=disk)
 
 
 def complete_publish(folder: Path, *, disk: Disk = DISK) -> None:
-    """Put a written set of files in its place, if there is one; one that is not whole was in place before."""
-    new = folder / NEW
-    if published_path(folder) != new:
-        remove(new, disk=disk)
+    """Link the staged files into their folder. An incomplete staging folder is only removed: its files are in place."""
+    staging = folder / STAGING
+    if published_path(folder) != staging:
+        remove(staging, disk=disk)
         return
-    names = verify_folder(new)
+    names = verify_folder(staging)
     with translate_os_errors(folder, 0, disk):
-        for gone in set(_listed(folder)) - set(names):
-            remove(folder / gone, disk=disk)
+        for obsolete in set(_manifest_names(folder)) - set(names):
+            remove(folder / obsolete, disk=disk)
         for name in [*names, MANIFEST]:
-            temporary = _temporary(folder / name)
-            _copy(new / name, temporary, disk)
+            temporary = _temporary_path(folder / name)
+            _link_or_copy(staging / name, temporary, disk)
             disk.rename(temporary, folder / name)
         disk.sync_folder(folder)
-        remove(new, disk=disk)
+        remove(staging, disk=disk)
 
 
 def published_path(folder: Path) -> Path:
-    """Return the folder that a published set is to be read from: the folder itself, or the set not yet in place."""
-    new = folder / NEW
-    entries = _listed(new)
-    whole = entries and all((new / name).is_file() for name in entries)
-    return new if whole else folder
+    """Folder to read a published set from: the staging folder while it is complete, else the folder itself."""
+    staging = folder / STAGING
+    names = _manifest_names(staging)
+    is_complete = names and all((staging / name).is_file() for name in names)
+    return staging if is_complete else folder
 
 
 def verify_folder(path: Path, names: Iterable[str] | None = None) -> list[str]:
-    """Return the names in a folder's manifest after comparing the files (or only those named) with it.
+    """Compare a folder's files (or only `names`) with its manifest; return all names that the manifest lists.
 
-    A file that is missing or differs raises `CheckpointError` with its name and what is wrong with it.
+    A missing or different file raises `CheckpointError` with its name and the damage.
     """
     entries = read_manifest(path)
-    for name in entries if names is None else [name for name in names if name in entries]:
-        file, entry = path / name, entries[name]
-        try:
-            found = file.stat().st_size if file.is_file() or not file.exists() else -1
-            if found != entry["size"]:
-                raise CheckpointError(f"{file}: damaged: {found} bytes, {entry['size']} expected by {MANIFEST}")
-            with open(file, "rb") as opened:
-                digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        except OSError as error:
-            raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
-        if digest != entry["sha256"]:
-            raise CheckpointError(f"{file}: damaged: its content differs from what {MANIFEST} records")
+    names_to_check = entries if names is None else [name for name in names if name in entries]
+    for name in names_to_check:
+        _verify_file(path / name, entries[name])
     return list(entries)
 
 
+def _verify_file(file: Path, entry: Mapping[str, Any]) -> None:
+    """Compare a file's size and digest with its manifest entry."""
+    try:
+        is_special = file.exists() and not file.is_file()
+        size = -1 if is_special else file.stat().st_size
+        if size != entry["size"]:
+            raise CheckpointError(f"{file}: damaged: {size} bytes, {entry['size']} expected by {MANIFEST}")
+        with open(file, "rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
+    if digest != entry["sha256"]:
+        raise CheckpointError(f"{file}: damaged: its content differs from what {MANIFEST} records")
+
+
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
-    """Return size and SHA-256 of each file that a folder's manifest lists; the manifest itself is checked too."""
+    """Read size and SHA-256 of each file that a folder's manifest lists, after verifying the manifest itself."""
     file = path / MANIFEST
-    data = read_bytes(file, max_bytes=_JSON_LIMIT)
+    data = read_bytes(file, max_bytes=_MAX_JSON_BYTES)
     try:
         entries = json.loads(data)["files"]
-        plain = all(Path(name).name == name and type(entry["size"]) is int for name, entry in entries.items())
-        whole = plain and data == _manifest(entries)
+        is_plain = all(Path(name).name == name and type(entry["size"]) is int for name, entry in entries.items())
+        is_intact = is_plain and data == _serialize_manifest(entries)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        whole = False
-    if not whole:
-        raise CheckpointError(f"{file}: damaged: not a manifest as it was written")
+        is_intact = False
+    if not is_intact:
+        raise CheckpointError(f"{file}: damaged: not a manifest as Regard writes it")
     return entries  # type: ignore[no-any-return]
 
 
 def read_bytes(path: Path, *, max_bytes: int) -> bytes:
-    """Return a plain file's content if it is not larger than can be meant, or raise `CheckpointError` with its name."""
+    """Read a regular file of at most `max_bytes`, or raise `CheckpointError` with its name."""
     try:
-        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+        if path.exists() and not path.is_file():  # opening a pipe would block forever
             raise CheckpointError(f"{path}: not a file")
-        if path.stat().st_size > max_bytes:
-            raise CheckpointError(
-                f"{path}: {format_bytes(path.stat().st_size)}; at most {format_bytes(max_bytes)} are read here"
-            )
+        size = path.stat().st_size
+        if size > max_bytes:
+            raise CheckpointError(f"{path}: {format_bytes(size)}; at most {format_bytes(max_bytes)} are allowed")
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def json_bytes(values: Mapping[str, Any] | list[Any]) -> bytes:
-    """Return a JSON file's content.
+    """Serialize values as the content of a JSON file.
 
     >>> json_bytes({"step": 7})
     b'{\\n "step": 7\\n}\\n'
@@ -219,29 +225,29 @@ def json_bytes(values: Mapping[str, Any] | list[Any]) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object that a JSON file holds, or raise `CheckpointError` with its name."""
+    """Read a JSON file that holds an object, or raise `CheckpointError` with its name."""
     values = read_json_value(path)
     if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: a JSON object is expected")
+        raise CheckpointError(f"{path}: must hold a JSON object")
     return values
 
 
 def read_json_value(path: Path) -> object:
-    """Return what a JSON file holds, or raise `CheckpointError` with its name."""
+    """Read a JSON file, or raise `CheckpointError` with its name."""
     try:
-        values: object = json.loads(read_bytes(path, max_bytes=_JSON_LIMIT))
+        values: object = json.loads(read_bytes(path, max_bytes=_MAX_JSON_BYTES))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from None
     return values
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a name is one that a writer uses until its work is whole."""
+    """Whether a path has the name of an unfinished or replaced file."""
     return _TEMPORARY in path.name or _REPLACED in path.name
 
 
 def remove(path: Path, *, disk: Disk = DISK) -> None:
-    """Remove a file or a folder with all it holds, as far as that is possible; what is not there is no fault."""
+    """Remove a file, or a folder with its content, as far as possible; a missing path is no error."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             for inner in sorted(path.iterdir()):
@@ -252,7 +258,7 @@ def remove(path: Path, *, disk: Disk = DISK) -> None:
 
 
 def move_aside(path: Path, ending: str, *, disk: Disk = DISK) -> Path:
-    """Rename a file or folder to the same name with an ending; an earlier one of that name is removed."""
+    """Append an ending to the name of a file or folder; an earlier one of that name is removed."""
     aside = path.with_name(path.name + ending)
     with translate_os_errors(path, 0, disk):
         remove(aside, disk=disk)
@@ -261,23 +267,23 @@ def move_aside(path: Path, ending: str, *, disk: Disk = DISK) -> Path:
 
 
 def remove_folder_atomically(path: Path, *, disk: Disk = DISK) -> None:
-    """Remove a folder so that it is never seen half removed."""
+    """Rename a folder, then remove it, so that no reader sees it partly removed."""
     with translate_os_errors(path, 0, disk):
-        aside = _temporary(path)
+        aside = _temporary_path(path)
         disk.rename(path, aside)
         remove(aside, disk=disk)
 
 
 def recover(folder: Path, *, disk: Disk = DISK, only: str = "") -> None:
-    """Remove what dead writers left in a folder, and put back what they had set aside and not replaced.
+    """Remove temporary files of interrupted writes, and restore content that they renamed but did not replace.
 
-    For the one who holds the folder's lock: a living writer's temporary files are not told from a dead one's.
+    Only the holder of the folder's lock may call this: the files of a running writer look the same.
     """
     if not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):
-        name, mark, _ = path.name.partition(_REPLACED)
-        if mark and (not only or name == only):
+        name, separator, _ = path.name.partition(_REPLACED)
+        if separator and (not only or name == only):
             if (folder / name).exists():
                 remove(path, disk=disk)
             else:
@@ -289,10 +295,12 @@ def recover(folder: Path, *, disk: Disk = DISK, only: str = "") -> None:
 
 
 class _DigestSink:
-    """A sink that counts and digests what passes through."""
+    """Sink that writes to a file, counting the bytes and computing their SHA-256."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self.file, self.size, self.digest = file, 0, hashlib.sha256()
+        self.file = file
+        self.size = 0
+        self.digest = hashlib.sha256()
 
     def write(self, data: bytes, /) -> int:
         self.digest.update(data)
@@ -300,8 +308,8 @@ class _DigestSink:
         return self.file.write(data)
 
 
-def _write_new(path: Path, content: Content, disk: Disk) -> dict[str, Any]:
-    """Write a file that must not exist yet, wait for the disk, and return its manifest entry."""
+def _create_file(path: Path, content: Content, disk: Disk) -> dict[str, Any]:
+    """Write a file that must not exist yet, sync it, and return its manifest entry."""
     with disk.create(path) as file:
         sink = _DigestSink(file)
         if isinstance(content, bytes):
@@ -312,33 +320,34 @@ def _write_new(path: Path, content: Content, disk: Disk) -> dict[str, Any]:
     return {"size": sink.size, "sha256": sink.digest.hexdigest()}
 
 
-def _copy(source: Path, target: Path, disk: Disk) -> None:
-    """Give a file a second name, or copy it where the file system has no links."""
+def _link_or_copy(source: Path, target: Path, disk: Disk) -> None:
+    """Hard-link a file, or copy it where the file system has no links."""
     try:
         disk.link(source, target)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
             raise
         with open(source, "rb") as opened:
-            _write_new(target, lambda sink: shutil.copyfileobj(opened, sink), disk)
+            _create_file(target, lambda sink: shutil.copyfileobj(opened, sink), disk)
 
 
-def _manifest(entries: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Return a manifest's bytes; its own digest in it and one way to write it make every damage visible."""
+def _serialize_manifest(entries: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """Serialize a manifest. Its own digest and its canonical form make any damage detectable."""
     files = json.dumps(entries, indent=1, sort_keys=True)
     record = {"version": 1, "files": entries, "sha256": hashlib.sha256(files.encode()).hexdigest()}
     return json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def _listed(folder: Path) -> list[str]:
-    """Return what a folder's manifest lists; nothing when there is none that can be read."""
+def _manifest_names(folder: Path) -> list[str]:
+    """Names of the files in a folder's manifest; empty where it is missing or damaged."""
     try:
         return list(read_manifest(folder))
     except CheckpointError:
-        return []  # no manifest, or a damaged one: nothing is known to be ours
+        return []
 
 
-def _set_aside(target: Path, disk: Disk) -> Path | None:
+def _rename_existing(target: Path, disk: Disk) -> Path | None:
+    """Rename a folder that is about to be replaced; return its new path."""
     if not target.exists():
         return None
     aside = target.with_name(f"{target.name}{_REPLACED}{_nonce()}")
@@ -353,22 +362,22 @@ def _make_parents(path: Path, disk: Disk) -> None:
     try:
         disk.make_folder(path)
     except FileExistsError:
-        if not path.is_dir():  # else another process was quicker
+        if not path.is_dir():  # a folder: another process created it first
             raise
     disk.sync_folder(path.parent)
 
 
-def _clear_dead(target: Path, disk: Disk) -> None:
-    """Remove what processes that are no more left of writing this folder."""
+def _remove_leftovers(target: Path, disk: Disk) -> None:
+    """Remove temporary folders of this target whose writer process has ended."""
     for path in target.parent.glob(glob.escape(target.name + _TEMPORARY) + "*"):
-        writer = path.name.rpartition(_TEMPORARY)[2].partition("-")[0]
-        if writer.isdecimal() and not _alive(int(writer)):
+        writer_pid = path.name.rpartition(_TEMPORARY)[2].partition("-")[0]
+        if writer_pid.isdecimal() and not _is_running(int(writer_pid)):
             remove(path, disk=disk)
 
 
-def _alive(process: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
@@ -376,7 +385,7 @@ def _alive(process: int) -> bool:
     return True
 
 
-def _temporary(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f"{path.name}{_TEMPORARY}{_nonce()}")
 
 

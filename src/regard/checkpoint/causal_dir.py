@@ -1,7 +1,7 @@
-"""A causal language model as a folder: Hugging Face's `gpt2` or `gpt_neox` by its positions, else our own type.
+"""Folders of causal language models: Hugging Face's `gpt2` or `gpt_neox` by their positions, else a type of our own.
 
 Beside config and weights there are `tokenizer.json` (older folders: `vocab.json` and `merges.txt`),
-`generation_config.json`, and for models trained here `task.json` and the card.
+`generation_config.json` and, for models that Regard trained, `task.json` and the model card.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from regard.text.tokenizer import Tokenizer
 
 TASK = "generate"
 OWN = native_type(GptConfig().family)
-TYPES = (*KINDS, OWN)
-END = "<|endoftext|>"
+MODEL_TYPES = (*KINDS, OWN)
+END_OF_TEXT = "<|endoftext|>"
 GENERATION = "generation_config.json"
 
 
 @dataclass(frozen=True)
 class LoadedCausalLM:
-    """A model as its folder holds it."""
+    """Content of a causal language model's folder."""
 
     config: GptConfig
     weights: dict[str, Tensor]  # under our names, float32
     tokenizer: Tokenizer
-    task: dict[str, Any]  # task.json; nothing for a folder from elsewhere
-    hf_config: dict[str, Any]  # config.json as it stands, to be written back
+    task: dict[str, Any]  # task.json; empty for a folder from elsewhere
+    hf_config: dict[str, Any]  # config.json as read, to be written back
     report: WeightReport = field(default_factory=WeightReport)
 
 
@@ -68,16 +68,18 @@ def save_causal_lm(
     fields: Mapping[str, Any] | None = None,
     weight_files: Mapping[str, atomic.Content] | None = None,
 ) -> None:
-    """Write a model so that readers find the old one or the new one whole; `fields` are of the folder it came from.
+    """Write a causal language model atomically; other files of the folder stay.
 
-    `instead` are files to write instead of the weights.
+    The fields of the `config.json` that the model was imported with are written back where we do not know them.
+    `weight_files` replace the safetensors file.
     """
-    besides = {
+    extra_files = {
         TOKENIZER: tokenizer.to_json().encode(),
         TOKENIZER_CONFIG: atomic.json_bytes(_tokenizer_config(tokenizer, config)),
-        GENERATION: atomic.json_bytes(_generation(config)),
+        GENERATION: atomic.json_bytes(_generation_config(config)),
     }
-    if not causal.causal_model_type(config)[0]:
+    model_type, _ = causal.causal_model_type(config)
+    if not model_type:
         save_native(
             folder,
             config,
@@ -85,70 +87,93 @@ def save_causal_lm(
             task=TASK,
             facts=facts,
             card=card,
-            extra_files=besides,
+            extra_files=extra_files,
             weight_files=weight_files,
         )
         return
-    theirs = causal.to_theirs(config, check_weights(config, model_weights))
-    written = causal.write_config(config, fields)
+    hf_weights = causal.to_hf_weights(config, check_weights(config, model_weights))
     publish_model(
-        folder, written, theirs, task=TASK, metadata=facts, card=card, extra_files=besides, weight_files=weight_files
+        folder,
+        causal.write_config(config, fields),
+        hf_weights,
+        task=TASK,
+        metadata=facts,
+        card=card,
+        extra_files=extra_files,
+        weight_files=weight_files,
     )
 
 
 def load_causal_lm(folder: str | Path, *, weights_from: Path | None = None) -> LoadedCausalLM:
-    """Return the model of a folder, ours or one from elsewhere, or of a published name; all of it is checked.
+    """Load and validate a causal language model from a folder or the hub.
 
-    `weights_from` is another folder to read the weights from, for one whose own were converted first.
+    `weights_from` is another folder to read the weights from, for pickled weights that were converted first.
     """
-    return retry_while_replaced(resolve_model(folder), lambda place: _load(place, weights_from))
+    return retry_while_replaced(resolve_model(folder), lambda path: _load_causal_lm(path, weights_from))
 
 
-def _load(folder: Path, weights_from: Path | None) -> LoadedCausalLM:
+def _load_causal_lm(folder: Path, weights_from: Path | None) -> LoadedCausalLM:
     path = resolve_model_path(folder)
-    task = read_task(path, TASK)
-    fields, where = atomic.read_json(path / CONFIG), str(path / CONFIG)
-    kind = fields.get("model_type")
-    if kind not in TYPES:
-        raise CheckpointError(f"{where}: a model of type {kind!r:.60}; {', '.join(TYPES)} write texts")
+    metadata = read_task(path, TASK)
+    hf_config = atomic.read_json(path / CONFIG)
+    where = str(path / CONFIG)
+    model_type = hf_config.get("model_type")
+    if model_type not in MODEL_TYPES:
+        allowed = ", ".join(MODEL_TYPES)
+        raise CheckpointError(f"{where}: a model of type {model_type!r:.60}; causal language models are {allowed}")
     verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
-    report = WeightReport()
-    if kind == OWN:
-        config = read_native_config(fields, {OWN: GptConfig}, where)
-        loaded = read_native_weights(path, config)
+    if model_type == OWN:
+        config = read_native_config(hf_config, {OWN: GptConfig}, where)
+        model_weights = read_native_weights(path, config)
+        report = WeightReport()
     else:
-        config = causal.read_config(fields, where)
-        loaded, report = _read_weights(path, config, fields, weights_from)
+        config = causal.read_config(hf_config, where)
+        model_weights, report = _read_weights(path, config, hf_config, weights_from)
     tokenizer = _read_tokenizer(path)
     check_vocabulary(path, tokenizer, config.vocab_size)
-    return LoadedCausalLM(config, loaded, tokenizer, task, fields, report)
+    return LoadedCausalLM(
+        config,
+        model_weights,
+        tokenizer=tokenizer,
+        task=metadata,
+        hf_config=hf_config,
+        report=report,
+    )
 
 
 def _read_weights(
-    path: Path, config: GptConfig, fields: Mapping[str, Any], weights_from: Path | None
+    path: Path, config: GptConfig, hf_config: Mapping[str, Any], weights_from: Path | None
 ) -> tuple[dict[str, Tensor], WeightReport]:
     entries = read_tensor_entries(weights_from or path)
     with name_folder_in_errors(path):
         shapes = {name: entry.shape for name, entry in entries.items()}
-        matched = causal.CausalWeightMatcher(config, shapes, expected_shapes(config))
-        return matched.assemble(weights.read_float_tensors(entries, matched.wanted), fields), matched.report
+        matcher = causal.CausalWeightMatcher(config, shapes, expected_shapes(config))
+        tensors = weights.read_float_tensors(entries, matcher.tensors_to_read)
+        return matcher.assemble(tensors, hf_config), matcher.report
 
 
 def _read_tokenizer(path: Path) -> Tokenizer:
-    """Return a folder's tokenizer; in older ones, of two files, nobody says that the end is a special token."""
-    found = read_folder_tokenizer(path)
-    number = found.backend.token_to_id(END)
-    if number is None or number in found.special_ids:
-        return found
-    found.backend.add_special_tokens([END])
-    return Tokenizer(found.backend)
+    """Read a folder's tokenizer; the files of older folders do not mark the end of text as a special token."""
+    tokenizer = read_folder_tokenizer(path)
+    end_id = tokenizer.backend.token_to_id(END_OF_TEXT)
+    if end_id is None or end_id in tokenizer.special_ids:
+        return tokenizer
+    tokenizer.backend.add_special_tokens([END_OF_TEXT])
+    return Tokenizer(tokenizer.backend)
 
 
 def _tokenizer_config(tokenizer: Tokenizer, config: GptConfig) -> dict[str, Any]:
-    roles = {**dict.fromkeys(("bos_token", "eos_token", "pad_token"), config.eos_id), "unk_token": tokenizer.unk_id}
+    roles = {
+        "bos_token": config.eos_id,
+        "eos_token": config.eos_id,
+        "pad_token": config.eos_id,
+        "unk_token": tokenizer.unk_id,
+    }
     return {**tokenizer_config(tokenizer, roles, config.max_positions), "padding_side": "left"}
 
 
-def _generation(config: GptConfig) -> dict[str, Any]:
-    ends = ("bos_token_id", "eos_token_id", "pad_token_id") if config.eos_id >= 0 else ()
-    return {"max_length": config.max_positions, **dict.fromkeys(ends, config.eos_id)}
+def _generation_config(config: GptConfig) -> dict[str, Any]:
+    fields = {"max_length": config.max_positions}
+    if config.eos_id >= 0:
+        fields |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), config.eos_id)
+    return fields

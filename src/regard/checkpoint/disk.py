@@ -1,4 +1,4 @@
-"""The disk: the system calls that writing uses, and what is said when one of them fails."""
+"""The disk: system calls of a write in one replaceable class, and error messages for failed writes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import BinaryIO
 from regard.errors import DiskError, UsageError
 from regard.formatting import format_bytes
 
-_ROOM = 1.2  # free space asked for, as a multiple of what will be written
+_SPACE_MARGIN = 1.2  # free space required, as a multiple of the bytes to write
 _UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.EISDIR)
 
 
 class Disk:
-    """The system calls that writing uses, together, so that a modelled disk can stand in for the real one."""
+    """System calls that a write uses, in one class so that tests can substitute a modelled disk."""
 
     def free(self, folder: Path) -> int:
         return shutil.disk_usage(folder).free
@@ -60,8 +60,9 @@ DISK = Disk()
 
 
 def check_free_space(path: Path, size: int, disk: Disk) -> None:
-    """Raise `DiskError` when the disk has not enough room for so many bytes."""
-    free, needed = disk.free(path.parent), int(size * _ROOM)
+    """Raise `DiskError` where the disk lacks free space for `size` bytes and a margin."""
+    free = disk.free(path.parent)
+    needed = int(size * _SPACE_MARGIN)
     if free < needed:
         raise DiskError(
             f"{path} was not written: {format_bytes(free)} free, {format_bytes(needed)} needed: free some space"
@@ -70,7 +71,7 @@ def check_free_space(path: Path, size: int, disk: Disk) -> None:
 
 @contextlib.contextmanager
 def translate_os_errors(path: Path, size: int, disk: Disk) -> Iterator[None]:
-    """Turn what the system says about a failed write into our errors."""
+    """Raise `UsageError` or `DiskError` in place of the `OSError` of a failed write."""
     try:
         yield
     except OSError as error:
@@ -83,7 +84,7 @@ def translate_os_errors(path: Path, size: int, disk: Disk) -> Iterator[None]:
             free = format_bytes(disk.free(path.parent))
         except OSError:
             free = "unknown"
+        needed = format_bytes(int(size * _SPACE_MARGIN))
         raise DiskError(
-            f"{path} was not written ({reason}): {free} free, {format_bytes(int(size * _ROOM))} needed; "
-            "what was saved before is intact"
+            f"{path} was not written ({reason}): {free} free, {needed} needed; the previous content is intact"
         ) from None

@@ -1,12 +1,12 @@
-"""An encoder as a folder in Hugging Face layout: others read what we write, and we read theirs.
+"""Encoder folders in Hugging Face layout.
 
-config.json                 what the model is, in their terms (`hf_encoders`), with the labels' names
-model.safetensors           weights under their names; several files with an index when large (read only)
-tokenizer.json              text to tokens; older folders have vocab.txt, or vocab.json and merges.txt
-tokenizer_config.json       special tokens and longest row, for others
-modules.json, 1_Pooling/    how one vector is made of a text, if it is (`sentence_modules`)
-task.json                   what is ours alone: the task and its settings
-README.md                   the model card
+config.json                 the model's config, in Hugging Face's terms (`hf.encoders`), with the names of the labels
+model.safetensors           weights under Hugging Face's names; large models have several files and an index (read only)
+tokenizer.json              tokenizer; older folders have vocab.txt, or vocab.json and merges.txt
+tokenizer_config.json       special tokens and maximal length, for other tools
+modules.json, 1_Pooling/    pooling of sentence embeddings, if any (`hf.sentence_transformers`)
+task.json                   task, and settings that only Regard has
+README.md                   model card
 MANIFEST.json               size and digest of each file
 """
 
@@ -22,7 +22,9 @@ from torch import Tensor
 
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.hf import encoders
-from regard.checkpoint.hf.encoder_types import KINDS
+from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE
+from regard.checkpoint.hf.encoder_weights import EncoderWeightMatcher, to_hf_weights
+from regard.checkpoint.hf.encoders import LABELLED_HEADS, LabelNames
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import (
     CONFIG,
@@ -58,33 +60,54 @@ from regard.models.bert import Bert, initialize_bert
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 
-_HEADS = ("pooler", "masked", "next", "span", "output")  # how the names of weights begin that are not the backbone's
-_LONGEST = 1 << 20  # a longest row beyond this means that nobody said how long
+_HEAD_PREFIXES = ("pooler", "masked", "next", "span", "output")  # of weights that are not the backbone's
+_MAX_LENGTH = 1 << 20  # a model_max_length beyond it stands for "unknown"
 
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """A model as its folder holds it."""
+    """Content of an encoder's folder."""
 
     config: BertConfig
-    weights: dict[str, Tensor]  # under our names, float32; what the folder lacks is made anew
+    weights: dict[str, Tensor]  # under our names, float32; those that the folder lacks are newly initialized
     tokenizer: Tokenizer
-    labels: tuple[str, ...]  # names of a label or token head's labels
-    problem_type: str  # what the labels are, as others say it: single_label_classification, …; nothing where unsaid
-    max_length: int  # tokens of a row, special ones counted
-    model_type: str  # their type
-    hf_config: dict[str, Any]  # config.json as it stands, to be written back
-    task: dict[str, Any]  # task.json; nothing for a folder from elsewhere
+    labels: tuple[str, ...]  # of a label or token head
+    problem_type: str  # single_label_classification, …; empty where the folder does not say
+    max_length: int  # tokens of a sequence with its special tokens
+    model_type: str  # in config.json
+    hf_config: dict[str, Any]  # config.json as read, to be written back
+    task: dict[str, Any]  # task.json; empty for a folder from elsewhere
     report: WeightReport
     digest: str  # of config, weights and tokenizer
-    path: Path  # where it was read
+    path: Path  # folder it was read from
 
     def model(self) -> Bert:
-        """Return the model with a copy of these weights."""
+        """Build the model with a copy of these weights."""
         with meta_device():
-            made = Bert(self.config)
-        made.load_state_dict({name: tensor.clone() for name, tensor in self.weights.items()}, assign=True)
-        return made
+            model = Bert(self.config)
+        model.load_state_dict({name: tensor.clone() for name, tensor in self.weights.items()}, assign=True)
+        return model
+
+
+@dataclass(frozen=True)
+class _EncoderRequest:
+    """Arguments of `load_encoder`."""
+
+    head: str | None = None
+    labels: tuple[str, ...] | None = None
+    seed: int = 1
+    task: str = ""
+    weights_from: Path | None = None
+
+
+@dataclass(frozen=True)
+class _HeadSelection:
+    """Config with the requested head."""
+
+    config: BertConfig
+    labels: LabelNames
+    is_stored: bool  # whether the folder's weights hold this head with these labels
+    note: str
 
 
 def load_encoder(
@@ -96,149 +119,169 @@ def load_encoder(
     task: str = "",
     weights_from: Path | None = None,
 ) -> LoadedEncoder:
-    """Return the encoder of a folder or of a published name after checking all of it.
+    """Load and validate an encoder from a folder or the hub.
 
-    Another `head` than the folder's is made anew, by the seed; one of the same kind and with the same labels is kept.
-    A model that was trained here for another `task` is refused, if one is given. `weights_from` is another folder to
-    read the weights from, for one whose own were converted first.
+    A `head` other than the folder's is initialized from the seed; the folder's is used where the labels are the same
+    too. With a `task`, a model that Regard trained for another one is rejected. `weights_from` is another folder to
+    read the weights from, for pickled weights that were converted first.
     """
-    place = resolve_model(folder)
-    wish = _EncoderRequest(head, None if labels is None else tuple(labels), seed, task, weights_from)
-    return retry_while_replaced(place, lambda one: _load(one, wish))
+    request = _EncoderRequest(
+        head,
+        None if labels is None else tuple(labels),
+        seed=seed,
+        task=task,
+        weights_from=weights_from,
+    )
+    return retry_while_replaced(resolve_model(folder), lambda path: _load_encoder(path, request))
 
 
-@dataclass(frozen=True)
-class _EncoderRequest:
-    head: str | None
-    labels: tuple[str, ...] | None
-    seed: int
-    task: str
-    weights_from: Path | None
-
-
-def _load(folder: Path, wish: _EncoderRequest) -> LoadedEncoder:
+def _load_encoder(folder: Path, request: _EncoderRequest) -> LoadedEncoder:
     path = resolve_model_path(folder)
-    task = read_task(path, wish.task) if wish.task else read_task_file(path)
-    fields, where = atomic.read_json(path / CONFIG), str(path / CONFIG)
+    metadata = read_task(path, request.task) if request.task else read_task_file(path)
+    hf_config = atomic.read_json(path / CONFIG)
     verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
-    entries = read_tensor_entries(wish.weights_from or path)
-    config, labels, kept, note = _shaped(fields, list(entries), wish, where)
-    kind = str(fields.get("model_type"))
-    loaded, report = _read_weights(path, config, kind, entries, kept, wish.seed)
-    report.notes += [note] if note else []
-    tokenizer = read_encoder_tokenizer(path, kind)
+    entries = read_tensor_entries(request.weights_from or path)
+    selection = _select_head(hf_config, list(entries), request, str(path / CONFIG))
+    config = selection.config
+    model_type = str(hf_config.get("model_type"))
+    model_weights, report = _read_weights(path, selection, model_type, entries, request.seed)
+    if selection.note:
+        report.notes.append(selection.note)
+    tokenizer = read_encoder_tokenizer(path, model_type)
     check_vocabulary(path, tokenizer, config.vocab_size)
-    digest = _digest(path, wish.weights_from, tokenizer)
-    longest = _longest(path, config)
-    facts = (labels.names, labels.problem_type, longest, kind, fields, task, report, digest, path)
-    return LoadedEncoder(config, loaded, tokenizer, *facts)
+    return LoadedEncoder(
+        config,
+        model_weights,
+        tokenizer=tokenizer,
+        labels=selection.labels.names,
+        problem_type=selection.labels.problem_type,
+        max_length=_read_max_length(path, config),
+        model_type=model_type,
+        hf_config=hf_config,
+        task=metadata,
+        report=report,
+        digest=_digest(path, request.weights_from, tokenizer),
+        path=path,
+    )
 
 
 def read_encoder_config(path: Path) -> BertConfig:
-    """Return the config of an encoder's folder, with the head that its weights hold; no weights are read."""
-    return _described(path)[0]
+    """Config of an encoder's folder with the head that its weights hold; no weights are read."""
+    return _select_stored_head(path).config
 
 
 def read_encoder_labels(path: Path) -> tuple[str, ...]:
-    """Return the names of the labels of an encoder's folder."""
-    return _described(path)[1].names
+    """Label names of an encoder's folder."""
+    return _select_stored_head(path).labels.names
 
 
-def _described(path: Path) -> tuple[BertConfig, encoders.LabelNames, bool, str]:
-    fields = atomic.read_json(path / CONFIG)
-    names = [] if fields.get("model_type") == encoders.OWN else list(_names(path))
-    return _shaped(fields, names, _EncoderRequest(None, None, 1, "", None), str(path / CONFIG))
+def read_encoder_tokenizer(path: Path, model_type: str) -> Tokenizer:
+    """Read a folder's tokenizer with the template of its model type."""
+    row = ENCODER_TYPES.get(model_type)
+    return read_folder_tokenizer(path) if row is None else read_folder_tokenizer(path, row.template)
 
 
-def _names(path: Path) -> list[str]:
-    return [] if has_only_pickled_weights(path) else list(read_tensor_entries(path))
+def _select_stored_head(path: Path) -> _HeadSelection:
+    hf_config = atomic.read_json(path / CONFIG)
+    names: list[str] = []
+    if hf_config.get("model_type") != NATIVE_TYPE and not has_only_pickled_weights(path):
+        names = list(read_tensor_entries(path))
+    return _select_head(hf_config, names, _EncoderRequest(), str(path / CONFIG))
 
 
-def _shaped(
-    fields: Mapping[str, Any], names: list[str], wish: _EncoderRequest, where: str
-) -> tuple[BertConfig, encoders.LabelNames, bool, str]:
-    """Return the config with the head that is wanted, its labels, whether that is the folder's head, and a note."""
+def _select_head(
+    hf_config: Mapping[str, Any], names: list[str], request: _EncoderRequest, where: str
+) -> _HeadSelection:
+    """Combine the head and labels of a folder, whose weights have these names, with the requested ones."""
     note = ""
-    if fields.get("model_type") == encoders.OWN:
-        config = read_native_config(fields, {encoders.OWN: BertConfig}, where)
-        held = config.head
+    is_native = hf_config.get("model_type") == NATIVE_TYPE
+    if is_native:
+        config = read_native_config(hf_config, {NATIVE_TYPE: BertConfig}, where)
+        stored_head = config.head
     else:
-        held, note = encoders.detect_head(fields, names, where)
-        config = encoders.read_config(fields, held, 0, where)
-    labelled = ("label", "token")
-    labels = encoders.read_labels(fields, where) if held in labelled else encoders.LabelNames()
-    head = wish.head or held
-    kept = head == held and wish.labels in (None, labels.names)
-    if wish.labels is not None and wish.labels != labels.names:
-        labels = encoders.LabelNames(wish.labels)
-    if head in labelled and not labels.names:
-        raise CheckpointError(f"{where}: a {head} head needs labels: none are in the folder, and none are given")
-    count = len(labels.names) if head in labelled else 0
-    if head == held:
-        config = replace(config, num_labels=count)
-    elif fields.get("model_type") == encoders.OWN:
-        config = replace(config, head=head, num_labels=count)
+        stored_head, note = encoders.detect_head(hf_config, names, where)
+        config = encoders.read_config(hf_config, stored_head, 0, where)
+    stored_labels = encoders.read_labels(hf_config, where) if stored_head in LABELLED_HEADS else LabelNames()
+    head = request.head or stored_head
+    labels = _select_labels(head, stored_labels, request, where)
+    num_labels = len(labels.names)
+    if head == stored_head:
+        config = replace(config, num_labels=num_labels)
+    elif is_native:
+        config = replace(config, head=head, num_labels=num_labels)
     else:
-        config = encoders.read_config(fields, head, count, where)
+        config = encoders.read_config(hf_config, head, num_labels, where)
         note = ""
-    if head == "plain" and fields.get("model_type") != encoders.OWN:
-        config = replace(config, pooler=_has_pooler(fields, names))
-    if head not in labelled:
-        labels = encoders.LabelNames()
-    return config, labels, kept, note
+    if head == "plain" and not is_native:
+        config = replace(config, pooler=_has_pooler(hf_config, names))
+    is_stored = head == stored_head and request.labels in (None, stored_labels.names)
+    return _HeadSelection(config, labels, is_stored=is_stored, note=note)
 
 
-def _has_pooler(fields: Mapping[str, Any], names: list[str]) -> bool:
-    kind = KINDS[str(fields["model_type"])]
-    wanted = [theirs for ours, theirs in kind.heads["plain"].names if ours == "pooler"]
-    return any(name.endswith(f"{one}.weight"[1:]) for name in names for one in wanted)
+def _select_labels(head: str, stored_labels: LabelNames, request: _EncoderRequest, where: str) -> LabelNames:
+    """Labels of a head: the requested ones, else those of the folder; none where the head has no labels."""
+    if head not in LABELLED_HEADS:
+        return LabelNames()
+    labels = stored_labels
+    if request.labels is not None and request.labels != stored_labels.names:
+        labels = LabelNames(request.labels)
+    if not labels.names:
+        raise CheckpointError(f"{where}: a {head} head needs labels: the folder has none, and none were passed")
+    return labels
+
+
+def _has_pooler(hf_config: Mapping[str, Any], names: list[str]) -> bool:
+    """Whether the weights include the pooler of a model without a head."""
+    row = ENCODER_TYPES[str(hf_config["model_type"])]
+    poolers = [hf_name for name, hf_name in row.heads["plain"].names if name == "pooler"]
+    endings = tuple(f"{pooler}.weight".removeprefix(".") for pooler in poolers)
+    return any(name.endswith(endings) for name in names)
 
 
 def _read_weights(
     path: Path,
-    config: BertConfig,
-    kind: str,
+    selection: _HeadSelection,
+    model_type: str,
     entries: Mapping[str, weights.TensorEntry],
-    kept: bool,
     seed: int,
 ) -> tuple[dict[str, Tensor], WeightReport]:
+    """Read the weights; those of a head that the folder lacks are initialized."""
     with name_folder_in_errors(path):
-        shapes = {name: entry.shape for name, entry in entries.items()}
-        freedom: tuple[Sequence[str], Sequence[str]] = ((), ()) if kept else (_HEADS, ("output",))
-        matched = encoders.EncoderWeightMatcher(config, kind, shapes, expected_shapes(config), *freedom)
-        read = weights.read_float_tensors(entries, matched.tensors_to_read)
-        return matched.assemble(read, _fresh(config, seed) if matched.fresh else {}), matched.report
+        config = selection.config
+        matcher = EncoderWeightMatcher(
+            config,
+            model_type,
+            shapes={name: entry.shape for name, entry in entries.items()},
+            expected=expected_shapes(config),
+            optional=() if selection.is_stored else _HEAD_PREFIXES,
+            replaced=() if selection.is_stored else ("output",),
+        )
+        tensors = weights.read_float_tensors(entries, matcher.tensors_to_read)
+        initial_weights = _initial_weights(config, seed) if matcher.weights_to_initialize else {}
+        return matcher.assemble(tensors, initial_weights), matcher.report
 
 
-def _fresh(config: BertConfig, seed: int) -> dict[str, Tensor]:
-    """Return a model's first weights, of which its head is used."""
+def _initial_weights(config: BertConfig, seed: int) -> dict[str, Tensor]:
+    """Random weights of a whole model, of which its head is used."""
     model = Bert(config)
     initialize_bert(model, seed)
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 
-def read_encoder_tokenizer(path: Path, kind: str) -> Tokenizer:
-    """Return a folder's tokenizer with the template of its type."""
-    row = KINDS.get(kind)
-    return read_folder_tokenizer(path, row.template) if row is not None else read_folder_tokenizer(path)
-
-
-def _longest(path: Path, config: BertConfig) -> int:
-    """Return the longest row that a folder's files allow: the model's, or a smaller one."""
-    value = read_tokenizer_config(path).get("model_max_length")
-    return (
-        min(config.max_positions, int(value))
-        if isinstance(value, int | float) and 2 < value < _LONGEST
-        else config.max_positions
-    )
+def _read_max_length(path: Path, config: BertConfig) -> int:
+    """Maximal length of a sequence: the model's, or a smaller one of the tokenizer."""
+    max_length = read_tokenizer_config(path).get("model_max_length")
+    if isinstance(max_length, int | float) and 2 < max_length < _MAX_LENGTH:
+        return min(config.max_positions, int(max_length))
+    return config.max_positions
 
 
 def _digest(path: Path, weights_from: Path | None, tokenizer: Tokenizer) -> str:
-    """Return the SHA-256 of what decides a model's answers: its config, weights and tokenizer."""
+    """SHA-256 of everything that predictions depend on: config, weights and tokenizer."""
     digest = hashlib.sha256((path / CONFIG).read_bytes())
-    for file in sorted({entry.file for entry in read_tensor_entries(weights_from or path).values()}):
-        with open(file, "rb") as opened_file:
-            digest.update(hashlib.file_digest(opened_file, "sha256").digest())
+    for weight_file in sorted({entry.file for entry in read_tensor_entries(weights_from or path).values()}):
+        with open(weight_file, "rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
     digest.update(tokenizer.digest.encode())
     return digest.hexdigest()
 
@@ -260,36 +303,43 @@ def save_encoder(
     extra_files: Mapping[str, bytes] | None = None,
     weight_files: Mapping[str, atomic.Content] | None = None,
 ) -> str:
-    """Write an encoder so that readers find the old one or the new one whole; return the type it is written as.
+    """Write an encoder atomically; return the model type it is written as.
 
-    `kind` and `fields` are those of the folder that the model came from, if it did: what we do not know in its
-    `config.json` is written back. `facts` go into `task.json`; without a task there is none. `instead` are files to
-    write instead of the weights.
+    The model type and `config.json` fields of the folder that the model was imported from are preferred and written
+    back. The metadata goes into `task.json`; without a task there is no such file. `weight_files` replace the
+    safetensors file.
     """
     floats = check_weights(config, model_weights)
-    if config.head in ("label", "token") and labels and len(labels) != config.num_labels:
+    if config.head in LABELLED_HEADS and labels and len(labels) != config.num_labels:
         raise ValueError(f"{config.num_labels} labels need as many names, not {len(labels)}")
-    written, _ = encoders.hf_model_type(config, kind)
-    theirs = encoders.to_hf_weights(config, written, floats)
-    named = encoders.LabelNames(tuple(labels), problem)
-    own = {**serialize_tokenizer(tokenizer, config, max_length or config.max_positions), **(extra_files or {})}
-    written_fields = encoders.write_config(config, written, named, fields)
+    model_type, _ = encoders.hf_model_type(config, kind)
+    hf_config = encoders.write_config(config, model_type, LabelNames(tuple(labels), problem), fields)
+    tokenizer_files = serialize_tokenizer(tokenizer, config, max_length or config.max_positions)
     publish_model(
-        folder, written_fields, theirs, task=task, metadata=facts, card=card, extra_files=own, weight_files=weight_files
+        folder,
+        hf_config,
+        to_hf_weights(config, model_type, floats),
+        task=task,
+        metadata=facts,
+        card=card,
+        extra_files={**tokenizer_files, **(extra_files or {})},
+        weight_files=weight_files,
     )
-    return written
+    return model_type
 
 
 def serialize_tokenizer(tokenizer: Tokenizer, config: BertConfig, max_length: int) -> dict[str, bytes]:
-    """Return the files of a tokenizer, with what tells others which tokens are special and how long a row may be."""
-    framing = SpecialTokens(tokenizer)
+    """Files of an encoder's tokenizer, with its special tokens and maximal length for other tools."""
+    special_tokens = SpecialTokens(tokenizer)
     roles = {
-        "pad_token": framing.pad,
-        "unk_token": framing.unknown,
-        "cls_token": framing.start,
-        "sep_token": framing.end,
-        "mask_token": framing.mask,
+        "pad_token": special_tokens.pad,
+        "unk_token": special_tokens.unknown,
+        "cls_token": special_tokens.start,
+        "sep_token": special_tokens.end,
+        "mask_token": special_tokens.mask,
     }
-    types = ["token_type_ids"] if config.num_token_types > 1 else []
-    told = tokenizer_config(tokenizer, roles, max_length, ["input_ids", *types, "attention_mask"])
-    return {TOKENIZER: tokenizer.to_json().encode(), TOKENIZER_CONFIG: atomic.json_bytes(told)}
+    inputs = ["input_ids", "attention_mask"]
+    if config.num_token_types > 1:
+        inputs.insert(1, "token_type_ids")
+    settings = tokenizer_config(tokenizer, roles, max_length, inputs)
+    return {TOKENIZER: tokenizer.to_json().encode(), TOKENIZER_CONFIG: atomic.json_bytes(settings)}

@@ -1,4 +1,4 @@
-"""Where a folder's model is, whose task it is for, and whether it is whole; nothing here needs torch."""
+"""Locate a folder's model, read its task and verify its files. Free of torch."""
 
 from __future__ import annotations
 
@@ -10,78 +10,81 @@ from regard.checkpoint import atomic
 from regard.config.defaults import usage_hint
 from regard.errors import CheckpointError
 
-_PATIENCE = 20  # times that a folder is read again because it was being replaced meanwhile
-VERSION = 1
-CONFIG, TASK_FILE, CARD = "config.json", "task.json", "README.md"
-Read = TypeVar("Read")
+VERSION = 1  # of task.json
+CONFIG = "config.json"
+TASK_FILE = "task.json"
+CARD = "README.md"
+_MAX_RETRIES = 20  # reads of a folder that keeps being replaced
+Loaded = TypeVar("Loaded")
 
 
-def retry_while_replaced(folder: Path, read: Callable[[Path], Read]) -> Read:
-    """Return what is read from a folder; one that a training run replaces at this moment is read again."""
-    for _ in range(_PATIENCE):
-        before = _version(folder)
+def retry_while_replaced(folder: Path, read: Callable[[Path], Loaded]) -> Loaded:
+    """Read a folder, and read it again if a training run has replaced it meanwhile."""
+    for _ in range(_MAX_RETRIES):
+        before = _fingerprint(folder)
         try:
             return read(folder)
         except CheckpointError:
-            if _version(folder) == before:
+            if _fingerprint(folder) == before:
                 raise
     return read(folder)
 
 
-def _version(folder: Path) -> list[tuple[int, int]]:
-    """Return what changes whenever a folder's model is replaced, even by one with the same content."""
-    seen = []
-    for manifest in (folder / atomic.MANIFEST, folder / atomic.NEW / atomic.MANIFEST):
+def _fingerprint(folder: Path) -> list[tuple[int, int]]:
+    """Inode and time of the manifests: they change with every replacement, even by the same content."""
+    fingerprint = []
+    for manifest in (folder / atomic.MANIFEST, folder / atomic.STAGING / atomic.MANIFEST):
         try:
-            found = manifest.stat()
+            status = manifest.stat()
         except OSError:
-            seen.append((0, 0))
+            fingerprint.append((0, 0))
         else:
-            seen.append((found.st_ino, found.st_mtime_ns))
-    return seen
+            fingerprint.append((status.st_ino, status.st_mtime_ns))
+    return fingerprint
 
 
 def resolve_model_path(folder: Path) -> Path:
-    """Return where to read a folder's model from, or say what is there instead."""
+    """Path to read a folder's model from, or `CheckpointError` that says what the folder holds instead."""
     if not folder.is_dir():
-        what = "a file" if folder.exists() else "no such folder"
-        raise CheckpointError(f"{folder}: {what}; a run's or model's folder is needed")
+        problem = "a file" if folder.exists() else "no such folder"
+        raise CheckpointError(f"{folder}: {problem}; a run's or model's folder is needed")
     path = atomic.published_path(folder)
     if (path / CONFIG).is_file():
         return path
     if (folder / "run.json").exists():
-        raise CheckpointError(f"{folder}: a run that has not written its model yet: go on with the same train command")
+        raise CheckpointError(f"{folder}: a run that has not written its model yet: resume it with its train command")
     raise CheckpointError(f"{folder}: no {CONFIG} in it; a run's or model's folder is needed")
 
 
-def read_task(path: Path, wanted: str) -> dict[str, Any]:
-    """Return what task.json holds, if the folder has one and it is of the wanted task."""
-    task = read_task_file(path)
-    if not task:
+def read_task(path: Path, task: str) -> dict[str, Any]:
+    """Read task.json and check that it is of this task; empty where there is no such file."""
+    metadata = read_task_file(path)
+    if not metadata:
         return {}
-    found = task.get("task")
-    if found != wanted:
-        use = usage_hint(str(found))
-        raise CheckpointError(f"{path}: a model for the task {found!r:.60}; one for {wanted!r} is needed{use}")
-    version = task.get("version")
+    stored_task = metadata.get("task")
+    if stored_task != task:
+        hint = usage_hint(str(stored_task))
+        raise CheckpointError(f"{path}: a model for the task {stored_task!r:.60}; one for {task!r} is needed{hint}")
+    version = metadata.get("version")
     if type(version) is not int or not 1 <= version <= VERSION:
         raise CheckpointError(
-            f"{path / TASK_FILE}: version {version!r:.60}; up to {VERSION} is read here: use a newer Regard"
+            f"{path / TASK_FILE}: version {version!r:.60}; this Regard reads 1 to {VERSION}: use a newer Regard"
         )
-    return task
+    return metadata
 
 
 def read_task_file(path: Path) -> dict[str, Any]:
-    """Return what task.json holds, whatever the task; nothing where there is none."""
-    return atomic.read_json(path / TASK_FILE) if (path / TASK_FILE).exists() else {}
+    """Read task.json of any task; empty where there is no such file."""
+    file = path / TASK_FILE
+    return atomic.read_json(file) if file.exists() else {}
 
 
-def verify(path: Path, read: Iterable[str]) -> None:
-    """Compare what will be read with the manifest, if there is one."""
+def verify(path: Path, names: Iterable[str]) -> None:
+    """Compare the files that will be read with the manifest, if there is one."""
     if not (path / atomic.MANIFEST).exists():
         return
     try:
-        atomic.verify_folder(path, read)
+        atomic.verify_folder(path, names)
     except CheckpointError as error:
-        advice = f"copy the folder again, or delete {atomic.MANIFEST} if the change was meant"
+        advice = f"copy the folder again, or delete {atomic.MANIFEST} if the change is intended"
         raise CheckpointError(f"{error}: {advice}") from None

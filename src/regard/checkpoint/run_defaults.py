@@ -1,4 +1,4 @@
-"""What a run's settings are where nobody says otherwise: those of its task, and of the model that it goes on from."""
+"""Default settings of a run: those of its task, and the architecture of the pretrained model it starts from."""
 
 from __future__ import annotations
 
@@ -9,26 +9,39 @@ from typing import Any
 from regard.checkpoint import atomic
 from regard.config.defaults import in_own_names, task_defaults
 
-# type in config.json → architecture; else bert
-_OWN = {"regard-elmo": "elmo", "gpt2": "gpt", "gpt_neox": "gpt", "regard-gpt": "gpt"}
+_DEFAULT_ARCHITECTURE = "bert"
+_ARCHITECTURES = {  # model type in config.json → architecture, where it is not the default
+    "regard-elmo": "elmo",
+    "gpt2": "gpt",
+    "gpt_neox": "gpt",
+    "regard-gpt": "gpt",
+}
 
 
 def apply_defaults(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given, by dotted path, and the task's usual settings; `--from` a model decides which it is.
+    """Merge overrides, by dotted path, into the task's defaults; `pretrained` decides the architecture if none is set.
 
     >>> apply_defaults("language", {"architecture": "bert"})["tokenizer.kind"]
     'wordpiece'
     """
     overrides = in_own_names(task, overrides)
-    arch, start = (str(overrides.get(name, "")) for name in ("architecture", "pretrained"))
-    if task == "language" and start and not arch:
-        arch = _architecture(start)
-    return {**task_defaults(task, arch, start_from=start), **({"architecture": arch} if arch else {}), **overrides}
+    architecture = str(overrides.get("architecture", ""))
+    pretrained = str(overrides.get("pretrained", ""))
+    if task == "language" and pretrained and not architecture:
+        architecture = _detect_architecture(pretrained)
+    settings = task_defaults(task, architecture, start_from=pretrained)
+    if architecture:
+        settings = {**settings, "architecture": architecture}
+    return {**settings, **overrides}
 
 
-def _architecture(folder: str) -> str:
-    """Return the architecture of a folder's model; a published name is an encoder's."""
-    place = (
-        atomic.published_path(Path(folder)) / "config.json" if Path(folder).is_dir() else Path(folder) / "config.json"
-    )
-    return _OWN.get(str(atomic.read_json(place).get("model_type")), "bert") if place.is_file() else "bert"
+def _detect_architecture(folder: str) -> str:
+    """Architecture of a folder's model; a name from the hub is taken for an encoder."""
+    path = Path(folder)
+    if path.is_dir():
+        path = atomic.published_path(path)
+    config_file = path / "config.json"
+    if not config_file.is_file():
+        return _DEFAULT_ARCHITECTURE
+    model_type = str(atomic.read_json(config_file).get("model_type"))
+    return _ARCHITECTURES.get(model_type, _DEFAULT_ARCHITECTURE)

@@ -1,9 +1,9 @@
-"""A run as a folder: one trainer at a time, checkpoints that are verified, a log that is cut back on resume.
+"""Run directory: one trainer at a time, verified checkpoints, and a log that is truncated on resume.
 
-RUN/                     a model folder in Hugging Face layout (see `model_folder`)
-  run.lock               who trains here now
-  run.json               the whole configuration, recorded choices, versions, data digests
-  log.jsonl              one line a report
+RUN/                     a model folder in Hugging Face layout (see `model_dir`)
+  run.lock               process that trains now
+  run.json               all settings, automatic choices, versions, data digests
+  log.jsonl              one report per line
   checkpoints/step-N/    model.safetensors  optimizer.safetensors  counters.json  MANIFEST.json
 """
 
@@ -27,13 +27,16 @@ from regard.checkpoint.disk import DISK, Disk, translate_os_errors
 from regard.errors import CheckpointError, UsageError
 
 _LOCK = "run.lock"
+_RUN = "run.json"
 _STEP = re.compile(r"step-(\d{1,15})")
-_WEIGHTS, _OPTIMIZER, _COUNTERS = "model.safetensors", "optimizer.safetensors", "counters.json"
+_WEIGHTS = "model.safetensors"
+_OPTIMIZER = "optimizer.safetensors"
+_COUNTERS = "counters.json"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that training needs to go on from a step."""
+    """Everything that training needs to resume from a step."""
 
     step: int
     weights: dict[str, Tensor]
@@ -42,7 +45,7 @@ class Checkpoint:
 
 
 class RunDirectory:
-    """The folder of a run; whoever writes to it takes its lock first.
+    """Folder of a training run; a writer must hold its lock.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder, RunDirectory(Path(folder, "run")).lock() as run:
@@ -60,13 +63,15 @@ class RunDirectory:
         disk: Disk = DISK,
     ) -> None:
         self.path = Path(path)
-        self.notify, self.max_checkpoints, self.disk = notify, max(2, keep), disk
+        self.notify = notify
+        self.max_checkpoints = max(2, keep)
+        self.disk = disk
         self._lock = FileLock(self.path / _LOCK, blocking=False, thread_local=False, on_acquired=_write_holder)
 
     def lock(self) -> Self:
-        """Make the folder, take its lock and clear what dead writers left; a second trainer is refused."""
+        """Create the folder, acquire its lock and recover from interrupted writes; reject a second trainer."""
         if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"{self.path} is a file: choose another name for the run's folder")
+            raise UsageError(f"{self.path} is a file: choose another name for the run directory")
         atomic.make_folder(self.path, disk=self.disk)
         self._acquire_lock()
         for folder in (self.path, self._checkpoints):
@@ -75,7 +80,7 @@ class RunDirectory:
         return self
 
     def release(self) -> None:
-        """Release the lock; the system does so too when the process ends, however it ends. The lock file stays."""
+        """Release the lock, as the system does when the process ends. The lock file stays."""
         if self._lock.is_locked:
             with contextlib.suppress(OSError):
                 os.truncate(self.path / _LOCK, 0)
@@ -90,7 +95,7 @@ class RunDirectory:
     def save_checkpoint(
         self, step: int, model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], counters: Mapping[str, Any]
     ) -> None:
-        """Write a checkpoint whole, verify it, then remove those beyond the newest few."""
+        """Write a checkpoint atomically, verify it, then remove all but the latest `max_checkpoints`."""
         self._check_locked()
         if self._log.exists():
             atomic.sync_file(self._log, disk=self.disk)
@@ -100,42 +105,46 @@ class RunDirectory:
             _OPTIMIZER: weights.serialize_tensors(optimizer),
             _COUNTERS: atomic.json_bytes(counters),
         }
-        atomic.write_folder(
-            folder, contents, size=weights.tensor_bytes(model) + weights.tensor_bytes(optimizer), disk=self.disk
-        )
+        size = weights.tensor_bytes(model) + weights.tensor_bytes(optimizer)
+        atomic.write_folder(folder, contents, size=size, disk=self.disk)
         atomic.verify_folder(folder)
-        for old in [old for old in self.steps() if old < step][: -(self.max_checkpoints - 1)]:
-            atomic.remove_folder_atomically(self._checkpoints / f"step-{old}", disk=self.disk)
+        earlier_steps = [earlier for earlier in self.steps() if earlier < step]
+        for obsolete in earlier_steps[: -(self.max_checkpoints - 1)]:
+            atomic.remove_folder_atomically(self._checkpoints / f"step-{obsolete}", disk=self.disk)
 
     def steps(self) -> list[int]:
-        """Return the steps that have a checkpoint folder, in order; it is not checked here."""
+        """Steps that have a checkpoint folder, in ascending order, without verifying the folders."""
         names = [path.name for path in self._checkpoints.iterdir()] if self._checkpoints.is_dir() else []
-        return sorted(int(found[1]) for found in map(_STEP.fullmatch, names) if found)
+        matches = [_STEP.fullmatch(name) for name in names]
+        return sorted(int(match[1]) for match in matches if match)
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint of the highest step that verifies; damaged ones are told of and moved aside."""
+        """Read the checkpoint of the highest intact step; report damaged ones and rename them."""
         for step in reversed(self.steps()):
             folder = self._checkpoints / f"step-{step}"
             try:
                 atomic.verify_folder(folder)
                 counters = atomic.read_json(folder / _COUNTERS)
                 return Checkpoint(
-                    step, weights.read_tensors(folder / _WEIGHTS), weights.read_tensors(folder / _OPTIMIZER), counters
+                    step,
+                    weights.read_tensors(folder / _WEIGHTS),
+                    optimizer=weights.read_tensors(folder / _OPTIMIZER),
+                    counters=counters,
                 )
             except CheckpointError as error:
-                self.notify(f"{error}; the checkpoint before it is used")
+                self.notify(f"{error}; the previous checkpoint is used")
                 if self._lock.is_locked:
                     atomic.move_aside(folder, ".bad", disk=self.disk)
         return None
 
     def append_log(self, record: Mapping[str, Any]) -> None:
-        """Add one report to the log; a report of training has a `step`."""
+        """Append one report to the log; reports of training have a `step`."""
         atomic.append_lines(self._log, [json.dumps(record, ensure_ascii=False)], disk=self.disk)
 
     def truncate_log(self, step: int) -> None:
-        """Cut the log back to its state at a step: from the first report of a later step on, lines go.
+        """Truncate the log to its state at a step: remove everything from the first report of a later step on.
 
-        A last line that was only half written goes too.
+        An incomplete last line is removed too.
         """
         self._check_locked()
         if not self._log.exists():
@@ -143,7 +152,7 @@ class RunDirectory:
         data = self._log.read_bytes()
         end = 0
         for line in data.splitlines(keepends=True):
-            record = _record(line)
+            record = _parse_record(line)
             if record is None or record.get("step", 0) > step:
                 break
             end += len(line)
@@ -151,17 +160,18 @@ class RunDirectory:
             atomic.write_file(self._log, data[:end], disk=self.disk)
 
     def read_log(self) -> list[dict[str, Any]]:
-        """Return the reports of the log; a half-written last line is left out."""
+        """Read the reports of the log without an incomplete last line."""
         lines = self._log.read_bytes().splitlines(keepends=True) if self._log.exists() else []
-        return [record for record in map(_record, lines) if record is not None]
+        records = [_parse_record(line) for line in lines]
+        return [record for record in records if record is not None]
 
     def write_run(self, run: Mapping[str, Any]) -> None:
         """Write `run.json`."""
-        atomic.write_file(self.path / "run.json", atomic.json_bytes(run), disk=self.disk)
+        atomic.write_file(self.path / _RUN, atomic.json_bytes(run), disk=self.disk)
 
     def read_run(self) -> dict[str, Any]:
-        """Return what `run.json` holds; nothing when there is none."""
-        path = self.path / "run.json"
+        """Read `run.json`; empty where there is none."""
+        path = self.path / _RUN
         return atomic.read_json(path) if path.exists() else {}
 
     @property
@@ -184,17 +194,17 @@ class RunDirectory:
                     "or choose another --out"
                 ) from None
             except OSError as error:
-                if error.filename is not None:  # the file cannot be opened
+                if error.filename is not None:  # opening the file failed, not locking it
                     raise
                 raise UsageError(f"{path} cannot be locked: {error.strerror or error}") from None
 
     def _check_locked(self) -> None:
         if not self._lock.is_locked:
-            raise RuntimeError("take the run's lock before writing to it")
+            raise RuntimeError("acquire the run's lock before writing to it")
 
 
 def folder_kind(path: str | Path) -> Literal["none", "run", "model", "other"]:
-    """Say what a folder holds: nothing yet, a run, a model from elsewhere, or other files.
+    """Kind of content of a folder: none yet, a run, a model from elsewhere, or other files.
 
     >>> folder_kind("no such folder")
     'none'
@@ -204,15 +214,16 @@ def folder_kind(path: str | Path) -> Literal["none", "run", "model", "other"]:
         return "none"
     if not path.is_dir():
         return "other"
-    if (path / "run.json").exists() or (path / _LOCK).exists():  # a run may end before it wrote anything else
+    if (path / _RUN).exists() or (path / _LOCK).exists():  # a run may end before it writes anything but its lock
         return "run"
     if (path / "config.json").exists():
         return "model"
-    return "other" if any(not atomic.is_temporary(inner) for inner in path.iterdir()) else "none"
+    has_content = any(not atomic.is_temporary(inner) for inner in path.iterdir())
+    return "other" if has_content else "none"
 
 
 def _write_holder(descriptor: int) -> None:
-    """Record this process in the lock file, for the message that a second one gets."""
+    """Record this process in the lock file, for the error message of a second one."""
     holder = {"pid": os.getpid(), "host": socket.gethostname()}
     with contextlib.suppress(OSError):  # the lock itself is held
         os.ftruncate(descriptor, 0)
@@ -220,17 +231,19 @@ def _write_holder(descriptor: int) -> None:
 
 
 def _read_holder(path: Path) -> str:
-    """The process in a lock file as part of a message; nothing where it is not recorded."""
+    """Process that holds the lock, as part of a message; empty where the file does not record it."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         holder = json.loads(path.read_bytes())
         return f" (process {holder['pid']} on {holder['host']})"
     return ""
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    """Return a log line's report; nothing for one that was not wholly written."""
+def _parse_record(line: bytes) -> dict[str, Any] | None:
+    """Parse a line of the log; None for an incomplete one."""
+    if not line.endswith(b"\n"):
+        return None
     try:
-        record = json.loads(line) if line.endswith(b"\n") else None
+        record = json.loads(line)
     except ValueError:
         return None
     return record if isinstance(record, dict) else None

@@ -1,7 +1,4 @@
-"""Tensors in safetensors files: written as content, read only after their header was checked.
-
-What became of the weights of a folder from elsewhere, told in words.
-"""
+"""Tensors in safetensors files, read only after their header is validated, and a report on a folder's weights."""
 
 from __future__ import annotations
 
@@ -19,16 +16,20 @@ from torch import Tensor
 from regard.checkpoint.atomic import Content
 from regard.errors import CheckpointError
 
-FILE, INDEX = "model.safetensors", "model.safetensors.index.json"  # names in a model folder
-OLD_FILE, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"  # pickled, of older folders
-_HEADER_LIMIT = 8 << 20  # bytes
-_TENSOR_LIMIT = 20_000
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLED_FILE = "pytorch_model.bin"  # of older folders
+PICKLED_INDEX = "pytorch_model.bin.index.json"
+_MAX_HEADER_BYTES = 8 << 20
+_MAX_TENSORS = 20_000
+_LENGTH_BYTES = 8  # the header's length, at the start of a file
+_ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_FLOAT_DTYPES = ("F32", "F16", "BF16", "F64")
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """What a file's header says of one tensor."""
+    """One tensor in the header of a safetensors file."""
 
     file: Path
     dtype: str
@@ -36,43 +37,32 @@ class TensorEntry:
 
 
 def serialize_tensors(tensors: Mapping[str, Tensor]) -> Content:
-    """Return what writes the tensors as a safetensors file that other tools read too."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return lambda sink: sink.write(safetensors.torch.save(plain, metadata={"format": "pt"}))
+    """Writer of the tensors as a safetensors file, with the metadata that other tools expect."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return lambda sink: sink.write(safetensors.torch.save(contiguous, metadata={"format": "pt"}))
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """Return the bytes that the tensors take."""
+    """Bytes that the tensors occupy."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """Return names, number formats and shapes of a safetensors file after checking that the header is sound."""
-    try:
-        if path.exists() and not path.is_file():
-            raise _unsound(path, "it is no file")
-        length = path.stat().st_size
-        with open(path, "rb") as file:
-            head = int.from_bytes(file.read(8), "little")
-            if length < 8 or head > min(_HEADER_LIMIT, length - 8):
-                raise _unsound(path, f"its header claims {head} bytes; at most {_HEADER_LIMIT} and the file are read")
-            header = json.loads(file.read(head))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise _unsound(path, "its header is not JSON") from None
-    if not isinstance(header, dict) or len(header) > _TENSOR_LIMIT:
-        raise _unsound(path, f"its header is not a table of at most {_TENSOR_LIMIT} tensors")
+    """Read names, dtypes and shapes of a safetensors file after validating its header."""
+    header, data_bytes = _read_json_header(path)
+    if not isinstance(header, dict) or len(header) > _MAX_TENSORS:
+        raise _unsound(path, f"its header is not a table of at most {_MAX_TENSORS} tensors")
     header.pop("__metadata__", None)
-    spans = sorted(_span(path, name, entry) for name, entry in header.items())
+    spans = sorted(_read_span(path, name, entry) for name, entry in header.items())
+    starts = [start for start, _ in spans]
     ends = [0, *(end for _, end in spans)]
-    if [begin for begin, _ in spans] != ends[:-1] or ends[-1] != length - 8 - head:
+    if starts != ends[:-1] or ends[-1] != data_bytes:
         raise _unsound(path, "its tensors do not fill the file without gaps")
     return {name: TensorEntry(path, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return all tensors of a safetensors file in their own number formats, in memory of their own."""
+    """Read all tensors of a safetensors file in their own dtypes, as copies in memory."""
     read_header(path)
     try:
         return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path).items()}
@@ -81,21 +71,21 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_float_tensors(entries: Mapping[str, TensorEntry], names: Iterable[str]) -> dict[str, Tensor]:
-    """Return some of the tensors of files, whose numbers are of a kind that weights have."""
-    chosen = {name: entries[name] for name in names}
-    check_dtypes(chosen)
-    return read_entries(chosen)
+    """Read the named tensors, which must have a float dtype."""
+    selected = {name: entries[name] for name in names}
+    check_dtypes(selected)
+    return read_entries(selected)
 
 
 def check_dtypes(entries: Mapping[str, TensorEntry]) -> None:
-    """Raise for the first tensor that is not stored as numbers of a kind that weights have."""
+    """Raise for the first tensor that has no float dtype."""
     for name, entry in entries.items():
-        if entry.dtype not in ("F32", "F16", "BF16", "F64"):
+        if entry.dtype not in _FLOAT_DTYPES:
             raise CheckpointError(f"{name} is stored as {entry.dtype}: F32, F16 and BF16 are read")
 
 
 def read_entries(entries: Mapping[str, TensorEntry]) -> dict[str, Tensor]:
-    """Return the tensors that the entries name, from as many files as they lie in; all must be finite numbers."""
+    """Read the tensors of these entries from their files; all values must be finite."""
     tensors = {}
     for path in sorted({entry.file for entry in entries.values()}):
         try:
@@ -110,48 +100,76 @@ def read_entries(entries: Mapping[str, TensorEntry]) -> dict[str, Tensor]:
     return {name: tensors[name] for name in entries}
 
 
-def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
+def _read_json_header(path: Path) -> tuple[Any, int]:
+    """Read the JSON header of a safetensors file, and the number of bytes after it."""
     try:
-        begin, end = entry["data_offsets"]
-        shape, width = entry["shape"], _BYTES[entry["dtype"]]
-        right = all(type(number) is int and number >= 0 for number in (begin, end, *shape))
-        if right and end - begin == math.prod(shape) * width:
-            return begin, end
+        if path.exists() and not path.is_file():
+            raise _unsound(path, "it is no file")
+        file_bytes = path.stat().st_size
+        with open(path, "rb") as file:
+            header_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            is_too_long = header_bytes > min(_MAX_HEADER_BYTES, file_bytes - _LENGTH_BYTES)
+            if file_bytes < _LENGTH_BYTES or is_too_long:
+                raise _unsound(
+                    path,
+                    f"its header claims {header_bytes} bytes; at most {_MAX_HEADER_BYTES} are allowed, "
+                    f"and the file has {file_bytes}",
+                )
+            header = json.loads(file.read(header_bytes))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise _unsound(path, "its header is not JSON") from None
+    return header, file_bytes - _LENGTH_BYTES - header_bytes
+
+
+def _read_span(path: Path, name: str, entry: Any) -> tuple[int, int]:
+    """Byte range of a tensor, after comparing it with shape and dtype."""
+    try:
+        start, end = entry["data_offsets"]
+        shape = entry["shape"]
+        item_bytes = _ITEM_BYTES[entry["dtype"]]
+        is_valid = all(type(size) is int and size >= 0 for size in (start, end, *shape))
+        if is_valid and end - start == math.prod(shape) * item_bytes:
+            return start, end
     except (KeyError, TypeError, ValueError):
         pass
-    raise _unsound(path, f"the entry of {name!r:.80} is not a tensor's")
+    raise _unsound(path, f"the entry of {name!r:.80} does not describe a tensor")
 
 
-def _unsound(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(f"{path}: not a sound safetensors file: {why}")
+def _unsound(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"{path}: not a sound safetensors file: {reason}")
 
 
 @dataclass
 class WeightReport:
-    """What was found in a folder's weights: names taken as they are, renamed, missing and ignored."""
+    """Tensors of a folder's weight files: loaded as named, loaded under another name, missing, ignored."""
 
     loaded: list[str] = field(default_factory=list)
-    renamed: dict[str, str] = field(default_factory=dict)  # name in the file → name it stands for
+    renamed: dict[str, str] = field(default_factory=dict)  # name in the file → current name
     missing: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
-    reasons: dict[str, str] = field(default_factory=dict)  # an ignored name → the reason
+    reasons: dict[str, str] = field(default_factory=dict)  # ignored name → reason
     notes: list[str] = field(default_factory=list)
 
     def format_lines(self) -> list[str]:
-        """Say it in words.
+        """Format the report as lines of text.
 
         >>> WeightReport(loaded=["a"], missing=["b"], ignored=["c"], reasons={"c": "a buffer"}).format_lines()
-        ['weights: 1 found, 0 renamed, 1 missing, 1 ignored', 'missing, made anew: b', 'ignored: c (a buffer)']
+        ['weights: 1 loaded, 0 renamed, 1 missing, 1 ignored', 'missing, newly initialised: b', 'ignored: c (a buffer)']
         """
-        counts = (len(self.loaded), len(self.renamed), len(self.missing), len(self.ignored))
-        lines = ["weights: {} found, {} renamed, {} missing, {} ignored".format(*counts)]
+        lines = [
+            f"weights: {len(self.loaded)} loaded, {len(self.renamed)} renamed, "
+            f"{len(self.missing)} missing, {len(self.ignored)} ignored"
+        ]
         if self.renamed:
             old, new = next(iter(self.renamed.items()))
-            lines.append(f"renamed: {old} is {new}" + (", and so on" if len(self.renamed) > 1 else ""))
+            suffix = ", and so on" if len(self.renamed) > 1 else ""
+            lines.append(f"renamed: {old} is {new}{suffix}")
         if self.missing:
-            lines.append(f"missing, made anew: {', '.join(self.missing)}")
-        reasons: dict[str, list[str]] = {}
+            lines.append(f"missing, newly initialised: {', '.join(self.missing)}")
+        names_by_reason: dict[str, list[str]] = {}
         for name in self.ignored:
-            reasons.setdefault(self.reasons.get(name, "not used"), []).append(name)
-        lines += [f"ignored: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+            names_by_reason.setdefault(self.reasons.get(name, "not used"), []).append(name)
+        lines += [f"ignored: {', '.join(names)} ({reason})" for reason, names in names_by_reason.items()]
         return lines + self.notes

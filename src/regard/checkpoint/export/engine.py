@@ -1,9 +1,10 @@
-"""Whether models compute in the engine or in torch, and the engine's own folders of them."""
+"""Engine folders: models whose weights are packed for the C++ engine, in a chosen precision."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from regard.checkpoint.causal_dir import LoadedCausalLM, save_causal_lm
 from regard.checkpoint.encoder_dir import LoadedEncoder, save_encoder
@@ -22,20 +23,19 @@ from regard.errors import UsageError
 def save_engine_translator(
     loaded: LoadedTranslator, folder: Path, out: Path, precision: str, card: str, shortlist: Shortlist | None = None
 ) -> TranslatorEngine:
-    """Write a translator as a folder whose weights are ready for the engine; return it as the engine computes it."""
-    if not isinstance(loaded.config, TransformerConfig):
-        raise UsageError(f"{folder} cannot be written for the engine: it computes Transformers, not recurrent models")
-    _check_writing(folder, precision)
+    """Write a translation model as an engine folder; return it as the engine runs it."""
     config = loaded.config
-    arrays = layout.pack_weights(config, {name: one.numpy() for name, one in loaded.weights.items()}, precision)
-    facts = {name: value for name, value in loaded.task.items() if name not in ("decoding", "task", "version")}
+    if not isinstance(config, TransformerConfig):
+        raise UsageError(f"{folder} cannot be written for the engine: it computes Transformers, not recurrent models")
+    _check_engine(folder, precision)
+    arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)
     save_translator(
         out,
         config,
         loaded.weights,
         tokenizers={"source": loaded.source, "target": loaded.target},
         decoding=loaded.decoding,
-        task={**facts, "precision": precision},
+        task={**without_keys(loaded.task, "decoding", "task", "version"), "precision": precision},
         card=card,
         fields=loaded.hf_config,
         weight_files={file.FILE: file.serialize(config, precision, arrays, shortlist=shortlist)},
@@ -46,19 +46,20 @@ def save_engine_translator(
 def save_engine_encoder(
     loaded: LoadedEncoder, folder: Path, out: Path, precision: str, card: str, extra_files: Mapping[str, bytes]
 ) -> None:
-    """Write an encoder as a folder whose weights are ready for the engine."""
-    if why := obstacle(loaded.config):
-        raise UsageError(f"{folder} cannot be written for the engine: {why}")
-    _check_writing(folder, precision)
-    arrays = layout.pack_weights(loaded.config, {name: one.numpy() for name, one in loaded.weights.items()}, precision)
-    facts = {"labels": list(loaded.labels), "problem": loaded.problem_type, "longest": loaded.max_length}
+    """Write an encoder as an engine folder."""
+    config = loaded.config
+    if reason := obstacle(config):
+        raise UsageError(f"{folder} cannot be written for the engine: {reason}")
+    _check_engine(folder, precision)
+    arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)
+    metadata = {"labels": list(loaded.labels), "problem": loaded.problem_type, "longest": loaded.max_length}
     save_encoder(
         out,
-        loaded.config,
+        config,
         loaded.weights,
         tokenizer=loaded.tokenizer,
-        task=str(loaded.task.get("task") or encoders.TASKS[loaded.config.head]),  # no weights will tell it
-        facts={name: value for name, value in loaded.task.items() if name not in ("task", "version")},
+        task=str(loaded.task.get("task") or encoders.HEAD_TASKS[config.head]),  # no weights will show the head
+        facts=without_keys(loaded.task, "task", "version"),
         card=card,
         labels=loaded.labels,
         problem=loaded.problem_type,
@@ -66,29 +67,39 @@ def save_engine_encoder(
         fields=loaded.hf_config,
         max_length=loaded.max_length,
         extra_files=extra_files,
-        weight_files={file.FILE: file.serialize(loaded.config, precision, arrays, facts)},
+        weight_files={file.FILE: file.serialize(config, precision, arrays, metadata)},
     )
 
 
 def save_engine_causal(loaded: LoadedCausalLM, folder: Path, out: Path, precision: str, card: str) -> None:
-    """Write a causal language model as a folder whose weights are ready for the engine."""
-    if why := causal.obstacle(loaded.config):
-        raise UsageError(f"{folder} cannot be written for the engine: {why}")
-    _check_writing(folder, precision)
-    arrays = layout.pack_weights(loaded.config, {name: one.numpy() for name, one in loaded.weights.items()}, precision)
+    """Write a causal language model as an engine folder."""
+    config = loaded.config
+    if reason := causal.obstacle(config):
+        raise UsageError(f"{folder} cannot be written for the engine: {reason}")
+    _check_engine(folder, precision)
+    arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)
     save_causal_lm(
         out,
-        loaded.config,
+        config,
         loaded.weights,
         tokenizer=loaded.tokenizer,
-        facts={name: value for name, value in loaded.task.items() if name not in ("task", "version")},
+        facts=without_keys(loaded.task, "task", "version"),
         card=card,
         fields=loaded.hf_config,
-        weight_files={file.FILE: file.serialize(loaded.config, precision, arrays)},
+        weight_files={file.FILE: file.serialize(config, precision, arrays)},
     )
 
 
-def _check_writing(folder: Path, precision: str) -> None:
+def without_keys(metadata: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Content of task.json without keys that saving writes itself.
+
+    >>> without_keys({"task": "tag", "step": 7}, "task", "version")
+    {'step': 7}
+    """
+    return {name: value for name, value in metadata.items() if name not in keys}
+
+
+def _check_engine(folder: Path, precision: str) -> None:
     _check_precision(precision)
-    if why := unavailable_reason():
-        raise UsageError(f"{folder} cannot be written for the engine: {why}")
+    if reason := unavailable_reason():
+        raise UsageError(f"{folder} cannot be written for the engine: {reason}")

@@ -1,7 +1,8 @@
-"""An encoder as an ONNX graph, drawn operator by operator: texts of any number and length in, states or scores out.
+"""Encoders as ONNX graphs, built operator by operator: batches of any size and length in, hidden states or logits out.
 
-Inputs are named as others name them: `input_ids`, `attention_mask` and, where there are types, `token_type_ids`, each
-[batch, length]. Outputs are `logits`, or `start_logits` and `end_logits`, or `last_hidden_state` and `pooler_output`.
+Inputs have the names of transformers: `input_ids`, `attention_mask` and, where there are token types, `token_type_ids`,
+each [batch, length]. Outputs are `logits`, or `start_logits` and `end_logits`, or `last_hidden_state` and
+`pooler_output`.
 """
 
 from __future__ import annotations
@@ -20,272 +21,303 @@ from regard.errors import UsageError
 
 FILE = "model.onnx"
 Shape = Sequence[str | int]  # sizes, and names of those that vary
-_OPERATORS, _FORMAT = 20, 9  # versions of the operators and of the file, which run-times since 2024 read
-_LARGEST = 2**31 - 2**20  # bytes of one file
-_FLOAT, _BOOL = 1, 9  # kinds of numbers, as ONNX counts them
-_HIDDEN = float(np.finfo(np.float32).min)  # what is added to the scores of what nobody may look at
+_OPSET_VERSION = 20  # which run-times since 2024 read
+_IR_VERSION = 9
+_MAX_BYTES = 2**31 - 2**20  # of one file
+_FLOAT = 1  # data types, as ONNX numbers them
+_BOOL = 9
+_MASKED = float(np.finfo(np.float32).min)  # added to the scores of masked keys
 
 
 class _Graph:
-    """Operators in the order in which they compute, and the weights that they use."""
+    """Operators in the order of computation, and the weights that they use; values are referred to by name."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         from onnx import helper, numpy_helper
 
-        self._helper, self._array = helper, numpy_helper
+        self._make_node = helper.make_node
+        self._from_array = numpy_helper.from_array
         self._weights = weights
         self.nodes: list[Any] = []
-        self.initial: dict[str, Any] = {}
+        self.initializers: dict[str, Any] = {}
 
-    def add(self, operator: str, *given: str, name: str = "", **settings: Any) -> str:
-        """Add an operator, return the name of its result."""
-        made = name or f"{operator}.{len(self.nodes)}"
-        self.nodes.append(self._helper.make_node(operator, given, [made], **settings))
-        return made
+    def add(self, operator: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        """Add an operator; return the name of its output."""
+        output = name or f"{operator}.{len(self.nodes)}"
+        self.nodes.append(self._make_node(operator, inputs, [output], **attributes))
+        return output
 
-    def constant(self, values: Any, kind: type = np.int64) -> str:
-        """Return the name of a constant."""
-        array: NDArray[Any] = np.asarray(values, dtype=kind)
-        return self._keep(f"constant.{array.dtype}.{array.shape}.{array.tolist()}", array)
+    def constant(self, values: Any, dtype: type = np.int64) -> str:
+        """Name of a constant."""
+        array: NDArray[Any] = np.asarray(values, dtype=dtype)
+        return self._add_initializer(f"constant.{array.dtype}.{array.shape}.{array.tolist()}", array)
 
-    def weight(self, name: str, *, turned: bool = False) -> str:
-        """Return the name of one of the model's weights; matrices that states are multiplied with are turned over."""
+    def weight(self, name: str, *, transposed: bool = False) -> str:
+        """Name of one of the model's weights; matrices of linear layers are transposed."""
         tensor = self._weights[name]
-        return self._keep(name, (tensor.t() if turned else tensor).contiguous().numpy())
+        return self._add_initializer(name, (tensor.t() if transposed else tensor).contiguous().numpy())
 
-    def _keep(self, name: str, array: NDArray[Any]) -> str:
-        if name not in self.initial:
-            self.initial[name] = self._array.from_array(array, name)
+    def _add_initializer(self, name: str, array: NDArray[Any]) -> str:
+        if name not in self.initializers:
+            self.initializers[name] = self._from_array(array, name)
         return name
 
-    def halves(self, states: str, width: int) -> list[str]:
-        """Return the left and the right half of each state of this width."""
-        edges = [self.constant([at]) for at in (0, width // 2, width, -1)]
-        return [self.add("Slice", states, edges[side], edges[side + 1], edges[3]) for side in (0, 1)]
+    def split_half(self, hidden: str, size: int) -> list[str]:
+        """Split the last dimension, of this size, into its first and second half."""
+        start, middle, end, axis = (self.constant([index]) for index in (0, size // 2, size, -1))
+        return [self.add("Slice", hidden, start, middle, axis), self.add("Slice", hidden, middle, end, axis)]
 
-    def linear(self, states: str, name: str) -> str:
-        made = self.add("MatMul", states, self.weight(f"{name}.weight", turned=True))
-        return self.add("Add", made, self.weight(f"{name}.bias")) if f"{name}.bias" in self._weights else made
+    def linear(self, hidden: str, name: str) -> str:
+        output = self.add("MatMul", hidden, self.weight(f"{name}.weight", transposed=True))
+        if f"{name}.bias" not in self._weights:
+            return output
+        return self.add("Add", output, self.weight(f"{name}.bias"))
 
-    def norm(self, states: str, name: str, epsilon: float) -> str:
-        """Norm states; where the model has no such norm, they stay as they are."""
-        parts = [self.weight(part) for part in (f"{name}.weight", f"{name}.bias") if part in self._weights]
-        return self.add("LayerNormalization", states, *parts, axis=-1, epsilon=epsilon) if parts else states
+    def norm(self, hidden: str, name: str, epsilon: float) -> str:
+        """LayerNorm; the identity where the model has no such norm."""
+        parameters = [self.weight(leaf) for leaf in (f"{name}.weight", f"{name}.bias") if leaf in self._weights]
+        if not parameters:
+            return hidden
+        return self.add("LayerNormalization", hidden, *parameters, axis=-1, epsilon=epsilon)
 
-    def activation(self, states: str, name: str) -> str:
+    def activation(self, hidden: str, name: str) -> str:
         match name:
             case "relu" | "tanh":
-                return self.add(name.capitalize(), states)
+                return self.add(name.capitalize(), hidden)
             case "gelu" | "gelu_tanh":
-                return self.add("Gelu", states, approximate="tanh" if name == "gelu_tanh" else "none")
-        slope = states if name == "silu" else self.add("Mul", states, self.constant(1.702, np.float32))
-        return self.add("Mul", states, self.add("Sigmoid", slope))
+                return self.add("Gelu", hidden, approximate="tanh" if name == "gelu_tanh" else "none")
+        scaled = hidden if name == "silu" else self.add("Mul", hidden, self.constant(1.702, np.float32))
+        return self.add("Mul", hidden, self.add("Sigmoid", scaled))
 
 
-class _View(NamedTuple):
-    """What a layer is told beside the states."""
+class _LayerInputs(NamedTuple):
+    """Mask and positional scheme of a layer."""
 
-    hidden: str  # what is added to scores, [B|1, 1, T|1, T]
-    turns: tuple[str, str] | None  # cosines and sines that turn queries and keys, [T, d/2]
+    mask: str  # added to scores, [batch|1, 1, length|1, length]
+    rotation: tuple[str, str] | None  # cosines and sines of rotary positions, [length, head/2]
 
 
-class _Drawing:
-    """The graph of one encoder."""
+class _EncoderGraph:
+    """ONNX graph of one encoder."""
 
     def __init__(self, config: BertConfig, weights: Mapping[str, Tensor]) -> None:
-        self.config, self.graph = config, _Graph(weights)
-        self.types = config.num_token_types > 1
-        self.places = self._places()
+        self.config = config
+        self.graph = _Graph(weights)
+        self.has_token_types = config.num_token_types > 1
+        self.positions = self._build_positions()
         self.outputs: dict[str, Shape] = {}
-        states = self._states()
-        for name, (result, shape) in self._results(states).items():
-            self.outputs[self.graph.add("Identity", result, name=name)] = shape
+        hidden = self._encode()
+        for name, (output, shape) in self._apply_head(hidden).items():
+            self.outputs[self.graph.add("Identity", output, name=name)] = shape
 
     @property
     def inputs(self) -> list[str]:
-        return ["input_ids", "attention_mask", *(["token_type_ids"] if self.types else [])]
+        return ["input_ids", "attention_mask", *(["token_type_ids"] if self.has_token_types else [])]
 
-    def _places(self) -> str:
-        """Return the numbers of a row's places, [T]."""
+    @property
+    def _head_size(self) -> int:
+        return self.config.hidden_size // self.config.stack.num_heads
+
+    def _build_positions(self) -> str:
+        """Positions of a sequence, [length]."""
         graph = self.graph
         length = graph.add("Squeeze", graph.add("Shape", "input_ids", start=1, end=2))
         return graph.add("Range", graph.constant(0), length, graph.constant(1))
 
-    def _embedded(self) -> str:
-        graph, config = self.graph, self.config
-        states = graph.add("Gather", graph.weight("words.weight"), "input_ids")
+    def _embed(self) -> str:
+        graph = self.graph
+        config = self.config
+        hidden = graph.add("Gather", graph.weight("words.weight"), "input_ids")
         if config.scale_embedding:
-            states = graph.add("Mul", states, graph.constant(math.sqrt(config.hidden_size), np.float32))
+            hidden = graph.add("Mul", hidden, graph.constant(math.sqrt(config.hidden_size), np.float32))
         if config.positions == "learned":
-            rows = graph.add("Add", self.places, graph.constant(config.position_offset))
-            states = graph.add("Add", states, graph.add("Gather", graph.weight("places.weight"), rows))
+            rows = graph.add("Add", self.positions, graph.constant(config.position_offset))
+            hidden = graph.add("Add", hidden, graph.add("Gather", graph.weight("places.weight"), rows))
         if config.num_token_types:
-            kinds = "token_type_ids" if self.types else graph.constant([[0]])
-            states = graph.add("Add", states, graph.add("Gather", graph.weight("types.weight"), kinds))
-        states = graph.norm(states, "norm", config.norm_eps)
-        return graph.linear(states, "widening") if config.embedding_size else states
+            token_types = "token_type_ids" if self.has_token_types else graph.constant([[0]])
+            hidden = graph.add("Add", hidden, graph.add("Gather", graph.weight("types.weight"), token_types))
+        hidden = graph.norm(hidden, "norm", config.norm_eps)
+        return graph.linear(hidden, "widening") if config.embedding_size else hidden
 
-    def _states(self) -> str:
-        graph, config = self.graph, self.config
-        states = self._embedded()
-        far, near = self._views()
+    def _encode(self) -> str:
+        """Hidden states of the last layer, [batch, length, hidden]."""
+        config = self.config
+        hidden = self._embed()
+        global_inputs, local_inputs = self._build_layer_inputs()
         for layer in range(config.stack.num_layers):
             block = f"stack.blocks.{config.layer_group(layer)}"
-            view = near if config.is_local(layer) else far
-            states = self._added(states, f"{block}.attention_norm", partial(self._look, block=block, view=view))
-            states = self._added(states, f"{block}.feedforward_norm", partial(self._think, name=f"{block}.feedforward"))
-        return graph.norm(states, "stack.norm", config.norm_eps) if config.norm == "before" else states
+            inputs = local_inputs if config.is_local(layer) else global_inputs
+            self_attend = partial(self._self_attend, block=block, inputs=inputs)
+            feed_forward = partial(self._feed_forward, name=f"{block}.feedforward")
+            hidden = self._add_residual(hidden, f"{block}.attention_norm", self_attend)
+            hidden = self._add_residual(hidden, f"{block}.feedforward_norm", feed_forward)
+        return self.graph.norm(hidden, "stack.norm", config.norm_eps) if config.norm == "before" else hidden
 
-    def _views(self) -> tuple[_View, _View]:
-        """Return what layers are told that look at whole rows, and those that look near."""
-        graph, config = self.graph, self.config
-        seen = graph.add("Unsqueeze", graph.add("Cast", "attention_mask", to=_BOOL), graph.constant([1, 2]))
-        far = _View(self._hidden(seen), self._turns(config.rope_theta))
+    def _build_layer_inputs(self) -> tuple[_LayerInputs, _LayerInputs]:
+        """Inputs of layers with global and with local attention."""
+        graph = self.graph
+        config = self.config
+        is_token = graph.add("Unsqueeze", graph.add("Cast", "attention_mask", to=_BOOL), graph.constant([1, 2]))
+        global_inputs = _LayerInputs(self._additive_mask(is_token), self._rotation(config.rope_theta))
         if not config.attention_window:
-            return far, far
-        across = graph.add("Sub", graph.add("Unsqueeze", self.places, graph.constant([1])), self.places)
-        close = graph.add("LessOrEqual", graph.add("Abs", across), graph.constant(config.attention_window))
-        return far, _View(self._hidden(graph.add("And", seen, close)), self._turns(config.local_rope_theta))
+            return global_inputs, global_inputs
+        distance = graph.add("Sub", graph.add("Unsqueeze", self.positions, graph.constant([1])), self.positions)
+        is_near = graph.add("LessOrEqual", graph.add("Abs", distance), graph.constant(config.attention_window))
+        local_mask = self._additive_mask(graph.add("And", is_token, is_near))
+        return global_inputs, _LayerInputs(local_mask, self._rotation(config.local_rope_theta))
 
-    def _hidden(self, seen: str) -> str:
-        return self.graph.add(
-            "Where", seen, self.graph.constant(0, np.float32), self.graph.constant(_HIDDEN, np.float32)
-        )
+    def _additive_mask(self, is_visible: str) -> str:
+        zero = self.graph.constant(0, np.float32)
+        masked = self.graph.constant(_MASKED, np.float32)
+        return self.graph.add("Where", is_visible, zero, masked)
 
-    def _turns(self, base: float) -> tuple[str, str] | None:
-        graph, half = self.graph, self.config.hidden_size // self.config.stack.num_heads // 2
+    def _rotation(self, theta: float) -> tuple[str, str] | None:
+        """Cosines and sines of rotary positions (Su et al. 2021)."""
+        graph = self.graph
         if self.config.positions != "rotary":
             return None
-        rates = np.float32(base) ** -(np.arange(half, dtype=np.float32) / np.float32(half))
-        places = graph.add("Unsqueeze", graph.add("Cast", self.places, to=_FLOAT), graph.constant([1]))
-        angles = graph.add("Mul", places, graph.constant(rates, np.float32))
+        half = self._head_size // 2
+        frequencies = np.float32(theta) ** -(np.arange(half, dtype=np.float32) / np.float32(half))
+        positions = graph.add("Unsqueeze", graph.add("Cast", self.positions, to=_FLOAT), graph.constant([1]))
+        angles = graph.add("Mul", positions, graph.constant(frequencies, np.float32))
         return graph.add("Cos", angles), graph.add("Sin", angles)
 
-    def _turned(self, heads: str, turns: tuple[str, str] | None) -> str:
-        """Return queries or keys [B, H, T, d] turned by their places."""
-        if turns is None:
+    def _rotate(self, heads: str, rotation: tuple[str, str] | None) -> str:
+        """Rotate queries or keys by their positions, [batch, heads, length, head]."""
+        if rotation is None:
             return heads
-        graph, (cosine, sine) = self.graph, turns
-        left, right = graph.halves(heads, self.config.hidden_size // self.config.stack.num_heads)
-        first = graph.add("Sub", graph.add("Mul", left, cosine), graph.add("Mul", right, sine))
-        second = graph.add("Add", graph.add("Mul", right, cosine), graph.add("Mul", left, sine))
-        return graph.add("Concat", first, second, axis=-1)
+        graph = self.graph
+        cosine, sine = rotation
+        left, right = graph.split_half(heads, self._head_size)
+        rotated_left = graph.add("Sub", graph.add("Mul", left, cosine), graph.add("Mul", right, sine))
+        rotated_right = graph.add("Add", graph.add("Mul", right, cosine), graph.add("Mul", left, sine))
+        return graph.add("Concat", rotated_left, rotated_right, axis=-1)
 
-    def _added(self, states: str, norm: str, part: Callable[[str], str]) -> str:
-        graph, epsilon = self.graph, self.config.norm_eps
+    def _add_residual(self, hidden: str, norm: str, sublayer: Callable[[str], str]) -> str:
+        graph = self.graph
+        epsilon = self.config.norm_eps
         if self.config.norm == "before":
-            return graph.add("Add", states, part(graph.norm(states, norm, epsilon)))
-        return graph.norm(graph.add("Add", states, part(states)), norm, epsilon)
+            return graph.add("Add", hidden, sublayer(graph.norm(hidden, norm, epsilon)))
+        return graph.norm(graph.add("Add", hidden, sublayer(hidden)), norm, epsilon)
 
-    def _look(self, states: str, block: str, view: _View) -> str:
-        graph, config = self.graph, self.config
-        heads, width = config.stack.num_heads, config.hidden_size // config.stack.num_heads
-        fused = graph.linear(states, f"{block}.attention.qkv")
-        split = graph.add("Reshape", fused, graph.constant([0, 0, 3, heads, width]))
-        parts = graph.add("Transpose", split, perm=[2, 0, 3, 1, 4])  # [3, B, H, T, d]
-        query, key, value = (graph.add("Gather", parts, graph.constant(number)) for number in range(3))
-        query, key = self._turned(query, view.turns), self._turned(key, view.turns)
-        query = graph.add("Mul", query, graph.constant(width**-0.5, np.float32))
+    def _self_attend(self, hidden: str, block: str, inputs: _LayerInputs) -> str:
+        graph = self.graph
+        num_heads = self.config.stack.num_heads
+        qkv = graph.linear(hidden, f"{block}.attention.qkv")
+        split = graph.add("Reshape", qkv, graph.constant([0, 0, 3, num_heads, self._head_size]))
+        stacked = graph.add("Transpose", split, perm=[2, 0, 3, 1, 4])  # [3, batch, heads, length, head]
+        query, key, value = (graph.add("Gather", stacked, graph.constant(index)) for index in range(3))
+        query = self._rotate(query, inputs.rotation)
+        key = self._rotate(key, inputs.rotation)
+        query = graph.add("Mul", query, graph.constant(self._head_size**-0.5, np.float32))
         scores = graph.add("MatMul", query, graph.add("Transpose", key, perm=[0, 1, 3, 2]))
-        weights = graph.add("Softmax", graph.add("Add", scores, view.hidden), axis=-1)
-        mixed = graph.add("Transpose", graph.add("MatMul", weights, value), perm=[0, 2, 1, 3])
-        return graph.linear(
-            graph.add("Reshape", mixed, graph.constant([0, 0, config.hidden_size])), f"{block}.attention.out"
-        )
+        weights = graph.add("Softmax", graph.add("Add", scores, inputs.mask), axis=-1)
+        context = graph.add("Transpose", graph.add("MatMul", weights, value), perm=[0, 2, 1, 3])
+        joined = graph.add("Reshape", context, graph.constant([0, 0, self.config.hidden_size]))
+        return graph.linear(joined, f"{block}.attention.out")
 
-    def _think(self, states: str, name: str) -> str:
-        graph, config = self.graph, self.config
-        inner = graph.linear(states, f"{name}.inner")
+    def _feed_forward(self, hidden: str, name: str) -> str:
+        graph = self.graph
+        config = self.config
+        inner = graph.linear(hidden, f"{name}.inner")
         if config.gated:
-            left, gate = graph.halves(inner, 2 * config.stack.feed_forward_size)
+            left, gate = graph.split_half(inner, 2 * config.stack.feed_forward_size)
             active = graph.add("Mul", graph.activation(left, config.activation), gate)
         else:
             active = graph.activation(inner, config.activation)
         return graph.linear(active, f"{name}.outer")
 
-    def _pooled(self, states: str) -> str:
+    def _pool(self, hidden: str) -> str:
+        """Pooled state of each sequence, [batch, hidden]."""
         if self.config.head_transform and self.config.head == "label":
-            return self._transformed(self._mean(states) if self.config.pooling == "mean" else self._first(states))
-        first = self._first(states)
+            return self._transform(
+                self._pool_mean(hidden) if self.config.pooling == "mean" else self._pool_first(hidden)
+            )
+        first = self._pool_first(hidden)
         return self.graph.activation(self.graph.linear(first, "pooler"), self.config.pooler_activation)
 
-    def _first(self, states: str) -> str:
-        return self.graph.add("Gather", states, self.graph.constant(0), axis=1)
+    def _pool_first(self, hidden: str) -> str:
+        return self.graph.add("Gather", hidden, self.graph.constant(0), axis=1)
 
-    def _mean(self, states: str) -> str:
+    def _pool_mean(self, hidden: str) -> str:
         graph = self.graph
-        there = graph.add("Unsqueeze", graph.add("Cast", "attention_mask", to=_FLOAT), graph.constant([2]))
-        sums = (
-            graph.add("ReduceSum", part, graph.constant([1]), keepdims=0)
-            for part in (graph.add("Mul", states, there), there)
-        )
-        return graph.add("Div", *sums)
+        is_token = graph.add("Unsqueeze", graph.add("Cast", "attention_mask", to=_FLOAT), graph.constant([2]))
+        masked_hidden = graph.add("Mul", hidden, is_token)
+        total = graph.add("ReduceSum", masked_hidden, graph.constant([1]), keepdims=0)
+        count = graph.add("ReduceSum", is_token, graph.constant([1]), keepdims=0)
+        return graph.add("Div", total, count)
 
-    def _results(self, states: str) -> dict[str, tuple[str, Shape]]:
-        """Return what the head gives: for each name the result and its shape."""
-        graph, config = self.graph, self.config
-        rows: Shape = ["batch", "length"]
-        made: dict[str, tuple[str, Shape]]
+    def _apply_head(self, hidden: str) -> dict[str, tuple[str, Shape]]:
+        """Outputs of the head: name → value and its shape."""
+        graph = self.graph
+        config = self.config
+        tokens: Shape = ["batch", "length"]
+        outputs: dict[str, tuple[str, Shape]]
         match config.head:
             case "plain":
-                made = {"last_hidden_state": (states, [*rows, config.hidden_size])}
+                outputs = {"last_hidden_state": (hidden, [*tokens, config.hidden_size])}
                 if config.has_pooler:
-                    made["pooler_output"] = (self._pooled(states), ["batch", config.hidden_size])
-                return made
+                    outputs["pooler_output"] = (self._pool(hidden), ["batch", config.hidden_size])
+                return outputs
             case "next":
-                return {"logits": (graph.linear(self._pooled(states), "next"), ["batch", 2])}
+                return {"logits": (graph.linear(self._pool(hidden), "next"), ["batch", 2])}
             case "label":
-                return {"logits": (graph.linear(self._pooled(states), "output"), ["batch", config.num_labels])}
+                return {"logits": (graph.linear(self._pool(hidden), "output"), ["batch", config.num_labels])}
             case "masked" | "pretraining":
-                made = {"logits": (self._words(states), [*rows, config.vocab_size])}
+                outputs = {"logits": (self._predict_tokens(hidden), [*tokens, config.vocab_size])}
                 if config.head == "pretraining":
-                    made["seq_relationship_logits"] = (graph.linear(self._pooled(states), "next"), ["batch", 2])
-                return made
+                    outputs["seq_relationship_logits"] = (graph.linear(self._pool(hidden), "next"), ["batch", 2])
+                return outputs
         if config.head_transform and config.head in ("token", "span"):
-            states = self._transformed(states)
+            hidden = self._transform(hidden)
         if config.head == "token":
-            return {"logits": (graph.linear(states, "output"), [*rows, config.num_labels])}
+            return {"logits": (graph.linear(hidden, "output"), [*tokens, config.num_labels])}
         if config.span_feed_forward:
-            states = graph.norm(graph.add("Add", states, self._think(states, "span")), "span_norm", config.norm_eps)
-        scores = graph.linear(states, "output")
-        ends = (("start_logits", 0), ("end_logits", 1))
-        return {name: (graph.add("Gather", scores, graph.constant(at), axis=2), rows) for name, at in ends}
+            residual = graph.add("Add", hidden, self._feed_forward(hidden, "span"))
+            hidden = graph.norm(residual, "span_norm", config.norm_eps)
+        logits = graph.linear(hidden, "output")  # [batch, length, 2]
+        start = graph.add("Gather", logits, graph.constant(0), axis=2)
+        end = graph.add("Gather", logits, graph.constant(1), axis=2)
+        return {"start_logits": (start, tokens), "end_logits": (end, tokens)}
 
-    def _transformed(self, states: str) -> str:
-        dense = self.graph.activation(self.graph.linear(states, "masked.dense"), self.config.activation)
+    def _transform(self, hidden: str) -> str:
+        """Transform before the output embedding (dense, activation, norm)."""
+        dense = self.graph.activation(self.graph.linear(hidden, "masked.dense"), self.config.activation)
         return self.graph.norm(dense, "masked.norm", self.config.norm_eps)
 
-    def _words(self, states: str) -> str:
-        graph, made = self.graph, self._transformed(states)
+    def _predict_tokens(self, hidden: str) -> str:
+        """Logits of the vocabulary, [batch, length, vocabulary]."""
+        graph = self.graph
+        transformed = self._transform(hidden)
         if self.config.tie_embeddings:
-            table = graph.add("Transpose", graph.weight("words.weight"), perm=[1, 0])
+            embedding = graph.add("Transpose", graph.weight("words.weight"), perm=[1, 0])
         else:
-            table = graph.weight("masked_output.weight", turned=True)
-        return graph.add("Add", graph.add("MatMul", made, table), graph.weight("masked_bias"))
+            embedding = graph.weight("masked_output.weight", transposed=True)
+        return graph.add("Add", graph.add("MatMul", transformed, embedding), graph.weight("masked_bias"))
 
 
-def drawn(config: BertConfig, weights: Mapping[str, Tensor], where: str) -> bytes:
-    """Return an encoder as the content of an ONNX file; `where` is named in what cannot be written."""
+def serialize_onnx(config: BertConfig, weights: Mapping[str, Tensor], where: str) -> bytes:
+    """Content of the ONNX file of an encoder; errors name `where`."""
     try:
         import onnx
         from onnx import TensorProto, helper
     except ImportError:
         raise UsageError("onnx is not installed: `pip install 'regard[onnx]'`") from None
     if config.attention != "full":
-        raise UsageError(f"{where} cannot be written for ONNX: attention in blocks, where only all at all is written")
+        raise UsageError(f"{where} cannot be written for ONNX: block-sparse attention; only full attention can")
     size = sum(tensor.numel() * 4 for tensor in weights.values())
-    if size > _LARGEST:
+    if size > _MAX_BYTES:
         raise UsageError(f"{where} cannot be written for ONNX: {size:,} bytes of weights, more than one file holds")
-    drawing = _Drawing(config, {name: tensor.detach().cpu().float() for name, tensor in weights.items()})
+    encoder = _EncoderGraph(config, {name: tensor.detach().cpu().float() for name, tensor in weights.items()})
     graph = helper.make_graph(
-        drawing.graph.nodes,
+        encoder.graph.nodes,
         "encoder",
-        [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in drawing.inputs],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in drawing.outputs.items()],
-        [*drawing.graph.initial.values()],
+        [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in encoder.inputs],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in encoder.outputs.items()],
+        [*encoder.graph.initializers.values()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPERATORS)], ir_version=_FORMAT)
-    made.producer_name = "regard"
-    onnx.checker.check_model(made)
-    content: bytes = made.SerializeToString()
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET_VERSION)], ir_version=_IR_VERSION)
+    model.producer_name = "regard"
+    onnx.checker.check_model(model)
+    content: bytes = model.SerializeToString()
     return content

@@ -1,4 +1,4 @@
-"""A translator's shortlist: learned from a parallel text, and measured on a part of it that it did not learn from."""
+"""Shortlist of a translation model: trained on a parallel text and measured on a held-out part of it."""
 
 from __future__ import annotations
 
@@ -20,59 +20,76 @@ from regard.tasks.metrics import bleu
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Ids, Tokens
 
-MOST = 500  # sentences that the effect is measured on
+MAX_SENTENCES = 500  # that the effect is measured on
 
 
 @dataclass(frozen=True)
 class TrainedShortlist:
-    """A shortlist, and sentences that were kept back to measure what it costs."""
+    """A shortlist, and held-out sentences to measure its effect."""
 
     shortlist: Shortlist
     source: list[str]
     target: list[str]
-    covered: float  # share of the words kept back that it allows
-    size: float  # words that a text has on average
-    vocabulary: int
+    coverage: float  # fraction of the held-out target tokens that it allows
+    mean_size: float  # tokens that it allows a text on average
+    vocab_size: int
 
     @classmethod
     def train(cls, model: LoadedTranslator, files: Sequence[str | Path]) -> TrainedShortlist:
-        """Learn which words translate which from a parallel text, in the forms that training reads."""
+        """Train on a parallel text, in the formats that training reads."""
         config = model.config
         if not isinstance(config, TransformerConfig):
             raise UsageError("a shortlist is for the engine, which computes Transformers, not recurrent models")
-        used, kept = hold_out_pairs(read_pairs([str(file) for file in files]), seed=1)
-        source, target = _ids(model.source, used.source), _ids(model.target, used.target)
-        always = [config.eos_id, *(number for number in model.target.special_ids if number < config.target_vocab_size)]
-        alike = model.source.to_json() == model.target.to_json()
-        made = train_shortlist(source, target, config.source_vocab_size, config.target_vocab_size, always, alike)
-        asked, wanted = kept.source[:MOST], kept.target[:MOST]
-        words, ends = made.token_lists(Tokens.from_rows(_ids(model.source, asked)))
-        lists = [words[first:last] for first, last in pairwise(ends)]
-        inside = [np.isin(ids, mine) for ids, mine in zip(_ids(model.target, wanted), lists, strict=True)]
-        covered = float(np.concatenate(inside).mean())
-        return cls(made, asked, wanted, covered, len(words) / len(asked), config.target_vocab_size)
+        pairs, held_out = hold_out_pairs(read_pairs([str(file) for file in files]), seed=1)
+        special_ids = [token_id for token_id in model.target.special_ids if token_id < config.target_vocab_size]
+        shortlist = train_shortlist(
+            _encode(model.source, pairs.source),
+            _encode(model.target, pairs.target),
+            config.source_vocab_size,
+            config.target_vocab_size,
+            [config.eos_id, *special_ids],
+            model.source.to_json() == model.target.to_json(),
+        )
+        source = held_out.source[:MAX_SENTENCES]
+        target = held_out.target[:MAX_SENTENCES]
+        token_ids, offsets = shortlist.token_lists(Tokens.from_rows(_encode(model.source, source)))
+        allowed = [token_ids[start:stop] for start, stop in pairwise(offsets)]
+        is_allowed = [
+            np.isin(ids, list_ids) for ids, list_ids in zip(_encode(model.target, target), allowed, strict=True)
+        ]
+        return cls(
+            shortlist,
+            source,
+            target=target,
+            coverage=float(np.concatenate(is_allowed).mean()),
+            mean_size=len(token_ids) / len(source),
+            vocab_size=config.target_vocab_size,
+        )
 
     def describe_effect(self, model: LoadedTranslator, engine: TranslatorEngine) -> list[str]:
-        """Say what it costs a translator that is asked for the sentences kept back."""
-        end = np.array([model.source.eos_id], np.int32)
-        rows = [np.concatenate([ids, end]) for ids in _ids(model.source, self.source)]
+        """Compare translations of the held-out sentences with and without the shortlist."""
         engine.shortlist = self.shortlist
-        with_it, without = (
-            [
-                model.target.decode(found[0].ids)
-                for found in search_all(engine, rows, asked, max_length=engine.config.max_positions - 1)
-            ]
-            for asked in (model.decoding.override({"whole_vocabulary": whole}) for whole in (False, True))
-        )
-        scores = [bleu(said, self.target) for said in (with_it, without)]
-        same = np.mean([one == other for one, other in zip(with_it, without, strict=True)])
+        with_shortlist = self._translate(model, engine, whole_vocabulary=False)
+        without_shortlist = self._translate(model, engine, whole_vocabulary=True)
+        bleu_with = bleu(with_shortlist, self.target)
+        bleu_without = bleu(without_shortlist, self.target)
+        is_same = [first == second for first, second in zip(with_shortlist, without_shortlist, strict=True)]
+        same_percent = 100 * np.mean(is_same)
         return [
-            f"shortlist: {self.size:,.0f} of {self.vocabulary:,} words for a text on average, "
-            f"{100 * self.covered:.1f} % of those of translations kept back are among them",
-            f"its effect on {len(self.source):,} sentences kept back: BLEU {scores[0]:.2f}, with all words "
-            f"{scores[1]:.2f}; {100 * same:.1f} % of the translations stay the same (--whole-vocabulary)",
+            f"shortlist: {self.mean_size:,.0f} of {self.vocab_size:,} tokens per text on average; "
+            f"it has {100 * self.coverage:.1f} % of the tokens of held-out translations",
+            f"its effect on {len(self.source):,} held-out sentences: BLEU {bleu_with:.2f}, with the whole vocabulary "
+            f"{bleu_without:.2f}; {same_percent:.1f} % of the translations stay the same (--whole-vocabulary)",
         ]
 
+    def _translate(self, model: LoadedTranslator, engine: TranslatorEngine, *, whole_vocabulary: bool) -> list[str]:
+        """Translate the held-out sentences."""
+        eos = np.array([model.source.eos_id], np.int32)
+        sequences = [np.concatenate([ids, eos]) for ids in _encode(model.source, self.source)]
+        decoding = model.decoding.override({"whole_vocabulary": whole_vocabulary})
+        hypotheses = search_all(engine, sequences, decoding, max_length=engine.config.max_positions - 1)
+        return [model.target.decode(ranked[0].ids) for ranked in hypotheses]
 
-def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Ids]:
+
+def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Ids]:
     return [np.asarray(ids, np.int32) for ids in tokenizer.encode_batch(texts)]

@@ -1,10 +1,8 @@
-"""Hugging Face's `gpt2` and `gpt_neox` and our causal model, both ways: config fields and weight names.
+"""Adapter of Hugging Face's causal models `gpt2` and `gpt_neox`: config fields, weight names and layouts, both ways.
 
-Learned positions make a `gpt2`, rotary ones a `gpt_neox` whose parts follow one another. The first stores its matrices
-input-first, so they are turned over on the way, with query, key and value below one another as here; the second has
-them below one another head by head.
-
-A row for each type of Hugging Face's causal models: what it calls config fields and weights, and how they lie.
+Learned positions are written as `gpt2`, rotary ones as `gpt_neox` with sequential residuals. `gpt2` stores matrices as
+[input, output], so they are transposed. Both fuse query, key and value: `gpt2` as three blocks of rows, as we do,
+`gpt_neox` interleaved by head.
 """
 
 from __future__ import annotations
@@ -16,233 +14,41 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.checkpoint.hf.adapter import ACTIVATIONS, field_value, with_float32_dtype
-from regard.checkpoint.weights import WeightReport
+from regard.checkpoint.hf.adapter import (
+    MAX_SIZE,
+    Shapes,
+    WeightMatcher,
+    field_value,
+    nested_value,
+    read_activation,
+    with_float32_dtype,
+    write_activation,
+)
 from regard.config.models import GptConfig
 from regard.errors import CheckpointError, ConfigError
 
-_LARGEST = 2**24  # of any size
-
-
-def causal_model_type(config: GptConfig) -> tuple[str, str]:
-    """Return the type that others know such a model by, and if there is none, why.
-
-    >>> causal_model_type(GptConfig()), causal_model_type(GptConfig(positions="learned"))
-    (('gpt_neox', ''), ('gpt2', ''))
-    >>> causal_model_type(GptConfig(positions="sinusoidal"))
-    ('', 'positions are sinusoidal, neither learned nor rotary')
-    """
-    found = next((name for name, kind in KINDS.items() if kind.positions == config.positions), "")
-    known = " nor ".join(kind.positions for kind in KINDS.values())
-    return found, "" if found else f"positions are {config.positions}, neither {known}"
-
-
-def read_config(fields: Mapping[str, Any], where: str) -> GptConfig:
-    """Return our config of a `config.json` of one of these types.
-
-    >>> read_config({"model_type": "gpt2", "n_embd": 64, "n_head": 4}, "config.json").stack.feed_forward_size
-    256
-    """
-    name = str(fields.get("model_type"))
-    kind = KINDS[name]
-    _refuse(fields, name, where)
-    fields = {"n_positions": fields.get("n_ctx"), **fields}
-    changes = {ours: field_value(fields, theirs, default, where) for theirs, ours, default in kind.fields}
-    changes["positions"] = kind.positions
-    if "stack.feed_forward_size" not in changes:
-        changes["stack.feed_forward_size"] = field_value(fields, "n_inner", 4 * changes["hidden_size"], where)
-    spelled = field_value(fields, *kind.activation, where)
-    changes["activation"] = dict(ACTIVATIONS).get(spelled, spelled)
-    ended = fields.get("eos_token_id", kind.end) is not None  # a field that says null is not an absent one
-    changes["eos_id"] = field_value(fields, "eos_token_id", kind.end, where) if ended else -1
-    try:
-        config = GptConfig().override(changes)
-    except (ConfigError, OverflowError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{where}: {error}") from None
-    sizes = (config.vocab_size, config.hidden_size, config.max_positions, config.stack.feed_forward_size)
-    if max(sizes) > _LARGEST or min(sizes) < 1:
-        raise CheckpointError(f"{where}: sizes beyond any model's: {sizes}")
-    if config.eos_id >= config.vocab_size:
-        config = config.override({"eos_id": -1})  # small models often keep the number of the large one's end
-    return config
-
-
-def _refuse(fields: Mapping[str, Any], name: str, where: str) -> None:
-    """Raise where a `config.json` asks for what our causal model does not compute."""
-    if fields.get("add_cross_attention"):
-        raise CheckpointError(f"{where}: add_cross_attention is true: a model that looks at another text is not read")
-    if name != "gpt_neox":
-        return
-    said = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-    if not isinstance(said, Mapping):
-        raise CheckpointError(f"{where}: rope_parameters must be an object, not {said!r:.60}")
-    read: dict[str, tuple[Any, Any]] = {  # what it says, what is read
-        "use_parallel_residual": (fields.get("use_parallel_residual", True), False),
-        "attention_bias": (fields.get("attention_bias", True), True),
-        "rope_type": (said.get("rope_type", said.get("type", "default")), "default"),
-        "rope_theta": (said.get("rope_theta", fields.get("rotary_emb_base", BASE)), BASE),
-        "rotary_pct": (said.get("partial_rotary_factor", fields.get("rotary_pct", 0.25)), 1.0),
-    }
-    for name_of_field, (found, only) in read.items():
-        if found != only:
-            raise CheckpointError(f"{where}: {name_of_field} is {found!r:.60}: of {name} only {only!r} is read")
-
-
-def write_config(config: GptConfig, kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the content of `config.json`; `kept` is an imported folder's, whose other fields are written back."""
-    name, _ = causal_model_type(config)
-    kind = KINDS[name]
-    kept = kept if kept and kept.get("model_type") == name else {}
-    if kept and not _scaled(kept) and read_config(kept, "") == config:
-        return with_float32_dtype(kept)
-    values = config.to_dict()
-    told = {theirs: _at(values, ours) for theirs, ours, _ in kind.fields}
-    if "intermediate_size" not in told:
-        told["n_inner"] = config.stack.feed_forward_size
-    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS)}
-    end = None if config.eos_id < 0 else config.eos_id
-    return {
-        **kept,
-        "model_type": name,
-        "architectures": [kind.architecture],
-        "dtype": "float32",
-        **told,
-        kind.activation[0]: names[config.activation],
-        **dict.fromkeys(kind.dropouts, config.dropout),
-        "bos_token_id": end,
-        "eos_token_id": end,
-        **kind.written,
-    }
-
-
-def _at(values: Mapping[str, Any], path: str) -> Any:
-    for name in path.split("."):
-        values = values[name]
-    return values
-
-
-def _names(config: GptConfig, kind: CausalType) -> dict[str, tuple[str, str]]:
-    """Return our weight names, each with theirs and how it lies there."""
-    table = {ours: (theirs, "") for ours, theirs in kind.trunk}
-    parts = [("stack.norm", kind.norm, "")]
-    for layer in range(config.stack.num_layers):
-        before = kind.layer.format(layer)
-        parts += [(f"stack.blocks.{layer}.{ours}", before + theirs, lies) for ours, theirs, lies in kind.block]
-    for ours, theirs, lies in parts:
-        table[f"{ours}.weight"] = (f"{theirs}.weight", lies)
-        table[f"{ours}.bias"] = (f"{theirs}.bias", "" if lies == TRANSPOSED else lies)
-    if not config.tie_embeddings:
-        table["output.weight"] = (kind.output, "")
-    return table
-
-
-def _lain(tensor: Tensor, lies: str, first: int, second: int) -> Tensor:
-    """Return a weight as it lies on the other side; by head, `first` times `second` groups change places."""
-    if lies == TRANSPOSED:
-        return tensor.t()
-    return (
-        tensor.reshape(first, second, -1).transpose(0, 1).reshape(tensor.shape)
-        if lies == INTERLEAVED_BY_HEAD
-        else tensor
-    )
-
-
-def to_theirs(config: GptConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights under their names, the tied output left out."""
-    kind, made = KINDS[causal_model_type(config)[0]], {}
-    for ours, (theirs, lies) in _names(config, kind).items():
-        name = theirs if theirs == kind.output else kind.prefix + theirs
-        made[name] = _lain(weights[ours], lies, 3, config.stack.num_heads).contiguous().clone()
-    return made
-
-
-class CausalWeightMatcher:
-    """Which of a folder's tensors make up our weights: found by name and shape before any is read."""
-
-    def __init__(
-        self, config: GptConfig, shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
-    ) -> None:
-        """Match the file's `shapes` with the `expected` ones of our weights, or raise `CheckpointError`."""
-        self.config, self.report, self.kind = config, WeightReport(), KINDS[causal_model_type(config)[0]]
-        self._table, output = _names(config, self.kind), self.kind.output
-        stored = {name.removeprefix(self.kind.prefix): name for name in shapes}
-        theirs = [name for name, _ in self._table.values()]
-        self.report.missing = [name for name in theirs if name not in stored]
-        if self.report.missing:
-            some = ", ".join(self.report.missing[:5])
-            raise CheckpointError(f"{len(self.report.missing)} weights are missing, {some} among them")
-        for ours, (name, lies) in self._table.items():
-            shape = expected[ours][::-1] if lies == TRANSPOSED else expected[ours]
-            if shapes[stored[name]] != shape:
-                found = list(shapes[stored[name]])
-                raise CheckpointError(f"{stored[name]} has shape {found}, config.json asks for {list(shape)}")
-        self._stored = {name: stored[name] for name in theirs}
-        self._copy = stored[output] if config.tie_embeddings and output in stored else ""
-        self._sort(stored)
-
-    def _sort(self, stored: Mapping[str, str]) -> None:
-        """Fill the report's lists; buffers of the causal mask are no weights."""
-        for plain, name in stored.items():
-            if plain not in self._stored:
-                self.report.ignored.append(name)
-            elif name == self.kind.prefix + plain or plain == self.kind.output:
-                self.report.loaded.append(name)
-            else:
-                self.report.renamed[name] = self.kind.prefix + plain
-
-    @property
-    def wanted(self) -> list[str]:
-        """The names, as in the file, of the tensors to read."""
-        return [*self._stored.values(), *([self._copy] if self._copy else [])]
-
-    def assemble(self, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return our weights, in float32, from the tensors read under their names."""
-        words = self._table["words.weight"][0]
-        if self._copy and not tensors[self._copy].equal(tensors[self._stored[words]]):
-            self.report.notes.append(f"{self._copy} differs from {words} although they are tied: {words} is used")
-        made = {}
-        for ours, (name, lies) in self._table.items():
-            tensor = tensors[self._stored[name]].float()
-            made[ours] = _lain(tensor, lies, self.config.stack.num_heads, 3).contiguous()
-        for layer in range(self.config.stack.num_layers):
-            if (factor := _scaling(self.config, fields, layer)) != 1:  # ours scale all layers alike
-                for leaf in ("weight", "bias"):
-                    made[f"stack.blocks.{layer}.attention.qkv.{leaf}"][: self.config.hidden_size] *= factor
-        return made
-
-
-def _scaling(config: GptConfig, fields: Mapping[str, Any], layer: int) -> float:
-    """Return what the scores of a layer are multiplied with beside the usual root of a head's width."""
-    factor = 1.0 if fields.get("scale_attn_weights", True) else math.sqrt(config.hidden_size // config.stack.num_heads)
-    return factor / (layer + 1) if fields.get("scale_attn_by_inverse_layer_idx") else factor
-
-
-def _scaled(fields: Mapping[str, Any]) -> bool:
-    """Whether a folder's scores are scaled in a way that ours carry in their weights."""
-    return fields.get("scale_attn_weights") is False or bool(fields.get("scale_attn_by_inverse_layer_idx"))
-
-
-TRANSPOSED, INTERLEAVED_BY_HEAD = "turned over", "by head"  # how a weight of theirs lies, where not as ours does
-BASE = 10_000.0  # of the wavelengths of rotary positions
+TRANSPOSED = "transposed"  # layouts of a weight in their file, where it differs from ours
+INTERLEAVED_BY_HEAD = "interleaved by head"
+ROPE_THETA = 10_000.0
 
 
 @dataclass(frozen=True)
 class CausalType:
-    """What one of their types calls things."""
+    """Names and defaults of one of Hugging Face's causal model types."""
 
     architecture: str
-    positions: str  # ours that it has
-    prefix: str  # of everything but the output projection; optional when read
-    fields: tuple[tuple[str, str, Any], ...]  # their config field, ours, what an absent one means to them
-    activation: tuple[str, str]  # their config field and what an absent one means
-    end: int  # the token that an absent field means
-    trunk: tuple[tuple[str, str], ...]  # our weight, theirs
-    norm: str  # the last one
-    layer: str  # before a block's weights, with the layer's number
-    block: tuple[tuple[str, str, str], ...]  # our part of a block, theirs, how its matrix lies
+    positions: str  # our positional scheme
+    prefix: str  # of all weights but the output projection; optional when read
+    fields: tuple[tuple[str, str, Any], ...]  # HF field, our setting, default of an absent field
+    activation: tuple[str, str]  # HF field, default of an absent field
+    default_eos_id: int  # of an absent field
+    backbone: tuple[tuple[str, str], ...]  # our weight, HF name
+    final_norm: str
+    layer_prefix: str  # with the layer's index
+    block: tuple[tuple[str, str, str], ...]  # our module of a block, HF name, layout of its matrix
     output: str
-    written: Mapping[str, Any]  # fields that new folders have besides
-    dropouts: tuple[str, ...] = ()  # further fields of theirs for our one dropout
+    extra_fields: Mapping[str, Any]  # that new folders have besides
+    dropout_fields: tuple[str, ...] = ()  # further HF fields of our one dropout
 
 
 KINDS = {
@@ -262,10 +68,10 @@ KINDS = {
             ("tie_word_embeddings", "tie_embeddings", True),
         ),
         activation=("activation_function", "gelu_new"),
-        end=50256,
-        trunk=(("words.weight", "wte.weight"), ("positions.weight", "wpe.weight")),
-        norm="ln_f",
-        layer="h.{}.",
+        default_eos_id=50256,
+        backbone=(("words.weight", "wte.weight"), ("positions.weight", "wpe.weight")),
+        final_norm="ln_f",
+        layer_prefix="h.{}.",
         block=(
             ("attention_norm", "ln_1", ""),
             ("attention.qkv", "attn.c_attn", TRANSPOSED),
@@ -275,8 +81,8 @@ KINDS = {
             ("feedforward.outer", "mlp.c_proj", TRANSPOSED),
         ),
         output="lm_head.weight",
-        written={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-        dropouts=("embd_pdrop",),
+        extra_fields={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+        dropout_fields=("embd_pdrop",),
     ),
     "gpt_neox": CausalType(
         architecture="GPTNeoXForCausalLM",
@@ -295,10 +101,10 @@ KINDS = {
             ("tie_word_embeddings", "tie_embeddings", False),
         ),
         activation=("hidden_act", "gelu"),
-        end=2,
-        trunk=(("words.weight", "embed_in.weight"),),
-        norm="final_layer_norm",
-        layer="layers.{}.",
+        default_eos_id=2,
+        backbone=(("words.weight", "embed_in.weight"),),
+        final_norm="final_layer_norm",
+        layer_prefix="layers.{}.",
         block=(
             ("attention_norm", "input_layernorm", ""),
             ("attention.qkv", "attention.query_key_value", INTERLEAVED_BY_HEAD),
@@ -308,13 +114,200 @@ KINDS = {
             ("feedforward.outer", "mlp.dense_4h_to_h", ""),
         ),
         output="embed_out.weight",
-        written={
+        extra_fields={
             "use_parallel_residual": False,
             "attention_bias": True,
-            # the same said twice, for newer and for older readers
-            "rope_parameters": {"rope_type": "default", "rope_theta": BASE, "partial_rotary_factor": 1.0},
+            # the same twice, for newer and for older versions of transformers
+            "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA, "partial_rotary_factor": 1.0},
             "rotary_pct": 1.0,
             "rotary_emb_base": 10_000,
         },
     ),
 }
+
+
+def causal_model_type(config: GptConfig) -> tuple[str, str]:
+    """Hugging Face's model type of a config; if there is none, an empty type and the reason.
+
+    >>> causal_model_type(GptConfig()), causal_model_type(GptConfig(positions="learned"))
+    (('gpt_neox', ''), ('gpt2', ''))
+    >>> causal_model_type(GptConfig(positions="sinusoidal"))
+    ('', 'positions are sinusoidal, neither learned nor rotary')
+    """
+    for model_type, row in KINDS.items():
+        if row.positions == config.positions:
+            return model_type, ""
+    allowed = " nor ".join(row.positions for row in KINDS.values())
+    return "", f"positions are {config.positions}, neither {allowed}"
+
+
+def read_config(fields: Mapping[str, Any], where: str) -> GptConfig:
+    """Convert a `config.json` of one of these types to our config.
+
+    >>> read_config({"model_type": "gpt2", "n_embd": 64, "n_head": 4}, "config.json").stack.feed_forward_size
+    256
+    """
+    model_type = str(fields.get("model_type"))
+    row = KINDS[model_type]
+    _check_supported(fields, model_type, where)
+    fields = {"n_positions": fields.get("n_ctx"), **fields}
+    settings = {name: field_value(fields, hf_name, default, where) for hf_name, name, default in row.fields}
+    settings["positions"] = row.positions
+    if "stack.feed_forward_size" not in settings:
+        settings["stack.feed_forward_size"] = field_value(fields, "n_inner", 4 * settings["hidden_size"], where)
+    activation_field, default_activation = row.activation
+    settings["activation"] = read_activation(field_value(fields, activation_field, default_activation, where))
+    has_eos = fields.get("eos_token_id", row.default_eos_id) is not None  # null is not the same as absent
+    settings["eos_id"] = field_value(fields, "eos_token_id", row.default_eos_id, where) if has_eos else -1
+    try:
+        config = GptConfig().override(settings)
+    except (ConfigError, OverflowError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{where}: {error}") from None
+    sizes = (config.vocab_size, config.hidden_size, config.max_positions, config.stack.feed_forward_size)
+    if max(sizes) > MAX_SIZE or min(sizes) < 1:
+        raise CheckpointError(f"{where}: sizes beyond any model's: {sizes}")
+    if config.eos_id >= config.vocab_size:
+        config = config.override({"eos_id": -1})  # small models often keep the large model's eos id
+    return config
+
+
+def _check_supported(fields: Mapping[str, Any], model_type: str, where: str) -> None:
+    """Raise where a `config.json` requests what our causal model does not compute."""
+    if fields.get("add_cross_attention"):
+        raise CheckpointError(f"{where}: add_cross_attention is true: models with cross-attention are not supported")
+    if model_type != "gpt_neox":
+        return
+    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise CheckpointError(f"{where}: rope_parameters must be an object, not {rope!r:.60}")
+    requirements: dict[str, tuple[Any, Any]] = {  # field → its value, the only supported value
+        "use_parallel_residual": (fields.get("use_parallel_residual", True), False),
+        "attention_bias": (fields.get("attention_bias", True), True),
+        "rope_type": (rope.get("rope_type", rope.get("type", "default")), "default"),
+        "rope_theta": (rope.get("rope_theta", fields.get("rotary_emb_base", ROPE_THETA)), ROPE_THETA),
+        "rotary_pct": (rope.get("partial_rotary_factor", fields.get("rotary_pct", 0.25)), 1.0),
+    }
+    for field_name, (value, supported) in requirements.items():
+        if value != supported:
+            raise CheckpointError(f"{where}: {field_name} is {value!r:.60}: of {model_type} only {supported!r} is read")
+
+
+def write_config(config: GptConfig, original: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Content of `config.json`. Fields of an imported folder's `original` that we do not know are written back."""
+    model_type, _ = causal_model_type(config)
+    row = KINDS[model_type]
+    if not original or original.get("model_type") != model_type:
+        original = {}
+    if original and not _has_scaled_scores(original) and read_config(original, "") == config:
+        return with_float32_dtype(original)
+    values = config.to_dict()
+    fields = {hf_name: nested_value(values, name) for hf_name, name, _ in row.fields}
+    if "intermediate_size" not in fields:
+        fields["n_inner"] = config.stack.feed_forward_size
+    eos_id = None if config.eos_id < 0 else config.eos_id
+    return {
+        **original,
+        "model_type": model_type,
+        "architectures": [row.architecture],
+        "dtype": "float32",
+        **fields,
+        row.activation[0]: write_activation(config.activation),
+        **dict.fromkeys(row.dropout_fields, config.dropout),
+        "bos_token_id": eos_id,
+        "eos_token_id": eos_id,
+        **row.extra_fields,
+    }
+
+
+def to_hf_weights(config: GptConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename weights to Hugging Face's names and layouts; a tied output projection is left out."""
+    row = KINDS[causal_model_type(config)[0]]
+    hf_weights = {}
+    for name, (hf_name, layout) in _weight_layouts(config, row).items():
+        full_name = hf_name if hf_name == row.output else row.prefix + hf_name
+        tensor = _change_layout(weights[name], layout, 3, config.stack.num_heads)
+        hf_weights[full_name] = tensor.contiguous().clone()
+    return hf_weights
+
+
+class CausalWeightMatcher(WeightMatcher):
+    """Match the tensors of a file with the weights of a causal model."""
+
+    def __init__(self, config: GptConfig, shapes: Shapes, expected: Shapes) -> None:
+        """Match the file's `shapes` with the `expected` ones of our weights, or raise `CheckpointError`."""
+        self.config = config
+        self._row = KINDS[causal_model_type(config)[0]]
+        layouts = _weight_layouts(config, self._row)
+        self._layouts = {name: layout for name, (_, layout) in layouts.items()}
+        super().__init__(
+            shapes,
+            stored={name.removeprefix(self._row.prefix): name for name in shapes},
+            table={name: (hf_name,) for name, (hf_name, _) in layouts.items()},
+            copies={"words.weight": (self._row.output,)} if config.tie_embeddings else {},
+        )
+        self._used = {hf_name for hf_name, _ in layouts.values()}
+        self.report.missing = [hf_name for hf_name, _ in layouts.values() if hf_name not in self._stored]
+        self._check_missing(self.report.missing)
+        for name, (hf_name, layout) in layouts.items():
+            shape = expected[name]
+            self._check_shape(hf_name, shape[::-1] if layout == TRANSPOSED else shape)
+        self._fill_report()
+
+    def _current_name(self, hf_name: str, stored: str) -> str | None:
+        if hf_name not in self._used:  # a tied copy, or a buffer of the causal mask
+            return None
+        return stored if hf_name == self._row.output else self._row.prefix + hf_name
+
+    def assemble(self, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Our weights, in float32, from the tensors that were read; `fields` is the folder's `config.json`."""
+        embedding = self._table["words.weight"][0]
+        for copy in self._copies.get("words.weight", ()):
+            if not tensors[self._stored[copy]].equal(tensors[self._stored[embedding]]):
+                self._note_difference(self._stored[copy], embedding)
+        num_heads = self.config.stack.num_heads
+        weights = {}
+        for name, (hf_name,) in self._table.items():
+            tensor = tensors[self._stored[hf_name]].float()
+            weights[name] = _change_layout(tensor, self._layouts[name], num_heads, 3).contiguous()
+        for layer in range(self.config.stack.num_layers):
+            factor = _query_scale(self.config, fields, layer)
+            if factor != 1:  # our layers all scale scores alike: the queries carry the difference
+                for leaf in ("weight", "bias"):
+                    weights[f"stack.blocks.{layer}.attention.qkv.{leaf}"][: self.config.hidden_size] *= factor
+        return weights
+
+
+def _weight_layouts(config: GptConfig, row: CausalType) -> dict[str, tuple[str, str]]:
+    """Our weight names, each with its HF name and layout."""
+    modules = [("stack.norm", row.final_norm, "")]
+    for layer in range(config.stack.num_layers):
+        prefix = row.layer_prefix.format(layer)
+        modules += [(f"stack.blocks.{layer}.{name}", prefix + hf_name, layout) for name, hf_name, layout in row.block]
+    table = {name: (hf_name, "") for name, hf_name in row.backbone}
+    for name, hf_name, layout in modules:
+        table[f"{name}.weight"] = (f"{hf_name}.weight", layout)
+        table[f"{name}.bias"] = (f"{hf_name}.bias", "" if layout == TRANSPOSED else layout)
+    if not config.tie_embeddings:
+        table["output.weight"] = (row.output, "")
+    return table
+
+
+def _change_layout(tensor: Tensor, layout: str, outer: int, inner: int) -> Tensor:
+    """Convert a weight between our layout and theirs; by head, `outer` × `inner` groups of rows are transposed."""
+    if layout == TRANSPOSED:
+        return tensor.t()
+    if layout == INTERLEAVED_BY_HEAD:
+        return tensor.reshape(outer, inner, -1).transpose(0, 1).reshape(tensor.shape)
+    return tensor
+
+
+def _query_scale(config: GptConfig, fields: Mapping[str, Any], layer: int) -> float:
+    """Factor of a layer's attention scores beside the usual 1/√(head size)."""
+    head_size = config.hidden_size // config.stack.num_heads
+    scale = 1.0 if fields.get("scale_attn_weights", True) else math.sqrt(head_size)
+    return scale / (layer + 1) if fields.get("scale_attn_by_inverse_layer_idx") else scale
+
+
+def _has_scaled_scores(fields: Mapping[str, Any]) -> bool:
+    """Whether a folder scales attention scores in a way that our weights carry instead."""
+    return fields.get("scale_attn_weights") is False or bool(fields.get("scale_attn_by_inverse_layer_idx"))

@@ -1,4 +1,4 @@
-"""A row for each type of Hugging Face's encoders: what it calls config fields and weights, and its table of heads."""
+"""Table of Hugging Face's encoder types: config fields, weight names and heads of each."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-Fields = tuple[tuple[str, str, Any], ...]  # their config field, ours, what an absent one means
-Names = tuple[tuple[str, str], ...]  # our module or weight, theirs; one that begins with a dot is in the backbone
+NATIVE_TYPE = "regard-bert"  # of encoders that no type below can express
+Fields = tuple[tuple[str, str, Any], ...]  # HF config field, our setting, default of an absent field
+Names = tuple[tuple[str, str], ...]  # our module or weight, HF name; a leading dot: in the backbone
 _POOLER: Names = (("pooler", ".pooler.dense"),)
-_BERT_WORDS: Names = (
+_BERT_MASKED_LM: Names = (
     ("masked.dense", "cls.predictions.transform.dense"),
     ("masked.norm", "cls.predictions.transform.LayerNorm"),
     ("masked_bias", "cls.predictions.bias"),
     ("masked_output.weight", "cls.predictions.decoder.weight"),
 )
 _BERT_NEXT: Names = (*_POOLER, ("next", "cls.seq_relationship"))
-_ROBERTA_WORDS: Names = (
+_ROBERTA_MASKED_LM: Names = (
     ("masked.dense", "lm_head.dense"),
     ("masked.norm", "lm_head.layer_norm"),
     ("masked_bias", "lm_head.bias"),
     ("masked_output.weight", "lm_head.decoder.weight"),
 )
-_DISTIL_WORDS: Names = (
+_DISTIL_MASKED_LM: Names = (
     ("masked.dense", "vocab_transform"),
     ("masked.norm", "vocab_layer_norm"),
     ("masked_bias", "vocab_projector.bias"),
@@ -32,33 +33,33 @@ _DISTIL_WORDS: Names = (
 
 @dataclass(frozen=True)
 class HeadNames:
-    """A head as one of their types has it."""
+    """Names of one head of an encoder type."""
 
-    architecture: str  # the name of their class
+    architecture: str  # class in transformers
     names: Names = ()
-    dropout: str = ""  # their field for the dropout on what is scored; none: it has no such dropout
-    idle: tuple[str, ...] = ()  # layers of width × width in the backbone that their class has but does not use
+    dropout_field: str = ""  # of the dropout before the output layer; empty: there is none
+    unused_layers: tuple[str, ...] = ()  # [hidden, hidden] layers of the backbone that the class has but does not use
 
 
 @dataclass(frozen=True)
 class EncoderType:
-    """What one of their types calls things."""
+    """Names, defaults and peculiarities of one of Hugging Face's encoder types."""
 
     prefix: str  # of the backbone's weights; optional when read
     fields: Fields
-    trunk: Names
-    layer: str  # before a block's weights, with the layer's number
-    block: tuple[tuple[str, tuple[str, ...]], ...]  # ours, theirs: several of theirs are rows of one of ours
+    backbone: Names
+    layer_prefix: str  # with the layer's index
+    block: tuple[tuple[str, tuple[str, ...]], ...]  # our module, HF modules, which are rows of ours
     heads: Mapping[str, HeadNames]
-    copies: Mapping[str, str]  # our weight → their name of a second, tied copy
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings of ours that the type decides
-    written: Mapping[str, Any] = field(default_factory=dict)  # fields of theirs that new folders have besides
-    places_after_pad: bool = False  # whether places are counted from the number of the pad token
-    always_widened: bool = False  # whether words are widened even where they are as wide as the states
-    pooler_drops: bool = False  # whether a label head drops before its pooler too
-    label_pooling: Mapping[str, Any] = field(default_factory=dict)  # of ours for a label head: values, or settings
-    layered: bool = False  # whether layers differ, as `hf_modernbert` reads and writes it
-    template: tuple[str, str, bool] = ("[CLS]", "[SEP]", False)  # start, end, two ends between texts and no types
+    tied_copies: Mapping[str, str]  # our weight → HF name of a tied copy
+    fixed_settings: Mapping[str, Any] = field(default_factory=dict)  # settings of ours that the type implies
+    extra_fields: Mapping[str, Any] = field(default_factory=dict)  # HF fields that new folders have besides
+    has_positions_after_pad: bool = False  # positions count from the pad id
+    has_mandatory_projection: bool = False  # embeddings are projected even where they are as wide as hidden states
+    has_pooler_dropout: bool = False  # a label head has dropout before its pooler too
+    label_settings: Mapping[str, Any] = field(default_factory=dict)  # of a label head: setting → value or other setting
+    has_layer_types: bool = False  # layers differ, as `modernbert` reads and writes them
+    template: tuple[str, str, bool] = ("[CLS]", "[SEP]", False)  # start, end, two ends between texts and no token types
 
 
 _BLOCK = (
@@ -77,17 +78,17 @@ _DISTIL_BLOCK = (
     ("feedforward.outer", ("ffn.lin2",)),
     ("feedforward_norm", ("output_layer_norm",)),
 )
-_DISTIL_TRUNK: Names = (
+_DISTIL_BACKBONE: Names = (
     ("words.weight", "embeddings.word_embeddings.weight"),
     ("places.weight", "embeddings.position_embeddings.weight"),
     ("norm", "embeddings.LayerNorm"),
 )
-_TRUNK: Names = (*_DISTIL_TRUNK, ("types.weight", "embeddings.token_type_embeddings.weight"))
+_BACKBONE: Names = (*_DISTIL_BACKBONE, ("types.weight", "embeddings.token_type_embeddings.weight"))
 
 
-def _fields(vocabulary: int, pad: int) -> Fields:
+def _bert_fields(vocab_size: int, pad_id: int) -> Fields:
     return (
-        ("vocab_size", "vocab_size", vocabulary),
+        ("vocab_size", "vocab_size", vocab_size),
         ("hidden_size", "hidden_size", 768),
         ("num_hidden_layers", "stack.num_layers", 12),
         ("num_attention_heads", "stack.num_heads", 12),
@@ -98,7 +99,7 @@ def _fields(vocabulary: int, pad: int) -> Fields:
         ("max_position_embeddings", "max_positions", 512),
         ("type_vocab_size", "num_token_types", 2),
         ("layer_norm_eps", "norm_eps", 1e-12),
-        ("pad_token_id", "pad_id", pad),
+        ("pad_token_id", "pad_id", pad_id),
         ("tie_word_embeddings", "tie_embeddings", True),
     )
 
@@ -118,105 +119,123 @@ _DISTIL_FIELDS = (
 )
 
 
-def _roberta(name: str, vocabulary: int) -> EncoderType:
+def _roberta(class_prefix: str, vocab_size: int) -> EncoderType:
     return EncoderType(
         prefix="roberta.",
-        fields=_fields(vocabulary, pad=1),
-        trunk=_TRUNK,
-        layer="encoder.layer.{}.",
+        fields=_bert_fields(vocab_size, pad_id=1),
+        backbone=_BACKBONE,
+        layer_prefix="encoder.layer.{}.",
         block=_BLOCK,
         heads={
-            "plain": HeadNames(f"{name}Model", _POOLER),
-            "masked": HeadNames(f"{name}ForMaskedLM", _ROBERTA_WORDS),
+            "plain": HeadNames(f"{class_prefix}Model", _POOLER),
+            "masked": HeadNames(f"{class_prefix}ForMaskedLM", _ROBERTA_MASKED_LM),
             "label": HeadNames(
-                f"{name}ForSequenceClassification",
+                f"{class_prefix}ForSequenceClassification",
                 (("pooler", "classifier.dense"), ("output", "classifier.out_proj")),
-                "classifier_dropout",
+                dropout_field="classifier_dropout",
             ),
-            "token": HeadNames(f"{name}ForTokenClassification", (("output", "classifier"),), "classifier_dropout"),
-            "span": HeadNames(f"{name}ForQuestionAnswering", (("output", "qa_outputs"),)),
+            "token": HeadNames(
+                f"{class_prefix}ForTokenClassification", (("output", "classifier"),), dropout_field="classifier_dropout"
+            ),
+            "span": HeadNames(f"{class_prefix}ForQuestionAnswering", (("output", "qa_outputs"),)),
         },
-        copies={"words.weight": "lm_head.decoder.weight", "masked_bias": "lm_head.decoder.bias"},
-        written={"bos_token_id": 0, "eos_token_id": 2},
-        places_after_pad=True,
-        pooler_drops=True,
+        tied_copies={"words.weight": "lm_head.decoder.weight", "masked_bias": "lm_head.decoder.bias"},
+        extra_fields={"bos_token_id": 0, "eos_token_id": 2},
+        has_positions_after_pad=True,
+        has_pooler_dropout=True,
         template=("<s>", "</s>", True),
     )
 
 
 def _big_bird() -> EncoderType:
-    usual = {"hidden_act": "gelu_new", "max_position_embeddings": 4096}
-    label, token = (("pooler", "classifier.dense"), ("output", "classifier.out_proj")), (("output", "classifier"),)
-    span = (
+    defaults = {"hidden_act": "gelu_new", "max_position_embeddings": 4096}
+    label: Names = (("pooler", "classifier.dense"), ("output", "classifier.out_proj"))
+    token: Names = (("output", "classifier"),)
+    span: Names = (
         ("span.inner", "qa_classifier.intermediate.dense"),
         ("span.outer", "qa_classifier.output.dense"),
         ("span_norm", "qa_classifier.output.LayerNorm"),
         ("output", "qa_classifier.qa_outputs"),
     )
     pooler: Names = (("pooler", ".pooler"),)
-    words, idle = _BERT_WORDS, ("pooler",)
+    pretraining: Names = (*_BERT_MASKED_LM, *pooler, ("next", "cls.seq_relationship"))
     return EncoderType(
         prefix="bert.",
         fields=(
-            *_with_usual(_fields(50358, pad=0), usual),
+            *_with_defaults(_bert_fields(50358, pad_id=0), defaults),
             ("attention_type", "attention", "block_sparse"),
             ("block_size", "block_size", 64),
             ("num_random_blocks", "num_random_blocks", 3),
             ("rescale_embeddings", "scale_embedding", False),
         ),
-        trunk=_TRUNK,
-        layer="encoder.layer.{}.",
+        backbone=_BACKBONE,
+        layer_prefix="encoder.layer.{}.",
         block=_BLOCK,
         heads={
             "plain": HeadNames("BigBirdModel", pooler),
-            "masked": HeadNames("BigBirdForMaskedLM", words, idle=idle),
-            "pretraining": HeadNames("BigBirdForPreTraining", (*words, *pooler, ("next", "cls.seq_relationship"))),
-            "label": HeadNames("BigBirdForSequenceClassification", label, "classifier_dropout", idle),
-            "token": HeadNames("BigBirdForTokenClassification", token, "classifier_dropout", idle),
+            "masked": HeadNames("BigBirdForMaskedLM", _BERT_MASKED_LM, unused_layers=("pooler",)),
+            "pretraining": HeadNames("BigBirdForPreTraining", pretraining),
+            "label": HeadNames(
+                "BigBirdForSequenceClassification",
+                label,
+                dropout_field="classifier_dropout",
+                unused_layers=("pooler",),
+            ),
+            "token": HeadNames(
+                "BigBirdForTokenClassification",
+                token,
+                dropout_field="classifier_dropout",
+                unused_layers=("pooler",),
+            ),
             "span": HeadNames("BigBirdForQuestionAnswering", span),
         },
-        copies={"words.weight": "cls.predictions.decoder.weight", "masked_bias": "cls.predictions.decoder.bias"},
-        fixed={"random_once": False, "dropout_before_norm": True, "span_feed_forward": True},
-        written={"use_bias": True},
-        label_pooling={"pooler_activation": "activation"},
+        tied_copies={"words.weight": "cls.predictions.decoder.weight", "masked_bias": "cls.predictions.decoder.bias"},
+        fixed_settings={"random_once": False, "dropout_before_norm": True, "span_feed_forward": True},
+        extra_fields={"use_bias": True},
+        label_settings={"pooler_activation": "activation"},
     )
 
 
-def _with_usual(fields: Fields, usual: Mapping[str, Any], *more: tuple[str, str, Any]) -> Fields:
-    """Return fields with other meanings of absent ones, and further fields."""
-    return (*((theirs, ours, usual.get(theirs, default)) for theirs, ours, default in fields), *more)
+def _with_defaults(fields: Fields, defaults: Mapping[str, Any]) -> Fields:
+    """Fields with other defaults of absent ones."""
+    return tuple((hf_name, name, defaults.get(hf_name, default)) for hf_name, name, default in fields)
 
 
 def _electra() -> EncoderType:
-    words: Names = (
+    masked_lm: Names = (
         ("masked.dense", "generator_predictions.dense"),
         ("masked.norm", "generator_predictions.LayerNorm"),
         ("masked_bias", "generator_lm_head.bias"),
         ("masked_output.weight", "generator_lm_head.weight"),
     )
     label: Names = (("pooler", "classifier.dense"), ("output", "classifier.out_proj"))
-    usual = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+    defaults = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
     return EncoderType(
         prefix="electra.",
-        fields=_with_usual(_fields(30522, pad=0), usual, ("embedding_size", "embedding_size", 128)),
-        trunk=(*_TRUNK, ("widening", "embeddings_project")),
-        layer="encoder.layer.{}.",
+        fields=(
+            *_with_defaults(_bert_fields(30522, pad_id=0), defaults),
+            ("embedding_size", "embedding_size", 128),
+        ),
+        backbone=(*_BACKBONE, ("widening", "embeddings_project")),
+        layer_prefix="encoder.layer.{}.",
         block=_BLOCK,
         heads={
             "plain": HeadNames("ElectraModel"),
-            "masked": HeadNames("ElectraForMaskedLM", words),
-            "label": HeadNames("ElectraForSequenceClassification", label, "classifier_dropout"),
-            "token": HeadNames("ElectraForTokenClassification", (("output", "classifier"),), "classifier_dropout"),
+            "masked": HeadNames("ElectraForMaskedLM", masked_lm),
+            "label": HeadNames("ElectraForSequenceClassification", label, dropout_field="classifier_dropout"),
+            "token": HeadNames(
+                "ElectraForTokenClassification", (("output", "classifier"),), dropout_field="classifier_dropout"
+            ),
             "span": HeadNames("ElectraForQuestionAnswering", (("output", "qa_outputs"),)),
         },
-        copies={"words.weight": "generator_lm_head.weight"},
-        label_pooling={"pooler_activation": "gelu"},
-        pooler_drops=True,
+        tied_copies={"words.weight": "generator_lm_head.weight"},
+        label_settings={"pooler_activation": "gelu"},
+        has_pooler_dropout=True,
     )
 
 
 def _albert() -> EncoderType:
-    words: Names = (
+    masked_lm: Names = (
         ("masked.dense", "predictions.dense"),
         ("masked.norm", "predictions.LayerNorm"),
         ("masked_bias", "predictions.bias"),
@@ -224,14 +243,23 @@ def _albert() -> EncoderType:
     )
     pooler: Names = (("pooler", ".pooler"),)
     output: Names = (("output", "classifier"),)
-    usual = {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384, "hidden_act": "gelu_new"}
-    dropouts = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    own = (("embedding_size", "embedding_size", 128), ("num_hidden_groups", "layer_groups", 1))
+    defaults = {
+        "hidden_size": 4096,
+        "num_attention_heads": 64,
+        "intermediate_size": 16384,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
     return EncoderType(
         prefix="albert.",
-        fields=_with_usual(_fields(30000, pad=0), {**usual, **dropouts}, *own),
-        trunk=(*_TRUNK, ("widening", "encoder.embedding_hidden_mapping_in")),
-        layer="encoder.albert_layer_groups.{}.albert_layers.0.",
+        fields=(
+            *_with_defaults(_bert_fields(30000, pad_id=0), defaults),
+            ("embedding_size", "embedding_size", 128),
+            ("num_hidden_groups", "layer_groups", 1),
+        ),
+        backbone=(*_BACKBONE, ("widening", "encoder.embedding_hidden_mapping_in")),
+        layer_prefix="encoder.albert_layer_groups.{}.albert_layers.0.",
         block=(
             ("attention.qkv", ("attention.query", "attention.key", "attention.value")),
             ("attention.out", ("attention.dense",)),
@@ -242,19 +270,23 @@ def _albert() -> EncoderType:
         ),
         heads={
             "plain": HeadNames("AlbertModel", pooler),
-            "masked": HeadNames("AlbertForMaskedLM", words),
-            "pretraining": HeadNames("AlbertForPreTraining", (*words, *pooler, ("next", "sop_classifier.classifier"))),
-            "label": HeadNames("AlbertForSequenceClassification", (*pooler, *output), "classifier_dropout_prob"),
-            "token": HeadNames("AlbertForTokenClassification", output, "classifier_dropout_prob"),
+            "masked": HeadNames("AlbertForMaskedLM", masked_lm),
+            "pretraining": HeadNames(
+                "AlbertForPreTraining", (*masked_lm, *pooler, ("next", "sop_classifier.classifier"))
+            ),
+            "label": HeadNames(
+                "AlbertForSequenceClassification", (*pooler, *output), dropout_field="classifier_dropout_prob"
+            ),
+            "token": HeadNames("AlbertForTokenClassification", output, dropout_field="classifier_dropout_prob"),
             "span": HeadNames("AlbertForQuestionAnswering", (("output", "qa_outputs"),)),
         },
-        copies={"words.weight": "predictions.decoder.weight", "masked_bias": "predictions.decoder.bias"},
-        written={"bos_token_id": 2, "eos_token_id": 3, "inner_group_num": 1},
-        always_widened=True,
+        tied_copies={"words.weight": "predictions.decoder.weight", "masked_bias": "predictions.decoder.bias"},
+        extra_fields={"bos_token_id": 2, "eos_token_id": 3, "inner_group_num": 1},
+        has_mandatory_projection=True,
     )
 
 
-_MODERN_FIELDS = (
+_MODERNBERT_FIELDS = (
     ("vocab_size", "vocab_size", 50368),
     ("hidden_size", "hidden_size", 768),
     ("num_hidden_layers", "stack.num_layers", 22),
@@ -270,19 +302,19 @@ _MODERN_FIELDS = (
 )
 
 
-def _modern() -> EncoderType:
+def _modernbert() -> EncoderType:
     transform: Names = (("masked.dense", "head.dense"), ("masked.norm", "head.norm"))
-    words: Names = (*transform, ("masked_bias", "decoder.bias"), ("masked_output.weight", "decoder.weight"))
-    scored: Names = (*transform, ("output", "classifier"))
+    masked_lm: Names = (*transform, ("masked_bias", "decoder.bias"), ("masked_output.weight", "decoder.weight"))
+    classifier: Names = (*transform, ("output", "classifier"))
     return EncoderType(
         prefix="model.",
-        fields=_MODERN_FIELDS,
-        trunk=(
+        fields=_MODERNBERT_FIELDS,
+        backbone=(
             ("words.weight", "embeddings.tok_embeddings.weight"),
             ("norm", "embeddings.norm"),
             ("stack.norm", "final_norm"),
         ),
-        layer="layers.{}.",
+        layer_prefix="layers.{}.",
         block=(
             ("attention.qkv", ("attn.Wqkv",)),
             ("attention.out", ("attn.Wo",)),
@@ -293,13 +325,13 @@ def _modern() -> EncoderType:
         ),
         heads={
             "plain": HeadNames("ModernBertModel"),
-            "masked": HeadNames("ModernBertForMaskedLM", words),
-            "label": HeadNames("ModernBertForSequenceClassification", scored, "classifier_dropout"),
-            "token": HeadNames("ModernBertForTokenClassification", scored, "classifier_dropout"),
-            "span": HeadNames("ModernBertForQuestionAnswering", scored, "classifier_dropout"),
+            "masked": HeadNames("ModernBertForMaskedLM", masked_lm),
+            "label": HeadNames("ModernBertForSequenceClassification", classifier, dropout_field="classifier_dropout"),
+            "token": HeadNames("ModernBertForTokenClassification", classifier, dropout_field="classifier_dropout"),
+            "span": HeadNames("ModernBertForQuestionAnswering", classifier, dropout_field="classifier_dropout"),
         },
-        copies={"words.weight": "decoder.weight"},
-        fixed={
+        tied_copies={"words.weight": "decoder.weight"},
+        fixed_settings={
             "num_token_types": 0,
             "norm": "before",
             "first_attention_norm": False,
@@ -307,56 +339,66 @@ def _modern() -> EncoderType:
             "positions": "rotary",
             "head_transform": True,
         },
-        written=dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),  # else its own ones
-        layered=True,
+        extra_fields=dict.fromkeys(
+            ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+        ),  # null, else its defaults apply
+        has_layer_types=True,
     )
 
 
-KINDS: dict[str, EncoderType] = {
+ENCODER_TYPES: dict[str, EncoderType] = {
     "bert": EncoderType(
         prefix="bert.",
-        fields=_fields(30522, pad=0),
-        trunk=_TRUNK,
-        layer="encoder.layer.{}.",
+        fields=_bert_fields(30522, pad_id=0),
+        backbone=_BACKBONE,
+        layer_prefix="encoder.layer.{}.",
         block=_BLOCK,
         heads={
             "plain": HeadNames("BertModel", _POOLER),
-            "masked": HeadNames("BertForMaskedLM", _BERT_WORDS),
+            "masked": HeadNames("BertForMaskedLM", _BERT_MASKED_LM),
             "next": HeadNames("BertForNextSentencePrediction", _BERT_NEXT),
-            "pretraining": HeadNames("BertForPreTraining", _BERT_WORDS + _BERT_NEXT),
+            "pretraining": HeadNames("BertForPreTraining", _BERT_MASKED_LM + _BERT_NEXT),
             "label": HeadNames(
-                "BertForSequenceClassification", (*_POOLER, ("output", "classifier")), "classifier_dropout"
+                "BertForSequenceClassification",
+                (*_POOLER, ("output", "classifier")),
+                dropout_field="classifier_dropout",
             ),
-            "token": HeadNames("BertForTokenClassification", (("output", "classifier"),), "classifier_dropout"),
+            "token": HeadNames(
+                "BertForTokenClassification", (("output", "classifier"),), dropout_field="classifier_dropout"
+            ),
             "span": HeadNames("BertForQuestionAnswering", (("output", "qa_outputs"),)),
         },
-        copies={"words.weight": "cls.predictions.decoder.weight", "masked_bias": "cls.predictions.decoder.bias"},
+        tied_copies={"words.weight": "cls.predictions.decoder.weight", "masked_bias": "cls.predictions.decoder.bias"},
     ),
     "distilbert": EncoderType(
         prefix="distilbert.",
         fields=_DISTIL_FIELDS,
-        trunk=_DISTIL_TRUNK,
-        layer="transformer.layer.{}.",
+        backbone=_DISTIL_BACKBONE,
+        layer_prefix="transformer.layer.{}.",
         block=_DISTIL_BLOCK,
         heads={
             "plain": HeadNames("DistilBertModel"),
-            "masked": HeadNames("DistilBertForMaskedLM", _DISTIL_WORDS),
+            "masked": HeadNames("DistilBertForMaskedLM", _DISTIL_MASKED_LM),
             "label": HeadNames(
                 "DistilBertForSequenceClassification",
                 (("pooler", "pre_classifier"), ("output", "classifier")),
-                "seq_classif_dropout",
+                dropout_field="seq_classif_dropout",
             ),
-            "token": HeadNames("DistilBertForTokenClassification", (("output", "classifier"),), "dropout"),
-            "span": HeadNames("DistilBertForQuestionAnswering", (("output", "qa_outputs"),), "qa_dropout"),
+            "token": HeadNames(
+                "DistilBertForTokenClassification", (("output", "classifier"),), dropout_field="dropout"
+            ),
+            "span": HeadNames(
+                "DistilBertForQuestionAnswering", (("output", "qa_outputs"),), dropout_field="qa_dropout"
+            ),
         },
-        copies={"words.weight": "vocab_projector.weight"},
-        fixed={"norm_eps": 1e-12, "num_token_types": 0},
-        label_pooling={"pooler_activation": "relu"},
+        tied_copies={"words.weight": "vocab_projector.weight"},
+        fixed_settings={"norm_eps": 1e-12, "num_token_types": 0},
+        label_settings={"pooler_activation": "relu"},
     ),
     "roberta": _roberta("Roberta", 50265),
     "xlm-roberta": _roberta("XLMRoberta", 30522),
     "big_bird": _big_bird(),
     "electra": _electra(),
     "albert": _albert(),
-    "modernbert": _modern(),
+    "modernbert": _modernbert(),
 }

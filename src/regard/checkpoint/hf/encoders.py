@@ -1,26 +1,30 @@
-"""Hugging Face's encoders and ours, both ways: config fields and weights by the rows of `hf_encoder_kinds`.
+"""Adapter of Hugging Face's encoders: config fields, labels and heads, both ways, by the rows of `encoder_types`.
 
-What no row can express keeps our own names under a type of ours.
+What no type can express is written under our own names and a model type of ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from regard.checkpoint.hf.adapter import ACTIVATIONS, field_value, with_float32_dtype
-from regard.checkpoint.hf.encoder_types import KINDS, EncoderType
+from regard.checkpoint.hf.adapter import (
+    ACTIVATIONS,
+    MAX_SIZE,
+    field_value,
+    read_activation,
+    with_float32_dtype,
+    write_activation,
+)
+from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE, EncoderType
+from regard.checkpoint.hf.encoder_weights import is_in_module, normalize_names
 from regard.checkpoint.hf.modernbert import read_layers, write_layers
-from regard.checkpoint.weights import WeightReport
 from regard.config.models import ENCODER_HEADS, BertConfig
 from regard.errors import CheckpointError, ConfigError
 
-OWN = "regard-bert"
-TASKS = {  # head → what it is for
+LABELLED_HEADS = ("label", "token")
+HEAD_TASKS = {  # head → task
     "plain": "embed",
     "masked": "fill",
     "next": "embed",
@@ -29,96 +33,73 @@ TASKS = {  # head → what it is for
     "token": "tag",
     "span": "answer",
 }
-_LARGEST = 2**24  # of any size
-_SIGHTS = {"block_sparse": "blocks", "original_full": "full"}  # their name of who looks at whom, ours
-# what an absent field means; else as in the backbone
+_ATTENTION = {"block_sparse": "blocks", "original_full": "full"}  # HF name, ours
+_HEAD_PRIORITY = ("pretraining", "masked", "next", "label", "token", "span")  # where weights hold several heads
+# defaults of absent fields; the others default to the dropout of the backbone
 _HEAD_DROPOUT = {"seq_classif_dropout": 0.2, "qa_dropout": 0.1, "classifier_dropout_prob": 0.1}
 
 
 def is_encoder(fields: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is of a type that is read here."""
-    kind = fields.get("model_type")
-    return isinstance(kind, str) and (kind in KINDS or kind == OWN)
+    """Whether a `config.json` is of an encoder type that we read."""
+    model_type = fields.get("model_type")
+    return isinstance(model_type, str) and (model_type in ENCODER_TYPES or model_type == NATIVE_TYPE)
 
 
 @dataclass(frozen=True)
 class LabelNames:
-    """The names of a head's labels, and how they are meant."""
+    """Names of a head's labels, and the kind of classification."""
 
     names: tuple[str, ...] = ()
-    problem_type: str = ""  # single_label_classification, multi_label_classification, regression; nothing where unsaid
+    problem_type: str = ""  # single_label_classification, multi_label_classification, regression; empty: unknown
 
 
 def read_labels(fields: Mapping[str, Any], where: str) -> LabelNames:
-    """Return the labels that a `config.json` names; two without names where it has none.
+    """Labels of a `config.json`; numbered ones where it has no names, two by default.
 
     >>> read_labels({"id2label": {"1": "good", "0": "bad"}}, "config.json").names
     ('bad', 'good')
     """
-    named = fields.get("id2label")
-    if named is None:
+    id2label = fields.get("id2label")
+    if id2label is None:
         count = fields.get("num_labels", fields.get("_num_labels", 2))
-        if type(count) is not int or not 1 <= count <= _LARGEST:
+        if type(count) is not int or not 1 <= count <= MAX_SIZE:
             raise CheckpointError(f"{where}: num_labels must be a whole number from 1, not {count!r:.60}")
-        named = {str(number): f"LABEL_{number}" for number in range(count)}
-    problem = fields.get("problem_type") or ""
+        id2label = {str(index): f"LABEL_{index}" for index in range(count)}
+    problem_type = fields.get("problem_type") or ""
     try:
-        numbered = {int(number): name for number, name in named.items()}
-        names = tuple(numbered[number] for number in range(len(numbered)))
+        by_index = {int(index): name for index, name in id2label.items()}
+        names = tuple(by_index[index] for index in range(len(by_index)))
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise CheckpointError(f"{where}: id2label must name the labels 0, 1, 2, …, not {named!r:.60}") from None
-    if not names or not all(isinstance(name, str) for name in names) or not isinstance(problem, str):
-        raise CheckpointError(f"{where}: id2label and problem_type must be texts, not {named!r:.60}")
-    return LabelNames(names, problem)
+        raise CheckpointError(f"{where}: id2label must name the labels 0, 1, 2, …, not {id2label!r:.60}") from None
+    if not names or not all(isinstance(name, str) for name in names) or not isinstance(problem_type, str):
+        raise CheckpointError(f"{where}: id2label and problem_type must be texts, not {id2label!r:.60}")
+    return LabelNames(names, problem_type)
 
 
-def read_config(fields: Mapping[str, Any], head: str, labels: int, where: str) -> BertConfig:
-    """Return our config of a `config.json`, with a head.
+def read_config(fields: Mapping[str, Any], head: str, num_labels: int, where: str) -> BertConfig:
+    """Convert a `config.json` to our config, with a head.
 
     >>> read_config({"model_type": "roberta", "max_position_embeddings": 514}, "plain", 0, "config.json").max_positions
     512
     """
-    name = str(fields.get("model_type"))
-    if name not in KINDS:
-        known = ", ".join(KINDS)
-        raise CheckpointError(f"{where}: a model of type {name!r:.60}, which is not read as an encoder: {known} are")
-    kind = KINDS[name]
-    for refused in ("is_decoder", "add_cross_attention"):
-        if fields.get(refused):
-            raise CheckpointError(f"{where}: {refused} is true: only encoders are read")
-    if fields.get("use_bias") is False:
-        raise CheckpointError(f"{where}: use_bias is false: models without biases of query, key and value are not read")
-    scheme = fields.get("position_embedding_type", "absolute")
-    if scheme != "absolute":
-        raise CheckpointError(f"{where}: position_embedding_type is {scheme!r:.60}: only 'absolute' is read")
-    if fields.get("inner_group_num", 1) != 1:
-        raise CheckpointError(f"{where}: inner_group_num is {fields['inner_group_num']!r:.60}: only 1 is read")
-    if fields.get("num_hidden_groups") == 0:
-        raise CheckpointError(f"{where}: num_hidden_groups is 0: layers need at least one group of weights")
-    if head not in kind.heads:
-        raise CheckpointError(f"{where}: {name} models have no {head} head; they have {', '.join(kind.heads)}")
-    changes: dict[str, Any] = {
-        ours: field_value(fields, theirs, default, where) for theirs, ours, default in kind.fields
-    }
-    changes |= read_layers(fields, where) if kind.layered else {}
-    changes |= {**kind.fixed, "head": head, "num_labels": labels if head in ("label", "token") else 0}
-    changes["activation"] = dict(ACTIVATIONS).get(changes["activation"], changes["activation"])
-    if "attention" in changes:
-        changes["attention"] = _SIGHTS.get(changes["attention"], changes["attention"])
-    if kind.places_after_pad:
-        changes["position_offset"] = changes["pad_id"] + 1
-        changes["max_positions"] -= changes["position_offset"]
-    if changes.get("embedding_size") == changes["hidden_size"] and not kind.always_widened:
-        changes["embedding_size"] = 0
-    if name == "electra" and head == "masked" and changes["activation"] != "gelu":
-        raise CheckpointError(f"{where}: hidden_act is not 'gelu', with which alone electra scores words")
-    changes["pooler"] = any(ours == "pooler" for ours, _ in kind.heads["plain"].names)
-    changes["classifier_dropout"] = _head_dropout(fields, kind, head, changes["dropout"], where)
+    model_type = str(fields.get("model_type"))
+    row = _find_row(model_type, where)
+    _check_supported(fields, where)
+    if head not in row.heads:
+        raise CheckpointError(f"{where}: {model_type} models have no {head} head; they have {', '.join(row.heads)}")
+    settings = _read_settings(fields, row, where)
+    settings["head"] = head
+    settings["num_labels"] = num_labels if head in LABELLED_HEADS else 0
+    if model_type == "electra" and head == "masked" and settings["activation"] != "gelu":
+        raise CheckpointError(f"{where}: hidden_act is not 'gelu', the only activation of electra's masked LM head")
+    settings["pooler"] = any(name == "pooler" for name, _ in row.heads["plain"].names)
+    settings["classifier_dropout"] = _head_dropout(fields, row, head, settings["dropout"], where)
     if head == "label":
-        changes |= {ours: changes.get(value, value) for ours, value in kind.label_pooling.items()}
-        changes["pooler_dropout"] = changes["classifier_dropout"] if kind.pooler_drops else 0.0
+        for name, value in row.label_settings.items():
+            settings[name] = settings.get(value, value)
+        settings["pooler_dropout"] = settings["classifier_dropout"] if row.has_pooler_dropout else 0.0
     try:
-        config = BertConfig().override(changes)
+        config = BertConfig().override(settings)
     except (ConfigError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointError(f"{where}: {error}") from None
     sizes = (
@@ -128,308 +109,212 @@ def read_config(fields: Mapping[str, Any], head: str, labels: int, where: str) -
         config.stack.feed_forward_size,
         config.num_token_types,
     )
-    if max(sizes) > _LARGEST or config.vocab_size < 1:
+    if max(sizes) > MAX_SIZE or config.vocab_size < 1:
         raise CheckpointError(f"{where}: sizes beyond any model's: {sizes}")
     return config
 
 
-def _head_dropout(fields: Mapping[str, Any], kind: EncoderType, head: str, usual: float, where: str) -> float:
-    name = kind.heads[head].dropout
-    return float(field_value(fields, name, _HEAD_DROPOUT.get(name, usual), where)) if name else 0.0
+def _find_row(model_type: str, where: str) -> EncoderType:
+    if model_type not in ENCODER_TYPES:
+        allowed = ", ".join(ENCODER_TYPES)
+        raise CheckpointError(
+            f"{where}: a model of type {model_type!r:.60}, which is not read as an encoder: {allowed} are"
+        )
+    return ENCODER_TYPES[model_type]
+
+
+def _check_supported(fields: Mapping[str, Any], where: str) -> None:
+    """Raise where a `config.json` requests what our encoder does not compute."""
+    for flag in ("is_decoder", "add_cross_attention"):
+        if fields.get(flag):
+            raise CheckpointError(f"{where}: {flag} is true: only encoders are read")
+    if fields.get("use_bias") is False:
+        raise CheckpointError(f"{where}: use_bias is false: models without biases of query, key and value are not read")
+    position_scheme = fields.get("position_embedding_type", "absolute")
+    if position_scheme != "absolute":
+        raise CheckpointError(f"{where}: position_embedding_type is {position_scheme!r:.60}: only 'absolute' is read")
+    if fields.get("inner_group_num", 1) != 1:
+        raise CheckpointError(f"{where}: inner_group_num is {fields['inner_group_num']!r:.60}: only 1 is read")
+    if fields.get("num_hidden_groups") == 0:
+        raise CheckpointError(f"{where}: num_hidden_groups is 0: layers need at least one group of weights")
+
+
+def _read_settings(fields: Mapping[str, Any], row: EncoderType, where: str) -> dict[str, Any]:
+    """Our settings of the backbone, by dotted path."""
+    settings: dict[str, Any] = {
+        name: field_value(fields, hf_name, default, where) for hf_name, name, default in row.fields
+    }
+    if row.has_layer_types:
+        settings |= read_layers(fields, where)
+    settings |= row.fixed_settings
+    settings["activation"] = read_activation(settings["activation"])
+    if "attention" in settings:
+        settings["attention"] = _ATTENTION.get(settings["attention"], settings["attention"])
+    if row.has_positions_after_pad:
+        settings["position_offset"] = settings["pad_id"] + 1
+        settings["max_positions"] -= settings["position_offset"]
+    if settings.get("embedding_size") == settings["hidden_size"] and not row.has_mandatory_projection:
+        settings["embedding_size"] = 0
+    return settings
+
+
+def _head_dropout(fields: Mapping[str, Any], row: EncoderType, head: str, dropout: float, where: str) -> float:
+    """Dropout before a head's output layer; `dropout` is that of the backbone."""
+    field_name = row.heads[head].dropout_field
+    if not field_name:
+        return 0.0
+    return float(field_value(fields, field_name, _HEAD_DROPOUT.get(field_name, dropout), where))
 
 
 def write_config(
-    config: BertConfig, name: str, labels: LabelNames, kept: Mapping[str, Any] | None = None
+    config: BertConfig, model_type: str, labels: LabelNames, original: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the content of `config.json`; `kept` is that of the folder that the model came from, written back."""
-    if name == OWN:
-        own: dict[str, Any] = {"model_type": OWN, "architectures": ["RegardEncoder"], "regard": config.to_dict()}
-        return own | _told_labels(config, labels)
-    kind = KINDS[name]
-    values = _flat(config)
+    """Content of `config.json`. Fields of an imported folder's `original` that we do not know are written back."""
+    if model_type == NATIVE_TYPE:
+        fields: dict[str, Any] = {
+            "model_type": NATIVE_TYPE,
+            "architectures": ["RegardEncoder"],
+            "regard": config.to_dict(),
+        }
+        return fields | _label_fields(config, labels)
+    row = ENCODER_TYPES[model_type]
+    if not original or original.get("model_type") != model_type:
+        original = {}
+    values = _hf_values(config)
+    fields = {
+        **(original or row.extra_fields),
+        "model_type": model_type,
+        "architectures": [row.heads[config.head].architecture],
+    }
+    for hf_name, name, default in row.fields:
+        if not original or _differs(original, hf_name, default, values[name]):
+            fields[hf_name] = values[name]
+    if row.has_layer_types:
+        layers = write_layers(config, values["activation"])
+        num_layers = {"num_hidden_layers": config.stack.num_layers}
+        if not original or _read_layer_settings(original) != _read_layer_settings(layers | num_layers):
+            fields |= layers
+    dropout_field = row.heads[config.head].dropout_field
+    if dropout_field and _head_dropout(fields, row, config.head, config.dropout, "") != config.classifier_dropout:
+        fields[dropout_field] = config.classifier_dropout
+    return with_float32_dtype(fields | _label_fields(config, labels, original))
+
+
+def _hf_values(config: BertConfig) -> dict[str, Any]:
+    """Our settings, by dotted path, with the values that Hugging Face's fields have."""
+    values = _flatten(config)
     values["max_positions"] += values["position_offset"]
-    values["embedding_size"], values["layer_groups"] = (
-        config.embedding_dim,
-        config.layer_groups or config.stack.num_layers,
-    )
-    values["activation"] = next(theirs for theirs, ours in ACTIVATIONS if ours == values["activation"])
-    values["attention"] = next(theirs for theirs, ours in _SIGHTS.items() if ours == values["attention"])
-    before = dict(kept or {}) if (kept or {}).get("model_type") == name else {}
-    made = {**(before or kind.written), "model_type": name, "architectures": [kind.heads[config.head].architecture]}
-    for theirs, ours, default in kind.fields:
-        if not before or _differs(before, theirs, default, values[ours]):
-            made[theirs] = values[ours]
-    told = write_layers(config, values["activation"]) if kind.layered else {}
-    if told and (not before or _layers(before) != _layers(told | {"num_hidden_layers": config.stack.num_layers})):
-        made |= told
-    own_dropout = kind.heads[config.head].dropout
-    if own_dropout and _head_dropout(made, kind, config.head, config.dropout, "") != config.classifier_dropout:
-        made[own_dropout] = config.classifier_dropout
-    return with_float32_dtype(made | _told_labels(config, labels, before))
+    values["embedding_size"] = config.embedding_dim
+    values["layer_groups"] = config.layer_groups or config.stack.num_layers
+    values["activation"] = write_activation(values["activation"])
+    values["attention"] = next(hf_name for hf_name, name in _ATTENTION.items() if name == values["attention"])
+    return values
 
 
-def _layers(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+def _read_layer_settings(fields: Mapping[str, Any]) -> tuple[Any, ...]:
     return (fields.get("num_hidden_layers"), *read_layers(fields, "").values())
 
 
-def _differs(before: Mapping[str, Any], theirs: str, default: Any, value: Any) -> bool:
-    found = field_value(before, theirs, default, "")
-    spelled = dict(ACTIVATIONS)
-    return bool(found != value and (type(found) is not str or spelled.get(found) != spelled.get(value)))
+def _differs(original: Mapping[str, Any], hf_name: str, default: Any, value: Any) -> bool:
+    """Whether a field of an imported folder has another value; two names of one activation are the same."""
+    original_value = field_value(original, hf_name, default, "")
+    if original_value == value:
+        return False
+    activations = dict(ACTIVATIONS)
+    return type(original_value) is not str or activations.get(original_value) != activations.get(value)
 
 
-def _told_labels(config: BertConfig, labels: LabelNames, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    if config.head not in ("label", "token"):
+def _label_fields(config: BertConfig, labels: LabelNames, original: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Fields of the labels; none where the head has no labels, or where the original fields still hold."""
+    if config.head not in LABELLED_HEADS:
         return {}
-    if before and read_labels(before, "") == labels:
+    if original and read_labels(original, "") == labels:
         return {}
-    names = labels.names or tuple(f"LABEL_{number}" for number in range(config.num_labels))
-    return {
-        "id2label": {str(number): name for number, name in enumerate(names)},
-        "label2id": {name: number for number, name in enumerate(names)},
-        **({"problem_type": labels.problem_type} if labels.problem_type else {}),
+    names = labels.names or tuple(f"LABEL_{index}" for index in range(config.num_labels))
+    fields: dict[str, Any] = {
+        "id2label": {str(index): name for index, name in enumerate(names)},
+        "label2id": {name: index for index, name in enumerate(names)},
     }
+    if labels.problem_type:
+        fields["problem_type"] = labels.problem_type
+    return fields
 
 
-def _flat(config: BertConfig) -> dict[str, Any]:
+def _flatten(config: BertConfig) -> dict[str, Any]:
+    """Settings by dotted path."""
     values = config.to_dict()
     stack = values.pop("stack")
     return values | {f"stack.{name}": value for name, value in stack.items()}
 
 
 def hf_model_type(config: BertConfig, preferred: str = "bert") -> tuple[str, str]:
-    """Return the type that a model has in `config.json`, and why if it is our own.
+    """Model type of a config in `config.json`, and the reason if it is our own.
 
     >>> hf_model_type(BertConfig(vocab_size=9))
     ('bert', '')
     >>> hf_model_type(BertConfig(vocab_size=9, norm="before"))
-    ('regard-bert', "no type of theirs has norm 'before'")
+    ('regard-bert', "no Hugging Face type has norm 'before'")
     """
-    first = ""
-    for name in dict.fromkeys((preferred, *KINDS)):
-        if name not in KINDS or config.head not in KINDS[name].heads:
+    first_reason = ""
+    for model_type in dict.fromkeys((preferred, *ENCODER_TYPES)):
+        row = ENCODER_TYPES.get(model_type)
+        if row is None or config.head not in row.heads:
             continue
-        if KINDS[name].layered and config.positions != KINDS[name].fixed["positions"]:
-            continue  # its fields cannot even be read with other sizes of heads
-        told = write_config(config, name, LabelNames())
-        back = read_config(told, config.head, config.num_labels, "")
-        pooler = back.pooler if config.head == "plain" and config.pooler else config.pooler
-        idle: dict[str, Any] = {
-            "pooler_dropout": config.pooler_dropout,
-            "classifier_dropout": config.classifier_dropout,
-            "pooler": pooler,
-        }
-        if config.head != "label":
-            idle["pooler_activation"] = config.pooler_activation if not config.has_pooler else back.pooler_activation
-        back = back.override(idle)
-        if back == config:
-            return name, ""
-        ours, theirs = _flat(config), _flat(back)
-        different = [f"{one} {ours[one]!r}" for one in ours if ours[one] != theirs[one]]
-        first = first or f"no type of theirs has {' and '.join(different)}"
-    return OWN, first
+        if row.has_layer_types and config.positions != row.fixed_settings["positions"]:
+            continue  # its fields cannot be read back with other head sizes
+        expressed = _round_trip(config, model_type)
+        if expressed == config:
+            return model_type, ""
+        settings = _flatten(config)
+        expressed_settings = _flatten(expressed)
+        different = [f"{name} {settings[name]!r}" for name in settings if settings[name] != expressed_settings[name]]
+        first_reason = first_reason or f"no Hugging Face type has {' and '.join(different)}"
+    return NATIVE_TYPE, first_reason
+
+
+def _round_trip(config: BertConfig, model_type: str) -> BertConfig:
+    """Write a config as a model type and read it back; settings without effect on this head stay."""
+    fields = write_config(config, model_type, LabelNames())
+    expressed = read_config(fields, config.head, config.num_labels, "")
+    without_effect: dict[str, Any] = {
+        "pooler_dropout": config.pooler_dropout,
+        "classifier_dropout": config.classifier_dropout,
+        "pooler": expressed.pooler if config.head == "plain" and config.pooler else config.pooler,
+    }
+    if config.head != "label" and not config.has_pooler:
+        without_effect["pooler_activation"] = config.pooler_activation
+    return expressed.override(without_effect)
 
 
 def detect_head(hf_config: Mapping[str, Any], names: Iterable[str], where: str) -> tuple[str, str]:
-    """Return the head that a folder's weights hold, and a note where `config.json` names another one.
+    """Head that a folder's weights hold, and a note where `config.json` names another one.
 
-    What the weights hold decides; among several heads the one that `architectures` names.
+    The weights decide; among several heads the one that `architectures` names.
     """
-    name = str(hf_config.get("model_type"))
-    if name not in KINDS:
-        known = ", ".join(KINDS)
-        raise CheckpointError(f"{where}: a model of type {name!r:.60}, which is not read as an encoder: {known} are")
-    kind = KINDS[name]
-    plain = set(_plain(names, kind))
-    held = [head for head in ENCODER_HEADS if head in kind.heads and _holds(plain, kind, head)]
-    listed = hf_config.get("architectures")
-    said = str(listed[0]) if isinstance(listed, list) and listed else ""
-    by_class = {row.architecture: head for head, row in kind.heads.items()}
-    if said in by_class and by_class[said] in held:
-        return by_class[said], ""
-    if "label" in held and by_class.get(said) != "label" and "token" in held:
-        held.remove("token")  # one output on a pooled state
-    found = next(
-        (head for head in ("pretraining", "masked", "next", "label", "token", "span") if head in held), "plain"
-    )
-    if not said:
-        return found, ""
-    what = "a model without a head" if found == "plain" else f"one with a {found} head"
-    if said in by_class:
-        return found, f"{where} names {said}, but the weights are those of {what}: it is read as such"
-    known = ", ".join(row.architecture for row in kind.heads.values())
-    return found, f"{where} names {said}, which is not known here ({known} are): read as {what}"
+    row = _find_row(str(hf_config.get("model_type")), where)
+    normalized_names = set(normalize_names(names, row))
+    heads = [head for head in ENCODER_HEADS if head in row.heads and _holds_head(normalized_names, row, head)]
+    architectures = hf_config.get("architectures")
+    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    head_by_architecture = {head_names.architecture: head for head, head_names in row.heads.items()}
+    named_head = head_by_architecture.get(architecture)
+    if named_head is not None and named_head in heads:
+        return named_head, ""
+    if "label" in heads and named_head != "label" and "token" in heads:
+        heads.remove("token")  # the output layer follows a pooler
+    head = next((candidate for candidate in _HEAD_PRIORITY if candidate in heads), "plain")
+    if not architecture:
+        return head, ""
+    noun = "a model without a head" if head == "plain" else f"one with a {head} head"
+    if named_head is not None:
+        return head, f"{where} names {architecture}, but the weights are those of {noun}: it is read as such"
+    allowed = ", ".join(head_by_architecture)
+    return head, f"{where} names {architecture}, which is unknown ({allowed} are known): read as {noun}"
 
 
-def _holds(plain: set[str], kind: EncoderType, head: str) -> bool:
+def _holds_head(normalized_names: set[str], row: EncoderType, head: str) -> bool:
+    """Whether the weights of a head are among these names."""
     if head == "plain":
         return True
-    needed = [name for ours, name in kind.heads[head].names if ours != "masked_output.weight"]
-    return all(
-        any(one == name.lstrip(".") or one.startswith(f"{name.lstrip('.')}.") for one in plain) for name in needed
-    )
-
-
-def _plain(names: Iterable[str], kind: EncoderType) -> dict[str, str]:
-    """Return names in a file without what may vary (the prefix, old spellings of norms), each with the one there."""
-    made = {}
-    for stored in names:
-        plain = stored.removeprefix(kind.prefix)
-        for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
-            if plain.endswith(old):
-                plain = plain.removesuffix(old) + new
-        made[plain] = stored
-    return made
-
-
-def weight_names(config: BertConfig, name: str, ours: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return our weight names, each with theirs as new folders have them."""
-    if name == OWN:
-        return {one: (one,) for one in ours}
-    kind = KINDS[name]
-    alone = config.head == "plain"  # a bare backbone is saved without its prefix
-    prefix = "" if alone else kind.prefix
-    modules: dict[str, tuple[str, ...]] = {one: (f"{prefix}{theirs}",) for one, theirs in kind.trunk}
-    for layer in range(config.layer_groups or config.stack.num_layers):
-        before = f"{prefix}{kind.layer.format(layer)}"
-        modules |= {f"stack.blocks.{layer}.{one}": tuple(before + part for part in parts) for one, parts in kind.block}
-    for one, theirs in kind.heads[config.head].names:
-        modules[one] = (f"{prefix}{theirs[1:]}" if theirs.startswith(".") else theirs,)
-    table = {}
-    for one in ours:
-        module, _, leaf = one.rpartition(".")
-        table[one] = modules[one] if one in modules else tuple(f"{part}.{leaf}" for part in modules[module])
-    return table
-
-
-def to_hf_weights(config: BertConfig, model_type: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights under their names; fused matrices are split, tied copies left out."""
-    written: dict[str, Tensor] = {}
-    for ours, theirs in weight_names(config, model_type, weights).items():
-        parts = weights[ours].chunk(len(theirs))
-        written |= {part_name: part.clone() for part_name, part in zip(theirs, parts, strict=True)}
-    if (
-        model_type in KINDS
-        and not config.tie_embeddings
-        and (copy := KINDS[model_type].copies.get("masked_bias"))
-        and "masked_bias" in weights
-    ):
-        written[copy] = weights["masked_bias"].clone()  # of the two, an untied model of theirs uses this one
-    for idle in KINDS[model_type].heads[config.head].idle if model_type in KINDS else ():
-        layer = f"{KINDS[model_type].prefix}{idle}"
-        written[f"{layer}.weight"] = torch.zeros(config.hidden_size, config.hidden_size)
-        written[f"{layer}.bias"] = torch.zeros(config.hidden_size)
-    return written
-
-
-class EncoderWeightMatcher:
-    """Which of a folder's tensors make up our weights: found by name and shape before any is read."""
-
-    def __init__(
-        self,
-        config: BertConfig,
-        name: str,
-        shapes: Mapping[str, tuple[int, ...]],
-        expected: Mapping[str, tuple[int, ...]],
-        optional: Sequence[str] = (),
-        anew: Sequence[str] = (),
-    ) -> None:
-        """Match the file's `shapes` with the `expected` ones of our weights, or raise `CheckpointError`.
-
-        Weights whose names begin with one of `optional` are made anew where they are missing, those with one of `anew`
-        in any case.
-        """
-        self.config, self.report = config, WeightReport()
-        self._written = weight_names(config, name, expected)
-        kind = KINDS.get(name)
-        self._stored = {one: one for one in shapes} if kind is None else _plain(shapes, kind)
-        prefix = "" if kind is None else kind.prefix
-        self._table = {
-            ours: tuple(part.removeprefix(prefix) for part in theirs) for ours, theirs in self._written.items()
-        }
-        self._copies = {
-            ours: copy
-            for ours, copy in ({} if kind is None else kind.copies).items()
-            if copy in self._stored and (config.tie_embeddings or ours != "words.weight")
-        }
-        self._read_copies(expected)
-        self.fresh: list[str] = []
-        self._compare(shapes, expected, tuple(optional), tuple(anew))
-        self._sort(kind)
-
-    def _read_copies(self, expected: Mapping[str, tuple[int, ...]]) -> None:
-        """Let a tied copy stand for a weight that is not there itself; an untied bias is the one beside its matrix."""
-        for ours, copy in self._copies.items():
-            if ours in expected and (self._table[ours][0] not in self._stored or not self.config.tie_embeddings):
-                self._table[ours] = (copy,)
-
-    def _compare(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        expected: Mapping[str, tuple[int, ...]],
-        optional: tuple[str, ...],
-        anew: tuple[str, ...],
-    ) -> None:
-        lost = []
-        for ours, (rows, *rest) in expected.items():
-            theirs = self._table[ours]
-            part = (rows // len(theirs), *rest)
-            missing = [one for one in theirs if one not in self._stored]
-            if ours.startswith(anew) or (missing and ours.startswith(optional)):
-                self.fresh.append(ours)
-                self.report.missing += self._written[ours]
-                continue
-            lost += [written for written, one in zip(self._written[ours], theirs, strict=True) if one in missing]
-            wrong = [one for one in theirs if one in self._stored and shapes[self._stored[one]] != part]
-            if wrong:
-                named = self._stored[wrong[0]]
-                raise CheckpointError(f"{named} has shape {list(shapes[named])}, config.json asks for {list(part)}")
-        if lost:
-            raise CheckpointError(f"{len(lost)} weights are missing, {', '.join(lost[:5])} among them")
-
-    def _sort(self, kind: EncoderType | None) -> None:
-        """Fill the report's lists."""
-        meant = {
-            plain: written
-            for ours, theirs in self._table.items()
-            if ours not in self.fresh
-            for plain, written in zip(theirs, self._written[ours], strict=True)
-        }
-        for plain, stored in self._stored.items():
-            if plain in meant and stored == meant[plain]:
-                self.report.loaded.append(stored)
-            elif plain in meant:
-                self.report.renamed[stored] = meant[plain]
-            else:
-                self.report.ignored.append(stored)
-                self.report.reasons[stored] = self._reason(plain, kind)
-
-    def _reason(self, plain: str, kind: EncoderType | None) -> str:
-        """Say why a tensor of the file is not used."""
-        if plain.endswith(("position_ids", "token_type_ids")):
-            return "a buffer, not a weight"
-        if plain in self._copies.values():
-            return "a tied copy"
-        for head, row in ({} if kind is None else kind.heads).items():
-            if any(plain == name.lstrip(".") or plain.startswith(f"{name.lstrip('.')}.") for _, name in row.names):
-                return f"of the {row.architecture} head" if head != "plain" else "the pooler, which this head lacks"
-        return "not a weight that this type of model has"
-
-    @property
-    def tensors_to_read(self) -> list[str]:
-        """The names, as in the file, of the tensors to read."""
-        parts = [part for ours, theirs in self._table.items() if ours not in self.fresh for part in theirs]
-        return [self._stored[name] for name in dict.fromkeys([*parts, *self._copies.values()])]
-
-    def assemble(self, tensors: Mapping[str, Tensor], fresh: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return our weights, in float32, from the tensors read under their names and fresh ones for the rest."""
-        plain = {name: tensors[stored].float() for name, stored in self._stored.items() if stored in tensors}
-        made = {
-            ours: fresh[ours] if ours in self.fresh else torch.cat([plain[part] for part in theirs])
-            for ours, theirs in self._table.items()
-        }
-        for ours, copy in self._copies.items():
-            if ours in made and not torch.equal(plain[copy], made[ours]):
-                kept = self._written[ours][0]
-                self.report.notes.append(f"{copy} differs from {kept} although they are tied: {kept} is used")
-        return made
+    modules = [hf_name for name, hf_name in row.heads[head].names if name != "masked_output.weight"]
+    return all(any(is_in_module(name, module) for name in normalized_names) for module in modules)
