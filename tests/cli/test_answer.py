@@ -147,7 +147,7 @@ def test_an_answer_unseen_in_training_is_refused_or_wrong(room: Path, tmp_path: 
         (STORY, ["Where is Mary the the office"], "question 1: the question has 6 words, the model holds 5"),
         ("\n\n", ["Where is Mary?"], "story.txt: the story is empty — write one sentence a line"),
         ("Where is Mary?\n", [], "story.txt: the story is empty"),
-        ("1 Where is Mary?\tkitchen\n2 Mary went to the kitchen.\n", [], "story.txt:1: nothing was told before"),
+        ("1 Where is Mary?\tkitchen\n2 Mary went to the kitchen.\n", [], "story.txt:1: no sentence stands before"),
         ("1 Mary went to the kitchen.\n3 Mary went to the office.\n", ["Where?"], "story.txt:2: the line is number 3"),
         (NUMBERED + NUMBERED, ["Where is Mary?"], "story.txt:5: a second story begins"),
         (STORY, [], "no question: give one behind"),

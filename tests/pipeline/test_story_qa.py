@@ -102,7 +102,7 @@ def test_questions_of_files_are_measured(model: StoryQAPipeline, tmp_path: Path)
     [
         (STORY, "Where is Marry?", r"does not know the word 'marry' \(did you mean mary\?\)"),
         (["Mary flew to the office."], "Where is Mary?", "does not know the word 'flew'"),
-        ([], "Where is Mary?", "nothing was told before the question"),
+        ([], "Where is Mary?", "no sentence stands before the question"),
         (STORY, "?", "the question has no words"),
         (["..."], "Where is Mary?", "the sentence has no words"),
         (STORY, "Where is Mary the office to", "the question has 6 words, the model holds 5"),
