@@ -81,7 +81,7 @@ def test_the_word_that_decides_counts_most_in_every_way(mood: ClassificationPipe
     assert found.of == "up" == mood(text)
     values = by_method(found)
     assert [*values] == list(METHODS)
-    tokens = mood.reader.framing.encode(text)  # type: ignore[attr-defined]
+    tokens = mood.classifier.special_tokens.encode(text)  # type: ignore[attr-defined]
     decides = tokens.word_ids.index(3)
     for method in ("integrated gradients", "occlusion"):
         assert values[method].argmax() == decides
@@ -90,8 +90,8 @@ def test_the_word_that_decides_counts_most_in_every_way(mood: ClassificationPipe
     assert found.gap < 0.02  # integrated gradients add up to the whole change
     agreement = rank_correlation(np.abs(values["integrated gradients"]), np.abs(values["occlusion"]))
     assert agreement is not None and agreement > 0.6
-    assert found.deletion["occlusion"] > found.deletion["chance"]
-    assert found.deletion["integrated gradients"] > found.deletion["chance"]
+    assert found.deletion["occlusion"] > found.deletion["random"]
+    assert found.deletion["integrated gradients"] > found.deletion["random"]
     assert all(one.agreement is not None and -1 <= one.agreement <= 1 for one in found.attributions)
     other = by_method(explain(mood, text, label="down", methods=["occlusion"]))["occlusion"]
     assert other[decides] < 0
@@ -100,9 +100,9 @@ def test_the_word_that_decides_counts_most_in_every_way(mood: ClassificationPipe
 def test_gradient_times_input_is_the_derivative_along_the_word_vector(mood: ClassificationPipeline) -> None:
     text = "the plot was bad and quite a film"
     found = by_method(explain(mood, text, methods=["gradient×input"]))["gradient×input"]
-    reader = mood.reader
+    reader = mood.classifier
     assert isinstance(reader, EncoderClassifier)
-    model, framing = reader.model, reader.framing
+    model, framing = reader.model, reader.special_tokens
     tokens, _ = framing.encode_batch([text], max_length=48)
     number = mood.labels.index(mood(text))
     place, step = 4, 1e-3
@@ -142,7 +142,7 @@ def test_a_translation_sentence_by_sentence(pipeline: TranslationPipeline) -> No
     values, record = by_method(found), said.record()
     assert all(len(one) == len(record.texts["source"].tokens) for one in values.values())
     assert found.of == str(said) and found.gap < 0.1
-    assert found.deletion["occlusion"] > found.deletion["chance"]
+    assert found.deletion["occlusion"] > found.deletion["random"]
     lost = values["occlusion"]
     plain = pipeline.score([said.source], [said])[0].logprob
     special = np.array(record.texts["source"].special)

@@ -38,7 +38,7 @@ def test_vectors_are_pools_of_what_transformers_computes(pooling: str, tmp_path:
     theirs = transformers.AutoModel.from_pretrained(tmp_path).eval()
     found = model.embed(TEXTS, EmbeddingConfig(pooling=pooling, batch_tokens=9)).vectors
     for text, vector in zip(TEXTS, found, strict=True):
-        read = model.framing.encode(text)
+        read = model.special_tokens.encode(text)
         with torch.no_grad():
             given = {"input_ids": torch.tensor([read.ids]), "token_type_ids": torch.tensor([read.token_types])}
             states = theirs(**given).last_hidden_state[0].numpy()

@@ -76,7 +76,7 @@ def test_a_text_has_the_same_words_alone_and_among_others(model: FillMaskPipelin
 
 
 def test_a_word_stands_in_its_own_gap_and_a_piece_at_the_end_of_a_word(model: FillMaskPipeline) -> None:
-    filled = model("The [MASK] is [MASK].", k=90)
+    filled = model("The [MASK] is [MASK].", top_k=90)
     words = {one.token: one for one in filled.masks[1]}
     assert words["paris"].text == "The [MASK] is paris."
     pieces = [one for one in filled.masks[1] if model.tokenizer.subwords([one.token_id])[0].startswith("##")]
@@ -123,7 +123,7 @@ def test_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_text_without_a_gap_names_the_mask_token(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fill", str(folder), "all is [MASK]", text]) == 2
     said = capsys.readouterr().err
-    assert "text 2 has no gap" in said and "write [MASK]" in said
+    assert "text 2 has no mask" in said and "write [MASK]" in said
 
 
 def test_models_that_cannot_fill(folder: Path, tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def test_rules_of_the_caller_hold_beside_those_of_the_pipeline() -> None:
 
 def test_a_document_begins_at_a_boundary_where_documents_are_lines() -> None:
     somewhere, beginning = pipeline(document="file"), pipeline(document="line")
-    assert somewhere._read("a dog") == beginning._read("a dog")[1:]
-    assert beginning._read("a dog")[0] == beginning.model.config.eos_id == somewhere._read("")[0]
+    assert somewhere._encode_prompt("a dog") == beginning._encode_prompt("a dog")[1:]
+    assert beginning._encode_prompt("a dog")[0] == beginning.model.config.eos_id == somewhere._encode_prompt("")[0]
 
 
 def test_what_of_a_long_or_strange_prompt_was_not_read_is_told() -> None:

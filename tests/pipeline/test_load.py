@@ -37,7 +37,7 @@ def saved(pipeline, place, tokenizer=None):
 def test_a_loaded_model_says_the_same(pipeline, folder):
     again = load(folder)
     assert again.decoding == pipeline.decoding and again.max_source_length == pipeline.max_source_length
-    assert again.recorder.best is not None and again.recorder.best.shift == 1
+    assert again.recorder.alignment_head is not None and again.recorder.alignment_head.shift == 1
     for before, after in zip(pipeline.translate(TEXTS), again.translate(TEXTS), strict=True):
         assert before == after and before.score == pytest.approx(after.score, abs=1e-5)
     assert isinstance(regard.load(str(folder))("dog."), regard.Translation)
@@ -89,5 +89,5 @@ def test_training_from_python(toy, tmp_path):
         precision="float32",
         decoding__beam=2,
     )
-    assert made.decoding.beam == 2 and made.recorder.best is not None
+    assert made.decoding.beam == 2 and made.recorder.alignment_head is not None
     assert isinstance(made("dog."), str)

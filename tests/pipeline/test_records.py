@@ -34,7 +34,7 @@ from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.fill_mask import FillMaskPipeline
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
-from regard.pipeline.records.translation import AligningHead
+from regard.pipeline.records.translation import StoredAlignmentHead
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
@@ -224,7 +224,7 @@ def test_parts_of_a_text_stand_along_the_diagonal() -> None:
 
 def test_the_aligning_head_of_an_older_recurrent_folder_is_known() -> None:
     model = recurrent().models[0]
-    assert AligningHead.recorded({"site": "decoder.0.cross", "head": 0}, model) == AligningHead(
+    assert StoredAlignmentHead.from_json({"site": "decoder.0.cross", "head": 0}, model) == StoredAlignmentHead(
         "decoder.attention", 0, 0
     )
 

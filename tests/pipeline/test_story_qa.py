@@ -42,7 +42,7 @@ def model(folder: Path) -> StoryQAPipeline:
 
 
 def test_an_answer_is_a_text_that_knows_more(model: StoryQAPipeline) -> None:
-    said = model.answer(STORY, "Where is Mary?", best=3)
+    said = model.answer(STORY, "Where is Mary?", top_k=3)
     assert said == "office"
     assert isinstance(said, str) and isinstance(said, regard.StoryAnswer)
     assert said.question == "Where is Mary?"
@@ -118,8 +118,8 @@ def test_what_it_cannot_read_is_named(
 def test_what_cannot_be_asked_is_refused(model: StoryQAPipeline, folder: Path) -> None:
     with pytest.raises(UsageError, match="a list of sentences"):
         model.answer("Mary went home.", "Where is Mary?")
-    with pytest.raises(UsageError, match=r"best \(0\) must be at least 1"):
-        model.answer(STORY, "Where is Mary?", best=0)
+    with pytest.raises(UsageError, match=r"top_k \(0\) must be at least 1"):
+        model.answer(STORY, "Where is Mary?", top_k=0)
     with pytest.raises(ConfigError, match="compute in float32"):
         load(folder, precision="bf16")
     with pytest.raises(UsageError, match="one for 'translate' is needed"):

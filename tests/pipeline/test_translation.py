@@ -13,7 +13,7 @@ from regard.config.inference import DecodingConfig
 from regard.decoding.batch_search import search_all
 from regard.decoding.constraints import Constraints, Glossary
 from regard.errors import CheckpointError, ConfigError, UsageError
-from regard.pipeline.records.translation import AligningHead
+from regard.pipeline.records.translation import StoredAlignmentHead
 from regard.pipeline.sentence_pairs import split_pair
 from regard.pipeline.translation import Translation, TranslationPipeline
 from regard.tasks.alignment import best_alignment_head
@@ -314,7 +314,7 @@ def test_other_cuts_of_a_word_still_align(aligning):
 
 def test_an_aligning_head_that_the_model_lacks_is_refused(pipeline):
     with pytest.raises(CheckpointError, match="site 'decoder.9.cross', head 0"):
-        AligningHead.recorded({"site": "decoder.9.cross", "head": 0}, pipeline.models[0])
+        StoredAlignmentHead.from_json({"site": "decoder.9.cross", "head": 0}, pipeline.models[0])
 
 
 def test_a_record_for_pictures(aligning):
@@ -362,11 +362,11 @@ def test_the_chosen_head_is_among_the_best(pipeline, toy):
     chosen = best_alignment_head({site: seen[site].weights for site in seen}, source, target)
 
     def right(head):
-        looker = replace(pipeline.recorder, best=head)
+        looker = replace(pipeline.recorder, alignment_head=head)
         parts = [split_pair(left, text, pipeline.target, split=True) for left, text in pairs[:25]]
         found = [looker.align(some) for some in parts]
         hits = sum(len(gold(left) & set(one)) for left, one in zip(lefts, found, strict=False))
         return hits / sum(map(len, found))
 
-    every = [AligningHead(site, head, shift) for site in seen for head in range(4) for shift in (0, 1)]
-    assert right(AligningHead(chosen.site, chosen.head, chosen.shift)) > max(map(right, every)) - 0.08
+    every = [StoredAlignmentHead(site, head, shift) for site in seen for head in range(4) for shift in (0, 1)]
+    assert right(StoredAlignmentHead(chosen.site, chosen.head, chosen.shift)) > max(map(right, every)) - 0.08

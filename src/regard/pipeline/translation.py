@@ -432,12 +432,11 @@ def _build_recorder(
     """Build the recorder of models; lazily, where the models are lazy."""
 
     def build() -> TranslationRecorder:
-        from regard.pipeline.records.translation import AligningHead, TranslationRecorder
+        from regard.pipeline.records.translation import StoredAlignmentHead, TranslationRecorder
 
         torch_models = [model.materialize() if isinstance(model, LazyProxy) else model for model in models]
-        return TranslationRecorder(
-            torch_models, source, target=target, best=AligningHead.recorded(alignment_head, torch_models[0])
-        )
+        head = StoredAlignmentHead.from_json(alignment_head, torch_models[0])
+        return TranslationRecorder(torch_models, source, target=target, alignment_head=head)
 
     if not isinstance(models[0], LazyProxy):
         return build()
