@@ -124,7 +124,7 @@ def test_importance_is_what_the_loss_gains_without_a_head(pipeline: TranslationP
         return (item for window in windows for item in window)
 
     report = study_heads(TranslationProbe(pipeline, pairs), sample=40, model="toy", data="made", progress=each)
-    assert heard == [(40, "sentences looked at"), (24, "heads")]
+    assert heard == [(40, "sentences traced"), (24, "heads")]
     assert len(report.rows) == report.measured == 24 and report.sample == 40 == report.num_examples
     importance = [row.importance for row in report.rows]
     assert importance == sorted(importance, key=lambda one: -(one or 0))
@@ -154,7 +154,7 @@ def test_bleu_is_another_metric_and_unknown_ones_are_refused(pipeline: Translati
     assert whole > 60 and lost < whole / 2
     with pytest.raises(UsageError, match=r"no metric 'blue' \(did you mean bleu\?\)"):
         study_heads(made, metric="blue")
-    with pytest.raises(UsageError, match="1 alignments do not go with 12 sentences"):
+    with pytest.raises(UsageError, match="1 alignments for 12 sentences"):
         study_heads(made, gold=[[(0, 0)]])
 
 

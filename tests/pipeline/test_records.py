@@ -27,7 +27,7 @@ from regard.config.rnn_models import (
 )
 from regard.data.babi import StoryQuestion, StoryQuestions
 from regard.errors import UsageError
-from regard.interpret.request import ASKING, PipelineRequest, record_request, task_of
+from regard.interpret.request import RUNNERS, PipelineRequest, record_request, task_name
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
@@ -153,7 +153,7 @@ def test_every_answer_has_a_record_that_survives_its_json_form(name: str) -> Non
     pipeline = build()
     record = record_request(pipeline, asked, provenance={"model": "small"})
     assert {seen.name for seen in record.attention} == kinds
-    assert record.task == task_of(pipeline)
+    assert record.task == task_name(pipeline)
     for seen in record.attention:
         for layer in seen.layers:
             for head in range(seen.heads):
@@ -173,7 +173,7 @@ def test_every_answer_has_a_record_that_survives_its_json_form(name: str) -> Non
 
 
 def test_a_pipeline_of_every_kind_is_asked() -> None:
-    assert {type(build()) for build, _, _ in PIPELINES.values()} == set(ASKING)
+    assert {type(build()) for build, _, _ in PIPELINES.values()} == set(RUNNERS)
 
 
 def test_a_translation_knows_its_steps_its_beams_and_where_it_looked() -> None:
