@@ -71,12 +71,12 @@ def attributions(pipeline: Any, *inputs: str, methods: Sequence[str] = METHODS) 
 
 def add_attribution(record: Record, pipeline: Any, *inputs: str, methods: Sequence[str] = METHODS) -> Record:
     """Add the attributions of a prediction to its record; arguments are those of `explain`."""
-    found = attributions(pipeline, *inputs, methods=methods)
+    token_attributions = attributions(pipeline, *inputs, methods=methods)
     num_tokens = len(record.texts["source"].tokens)
-    if any(len(attribution.values) != num_tokens for attribution in found):
-        reason = f"the record shows {num_tokens} tokens, attribution is of {len(found[0].values)}"
+    if any(len(attribution.values) != num_tokens for attribution in token_attributions):
+        reason = f"the record shows {num_tokens} tokens, attribution is of {len(token_attributions[0].values)}"
         return replace(record, cut=(*record.cut, Omission(reason, "attribution")))
-    return replace(record, attribution=found)
+    return replace(record, attribution=token_attributions)
 
 
 # ---- methods

@@ -111,7 +111,8 @@ class EncoderClassifier:
         tokenizer = self.special_tokens.tokenizer
         encoded_pairs = zip(tokenizer.encode_batch(texts), tokenizer.encode_batch(pairs), strict=True)
         lengths = np.array([len(first) + len(second) for first, second in encoded_pairs])
-        return np.maximum(0, lengths + self.special_tokens.num_special(pair=True) - self.max_length)
+        max_content = self.max_length - self.special_tokens.num_special(pair=True)
+        return np.asarray(np.maximum(0, lengths - max_content), dtype=np.int64)
 
     def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
         """Record the attention over one text, or pair of texts; of a long text, over its first window."""

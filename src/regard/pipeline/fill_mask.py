@@ -106,7 +106,7 @@ class FillMaskPipeline:
         return self.fill([text], top_k=top_k)[0]
 
     def _fill_batch(self, texts: Sequence[str], top_k: int, num_read: int) -> list[FilledText]:
-        rows = [self._encode_row(text, num_read + number) for number, text in enumerate(texts, 1)]
+        rows = [self._encode_row(text, text_number) for text_number, text in enumerate(texts, num_read + 1)]
         filled_texts: dict[int, FilledText] = {}
         lengths = np.array([[len(row.ids)] for row in rows], dtype=np.int64)
         for batch in length_sorted_batches(lengths, max_tokens=BATCH_TOKENS):

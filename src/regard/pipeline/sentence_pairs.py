@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from regard.attention.trace import trace
 from regard.config.inference import DecodingConfig
 from regard.decoding.batch_search import batch_by_length
+from regard.decoding.constraints import ForcedPhrases
 from regard.decoding.ensemble import mean_logprobs
 from regard.decoding.search import Hypothesis, hypothesis_score
 from regard.engine.translator import TranslatorEngine
@@ -218,6 +219,20 @@ def _first_word_indices(sentences: Sentences) -> list[int]:
         num_words += len(sentence.split()) - continues_word
         is_word_open = bool(sentence)
     return indices
+
+
+def check_forced_length(
+    sentences: Sequence[str],
+    prefixes: Sequence[Sequence[int]] | None,
+    forced: Sequence[ForcedPhrases] | None,
+    max_length: int,
+) -> None:
+    """Check that the prefix and the forced phrases of each sentence fit a translation."""
+    for row, sentence in enumerate(sentences):
+        prefix_length = len(prefixes[row]) if prefixes else 0
+        num_forced = prefix_length + (forced[row].num_tokens if forced else 0)
+        if num_forced > max_length:
+            raise UsageError(f"{num_forced} tokens are forced upon {sentence!r:.60}, but {max_length} fit")
 
 
 # ---- scores of given translations

@@ -13,7 +13,7 @@ from regard.attention.trace import is_tracing
 from regard.config.inference import DecodingConfig, RecordConfig
 from regard.decoding.batch_search import search_in_batches
 from regard.decoding.beams import BeamTree
-from regard.decoding.constraints import Constraints, ForcedPhrases, PhraseTokenizer
+from regard.decoding.constraints import Constraints, PhraseTokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.generator import Generator
 from regard.decoding.search import Hypothesis
@@ -27,6 +27,7 @@ from regard.pipeline.sentence_pairs import (
     SentenceCandidates,
     TranslatedSentence,
     TranslationScore,
+    check_forced_length,
     encode_source,
     pair_sentences,
     score_sentences,
@@ -54,6 +55,11 @@ class _TranslationRequest:
     config: DecodingConfig
     constraints: Constraints
     prefix: str
+
+    @property
+    def keeps_text_whole(self) -> bool:
+        """Whether the text must not be split into sentences."""
+        return bool(self.prefix.strip() or self.constraints.force)
 
 
 class Translation(PipelineResult, str):
@@ -182,13 +188,10 @@ class TranslationPipeline:
         """
         if isinstance(texts, str):
             raise UsageError("translate takes a list of texts: call the pipeline itself with a single one")
-        config = self._decoding_config(settings)
-        constraints = constraints or Constraints()
-        prefixes = [""] * len(texts) if prefixes is None else list(prefixes)
-        if len(prefixes) != len(texts):
-            raise UsageError(f"prefixes ({len(prefixes)}) must be as many as texts ({len(texts)})")
-        requests = [_TranslationRequest(config, constraints, prefix) for prefix in prefixes]
-        keep_whole = [bool(prefix.strip() or constraints.force) for prefix in prefixes]
+        if prefixes is None:
+            prefixes = [""] * len(texts)
+        requests = self._build_requests(len(texts), constraints or Constraints(), prefixes, settings)
+        keep_whole = [request.keeps_text_whole for request in requests]
         drafts, source_ids = split_into_sentences(
             texts, self.source, self.max_source_length, split=split, keep_whole=keep_whole
         )
@@ -214,6 +217,14 @@ class TranslationPipeline:
             if not remaining[text_index]:
                 translations[text_index] = assemble(text_index)
         return [translations[text_index] for text_index in range(len(texts))]
+
+    def _build_requests(
+        self, num_texts: int, constraints: Constraints, prefixes: Sequence[str], settings: Mapping[str, Any]
+    ) -> list[_TranslationRequest]:
+        config = self._decoding_config(settings)
+        if len(prefixes) != num_texts:
+            raise UsageError(f"prefixes ({len(prefixes)}) must be as many as texts ({num_texts})")
+        return [_TranslationRequest(config, constraints, prefix) for prefix in prefixes]
 
     def stream(
         self,
@@ -262,11 +273,6 @@ class TranslationPipeline:
             return False
         return not is_tracing() and active_intervention() is None
 
-    def _select_generator(self, config: DecodingConfig) -> Generator[Any]:
-        if self.engine_generator is not None and self._uses_engine(config):
-            return self.engine_generator
-        return self._packed_generator()
-
     def _packed_generator(self) -> Generator[Any]:
         """The torch models, packed for inference on first use where an engine computes otherwise."""
         if self.engines:
@@ -288,8 +294,10 @@ class TranslationPipeline:
         for index, ids in enumerate(source_ids):
             if not ids:
                 yield index, [Candidate("", empty)]
+        engine = self.engine_generator if self._uses_engine(config) else None
+        generator = self._packed_generator() if engine is None else engine
         retokenized: list[SentenceCandidates] = []
-        for indices, batch in self._search_batches(self._select_generator(config), sentences, source_ids, requests):
+        for indices, batch in self._search_batches(generator, sentences, source_ids, requests):
             batch_candidates = [self._decode(hypotheses or [empty]) for hypotheses in batch]
             texts = [candidate.text for candidate in itertools.chain.from_iterable(batch_candidates)]
             encoded = iter(self.target.encode_batch(texts))
@@ -323,14 +331,15 @@ class TranslationPipeline:
             return
         constraints = requests[0].constraints
         indices = [index for index, ids in enumerate(source_ids) if ids]
+        nonblank_sentences = [sentences[index] for index in indices]
         prefixes = None
         if any(request.prefix for request in requests):
             prefixes = self.target.encode_batch([requests[index].prefix.rstrip() for index in indices])
         forced = None
-        phrases = [constraints.phrases_for(sentences[index]) for index in indices]
+        phrases = [constraints.phrases_for(sentence) for sentence in nonblank_sentences]
         if any(phrases):
             forced = [self.phrase_tokenizer.force(phrase, self.generator.vocab_size) for phrase in phrases]
-        self._check_forced_length([sentences[index] for index in indices], prefixes, forced)
+        check_forced_length(nonblank_sentences, prefixes, forced, self.max_target_length)
         batches = search_in_batches(
             generator,
             [[*source_ids[index], self.source.eos_id] for index in indices],
@@ -344,17 +353,6 @@ class TranslationPipeline:
         )
         for rows, hypotheses in batches:
             yield [indices[row] for row in rows], hypotheses
-
-    def _check_forced_length(
-        self, sentences: Sequence[str], prefixes: list[list[int]] | None, forced: list[ForcedPhrases] | None
-    ) -> None:
-        for row, sentence in enumerate(sentences):
-            prefix_length = len(prefixes[row]) if prefixes else 0
-            num_forced = prefix_length + (forced[row].num_tokens if forced else 0)
-            if num_forced > self.max_target_length:
-                raise UsageError(
-                    f"{num_forced} tokens are forced upon {sentence!r:.60}, but {self.max_target_length} fit"
-                )
 
     def _assemble(
         self, source: str, draft: Sentences, candidates: list[list[Candidate]], request: _TranslationRequest
