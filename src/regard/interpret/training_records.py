@@ -92,9 +92,9 @@ class SnapshotListener:
     task: str = "translate"
     passed_steps: set[int] = field(default_factory=set)
 
-    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
+    def on_event(self, event: str, data: dict[str, Any]) -> None:
         """Pass on snapshots since the last event; when a run resumes, also those from before."""
-        if kind not in ("evaluate", "plan"):
+        if event not in ("evaluate", "plan"):
             return
         for step in snapshot_steps(self.run):
             if step not in self.passed_steps:

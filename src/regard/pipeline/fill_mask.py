@@ -88,7 +88,7 @@ class FillMaskPipeline:
     def stream(self, texts: Iterable[str], *, k: int = 5) -> Iterator[FilledText]:
         """Yield the `k` best predictions for each mask of each text, in order."""
         if k < 1:
-            raise UsageError(f"k ({k}) tokens for a mask: at least 1 is needed")
+            raise UsageError(f"top_k ({k}) must be at least 1")
         pending = iter(texts)
         num_read = 0
         while batch := list(islice(pending, TEXTS_PER_BATCH)):
