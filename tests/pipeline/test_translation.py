@@ -37,7 +37,8 @@ def translations(pipeline, sentences):
 @pytest.fixture(scope="module")
 def aligning_pipeline(pipeline):
     """The same pipeline with an alignment head."""
-    model, tokenizer = pipeline.models[0], pipeline.source
+    model = pipeline.models[0]
+    tokenizer = pipeline.source
     task = {"max_length": pipeline.max_source_length, "align": {"site": "decoder.1.cross", "head": 1, "shift": 0}}
     return TranslationPipeline([model], tokenizer, tokenizer, decoding=pipeline.decoding, task=task)
 
@@ -45,16 +46,16 @@ def aligning_pipeline(pipeline):
 def assert_same(left, right):
     assert str(left) == str(right)
     assert list(map(str, left.alternatives)) == list(map(str, right.alternatives))
-    assert_scores(with_alternatives([left]), with_alternatives([right]))
+    left_scores = list_scores(with_alternatives([left]))
+    assert left_scores == pytest.approx(list_scores(with_alternatives([right])), abs=1e-4)
 
 
 def with_alternatives(translations):
     return list(itertools.chain.from_iterable((best, *best.alternatives) for best in translations))
 
 
-def assert_scores(scores, candidates):
-    expected = [candidate.score for candidate in candidates]
-    assert [score.score for score in scores] == pytest.approx(expected, abs=1e-4)
+def list_scores(scored):
+    return [result.score for result in scored]
 
 
 def test_texts_are_translated(pipeline, toy):
@@ -109,11 +110,12 @@ def test_score_gives_the_score_of_the_search(pipeline, sentences, settings):
     translations = pipeline.translate(sentences[:50], nbest=2, **settings)
     candidates = with_alternatives(translations)
     scores = pipeline.score([candidate.source for candidate in candidates], candidates, **settings)
-    assert_scores(scores, candidates)
+    assert list_scores(scores) == pytest.approx(list_scores(candidates), abs=1e-4)
     logprobs = [candidate.logprob for candidate in candidates]
     assert [score.logprob for score in scores] == pytest.approx(logprobs, abs=1e-4)
     sources = [translation.source for translation in translations]
-    assert_scores(pipeline.score(sources, [str(translation) for translation in translations], **settings), translations)
+    text_scores = pipeline.score(sources, [str(translation) for translation in translations], **settings)
+    assert list_scores(text_scores) == pytest.approx(list_scores(translations), abs=1e-4)
 
 
 def test_a_text_has_one_score_however_the_search_tokenized_it(pipeline, sentences):
@@ -130,7 +132,8 @@ def test_a_text_has_one_score_however_the_search_tokenized_it(pipeline, sentence
     ]
     assert any(is_retokenized), "no text was tokenized in another way: the test shows nothing"
     sources = [candidate.source for candidate in candidates]
-    assert_scores(pipeline.score(sources, [str(candidate) for candidate in candidates], split=False), candidates)
+    scores = pipeline.score(sources, [str(candidate) for candidate in candidates], split=False)
+    assert list_scores(scores) == pytest.approx(list_scores(candidates), abs=1e-4)
 
 
 def test_a_worse_translation_scores_worse(pipeline, translations):
@@ -365,7 +368,8 @@ def test_models_form_an_ensemble(pipeline, toy, sentences):
     ensemble = TranslationPipeline([model, other_model], pipeline.source, pipeline.target, decoding=pipeline.decoding)
     translations = ensemble.translate(sentences[:20], nbest=2)
     candidates = with_alternatives(translations)
-    assert_scores(ensemble.score([candidate.source for candidate in candidates], candidates), candidates)
+    scores = ensemble.score([candidate.source for candidate in candidates], candidates)
+    assert list_scores(scores) == pytest.approx(list_scores(candidates), abs=1e-4)
     assert "1.decoder.0.cross" in translations[0].attention
     assert translations[0].record().texts["source"].text == sentences[0]
     twice = TranslationPipeline([model] * 2, pipeline.source, pipeline.target, decoding=pipeline.decoding)

@@ -1,7 +1,7 @@
 """`trace_module`: attention of any torch model – Regard's, `nn.MultiheadAttention`, `transformers` – while it runs.
 
 Outputs do not change: weights are computed beside them. Foreign sites are named like ours, `encoder.3.self` or
-`decoder.1.cross`; a module whose site cannot be told from its path is named by the path.
+`decoder.1.cross`; where two modules would share a site, the second is named by its path.
 """
 
 from __future__ import annotations
