@@ -273,6 +273,10 @@ class TranslationPipeline:
             return False
         return not is_tracing() and active_intervention() is None
 
+    def _select_generator(self, config: DecodingConfig) -> Generator[Any]:
+        engine = self.engine_generator if self._uses_engine(config) else None
+        return self._packed_generator() if engine is None else engine
+
     def _packed_generator(self) -> Generator[Any]:
         """The torch models, packed for inference on first use where an engine computes otherwise."""
         if self.engines:
@@ -294,8 +298,7 @@ class TranslationPipeline:
         for index, ids in enumerate(source_ids):
             if not ids:
                 yield index, [Candidate("", empty)]
-        engine = self.engine_generator if self._uses_engine(config) else None
-        generator = self._packed_generator() if engine is None else engine
+        generator = self._select_generator(config)
         retokenized: list[SentenceCandidates] = []
         for indices, batch in self._search_batches(generator, sentences, source_ids, requests):
             batch_candidates = [self._decode(hypotheses or [empty]) for hypotheses in batch]
