@@ -47,8 +47,8 @@ def test_both_backends_give_the_same_texts_and_scores(folder: Path, settings: di
 
 def test_automatic_is_the_engine_unless_someone_watches(folder: Path) -> None:
     pipeline = load_translator(folder)
-    assert pipeline.engines and pipeline._writing(pipeline.decoding) is pipeline.engines[0]
-    assert pipeline._writing(DecodingConfig(coverage_penalty=0.2)) is pipeline.models[0]
+    assert pipeline.engines and pipeline._select_generator(pipeline.decoding) is pipeline.engines[0]
+    assert pipeline._select_generator(DecodingConfig(coverage_penalty=0.2)) is pipeline.models[0]
     plain = pipeline.translate(TEXTS, beam=2, **LIMITS)
     with trace("decoder.1.cross") as seen:
         watched = pipeline.translate(TEXTS, beam=2, **LIMITS)

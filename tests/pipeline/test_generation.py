@@ -1,4 +1,4 @@
-"""Continuing texts: prompts alone and in company, draws, what is heard, rules and limits."""
+"""Text generation: batches, sampling, streaming, rules and limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regard.text.train import train_tokenizer
 TEXTS = ["the cat sat on the mat\n", "a dog ran – naïve – over the hill 日本\n"]
 
 
-def pipeline(
+def build_pipeline(
     kind: str = "bpe", positions: str = "learned", texts: list[str] | None = None, **task: object
 ) -> GenerationPipeline:
     tokenizer = train_tokenizer((texts or TEXTS) * 9, TokenizerConfig(kind=kind)).without_special_tokens()
@@ -39,69 +39,76 @@ def pipeline(
 
 
 @pytest.mark.parametrize("kind", ["bpe", "characters", "unigram"])
-def test_a_text_in_company_is_the_same_as_alone(kind: str) -> None:
-    writer, config = pipeline(kind), GenerationConfig(max_new_tokens=20, samples=2)
+def test_continuations_do_not_depend_on_the_batch(kind: str) -> None:
+    generator = build_pipeline(kind)
+    config = GenerationConfig(max_new_tokens=20, samples=2)
     prompts = ["the cat", "a", "over the hill", "a dog"]
-    together = writer.generate(prompts, config)
-    assert together == [writer.generate([prompt], config)[0] for prompt in prompts]
-    assert all(len(one.ids) <= 20 for some in together for one in some)
-    assert together[0][0] != together[0][1]
+    batch = generator.generate(prompts, config)
+    assert batch == [generator.generate([prompt], config)[0] for prompt in prompts]
+    assert all(len(generation.ids) <= 20 for generations in batch for generation in generations)
+    assert batch[0][0] != batch[0][1]
 
 
-def test_the_same_seed_draws_the_same_and_another_does_not() -> None:
-    writer = pipeline()
-    first, again, other = (writer("the cat", max_new_tokens=30, seed=seed) for seed in (1, 1, 2))
+def test_the_same_seed_gives_the_same_sample_and_another_does_not() -> None:
+    generator = build_pipeline()
+    first, again, other = (generator("the cat", max_new_tokens=30, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
-    assert writer("the cat", max_new_tokens=30, greedy=True) == writer("the cat", max_new_tokens=30, top_k=1, seed=9)
+    assert generator("the cat", max_new_tokens=30, greedy=True) == generator(
+        "the cat", max_new_tokens=30, top_k=1, seed=9
+    )
 
 
 @pytest.mark.parametrize("kind", ["bpe", "characters", "unigram"])
-def test_what_is_heard_bit_by_bit_is_the_text(kind: str) -> None:
-    writer, heard = pipeline(kind), list[str]()
-    ((made,),) = writer.generate(["the"], GenerationConfig(max_new_tokens=60), hear=heard.append)
-    assert "".join(heard) == made
-    assert len(heard) > 5
-    assert made.full_text == "the" + made
+def test_streamed_text_adds_up_to_the_continuation(kind: str) -> None:
+    generator = build_pipeline(kind)
+    fragments: list[str] = []
+    ((generation,),) = generator.generate(["the"], GenerationConfig(max_new_tokens=60), hear=fragments.append)
+    assert "".join(fragments) == generation
+    assert len(fragments) > 5
+    assert generation.full_text == "the" + generation
 
 
-def test_special_tokens_and_numbers_without_text_are_never_written() -> None:
-    writer = pipeline()
-    with torch.no_grad():  # what must not be written is by far the likeliest
-        for number in (writer.tokenizer.pad_id, writer.tokenizer.unk_id, writer.tokenizer.vocab_size + 1):
-            writer.model.words.weight[number] *= 50
-    writer.model.pack()
+def test_special_tokens_and_unused_ids_are_never_generated() -> None:
+    generator = build_pipeline()
+    with torch.no_grad():  # what must not be generated is by far the most probable
+        for token_id in (generator.tokenizer.pad_id, generator.tokenizer.unk_id, generator.tokenizer.vocab_size + 1):
+            generator.model.words.weight[token_id] *= 50
+    generator.model.pack()
     for seed in range(5):
-        made = writer("the cat", max_new_tokens=20, seed=seed)
-        assert not {*made.ids} & (
-            {*writer.tokenizer.special_ids} | {writer.tokenizer.vocab_size, writer.tokenizer.vocab_size + 1}
+        generation = generator("the cat", max_new_tokens=20, seed=seed)
+        assert not {*generation.ids} & (
+            {*generator.tokenizer.special_ids} | {generator.tokenizer.vocab_size, generator.tokenizer.vocab_size + 1}
         )
 
 
 def test_rules_of_the_caller_hold_beside_those_of_the_pipeline() -> None:
-    writer = pipeline("characters")
-    allowed = {token for tokens in writer.tokenizer.encode_batch(["a", "t"]) for token in tokens}
-    only_these = ForbidSequences([[token] for token in range(writer.model.vocab_size) if token not in allowed])
-    (continuations,) = writer.generate(["the cat"], GenerationConfig(max_new_tokens=20, samples=3), rules=[only_these])
+    generator = build_pipeline("characters")
+    allowed = {token for tokens in generator.tokenizer.encode_batch(["a", "t"]) for token in tokens}
+    only_allowed = ForbidSequences([[token] for token in range(generator.model.vocab_size) if token not in allowed])
+    (continuations,) = generator.generate(
+        ["the cat"], GenerationConfig(max_new_tokens=20, samples=3), rules=[only_allowed]
+    )
     assert [len(continuation.ids) for continuation in continuations] == [20, 20, 20]  # the end is forbidden, too
     assert all(set(continuation) <= {"a", "t"} for continuation in continuations)
 
 
-def test_a_document_begins_at_a_boundary_where_documents_are_lines() -> None:
-    somewhere, beginning = pipeline(document="file"), pipeline(document="line")
-    assert somewhere._read("a dog") == beginning._read("a dog")[1:]
-    assert beginning._read("a dog")[0] == beginning.model.config.eos_id == somewhere._read("")[0]
+def test_a_prompt_begins_with_eos_where_documents_are_lines() -> None:
+    of_files = build_pipeline(document="file")
+    of_lines = build_pipeline(document="line")
+    assert of_files._encode_prompt("a dog") == of_lines._encode_prompt("a dog")[1:]
+    assert of_lines._encode_prompt("a dog")[0] == of_lines.model.config.eos_id == of_files._encode_prompt("")[0]
 
 
-def test_what_of_a_long_or_strange_prompt_was_not_read_is_told() -> None:
-    writer = pipeline("characters")
-    made = writer("the cat " * 20, max_new_tokens=3)
-    assert made.truncated == 160 - 32
-    assert writer("the XXX", max_new_tokens=3).unknown == 3
+def test_truncated_and_unknown_tokens_of_a_prompt_are_counted() -> None:
+    generator = build_pipeline("characters")
+    generation = generator("the cat " * 20, max_new_tokens=3)
+    assert generation.truncated == 160 - 32
+    assert generator("the XXX", max_new_tokens=3).unknown == 3
 
 
-def test_what_is_refused() -> None:
-    writer = pipeline()
+def test_wrong_requests_are_rejected() -> None:
+    generator = build_pipeline()
     with pytest.raises(UsageError, match="only one continuation of one text"):
-        writer.generate(["a", "b"], GenerationConfig(), hear=print)
+        generator.generate(["a", "b"], GenerationConfig(), hear=print)
     with pytest.raises(ConfigError, match="drop --greedy or --samples"):
         GenerationConfig(greedy=True, samples=2)

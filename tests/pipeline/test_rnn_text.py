@@ -1,4 +1,4 @@
-"""Pipelines that read: features of words, labels of texts."""
+"""Pipelines of RNN text encoders: ELMo features of words, labels of texts."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     model = build_model(config)
     initialize_weights(model, 1)
-    facts = {"labels": ["bad", "fair", "good"], "max_length": 5, "step": 1, "metrics": {}}
-    save_rnn_text(folder, config, model.state_dict(), tokenizer=tokenizer, task="classify", facts=facts, card="")
+    metadata = {"labels": ["bad", "fair", "good"], "max_length": 5, "step": 1, "metrics": {}}
+    save_rnn_text(folder, config, model.state_dict(), tokenizer=tokenizer, task="classify", facts=metadata, card="")
     return folder
 
 
@@ -56,49 +56,51 @@ def test_words_and_tokens_have_layers_and_spans(elmo: Path) -> None:
     tokens = model.features(TEXTS, unit="tokens")
     encoding = model.model.tokenizer.encode(TEXTS[0])
     assert tokens[0].spans == encoding.spans
-    plain = model.model.model.features(Tokens.from_rows([encoding.ids])).transpose(1, 0, 2)
-    assert tokens[0].layers.shape == plain.shape
-    touching = [number for number, (start, stop) in enumerate(encoding.spans) if start < 8 and stop > 4]  # dogs
-    np.testing.assert_allclose(words[0].layers[:, 1], plain[:, touching].mean(1), atol=1e-5)
+    expected = model.model.model.features(Tokens.from_rows([encoding.ids])).transpose(1, 0, 2)
+    assert tokens[0].layers.shape == expected.shape
+    inside = [index for index, (start, end) in enumerate(encoding.spans) if start < 8 and end > 4]  # dogs
+    np.testing.assert_allclose(words[0].layers[:, 1], expected[:, inside].mean(1), atol=1e-5)
     np.testing.assert_allclose(model("snow").layers, words[1].layers, atol=1e-5)
     assert model("").layers.shape == (3, 0, 10)
 
 
-def test_the_mix_is_the_users(elmo: Path) -> None:
-    found = load_features(elmo, threads=1)(TEXTS[2])
-    np.testing.assert_allclose(found.mix([0, 0, 1]), found.layers[2])
-    np.testing.assert_allclose(found.mix(), found.layers.mean(0), atol=1e-6)
-    np.testing.assert_allclose(found.mix([0.5, 0.5, 0], scale=3), 1.5 * (found.layers[0] + found.layers[1]), atol=1e-5)
+def test_layers_are_mixed_with_given_weights(elmo: Path) -> None:
+    features = load_features(elmo, threads=1)(TEXTS[2])
+    np.testing.assert_allclose(features.mix([0, 0, 1]), features.layers[2])
+    np.testing.assert_allclose(features.mix(), features.layers.mean(0), atol=1e-6)
+    np.testing.assert_allclose(
+        features.mix([0.5, 0.5, 0], scale=3), 1.5 * (features.layers[0] + features.layers[1]), atol=1e-5
+    )
     with pytest.raises(UsageError, match="3 layers need as many weights"):
-        found.mix([1.0])
+        features.mix([1.0])
 
 
-def test_labels_are_strings_that_know_more(classifier: Path) -> None:
+def test_labels_are_strings_with_probabilities(classifier: Path) -> None:
     model = regard.load(classifier, threads=1)
     assert isinstance(model, ClassificationPipeline)
-    found = model.classify([*TEXTS, " "])
-    assert all(label in ("bad", "fair", "good") for label in found[:3])
-    for label, text in zip(found, TEXTS, strict=False):
+    labels = model.classify([*TEXTS, " "])
+    assert all(label in ("bad", "fair", "good") for label in labels[:3])
+    for label, text in zip(labels, TEXTS, strict=False):
         assert label.text == text
         assert sum(label.probabilities.values()) == pytest.approx(1, rel=1e-5)
         assert label.probability == max(label.probabilities.values()) == label.probabilities[label]
         alone = model(text)
         assert alone == label and alone.probability == pytest.approx(label.probability, rel=1e-4)
-    assert [label.truncated for label in found] == [0, 0, 3, 0]
-    assert (found[3], found[3].probability) == ("", 0.0)
+    assert [label.truncated for label in labels] == [0, 0, 3, 0]
+    assert (labels[3], labels[3].probability) == ("", 0.0)
 
 
 def test_labelled_texts_are_scored(classifier: Path) -> None:
     model = load_classifier(classifier, threads=1)
-    said = model.classify(TEXTS)
-    scores = model.evaluate(LabelledTexts.from_texts(TEXTS, list(map(str, said))), said)
+    predictions = model.classify(TEXTS)
+    scores = model.evaluate(LabelledTexts.from_texts(TEXTS, list(map(str, predictions))), predictions)
     assert (scores["texts"], scores["accuracy"], scores["macro_f1"], scores["cut"]) == (3, 100.0, 100.0, 1)
     assert np.array(scores["confusion"]).sum() == np.trace(scores["confusion"]) == 3
     with pytest.raises(DataError, match="row 2: the label 'god' .*did you mean good"):
-        model.evaluate(LabelledTexts.from_texts(TEXTS, ["good", "god", "bad"]), said)
+        model.evaluate(LabelledTexts.from_texts(TEXTS, ["good", "god", "bad"]), predictions)
 
 
-def test_a_folder_is_opened_by_its_own_verb_only(elmo: Path, classifier: Path, tmp_path: Path) -> None:
+def test_a_folder_is_loaded_for_its_own_task_only(elmo: Path, classifier: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"for the task 'language'; one for 'classify' is needed"):
         load_classifier(elmo)
     with pytest.raises(CheckpointError, match=r"one for 'language' is needed \(`regard classify` uses this one"):
@@ -109,7 +111,7 @@ def test_a_folder_is_opened_by_its_own_verb_only(elmo: Path, classifier: Path, t
         load_features(elmo).features("one text")
 
 
-def test_a_folder_whose_task_lost_its_labels_is_refused(classifier: Path, tmp_path: Path) -> None:
+def test_a_folder_without_its_labels_is_rejected(classifier: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(classifier, broken)
     (broken / "MANIFEST.json").unlink()
@@ -118,7 +120,7 @@ def test_a_folder_whose_task_lost_its_labels_is_refused(classifier: Path, tmp_pa
         load_classifier(broken)
 
 
-def test_a_changed_folder_is_found_damaged(elmo: Path, tmp_path: Path) -> None:
+def test_a_changed_folder_is_rejected_as_damaged(elmo: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(elmo, broken)
     data = bytearray((broken / "model.safetensors").read_bytes())

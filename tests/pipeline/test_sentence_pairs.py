@@ -1,4 +1,4 @@
-"""Texts cut into parts and put together again."""
+"""Texts split into sentences and joined again."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ def tokenizer():
 
 
 @settings(max_examples=300, deadline=None)
-@given(text=TEXT, longest=st.integers(8, 30), split=st.booleans())
-def test_nothing_is_lost_and_everything_fits(tokenizer, text, longest, split):
+@given(text=TEXT, max_length=st.integers(8, 30), split=st.booleans())
+def test_nothing_is_lost_and_everything_fits(tokenizer, text, max_length, split):
     try:
-        (found,), tokens = split_into_sentences([text], tokenizer, longest, split=split, keep_whole=[False])
+        (sentences,), token_ids = split_into_sentences([text], tokenizer, max_length, split=split, keep_whole=[False])
     except UsageError as error:
         assert not split
-        assert str(longest) in str(error)
+        assert str(max_length) in str(error)
         return
-    assert found.text() == text
-    assert all(sentence.strip() == sentence and sentence for sentence in found.sentences)
-    assert tokens == tokenizer.encode_batch(found.sentences)
-    assert all(len(ids) < longest for ids in tokens)
-    assert all("\n" not in sentence for sentence in found.sentences)
+    assert sentences.text() == text
+    assert all(sentence.strip() == sentence and sentence for sentence in sentences.sentences)
+    assert token_ids == tokenizer.encode_batch(sentences.sentences)
+    assert all(len(ids) < max_length for ids in token_ids)
+    assert all("\n" not in sentence for sentence in sentences.sentences)
 
 
 @settings(max_examples=200, deadline=None)
 @given(text=TEXT)
-def test_words_are_counted_through(tokenizer, text):
-    (found,), _ = split_into_sentences([text], tokenizer, 10_000, split=True, keep_whole=[False])
+def test_word_indices_count_through_the_text(tokenizer, text):
+    (sentences,), _ = split_into_sentences([text], tokenizer, 10_000, split=True, keep_whole=[False])
     words = text.split()
-    for part in pair_sentences(found, found, [[]] * len(found.sentences)):
-        inside = part.source.split()
-        assert inside[0] in words[part.source_word]
-        assert part.source_word + len(inside) <= len(words)
+    for pair in pair_sentences(sentences, sentences, [[]] * len(sentences.sentences)):
+        pair_words = pair.source.split()
+        assert pair_words[0] in words[pair.source_word]
+        assert pair.source_word + len(pair_words) <= len(words)
 
 
-def test_pairs_go_sentence_by_sentence_where_both_have_as_many(tokenizer):
-    two = split_pair("A b. B a.", "Ab. Ba ba.", tokenizer, split=True)
-    assert [(part.source, part.text, part.source_word, part.target_word) for part in two] == [
+def test_sentences_are_paired_where_both_texts_have_equally_many(tokenizer):
+    pairs = split_pair("A b. B a.", "Ab. Ba ba.", tokenizer, split=True)
+    assert [(pair.source, pair.text, pair.source_word, pair.target_word) for pair in pairs] == [
         ("A b.", "Ab.", 0, 0),
         ("B a.", "Ba ba.", 2, 1),
     ]
@@ -58,7 +58,7 @@ def test_pairs_go_sentence_by_sentence_where_both_have_as_many(tokenizer):
     assert split_pair("", " ", tokenizer, split=True) == []
 
 
-def test_sentences_without_a_gap_get_one_where_the_answer_needs_it():
-    read = Sentences(["今天好。", "明天也好。"], ["", "", ""])
-    assert read.replace(["Today.", "Tomorrow."]).text() == "Today. Tomorrow."
-    assert read.replace(["本日。", "明日。"]).text() == "本日。明日。"
+def test_sentences_without_white_space_get_it_where_the_translation_needs_it():
+    source = Sentences(["今天好。", "明天也好。"], ["", "", ""])
+    assert source.replace(["Today.", "Tomorrow."]).text() == "Today. Tomorrow."
+    assert source.replace(["本日。", "明日。"]).text() == "本日。明日。"

@@ -159,7 +159,7 @@ def test_language_models_are_seen_too(tmp_path: Path, arch: str, kind: str) -> N
 
 
 def test_runs_without_pictures_and_damaged_ones(tmp_path: Path, run: tuple[Path, list[Record]]) -> None:
-    with pytest.raises(UsageError, match="kept no pictures"):
+    with pytest.raises(UsageError, match="kept no snapshots"):
         training_records(tmp_path)
     place = tmp_path / FOLDER / "step-3.json"
     place.parent.mkdir()

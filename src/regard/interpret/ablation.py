@@ -1,6 +1,6 @@
-"""What one answer loses without each head: every head switched off once, for this text alone.
+"""Head importance for one prediction: what it loses when each head is ablated.
 
-`regard heads` measures heads on a corpus; this is what a page shows beside one text.
+`regard heads` measures heads on a corpus (`head_study`); this is what a page shows beside one text.
 """
 
 from __future__ import annotations
@@ -15,58 +15,65 @@ import torch
 from regard.attention.intervention import ablate
 from regard.attention.sites import site_kind
 from regard.errors import UsageError
-from regard.interpret.attribution import explainable_predictions
+from regard.interpret.explainable import Explainable, explainable_predictions
 from regard.pipeline.embedding import EmbeddingPipeline, normalize
 from regard.tokens import Tokens
 from regard.view.record.record import Record
 
-LOGPROB_LOSS, COSINE_DISTANCE = "log-probability lost", "1 − cosine"
+LOGPROB_LOSS = "log-probability lost"
+COSINE_DISTANCE = "1 − cosine"
 
 
-def head_importance(pipeline: Any, *given: str) -> tuple[str, dict[str, list[float]]]:
-    """Return what is measured, and what is lost without each head, by site.
+def head_importance(pipeline: Any, *inputs: str) -> tuple[str, dict[str, list[float]]]:
+    """Measure what a prediction loses without each head; return the name of the metric and the losses by site.
 
-    Given are a text, or two, for a classifier, a question and a passage for what answers questions, a text and its
-    translation for a translator (without it, the one that it gives), a text for an encoder.
+    Inputs are a text or a pair for a classifier, a question and a passage for question answering, a text and its
+    translation for translation (by default the model's own), a text for an encoder.
     """
-    metric, sites, lost = _measured(pipeline, given)
-    made: dict[str, list[float]] = {}
-    for site, count in sites.items():
-        made[site] = []
-        for head in range(count):
+    metric, sites, measure_loss = _build_measure(pipeline, inputs)
+    losses: dict[str, list[float]] = {}
+    for site, num_heads in sites.items():
+        losses[site] = []
+        for head in range(num_heads):
             with ablate(f"{site}:{head}"):
-                made[site].append(round(lost(), 6))
-    return metric, made
+                losses[site].append(round(measure_loss(), 6))
+    return metric, losses
 
 
 def add_head_importance(record: Record, pipeline: Any, *inputs: str) -> Record:
-    """Return the record of an answer with what is lost without each head; arguments are those of `head_importance`."""
-    metric, found = head_importance(pipeline, *inputs)
-    seen = []
-    for one in record.attention:
-        by = {site: values for site, values in found.items() if site_kind(site) == one.name}
-        numbers = [*by.values()]
-        whole = numbers and one.layers == tuple(range(len(numbers)))
-        seen.append(replace(one, importance={"metric": metric, "by": numbers}) if whole else one)
-    return replace(record, attention=tuple(seen))
+    """Add the importance of each head to the record of a prediction; arguments are those of `head_importance`."""
+    metric, losses = head_importance(pipeline, *inputs)
+    attention = []
+    for site_attention in record.attention:
+        by_layer = [values for site, values in losses.items() if site_kind(site) == site_attention.name]
+        has_all_layers = by_layer and site_attention.layers == tuple(range(len(by_layer)))
+        if has_all_layers:
+            site_attention = replace(site_attention, importance={"metric": metric, "by": by_layer})
+        attention.append(site_attention)
+    return replace(record, attention=tuple(attention))
 
 
-def _measured(pipeline: Any, given: tuple[str, ...]) -> tuple[str, Mapping[str, int], Callable[[], float]]:
-    """Return what is measured, the sites of the model, and what is lost at this moment."""
+def _build_measure(pipeline: Any, inputs: tuple[str, ...]) -> tuple[str, Mapping[str, int], Callable[[], float]]:
+    """Name of the metric, sites of the model, and a function that measures the loss under the active ablation."""
     if isinstance(pipeline, EmbeddingPipeline):
-        if len(given) != 1:
-            raise UsageError(f"one text has a vector, {len(given)} are given")
-        vector = normalize(pipeline.embed(given).vectors)[0]
+        if len(inputs) != 1:
+            raise UsageError(f"head importance of an embedding takes one text, not {len(inputs)}")
+        intact_vector = normalize(pipeline.embed(inputs).vectors)[0]
 
-        def turned() -> float:
-            return max(0.0, 1 - float(normalize(pipeline.embed(given).vectors)[0] @ vector))
+        def cosine_distance() -> float:
+            return max(0.0, 1 - float(normalize(pipeline.embed(inputs).vectors)[0] @ intact_vector))
 
-        return COSINE_DISTANCE, pipeline.model.attention_sites(), turned
-    asked = explainable_predictions(pipeline, given)
+        return COSINE_DISTANCE, pipeline.model.attention_sites(), cosine_distance
+    predictions = explainable_predictions(pipeline, inputs)
 
     @torch.no_grad()
-    def value() -> float:
-        return float(np.sum([float(one.values(Tokens.from_rows([one.input_ids]))[0]) for one in asked]))
+    def logprob() -> float:
+        logprobs = [_single_logprob(prediction) for prediction in predictions]
+        return float(np.sum(logprobs))
 
-    whole = value()
-    return LOGPROB_LOSS, asked[0].model.attention_sites(), lambda: whole - value()
+    intact_logprob = logprob()
+    return LOGPROB_LOSS, predictions[0].model.attention_sites(), lambda: intact_logprob - logprob()
+
+
+def _single_logprob(prediction: Explainable) -> float:
+    return float(prediction.logprobs(Tokens.from_rows([prediction.input_ids]))[0])

@@ -1,7 +1,4 @@
-"""Pipelines as those see them who study their heads: where they look on data, and how well they do on some of it.
-
-One probe for each task. A probe does not know that heads are switched off: whoever asks does that around the call.
-"""
+"""Probes of encoders: classification, tagging, question answering, embeddings and masked language modelling."""
 
 from __future__ import annotations
 
@@ -25,11 +22,10 @@ from regard.interpret.probes import (
     ATTENTION_BATCH_TOKENS,
     MIN_PROBABILITY,
     NO_MATCH_OFFSET,
-    Numbers,
+    Indices,
     ProbeScore,
-    Seen,
-    _added,
-    _special,
+    SiteAttention,
+    find_special,
 )
 from regard.models.bert import Bert
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
@@ -45,217 +41,243 @@ from regard.view.head_report import CHANGE
 
 
 class EncoderAttention:
-    """Where an encoder looks while it reads rows."""
+    """Attention of an encoder over encoded texts."""
 
     def __init__(self, model: Bert, tokenizer: Tokenizer) -> None:
-        self.model, self.specials = model, tokenizer.special_ids
+        self.model = model
+        self.special_ids = tokenizer.special_ids
 
-    def __call__(self, rows: EncodedTexts) -> Iterator[Seen]:
-        """Yield where all heads looked, batch by batch."""
-        for some in length_sorted_batches(rows.lengths, max_tokens=ATTENTION_BATCH_TOKENS):
-            tokens = rows.batch(some)
-            with trace() as seen:
+    def __call__(self, texts: EncodedTexts) -> Iterator[list[SiteAttention]]:
+        """Yield the attention of all sites, batch by batch."""
+        for indices in length_sorted_batches(texts.lengths, max_tokens=ATTENTION_BATCH_TOKENS):
+            tokens = texts.batch(indices)
+            with trace() as captured:
                 self.model.encode(tokens)
-            read = pad_ids([*tokens])
-            looking = AttentionBatch(read, read, _special(read, self.specials), is_self=True)
-            yield [(site, seen[site].weights, looking) for site in seen]
+            ids = pad_ids([*tokens])
+            batch = AttentionBatch(ids, ids, find_special(ids, self.special_ids), is_self=True)
+            yield [(site, captured[site].weights, batch) for site in captured]
 
 
 class LabelProbe:
-    """Texts with labels: loss, accuracy or macro-F1."""
+    """Labelled texts: loss, accuracy or macro-F1."""
 
     unit: ClassVar[str] = "texts"
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False, "accuracy": True, "f1": True}
 
-    def __init__(self, pipeline: ClassificationPipeline, rows: LabelledTexts) -> None:
-        self.pipeline, self.rows = pipeline, rows
-        assert isinstance(pipeline.reader, RecurrentClassifier | EncoderClassifier)
-        self.reader, self.model = pipeline.reader, pipeline.reader.model
-        rows.label_matrix(pipeline.labels)  # an unknown label is refused before anything is computed
+    def __init__(self, pipeline: ClassificationPipeline, examples: LabelledTexts) -> None:
+        assert isinstance(pipeline.classifier, RecurrentClassifier | EncoderClassifier)
+        self.pipeline = pipeline
+        self.examples = examples
+        self.classifier = pipeline.classifier
+        self.model = pipeline.classifier.model
+        examples.label_matrix(pipeline.labels)  # reject unknown labels before anything is computed
 
     @classmethod
-    def read(cls, pipeline: ClassificationPipeline, files: Sequence[str], reading: ReadConfig) -> LabelProbe:
-        """Return the probe of a classifier on files of labelled texts."""
+    def read(cls, pipeline: ClassificationPipeline, files: Sequence[str], config: ReadConfig) -> LabelProbe:
+        """Read files of labelled texts."""
         separator = pipeline.task.get("separator")
-        if pipeline.thresholds is not None and separator and not reading.label_separator:
-            reading = reading.override({"label_separator": separator})
-        return cls(pipeline, read_labelled(files, reading))
+        if pipeline.thresholds is not None and separator and not config.label_separator:
+            config = config.override({"label_separator": separator})
+        return cls(pipeline, read_labelled(files, config))
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.examples)
 
-    def attention(self, numbers: Numbers) -> Iterator[Seen]:
-        """Yield where the model looked while it read the texts."""
-        chosen = self.rows.select(numbers)
-        if isinstance(self.reader, EncoderClassifier):
-            framing = self.reader.framing
-            read = encode_texts(framing, chosen.texts, chosen.pairs, self.reader.max_length)
-            yield from EncoderAttention(self.reader.model, framing.tokenizer)(read)
+    def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
+        """Yield the attention of all sites over the texts."""
+        examples = self.examples.select(indices)
+        if isinstance(self.classifier, EncoderClassifier):
+            special_tokens = self.classifier.special_tokens
+            encoded = encode_texts(special_tokens, examples.texts, examples.pairs, self.classifier.max_length)
+            yield from EncoderAttention(self.classifier.model, special_tokens.tokenizer)(encoded)
             return
-        for _, texts in self.reader.perception.encode(chosen.texts).batches():
-            with trace() as seen:
-                self.reader.model.probabilities(texts)
-            columns = pad_ids([*texts.tokens])
-            special = _special(columns, self.reader.perception.tokenizer.special_ids)
-            looking = AttentionBatch(np.full((len(columns), 1), NO_MATCH_OFFSET), columns, special, is_self=False)
-            yield [(site, seen[site].weights, looking) for site in seen]
+        preprocessor = self.classifier.preprocessor
+        for _, texts in preprocessor.encode(examples.texts).batches():
+            with trace() as captured:
+                self.classifier.model.probabilities(texts)
+            keys = pad_ids([*texts.tokens])
+            queries = np.full((len(keys), 1), NO_MATCH_OFFSET)  # the label, no token of the text
+            is_special = find_special(keys, preprocessor.tokenizer.special_ids)
+            batch = AttentionBatch(queries, keys, is_special, is_self=False)
+            yield [(site, captured[site].weights, batch) for site in captured]
 
-    def score(self, metric: str, numbers: Numbers) -> ProbeScore:
-        """Return the loss of a text, accuracy or macro-F1 in percent."""
-        chosen, labels = self.rows.select(numbers), self.pipeline.labels
+    def score(self, metric: str, indices: Indices) -> ProbeScore:
+        """Loss per text, or accuracy or macro-F1 in percent."""
+        examples = self.examples.select(indices)
         if metric == "loss":
-            chances = self.reader.predict(chosen.texts, chosen.pairs).probabilities
-            marks = chosen.label_matrix(labels)
-            if self.pipeline.thresholds is None:
-                return _added(-np.log(np.maximum((chances * marks).sum(axis=1), MIN_PROBABILITY)), len(chosen))
-            right = np.where(marks > 0, chances, 1 - chances)
-            return _added(-np.log(np.maximum(right, MIN_PROBABILITY)).mean(axis=1), len(chosen))
-        scores = self.pipeline.evaluate(chosen, list(self.pipeline.stream(chosen.texts, chosen.pairs)))
-        names = {"f1": ("macro_f1",), "accuracy": ("accuracy", "exact")}[metric]
-        return ProbeScore(float(next(scores[name] for name in names if name in scores)))
+            return self._loss(examples)
+        labels = list(self.pipeline.stream(examples.texts, examples.pairs))
+        scores = self.pipeline.evaluate(examples, labels)
+        if metric == "f1":
+            return ProbeScore(float(scores["macro_f1"]))
+        return ProbeScore(float(scores["accuracy"] if "accuracy" in scores else scores["exact"]))
+
+    def _loss(self, examples: LabelledTexts) -> ProbeScore:
+        probabilities = self.classifier.predict(examples.texts, examples.pairs).probabilities  # [texts, labels]
+        targets = examples.label_matrix(self.pipeline.labels)
+        if self.pipeline.thresholds is None:
+            target_probabilities = (probabilities * targets).sum(axis=1)
+            losses = -np.log(np.maximum(target_probabilities, MIN_PROBABILITY))
+        else:
+            target_probabilities = np.where(targets > 0, probabilities, 1 - probabilities)
+            losses = -np.log(np.maximum(target_probabilities, MIN_PROBABILITY)).mean(axis=1)
+        return ProbeScore.from_losses(losses, len(examples))
 
 
 class TagProbe:
-    """Sentences with tagged words: loss of the right tags, strict F1, or the share of words with the right tag."""
+    """Tagged sentences: loss of the right tags, strict F1 of entities, or accuracy of tags."""
 
     unit: ClassVar[str] = "sentences"
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False, "f1": True, "accuracy": True}
 
-    def __init__(self, pipeline: TokenClassificationPipeline, rows: TaggedSentences) -> None:
-        self.pipeline, self.rows = pipeline, rows
-        if not isinstance(pipeline.reader, EncoderTagger):
-            raise UsageError("this tagger has no attention: it reads word by word, and there is no head to study")
-        self.reader, self.model = pipeline.reader, pipeline.reader.model
-        rows.tag_ids(pipeline.tags)
+    def __init__(self, pipeline: TokenClassificationPipeline, examples: TaggedSentences) -> None:
+        if not isinstance(pipeline.tagger, EncoderTagger):
+            raise UsageError("this tagger has no attention: it is an RNN, and there is no head to study")
+        self.pipeline = pipeline
+        self.examples = examples
+        self.tagger = pipeline.tagger
+        self.model = pipeline.tagger.model
+        examples.tag_ids(pipeline.tags)  # reject unknown tags before anything is computed
 
     @classmethod
-    def read(cls, pipeline: TokenClassificationPipeline, files: Sequence[str], reading: ReadConfig) -> TagProbe:
-        """Return the probe of a tagger on files of tagged sentences."""
-        return cls(pipeline, read_tagged(files, reading))
+    def read(cls, pipeline: TokenClassificationPipeline, files: Sequence[str], config: ReadConfig) -> TagProbe:
+        """Read files of tagged sentences."""
+        return cls(pipeline, read_tagged(files, config))
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.examples)
 
-    def attention(self, numbers: Numbers) -> Iterator[Seen]:
-        """Yield where the model looked while it read the sentences."""
-        framing = self.reader.framing
-        texts = [one.text for one in self.rows.select(numbers).sentences]
-        yield from EncoderAttention(self.model, framing.tokenizer)(
-            encode_texts(framing, texts, None, self.reader.max_length)
-        )
+    def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
+        """Yield the attention of all sites over the sentences."""
+        special_tokens = self.tagger.special_tokens
+        texts = [sentence.text for sentence in self.examples.select(indices).sentences]
+        encoded = encode_texts(special_tokens, texts, None, self.tagger.max_length)
+        yield from EncoderAttention(self.model, special_tokens.tokenizer)(encoded)
 
-    def score(self, metric: str, numbers: Numbers) -> ProbeScore:
-        """Return the loss of a word, F1 of entities or the share of right tags in percent."""
-        chosen = self.rows.select(numbers)
+    def score(self, metric: str, indices: Indices) -> ProbeScore:
+        """Loss per word, or F1 of entities or accuracy of tags in percent."""
+        examples = self.examples.select(indices)
         if metric != "loss":
-            return ProbeScore(float(self.pipeline.scores(chosen, self.pipeline.tag_sentences(chosen))[metric]))
-        spans = [word_spans(one.words) for one in chosen.sentences]
-        told = self.reader.predict([one.text for one in chosen.sentences], spans).probabilities
-        wanted = chosen.tag_ids(self.pipeline.tags)
-        lost = [-logs[np.arange(len(tags)), tags].sum() for logs, tags in zip(told, wanted, strict=True)]
-        return _added(lost, sum(map(len, wanted)))
+            predictions = self.pipeline.tag_sentences(examples)
+            return ProbeScore(float(self.pipeline.scores(examples, predictions)[metric]))
+        spans = [word_spans(sentence.words) for sentence in examples.sentences]
+        logprobs = self.tagger.predict([sentence.text for sentence in examples.sentences], spans).logprobs
+        targets = examples.tag_ids(self.pipeline.tags)
+        losses = []
+        for sentence_logprobs, tag_ids in zip(logprobs, targets, strict=True):
+            losses.append(-sentence_logprobs[np.arange(len(tag_ids)), tag_ids].sum())
+        return ProbeScore.from_losses(losses, sum(map(len, targets)))
 
 
 class QuestionAnsweringProbe:
-    """Questions about passages: F1 or exact match with people's answers."""
+    """Questions about passages: F1 or exact match with the reference answers."""
 
     unit: ClassVar[str] = "questions"
     metrics: ClassVar[Mapping[str, bool]] = {"f1": True, "exact": True}
 
-    def __init__(self, pipeline: QuestionAnsweringPipeline, rows: SquadExamples) -> None:
-        self.pipeline, self.rows, self.model = pipeline, rows, pipeline.model
+    def __init__(self, pipeline: QuestionAnsweringPipeline, examples: SquadExamples) -> None:
+        self.pipeline = pipeline
+        self.examples = examples
+        self.model = pipeline.model
 
     @classmethod
     def read(
-        cls, pipeline: QuestionAnsweringPipeline, files: Sequence[str], reading: ReadConfig
+        cls, pipeline: QuestionAnsweringPipeline, files: Sequence[str], config: ReadConfig
     ) -> QuestionAnsweringProbe:
-        """Return the probe of what answers questions on files in the form of SQuAD."""
-        return cls(pipeline, read_squad(files, reading))
+        """Read files in SQuAD format."""
+        return cls(pipeline, read_squad(files, config))
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.examples)
 
-    def attention(self, numbers: Numbers) -> Iterator[Seen]:
-        """Yield where the model looked while it read questions and passages."""
-        one = self.pipeline
-        asked = question_passage_pairs([self.rows.examples[number] for number in numbers])
-        yield from EncoderAttention(self.model, one.framing.tokenizer)(
-            encode_questions(one.framing, asked, one.max_length, one.overlap)
-        )
+    def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
+        """Yield the attention of all sites over questions and passages."""
+        pipeline = self.pipeline
+        pairs = question_passage_pairs([self.examples.examples[index] for index in indices])
+        encoded = encode_questions(pipeline.special_tokens, pairs, pipeline.max_length, pipeline.overlap)
+        yield from EncoderAttention(self.model, pipeline.special_tokens.tokenizer)(encoded)
 
-    def score(self, metric: str, numbers: Numbers) -> ProbeScore:
-        """Return F1 or exact match in percent."""
-        chosen = SquadExamples.of([self.rows.examples[number] for number in numbers])
-        said = self.pipeline.answer(question_passage_pairs(chosen.examples))
-        return ProbeScore(float(self.pipeline.scores(chosen, said)[metric]))
+    def score(self, metric: str, indices: Indices) -> ProbeScore:
+        """F1 or exact match in percent."""
+        examples = SquadExamples.of([self.examples.examples[index] for index in indices])
+        answers = self.pipeline.answer(question_passage_pairs(examples.examples))
+        return ProbeScore(float(self.pipeline.scores(examples, answers)[metric]))
 
 
 class EmbeddingProbe:
-    """Texts alone: how much their vectors turn, 1 − cosine, from what they are with all heads."""
+    """Texts: how far their embeddings move, 1 − cosine, from those of the intact model."""
 
     unit: ClassVar[str] = "texts"
     metrics: ClassVar[Mapping[str, bool]] = {CHANGE: False}
 
     def __init__(self, pipeline: EmbeddingPipeline, documents: Documents) -> None:
-        self.pipeline, self.documents, self.model = pipeline, documents, pipeline.model
+        self.pipeline = pipeline
+        self.documents = documents
+        self.model = pipeline.model
+        self._intact_indices: list[int] | None = None
+        self._intact_vectors = np.zeros((0, 0), dtype=np.float32)
 
     @classmethod
-    def read(cls, pipeline: EmbeddingPipeline, files: Sequence[str], reading: ReadConfig) -> EmbeddingProbe:
-        """Return the probe of an encoder on files of texts, one a line."""
-        return cls(pipeline, read_documents(files, reading, "line"))
+    def read(cls, pipeline: EmbeddingPipeline, files: Sequence[str], config: ReadConfig) -> EmbeddingProbe:
+        """Read files of texts, one per line."""
+        return cls(pipeline, read_documents(files, config, "line"))
 
     def __len__(self) -> int:
         return len(self.documents)
 
-    def _texts(self, numbers: Numbers) -> list[str]:
-        return self.documents.select(numbers).texts
+    def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
+        """Yield the attention of all sites over the texts, truncated as for embedding."""
+        special_tokens = self.pipeline.special_tokens
+        texts = self.documents.select(indices).texts
+        tokens, _ = special_tokens.encode_batch(texts, max_length=self.pipeline.max_length)
+        encoded = EncodedTexts()
+        for text_index, ids in enumerate(tokens):
+            encoded.add(ids, np.zeros(len(ids), dtype=np.int32), text_index)
+        yield from EncoderAttention(self.model, special_tokens.tokenizer)(encoded)
 
-    def attention(self, numbers: Numbers) -> Iterator[Seen]:
-        """Yield where the model looked while it read the texts, cut where it cuts them."""
-        tokens, _ = self.pipeline.framing.encode_batch(self._texts(numbers), max_length=self.pipeline.max_length)
-        rows = EncodedTexts()
-        for number, row in enumerate(tokens):
-            rows.add(row, np.zeros(len(row), dtype=np.int32), number)
-        yield from EncoderAttention(self.model, self.pipeline.framing.tokenizer)(rows)
+    def score(self, metric: str, indices: Indices) -> ProbeScore:
+        """Mean of 1 − cosine between the embeddings under the active ablation and those of the intact model."""
+        cosines = (self._embed(indices) * self._embed_intact(indices)).sum(axis=1, dtype=np.float64)
+        return ProbeScore.from_losses(np.maximum(1 - cosines, 0), len(indices))
 
-    def score(self, metric: str, numbers: Numbers) -> ProbeScore:
-        """Return the mean of 1 − cosine between vectors as they come now and those with all heads."""
-        turned = 1 - (self._vectors(numbers) * self._whole(tuple(numbers.tolist()))).sum(axis=1, dtype=np.float64)
-        return _added(np.maximum(turned, 0), len(numbers))
+    def _embed(self, indices: Indices) -> NDArray[np.float32]:
+        return normalize(self.pipeline.embed(self.documents.select(indices).texts).vectors)
 
-    def _vectors(self, numbers: Numbers) -> NDArray[np.float32]:
-        return normalize(self.pipeline.embed(self._texts(numbers)).vectors)
-
-    def _whole(self, numbers: tuple[int, ...]) -> NDArray[np.float32]:
-        if getattr(self, "_kept", ((), None))[0] != numbers:
+    def _embed_intact(self, indices: Indices) -> NDArray[np.float32]:
+        """Embeddings without ablation; those of the last sample are cached."""
+        if self._intact_indices != indices.tolist():
             with disable_ablation():
-                self._kept = numbers, self._vectors(np.asarray(numbers))
-        return self._kept[1]
+                self._intact_vectors = self._embed(indices)
+            self._intact_indices = indices.tolist()
+        return self._intact_vectors
 
 
 class MaskedProbe:
-    """Running text: the loss of hidden tokens."""
+    """Running text: loss of masked tokens."""
 
     unit: ClassVar[str] = "documents"
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False}
 
     def __init__(self, pipeline: FillMaskPipeline, documents: Documents) -> None:
-        self.pipeline, self.documents, self.model = pipeline, documents, pipeline.model
+        self.pipeline = pipeline
+        self.documents = documents
+        self.model = pipeline.model
 
     @classmethod
-    def read(cls, pipeline: FillMaskPipeline, files: Sequence[str], reading: ReadConfig) -> MaskedProbe:
-        """Return the probe of a masked-word model on files of running text."""
-        return cls(pipeline, read_documents(files, reading))
+    def read(cls, pipeline: FillMaskPipeline, files: Sequence[str], config: ReadConfig) -> MaskedProbe:
+        """Read files of running text."""
+        return cls(pipeline, read_documents(files, config))
 
     def __len__(self) -> int:
         return len(self.documents)
 
-    def attention(self, numbers: Numbers) -> Iterator[Seen]:
-        """Yield where the model looked while it read the documents, nothing hidden."""
-        framing, longest = self.pipeline.framing, self.pipeline.max_length
-        read = encode_texts(framing, self.documents.select(numbers).texts, None, longest)
-        yield from EncoderAttention(self.model, framing.tokenizer)(read)
+    def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
+        """Yield the attention of all sites over the documents, without masks."""
+        special_tokens = self.pipeline.framing
+        texts = self.documents.select(indices).texts
+        encoded = encode_texts(special_tokens, texts, None, self.pipeline.max_length)
+        yield from EncoderAttention(self.model, special_tokens.tokenizer)(encoded)
 
-    def score(self, metric: str, numbers: Numbers) -> ProbeScore:
-        """Return the loss of a hidden token."""
-        return ProbeScore(float(self.pipeline.scores(self.documents.select(numbers))["loss"]))
+    def score(self, metric: str, indices: Indices) -> ProbeScore:
+        """Loss per masked token."""
+        return ProbeScore(float(self.pipeline.scores(self.documents.select(indices))["loss"]))

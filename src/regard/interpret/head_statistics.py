@@ -1,7 +1,8 @@
-"""What heads do over a corpus: means of a few numbers, added up batch by batch, so that no matrix is ever kept.
+"""What heads attend to over a corpus: means accumulated batch by batch, so that no attention matrix is stored.
 
-All numbers are means over the rows that looked. Entropy is in bits; distance in tokens, from where a row stands (in its
-own text) or from where it would stand if both texts ran at the same pace; the others are shares of a row's attention.
+All statistics are means over query rows. Entropy is in bits. Distance is in tokens: from the query's own position in
+self-attention, from the proportional position in the other text otherwise. The others are fractions of a row's
+attention.
 """
 
 from __future__ import annotations
@@ -13,42 +14,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 Weights = NDArray[np.float32]
-Numbers = NDArray[np.int64]
-DOMINANT_SHARE = 0.5  # of its attention, from which on a head is named after what it looks at
-MIN_REPEATED_SHARE = 0.1  # of the rows, that must have the same token elsewhere for a head to be named after that
-BROAD = 0.75  # of the entropy that equal weights have
-SMALLEST = 1e-12
-PADDING_ID = -1  # where a row of a batch has ended
+Indices = NDArray[np.int64]
+DOMINANT_SHARE = 0.5  # of its attention, above which a head is named after what it attends to
+MIN_REPEATED_SHARE = 0.1  # of the rows that must have the same token elsewhere for the name "same word"
+BROAD_ENTROPY = 0.75  # of the entropy of uniform weights, above which a head is broad
+MIN_WEIGHT = 1e-12  # before the logarithm
+PADDING_ID = -1
 
 
 @dataclass(frozen=True)
 class AttentionBatch:
-    """Who looks at what in a batch: token numbers, -1 where a row has ended."""
+    """Token ids of queries and keys, -1 for padding."""
 
-    queries: Numbers  # [B, Q]
-    columns: Numbers  # [B, K]
-    special: NDArray[np.bool_]  # [B, K]
-    is_self: bool  # whether rows and columns are the same text
+    queries: Indices  # [rows, queries]
+    keys: Indices  # [rows, keys]
+    is_special: NDArray[np.bool_]  # [rows, keys]
+    is_self: bool  # whether queries and keys are the same text
 
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """What one head does, in numbers."""
+    """Statistics of one head."""
 
     entropy: float  # bits
     distance: float  # tokens
-    special: float  # share on tokens that are no part of the text
-    previous: float  # share on the token before the own one
-    itself: float  # share on the own token
-    next: float  # share on the token after the own one
-    same: float  # share on tokens elsewhere that are the same, of rows that have such
-    diagonal: float  # share within one token of the own place, or of the same pace
-    largest: float  # the largest weight of a row
-    broad: float  # share of the entropy that equal weights have
-    twins: float  # share of the rows that have the same token elsewhere
+    special: float  # fraction on special tokens
+    previous: float  # fraction on the previous token
+    itself: float  # fraction on the token itself
+    next: float  # fraction on the next token
+    same: float  # fraction on equal tokens elsewhere, over rows that have such
+    diagonal: float  # fraction within one token of the own or the proportional position
+    largest: float  # largest weight of a row
+    broad: float  # entropy as a fraction of that of uniform weights
+    twins: float  # fraction of rows that have an equal token elsewhere
 
     def describe(self, is_self: bool) -> str:
-        """Return what the head mostly does, in two words; more than half of its attention must agree.
+        """Name the head after what gets more than half of its attention.
 
         >>> HeadStatistics(0.3, 1.0, 0.1, 0.8, 0, 0, 0, 0.8, 0.9, 0.1, 0).describe(is_self=True)
         'previous'
@@ -65,103 +66,117 @@ class HeadStatistics:
             return "diagonal"
         if self.largest > DOMINANT_SHARE:
             return "sharp"
-        return "broad" if self.broad > BROAD else "mixed"
+        return "broad" if self.broad > BROAD_ENTROPY else "mixed"
+
+
+STATISTICS = [field.name for field in fields(HeadStatistics)]
 
 
 class HeadAccumulator:
-    """The sums of one site's heads."""
+    """Sums of the statistics of one site's heads."""
 
-    def __init__(self, heads: int) -> None:
-        self.sums = np.zeros((len(fields(HeadStatistics)), heads))
-        self.counts = np.zeros(len(fields(HeadStatistics)))
+    def __init__(self, num_heads: int) -> None:
+        self.sums = np.zeros((len(STATISTICS), num_heads))
+        self.counts = np.zeros(len(STATISTICS))
 
-    def add(self, weights: Weights, looking: AttentionBatch) -> None:
-        """Take the weights [B, H, Q, K] of a batch in.
+    def add(self, weights: Weights, batch: AttentionBatch) -> None:
+        """Add the weights [rows, heads, queries, keys] of a batch.
 
-        >>> sums = HeadAccumulator(1)
+        >>> accumulator = HeadAccumulator(1)
         >>> text = np.array([[5, 6, 5]])
-        >>> sums.add(np.eye(3, k=-1, dtype=np.float32)[None, None], AttentionBatch(text, text, text < 0, is_self=True))
-        >>> found, = sums.statistics()
-        >>> round(found.previous, 2), round(found.entropy, 2), round(found.distance, 2), found.same
+        >>> batch = AttentionBatch(text, text, text < 0, is_self=True)
+        >>> accumulator.add(np.eye(3, k=-1, dtype=np.float32)[None, None], batch)
+        >>> head, = accumulator.statistics()
+        >>> round(head.previous, 2), round(head.entropy, 2), round(head.distance, 2), head.same
         (1.0, 0.0, 0.67, 0.0)
         """
-        real = looking.queries != PADDING_ID  # [B, Q]
-        queries, keys = np.arange(weights.shape[2])[:, None], np.arange(weights.shape[3])[None]
-        away = keys - queries * np.ones_like(keys)  # [Q, K]
-        there = (looking.columns != PADDING_ID)[:, None, :]  # [B, 1, K]
-        pace = away[None] * 1.0 if looking.is_self else _pace(looking, queries, keys)
-        twins = (looking.queries[:, :, None] == looking.columns[:, None, :]) & (away != 0 if looking.is_self else True)
-        twins &= ~looking.special[:, None, :]
-        logs = np.log2(np.maximum(weights, SMALLEST))
-        entropy = -(weights * logs).sum(axis=3)  # [B, H, Q]
-        visible = np.maximum((weights > 0).sum(axis=3), 2)
-        shares = {  # which rows count, [B, Q], and what counts of their attention, [B, Q, K]
-            "distance": (real, np.abs(pace)),
-            "special": (real, np.broadcast_to(looking.special[:, None, :], (len(real), *away.shape))),
-            "previous": (real & (queries[None, :, 0] > 0), (away == -1)[None]),
-            "itself": (real, (away == 0)[None]),
-            "next": (real & ((away == 1)[None] & there).any(axis=2), (away == 1)[None]),
-            "same": (real & twins.any(axis=2), twins),
-            "diagonal": (real, np.abs(pace) <= 1),
+        is_query = batch.queries != PADDING_ID  # [rows, queries]
+        is_key = (batch.keys != PADDING_ID)[:, None, :]  # [rows, 1, keys]
+        queries = np.arange(weights.shape[2])[:, None]
+        keys = np.arange(weights.shape[3])[None]
+        offsets = keys - queries * np.ones_like(keys)  # [queries, keys]
+        distances = offsets[None] * 1.0 if batch.is_self else _proportional_offsets(batch, queries, keys)
+        is_elsewhere = offsets != 0 if batch.is_self else True
+        is_twin = (batch.queries[:, :, None] == batch.keys[:, None, :]) & is_elsewhere
+        is_twin &= ~batch.is_special[:, None, :]  # [rows, queries, keys]
+        has_twin = is_twin.any(axis=2)
+        has_next = ((offsets == 1)[None] & is_key).any(axis=2)
+        is_special = np.broadcast_to(batch.is_special[:, None, :], (len(is_query), *offsets.shape))
+        # which queries count, [rows, queries], and what counts of their attention, [rows, queries, keys]
+        weighted = {
+            "distance": (is_query, np.abs(distances)),
+            "special": (is_query, is_special),
+            "previous": (is_query & (queries[None, :, 0] > 0), (offsets == -1)[None]),
+            "itself": (is_query, (offsets == 0)[None]),
+            "next": (is_query & has_next, (offsets == 1)[None]),
+            "same": (is_query & has_twin, is_twin),
+            "diagonal": (is_query, np.abs(distances) <= 1),
         }
-        for place, field in enumerate(fields(HeadStatistics)):
-            if field.name in shares:
-                rows, what = shares[field.name]
-                what = what * rows[:, :, None] * np.float32(1)
-                self._add(place, np.einsum("bhqk,bqk->h", weights, what, optimize=True), rows)
-        repeated = np.broadcast_to(twins.any(axis=2)[:, None], entropy.shape)
-        each = {"entropy": entropy, "largest": weights.max(axis=3), "broad": entropy / np.log2(visible)}
-        each["twins"] = repeated
-        for place, field in enumerate(fields(HeadStatistics)):
-            if field.name in each:
-                self._add(place, (each[field.name] * real[:, None]).sum(axis=(0, 2), dtype=np.float64), real)
+        for name, (is_counted, factors) in weighted.items():
+            factors = factors * is_counted[:, :, None] * np.float32(1)
+            self._add(name, np.einsum("bhqk,bqk->h", weights, factors, optimize=True), is_counted)
+        entropy = -(weights * np.log2(np.maximum(weights, MIN_WEIGHT))).sum(axis=3)  # [rows, heads, queries]
+        num_visible = np.maximum((weights > 0).sum(axis=3), 2)
+        per_query = {
+            "entropy": entropy,
+            "largest": weights.max(axis=3),
+            "broad": entropy / np.log2(num_visible),
+            "twins": np.broadcast_to(has_twin[:, None], entropy.shape),
+        }
+        for name, values in per_query.items():
+            self._add(name, (values * is_query[:, None]).sum(axis=(0, 2), dtype=np.float64), is_query)
 
-    def _add(self, place: int, sums: NDArray[np.floating], rows: NDArray[np.bool_]) -> None:
-        self.sums[place] += sums
-        self.counts[place] += rows.sum()
+    def _add(self, name: str, sums: NDArray[np.floating], is_counted: NDArray[np.bool_]) -> None:
+        index = STATISTICS.index(name)
+        self.sums[index] += sums
+        self.counts[index] += is_counted.sum()
 
     def statistics(self) -> list[HeadStatistics]:
-        """Return what each head does."""
+        """Statistics of each head."""
         means = self.sums / np.maximum(self.counts, 1)[:, None]
-        return [HeadStatistics(*(float(value) for value in column)) for column in means.T]
+        heads = []
+        for head_means in means.T.tolist():
+            heads.append(HeadStatistics(**dict(zip(STATISTICS, head_means, strict=True))))
+        return heads
 
 
-def _pace(looking: AttentionBatch, queries: Numbers, keys: Numbers) -> NDArray[np.float64]:
-    """Return how far columns are from where rows would stand if both texts ran at the same pace, [B, Q, K]."""
-    heights = (looking.queries != PADDING_ID).sum(axis=1)[:, None, None]
-    widths = (looking.columns != PADDING_ID).sum(axis=1)[:, None, None]
-    made: NDArray[np.float64] = keys[None] - queries[None] * (np.maximum(widths - 1, 0) / np.maximum(heights - 1, 1))
-    return made
+def _proportional_offsets(batch: AttentionBatch, queries: Indices, keys: Indices) -> NDArray[np.float64]:
+    """Distance of keys from each query's proportional position in the other text, [rows, queries, keys]."""
+    query_lengths = (batch.queries != PADDING_ID).sum(axis=1)[:, None, None]
+    key_lengths = (batch.keys != PADDING_ID).sum(axis=1)[:, None, None]
+    slopes = np.maximum(key_lengths - 1, 0) / np.maximum(query_lengths - 1, 1)
+    offsets: NDArray[np.float64] = keys[None] - queries[None] * slopes
+    return offsets
 
 
 class CorpusStatistics:
-    """The sums of all sites: as much memory as there are heads, however long the corpus is."""
+    """Statistics of all heads of a model; memory does not grow with the corpus."""
 
     def __init__(self, sites: Mapping[str, int]) -> None:
-        self.sums = {site: HeadAccumulator(heads) for site, heads in sites.items()}
-        self.own = dict.fromkeys(sites, False)
+        self.accumulators = {site: HeadAccumulator(num_heads) for site, num_heads in sites.items()}
+        self.is_self = dict.fromkeys(sites, False)
 
-    def add(self, site: str, weights: Weights, looking: AttentionBatch) -> None:
-        """Take the weights of a site [B, H, Q, K] in."""
-        self.own[site] = looking.is_self
-        self.sums[site].add(weights, looking)
+    def add(self, site: str, weights: Weights, batch: AttentionBatch) -> None:
+        """Add the weights [rows, heads, queries, keys] of a site."""
+        self.is_self[site] = batch.is_self
+        self.accumulators[site].add(weights, batch)
 
     def heads(self) -> dict[tuple[str, int], tuple[HeadStatistics, str]]:
-        """Return the numbers and the plain name of each head."""
-        return {
-            (site, head): (numbers, numbers.describe(self.own[site]))
-            for site, sums in self.sums.items()
-            for head, numbers in enumerate(sums.statistics())
-        }
+        """Statistics and descriptive name of each head, by site and index."""
+        heads = {}
+        for site, accumulator in self.accumulators.items():
+            for head, statistics in enumerate(accumulator.statistics()):
+                heads[site, head] = (statistics, statistics.describe(self.is_self[site]))
+        return heads
 
 
-def pad_ids(rows: Sequence[NDArray[np.integer]]) -> Numbers:
-    """Return rows of token numbers as one array, -1 where a row has ended.
+def pad_ids(rows: Sequence[NDArray[np.integer]]) -> Indices:
+    """Pad sequences of token ids to one array with -1.
 
     >>> pad_ids([np.array([5, 6]), np.array([7])]).tolist()
     [[5, 6], [7, -1]]
     """
-    made = np.full((len(rows), max(map(len, rows), default=0)), PADDING_ID, dtype=np.int64)
-    for number, row in enumerate(rows):
-        made[number, : len(row)] = row
-    return made
+    padded = np.full((len(rows), max(map(len, rows), default=0)), PADDING_ID, dtype=np.int64)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
+    return padded

@@ -1,11 +1,12 @@
-"""What each head of a model does on data, and what is lost without it.
+"""Head study: what each head of a model attends to on data, and its importance.
 
-Numbers of heads are added up while the model reads; then every head is switched off once, and the model is measured on
-a sample that is as large as time allows. The same sample is used for all heads, so that they can be compared.
+Statistics of the attention are accumulated while the model reads. Then every head is ablated once, and the model is
+scored on a sample as large as time allows; the same sample for all heads, so that they can be compared.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,15 +34,17 @@ from regard.pipeline.translation import TranslationPipeline
 from regard.tasks.alignment import AlignmentHead, align_head, alignment_error, rank_alignment_heads
 from regard.view.head_report import HeadReport, HeadRow
 
-Numbers = NDArray[np.int64]
-Head = tuple[str, int]
+Indices = NDArray[np.int64]
+Head = tuple[str, int]  # site, index
+AlignmentErrors = dict[tuple[str, int, int], float]  # by site, head and shift
 Links = Sequence[tuple[int, int]]
-MOST = 1000  # examples, where nobody says how many
-FIRST = 16  # examples that time is first taken with
-STEP = 32  # examples that are looked at between two looks at the clock
-LOOKING, MEASURING = 0.2, 0.6  # shares of the time for numbers of heads and for switching them off; the rest is spare
-ALIGNED = 200  # pairs that aligning heads are compared on
-Each = Callable[[Iterable[list[Any]], int, str], Iterable[Any]]
+Progress = Callable[[Iterable[list[Any]], int, str], Iterable[Any]]
+MAX_EXAMPLES = 1000  # by default
+FIRST_SAMPLE = 16  # examples of the first timing
+EXAMPLES_PER_STEP = 32  # traced between two looks at the clock
+ATTENTION_TIME = 0.2  # fraction of the time for statistics
+ABLATION_TIME = 0.6  # fraction of the time for ablation; the rest is spare
+ALIGNED_PAIRS = 200  # on which alignment heads are compared
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,11 @@ class HeadImportance:
 
     head: Head
     importance: float
-    error: float | None
+    error: float | None  # standard error
 
 
-def _quietly(windows: Iterable[list[Any]], total: int, what: str) -> Iterator[Any]:
-    return (item for window in windows for item in window)
+def _no_progress(windows: Iterable[list[Any]], total: int, what: str) -> Iterator[Any]:
+    return itertools.chain.from_iterable(windows)
 
 
 def study_heads(
@@ -66,12 +69,12 @@ def study_heads(
     gold: Sequence[Links] | None = None,
     model: str = "",
     data: str = "",
-    progress: Each = _quietly,
+    progress: Progress = _no_progress,
 ) -> HeadReport:
-    """Return what each head does and what is lost without it, the most important first.
+    """Measure statistics and importance of each head; the report has the most important head first.
 
-    Without a metric the task's usual one is taken; without a sample, as many as `minutes` allow, 1,000 at most.
-    `gold` has the right word links of every pair, for translators. `each` passes things on and shows how far they are.
+    `metric` defaults to the first of the task, `sample` to as many examples as `minutes` allow, at most 1,000. `gold`
+    has the reference alignment of every pair, for translation. `progress` passes on elements and shows their count.
     """
     start = time.monotonic()
     metric = metric or next(iter(probe.metrics))
@@ -79,145 +82,151 @@ def study_heads(
         names = ", ".join(probe.metrics)
         raise UsageError(f"no metric {metric!r}{nearest(metric, probe.metrics)}: this task has {names}")
     if gold is not None and len(gold) != len(probe):
-        raise UsageError(f"{len(gold):,} alignments do not go with {len(probe):,} {probe.unit}: one each is needed")
-    drawn = epoch_order(len(probe), seed=0, epoch=0, digest="0")
-    most = min(sample or MOST, len(probe))
-    statistics, looked = _looked(probe, drawn[:most], minutes * 60 * LOOKING if not sample else float("inf"), progress)
+        raise UsageError(f"{len(gold):,} alignments for {len(probe):,} {probe.unit}: exactly one each is needed")
+    seconds = float("inf") if sample else minutes * 60
+    order = epoch_order(len(probe), seed=0, epoch=0, digest="0")
+    sample_size = min(sample or MAX_EXAMPLES, len(probe))
+    statistics, num_traced = _collect_statistics(probe, order[:sample_size], seconds * ATTENTION_TIME, progress)
     sites = probe.model.attention_sites()
-    heads = [(site, head) for site, count in sites.items() for head in range(count)]
+    heads = [(site, head) for site, num_heads in sites.items() for head in range(num_heads)]
     if not sample:
-        most = _affordable(probe, metric, drawn[:most], minutes * 60 * MEASURING / (len(heads) + 1))
-    chosen = drawn[:most]
-    whole = probe.score(metric, chosen)
-    deadline = start + minutes * 60 if not sample else float("inf")
-    lost = {
-        one.head: one for one in progress(_ablated(probe, metric, chosen, whole, heads, deadline), len(heads), "heads")
-    }
-    aligners, errors = _alignment(probe, drawn[: min(ALIGNED, len(probe))], gold)
-    rows = [_row(head, *statistics[head], lost.get(head), aligners.get(head), errors) for head in heads]
+        seconds_per_head = seconds * ABLATION_TIME / (len(heads) + 1)
+        sample_size = _affordable_sample(probe, metric, order[:sample_size], seconds_per_head)
+    indices = order[:sample_size]
+    intact = probe.score(metric, indices)
+    ablations = _ablate_heads(probe, metric, indices, intact, heads, start + seconds)
+    importances = {importance.head: importance for importance in progress(ablations, len(heads), "heads")}
+    alignment_heads, errors = _measure_alignment(probe, order[: min(ALIGNED_PAIRS, len(probe))], gold)
+    rows = []
+    for head in heads:
+        head_statistics, name = statistics[head]
+        row = _build_row(head, head_statistics, name, importances.get(head))
+        rows.append(_add_alignment(row, alignment_heads.get(head), errors))
     rows.sort(key=lambda row: -(row.importance if row.importance is not None else -np.inf))
     return HeadReport(
         model=model,
         data=data,
         metric=metric,
         higher=probe.metrics[metric],
-        whole=whole.value,
+        whole=intact.value,
         unit=probe.unit,
         available=len(probe),
-        num_examples=looked,
-        sample=most,
+        num_examples=num_traced,
+        sample=sample_size,
         seconds=time.monotonic() - start,
         rows=tuple(rows),
-        aligner=_aligner(aligners, errors, heads),
+        aligner=_describe_best_aligner(alignment_heads, errors, heads),
     )
 
 
-def _looked(
-    probe: Probe, numbers: Numbers, seconds: float, each: Each
+def _collect_statistics(
+    probe: Probe, indices: Indices, seconds: float, progress: Progress
 ) -> tuple[dict[Head, tuple[HeadStatistics, str]], int]:
-    """Return the numbers of all heads, and how many examples they are means over: as many as time allows."""
-    made = CorpusStatistics(probe.model.attention_sites())
+    """Statistics and names of all heads, and the number of examples that time allowed for."""
+    statistics = CorpusStatistics(probe.model.attention_sites())
 
     def windows() -> Iterator[list[int]]:
         start = time.monotonic()
-        for first in range(0, len(numbers), STEP):
-            some = numbers[first : first + STEP]
-            for seen in probe.attention(some):
-                for site, weights, looking in seen:
-                    made.add(site, weights, looking)
-            yield some.tolist()
+        for first in range(0, len(indices), EXAMPLES_PER_STEP):
+            window = indices[first : first + EXAMPLES_PER_STEP]
+            for site, weights, batch in itertools.chain.from_iterable(probe.attention(window)):
+                statistics.add(site, weights, batch)
+            yield window.tolist()
             if time.monotonic() - start > seconds:
                 return
 
-    looked = sum(1 for _ in each(windows(), len(numbers), f"{probe.unit} looked at"))
-    return made.heads(), looked
+    num_traced = sum(1 for _ in progress(windows(), len(indices), f"{probe.unit} traced"))
+    return statistics.heads(), num_traced
 
 
-def _affordable(probe: Probe, metric: str, numbers: Numbers, seconds: float) -> int:
-    """Return how many of the examples can be measured in so many seconds: time is taken with ever more of them."""
-    count = min(FIRST, len(numbers))
+def _affordable_sample(probe: Probe, metric: str, indices: Indices, seconds: float) -> int:
+    """Number of examples that can be scored in so many seconds, from timings of growing samples."""
+    min_sample = min(FIRST_SAMPLE, len(indices))
+    count = min_sample
     while True:
         start = time.monotonic()
-        probe.score(metric, numbers[:count])
-        spent = max(time.monotonic() - start, 1e-6)
-        fits = int(count * seconds / spent)
-        if count == len(numbers) or 4 * spent > seconds:
-            return max(min(fits, len(numbers)), min(FIRST, len(numbers)))
-        count = min(4 * count, len(numbers))
+        probe.score(metric, indices[:count])
+        elapsed = max(time.monotonic() - start, 1e-6)
+        affordable = int(count * seconds / elapsed)
+        if count == len(indices) or 4 * elapsed > seconds:
+            return max(min(affordable, len(indices)), min_sample)
+        count = min(4 * count, len(indices))
 
 
-def _ablated(
-    probe: Probe, metric: str, numbers: Numbers, whole: ProbeScore, heads: Sequence[Head], deadline: float
+def _ablate_heads(
+    probe: Probe, metric: str, indices: Indices, intact: ProbeScore, heads: Sequence[Head], deadline: float
 ) -> Iterator[list[HeadImportance]]:
-    """Yield what is lost without each head, until time is up."""
-    sign = 1.0 if not probe.metrics[metric] else -1.0
+    """Yield the importance of each head, until time is up."""
+    sign = -1.0 if probe.metrics[metric] else 1.0
     for site, head in heads:
         if time.monotonic() > deadline:
             return
         with ablate(f"{site}:{head}"):
-            found = probe.score(metric, numbers)
+            ablated = probe.score(metric, indices)
         error = None
-        if whole.per_example is not None and found.per_example is not None and len(numbers) > 1:
-            apart = found.per_example - whole.per_example
-            error = float(apart.std(ddof=1) * len(apart) ** 0.5)
-        yield [HeadImportance((site, head), sign * (found.value - whole.value), error)]
+        if intact.per_example is not None and ablated.per_example is not None and len(indices) > 1:
+            differences = ablated.per_example - intact.per_example
+            error = float(differences.std(ddof=1) * len(differences) ** 0.5)
+        yield [HeadImportance((site, head), sign * (ablated.value - intact.value), error=error)]
 
 
-def _alignment(
-    probe: Probe, numbers: Numbers, gold: Sequence[Links] | None
-) -> tuple[dict[Head, AlignmentHead], dict[tuple[str, int, int], float]]:
-    """Return each head that looks at a source in its better reading; and the errors of both, where links are known."""
+def _measure_alignment(
+    probe: Probe, indices: Indices, gold: Sequence[Links] | None
+) -> tuple[dict[Head, AlignmentHead], AlignmentErrors]:
+    """Each cross-attention head with its better shift, and the alignment errors of both where links are known."""
     if not isinstance(probe, TranslationProbe) or not probe.model.cross_attention_sites():
         return {}, {}
-    source, target = (
-        [tokenizer.encode(texts[number]) for number in numbers]
-        for tokenizer, texts in (
-            (probe.pipeline.source, probe.pairs.source),
-            (probe.pipeline.target, probe.pairs.target),
-        )
-    )
-    weights = probe.cross_weights(numbers)
-    errors: dict[tuple[str, int, int], float] = {}
+    source = [probe.pipeline.source.encode(probe.pairs.source[index]) for index in indices]
+    target = [probe.pipeline.target.encode(probe.pairs.target[index]) for index in indices]
+    weights = probe.cross_weights(indices)
+    errors: AlignmentErrors = {}
     if gold is not None:
-        wanted = [gold[number] for number in numbers]
-        for site, every in weights.items():
-            for head in range(every.shape[1]):
-                for shift in (0, 1):
-                    found = [align_head(*row, shift) for row in zip(every[:, head], source, target, strict=True)]
-                    errors[site, head, shift] = alignment_error(found, wanted)
-    return {(one.site, one.head): one for one in rank_alignment_heads(weights, source, target)}, errors
+        references = [gold[index] for index in indices]
+        for site, site_weights in weights.items():
+            for head, shift in itertools.product(range(site_weights.shape[1]), (0, 1)):
+                examples = zip(site_weights[:, head], source, target, strict=True)
+                links = [
+                    align_head(matrix, source_text, target_text, shift) for matrix, source_text, target_text in examples
+                ]
+                errors[site, head, shift] = alignment_error(links, references)
+    ranked = rank_alignment_heads(weights, source, target)
+    return {(candidate.site, candidate.head): candidate for candidate in ranked}, errors
 
 
-def _aligner(
-    aligners: dict[Head, AlignmentHead], errors: dict[tuple[str, int, int], float], heads: Sequence[Head]
+def _describe_best_aligner(
+    alignment_heads: dict[Head, AlignmentHead], errors: AlignmentErrors, heads: Sequence[Head]
 ) -> dict[str, Any] | None:
-    """Return the best aligning head, and how it compares with the last layer's first head."""
-    if not aligners:
+    """The best alignment head, and how it compares with the first head of the last layer."""
+    if not alignment_heads:
         return None
-    best = max(aligners.values(), key=lambda one: one.score)
-    made: dict[str, Any] = {"site": best.site, "head": best.head, "shift": best.shift, "score": round(best.score, 4)}
+    best = max(alignment_heads.values(), key=lambda candidate: candidate.score)
+    description: dict[str, Any] = {
+        "site": best.site,
+        "head": best.head,
+        "shift": best.shift,
+        "score": round(best.score, 4),
+    }
     if errors:
-        last = [site for site, _ in heads if (site, 0) in aligners][-1]
-        made["error"] = round(errors[best.site, best.head, best.shift], 4)
-        made |= {"last_first": f"{last}:0", "last_first_error": round(errors[last, 0, 0], 4)}
-    return made
+        last_site = [site for site, _ in heads if (site, 0) in alignment_heads][-1]
+        description["error"] = round(errors[best.site, best.head, best.shift], 4)
+        description["last_first"] = f"{last_site}:0"
+        description["last_first_error"] = round(errors[last_site, 0, 0], 4)
+    return description
 
 
-def _row(
-    head: Head,
-    numbers: HeadStatistics,
-    name: str,
-    lost: HeadImportance | None,
-    aligning: AlignmentHead | None,
-    errors: dict[tuple[str, int, int], float],
-) -> HeadRow:
-    made = HeadRow(*head, name, dict(vars(numbers)))
-    if lost is not None:
-        made = replace(made, importance=lost.importance, error=lost.error)
-    if aligning is not None:
-        found = errors.get((aligning.site, aligning.head, aligning.shift))
-        made = replace(made, alignment=aligning.score, alignment_error=found)
-    return made
+def _build_row(head: Head, statistics: HeadStatistics, name: str, importance: HeadImportance | None) -> HeadRow:
+    site, index = head
+    row = HeadRow(site, index, name=name, numbers=dict(vars(statistics)))
+    if importance is None:
+        return row
+    return replace(row, importance=importance.importance, error=importance.error)
+
+
+def _add_alignment(row: HeadRow, alignment_head: AlignmentHead | None, errors: AlignmentErrors) -> HeadRow:
+    if alignment_head is None:
+        return row
+    error = errors.get((alignment_head.site, alignment_head.head, alignment_head.shift))
+    return replace(row, alignment=alignment_head.score, alignment_error=error)
 
 
 PROBES: dict[type[Any], Callable[[Any, Sequence[str], ReadConfig], Probe]] = {
@@ -233,11 +242,11 @@ PROBES: dict[type[Any], Callable[[Any, Sequence[str], ReadConfig], Probe]] = {
 
 
 def build_probe(pipeline: Pipeline, files: Sequence[str], config: ReadConfig | None = None) -> Probe:
-    """Return the probe of a pipeline on files of its task; a model without attention is refused."""
-    make = PROBES.get(type(pipeline))
-    if make is None:
+    """Build the probe of a pipeline on files of its task; a model without attention is an error."""
+    read = PROBES.get(type(pipeline))
+    if read is None:
         raise UsageError("this model has no attention: there is no head to study")
-    made = make(pipeline, files, config or ReadConfig())
-    if not made.model.attention_sites():
+    probe = read(pipeline, files, config or ReadConfig())
+    if not probe.model.attention_sites():
         raise UsageError("this model has no attention: there is no head to study")
-    return made
+    return probe

@@ -1,6 +1,7 @@
-"""Pipelines as those see them who study their heads: where they look on data, and how well they do on some of it.
+"""Probes: a pipeline with data to measure its heads on; the protocol, and translation, causal LM and memory networks.
 
-One probe for each task. A probe does not know that heads are switched off: whoever asks does that around the call.
+A probe yields attention over examples and scores the model on them. It does not know of ablation: the caller sets that
+around the call. Probes of encoders are in `encoder_probes`.
 """
 
 from __future__ import annotations
@@ -26,35 +27,39 @@ from regard.models.base import Model
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.translation import TranslationPipeline
-from regard.tasks import story_qa as story_task
 from regard.tasks.metrics import bleu
+from regard.tasks.story_qa import encode_stories, evaluate_restarts
 from regard.tasks.translation import TokenizedPairs, TokenizerPair
 from regard.tokens import Ids, Tokens
 
-Numbers = NDArray[np.int64]
+Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
-ATTENTION_BATCH_TOKENS = 1024  # tokens whose weights exist at a time, padding counted
+ATTENTION_BATCH_TOKENS = 1024  # whose weights are in memory at a time, padding included
 SCORE_BATCH_TOKENS = 4096
-MIN_PROBABILITY = 1e-12
-NO_MATCH_OFFSET = 10**9  # what is added to token numbers of another vocabulary: none of them is the same
-Seen = list[
-    tuple[str, NDArray[np.float32], AttentionBatch]
-]  # sites, their weights [B, H, Q, K], and who looked at what
+MIN_PROBABILITY = 1e-12  # before the logarithm
+NO_MATCH_OFFSET = 10**9  # added to the token ids of another vocabulary, so that none match
+SiteAttention = tuple[str, NDArray[np.float32], AttentionBatch]  # site, weights [rows, heads, queries, keys], tokens
 
 
 @dataclass(frozen=True)
 class ProbeScore:
-    """How well a model does, and what each example adds to that where examples can be told apart."""
+    """Metric of a model, and what each example contributes to it where that can be separated."""
 
     value: float
     per_example: Floats | None = None
 
+    @classmethod
+    def from_losses(cls, losses: Sequence[float] | NDArray[np.floating], count: float) -> ProbeScore:
+        """Sum of the losses of examples, divided by the number of units that they are a mean over."""
+        per_example = np.asarray(losses, dtype=np.float64) / max(count, 1)
+        return cls(float(per_example.sum()), per_example)
+
 
 class Probe(Protocol):
-    """A model and data that it can be measured on."""
+    """A model and data to measure it on."""
 
     unit: ClassVar[str]  # what examples are called
-    metrics: ClassVar[Mapping[str, bool]]  # name → whether more is better; the first is the usual one
+    metrics: ClassVar[Mapping[str, bool]]  # name → whether higher is better; the first is the default
 
     @property
     def model(self) -> Model:
@@ -63,48 +68,45 @@ class Probe(Protocol):
 
     def __len__(self) -> int: ...
 
-    def attention(self, indices: Numbers) -> Iterator[Seen]:
-        """Yield where the model looked on these examples, batch by batch."""
+    def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
+        """Yield the attention of all sites over these examples, batch by batch."""
         ...
 
-    def score(self, metric: str, indices: Numbers) -> ProbeScore:
-        """Return how well the model does on these examples."""
+    def score(self, metric: str, indices: Indices) -> ProbeScore:
+        """Score the model on these examples."""
         ...
 
 
-def _added(values: Sequence[float] | NDArray[np.floating], count: float) -> ProbeScore:
-    each = np.asarray(values, dtype=np.float64) / max(count, 1)
-    return ProbeScore(float(each.sum()), each)
-
-
-def _special(ids: Numbers, specials: Collection[int]) -> NDArray[np.bool_]:
-    return np.isin(ids, sorted(specials)) & (ids >= 0)
+def find_special(ids: Indices, special_ids: Collection[int]) -> NDArray[np.bool_]:
+    """Which token ids of a padded array are special; padding is not."""
+    return np.isin(ids, sorted(special_ids)) & (ids >= 0)
 
 
 class TranslationProbe:
-    """Pairs of texts: the loss of the given translations, or BLEU of greedy ones."""
+    """Sentence pairs: loss of the references, or BLEU of greedy translations."""
 
     unit: ClassVar[str] = "sentences"
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False, "bleu": True}
 
     def __init__(self, pipeline: TranslationPipeline, pairs: ParallelTexts) -> None:
-        self.pipeline, self.pairs = pipeline, pairs
-        self.model = pipeline.models[0]
         if len(pipeline.models) > 1:
             raise UsageError("heads are studied in one model at a time: give one folder")
+        self.pipeline = pipeline
+        self.pairs = pairs
+        self.model = pipeline.models[0]
 
     @classmethod
-    def read(cls, pipeline: TranslationPipeline, files: Sequence[str], reading: ReadConfig) -> TranslationProbe:
-        """Return the probe of a translator on files of pairs; pairs that are too long for it are left out."""
-        made = cls(pipeline, read_pairs(files, reading))
-        fits = [
-            number
-            for number, (read, written) in enumerate(made.examples.lengths)
-            if read <= pipeline.max_source_length and written <= pipeline.max_target_length
+    def read(cls, pipeline: TranslationPipeline, files: Sequence[str], config: ReadConfig) -> TranslationProbe:
+        """Read files of sentence pairs; pairs that are too long for the model are left out."""
+        probe = cls(pipeline, read_pairs(files, config))
+        fitting = [
+            index
+            for index, (source_length, target_length) in enumerate(probe.examples.lengths)
+            if source_length <= pipeline.max_source_length and target_length <= pipeline.max_target_length
         ]
-        if not fits:
-            raise UsageError(f"{files[0]}: all pairs are longer than the model takes")
-        return cls(pipeline, made.pairs.select(fits)) if len(fits) < len(made) else made
+        if not fitting:
+            raise UsageError(f"{files[0]}: all pairs are longer than the model reads")
+        return cls(pipeline, probe.pairs.select(fitting)) if len(fitting) < len(probe) else probe
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -113,119 +115,138 @@ class TranslationProbe:
     def examples(self) -> TokenizedPairs:
         return TokenizerPair(self.pipeline.source, self.pipeline.target).examples(self.pairs)
 
-    def attention(self, numbers: Numbers) -> Iterator[Seen]:
-        """Yield where the model looked while it was made to write the given translations."""
-        shared = 0 if self.pipeline.source.digest == self.pipeline.target.digest else NO_MATCH_OFFSET
-        specials = self.pipeline.source.special_ids, self.pipeline.target.special_ids
-        for some in length_sorted_batches(self.examples.lengths[numbers], max_tokens=ATTENTION_BATCH_TOKENS):
-            batch = self.examples.batch(numbers[some])
-            with trace() as seen:
+    def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
+        """Yield the attention of all sites while the model reads sources and references."""
+        source_tokenizer = self.pipeline.source
+        target_tokenizer = self.pipeline.target
+        offset = 0 if source_tokenizer.digest == target_tokenizer.digest else NO_MATCH_OFFSET
+        for rows in length_sorted_batches(self.examples.lengths[indices], max_tokens=ATTENTION_BATCH_TOKENS):
+            batch = self.examples.batch(indices[rows])
+            with trace() as captured:
                 self.model.target_logprobs(batch.source, batch.target)
-            given, wanted = self.model.shift_targets(batch.target)
-            read, put, made = (pad_ids([*tokens]) for tokens in (batch.source, given, wanted))
-            own = AttentionBatch(read, read, _special(read, specials[0]), is_self=True)
-            causal = AttentionBatch(put, put, _special(put, specials[1]), is_self=True)
-            cross = AttentionBatch(np.where(made < 0, made, made + shared), read, own.special, is_self=False)
-            kinds = {"encoder": own, "self": causal}
-            yield [
-                (site, seen[site].weights, kinds.get(site.split(".")[0], kinds.get(site.split(".")[-1], cross)))
-                for site in seen
-            ]
+            decoder_inputs, labels = self.model.shift_targets(batch.target)
+            source_ids = pad_ids([*batch.source])
+            input_ids = pad_ids([*decoder_inputs])
+            label_ids = pad_ids([*labels])
+            label_ids = np.where(label_ids < 0, label_ids, label_ids + offset)
+            is_source_special = find_special(source_ids, source_tokenizer.special_ids)
+            is_input_special = find_special(input_ids, target_tokenizer.special_ids)
+            encoder_self = AttentionBatch(source_ids, source_ids, is_source_special, is_self=True)
+            decoder_self = AttentionBatch(input_ids, input_ids, is_input_special, is_self=True)
+            cross = AttentionBatch(label_ids, source_ids, is_source_special, is_self=False)
+            attention = []
+            for site in captured:
+                if site.startswith("encoder."):
+                    tokens = encoder_self
+                elif site.endswith(".self"):
+                    tokens = decoder_self
+                else:
+                    tokens = cross
+                attention.append((site, captured[site].weights, tokens))
+            yield attention
 
-    def cross_weights(self, numbers: Numbers) -> dict[str, NDArray[np.float32]]:
-        """Return where the heads that look at the source looked, each site's [B, H, Q, K]."""
-        batch = self.examples.batch(numbers)
-        with trace(",".join(self.model.cross_attention_sites()), full_precision=True) as seen:
+    def cross_weights(self, indices: Indices) -> dict[str, NDArray[np.float32]]:
+        """Cross-attention weights by site, each [rows, heads, queries, keys]."""
+        batch = self.examples.batch(indices)
+        with trace(",".join(self.model.cross_attention_sites()), full_precision=True) as captured:
             self.model.target_logprobs(batch.source, batch.target)
-        return {site: seen[site].weights for site in seen}
+        return {site: captured[site].weights for site in captured}
 
-    def score(self, metric: str, numbers: Numbers) -> ProbeScore:
-        """Return the loss a target token, or BLEU of greedy translations."""
+    def score(self, metric: str, indices: Indices) -> ProbeScore:
+        """Loss per target token, or BLEU of greedy translations."""
         if metric == "bleu":
-            chosen = self.pairs.select(numbers)
-            said = self.pipeline.translate(chosen.source, split=False, beam=1, nbest=1, batch_size=128)
-            return ProbeScore(bleu(said, chosen.target))
-        lost, count = np.zeros(len(numbers)), 0
-        for some in length_sorted_batches(self.examples.lengths[numbers], max_tokens=SCORE_BATCH_TOKENS):
-            batch = self.examples.batch(numbers[some])
-            lost[some] = [-row.sum(dtype=np.float64) for row in self.model.target_logprobs(batch.source, batch.target)]
-            count += batch.num_predictions
-        return _added(lost, count)
+            pairs = self.pairs.select(indices)
+            translations = self.pipeline.translate(pairs.source, split=False, beam=1, nbest=1, batch_size=128)
+            return ProbeScore(bleu(translations, pairs.target))
+        losses = np.zeros(len(indices))
+        num_predictions = 0
+        for rows in length_sorted_batches(self.examples.lengths[indices], max_tokens=SCORE_BATCH_TOKENS):
+            batch = self.examples.batch(indices[rows])
+            logprobs = self.model.target_logprobs(batch.source, batch.target)
+            losses[rows] = [-row_logprobs.sum(dtype=np.float64) for row_logprobs in logprobs]
+            num_predictions += batch.num_predictions
+        return ProbeScore.from_losses(losses, num_predictions)
 
 
 class CausalProbe:
-    """Running text: the loss of each token from those before it."""
+    """Running text: loss of each token given those before it."""
 
     unit: ClassVar[str] = "documents"
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False}
 
     def __init__(self, pipeline: GenerationPipeline, documents: Documents) -> None:
-        self.pipeline, self.documents, self.model = pipeline, documents, pipeline.model
+        self.pipeline = pipeline
+        self.documents = documents
+        self.model = pipeline.model
 
     @classmethod
-    def read(cls, pipeline: GenerationPipeline, files: Sequence[str], reading: ReadConfig) -> CausalProbe:
-        """Return the probe of a causal model on files of running text."""
-        document = pipeline.task.get("document", "file")
-        return cls(pipeline, read_documents(files, reading, "auto" if document == "file" else document))
+    def read(cls, pipeline: GenerationPipeline, files: Sequence[str], config: ReadConfig) -> CausalProbe:
+        """Read files of running text."""
+        unit = pipeline.task.get("document", "file")
+        return cls(pipeline, read_documents(files, config, "auto" if unit == "file" else unit))
 
     def __len__(self) -> int:
         return len(self.documents)
 
     @torch.no_grad()
-    def attention(self, numbers: Numbers) -> Iterator[Seen]:
-        """Yield where the model looked while it read the documents, in rows as long as it takes."""
-        places, tokenizer = self.model.config.max_positions, self.pipeline.tokenizer
+    def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
+        """Yield the attention of all sites over the documents, in rows as long as the model reads."""
+        max_positions = self.model.config.max_positions
+        tokenizer = self.pipeline.tokenizer
         rows: list[Ids] = []
-        for ids in tokenizer.encode_batch(self.documents.select(numbers).texts):
-            read = np.asarray(ids, dtype=np.int32)
-            rows += [read[first : first + places] for first in range(0, len(read), places)]
+        for ids in tokenizer.encode_batch(self.documents.select(indices).texts):
+            document_ids = np.asarray(ids, dtype=np.int32)
+            for start in range(0, len(document_ids), max_positions):
+                rows.append(document_ids[start : start + max_positions])
         lengths = np.array([[len(row)] for row in rows], dtype=np.int64).reshape(-1, 1)
-        for some in length_sorted_batches(lengths, max_tokens=ATTENTION_BATCH_TOKENS):
-            tokens = Tokens.from_rows([rows[number] for number in some])
-            with trace() as seen:
+        for batch in length_sorted_batches(lengths, max_tokens=ATTENTION_BATCH_TOKENS):
+            tokens = Tokens.from_rows([rows[index] for index in batch])
+            with trace() as captured:
                 self.model(tokens)
-            read_now = pad_ids([*tokens])
-            looking = AttentionBatch(read_now, read_now, _special(read_now, tokenizer.special_ids), is_self=True)
-            yield [(site, seen[site].weights, looking) for site in seen]
+            padded = pad_ids([*tokens])
+            is_special = find_special(padded, tokenizer.special_ids)
+            attention_batch = AttentionBatch(padded, padded, is_special, is_self=True)
+            yield [(site, captured[site].weights, attention_batch) for site in captured]
 
-    def score(self, metric: str, numbers: Numbers) -> ProbeScore:
-        """Return the loss of a token."""
-        return ProbeScore(float(self.pipeline.scores(self.documents.select(numbers))["loss"]))
+    def score(self, metric: str, indices: Indices) -> ProbeScore:
+        """Loss per token."""
+        return ProbeScore(float(self.pipeline.scores(self.documents.select(indices))["loss"]))
 
 
 class MemoryNetworkProbe:
-    """Questions about stories: loss, or the share of right answers."""
+    """Questions about stories: loss, or the percentage of right answers."""
 
     unit: ClassVar[str] = "questions"
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False, "accuracy": True}
 
     def __init__(self, pipeline: StoryQAPipeline, stories: StoryQuestions) -> None:
-        self.pipeline, self.stories, self.model = pipeline, stories, pipeline.model
-        self.data = story_task.encode_stories(stories, pipeline.vocabulary, self.model.config, strict=False)
+        self.pipeline = pipeline
+        self.stories = stories
+        self.model = pipeline.model
+        self.examples = encode_stories(stories, pipeline.vocabulary, self.model.config, strict=False)
 
     @classmethod
-    def read(cls, pipeline: StoryQAPipeline, files: Sequence[str], reading: ReadConfig) -> MemoryNetworkProbe:
-        """Return the probe of a memory network on files of stories."""
-        return cls(pipeline, read_stories(files, reading))
+    def read(cls, pipeline: StoryQAPipeline, files: Sequence[str], config: ReadConfig) -> MemoryNetworkProbe:
+        """Read files of stories."""
+        return cls(pipeline, read_stories(files, config))
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self.examples)
 
     @torch.no_grad()
-    def attention(self, numbers: Numbers) -> Iterator[Seen]:
-        """Yield where the hops looked, question by question; columns are sentences, the last one told the nearest."""
-        for number in numbers:
-            told = self.data.batch(np.array([number]))
-            with trace() as seen:
-                self.model(told)
-            columns = np.arange(int(told.counts[0]))[None]
-            looking = AttentionBatch(
-                np.full((1, 1), NO_MATCH_OFFSET), columns, np.zeros(columns.shape, dtype=bool), is_self=False
-            )
-            latest = slice(columns.shape[1] - 1, None, -1) if columns.size else slice(0)
-            yield [(site, seen[site].weights[..., latest], looking) for site in seen]
+    def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
+        """Yield the attention of the hops, question by question; keys are sentences, the latest first."""
+        for index in indices:
+            question = self.examples.batch(np.array([index]))
+            with trace() as captured:
+                self.model(question)
+            sentences = np.arange(int(question.counts[0]))[None]
+            is_special = np.zeros(sentences.shape, dtype=bool)
+            attention_batch = AttentionBatch(np.full((1, 1), NO_MATCH_OFFSET), sentences, is_special, is_self=False)
+            latest_first = slice(sentences.shape[1] - 1, None, -1) if sentences.size else slice(0)
+            yield [(site, captured[site].weights[..., latest_first], attention_batch) for site in captured]
 
-    def score(self, metric: str, numbers: Numbers) -> ProbeScore:
-        """Return the loss of a question, or the share of right answers in percent."""
-        found = story_task.evaluate_restarts(self.model, self.data, numbers)
-        return ProbeScore(float(found.loss[0]) if metric == "loss" else 100 - float(found.error[0]))
+    def score(self, metric: str, indices: Indices) -> ProbeScore:
+        """Loss per question, or the percentage of right answers."""
+        scores = evaluate_restarts(self.model, self.examples, indices)
+        return ProbeScore(float(scores.loss[0]) if metric == "loss" else 100 - float(scores.error[0]))

@@ -1,7 +1,4 @@
-"""One text asked of whatever a folder holds: the answer, and the record of where the model looked.
-
-What a record can hold beside where heads looked, when it is asked for: attribution, and what heads are worth.
-"""
+"""One request to any pipeline, as `regard see` and the page run it: its result, its record and explanations."""
 
 from __future__ import annotations
 
@@ -28,81 +25,95 @@ from regard.pipeline.tagging import TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.view.record.record import Record
 
-WRITTEN = 24  # tokens that a causal model writes where nobody says how many
+MAX_NEW_TOKENS = 24  # of a causal language model, by default
 
 
 @dataclass(frozen=True)
 class PipelineRequest:
-    """What is asked of a model."""
+    """Input of one prediction, for any task."""
 
     text: str
     passage: str = ""  # of a question
-    story: Sequence[str] = ()  # sentences told before a question
-    pair: str | None = None  # a second text to be read beside the first
+    story: Sequence[str] = ()  # sentences before a question
+    pair: str | None = None  # second text of a pair
     options: Mapping[str, Any] | None = None  # beam, prefix, most
 
     def option(self, name: str, default: Any) -> Any:
-        """Return an option, or what holds without it."""
+        """An option, or its default."""
         return (self.options or {}).get(name, default)
 
 
-def _translated(model: TranslationPipeline, asked: PipelineRequest) -> PipelineResult:
-    settings = {"beam": asked.option("beam", None)} if asked.option("beam", None) else {}
-    prefix = asked.option("prefix", "")
-    start = prefix if isinstance(prefix, str) else "".join(prefix).replace("▁", " ").strip()
-    return model.translate([asked.text], prefixes=[start], **settings)[0]
+def _join_prefix(prefix: str | Sequence[str]) -> str:
+    """A prefix as text; it may come as a list of subwords."""
+    return prefix if isinstance(prefix, str) else "".join(prefix).replace("▁", " ")
 
 
-def _generated(model: GenerationPipeline, asked: PipelineRequest) -> PipelineResult:
-    prefix = asked.option("prefix", "")
-    more = prefix if isinstance(prefix, str) else "".join(prefix).replace("▁", " ")
-    config = GenerationConfig(greedy=True, max_new_tokens=int(asked.option("most", WRITTEN)))
-    return model.generate([asked.text + more], config)[0][0]
+def _translate(pipeline: TranslationPipeline, request: PipelineRequest) -> PipelineResult:
+    beam = request.option("beam", None)
+    settings = {"beam": beam} if beam else {}
+    prefix = request.option("prefix", "")
+    if not isinstance(prefix, str):
+        prefix = _join_prefix(prefix).strip()
+    return pipeline.translate([request.text], prefixes=[prefix], **settings)[0]
 
 
-def _answered(model: QuestionAnsweringPipeline, asked: PipelineRequest) -> PipelineResult:
-    if not asked.passage.strip():
+def _generate(pipeline: GenerationPipeline, request: PipelineRequest) -> PipelineResult:
+    prompt = request.text + _join_prefix(request.option("prefix", ""))
+    config = GenerationConfig(greedy=True, max_new_tokens=int(request.option("most", MAX_NEW_TOKENS)))
+    return pipeline.generate([prompt], config)[0][0]
+
+
+def _answer_question(pipeline: QuestionAnsweringPipeline, request: PipelineRequest) -> PipelineResult:
+    if not request.passage.strip():
         raise UsageError("this model answers questions about a passage: give one with --passage")
-    return model.answer([(asked.text, asked.passage)], top_k=5)[0]
+    return pipeline.answer([(request.text, request.passage)], top_k=5)[0]
 
 
-def _told(model: StoryQAPipeline, asked: PipelineRequest) -> PipelineResult:
-    if not asked.story:
+def _answer_story(pipeline: StoryQAPipeline, request: PipelineRequest) -> PipelineResult:
+    if not request.story:
         raise UsageError("this model answers questions about a story: give one with --story")
-    return model.answer([*asked.story], asked.text)
+    return pipeline.answer([*request.story], request.text)
 
 
-def _labelled(model: ClassificationPipeline, asked: PipelineRequest) -> PipelineResult:
-    return model(asked.text, asked.pair)
+def _classify(pipeline: ClassificationPipeline, request: PipelineRequest) -> PipelineResult:
+    return pipeline(request.text, request.pair)
 
 
-def _embedded(model: EmbeddingPipeline, asked: PipelineRequest) -> PipelineResult:
-    return model.embed([asked.text], EmbeddingConfig())
+def _embed(pipeline: EmbeddingPipeline, request: PipelineRequest) -> PipelineResult:
+    return pipeline.embed([request.text], EmbeddingConfig())
 
 
-ASKING: dict[type, tuple[str, Callable[[Any, PipelineRequest], PipelineResult]]] = {
-    TranslationPipeline: ("translate", _translated),
-    GenerationPipeline: ("generate", _generated),
-    QuestionAnsweringPipeline: ("answer", _answered),
-    StoryQAPipeline: ("stories", _told),
-    ClassificationPipeline: ("classify", _labelled),
-    EmbeddingPipeline: ("embed", _embedded),
-    TokenClassificationPipeline: ("tag", lambda model, asked: model(asked.text)),
-    FillMaskPipeline: ("fill", lambda model, asked: model(asked.text)),
-    FeaturePipeline: ("embed", lambda model, asked: model(asked.text)),
+def _call(pipeline: Any, request: PipelineRequest) -> PipelineResult:
+    result: PipelineResult = pipeline(request.text)
+    return result
+
+
+# task as records name it, and the function that runs a request
+RUNNERS: dict[type, tuple[str, Callable[[Any, PipelineRequest], PipelineResult]]] = {
+    TranslationPipeline: ("translate", _translate),
+    GenerationPipeline: ("generate", _generate),
+    QuestionAnsweringPipeline: ("answer", _answer_question),
+    StoryQAPipeline: ("stories", _answer_story),
+    ClassificationPipeline: ("classify", _classify),
+    EmbeddingPipeline: ("embed", _embed),
+    TokenClassificationPipeline: ("tag", _call),
+    FillMaskPipeline: ("fill", _call),
+    FeaturePipeline: ("embed", _call),
 }
 
 
 def run_request(pipeline: object, request: PipelineRequest) -> PipelineResult:
-    """Return a pipeline's answer to one text."""
+    """Run a pipeline on one request."""
     if not request.text.strip():
-        raise UsageError("the text is blank: there is nothing to see")
-    return ASKING[type(pipeline)][1](pipeline, request)
+        raise UsageError("the text is blank: there is no attention to show")
+    _, run = RUNNERS[type(pipeline)]
+    return run(pipeline, request)
 
 
-def task_of(pipeline: object) -> str:
-    """Return the task of a pipeline, as records name it."""
-    return ASKING[type(pipeline)][0]
+def task_name(pipeline: object) -> str:
+    """Task of a pipeline, as records name it."""
+    task, _ = RUNNERS[type(pipeline)]
+    return task
 
 
 def record_request(
@@ -113,38 +124,42 @@ def record_request(
     provenance: Mapping[str, Any] | None = None,
     ablated: Sequence[str] = (),
 ) -> Record:
-    """Return the record of a pipeline's answer to one text; heads may be switched off for it."""
+    """Run a pipeline on one request and record it, with these heads ablated."""
+    config = config or RecordConfig()
     with ablate(ablated) if ablated else nullcontext():
-        record = run_request(pipeline, request).record(**(config or RecordConfig()).to_dict())
-        silent = active_intervention()
-    when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    facts = {"when": when, **(provenance or {}), **({"off": str(silent)} if silent is not None else {})}
-    return replace(record, made={**record.made, **facts}, id="")
+        record = run_request(pipeline, request).record(**config.to_dict())
+        intervention = active_intervention()
+    metadata: dict[str, Any] = {"when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), **(provenance or {})}
+    if intervention is not None:
+        metadata["off"] = str(intervention)
+    return replace(record, made={**record.made, **metadata}, id="")
 
 
 def add_explanations(
     record: Record, pipeline: object, request: PipelineRequest, *, attribution: bool = False, importance: bool = False
 ) -> Record:
-    """Return the record of what was asked with what its answer hangs on, and with what is lost without each head."""
-    given = _given(record, pipeline, request)
+    """Add attribution and head importance to the record of a request."""
+    inputs = _explained_inputs(record, pipeline, request)
     if attribution and isinstance(pipeline, EmbeddingPipeline):
-        raise UsageError("a vector has no chance to be explained: attribution is for labels, answers and translations")
+        raise UsageError(
+            "an embedding has no probability to explain: attribution is for labels, answers and translations"
+        )
     if attribution:
-        record = add_attribution(record, pipeline, *given)
-    return add_head_importance(record, pipeline, *given) if importance else record
+        record = add_attribution(record, pipeline, *inputs)
+    return add_head_importance(record, pipeline, *inputs) if importance else record
 
 
-def _given(record: Record, pipeline: object, asked: PipelineRequest) -> tuple[str, ...]:
-    """Return the texts that an answer is a function of."""
+def _explained_inputs(record: Record, pipeline: object, request: PipelineRequest) -> tuple[str, ...]:
+    """Texts that `explain` and `head_importance` take for this pipeline."""
     if isinstance(pipeline, TranslationPipeline):
-        return asked.text, record.texts["target"].text
+        return request.text, record.texts["target"].text
     if isinstance(pipeline, QuestionAnsweringPipeline):
-        return asked.text, asked.passage
+        return request.text, request.passage
     if isinstance(pipeline, ClassificationPipeline):
-        return (asked.text,) if asked.pair is None else (asked.text, asked.pair)
+        return (request.text,) if request.pair is None else (request.text, request.pair)
     if isinstance(pipeline, EmbeddingPipeline):
-        return (asked.text,)
+        return (request.text,)
     raise UsageError(
-        "attribution and what heads are worth are for labels, answers and translations, and heads for vectors too: "
-        f"not for a {type(pipeline).__name__}"
+        "attribution and head importance are for labels, answers and translations, head importance for embeddings, "
+        f"too: not for a {type(pipeline).__name__}"
     )

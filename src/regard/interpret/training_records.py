@@ -1,4 +1,4 @@
-"""A training's moments as records: where a model looked at one text, evaluation by evaluation."""
+"""Snapshots of a training run as records: attention over one text, evaluation by evaluation."""
 
 from __future__ import annotations
 
@@ -23,69 +23,80 @@ AXES = {
     "decoder.cross": Axes("target", "source", produced=True),
     "decoder.attention": Axes("target", "source", produced=True),
 }
-ALONE = {"encoder.self": AXES["encoder.self"], "decoder.self": Axes("source", "source", causal=True)}  # one text
+SINGLE_TEXT_AXES = {  # of models without a target text
+    "encoder.self": Axes("source", "source"),
+    "decoder.self": Axes("source", "source", causal=True),
+}
 
 
 def training_records(run: str | Path, max_records: int = 0) -> list[Record]:
-    """Return what was seen at each evaluation of a run's training, in order; with `most`, so many of them at most.
-
-    The first and the last are always among them.
-    """
+    """Records of a run's snapshots, in order; with `max_records`, evenly spaced ones with the first and the last."""
     folder = Path(run)
     steps = snapshot_steps(folder)
     if not steps:
-        raise UsageError(f"{run}: its training kept no pictures: models with attention that are trained here do")
+        raise UsageError(f"{run}: its training kept no snapshots: only models with attention that are trained here do")
     if max_records and len(steps) > max_records:
-        chosen = np.linspace(0, len(steps) - 1, max(2, max_records)).round().astype(int)
-        steps = [steps[place] for place in dict.fromkeys(chosen.tolist())]
+        indices = np.linspace(0, len(steps) - 1, max(2, max_records)).round().astype(int)
+        steps = [steps[index] for index in dict.fromkeys(indices.tolist())]
     task = folder_task(folder)
     return [snapshot_record(load_snapshot(folder, step), str(run), task) for step in steps]
 
 
 def snapshot_record(snapshot: TrainingSnapshot, model: str = "", task: str = "translate") -> Record:
-    """Return one moment as a record."""
-    looked = snapshot.attention
-    sides = {"source": _side(looked.source)}
-    if looked.target is not None:
-        sides["target"] = _side(looked.target)
-    attention = tuple(
-        _attention(looked, kind, axes)
-        for kind, axes in (ALONE if looked.target is None else AXES).items()
-        if any(site_kind(site) == kind for site in looked.weights)
+    """One snapshot as a record."""
+    captured = snapshot.attention
+    texts = {"source": _build_text(captured.source)}
+    axes_by_kind = SINGLE_TEXT_AXES
+    if captured.target is not None:
+        texts["target"] = _build_text(captured.target)
+        axes_by_kind = AXES
+    site_kinds = {site_kind(site) for site in captured.weights}
+    attention = [_build_attention(captured, kind, axes) for kind, axes in axes_by_kind.items() if kind in site_kinds]
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in snapshot.metrics.items())
+    metadata = {"model": model, "step": snapshot.step, "epoch": snapshot.epoch, "measured": metrics}
+    if captured.prediction:
+        metadata["said"] = captured.prediction
+    return Record(
+        f"{captured.source.text} (step {snapshot.step:,})",
+        texts,
+        tuple(attention),
+        task=task,
+        made=metadata,
+        id=f"step-{snapshot.step}",
     )
-    measured = ", ".join(f"{name} {value:.4g}" for name, value in snapshot.metrics.items())
-    made = {"model": model, "step": snapshot.step, "epoch": snapshot.epoch, "measured": measured}
-    if looked.prediction:
-        made["said"] = looked.prediction
-    title = f"{looked.source.text} (step {snapshot.step:,})"
-    return Record(title, sides, attention, task=task, made=made, id=f"step-{snapshot.step}")
 
 
-def _side(shown: SnapshotText) -> RecordText:
-    return RecordText.from_subwords(shown.text, shown.tokens, shown.words)
+def _build_text(text: SnapshotText) -> RecordText:
+    return RecordText.from_subwords(text.text, text.tokens, text.words)
 
 
-def _attention(looked: AttentionSnapshot, kind: str, axes: Axes) -> AttentionRecord:
-    sites = sorted((site for site in looked.weights if site_kind(site) == kind), key=site_layer)
-    weights = np.stack([looked.weights[site] for site in sites])
-    numbers = tuple(map(site_layer, sites))
-    return AttentionRecord(kind, axes.rows, axes.columns, weights, numbers, axes.produced, axes.causal)
+def _build_attention(captured: AttentionSnapshot, kind: str, axes: Axes) -> AttentionRecord:
+    sites = sorted((site for site in captured.weights if site_kind(site) == kind), key=site_layer)
+    return AttentionRecord(
+        kind,
+        axes.rows,
+        columns=axes.columns,
+        kept=np.stack([captured.weights[site] for site in sites]),
+        layers=tuple(site_layer(site) for site in sites),
+        produced=axes.produced,
+        causal=axes.causal,
+    )
 
 
 @dataclass
 class SnapshotListener:
-    """A watcher of a training that hands on a record of each evaluation, for a page that is open meanwhile."""
+    """Listener of a run that passes on a record of each evaluation, for a page that is open meanwhile."""
 
     run: Path
-    put: Callable[[Record], object]
+    on_record: Callable[[Record], object]
     task: str = "translate"
-    known: set[int] = field(default_factory=set)
+    passed_steps: set[int] = field(default_factory=set)
 
-    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
-        """Hand on what was seen since the last event; when a run goes on, what it has seen before too."""
-        if kind not in ("evaluate", "plan"):
+    def on_event(self, event: str, data: dict[str, Any]) -> None:
+        """Pass on snapshots since the last event; when a run resumes, also those from before."""
+        if event not in ("evaluate", "plan"):
             return
         for step in snapshot_steps(self.run):
-            if step not in self.known:
-                self.put(snapshot_record(load_snapshot(self.run, step), str(self.run), self.task))
-                self.known.add(step)
+            if step not in self.passed_steps:
+                self.on_record(snapshot_record(load_snapshot(self.run, step), str(self.run), self.task))
+                self.passed_steps.add(step)

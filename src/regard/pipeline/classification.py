@@ -1,4 +1,4 @@
-"""`ClassificationPipeline`: texts to labels, each with its probability."""
+"""`ClassificationPipeline`: labels of texts, with probabilities."""
 
 from __future__ import annotations
 
@@ -27,202 +27,245 @@ from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import LabelProbabilities
 from regard.view.record.record import Record
 
-TOGETHER = 512  # texts that are read together
-SEPARATOR = ";"  # between the labels of a text that may have several, where the data had none
+TEXTS_PER_BATCH = 512  # read from a stream at a time
+SEPARATOR = ";"  # between the labels of a multi-label text, where the data had no separator
 
-Chances = NDArray[np.floating]
+Probabilities = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
 class LabelPredictions:
-    """What a model says of texts, and how much of them it read."""
+    """Label probabilities of texts, and how much of the texts was read."""
 
-    probabilities: Chances  # [texts, labels]
+    probabilities: Probabilities  # [texts, labels]
     truncated: NDArray[np.int64]  # [texts], tokens that were not read
-    windows: NDArray[np.int64]  # [texts], rows that each was read in
+    windows: NDArray[np.int64]  # [texts], rows in which each text was read
     account: TruncationReport
 
 
 class TextClassifier(Protocol):
-    """A model that reads texts and tells the chances of labels."""
+    """Model that predicts label probabilities of texts."""
 
     def predict(self, texts: Sequence[str], pairs: Sequence[str] | None) -> LabelPredictions:
-        """Return the chances of all labels for each text."""
+        """Predict the probabilities of all labels for each text, or pair of texts."""
         ...
 
-    def record(self, text: str, pair: str | None, verdict: LabelProbabilities, seeing: RecordConfig) -> Record:
-        """Return where the model looked while it read one text."""
+    def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
+        """Record the attention over one text, or pair of texts."""
         ...
 
 
 @dataclass(frozen=True)
 class RecurrentClassifier:
-    """A classifier with words of its own."""
+    """RNN classifier with its own vocabulary."""
 
     model: RnnClassifier
-    perception: RnnPreprocessor
+    preprocessor: RnnPreprocessor
 
     def predict(self, texts: Sequence[str], pairs: Sequence[str] | None) -> LabelPredictions:
-        """Return the chances of all labels for each text."""
+        """Predict the probabilities of all labels for each text."""
         if pairs is not None:
-            raise UsageError("this classifier reads single texts, not pairs: one made with --from reads both")
-        read = self.perception.encode(texts)
-        windows = np.ones(len(texts), dtype=np.int64)
+            raise UsageError("this classifier reads single texts, not pairs: train one with --from, which reads both")
+        encoded = self.preprocessor.encode(texts)
         return LabelPredictions(
-            label_probabilities(self.model, read), read.truncated, windows, self.perception.account(read)
+            label_probabilities(self.model, encoded),
+            encoded.truncated,
+            windows=np.ones(len(texts), dtype=np.int64),
+            account=self.preprocessor.account(encoded),
         )
 
-    def record(self, text: str, pair: str | None, verdict: LabelProbabilities, seeing: RecordConfig) -> Record:
-        """Return where the model looked while it read one text."""
-        looker = RnnTextRecorder(self.model, self.perception)
-        return looker.record(text, seeing, task="classify", label=verdict.best[0], verdict=verdict)
+    def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
+        """Record the attention of the pooling over one text."""
+        recorder = RnnTextRecorder(self.model, self.preprocessor)
+        best_label, _ = probabilities.best
+        return recorder.record(text, config, task="classify", label=best_label, verdict=probabilities)
 
 
 @dataclass(frozen=True)
 class EncoderClassifier:
-    """An encoder with a head for labels, whose chances are calibrated."""
+    """Encoder with a classification head and calibrated probabilities."""
 
     model: Bert
-    framing: SpecialTokens
+    special_tokens: SpecialTokens
     max_length: int
     temperature: float = 1.0
     is_multi_label: bool = False
 
     def predict(self, texts: Sequence[str], pairs: Sequence[str] | None) -> LabelPredictions:
-        """Return the chances of all labels for each text; a long text is read in windows, a long pair is cut."""
-        read = encode_texts(self.framing, texts, pairs, self.max_length)
-        scores = text_logits(self.model, read, len(texts))
-        chances = (
-            sigmoid_probabilities(scores, self.temperature)
-            if self.is_multi_label
-            else softmax_probabilities(scores, self.temperature)
+        """Predict the probabilities of all labels; a long text is read in windows, a long pair is truncated."""
+        encoded = encode_texts(self.special_tokens, texts, pairs, self.max_length)
+        logits = text_logits(self.model, encoded, len(texts))
+        calibrate = sigmoid_probabilities if self.is_multi_label else softmax_probabilities
+        truncated = np.zeros(len(texts), dtype=np.int64)
+        if encoded.account.truncated_texts and pairs is not None:
+            truncated = self._count_truncated(texts, pairs)
+        return LabelPredictions(
+            calibrate(logits, self.temperature),
+            truncated,
+            windows=np.bincount(np.asarray(encoded.text_indices, dtype=np.int64), minlength=len(texts)),
+            account=encoded.account,
         )
-        cut = np.zeros(len(texts), dtype=np.int64)
-        if read.account.truncated_texts and pairs is not None:
-            whole = [self.framing.tokenizer.encode_batch(side) for side in (texts, pairs)]
-            lengths = np.array([len(one) + len(other) for one, other in zip(*whole, strict=True)])
-            cut = np.maximum(0, lengths + self.framing.num_special(pair=True) - self.max_length)
-        windows = np.bincount(np.asarray(read.text_indices, dtype=np.int64), minlength=len(texts))
-        return LabelPredictions(chances, cut, windows, read.account)
 
-    def record(self, text: str, pair: str | None, verdict: LabelProbabilities, seeing: RecordConfig) -> Record:
-        """Return where the model looked while it read one text; of a long one, its first window."""
-        row = encode_row(self.framing, text, pair, max_length=self.max_length)
-        looker = EncoderRecorder(self.model, self.framing)
-        return looker.record(row, seeing, task="classify", more=lambda states: {"verdict": verdict})
+    def _count_truncated(self, texts: Sequence[str], pairs: Sequence[str]) -> NDArray[np.int64]:
+        """Tokens of each pair that exceed a row."""
+        tokenizer = self.special_tokens.tokenizer
+        encoded_pairs = zip(tokenizer.encode_batch(texts), tokenizer.encode_batch(pairs), strict=True)
+        lengths = np.array([len(first) + len(second) for first, second in encoded_pairs])
+        max_content = self.max_length - self.special_tokens.num_special(pair=True)
+        return np.asarray(np.maximum(0, lengths - max_content), dtype=np.int64)
+
+    def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
+        """Record the attention over one text, or pair of texts; of a long text, over its first window."""
+        row = encode_row(self.special_tokens, text, pair, max_length=self.max_length)
+        recorder = EncoderRecorder(self.model, self.special_tokens)
+        return recorder.record(row, config, task="classify", extra_parts=lambda _: {"verdict": probabilities})
 
 
 class Label(PipelineResult, str):
-    """The likeliest label of a text; a str with what else is known."""
+    """The most probable label of a text: a str with the probabilities of all labels."""
 
     text: str
-    probability: float
-    probabilities: dict[str, float]  # of all labels, the likeliest first
+    probability: float  # of the least probable label that the text has; of none, where it has none
+    probabilities: dict[str, float]  # of all labels, the most probable first
     truncated: int  # tokens of the text that were not read
-    windows: int  # rows that it was read in
-    labels: tuple[str, ...]  # all that the text has; the likeliest alone where labels exclude each other
+    windows: int  # rows in which it was read
+    labels: tuple[str, ...]  # all labels of a multi-label text, else the most probable one
 
     @classmethod
     def from_probabilities(
         cls,
         text: str,
-        probabilities: Chances,
-        cut: int,
+        probabilities: Probabilities,
+        truncated: int,
         windows: int,
         labels: Sequence[str],
         thresholds: Sequence[float] | None = None,
         separator: str = SEPARATOR,
     ) -> Label:
-        """Return the likeliest of the labels; with thresholds, all labels that reach theirs."""
+        """Choose the most probable label; with thresholds, all labels that reach theirs."""
         ranked = np.argsort(-probabilities, kind="stable")
-        given = [ranked[0]] if thresholds is None else [one for one in ranked if probabilities[one] >= thresholds[one]]
-        made = cls(separator.join(labels[one] for one in given))
-        made.text, made.truncated, made.windows = text, int(cut), int(windows)
-        made.labels = tuple(labels[one] for one in given)
-        made.probabilities = {labels[number]: float(probabilities[number]) for number in ranked}
-        least = min((float(probabilities[one]) for one in given), default=1 - float(probabilities.max()))
-        made.probability = least  # of the least sure of them; of having none, where it has none
-        return made
+        if thresholds is None:
+            predicted = [ranked[0]]
+        else:
+            predicted = [index for index in ranked if probabilities[index] >= thresholds[index]]
+        no_label_probability = 1 - float(probabilities.max())
+        label = cls(separator.join(labels[index] for index in predicted))
+        label.text = text
+        label.probability = min((float(probabilities[index]) for index in predicted), default=no_label_probability)
+        label.probabilities = {labels[index]: float(probabilities[index]) for index in ranked}
+        label.truncated = int(truncated)
+        label.windows = int(windows)
+        label.labels = tuple(labels[index] for index in predicted)
+        return label
 
     @classmethod
-    def none(cls, text: str) -> Label:
-        """Return the empty label of a blank text."""
-        made = cls("")
-        made.text, made.truncated, made.probability, made.probabilities = text, 0, 0.0, {}
-        made.windows, made.labels = 0, ()
-        return made
+    def for_blank_text(cls, text: str) -> Label:
+        """The empty label of a blank text."""
+        label = cls("")
+        label.text = text
+        label.probability = 0.0
+        label.probabilities = {}
+        label.truncated = 0
+        label.windows = 0
+        label.labels = ()
+        return label
 
 
 class ClassificationPipeline:
-    """Texts in, labels out; `account` says how much of all texts so far was read."""
+    """Classifies texts; `account` counts how much of all texts so far was read."""
 
-    def __init__(self, reader: TextClassifier, task: dict[str, Any]) -> None:
-        self.reader, self.task = reader, task
+    def __init__(self, classifier: TextClassifier, task: dict[str, Any]) -> None:
+        self.classifier = classifier
+        self.task = task
         self.labels: list[str] = list(task["labels"])
-        levels = task.get("thresholds")
-        self.thresholds = None if levels is None else [float(levels[name]) for name in self.labels]
+        self.thresholds: list[float] | None = None  # of each label, where a text may have several
+        if task.get("thresholds") is not None:
+            self.thresholds = [float(task["thresholds"][label]) for label in self.labels]
         self.account = TruncationReport()
 
     def stream(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> Iterator[Label]:
-        """Yield the label of each text, in order; a blank text has an empty one."""
-        waiting, others = iter(texts), None if pairs is None else iter(pairs)
-        while some := list(islice(waiting, TOGETHER)):
-            second = None if others is None else list(islice(others, len(some)))
-            filled = [number for number, text in enumerate(some) if text.strip()]
-            self.account.blank += len(some) - len(filled)
-            wanted = None if second is None else [second[number] for number in filled]
-            told = self.reader.predict([some[number] for number in filled], wanted) if filled else None
-            if told is not None:
-                self.account.add(told.account)
-            made = [Label.none(text) for text in some]
-            separator = str(self.task.get("separator") or SEPARATOR)
-            for place, number in enumerate(filled):
-                assert told is not None
-                facts = told.probabilities[place], told.truncated[place], told.windows[place]
-                label = Label.from_probabilities(some[number], *facts, self.labels, self.thresholds, separator)
-                other = None if second is None else second[number]
-                made[number] = attach_recorder(label, partial(self._recorded, label, other))
-            yield from made
+        """Yield the label of each text, or pair of texts, in order; a blank text has an empty label."""
+        pending_texts = iter(texts)
+        pending_pairs = None if pairs is None else iter(pairs)
+        while batch := list(islice(pending_texts, TEXTS_PER_BATCH)):
+            batch_pairs = None if pending_pairs is None else list(islice(pending_pairs, len(batch)))
+            yield from self._classify_batch(batch, batch_pairs)
 
-    def _recorded(self, label: Label, pair: str | None, seeing: RecordConfig) -> Record:
-        verdict = LabelProbabilities(tuple(label.probabilities), tuple(label.probabilities.values()))
-        return self.reader.record(label.text, pair, verdict, seeing)
+    def _classify_batch(self, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Label]:
+        labels = [Label.for_blank_text(text) for text in texts]
+        indices = [index for index, text in enumerate(texts) if text.strip()]
+        self.account.blank += len(texts) - len(indices)
+        if not indices:
+            return labels
+        predictions = self.classifier.predict(
+            [texts[index] for index in indices], None if pairs is None else [pairs[index] for index in indices]
+        )
+        self.account.add(predictions.account)
+        separator = str(self.task.get("separator") or SEPARATOR)
+        for row, index in enumerate(indices):
+            label = Label.from_probabilities(
+                texts[index],
+                predictions.probabilities[row],
+                truncated=predictions.truncated[row],
+                windows=predictions.windows[row],
+                labels=self.labels,
+                thresholds=self.thresholds,
+                separator=separator,
+            )
+            pair = None if pairs is None else pairs[index]
+            labels[index] = attach_recorder(label, partial(self._build_record, label, pair))
+        return labels
+
+    def _build_record(self, label: Label, pair: str | None, config: RecordConfig) -> Record:
+        probabilities = LabelProbabilities(tuple(label.probabilities), tuple(label.probabilities.values()))
+        return self.classifier.record(label.text, pair, probabilities, config)
 
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Label]:
-        """Return the label of each text, or pair of texts."""
+        """Classify each text, or pair of texts."""
         if isinstance(texts, str):
-            raise UsageError("classify takes a list of texts: call the pipeline itself with one")
+            raise UsageError("classify takes a list of texts: call the pipeline itself with a single one")
         return list(self.stream(texts, pairs))
 
     def __call__(self, text: str, pair: str | None = None) -> Label:
-        """Return the label of one text, or of a pair."""
+        """Classify one text, or a pair of texts."""
         return self.classify([text], None if pair is None else [pair])[0]
 
     def evaluate(self, examples: LabelledTexts, predictions: Sequence[Label]) -> dict[str, Any]:
-        """Return the scores of labels that were given, with calibration error and what was not read."""
-        cut = {
+        """Metrics of predictions, their calibration error, and how many texts were truncated or read in windows."""
+        reading = {
             "cut": sum(label.truncated > 0 for label in predictions),
             "windowed": sum(label.windows > 1 for label in predictions),
         }
-        chances = np.array([[label.probabilities.get(name, 0.0) for name in self.labels] for label in predictions])
+        rows = [[label.probabilities.get(name, 0.0) for name in self.labels] for label in predictions]
+        probabilities = np.array(rows)  # [texts, labels]
         if self.thresholds is not None:
-            marks = examples.label_matrix(self.labels)
-            given = np.array([[name in label.labels for name in self.labels] for label in predictions])
-            each = {
-                name: multi_label_f1(given[:, [at]], marks[:, [at]])["micro_f1"] for at, name in enumerate(self.labels)
-            }
-            right = (chances >= 0.5) == (marks > 0)
-            error = calibration_error(np.maximum(chances, 1 - chances).ravel(), right.ravel())
-            facts: dict[str, Any] = {"texts": len(examples), **multi_label_f1(given, marks), "calibration_error": error}
-            return {**facts, "labels": self.labels, "f1_by_label": each, **cut}
-        numbers = examples.label_ids(self.labels)
-        said_numbers = np.array([self.labels.index(label) for label in predictions], dtype=np.int64)
-        table = confusion_matrix(numbers, said_numbers, len(self.labels))
+            return {**self._evaluate_multi_label(examples, predictions, probabilities), **reading}
+        targets = examples.label_ids(self.labels)
+        predicted = np.array([self.labels.index(label) for label in predictions], dtype=np.int64)
+        confusion = confusion_matrix(targets, predicted, len(self.labels))
         return {
             "texts": len(examples),
-            **label_scores(table),
-            "calibration_error": calibration_error(chances.max(1), said_numbers == numbers),
+            **label_scores(confusion),
+            "calibration_error": calibration_error(probabilities.max(1), predicted == targets),
             "labels": self.labels,
-            "confusion": table.tolist(),
-            **cut,
+            "confusion": confusion.tolist(),
+            **reading,
+        }
+
+    def _evaluate_multi_label(
+        self, examples: LabelledTexts, predictions: Sequence[Label], probabilities: Probabilities
+    ) -> dict[str, Any]:
+        targets = examples.label_matrix(self.labels)  # [texts, labels]
+        predicted = np.array([[name in label.labels for name in self.labels] for label in predictions])
+        f1_by_label = {}
+        for index, name in enumerate(self.labels):
+            f1_by_label[name] = multi_label_f1(predicted[:, [index]], targets[:, [index]])["micro_f1"]
+        is_right = (probabilities >= 0.5) == (targets > 0)
+        confidence = np.maximum(probabilities, 1 - probabilities)
+        return {
+            "texts": len(examples),
+            **multi_label_f1(predicted, targets),
+            "calibration_error": calibration_error(confidence.ravel(), is_right.ravel()),
+            "labels": self.labels,
+            "f1_by_label": f1_by_label,
         }

@@ -1,4 +1,4 @@
-"""`EmbeddingPipeline`: texts in, vectors out; how alike texts are, and which are nearest."""
+"""`EmbeddingPipeline`: embeds texts, measures their similarity and finds nearest neighbours."""
 
 from __future__ import annotations
 
@@ -26,163 +26,181 @@ if TYPE_CHECKING:
     from regard.models.bert import Bert
 
 Vectors = NDArray[np.float32]
-_BLOCK = 1 << 22  # similarities that exist at a time
+MAX_SIMILARITIES = 1 << 22  # that are in memory at a time
 
 
 @dataclass(frozen=True)
 class Embeddings(PipelineResult):
-    """Vectors of texts, and what of the texts was not read."""
+    """Embeddings of texts, and how much of the texts was truncated."""
 
-    vectors: Vectors  # [texts, D]
+    vectors: Vectors  # [texts, embedding]
     truncation: TruncationReport
-    windows: int = 0  # windows that were made of texts that were too long
+    windows: int = 0  # windows beyond the first of each text
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A text's nearest ones, nearest first."""
+    """Nearest neighbours of each query, nearest first."""
 
-    indices: NDArray[np.int64]  # [queries, k]
-    similarities: NDArray[np.float32]
+    indices: NDArray[np.int64]  # [queries, top_k]
+    similarities: NDArray[np.float32]  # [queries, top_k]
 
 
 class EmbeddingPipeline:
-    """Makes one vector of a text."""
+    """Embeds texts: one vector per text."""
 
     def __init__(
         self,
         model: Bert,
-        framing: SpecialTokens,
+        special_tokens: SpecialTokens,
         modules: SentenceTransformersConfig,
         *,
         max_length: int,
         workers: int = 1,
     ) -> None:
-        self.model, self.framing, self.modules = model, framing, modules
+        self.model = model
+        self.special_tokens = special_tokens
+        self.modules = modules
         self.max_length = min(max_length, modules.max_length or max_length)
         self.max_positions = max_length
         self.workers = WorkerPool(workers)
 
     @property
     def embedding_size(self) -> int:
-        """How many numbers a vector has, as the folder pools."""
+        """Size of an embedding with the folder's own pooling."""
         return self.model.config.hidden_size * len(self.modules.pooling)
 
     def embed(self, texts: Sequence[str], config: EmbeddingConfig | None = None) -> Embeddings:
-        """Return the vectors of texts, in their order."""
+        """Embed texts, in order."""
         if isinstance(texts, str):
-            raise UsageError("embed takes a list of texts: put the text into one")
+            raise UsageError("embed takes a list of texts: put the text into a list")
         config = config or EmbeddingConfig()
-        longest = config.max_length or self.max_length
-        if longest > self.max_positions:
+        max_length = config.max_length or self.max_length
+        if max_length > self.max_positions:
             raise UsageError(
-                f"max_length ({longest}) is more than the model reads: {self.max_positions} tokens at most"
+                f"max_length ({max_length}) is more than the model reads: {self.max_positions} tokens at most"
             )
         pooling = self.modules.pooling if config.pooling == "folder" else (config.pooling,)
+        num_windows = 0
         if config.long_texts == "windows":
-            vectors, account, windows = self._windows(texts, longest, pooling, config)
+            vectors, truncation, num_windows = self._embed_windows(texts, max_length, pooling, config.batch_tokens)
         else:
-            tokens, account = self.framing.encode_batch(texts, max_length=longest)
-            if config.long_texts == "refuse" and account.truncated_texts:
-                raise UsageError(f"{account.format()}: shorten them, or allow --long-texts cut or windows")
-            vectors, windows = self._vectors(tokens, pooling, config.batch_tokens), 0
+            tokens, truncation = self.special_tokens.encode_batch(texts, max_length=max_length)
+            if config.long_texts == "refuse" and truncation.truncated_texts:
+                raise UsageError(f"{truncation.format()}: shorten them, or allow --long-texts cut or windows")
+            vectors = self._embed_tokens(tokens, pooling, config.batch_tokens)
         if config.normalize == "yes" or (config.normalize == "folder" and self.modules.normalize):
             vectors = normalize(vectors)
-        recorder = partial(self._recorded, list(texts[:1]), len(texts), longest)
-        return attach_recorder(Embeddings(vectors, account, windows), recorder)
+        recorder = partial(self._build_record, list(texts[:1]), len(texts), max_length)
+        return attach_recorder(Embeddings(vectors, truncation, windows=num_windows), recorder)
 
-    def _recorded(self, first: Sequence[str], count: int, max_length: int, seeing: RecordConfig) -> Record:
-        """Return where the model looked while it read the first of so many texts."""
-        if not first:
-            raise UsageError("no text was embedded: there is nothing to see")
+    def _build_record(self, first_text: Sequence[str], num_texts: int, max_length: int, config: RecordConfig) -> Record:
+        """Record the attention over the first text."""
+        if not first_text:
+            raise UsageError("no text was embedded: there is no attention to show")
         from regard.pipeline.records.encoder import EncoderRecorder, encode_row
 
-        row = encode_row(self.framing, first[0], max_length=max_length)
-        others = (Omission(f"{count:,} texts were embedded", "all but the first"),) if count > 1 else ()
-        return EncoderRecorder(self.model, self.framing).record(
-            row, seeing, task="embed", more=lambda _: {"cut": others}
-        )
+        omissions: tuple[Omission, ...] = ()
+        if num_texts > 1:
+            omissions = (Omission(f"{num_texts:,} texts were embedded", "all but the first"),)
+        row = encode_row(self.special_tokens, first_text[0], max_length=max_length)
+        recorder = EncoderRecorder(self.model, self.special_tokens)
+        return recorder.record(row, config, task="embed", extra_parts=lambda _: {"cut": omissions})
 
     def __call__(self, text: str) -> Vectors:
-        """Return the vector of one text."""
+        """Embed one text."""
         vector: Vectors = self.embed([text]).vectors[0]
-        return vector
+        return vector  # [embedding]
 
     def similarity(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
-        """Return how alike the texts of each pair are: the cosine of their vectors."""
+        """Cosine similarity of the texts of each pair."""
         if len(first) != len(second):
             raise UsageError(f"{len(first)} texts need as many to compare with, not {len(second)}")
-        made = normalize(self.embed([*first, *second]).vectors)
-        cosines: Vectors = np.einsum("nd,nd->n", made[: len(first)], made[len(first) :])
-        return cosines
+        vectors = normalize(self.embed([*first, *second]).vectors)
+        cosines: Vectors = np.einsum("nd,nd->n", vectors[: len(first)], vectors[len(first) :])
+        return cosines  # [pairs]
 
-    def _vectors(self, tokens: Tokens, pooling: Sequence[str], max_tokens: int) -> Vectors:
-        """Return the vectors of rows, computed with rows of like length together."""
+    def _embed_tokens(self, tokens: Tokens, pooling: Sequence[str], max_tokens: int) -> Vectors:
+        """Embed sequences, in batches of similar length."""
         if len(tokens) and isinstance(self.model, SwitchingEncoder) and not self.model.uses_torch:
-            return self.model.embed_texts(Tokens(tokens.ids, tokens.offsets), pooling)  # it deals them out by itself
-        made = np.zeros((len(tokens), self.model.config.hidden_size * len(pooling)), np.float32)
+            return self.model.embed_texts(
+                Tokens(tokens.ids, tokens.offsets), pooling
+            )  # the engine makes its own batches
+        vectors = np.zeros((len(tokens), self.model.config.hidden_size * len(pooling)), np.float32)
         batches = length_sorted_batches(tokens.lengths[:, None].astype(np.int64), max_tokens=max_tokens)
-        found = self.workers.map(lambda numbers: self.model.embed_texts(_rows(tokens, numbers), pooling), batches)
-        for numbers, vectors in zip(batches, found, strict=True):
-            made[numbers] = vectors
-        return made
 
-    def _windows(
-        self, texts: Sequence[str], max_length: int, pooling: Sequence[str], config: EmbeddingConfig
+        def embed_batch(indices: NDArray[np.int64]) -> Vectors:
+            return self.model.embed_texts(_select_sequences(tokens, indices), pooling)
+
+        for indices, batch_vectors in zip(batches, self.workers.map(embed_batch, batches), strict=True):
+            vectors[indices] = batch_vectors
+        return vectors
+
+    def _embed_windows(
+        self, texts: Sequence[str], max_length: int, pooling: Sequence[str], batch_tokens: int
     ) -> tuple[Vectors, TruncationReport, int]:
-        """Return the mean of the vectors of a text's windows, each counting as much as it has tokens."""
-        room = max_length - self.framing.num_special()
-        if room < 1:
-            raise UsageError(f"rows of {max_length} tokens have no room for a text")
-        rows, owners, shares, total = [], [], [], 0
-        for number, ids in enumerate(self.framing.tokenizer.encode_batch(texts)):
-            total += len(ids)
-            for start in range(0, max(len(ids), 1), room):
-                rows.append(self.framing.add(ids[start : start + room])[0])
-                owners.append(number)
-                shares.append(max(len(rows[-1]), 1))
-        found = self._vectors(Tokens.from_rows(rows), pooling, config.batch_tokens)
-        weights = np.asarray(shares, np.float32)[:, None]
-        made = np.zeros((len(texts), found.shape[1]), np.float32)
-        whole = np.zeros((len(texts), 1), np.float32)
-        np.add.at(made, owners, found * weights)
-        np.add.at(whole, owners, weights)
-        made /= np.maximum(whole, 1)
-        report = TruncationReport(texts=len(texts), tokens=total, max_length=max_length, windows=len(rows))
-        return made, report, len(rows) - len(texts)
+        """Embed each text as the mean of its windows, weighted by their tokens; also return the extra windows."""
+        max_content = max_length - self.special_tokens.num_special()
+        if max_content < 1:
+            raise UsageError(f"rows of {max_length} tokens are too short for a text and its special tokens")
+        rows: list[list[int]] = []
+        text_indices: list[int] = []
+        row_weights: list[int] = []
+        num_tokens = 0
+        for text_index, ids in enumerate(self.special_tokens.tokenizer.encode_batch(texts)):
+            num_tokens += len(ids)
+            for start in range(0, max(len(ids), 1), max_content):
+                row, _ = self.special_tokens.add(ids[start : start + max_content])
+                rows.append(row)
+                text_indices.append(text_index)
+                row_weights.append(max(len(row), 1))
+        row_vectors = self._embed_tokens(Tokens.from_rows(rows), pooling, batch_tokens)
+        weights = np.asarray(row_weights, np.float32)[:, None]
+        vectors = np.zeros((len(texts), row_vectors.shape[1]), np.float32)
+        weight_sums = np.zeros((len(texts), 1), np.float32)
+        np.add.at(vectors, text_indices, row_vectors * weights)
+        np.add.at(weight_sums, text_indices, weights)
+        vectors /= np.maximum(weight_sums, 1)
+        truncation = TruncationReport(texts=len(texts), tokens=num_tokens, max_length=max_length, windows=len(rows))
+        return vectors, truncation, len(rows) - len(texts)
 
 
 def normalize(vectors: Vectors) -> Vectors:
-    """Return vectors of length 1; one of length 0 stays.
+    """Scale vectors to unit length; a zero vector stays zero.
 
     >>> normalize(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
-    made: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return made
+    unit_vectors: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return unit_vectors
 
 
-def nearest_neighbours(queries: Vectors, corpus: Vectors, k: int) -> Neighbours:
-    """Return for each query the k known vectors of the largest cosine, in blocks of queries.
+def nearest_neighbours(queries: Vectors, corpus: Vectors, top_k: int) -> Neighbours:
+    """Find the `top_k` corpus vectors of the largest cosine similarity to each query, in blocks of queries.
 
-    >>> near = nearest_neighbours(np.array([[3.0, 4.0]], np.float32), np.eye(2, dtype=np.float32), k=2)
-    >>> near.indices.tolist(), [round(float(cosine), 2) for cosine in near.similarities[0]]
+    >>> neighbours = nearest_neighbours(np.array([[3.0, 4.0]], np.float32), np.eye(2, dtype=np.float32), top_k=2)
+    >>> neighbours.indices.tolist(), [round(float(cosine), 2) for cosine in neighbours.similarities[0]]
     ([[1, 0]], [0.8, 0.6])
     """
-    k = min(k, len(corpus))
-    queries, corpus = normalize(queries), normalize(corpus)
-    numbers, cosines = [np.zeros((0, k), np.int64)], [np.zeros((0, k), np.float32)]
-    size = max(1, _BLOCK // max(1, len(corpus)))
-    for first in range(0, len(queries), size):
-        scores = queries[first : first + size] @ corpus.T
-        best = np.argpartition(-scores, k - 1, axis=1)[:, :k] if k < len(corpus) else np.argsort(-scores, axis=1)
-        found = np.take_along_axis(scores, best, axis=1)
-        order = np.argsort(-found, axis=1, kind="stable")
-        numbers.append(np.take_along_axis(best, order, axis=1))
-        cosines.append(np.take_along_axis(found, order, axis=1))
-    return Neighbours(np.concatenate(numbers), np.concatenate(cosines))
+    top_k = min(top_k, len(corpus))
+    queries = normalize(queries)
+    corpus = normalize(corpus)
+    indices = [np.zeros((0, top_k), np.int64)]
+    similarities = [np.zeros((0, top_k), np.float32)]
+    block_size = max(1, MAX_SIMILARITIES // max(1, len(corpus)))
+    for start in range(0, len(queries), block_size):
+        cosines = queries[start : start + block_size] @ corpus.T  # [block, corpus]
+        if top_k < len(corpus):
+            nearest = np.argpartition(-cosines, top_k - 1, axis=1)[:, :top_k]
+        else:
+            nearest = np.argsort(-cosines, axis=1)
+        nearest_cosines = np.take_along_axis(cosines, nearest, axis=1)
+        order = np.argsort(-nearest_cosines, axis=1, kind="stable")
+        indices.append(np.take_along_axis(nearest, order, axis=1))
+        similarities.append(np.take_along_axis(nearest_cosines, order, axis=1))
+    return Neighbours(np.concatenate(indices), np.concatenate(similarities))
 
 
-def _rows(tokens: Tokens, numbers: NDArray[np.int64]) -> Tokens:
-    """Return some rows of tokens; segments of single texts are all 0, and are left out."""
-    return Tokens.from_rows([tokens.row(int(number)) for number in numbers])
+def _select_sequences(tokens: Tokens, indices: NDArray[np.int64]) -> Tokens:
+    """Select sequences of a packed batch; token types are left out, as those of single texts are all 0."""
+    return Tokens.from_rows([tokens.row(int(index)) for index in indices])

@@ -1,4 +1,4 @@
-"""`FeaturePipeline`: what the layers of a language model say of the words of a text."""
+"""`FeaturePipeline`: ELMo features of texts, all layers of the language model for each word or token."""
 
 from __future__ import annotations
 
@@ -27,66 +27,74 @@ UNITS = ("words", "tokens")
 
 @dataclass(frozen=True)
 class TextFeatures(PipelineResult):
-    """The layers of one text, at each of its words or tokens."""
+    """Features of one text for each of its words or tokens."""
 
     text: str
     spans: list[tuple[int, int]]  # characters of the text
-    layers: NDArray[np.float32]  # [layers, T, F]; the lowest are the words themselves
+    layers: NDArray[np.float32]  # [layers, words, features]; the lowest layer is the embedding
 
     @property
     def words(self) -> list[str]:
         """The text at each span."""
-        return [self.text[start:stop] for start, stop in self.spans]
+        return [self.text[start:end] for start, end in self.spans]
 
     def mix(self, weights: Sequence[float] | None = None, scale: float = 1.0) -> NDArray[np.float32]:
-        """Return one vector for each word, [T, F]: the layers, weighted as given or all alike."""
-        shares = np.full(len(self.layers), 1 / len(self.layers)) if weights is None else np.asarray(weights, float)
-        if shares.shape != (len(self.layers),):
-            raise UsageError(f"{len(self.layers)} layers need as many weights, not {list(shares.shape)}")
-        return (scale * np.tensordot(shares, self.layers, axes=1)).astype(np.float32)
+        """Weighted sum of the layers; the weights default to a uniform mix."""
+        if weights is None:
+            layer_weights = np.full(len(self.layers), 1 / len(self.layers))
+        else:
+            layer_weights = np.asarray(weights, float)
+        if layer_weights.shape != (len(self.layers),):
+            raise UsageError(f"{len(self.layers)} layers need as many weights, not {list(layer_weights.shape)}")
+        return (scale * np.tensordot(layer_weights, self.layers, axes=1)).astype(np.float32)  # [words, features]
 
 
 class FeaturePipeline:
-    """Texts in, layers of features out."""
+    """Extracts ELMo features from texts."""
 
     def __init__(self, features: ElmoFeatures) -> None:
         self.model = features
 
     def features(self, texts: Sequence[str], *, unit: str = "words") -> list[TextFeatures]:
-        """Return the layers of each text, a vector for each white-space-separated word or for each token."""
+        """Extract the layers of each text, for each word (separated by white space) or each token."""
         if isinstance(texts, str):
-            raise UsageError("features takes a list of texts: put the text into one")
+            raise UsageError("features takes a list of texts: put the text into a list")
         if unit not in UNITS:
             raise UsageError(f"unit must be one of {', '.join(UNITS)}, not {unit!r}")
-        if unit == "words":
-            spans = [[found.span() for found in re.finditer(r"\S+", text)] for text in texts]
-        else:
-            spans = [self.model.tokenizer.encode(text).spans for text in texts]
-        found = self.model.extract(texts, spans)
-        made = [
-            TextFeatures(text, places, layers.transpose(1, 0, 2))
-            for text, places, layers in zip(texts, spans, found, strict=True)
-        ]
-        return [attach_recorder(one, partial(_recorded, one)) for one in made]
+        find_spans = _word_spans if unit == "words" else self._token_spans
+        spans = [find_spans(text) for text in texts]
+        results = []
+        for text, text_spans, layers in zip(texts, spans, self.model.extract(texts, spans), strict=True):
+            features = TextFeatures(text, text_spans, layers=layers.transpose(1, 0, 2))
+            results.append(attach_recorder(features, partial(_build_record, features)))
+        return results
+
+    def _token_spans(self, text: str) -> list[tuple[int, int]]:
+        return self.model.tokenizer.encode(text).spans
 
     def scores(self, documents: Documents) -> dict[str, Any]:
-        """Return loss and perplexity of running text, from the left and from the right."""
-        text = TokenStream.of(documents, self.model.tokenizer, self.model.sequence_length)
-        facts: dict[str, Any] = {"documents": len(documents), "tokens": len(text.ids)}
-        return {**facts, **elmo_scores(self.model.model, text)}
+        """Loss and perplexity of running text, left to right and right to left."""
+        stream = TokenStream.of(documents, self.model.tokenizer, self.model.sequence_length)
+        metrics = elmo_scores(self.model.model, stream)
+        return {"documents": len(documents), "tokens": len(stream.ids), **metrics}
 
     def __call__(self, text: str) -> TextFeatures:
-        """Return the layers of one text, word by word."""
+        """Extract the layers of one text, word by word."""
         return self.features([text])[0]
 
 
-def _recorded(told: TextFeatures, seeing: RecordConfig) -> Record:
-    """Return the record of a text's layers: nothing looks anywhere, and all layers count alike."""
-    names = told.words
-    count = len(told.layers)
-    mix, sides = layer_mix_attention([1 / count] * count)
-    source = RecordText(told.text, tuple(names), tuple(range(len(names))), tuple(told.spans))
-    cut = Omission(
-        "a language model alone mixes its layers alike", "the shares that a classifier or tagger would learn"
+def _word_spans(text: str) -> list[tuple[int, int]]:
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+def _build_record(features: TextFeatures, config: RecordConfig) -> Record:
+    """Record a text with a uniform mix of its layers: an ELMo model has no attention."""
+    words = features.words
+    num_layers = len(features.layers)
+    mix, mix_texts = layer_mix_attention([1 / num_layers] * num_layers)
+    source = RecordText(features.text, tuple(words), tuple(range(len(words))), spans=tuple(features.spans))
+    omission = Omission(
+        "a language model by itself has a uniform mix of its layers",
+        "the layer weights that a classifier or tagger would learn",
     )
-    return Record(told.text, {"source": source, **sides}, (mix,), task="embed", cut=(cut,))
+    return Record(features.text, {"source": source, **mix_texts}, (mix,), task="embed", cut=(omission,))

@@ -1,4 +1,4 @@
-"""`FillingPipeline`: texts with gaps in, the likeliest words for each gap out."""
+"""`FillMaskPipeline`: the most probable tokens for the masks of texts."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from regard.tokens import Tokens
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
-TOGETHER = 256  # texts that are read together
-BUDGET = 4096  # tokens that are computed together
+TEXTS_PER_BATCH = 256  # read from a stream at a time
+BATCH_TOKENS = 4096  # computed together
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A word for a gap."""
+    """A token for a mask."""
 
     token: str
     probability: float
-    text: str  # with the word in this gap; others stay as they are
+    text: str  # with the token in place of this mask; other masks stay
     token_id: int
 
 
 @dataclass(frozen=True)
 class FilledText(PipelineResult):
-    """A text and what goes into its gaps."""
+    """A text and the predictions for its masks."""
 
     text: str
-    masks: list[list[Prediction]]  # in the text's order, each with the likeliest first
-    best_text: str  # the text with the likeliest word in every gap
-    truncated: int  # tokens far from the gaps that were not read
+    masks: list[list[Prediction]]  # in the order of the text, each with the most probable token first
+    best_text: str  # the text with the most probable token for every mask
+    truncated: int  # tokens far from the masks that were not read
 
     def __str__(self) -> str:
         return self.best_text
@@ -57,15 +57,17 @@ class FilledText(PipelineResult):
 
 @dataclass(frozen=True)
 class _MaskedRow:
+    """Row of a text with masks, as the model reads it."""
+
     ids: list[int]
     token_types: list[int]
-    positions: list[int]
+    positions: list[int]  # of the masks
     truncated: int
-    first: int = 0  # which token of the text is the first that is read
+    start: int = 0  # index of the first token of the text that is read
 
 
 class FillMaskPipeline:
-    """Texts with gaps in, words out."""
+    """Predicts the masked tokens of texts."""
 
     def __init__(
         self,
@@ -73,127 +75,158 @@ class FillMaskPipeline:
         tokenizer: Tokenizer,
         task: dict[str, Any],
         max_length: int,
-        counts: NDArray[np.int64] | None = None,
+        token_counts: NDArray[np.int64] | None = None,
     ) -> None:
-        self.model, self.tokenizer, self.task, self.max_length, self.counts = model, tokenizer, task, max_length, counts
+        self.model = model
+        self.tokenizer = tokenizer
+        self.task = task
+        self.max_length = max_length
+        self.token_counts = token_counts
         self.framing = SpecialTokens(tokenizer)
         self.mask = str(tokenizer.backend.id_to_token(self.framing.mask))
 
     def stream(self, texts: Iterable[str], *, k: int = 5) -> Iterator[FilledText]:
-        """Yield what goes into the gaps of each text, in order."""
+        """Yield the `k` best predictions for each mask of each text, in order."""
         if k < 1:
-            raise UsageError(f"k ({k}) words for a gap: at least 1 is needed")
-        waiting = iter(texts)
-        before = 0
-        while some := list(islice(waiting, TOGETHER)):
-            yield from self._some(some, k, before)
-            before += len(some)
+            raise UsageError(f"top_k ({k}) must be at least 1")
+        pending = iter(texts)
+        num_read = 0
+        while batch := list(islice(pending, TEXTS_PER_BATCH)):
+            yield from self._fill_batch(batch, k, num_read)
+            num_read += len(batch)
 
     def fill(self, texts: Sequence[str], *, top_k: int = 5) -> list[FilledText]:
-        """Return what goes into the gaps of each text."""
+        """Predict the masks of each text."""
         if isinstance(texts, str):
-            raise UsageError("fill takes a list of texts: call the pipeline itself with one")
+            raise UsageError("fill takes a list of texts: call the pipeline itself with a single one")
         return list(self.stream(texts, k=top_k))
 
-    def __call__(self, text: str, *, k: int = 5) -> FilledText:
-        """Return what goes into the gaps of one text."""
-        return self.fill([text], top_k=k)[0]
+    def __call__(self, text: str, *, top_k: int = 5) -> FilledText:
+        """Predict the masks of one text."""
+        return self.fill([text], top_k=top_k)[0]
 
-    def _some(self, texts: Sequence[str], k: int, before: int) -> list[FilledText]:
-        rows = [self._row(text, before + number + 1) for number, text in enumerate(texts)]
-        made: dict[int, FilledText] = {}
+    def _fill_batch(self, texts: Sequence[str], top_k: int, num_read: int) -> list[FilledText]:
+        rows = [self._encode_row(text, text_number) for text_number, text in enumerate(texts, num_read + 1)]
+        filled_texts: dict[int, FilledText] = {}
         lengths = np.array([[len(row.ids)] for row in rows], dtype=np.int64)
-        for numbers in length_sorted_batches(lengths, max_tokens=BUDGET):
-            chosen = [rows[number] for number in numbers]
-            packed = Tokens.from_rows([row.ids for row in chosen])
-            types = np.array([kind for row in chosen for kind in row.token_types], dtype=np.int32)
-            places = [
-                int(first) + place
-                for first, row in zip(packed.offsets, chosen, strict=False)
-                for place in row.positions
-            ]
-            tokens = Tokens(packed.ids, packed.offsets, types)
-            found = iter(zip(*top_tokens_at(self.model, tokens, np.array(places), k), strict=True))
-            for number, row in zip(numbers, chosen, strict=True):
-                filled = self._filled(texts[number], list(islice(found, len(row.positions))), row.truncated)
-                made[int(number)] = attach_recorder(filled, partial(self._recorded, filled, row))
-        return [made[number] for number in range(len(texts))]
+        for batch in length_sorted_batches(lengths, max_tokens=BATCH_TOKENS):
+            indices = batch.tolist()
+            tokens, token_indices = _pack_rows([rows[index] for index in indices])
+            ids, probabilities = top_tokens_at(self.model, tokens, token_indices, top_k)
+            predictions = iter(zip(ids, probabilities, strict=True))  # mask by mask
+            for index in indices:
+                row = rows[index]
+                row_predictions = list(islice(predictions, len(row.positions)))
+                filled = self._fill_text(texts[index], row_predictions, row.truncated)
+                filled_texts[index] = attach_recorder(filled, partial(self._build_record, filled, row))
+        return [filled_texts[index] for index in range(len(texts))]
 
-    def _row(self, text: str, number: int) -> _MaskedRow:
-        """Return what the model reads of a text: all of it, or what is around its gaps."""
-        reading = self.framing.encode(text, parse_special=True)
-        content = [one for one, side in zip(reading.ids, reading.sides, strict=True) if side >= 0]
-        places = [place for place, one in enumerate(content) if one == self.framing.mask]
-        if not places or len(places) != text.count(self.mask):
-            shown = text if len(text) <= 60 else f"{text[:57]}…"
-            raise UsageError(f"text {number} has no gap ({shown!r}): write {self.mask} where a word is to be found")
-        room = self.max_length - self.framing.num_special()
-        first = 0
-        if len(content) > room:
-            if places[-1] - places[0] >= room:
-                apart = places[-1] - places[0] + 1
-                raise UsageError(f"text {number}: its gaps span {apart:,} tokens, the model reads {room:,}: split it")
-            first = min(max(0, (places[0] + places[-1] + 1 - room) // 2), len(content) - room)
-        ids, types = self.framing.add(content[first : first + room])
-        opening = len(self.framing.alone.before)
-        return _MaskedRow(ids, types, [opening + place - first for place in places], max(0, len(content) - room), first)
+    def _encode_row(self, text: str, text_number: int) -> _MaskedRow:
+        """Encode a text whole, or what fits the model around its masks."""
+        encoded = self.framing.encode(text, parse_special=True)
+        content = [token_id for token_id, side in zip(encoded.ids, encoded.sides, strict=True) if side >= 0]
+        positions = [position for position, token_id in enumerate(content) if token_id == self.framing.mask]
+        if not positions or len(positions) != text.count(self.mask):
+            excerpt = text if len(text) <= 60 else f"{text[:57]}…"
+            raise UsageError(
+                f"text {text_number} has no mask ({excerpt!r}): write {self.mask} where a token is to be predicted"
+            )
+        max_content = self.max_length - self.framing.num_special()
+        start = 0
+        if len(content) > max_content:
+            extent = positions[-1] - positions[0] + 1
+            if extent > max_content:
+                raise UsageError(
+                    f"text {text_number}: its masks span {extent:,} tokens, the model reads {max_content:,}: split it"
+                )
+            centred_start = (positions[0] + positions[-1] + 1 - max_content) // 2
+            start = min(max(0, centred_start), len(content) - max_content)
+        ids, token_types = self.framing.add(content[start : start + max_content])
+        num_before = len(self.framing.alone.before)
+        return _MaskedRow(
+            ids,
+            token_types,
+            positions=[num_before + position - start for position in positions],
+            truncated=max(0, len(content) - max_content),
+            start=start,
+        )
 
-    def _filled(self, text: str, found: list[tuple[NDArray[np.int32], NDArray[np.float32]]], cut: int) -> FilledText:
-        parts = text.split(self.mask)
-        gaps = []
-        for number, (ids, chances) in enumerate(found):
-            left, right = self.mask.join(parts[: number + 1]), self.mask.join(parts[number + 1 :])
-            words = [
-                (FilledToken.of(self.tokenizer, int(one)), float(chance), int(one))
-                for one, chance in zip(ids, chances, strict=True)
-            ]
-            gaps.append([Prediction(word.text, chance, word.insert(left, right), one) for word, chance, one in words])
-        best = parts[0]
-        for (ids, _), after in zip(found, parts[1:], strict=True):
-            best = FilledToken.of(self.tokenizer, int(ids[0])).insert(best, after)
-        return FilledText(text, gaps, best, cut)
+    def _fill_text(
+        self, text: str, predictions: list[tuple[NDArray[np.int32], NDArray[np.float32]]], truncated: int
+    ) -> FilledText:
+        """Put predicted tokens in place of the masks; `predictions` are token ids and probabilities of each mask."""
+        fragments = text.split(self.mask)
+        masks = []
+        best_text = fragments[0]
+        for mask_index, (ids, probabilities) in enumerate(predictions):
+            before = self.mask.join(fragments[: mask_index + 1])
+            after = self.mask.join(fragments[mask_index + 1 :])
+            mask_predictions = []
+            for token_id, probability in zip(ids.tolist(), probabilities.tolist(), strict=True):
+                token = FilledToken.of(self.tokenizer, token_id)
+                mask_predictions.append(
+                    Prediction(token.text, probability, text=token.insert(before, after), token_id=token_id)
+                )
+            masks.append(mask_predictions)
+            best_token = FilledToken.of(self.tokenizer, int(ids[0]))
+            best_text = best_token.insert(best_text, fragments[mask_index + 1])
+        return FilledText(text, masks, best_text=best_text, truncated=truncated)
 
-    def _recorded(self, filled: FilledText, row: _MaskedRow, seeing: RecordConfig) -> Record:
-        """Return where the model looked: a step for each gap, whose token is the likeliest word."""
-        content = len(row.ids) - self.framing.num_special()
-        shown = encode_row(
+    def _build_record(self, filled: FilledText, row: _MaskedRow, config: RecordConfig) -> Record:
+        """Record the attention over a text; each mask is a step whose token is the most probable one."""
+        num_content = len(row.ids) - self.framing.num_special()
+        encoded_row = encode_row(
             self.framing,
             filled.text,
             max_length=self.max_length,
-            window=VisibleWindow(row.first, row.first + content),
+            window=VisibleWindow(row.start, row.start + num_content),
             parse_special=True,
         )
-        chosen = [gap[0].token_id for gap in filled.masks]
+        best_ids = [predictions[0].token_id for predictions in filled.masks]
 
-        def more(scores: NDArray[np.float32]) -> dict[str, Any]:
-            raised = scores[row.positions].astype(np.float64)
-            logp = raised - np.logaddexp.reduce(raised, axis=1, keepdims=True)
-            steps = decoding_steps(logp, chosen, self.tokenizer.subwords, seeing.top_k)
-            return {
-                "texts": {"target": RecordText.from_labels(filled.best_text, [step.token for step in steps])},
-                "steps": steps,
-            }
+        def build_steps(logits: NDArray[np.float32]) -> dict[str, Any]:
+            mask_logits = logits[row.positions].astype(np.float64)
+            logprobs = mask_logits - np.logaddexp.reduce(mask_logits, axis=1, keepdims=True)
+            steps = decoding_steps(logprobs, best_ids, self.tokenizer.subwords, config.top_k)
+            target = RecordText.from_labels(filled.best_text, [step.token for step in steps])
+            return {"texts": {"target": target}, "steps": steps}
 
-        looker = EncoderRecorder(self.model, self.framing)
-        return looker.record(shown, seeing, task="fill", read=self.model.logits, more=more)
+        recorder = EncoderRecorder(self.model, self.framing)
+        return recorder.record(encoded_row, config, task="fill", run_model=self.model.logits, extra_parts=build_steps)
 
-    def scores(self, documents: Documents, row: int = 0) -> dict[str, Any]:
-        """Return how well the model tells hidden tokens of running text, beside what their counts alone would give.
+    def scores(self, documents: Documents, row_length: int = 0) -> dict[str, Any]:
+        """Masked-LM loss and perplexity of running text, beside those of a unigram model.
 
-        Three in twenty tokens are hidden, the same ones every time; `row` is the length of rows, as in training.
+        15 % of the tokens are masked, always the same ones; `row_length` defaults to that of training.
         """
         from regard.config.data import MaskingConfig
 
-        pairs = self.model.config.head == "pretraining"
-        layout = MaskedRowLayout.of(self.tokenizer, MaskingConfig(next_sentence=pairs))
-        length = min(row or int(self.task.get("row", 128)), self.max_length) - layout.num_special
-        text = TokenStream.of(documents, self.tokenizer, max(1, length))
-        found = masked_scores(self.model, text, layout)
-        facts: dict[str, Any] = {"documents": len(documents), "tokens": len(text.ids), "hidden": found.count}
-        facts |= {"loss": found.loss, "perplexity": perplexity(found.loss, 1)}
-        if self.counts is not None:
-            facts["perplexity_unigram"] = perplexity(unigram_loss(self.counts, text, layout), 1)
-            facts["times_better"] = facts["perplexity_unigram"] / facts["perplexity"]
-        if found.together is not None:
-            facts["next_accuracy"] = found.together
-        return facts
+        has_pairs = self.model.config.head == "pretraining"
+        layout = MaskedRowLayout.of(self.tokenizer, MaskingConfig(next_sentence=has_pairs))
+        max_length = min(row_length or int(self.task.get("row", 128)), self.max_length) - layout.num_special
+        stream = TokenStream.of(documents, self.tokenizer, max(1, max_length))
+        scores = masked_scores(self.model, stream, layout)
+        metrics: dict[str, Any] = {
+            "documents": len(documents),
+            "tokens": len(stream.ids),
+            "hidden": scores.count,
+            "loss": scores.loss,
+            "perplexity": perplexity(scores.loss, 1),
+        }
+        if self.token_counts is not None:
+            metrics["perplexity_unigram"] = perplexity(unigram_loss(self.token_counts, stream, layout), 1)
+            metrics["times_better"] = metrics["perplexity_unigram"] / metrics["perplexity"]
+        if scores.together is not None:
+            metrics["next_accuracy"] = scores.together
+        return metrics
+
+
+def _pack_rows(rows: Sequence[_MaskedRow]) -> tuple[Tokens, NDArray[np.int64]]:
+    """Pack rows into one batch; also return the token indices of their masks."""
+    packed = Tokens.from_rows([row.ids for row in rows])
+    token_types: list[int] = []
+    mask_indices: list[int] = []
+    for offset, row in zip(packed.offsets, rows, strict=False):
+        token_types += row.token_types
+        mask_indices += [int(offset) + position for position in row.positions]
+    return Tokens(packed.ids, packed.offsets, np.array(token_types, dtype=np.int32)), np.array(mask_indices)

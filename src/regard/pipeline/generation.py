@@ -1,4 +1,4 @@
-"""`GenerationPipeline`: a text in, its continuation out."""
+"""`GenerationPipeline`: continues texts with a causal language model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from regard.decoding.rules import ForbidSequences, History, Rule
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UsageError
 from regard.models.gpt import Gpt
-from regard.pipeline.records.attention import Axes, collect_attention, collect_qkv, decoding_steps, position_codes
-from regard.pipeline.records.attention import capture_text as watched
+from regard.pipeline.records.attention import (
+    Axes,
+    capture_text,
+    collect_attention,
+    collect_qkv,
+    decoding_steps,
+    position_codes,
+)
 from regard.pipeline.records.translation import token_word_ids
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.causal_lm import causal_lm_scores
@@ -28,19 +34,19 @@ from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
 AXES = {"decoder.self": Axes("target", "source", produced=True, causal=True)}
-HALF = "\ufffd"  # shown for a character whose bytes are not all there yet
-Hear = Callable[[str], object]
+INCOMPLETE_CHARACTER = "\ufffd"  # what decoding gives for a character whose bytes are not all generated yet
+OnText = Callable[[str], object]
 
 
 class Generation(PipelineResult, str):
-    """A continuation: a text that knows what it continues."""
+    """A continuation: a str with its prompt, tokens and log-probability."""
 
     prompt: str
     ids: list[int]  # of the continuation
-    logprob: float  # sum of the log-probabilities of its tokens, and of the end where there is one
-    finished: bool  # whether the model ended it, not the limit
-    truncated: int  # tokens at the prompt's beginning that were not read
-    unknown: int  # tokens of the prompt that the model does not know
+    logprob: float  # sum over its tokens, and eos where the model generated it
+    finished: bool  # whether the model, not the limit, ended it
+    truncated: int  # tokens at the beginning of the prompt that were not read
+    unknown: int  # unknown tokens of the prompt
 
     @property
     def full_text(self) -> str:
@@ -49,45 +55,48 @@ class Generation(PipelineResult, str):
 
     @property
     def steps(self) -> tuple[DecodingStep, ...]:
-        """The tokens that were produced, each with its probability and what else was thought of."""
-        every = super().steps
-        produced = len(self.ids) + self.finished
-        return every[len(every) - produced :]
+        """The generated tokens, each with its probability and the most probable candidates."""
+        all_steps = super().steps
+        num_generated = len(self.ids) + self.finished
+        return all_steps[len(all_steps) - num_generated :]
 
 
 class TextStreamer:
-    """A rule that forbids nothing and tells the text as it is written."""
+    """Rule that forbids nothing and reports the text as it is generated."""
 
-    def __init__(self, text: Callable[[Sequence[int]], str], hear: Hear) -> None:
-        self.text, self.on_text = text, hear
-        self.num_reported = 0
+    def __init__(self, decode: Callable[[Sequence[int]], str], on_text: OnText) -> None:
+        self.decode = decode
+        self.on_text = on_text
+        self.num_reported = 0  # characters
 
     def extra_candidates(self, length: int) -> int:
         return 0
 
     def __call__(self, history: History, candidates: Candidates) -> Candidates:
-        self.report(self.text(history.tokens[0].tolist()))
+        self.report(self.decode(history.tokens[0].tolist()))
         return candidates
 
-    def report(self, text: str, *, last: bool = False) -> None:
-        """Tell what is new; half a character waits for the rest of it."""
-        if len(text) > self.num_reported and (last or not text.endswith(HALF)):
+    def report(self, text: str, *, is_last: bool = False) -> None:
+        """Report what is new; an incomplete character waits for its remaining bytes."""
+        if len(text) > self.num_reported and (is_last or not text.endswith(INCOMPLETE_CHARACTER)):
             self.on_text(text[self.num_reported :])
             self.num_reported = len(text)
 
 
 class GenerationPipeline:
-    """Texts in, continuations out."""
+    """Continues texts."""
 
     def __init__(self, model: Gpt, tokenizer: Tokenizer, task: dict[str, Any]) -> None:
-        self.model, self.tokenizer, self.task = model, tokenizer, task
-        known = set(range(tokenizer.vocab_size)) - tokenizer.special_ids
-        self._never = sorted(set(range(model.config.vocab_size)) - known - {model.eos_id})
-        # where documents were lines or paragraphs a text begins one; in a whole file it stands somewhere
-        self._begins = task.get("document", "file") != "file"
+        self.model = model
+        self.tokenizer = tokenizer
+        self.task = task
+        text_ids = set(range(tokenizer.vocab_size)) - tokenizer.special_ids
+        self._forbidden_ids = sorted(set(range(model.config.vocab_size)) - text_ids - {model.eos_id})
+        # a prompt begins a document where documents were lines or paragraphs; in whole files it may stand anywhere
+        self._starts_document = task.get("document", "file") != "file"
 
     def __call__(self, prompt: str = "", **settings: Any) -> Generation:
-        """Return one continuation of a text; settings are those of `GenerationConfig`."""
+        """Generate one continuation of a text; settings are those of `GenerationConfig`."""
         return self.generate([prompt], GenerationConfig(**settings))[0][0]
 
     def generate(
@@ -95,46 +104,47 @@ class GenerationPipeline:
         prompts: Sequence[str],
         config: GenerationConfig | None = None,
         *,
-        hear: Hear | None = None,
+        hear: OnText | None = None,
         rules: Sequence[Rule] = (),
     ) -> list[list[Generation]]:
-        """Return the continuations of each text; those of one text differ by their draws alone.
+        """Generate `config.samples` continuations of each prompt, which differ by their random draws alone.
 
-        `hear` is told a single continuation of a single text bit by bit, while it is written. `rules` forbid tokens
-        beyond those that are never written.
+        `hear` receives a single continuation of a single prompt as it is generated. `rules` are applied after the
+        pipeline's own, which forbids special tokens and unused ids.
         """
         config = config or GenerationConfig()
         if hear is not None and (len(prompts) != 1 or config.samples != 1):
-            raise UsageError("only one continuation of one text can be heard while it is written")
-        read = [self._read(prompt) for prompt in prompts]
-        every_rule: list[Rule] = [ForbidSequences([[token] for token in self._never])] if self._never else []
-        every_rule += rules
-        heard = None
+            raise UsageError("only one continuation of one text can be streamed while it is generated")
+        prompt_ids = [self._encode_prompt(prompt) for prompt in prompts]
+        all_rules: list[Rule] = []
+        if self._forbidden_ids:
+            all_rules.append(ForbidSequences([[token_id] for token_id in self._forbidden_ids]))
+        all_rules += rules
+        streamer = None
         if hear is not None:
-            heard = TextStreamer(lambda ids: self._text(read[0], ids), hear)
-            every_rule.append(heard)
-        found = self._search(read, config, every_rule)
-        made = [
-            [self._generated(prompt, ids, one) for one in some]
-            for prompt, ids, some in zip(prompts, read, found, strict=True)
-        ]
-        if heard is not None:
-            heard.report(made[0][0], last=True)
-        return made
+            streamer = TextStreamer(partial(self._decode_continuation, prompt_ids[0]), hear)
+            all_rules.append(streamer)
+        generations = []
+        for prompt, ids, hypotheses in zip(
+            prompts, prompt_ids, self._search(prompt_ids, config, all_rules), strict=True
+        ):
+            generations.append([self._build_generation(prompt, ids, hypothesis) for hypothesis in hypotheses])
+        if streamer is not None:
+            streamer.report(generations[0][0], is_last=True)
+        return generations
 
-    def _read(self, prompt: str) -> list[int]:
+    def _encode_prompt(self, prompt: str) -> list[int]:
         (ids,) = self.tokenizer.encode_batch([prompt])
-        return ids if ids and not self._begins else [*self._boundary(), *ids]
-
-    def _boundary(self) -> list[int]:
+        if ids and not self._starts_document:
+            return ids
         if self.model.config.eos_id < 0:
             raise UsageError("this model has no token that begins a text: give a text to continue")
-        return [self.model.config.eos_id]
+        return [self.model.config.eos_id, *ids]
 
     def _search(
-        self, rows: Sequence[list[int]], config: GenerationConfig, rules: Sequence[Rule]
+        self, prompt_ids: Sequence[list[int]], config: GenerationConfig, rules: Sequence[Rule]
     ) -> list[list[Hypothesis]]:
-        """Return what is written after each row; rows of one length are written together."""
+        """Search continuations of each prompt; prompts of the same length form a batch."""
         decoding = DecodingConfig(
             beam=1,
             nbest=config.samples,
@@ -145,82 +155,95 @@ class GenerationPipeline:
             no_repeat_ngram=config.no_repeat_ngram,
             seed=config.seed,
         )
-        found: list[list[Hypothesis]] = [[]] * len(rows)
-        lengths = np.array([len(row) for row in rows])
+        hypotheses: list[list[Hypothesis]] = [[]] * len(prompt_ids)
+        lengths = np.array([len(ids) for ids in prompt_ids])
         for length in sorted(set(lengths.tolist())):
-            numbers = np.flatnonzero(lengths == length).tolist()
-            tokens = Tokens.from_rows([rows[number] for number in numbers])
-            limits = [config.max_new_tokens] * len(numbers)
-            for number, some in zip(
-                numbers, search(self.model, tokens, decoding, max_lengths=limits, rules=rules), strict=True
-            ):
-                found[number] = some
-        return found
+            indices = np.flatnonzero(lengths == length).tolist()
+            tokens = Tokens.from_rows([prompt_ids[index] for index in indices])
+            max_lengths = [config.max_new_tokens] * len(indices)
+            batch = search(self.model, tokens, decoding, max_lengths=max_lengths, rules=rules)
+            for index, prompt_hypotheses in zip(indices, batch, strict=True):
+                hypotheses[index] = prompt_hypotheses
+        return hypotheses
 
-    def _text(self, given: Sequence[int], ids: Sequence[int]) -> str:
-        """Return the text of tokens that follow others."""
-        return self.tokenizer.decode([*given, *ids])[len(self.tokenizer.decode(given)) :]
+    def _decode_continuation(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> str:
+        """Decode tokens together with the prompt, as white space may depend on it; return what follows the prompt."""
+        return self.tokenizer.decode([*prompt_ids, *ids])[len(self.tokenizer.decode(prompt_ids)) :]
 
-    def _generated(self, prompt: str, given: list[int], found: Hypothesis) -> Generation:
-        made = Generation(self._text(given, found.ids))
-        made.prompt, made.ids, made.logprob, made.finished = prompt, found.ids, found.logprob, found.finished
-        places = self.model.config.max_positions
-        made.truncated = len(given) - places // 2 if len(given) > places else 0
-        made.unknown = given.count(self.tokenizer.unk_id)
-        return attach_recorder(made, partial(self._recorded, made, given))
+    def _build_generation(self, prompt: str, prompt_ids: list[int], hypothesis: Hypothesis) -> Generation:
+        max_positions = self.model.config.max_positions
+        generation = Generation(self._decode_continuation(prompt_ids, hypothesis.ids))
+        generation.prompt = prompt
+        generation.ids = hypothesis.ids
+        generation.logprob = hypothesis.logprob
+        generation.finished = hypothesis.finished
+        generation.truncated = len(prompt_ids) - max_positions // 2 if len(prompt_ids) > max_positions else 0
+        generation.unknown = prompt_ids.count(self.tokenizer.unk_id)
+        return attach_recorder(generation, partial(self._build_record, generation, prompt_ids))
 
-    def _recorded(self, made: Generation, given: list[int], seeing: RecordConfig) -> Record:
-        """Return where the model looked, row by row: each is named after the token that it told.
+    def _build_record(self, generation: Generation, prompt_ids: list[int], config: RecordConfig) -> Record:
+        """Record the attention over the full text; each row is named after the token that it predicts.
 
-        Of what is longer than the model reads at a time, the last tokens are read again at once.
+        Of a text longer than the model's positions, the last tokens are read in one pass.
         """
-        ends = [self.model.eos_id] if made.finished and self.model.config.eos_id >= 0 else []
-        whole = [*given, *made.ids, *ends]
-        places = self.model.config.max_positions
-        left_out = max(0, len(whole) - 1 - places)
-        shown = whole[left_out:]
-        if len(shown) < 2:
-            raise UsageError("nothing was read and nothing written: there is nothing to see")
-        read, told = shown[:-1], shown[1:]
+        has_eos = generation.finished and self.model.config.eos_id >= 0
+        eos_ids = [self.model.eos_id] if has_eos else []
+        full_ids = [*prompt_ids, *generation.ids, *eos_ids]
+        max_positions = self.model.config.max_positions
+        num_omitted = max(0, len(full_ids) - 1 - max_positions)
+        visible_ids = full_ids[num_omitted:]
+        if len(visible_ids) < 2:
+            raise UsageError("nothing was read and nothing generated: there is no attention to show")
+        source_ids = visible_ids[:-1]
+        target_ids = visible_ids[1:]
         sites = self.model.attention_sites()
-        config = seeing.override({"store_qkv": f"{[*sites][-1]}:0"}) if seeing.store_qkv == "best" else seeing
-        with watched(config, sites, len(read), len(read)) as seen:
-            logits = self.model.logits(Tokens.from_rows([read])).float()
-        logp = logits.log_softmax(-1).cpu().numpy()
-        cut: tuple[Omission, ...] = ()
-        if left_out:
-            why = f"the text has {len(whole):,} tokens, the model reads {places:,} at a time"
-            cut = (Omission(why, f"the first {left_out:,}, which were read while the text was shorter"),)
-        words = self._words(made, given, ends)
-        sides = {
-            "source": RecordText.from_subwords(made.full_text, self.tokenizer.subwords(read), words[left_out:-1]),
-            "target": RecordText.from_subwords(made.full_text, self.tokenizer.subwords(told), words[left_out + 1 :]),
+        if config.store_qkv == "best":
+            last_site = [*sites][-1]
+            config = config.override({"store_qkv": f"{last_site}:0"})
+        with capture_text(config, sites, len(source_ids), len(source_ids)) as captured:
+            logits = self.model.logits(Tokens.from_rows([source_ids])).float()
+        logprobs = logits.log_softmax(-1).cpu().numpy()
+        omissions: tuple[Omission, ...] = ()
+        if num_omitted:
+            reason = f"the text has {len(full_ids):,} tokens, the model reads {max_positions:,} at a time"
+            omissions = (Omission(reason, f"the first {num_omitted:,}, read while the text was shorter"),)
+        text = generation.full_text
+        word_ids = self._word_ids(generation, prompt_ids, len(eos_ids))[num_omitted:]
+        subwords = self.tokenizer.subwords
+        texts = {
+            "source": RecordText.from_subwords(text, subwords(source_ids), word_ids[:-1]),
+            "target": RecordText.from_subwords(text, subwords(target_ids), word_ids[1:]),
         }
-        scheme, width = self.model.positions, self.model.config.hidden_size
-        turned = width // self.model.config.stack.num_heads if isinstance(scheme, Rotary) else width
         return Record(
-            made.prompt or made.full_text,
-            sides,
-            collect_attention([seen.trace], AXES),
+            generation.prompt or text,
+            texts,
+            collect_attention([captured.trace], AXES),
             task="generate",
-            steps=decoding_steps(logp, told, self.tokenizer.subwords, seeing.top_k),
-            places=position_codes(scheme, turned, max(len(read), 32)),
-            inside=collect_qkv(seen),
-            cut=cut,
+            steps=decoding_steps(logprobs, target_ids, subwords, config.top_k),
+            places=position_codes(self.model.positions, self._position_size(), max(len(source_ids), 32)),
+            inside=collect_qkv(captured),
+            cut=omissions,
         )
 
-    def _words(self, made: Generation, given: list[int], ends: list[int]) -> list[int]:
-        """Return the word of the whole text that each token is of."""
-        special = self.tokenizer.special_ids
-        opening = len(given) - sum(number not in special for number in given)
-        content = [*given[opening:], *made.ids]
-        return [*[-1] * opening, *token_word_ids(self.tokenizer, made.full_text, content), *[-1] * len(ends)]
+    def _position_size(self) -> int:
+        """Size of a position code: of a head with rotary positions, else of a hidden state."""
+        hidden_size = self.model.config.hidden_size
+        is_rotary = isinstance(self.model.positions, Rotary)
+        return hidden_size // self.model.config.stack.num_heads if is_rotary else hidden_size
+
+    def _word_ids(self, generation: Generation, prompt_ids: list[int], num_eos: int) -> list[int]:
+        """Word of the full text that each token belongs to; -1 for special tokens."""
+        special_ids = self.tokenizer.special_ids
+        num_special = sum(token_id in special_ids for token_id in prompt_ids)
+        content_ids = [*prompt_ids[num_special:], *generation.ids]
+        content_words = token_word_ids(self.tokenizer, generation.full_text, content_ids)
+        return [*[-1] * num_special, *content_words, *[-1] * num_eos]
 
     def scores(self, documents: Documents) -> dict[str, Any]:
-        """Return the loss of running text in nats, a token and a character, and the perplexity of a token."""
+        """Loss of running text in nats, per token and per character, and the perplexity of a token."""
         if self.tokenizer.eos_id < 0:
-            raise UsageError("this model has no token between documents: its loss over documents means nothing")
-        text = TokenStream.of(documents, self.tokenizer, self.model.config.max_positions - 1)
-        characters = sum(map(len, documents.texts))
-        facts: dict[str, Any] = {"documents": len(documents), "tokens": len(text.ids), "characters": characters}
-        return {**facts, **causal_lm_scores(self.model, text, characters)}
+            raise UsageError("this model has no token between documents: it cannot be evaluated on documents")
+        stream = TokenStream.of(documents, self.tokenizer, self.model.config.max_positions - 1)
+        num_characters = sum(map(len, documents.texts))
+        metrics = causal_lm_scores(self.model, stream, num_characters)
+        return {"documents": len(documents), "tokens": len(stream.ids), "characters": num_characters, **metrics}

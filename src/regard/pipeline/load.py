@@ -1,4 +1,4 @@
-"""The ways into models: folders that are ready for the engine are opened without torch, all others by `folders`."""
+"""`load` and the loaders that need no torch: engine folders are opened here, all other folders by `loaders`."""
 
 from __future__ import annotations
 
@@ -31,38 +31,43 @@ def load(
     threads: int = 0,
     backend: str = "auto",
 ) -> Pipeline:
-    """Return the pipeline of a run's or model's folder, whatever its task.
+    """Load the pipeline of a run directory or model folder, whatever its task.
 
-    Of several folders with translators, return one whose models decide together. Translators and encoders compute in
-    the engine where it is there (`backend`: auto, engine or torch), in float32, bf16 or int8; without a precision in
-    that of the folder.
+    Several folders of translation models form an ensemble. Translation models and encoders compute in the engine where
+    it is available (`backend`: auto, engine or torch), in float32, bf16 or int8; `precision` defaults to that of the
+    folder.
     """
-    given: dict[str, Any] = {"device": device, "precision": precision, "threads": threads, "backend": backend}
-    folders = _listed(folder, ensemble)
-    if len(folders) == 1 and _fits(folders[0], device, backend):
+    options: dict[str, Any] = {"device": device, "precision": precision, "threads": threads, "backend": backend}
+    folders = _list_folders(folder, ensemble)
+    if len(folders) == 1 and _can_use_engine_folder(folders[0], device, backend):
         config = open_engine_folder(folders[0]).stored.config
         if isinstance(config, TransformerConfig):
-            return load_translator(folders[0], **given)
+            return load_translator(folders[0], **options)
         if isinstance(config, BertConfig) and config.head == "plain":
-            return load_embedder(folders[0], **given)
-    from regard.pipeline.loaders import open_any
+            return load_embedder(folders[0], **options)
+    from regard.pipeline.loaders import load_pipeline
 
-    return open_any(folders, **given)
+    return load_pipeline(folders, **options)
 
 
 def load_embedder(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> EmbeddingPipeline:
-    """Return the encoder of a folder or of a published name, whatever its head, to make vectors of texts."""
-    if not _fits(folder, device, backend):
+    """Load the encoder of a folder or a published model, whatever its head, to embed texts."""
+    if not _can_use_engine_folder(folder, device, backend):
         from regard.pipeline import loaders
 
         return loaders.load_embedder(folder, device=device, precision=precision, threads=threads, backend=backend)
-    found = open_engine_folder(folder)
-    found.check_precision(precision)
-    model = encoder_in(found.encoder(threads or available_cores()))
-    longest = min(int(found.stored.metadata.get("longest", model.config.max_positions)), model.config.max_positions)
-    return EmbeddingPipeline(model, SpecialTokens(found.tokenizers()[0]), read_modules(found.path), max_length=longest)
+    engine_folder = open_engine_folder(folder)
+    engine_folder.check_precision(precision)
+    model = encoder_in(engine_folder.encoder(threads or available_cores()))
+    max_positions = model.config.max_positions
+    return EmbeddingPipeline(
+        model,
+        SpecialTokens(engine_folder.tokenizers()[0]),
+        read_modules(engine_folder.path),
+        max_length=min(int(engine_folder.stored.metadata.get("longest", max_positions)), max_positions),
+    )
 
 
 def load_translator(
@@ -74,40 +79,45 @@ def load_translator(
     threads: int = 0,
     backend: str = "auto",
 ) -> TranslationPipeline:
-    """Return the translator of a run's or model's folder; of several folders, one whose models decide together."""
-    folders = _listed(folder, ensemble)
-    if len(folders) != 1 or not _fits(folders[0], device, backend):
+    """Load the translation model of a run directory or model folder; several folders form an ensemble."""
+    folders = _list_folders(folder, ensemble)
+    if len(folders) != 1 or not _can_use_engine_folder(folders[0], device, backend):
         from regard.pipeline.loaders import load_translators
 
         return load_translators(folders, device=device, precision=precision, threads=threads, backend=backend)
-    found = open_engine_folder(folders[0])
-    found.check_precision(precision)
-    engine, model = found.translator()
-    source, target = found.tokenizers()
+    engine_folder = open_engine_folder(folders[0])
+    engine_folder.check_precision(precision)
+    engine, model = engine_folder.translator()
+    source, target = engine_folder.tokenizers()
     return TranslationPipeline(
-        *([model], source, target),
-        decoding=_decoding(found),
-        task=found.task,
+        [model],
+        source,
+        target,
+        decoding=_read_decoding_config(engine_folder),
+        task=engine_folder.task,
         workers=threads or available_cores(),
         engines=[engine],
     )
 
 
-def _listed(folder: str | Path | Sequence[str | Path], more: Sequence[str | Path]) -> list[str | Path]:
-    return [*([folder] if isinstance(folder, str | Path) else folder), *more]
+def _list_folders(folder: str | Path | Sequence[str | Path], ensemble: Sequence[str | Path]) -> list[str | Path]:
+    folders = [folder] if isinstance(folder, str | Path) else folder
+    return [*folders, *ensemble]
 
 
-def _fits(folder: str | Path, device: str, backend: str) -> bool:
-    """Whether the engine answers from its own folder, as it is."""
-    wanted = backend in ("auto", "engine") and device == "cpu" and active_intervention() is None
-    return wanted and is_engine_folder(folder)
+def _can_use_engine_folder(folder: str | Path, device: str, backend: str) -> bool:
+    """Whether the engine can run from this folder as it is: an engine folder, on the CPU, without ablation."""
+    if backend not in ("auto", "engine") or device != "cpu" or active_intervention() is not None:
+        return False
+    return is_engine_folder(folder)
 
 
-def _decoding(found: EngineFolder) -> DecodingConfig:
-    told = found.task.get("decoding")
-    if not isinstance(told, dict):
-        raise CheckpointError(f"{found.path / TASK_FILE}: it does not say how translations are searched for")
+def _read_decoding_config(engine_folder: EngineFolder) -> DecodingConfig:
+    where = str(engine_folder.path / TASK_FILE)
+    settings = engine_folder.task.get("decoding")
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{where}: it has no decoding settings")
     try:
-        return DecodingConfig.from_dict(told, where=str(found.path / TASK_FILE))
+        return DecodingConfig.from_dict(settings, where=where)
     except (ConfigError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointError(str(error)) from None

@@ -1,7 +1,8 @@
-"""From folders to pipelines, with torch: models of every task are opened, `train` makes one."""
+"""Loaders that build torch models, one for each task, and `train`."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.fill_mask import FillMaskPipeline
 from regard.pipeline.generation import GenerationPipeline
-from regard.pipeline.question_answering import LONGEST_ROW, QuestionAnsweringPipeline
+from regard.pipeline.question_answering import DEFAULT_MAX_LENGTH, QuestionAnsweringPipeline
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
@@ -45,7 +46,7 @@ from regard.text.special_tokens import MASKS, SpecialTokens
 from regard.training.listeners import Listener
 from regard.training.run import train_run
 
-PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 Pipeline = (
     TranslationPipeline
     | FeaturePipeline
@@ -57,89 +58,100 @@ Pipeline = (
     | EmbeddingPipeline
     | FillMaskPipeline
 )
-# where a setting without its group is looked for
-GROUPS = (
+# groups in which `train` searches a setting that is written without its group, in this order
+SETTING_GROUPS = (
     *("training", "data", "tokenizer", "data.read", "decoding"),
     *("memory_network", "stories", "documents", "masking", "fine_tuning", "passages"),
 )
 
 
-def open_any(
+def load_pipeline(
     folders: Sequence[str | Path], *, device: str, precision: str | None, threads: int, backend: str
 ) -> Pipeline:
-    """Return the pipeline of a folder, whatever its task; of several, that of translators that decide together."""
+    """Load the pipeline of a folder, whatever its task; several folders form an ensemble of translation models."""
     task = folder_task(folders[0]) if len(folders) == 1 else ""
-    if (compiling := COMPILED.get(task)) is not None:
-        return compiling(folders[0], device=device, precision=precision, threads=threads, backend=backend)
-    if (opener := OPENERS.get(task)) is not None:
+    if task in ENGINE_LOADERS:
+        load_model = ENGINE_LOADERS[task]
+        return load_model(folders[0], device=device, precision=precision, threads=threads, backend=backend)
+    if task in TORCH_LOADERS:
         if backend == "engine":
-            raise UsageError(f"{folders[0]}: the engine does not compute such a model; leave out the backend")
-        return opener(folders[0], device=device, precision=precision or "float32", threads=threads)
+            raise UsageError(f"{folders[0]}: the engine cannot run a model of this kind; leave out the backend")
+        return TORCH_LOADERS[task](folders[0], device=device, precision=precision or "float32", threads=threads)
     return load_translators(folders, device=device, precision=precision, threads=threads, backend=backend)
 
 
-def load_features(
-    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
-) -> FeaturePipeline:
-    """Return the features of a folder that `regard train language` made."""
-    features = _features(folder, device, _computing(precision, threads))
-    _check_off(features.model)
-    return FeaturePipeline(features)
+# ---- parts of a pipeline
 
 
-def _features(folder: str | Path, device: str, precision: torch.dtype) -> ElmoFeatures:
-    loaded = ElmoFeatures.load(folder)
-    return replace(loaded, model=move_to_device(loaded.model, device, precision).eval())
+def _configure_torch(precision: str, threads: int) -> torch.dtype:
+    """Set the number of torch threads (0: all cores); return the dtype of a precision."""
+    if precision not in DTYPES:
+        raise ConfigError(f"precision must be one of {', '.join(DTYPES)}, not {precision!r}")
+    torch.set_num_threads(threads or available_cores())
+    return DTYPES[precision]
 
 
-def _ready(model: Placed, device: str, precision: torch.dtype) -> Placed:
-    """Return a model where it is to compute, for use; heads that are switched off must be its own."""
-    _check_off(model)
-    return move_to_device(model, device, precision).eval()
+def _configure_rnn(folder: str | Path, precision: str | None, threads: int, backend: str) -> torch.dtype:
+    """Configure torch for an RNN text encoder, which the engine cannot run."""
+    if backend == "engine":
+        raise UsageError(f"{folder}: the engine cannot run a model of this kind; leave out the backend")
+    return _configure_torch(precision or "float32", threads)
 
 
-def _check_off(model: Model) -> None:
-    if (chosen := active_intervention()) is not None:
-        chosen.check(model.attention_sites())
+def _torch_precision(precision: str | None) -> str:
+    """Precision of the torch model beside an engine: int8 is the engine's alone."""
+    if precision is None or precision == "int8":
+        return "float32"
+    return precision
 
 
-def load_classifier(
-    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
-) -> ClassificationPipeline:
-    """Return the classifier of a folder; its frozen features are in the same folder."""
-    if is_encoder_folder(folder):
-        return ClassificationPipeline(*_label_reader(folder, ComputeOptions(device, precision, threads, backend)))
-    dtype = _own(folder, precision, threads, backend)
-    loaded = load_rnn_text(folder, RnnClassifierConfig, "classify")
-    model = build_model(loaded.config)
-    model.load_state_dict(loaded.weights)
-    perception = _perception(folder, loaded, device, dtype)
-    return ClassificationPipeline(RecurrentClassifier(_ready(model, device, dtype), perception), loaded.task)
+def _num_workers(device: str, threads: int) -> int:
+    """Batches computed at a time: on the CPU one core per batch is fastest."""
+    return (threads or available_cores()) if device == "cpu" else 1
 
 
-def _perception(
+def _prepare_for_inference(model: Placed, device: str, dtype: torch.dtype) -> Placed:
+    """Move a model to its device in evaluation mode; ablated heads must exist in it."""
+    _check_ablation(model)
+    return move_to_device(model, device, dtype).eval()
+
+
+def _check_ablation(model: Model) -> None:
+    intervention = active_intervention()
+    if intervention is not None:
+        intervention.check(model.attention_sites())
+
+
+def _load_elmo(folder: str | Path, device: str, dtype: torch.dtype) -> ElmoFeatures:
+    features = ElmoFeatures.load(folder)
+    return replace(features, model=move_to_device(features.model, device, dtype).eval())
+
+
+def _load_preprocessor(
     folder: str | Path,
     loaded: LoadedRnnText[RnnClassifierConfig] | LoadedRnnText[RnnTaggerConfig],
     device: str,
     dtype: torch.dtype,
 ) -> RnnPreprocessor:
-    """Return how a reader with words of its own reads texts, with its frozen features where it has some."""
-    labels, beside = loaded.task.get("labels"), loaded.task.get("features")
+    """Load the input side of an RNN text encoder, with its frozen ELMo features where it has them."""
+    labels = loaded.task.get("labels")
     if not isinstance(labels, list) or len(labels) != loaded.config.num_labels:
         raise CheckpointError(f"{folder}: task.json does not name the {loaded.config.num_labels} labels of the model")
     features = None
     if loaded.config.encoder.num_feature_layers:
-        features = _features(Path(folder) / FEATURES, device, dtype)
-        if not isinstance(beside, dict) or features.digest != beside.get("digest"):
+        features_folder = Path(folder) / FEATURES
+        features = _load_elmo(features_folder, device, dtype)
+        metadata = loaded.task.get("features")
+        if not isinstance(metadata, dict) or features.digest != metadata.get("digest"):
             raise CheckpointError(
-                f"{Path(folder) / FEATURES}: not the features that the {loaded.config.family} was trained with"
+                f"{features_folder}: not the features that the {loaded.config.family} was trained with"
             )
     return RnnPreprocessor(loaded.tokenizer, int(loaded.task["max_length"]), features)
 
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """Where and how a model is to compute."""
+    """Device, precision, threads and backend of a model."""
 
     device: str
     precision: str | None
@@ -147,79 +159,115 @@ class ComputeOptions:
     backend: str
 
     def encoder(self, loaded: LoadedEncoder) -> Bert:
-        """Return an encoder as it is to compute: in the engine, in torch while someone watches, or in torch."""
-        dtype = _computing("float32" if self.precision == "int8" else self.precision or "float32", self.threads)
+        """Build an encoder: in torch, or in the engine with torch for traces and ablation."""
+        dtype = _configure_torch(_torch_precision(self.precision), self.threads)
         threads = self.threads or available_cores()
 
-        def model() -> Bert:
-            return _ready(loaded.model(), self.device, dtype).pack()
+        def build() -> Bert:
+            return _prepare_for_inference(loaded.model(), self.device, dtype).pack()
 
-        if is_engine_folder(loaded.path):
-            held = open_engine_folder(loaded.path)
-            held.check_precision(self.precision)
-            fits = self.backend != "torch" and self.device == "cpu"
-            return encoder_in(held.encoder(threads) if fits else _ready(held.model(), self.device, dtype))
-        return encoder_backend(loaded, model, self.backend, self.precision, self.device, threads)
+        if not is_engine_folder(loaded.path):
+            return encoder_backend(loaded, build, self.backend, self.precision, self.device, threads)
+        engine_folder = open_engine_folder(loaded.path)
+        engine_folder.check_precision(self.precision)
+        if self.backend != "torch" and self.device == "cpu":
+            return encoder_in(engine_folder.encoder(threads))
+        return encoder_in(_prepare_for_inference(engine_folder.model(), self.device, dtype))
 
 
-def _tuned(folder: str | Path, task: str, head: str, wish: ComputeOptions) -> tuple[LoadedEncoder, Bert]:
-    """Return the encoder of a folder, ready to use; one without this head, or for another task, is refused."""
+def _load_fine_tuned(folder: str | Path, task: str, head: str, options: ComputeOptions) -> tuple[LoadedEncoder, Bert]:
+    """Load a fine-tuned encoder; another head, or another task, is an error."""
     loaded = read_encoder(folder, task=task)
     if loaded.config.head != head:
-        held = loaded.config.head
-        raise CheckpointError(f"{folder}: a model with a {held} head, where `regard {task}` needs a {head} head")
-    return loaded, wish.encoder(loaded)
+        raise CheckpointError(
+            f"{folder}: a model with a {loaded.config.head} head, where `regard {task}` needs a {head} head"
+        )
+    return loaded, options.encoder(loaded)
 
 
-def _longest(loaded: LoadedEncoder) -> int:
-    """Return how many tokens a row has, as in training where that is known."""
+def _max_length(loaded: LoadedEncoder) -> int:
+    """Tokens of a row: as in training where that is known."""
     return min(loaded.max_length, int(loaded.task.get("max_length", loaded.max_length)))
 
 
-def _label_reader(folder: str | Path, wish: ComputeOptions) -> tuple[EncoderClassifier, dict[str, Any]]:
-    loaded, model = _tuned(folder, "classify", "label", wish)
-    several = loaded.problem_type == "multi_label_classification"
+# ---- one loader for each task
+
+
+def load_features(
+    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+) -> FeaturePipeline:
+    """Load ELMo features, as `regard train language` writes them."""
+    features = _load_elmo(folder, device, _configure_torch(precision, threads))
+    _check_ablation(features.model)
+    return FeaturePipeline(features)
+
+
+def load_classifier(
+    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
+) -> ClassificationPipeline:
+    """Load the text classifier of a folder: a fine-tuned encoder or an RNN."""
+    if is_encoder_folder(folder):
+        return _load_encoder_classifier(folder, ComputeOptions(device, precision, threads=threads, backend=backend))
+    dtype = _configure_rnn(folder, precision, threads, backend)
+    loaded = load_rnn_text(folder, RnnClassifierConfig, "classify")
+    model = build_model(loaded.config)
+    model.load_state_dict(loaded.weights)
+    preprocessor = _load_preprocessor(folder, loaded, device, dtype)
+    classifier = RecurrentClassifier(_prepare_for_inference(model, device, dtype), preprocessor)
+    return ClassificationPipeline(classifier, loaded.task)
+
+
+def _load_encoder_classifier(folder: str | Path, options: ComputeOptions) -> ClassificationPipeline:
+    loaded, model = _load_fine_tuned(folder, "classify", "label", options)
+    is_multi_label = loaded.problem_type == "multi_label_classification"
     task = {**loaded.task, "labels": list(loaded.labels)}
-    if several:
+    if is_multi_label:
         task.setdefault("thresholds", dict.fromkeys(loaded.labels, 0.5))
-    temperature = float(loaded.task.get("temperature", 1.0))
-    return EncoderClassifier(model, SpecialTokens(loaded.tokenizer), _longest(loaded), temperature, several), task
+    classifier = EncoderClassifier(
+        model,
+        SpecialTokens(loaded.tokenizer),
+        max_length=_max_length(loaded),
+        temperature=float(loaded.task.get("temperature", 1.0)),
+        is_multi_label=is_multi_label,
+    )
+    return ClassificationPipeline(classifier, task)
 
 
 def load_tagger(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> TokenClassificationPipeline:
-    """Return the tagger of a folder, which labels the words of texts."""
+    """Load the tagger of a folder: a fine-tuned encoder or an RNN."""
     if is_encoder_folder(folder):
-        tuned, encoder = _tuned(folder, "tag", "token", ComputeOptions(device, precision, threads, backend))
-        reader = EncoderTagger(encoder, SpecialTokens(tuned.tokenizer), _longest(tuned))
-        return TokenClassificationPipeline(reader, tuned.labels, tuned.task)
-    dtype = _own(folder, precision, threads, backend)
+        options = ComputeOptions(device, precision, threads=threads, backend=backend)
+        fine_tuned, encoder = _load_fine_tuned(folder, "tag", "token", options)
+        encoder_tagger = EncoderTagger(encoder, SpecialTokens(fine_tuned.tokenizer), max_length=_max_length(fine_tuned))
+        return TokenClassificationPipeline(encoder_tagger, fine_tuned.labels, fine_tuned.task)
+    dtype = _configure_rnn(folder, precision, threads, backend)
     loaded = load_rnn_text(folder, RnnTaggerConfig, "tag")
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
-    perception = _perception(folder, loaded, device, dtype)
-    own = RecurrentTagger(_ready(model, device, dtype), perception)
-    return TokenClassificationPipeline(own, loaded.task["labels"], loaded.task)
+    preprocessor = _load_preprocessor(folder, loaded, device, dtype)
+    rnn_tagger = RecurrentTagger(_prepare_for_inference(model, device, dtype), preprocessor)
+    return TokenClassificationPipeline(rnn_tagger, loaded.task["labels"], loaded.task)
 
 
 def load_answerer(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> QuestionAnsweringPipeline:
-    """Return what answers questions by spans of passages."""
-    loaded, model = _tuned(folder, "answer", "span", ComputeOptions(device, precision, threads, backend))
-    return QuestionAnsweringPipeline(
-        model, SpecialTokens(loaded.tokenizer), min(_longest(loaded), LONGEST_ROW), loaded.task
-    )
+    """Load the extractive question answering model of a folder."""
+    options = ComputeOptions(device, precision, threads=threads, backend=backend)
+    loaded, model = _load_fine_tuned(folder, "answer", "span", options)
+    max_length = min(_max_length(loaded), DEFAULT_MAX_LENGTH)
+    return QuestionAnsweringPipeline(model, SpecialTokens(loaded.tokenizer), max_length, loaded.task)
 
 
 def load_embedder(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> EmbeddingPipeline:
-    """Return the encoder of a folder or of a published name, whatever its head, to make vectors of texts."""
+    """Load the encoder of a folder or a published model, whatever its head, to embed texts."""
     loaded = read_encoder(folder, head="plain")
-    model = ComputeOptions(device, precision, threads, backend).encoder(loaded)
-    workers = (threads or available_cores()) if device == "cpu" else 1  # of several batches, a core for each pays best
+    model = ComputeOptions(device, precision, threads=threads, backend=backend).encoder(loaded)
+    workers = _num_workers(device, threads)
     return EmbeddingPipeline(
         model, SpecialTokens(loaded.tokenizer), read_modules(loaded.path), max_length=loaded.max_length, workers=workers
     )
@@ -228,83 +276,101 @@ def load_embedder(
 def load_filler(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> FillMaskPipeline:
-    """Return the masked-word model of a folder or of a published name, which fills the gaps of texts."""
-    dtype = _computing(precision, threads)
+    """Load the masked language model of a folder or a published model."""
+    dtype = _configure_torch(precision, threads)
     loaded = load_encoder(folder)
     if loaded.config.head not in ("masked", "pretraining"):
         raise CheckpointError(
-            f"{folder}: a {loaded.config.head} head; one for masked words is needed: "
-            f"`regard train language FILES --from {folder}` gives it one"
+            f"{folder}: a {loaded.config.head} head, where a masked-LM head is needed: "
+            f"`regard train language FILES --from {folder}` trains one"
         )
     if SpecialTokens(loaded.tokenizer).mask < 0:
-        raise CheckpointError(f"{folder}: its tokenizer has no mask token ({' or '.join(MASKS)}) to write gaps with")
+        raise CheckpointError(f"{folder}: its tokenizer has no mask token ({' or '.join(MASKS)})")
     counts = read_token_counts(loaded.path, loaded.tokenizer.vocab_size)
-    model = _ready(loaded.model(), device, dtype).pack()
+    model = _prepare_for_inference(loaded.model(), device, dtype).pack()
     return FillMaskPipeline(model, loaded.tokenizer, loaded.task, loaded.max_length, counts)
 
 
 def load_generator(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> GenerationPipeline:
-    """Return the causal language model of a folder or of a published name, which continues texts."""
-    dtype = _computing("float32" if precision == "int8" else precision or "float32", threads)
+    """Load the causal language model of a folder or a published model."""
+    dtype = _configure_torch(_torch_precision(precision), threads)
     if is_engine_folder(folder):
-        held = open_engine_folder(folder)
-        held.check_precision(precision)
-        fits = backend != "torch" and device == "cpu"
-        ready = gpt_in(held.causal_lm()) if fits else _ready(held.model(), device, dtype)
-        return GenerationPipeline(ready, held.tokenizers()[0], held.task)
+        engine_folder = open_engine_folder(folder)
+        engine_folder.check_precision(precision)
+        if backend != "torch" and device == "cpu":
+            model = gpt_in(engine_folder.causal_lm())
+        else:
+            model = _prepare_for_inference(engine_folder.model(), device, dtype)
+        return GenerationPipeline(model, engine_folder.tokenizers()[0], engine_folder.task)
     loaded = load_causal_lm(folder)
 
-    def model() -> Gpt:
-        made: Gpt = build_model(loaded.config)
-        made.load_state_dict(loaded.weights)
-        return _ready(made, device, dtype).pack()
+    def build() -> Gpt:
+        gpt: Gpt = build_model(loaded.config)
+        gpt.load_state_dict(loaded.weights)
+        return _prepare_for_inference(gpt, device, dtype).pack()
 
-    return GenerationPipeline(causal_backend(loaded, model, backend, precision, device), loaded.tokenizer, loaded.task)
+    return GenerationPipeline(causal_backend(loaded, build, backend, precision, device), loaded.tokenizer, loaded.task)
 
 
 def load_stories(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> StoryQAPipeline:
-    """Return the memory network of a folder, which answers questions about stories."""
-    dtype = _computing(precision, threads)
+    """Load the memory network of a folder, which answers questions about stories."""
+    dtype = _configure_torch(precision, threads)
     if dtype != torch.float32:
         raise ConfigError(f"memory networks compute in float32, not in {precision}: leave out --precision")
     loaded = load_memory_network(folder)
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     vocabulary = StoryVocabulary.from_dict(loaded.vocabulary, str(loaded.path / VOCABULARY))
-    return StoryQAPipeline(_ready(model, device, dtype), vocabulary, loaded.task)
+    return StoryQAPipeline(_prepare_for_inference(model, device, dtype), vocabulary, loaded.task)
 
 
 def load_translators(
     folders: Sequence[str | Path], *, device: str, precision: str | None, threads: int, backend: str
 ) -> TranslationPipeline:
-    """Return the translator of a run's or model's folder; of several folders, one whose models decide together."""
+    """Load the translation model of a run directory or model folder; several folders form an ensemble."""
     if not folders:
         raise UsageError("load needs at least one folder")
-    found = [read_translator(resolve_model(one)) for one in folders]
-    engines = translator_backends(found, backend, precision, device)
-    loaded = [one.loaded for one in found]
-    threads, dtype = threads or available_cores(), _computing("float32" if engines else precision or "float32", threads)
-    first = loaded[0]
-    for one, other in zip(folders, loaded, strict=True):
-        for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
-            if ours.digest != theirs.digest:
-                raise UsageError(
-                    f"{one} has another {side} tokenizer than {folders[0]}: models that decide together must be "
-                    "trained with the same one"
-                )
-    models = [_model(one, device, dtype, pack=not engines) for one in loaded]
-    workers = threads if device == "cpu" else 1  # where there are several batches, a core for each pays best
+    opened = [read_translator(resolve_model(folder)) for folder in folders]
+    engines = translator_backends(opened, backend, precision, device)
+    translators = [translator.loaded for translator in opened]
+    dtype = _configure_torch("float32" if engines else precision or "float32", threads)
+    _check_same_tokenizers(folders, translators)
+    first = translators[0]
     return TranslationPipeline(
-        *(models, first.source, first.target),
+        [_build_translator(translator, device, dtype, pack=not engines) for translator in translators],
+        first.source,
+        first.target,
         decoding=first.decoding,
         task=first.task,
-        workers=workers,
+        workers=_num_workers(device, threads),
         engines=engines,
     )
+
+
+def _check_same_tokenizers(folders: Sequence[str | Path], translators: Sequence[LoadedTranslator]) -> None:
+    first = translators[0]
+    for folder, translator in zip(folders, translators, strict=True):
+        tokenizers = (("source", first.source, translator.source), ("target", first.target, translator.target))
+        for side, expected, tokenizer in tokenizers:
+            if tokenizer.digest != expected.digest:
+                raise UsageError(
+                    f"{folder} has another {side} tokenizer than {folders[0]}: the models of an ensemble must be "
+                    "trained with the same one"
+                )
+
+
+def _build_translator(loaded: LoadedTranslator, device: str, dtype: torch.dtype, pack: bool) -> EncoderDecoder:
+    model: EncoderDecoder = build_model(loaded.config)
+    model.load_state_dict(loaded.weights)
+    model = _prepare_for_inference(model, device, dtype)
+    return model.pack() if pack else model
+
+
+# ---- training
 
 
 def train(
@@ -315,81 +381,63 @@ def train(
     listeners: Sequence[Listener] = (),
     **settings: Any,
 ) -> Pipeline:
-    """Train a model on files, or go on training the run in `out`, and return its pipeline.
+    """Train a model on files, or resume the run in `out`, and return its pipeline.
 
-    Settings are named as in a recipe, without their group where that is clear: `minutes=5`, `preset="tiny"`,
-    `kind="unigram"`; with it they are written `decoding__beam=4`. A run that learned nothing, or needs more time, is
-    told by a warning.
+    Settings are named as in a recipe, without their group where that is unambiguous: `minutes=5`, `preset="tiny"`,
+    `kind="unigram"`; with it they are written `decoding__beam=4`. A run that learned nothing or too little warns.
     """
-    given = {_setting(name): value for name, value in settings.items()}
-    given = apply_defaults(task, given)
-    given |= {"data.train": [*map(str, files)], "data.valid": [*map(str, valid)]}
-    report = train_run(RunConfig().with_settings(given), Path(out), listeners=listeners)
+    overrides = {_resolve_setting(name): value for name, value in settings.items()}
+    overrides = apply_defaults(task, overrides)
+    overrides["data.train"] = [str(path) for path in files]
+    overrides["data.valid"] = [str(path) for path in valid]
+    report = train_run(RunConfig().with_settings(overrides), Path(out), listeners=listeners)
     if not report.finished:
         raise TrainingError(
-            f"{report.reason} stopped training at {report.unit} {report.step}: call train again to go on"
+            f"{report.reason} stopped training at {report.unit} {report.step}: call train again to resume"
         )
     if report.verdict is not None and report.verdict.text:
         warnings.warn(f"{out}: {report.verdict.text}", stacklevel=2)
-    return open_any([out], device="cpu", precision=None, threads=0, backend="auto")
+    return load_pipeline([out], device="cpu", precision=None, threads=0, backend="auto")
 
 
-def _setting(name: str) -> str:
-    """Return the dotted path of a setting of a run.
+def _resolve_setting(name: str) -> str:
+    """Dotted path of a setting of a run.
 
-    >>> _setting("minutes"), _setting("decoding__beam")
+    >>> _resolve_setting("minutes"), _resolve_setting("decoding__beam")
     ('training.minutes', 'decoding.beam')
     """
-    paths = [knob.path for deep in (True, False) for knob in RunConfig.knobs(deep=deep)]
+    knobs = itertools.chain(RunConfig.knobs(deep=True), RunConfig.knobs(deep=False))
+    paths = [knob.path for knob in knobs]
     dotted = name.replace("__", ".")
-    for path in (dotted, *(f"{group}.{dotted}" for group in GROUPS)):
+    for path in (dotted, *(f"{group}.{dotted}" for group in SETTING_GROUPS)):
         if path in paths:
             return path
     raise ConfigError(f"unknown setting {name!r}{nearest(dotted, [path.rpartition('.')[2] for path in paths])}")
 
 
-def _model(loaded: LoadedTranslator, device: str, precision: torch.dtype, pack: bool) -> EncoderDecoder:
-    model: EncoderDecoder = build_model(loaded.config)
-    model.load_state_dict(loaded.weights)
-    model = _ready(model, device, precision)
-    return model.pack() if pack else model
+# ---- loaders by task
 
 
-def _own(folder: str | Path, precision: str | None, threads: int, backend: str) -> torch.dtype:
-    """Return the number format of a model with words of its own, which the engine does not compute."""
-    if backend == "engine":
-        raise UsageError(f"{folder}: the engine does not compute such a model; leave out the backend")
-    return _computing(precision or "float32", threads)
-
-
-def _computing(precision: str, threads: int) -> torch.dtype:
-    """Take so many threads, or all cores; return the number format of this name."""
-    if precision not in PRECISIONS:
-        raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-    torch.set_num_threads(threads or available_cores())
-    return PRECISIONS[precision]
-
-
-class Opener(Protocol):
-    """Opens the models of one task."""
+class TorchLoader(Protocol):
+    """Loads the models of a task that runs in torch alone."""
 
     def __call__(self, folder: str | Path, *, device: str, precision: str, threads: int) -> Pipeline: ...
 
 
-class CompiledOpener(Protocol):
-    """Opens the models of one task, which the engine may compute."""
+class EngineLoader(Protocol):
+    """Loads the models of a task that the engine may run."""
 
     def __call__(
         self, folder: str | Path, *, device: str, precision: str | None, threads: int, backend: str
     ) -> Pipeline: ...
 
 
-OPENERS: dict[str, Opener] = {  # all other folders translate
+TORCH_LOADERS: dict[str, TorchLoader] = {  # a folder of any other task holds a translation model
     "language": load_features,
     "fill": load_filler,
     "stories": load_stories,
 }
-COMPILED: dict[str, CompiledOpener] = {
+ENGINE_LOADERS: dict[str, EngineLoader] = {
     "embed": load_embedder,
     "classify": load_classifier,
     "tag": load_tagger,

@@ -1,9 +1,9 @@
-"""`AnsweringPipeline`: questions about a passage to spans of it, or to no answer."""
+"""`QuestionAnsweringPipeline`: extractive question answering, questions and passages to spans or to no answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,130 +28,178 @@ from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import SpanProbabilities
 from regard.view.record.record import Record
 
-LONGEST_ROW, OVERLAP = 384, 128  # tokens, where a folder does not say how passages were read
-TOGETHER = 64  # questions that are read together
+DEFAULT_MAX_LENGTH = 384  # tokens of a row
+DEFAULT_OVERLAP = 128  # tokens that neighbouring windows share, where the folder does not say
+QUESTIONS_PER_BATCH = 64
 
 
 @dataclass(frozen=True)
 class Answer(PipelineResult):
-    """An exact span of the passage, or no answer."""
+    """A span of the passage, or no answer."""
 
     question: str
-    text: str  # empty: there is no answer
-    start: int  # characters of the passage; -1 without answer
+    text: str  # empty: no answer
+    start: int  # character of the passage; -1 without an answer
     end: int
-    score: float  # the chance of it among all spans that were considered, or of there being no answer
-    windows: int  # that the passage was read in
+    score: float  # probability of the span among all candidate spans, or of no answer
+    windows: int  # in which the passage was read
     alternatives: list[Answer] = field(default_factory=list)
 
     def __str__(self) -> str:
         return self.text
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        facts: dict[str, Any] = {"question": self.question, "answer": self.text or None, "start": self.start}
-        facts |= {"stop": self.end, "score": round(self.score, 6), "windows": self.windows}
+        """JSON form of the answer and its alternatives."""
+        values: dict[str, Any] = {
+            "question": self.question,
+            "answer": self.text or None,
+            "start": self.start,
+            "stop": self.end,
+            "score": round(self.score, 6),
+            "windows": self.windows,
+        }
         if self.alternatives:
-            kept = ("answer", "start", "stop", "score")
-            facts["others"] = [{key: one.to_dict()[key] for key in kept} for one in self.alternatives]
-        return facts
+            keys = ("answer", "start", "stop", "score")
+            alternatives = [alternative.to_dict() for alternative in self.alternatives]
+            values["others"] = [{key: alternative[key] for key in keys} for alternative in alternatives]
+        return values
 
 
 class QuestionAnsweringPipeline:
-    """Questions and passages in, spans out; `account` says how passages so far were read."""
+    """Answers questions with spans of their passages; `account` counts how passages were read so far."""
 
-    def __init__(self, model: Bert, framing: SpecialTokens, max_length: int, task: dict[str, Any]) -> None:
-        self.model, self.framing, self.max_length, self.task = model, framing, max_length, task
-        self.overlap = int(task.get("overlap", OVERLAP))
+    def __init__(self, model: Bert, special_tokens: SpecialTokens, max_length: int, task: dict[str, Any]) -> None:
+        self.model = model
+        self.special_tokens = special_tokens
+        self.max_length = max_length
+        self.task = task
+        self.overlap = int(task.get("overlap", DEFAULT_OVERLAP))
         self.threshold = float(task.get("threshold", -1e9))
         self.account = TruncationReport()
 
     def answer(self, questions: Sequence[tuple[str, str]], *, top_k: int = 1) -> list[Answer]:
-        """Return the answer to each question about its passage, with the next best ones."""
-        for number, (question, passage) in enumerate(questions, 1):
+        """Answer each (question, passage) pair, with the `top_k - 1` next best spans as alternatives."""
+        for question_number, (question, passage) in enumerate(questions, 1):
             if not question.strip() or not passage.strip():
-                raise UsageError(f"question {number}: the {'passage' if question.strip() else 'question'} is blank")
-        made: list[Answer] = []
-        for first in range(0, len(questions), TOGETHER):
-            some = questions[first : first + TOGETHER]
-            read = encode_questions(self.framing, some, self.max_length, self.overlap)
-            self.account.add(read.account)
-            counts = [read.text_indices.count(number) for number in range(len(some))]
-            found = best_spans(self.model, read, len(some), max(1, top_k))
-            for pair, spans, windows in zip(some, found, counts, strict=True):
-                answer = self._answer(pair, spans, windows)
-                made.append(attach_recorder(answer, partial(self._recorded, pair, answer)))
-        return made
+                blank = "passage" if question.strip() else "question"
+                raise UsageError(f"question {question_number}: the {blank} is blank")
+        answers: list[Answer] = []
+        for start in range(0, len(questions), QUESTIONS_PER_BATCH):
+            batch = questions[start : start + QUESTIONS_PER_BATCH]
+            encoded = encode_questions(self.special_tokens, batch, self.max_length, self.overlap)
+            self.account.add(encoded.account)
+            batch_spans = best_spans(self.model, encoded, len(batch), max(1, top_k))
+            for index, (pair, spans) in enumerate(zip(batch, batch_spans, strict=True)):
+                answer = self._build_answer(pair, spans, encoded.text_indices.count(index))
+                answers.append(attach_recorder(answer, partial(self._build_record, pair, answer)))
+        return answers
 
-    def _recorded(self, asked: tuple[str, str], answer: Answer, seeing: RecordConfig) -> Record:
-        """Return where the model looked: in the window of the best answer, with the curves of starts and ends."""
-        read = encode_questions(self.framing, [asked], self.max_length, self.overlap)
-        said = [answer, *answer.alternatives]
-        best = next((one for one in said if one.text), None)
-        number = _window_of(read, best)
-        first = len(self.framing.tokenizer.encode_batch([asked[0]])[0])
-        begin = read.begins[number] - len(self.framing.pair.before) - len(self.framing.pair.between)
-        start = _place_of(self.framing.tokenizer.encode(asked[1]).spans, read.spans[number])
-        shown = VisibleWindow(start, start + len(read.spans[number]), min(first, begin))
-        row = encode_row(self.framing, *asked, max_length=self.max_length, window=shown)
-        inside = answerable_positions(read, np.array([number]))
-
-        def more(scores: NDArray[np.float32]) -> dict[str, Any]:
-            curves = np.where(inside[:, None], scores.astype(np.float64), -np.inf)
-            curves = np.exp(curves - curves.max(axis=0))
-            start, end = (curves / curves.sum(axis=0)).T
-            found = [span for one in said if one.text and (span := _tokens_of(read, number, one)) is not None]
-            none = max(0.0, 1.0 - sum(one.score for one in said if one.text)) if self.threshold > -1e8 else None
-            return {"verdict": SpanProbabilities(tuple(start.tolist()), tuple(end.tolist()), tuple(found), none)}
-
-        looker = EncoderRecorder(self.model, self.framing)
-        return looker.record(row, seeing, task="answer", title=asked[0], read=self.model.logits, more=more)
-
-    def _answer(self, asked: tuple[str, str], spans: Sequence[AnswerSpan], windows: int) -> Answer:
-        question, passage = asked
-        made = [
-            Answer(question, passage[one.start : one.stop], one.start, one.stop, one.probability, windows)
-            for one in spans
+    def _build_answer(self, pair: tuple[str, str], spans: Sequence[AnswerSpan], num_windows: int) -> Answer:
+        question, passage = pair
+        answers = [
+            Answer(
+                question,
+                passage[span.start : span.stop],
+                start=span.start,
+                end=span.stop,
+                score=span.probability,
+                windows=num_windows,
+            )
+            for span in spans
         ]
         if spans and spans[0].margin > self.threshold:
-            return Answer(**{**vars(made[0]), "alternatives": made[1:]})
-        nothing = max(0.0, 1 - sum(one.probability for one in spans))
-        return Answer(question, "", -1, -1, nothing, windows, made)
+            return replace(answers[0], alternatives=answers[1:])
+        no_answer_probability = max(0.0, 1 - sum(span.probability for span in spans))
+        return Answer(
+            question,
+            "",
+            start=-1,
+            end=-1,
+            score=no_answer_probability,
+            windows=num_windows,
+            alternatives=answers,
+        )
+
+    def _build_record(self, pair: tuple[str, str], answer: Answer, config: RecordConfig) -> Record:
+        """Record the attention in the window of the best answer, with start and end probabilities of its tokens."""
+        question, passage = pair
+        encoded = encode_questions(self.special_tokens, [pair], self.max_length, self.overlap)
+        spans = [candidate for candidate in (answer, *answer.alternatives) if candidate.text]
+        window_index = _find_window(encoded, spans[0] if spans else None)
+        window_spans = encoded.spans[window_index]
+        template = self.special_tokens.pair
+        tokenizer = self.special_tokens.tokenizer
+        question_length = len(tokenizer.encode_batch([question])[0])
+        question_end = encoded.begins[window_index] - len(template.before) - len(template.between)
+        start = _find_window_start(tokenizer.encode(passage).spans, window_spans)
+        window = VisibleWindow(start, start + len(window_spans), before=min(question_length, question_end))
+        row = encode_row(self.special_tokens, question, passage, max_length=self.max_length, window=window)
+        is_answerable = answerable_positions(encoded, np.array([window_index]))
+
+        def build_probabilities(logits: NDArray[np.float32]) -> dict[str, Any]:
+            masked_logits = np.where(is_answerable[:, None], logits.astype(np.float64), -np.inf)
+            exponentials = np.exp(masked_logits - masked_logits.max(axis=0))
+            start_probabilities, end_probabilities = (exponentials / exponentials.sum(axis=0)).T
+            token_spans = [_token_span(encoded, window_index, span) for span in spans]
+            no_answer = None
+            if self.threshold > -1e8:
+                no_answer = max(0.0, 1.0 - sum(span.score for span in spans))
+            probabilities = SpanProbabilities(
+                tuple(start_probabilities.tolist()),
+                tuple(end_probabilities.tolist()),
+                answers=tuple(span for span in token_spans if span is not None),
+                none=no_answer,
+            )
+            return {"verdict": probabilities}
+
+        recorder = EncoderRecorder(self.model, self.special_tokens)
+        return recorder.record(
+            row,
+            config,
+            task="answer",
+            title=question,
+            run_model=self.model.logits,
+            extra_parts=build_probabilities,
+        )
 
     def __call__(self, question: str, passage: str) -> Answer:
-        """Return the answer to one question."""
+        """Answer one question."""
         return self.answer([(question, passage)])[0]
 
-    def scores(self, questions: SquadExamples, said: Sequence[Answer]) -> dict[str, Any]:
-        """Return exact match and F1, as SQuAD's."""
-        found = answer_scores([one.text for one in said], questions.examples)
-        return {"questions": len(questions), **found, "account": self.account.to_dict()}
+    def scores(self, questions: SquadExamples, answers: Sequence[Answer]) -> dict[str, Any]:
+        """Exact match and F1 as in SQuAD (Rajpurkar et al. 2016)."""
+        metrics = answer_scores([answer.text for answer in answers], questions.examples)
+        return {"questions": len(questions), **metrics, "account": self.account.to_dict()}
 
 
-def _window_of(read: EncodedPassages, answer: Answer | None) -> int:
-    """Return the number of the window that has an answer with most around it; the first where there is none."""
+def _find_window(encoded: EncodedPassages, answer: Answer | None) -> int:
+    """Index of the window that holds an answer with the most context around it; 0 without an answer."""
     if answer is None:
         return 0
-    fits = [spans[0][0] <= answer.start and answer.end <= spans[-1][1] for spans in read.spans]
-    edges = [min(answer.start - spans[0][0], spans[-1][1] - answer.end) if spans else -1 for spans in read.spans]
-    return max(range(len(fits)), key=lambda number: (fits[number], edges[number]))
+    holds_answer = [spans[0][0] <= answer.start and answer.end <= spans[-1][1] for spans in encoded.spans]
+    margins = [min(answer.start - spans[0][0], spans[-1][1] - answer.end) if spans else -1 for spans in encoded.spans]
+    return max(range(len(holds_answer)), key=lambda index: (holds_answer[index], margins[index]))
 
 
-def _place_of(spans: Sequence[tuple[int, int]], window: Sequence[tuple[int, int]]) -> int:
-    """Return the number of a window's first token among all tokens of the passage."""
-    count = len(window)
-    return next((at for at in range(len(spans) - count + 1) if [*spans[at : at + count]] == [*window]), 0)
+def _find_window_start(spans: Sequence[tuple[int, int]], window: Sequence[tuple[int, int]]) -> int:
+    """Index of a window's first token among the tokens of the passage."""
+    length = len(window)
+    for start in range(len(spans) - length + 1):
+        if [*spans[start : start + length]] == [*window]:
+            return start
+    return 0
 
 
-def _tokens_of(read: EncodedPassages, number: int, answer: Answer) -> tuple[int, int, str, float] | None:
-    """Return an answer by the first and the last of its tokens in a row; None where the window has not all of it."""
-    spans, begin = read.spans[number], read.begins[number]
-    inside = [at for at, (start, stop) in enumerate(spans) if start < answer.end and stop > answer.start]
+def _token_span(encoded: EncodedPassages, window_index: int, answer: Answer) -> tuple[int, int, str, float] | None:
+    """First and last position of an answer in its row, its text and score; None if the window holds only a part."""
+    spans = encoded.spans[window_index]
+    offset = encoded.begins[window_index]
+    inside = [index for index, (start, end) in enumerate(spans) if start < answer.end and end > answer.start]
     if not inside or spans[inside[0]][0] > answer.start or spans[inside[-1]][1] < answer.end:
         return None
-    return begin + inside[0], begin + inside[-1], answer.text, answer.score
+    return offset + inside[0], offset + inside[-1], answer.text, answer.score
 
 
 def question_passage_pairs(examples: Sequence[SquadExample]) -> list[tuple[str, str]]:
-    """Return questions with their passages."""
-    return [(one.question, one.passage) for one in examples]
+    """List (question, passage) of examples."""
+    return [(example.question, example.passage) for example in examples]

@@ -1,7 +1,4 @@
-"""Answers that can be looked at: what every pipeline's results share.
-
-Where heads looked, as numbers with labels: by site, by kind, by head; in tokens or in words.
-"""
+"""What the results of all pipelines share: their record, their attention maps and their views."""
 
 from __future__ import annotations
 
@@ -28,110 +25,124 @@ if TYPE_CHECKING:
     from regard.view.record.parts import DecodingStep
 
 
-_WITH_MODEL = ("_recorder", "_record", "_sights", "_off")
+# attributes that need the model, or are computed with it: not pickled
+_TRANSIENT_ATTRIBUTES = ("_recorder", "_cached_record", "_cached_attention", "_ablated_heads")
 Recorder = Callable[[RecordConfig], "Record"]
 Result = TypeVar("Result", bound="PipelineResult")
 
 
 class PipelineResult:
-    """A result that knows where the model looked; the model looks once more when that is asked for."""
+    """Result of a pipeline; its record is built on demand, by running the model once more under a trace."""
 
     _recorder: Recorder | None = None
-    _off: str = ""  # heads that were switched off when it was given
+    _ablated_heads: str = ""  # heads that were ablated when the result was computed
 
-    def record(self, title: str = "", **asked: Any) -> Record:
-        """Return what pictures of this answer are drawn from; settings are those of `SeeingConfig`."""
+    def record(self, title: str = "", **settings: Any) -> Record:
+        """Build the record behind all views of this result; settings are those of `RecordConfig`."""
         if self._recorder is None:
-            raise UsageError("this answer has come without its model: ask the model again to see where it looked")
-        with ablate(self._off) if self._off and active_intervention() is None else nullcontext():
-            made = self._recorder(RecordConfig(**asked))
-        return replace(made, title=title) if title else made
+            raise UsageError("this result has come without its model: run the model again to record its attention")
+        should_ablate = self._ablated_heads and active_intervention() is None
+        with ablate(self._ablated_heads) if should_ablate else nullcontext():
+            record = self._recorder(RecordConfig(**settings))
+        return replace(record, title=title) if title else record
 
     @property
     def attention(self) -> AttentionMaps:
-        """Where each site looked: by site, `encoder.3.self:2` for a head, `decoder.cross` for the best of a kind."""
-        kept: AttentionMaps | None = self.__dict__.get("_sights")
-        if kept is None:
-            kept = self.__dict__["_sights"] = AttentionMaps(self._record_once())
-        return kept
+        """Attention maps by site: `encoder.3.self`, `encoder.3.self:2` for a head, `decoder.cross` for a site kind."""
+        maps: AttentionMaps | None = self.__dict__.get("_cached_attention")
+        if maps is None:
+            maps = AttentionMaps(self._record_once())
+            self.__dict__["_cached_attention"] = maps
+        return maps
 
     @property
     def steps(self) -> tuple[DecodingStep, ...]:
-        """The tokens that were produced, each with its probability and what else was thought of."""
+        """The generated tokens, each with its probability and the most probable candidates."""
         return self._record_once().steps
 
     def _record_once(self) -> Record:
-        kept: Record | None = self.__dict__.get("_record")
-        if kept is None:
-            kept = self.record()
-            self.__dict__["_record"] = kept
-        return kept
+        record: Record | None = self.__dict__.get("_cached_record")
+        if record is None:
+            record = self.record()
+            self.__dict__["_cached_record"] = record
+        return record
 
     def see(self, path: str | Path | None = None, *, view: str = "", open_browser: bool = True) -> Any:
-        """Show where the model looked: in a notebook as a cell's output, in a file by its ending, or in the browser."""
+        """Show the attention: as the output of a notebook cell, in a file (format by its ending), or in the browser."""
         from regard.view.export import show_record
 
         return show_record(self._record_once(), path, view=view, open_browser=open_browser)
 
     def figure(self, view: str = "align", **options: Any) -> Figure:
-        """Return a figure of one view; it can be saved as SVG, PNG, PDF or TikZ."""
+        """Draw one view as a figure, which can be saved as SVG, PNG, PDF or TikZ."""
         from regard.view.figure import figure
 
         return figure(self._record_once(), view, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is stored or sent elsewhere has no model."""
-        return {name: value for name, value in self.__dict__.items() if name not in _WITH_MODEL}
+        """Leave the model behind: a pickled result has no recorder."""
+        return {name: value for name, value in self.__dict__.items() if name not in _TRANSIENT_ATTRIBUTES}
 
 
 def attach_recorder(result: Result, recorder: Recorder) -> Result:
-    """Return the result, which can now be looked at."""
-    chosen = active_intervention()
-    result.__dict__["_recorder"], result.__dict__["_off"] = recorder, str(chosen) if chosen is not None else ""
+    """Let a result build its record later, under the ablation that is active now."""
+    intervention = active_intervention()
+    result.__dict__["_recorder"] = recorder
+    result.__dict__["_ablated_heads"] = "" if intervention is None else str(intervention)
     return result
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """Where the heads of one site looked; one of them, where it was asked for or measured as best."""
+    """Attention weights of one site with their tokens; `head` is set where a single head was requested or measured."""
 
     site: str
-    weights: NDArray[np.float32]  # [H, Q, K]
-    rows: list[str]  # who looked; in the decoder the tokens that were being produced
-    columns: list[str]  # what was looked at
+    weights: NDArray[np.float32]  # [heads, queries, keys]
+    rows: list[str]  # tokens of the queries; in a decoder the tokens being generated
+    columns: list[str]  # tokens of the keys
     head: int | None = None
-    sides: tuple[RecordText, RecordText] | None = None
+    texts: tuple[RecordText, RecordText] | None = None  # of rows and columns
 
     @property
     def matrix(self) -> NDArray[np.float32]:
-        """The weights of the head [Q, K]; where none is chosen, the mean of all."""
-        return np.asarray(self.weights.mean(axis=0) if self.head is None else self.weights[self.head])
+        """Weights of the selected head, or the mean over all heads."""
+        weights = self.weights.mean(axis=0) if self.head is None else self.weights[self.head]
+        return np.asarray(weights)  # [queries, keys]
 
     def to_words(self) -> AttentionMap:
-        """Return the same for words: what a word looks at is added up over its tokens, who looks is averaged.
+        """Merge subwords into words: sum over the subwords of a key, mean over those of a query.
 
-        >>> side = RecordText("two dogs", ("two", " dog", "s"), (0, 1, 1))
-        >>> names, weights = [*side.tokens], np.eye(3, dtype=np.float32)[None]
-        >>> sight = AttentionMap("encoder.0.self", weights, names, names, 0, (side, side))
-        >>> sight.to_words().rows, sight.to_words().matrix.tolist()
+        >>> text = RecordText("two dogs", ("two", " dog", "s"), (0, 1, 1))
+        >>> tokens, weights = [*text.tokens], np.eye(3, dtype=np.float32)[None]
+        >>> attention_map = AttentionMap("encoder.0.self", weights, tokens, tokens, 0, (text, text))
+        >>> attention_map.to_words().rows, attention_map.to_words().matrix.tolist()
         (['two', 'dogs'], [[1.0, 0.0], [0.0, 1.0]])
         """
-        if self.sides is None:
+        if self.texts is None:
             return self
-        rows, columns = (side.units(words=True) for side in self.sides)
-        groups = [members for _, members in rows], [members for _, members in columns]
-        weights = np.stack([merge_subwords(one, *groups) for one in self.weights])
-        return AttentionMap(self.site, weights, [name for name, _ in rows], [name for name, _ in columns], self.head)
+        row_text, column_text = self.texts
+        rows = row_text.units(words=True)
+        columns = column_text.units(words=True)
+        row_groups = [token_indices for _, token_indices in rows]
+        column_groups = [token_indices for _, token_indices in columns]
+        word_weights = [merge_subwords(head, row_groups, column_groups) for head in self.weights]
+        return AttentionMap(
+            self.site,
+            np.stack(word_weights),
+            rows=[word for word, _ in rows],
+            columns=[word for word, _ in columns],
+            head=self.head,
+        )
 
     def top(self) -> list[tuple[str, str, float]]:
-        """Return for each row the column most looked at, and how much."""
-        looked = self.matrix
-        if not looked.size:
+        """List (row, column, weight) for the largest weight of each row."""
+        matrix = self.matrix
+        if not matrix.size:
             return []
-        most = looked.argmax(axis=1)
+        top_columns = matrix.argmax(axis=1).tolist()
         return [
-            (row, self.columns[column], float(looked[at, column]))
-            for at, (row, column) in enumerate(zip(self.rows, most.tolist(), strict=True))
+            (row, self.columns[column], float(weights[column]))
+            for row, column, weights in zip(self.rows, top_columns, matrix, strict=True)
         ]
 
     def __array__(self, dtype: type | None = None, copy: bool | None = None) -> NDArray[np.float32]:
@@ -139,46 +150,57 @@ class AttentionMap:
 
 
 class AttentionMaps(Mapping[str, AttentionMap]):
-    """Sights by their sites: `decoder.2.cross`, `decoder.2.cross:3` for a head, `decoder.cross` for the best of a kind.
+    """Attention maps by site: `decoder.2.cross`, `decoder.2.cross:3` for a head, `decoder.cross` for a site kind.
 
-    The best of a kind is the head that training measured, or else the mean of the last layer's heads.
+    A site kind stands for the alignment head that training measured, or else for the mean of the last layer's heads.
     """
 
     def __init__(self, record: Record) -> None:
         self.record = record
-        pairs = [(seen, layer) for seen in record.attention for layer in seen.layers]
-        self._places = {site_name(seen.name, layer): (seen, layer) for seen, layer in pairs}
+        pairs = [(attention, layer) for attention in record.attention for layer in attention.layers]
+        self._sites = {site_name(attention.name, layer): (attention, layer) for attention, layer in pairs}
 
     def __getitem__(self, name: str) -> AttentionMap:
-        site, colon, number = name.partition(":")
-        head = int(number) if number.isdecimal() else None
+        site, colon, digits = name.partition(":")
+        head = int(digits) if digits.isdecimal() else None
         if colon and head is None:
-            raise UsageError(f"{name!r} names no head: write site and number, as in encoder.3.self:2")
-        if site not in self._places:
-            site, measured = self._of_kind(site)
-            head = measured if head is None else head
-        seen, layer = self._places[site]
+            raise UsageError(f"{name!r} names no head: write the site and the head's index, as in encoder.3.self:2")
+        if site not in self._sites:
+            site, measured_head = self._resolve_kind(site)
+            head = measured_head if head is None else head
+        attention, layer = self._sites[site]
         if head is not None:
-            check_heads(site, [head], seen.heads)
-        rows, columns = self.record.texts[seen.rows], self.record.texts[seen.columns]
-        weights = np.stack([seen.matrix(layer, number) for number in range(seen.heads)])
-        return AttentionMap(site, weights, [*rows.tokens], [*columns.tokens], head, (rows, columns))
+            check_heads(site, [head], attention.heads)
+        rows = self.record.texts[attention.rows]
+        columns = self.record.texts[attention.columns]
+        return AttentionMap(
+            site,
+            np.stack([attention.matrix(layer, index) for index in range(attention.heads)]),
+            rows=[*rows.tokens],
+            columns=[*columns.tokens],
+            head=head,
+            texts=(rows, columns),
+        )
 
-    def _of_kind(self, name: str) -> tuple[str, int | None]:
-        """Return the site, and the head where one was measured, that stand for all sites of a kind."""
-        found = [site for site in self._places if self._places[site][0].name == name]
-        if not found:
-            raise UsageError(unknown_site_message(name, self._places))
+    def _resolve_kind(self, kind: str) -> tuple[str, int | None]:
+        """Find the site that stands for a site kind, and its head where training measured one."""
+        sites = [site for site, (attention, _) in self._sites.items() if attention.name == kind]
+        if not sites:
+            raise UsageError(unknown_site_message(kind, self._sites))
         best = self.record.best
-        if best is not None and best[0] == name:
-            return next(site for site in found if self._places[site][1] == best[1]), best[2]
-        return found[-1], None
+        if best is None:
+            return sites[-1], None
+        best_kind, best_layer, best_head = best
+        if best_kind != kind:
+            return sites[-1], None
+        best_site = next(site for site in sites if self._sites[site][1] == best_layer)
+        return best_site, best_head
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self._sites
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._sites)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._sites)

@@ -1,102 +1,278 @@
-"""A text as the parts that a model reads, each of them with what was written for it."""
+"""Texts as sentences that fit the model, paired with their translations; scores of given translations."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.attention.trace import trace
+from regard.config.inference import DecodingConfig
+from regard.decoding.batch_search import batch_by_length
+from regard.decoding.constraints import ForcedPhrases
+from regard.decoding.ensemble import mean_logprobs
+from regard.decoding.search import Hypothesis, hypothesis_score
+from regard.engine.translator import TranslatorEngine
 from regard.errors import UsageError
 from regard.text.sentences import Sentences, split_lines, split_long, split_sentences
 from regard.text.tokenizer import Tokenizer
+from regard.tokens import Tokens
+
+if TYPE_CHECKING:
+    from regard.models.base import EncoderDecoder
 
 
 @dataclass(frozen=True)
 class TranslatedSentence:
-    """One sentence of a translation, as the model read and wrote it."""
+    """Source sentence and its translation, as the model read and generated them."""
 
     source: str
     text: str
-    ids: list[int]  # of the text, without start and end
-    source_word: int  # the number of its first word in the whole source text
+    ids: list[int]  # of the translation, without bos and eos
+    source_word: int  # index of its first word in the whole source text
     target_word: int
 
 
+@dataclass(frozen=True)
+class TranslationScore:
+    """Score and log-probability of a given translation."""
+
+    score: float  # as the search ranks translations
+    logprob: float  # eos included
+    num_tokens: int  # eos included
+
+    @classmethod
+    def from_hypothesis(cls, hypothesis: Hypothesis) -> TranslationScore:
+        """Score of a sentence as the search found it."""
+        return cls(hypothesis.score, hypothesis.logprob, num_tokens=len(hypothesis.ids) + 1)
+
+    @classmethod
+    def combine(cls, scores: Sequence[TranslationScore]) -> TranslationScore:
+        """Score of a text of several sentences: mean of the scores, sum of log-probabilities and tokens."""
+        mean_score = sum(sentence.score for sentence in scores) / len(scores) if scores else 0.0
+        logprob = sum(sentence.logprob for sentence in scores)
+        return cls(mean_score, logprob, num_tokens=sum(sentence.num_tokens for sentence in scores))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Hypothesis for one sentence, and its text."""
+
+    text: str
+    hypothesis: Hypothesis
+
+
+@dataclass(frozen=True)
+class SentenceCandidates:
+    """Candidates of one sentence, and the token ids that the tokenizer gives their texts."""
+
+    index: int
+    source: str
+    candidates: list[Candidate]
+    tokenizer_ids: list[list[int]]
+    max_length: int  # tokens of a translation
+
+    @property
+    def should_rescore(self) -> list[bool]:
+        """Which texts the tokenizer gives other tokens than the search, and such as fit the model."""
+        return [
+            ids != candidate.hypothesis.ids and len(ids) <= self.max_length
+            for candidate, ids in zip(self.candidates, self.tokenizer_ids, strict=True)
+        ]
+
+    def pairs_to_rescore(self) -> list[TranslatedSentence]:
+        """Sentence pairs with the tokenizer's own tokens, for all candidates that need another score."""
+        return [
+            TranslatedSentence(self.source, candidate.text, ids=ids, source_word=0, target_word=0)
+            for candidate, ids, should_rescore in self._zip()
+            if should_rescore
+        ]
+
+    def rescore(self, scores: Iterator[TranslationScore]) -> list[Candidate]:
+        """Candidates with the tokenizer's own tokens; takes a score for each of `pairs_to_rescore`."""
+        candidates = []
+        for candidate, ids, should_rescore in self._zip():
+            if should_rescore:
+                score = next(scores)
+                finished = candidate.hypothesis.finished
+                hypothesis = Hypothesis(ids, score.score, logprob=score.logprob, finished=finished)
+                candidate = Candidate(candidate.text, hypothesis)
+            candidates.append(candidate)
+        return candidates
+
+    def _zip(self) -> Iterator[tuple[Candidate, list[int], bool]]:
+        return zip(self.candidates, self.tokenizer_ids, self.should_rescore, strict=True)
+
+
+def sort_by_score(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Sort candidates, best first."""
+    return sorted(candidates, key=lambda candidate: -candidate.hypothesis.score)
+
+
+def unique_texts(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Keep the first candidate of each text."""
+    by_text: dict[str, Candidate] = {}
+    for candidate in candidates:
+        by_text.setdefault(candidate.text, candidate)
+    return list(by_text.values())
+
+
 def encode_source(tokenizer: Tokenizer, sentence: TranslatedSentence) -> list[int]:
-    """Return a part's source as a model reads it."""
+    """Encode the source of a sentence as the encoder reads it, with eos."""
     return [*tokenizer.encode_batch([sentence.source])[0], tokenizer.eos_id]
+
+
+# ---- from texts to sentences
 
 
 def split_into_sentences(
     texts: Sequence[str], tokenizer: Tokenizer, max_length: int, *, split: bool, keep_whole: Sequence[bool]
 ) -> tuple[list[Sentences], list[list[int]]]:
-    """Return texts in sentences of fewer than `longest` tokens and the tokens of all their sentences, or refuse them.
+    """Split texts into sentences of fewer than `max_length` tokens; return them with the token ids of all sentences.
 
-    Without `split` a line is a sentence; a `whole` text is a single one.
+    Without `split` each line is a sentence. A text with `keep_whole` is a single sentence. What is too long and must
+    not be split is an error.
     """
-    found = []
-    for number, (text, alone) in enumerate(zip(texts, keep_whole, strict=True), 1):
+    drafts = []
+    for text_number, (text, is_whole) in enumerate(zip(texts, keep_whole, strict=True), 1):
         lines = split_lines(text)
-        if alone and len(lines.sentences) > 1:
+        if is_whole and len(lines.sentences) > 1:
             raise UsageError(
-                f"text {number} has {len(lines.sentences)} lines: a prefix and words to force are for texts of one line"
+                f"text {text_number} has {len(lines.sentences)} lines: prefixes and forced phrases need a single line"
             )
-        found.append(split_sentences(text) if split and not alone else lines)
-    every = iter(tokenizer.encode_batch([sentence for one in found for sentence in one.sentences]))
-    made, tokens = [], []
-    for number, (one, alone) in enumerate(zip(found, keep_whole, strict=True), 1):
-        rows = list(itertools.islice(every, len(one.sentences)))
-        if max(map(len, rows), default=0) >= max_length:
-            most = max_length - 1 if split and not alone else 0
-            one = one.split_each(
-                partial(_fitting, tokenizer=tokenizer, max_length=max_length, most=most, name=f"text {number}")
+        drafts.append(split_sentences(text) if split and not is_whole else lines)
+    all_sentences = itertools.chain.from_iterable(draft.sentences for draft in drafts)
+    encoded = iter(tokenizer.encode_batch(list(all_sentences)))
+    fitting_drafts = []
+    token_ids = []
+    for text_number, (draft, is_whole) in enumerate(zip(drafts, keep_whole, strict=True), 1):
+        draft_ids = list(itertools.islice(encoded, len(draft.sentences)))
+        if max(map(len, draft_ids), default=0) >= max_length:
+            max_tokens = max_length - 1 if split and not is_whole else 0
+            split_sentence = partial(
+                _split_to_fit,
+                tokenizer=tokenizer,
+                max_length=max_length,
+                max_tokens=max_tokens,
+                name=f"text {text_number}",
             )
-            rows = tokenizer.encode_batch(one.sentences)
-        made.append(one)
-        tokens += rows
-    return made, tokens
+            draft = draft.split_each(split_sentence)
+            draft_ids = tokenizer.encode_batch(draft.sentences)
+        fitting_drafts.append(draft)
+        token_ids += draft_ids
+    return fitting_drafts, token_ids
 
 
-def _fitting(sentence: str, tokenizer: Tokenizer, max_length: int, most: int, name: str) -> Sentences:
-    """Return a sentence in parts of fewer than `longest` tokens, cut after about `most`; 0: it must not be cut."""
-    count = len(tokenizer.encode_batch([sentence])[0])
-    if count < max_length:
+def _split_to_fit(sentence: str, tokenizer: Tokenizer, max_length: int, max_tokens: int, name: str) -> Sentences:
+    """Split a sentence after about `max_tokens` tokens until all parts fit; with `max_tokens=0` it must fit as is."""
+    length = len(tokenizer.encode_batch([sentence])[0])
+    if length < max_length:
         return Sentences([sentence], ["", ""])
-    if not most:
+    if not max_tokens:
         raise UsageError(
-            f"{name} has a sentence of {count + 1:,} tokens, but the model was trained on {max_length:,} at "
-            "most: let it be split, or shorten it"
+            f"{name} has a sentence of {length + 1:,} tokens, but the model was trained on {max_length:,} at "
+            "most: allow splitting, or shorten it"
         )
-    parts = split_long(sentence, tokenizer.encode(sentence).spans, most)
-    return parts.split_each(lambda part: _fitting(part, tokenizer, max_length, most // 2, name))
+    parts = split_long(sentence, tokenizer.encode(sentence).spans, max_tokens)
+    return parts.split_each(lambda part: _split_to_fit(part, tokenizer, max_length, max_tokens // 2, name))
 
 
 def pair_sentences(source: Sentences, target: Sentences, ids: Sequence[list[int]]) -> list[TranslatedSentence]:
-    """Return the sentences read, with those written for them.
+    """Pair source sentences with their translations; `ids` are the target tokens.
 
-    >>> read, written = Sentences(["One.", "Two."], ["", " ", ""]), Sentences(["Eins zwei.", "Drei."], ["", " ", ""])
-    >>> [(part.source_word, part.target_word) for part in pair_sentences(read, written, [[5], [6]])]
+    >>> source = Sentences(["One.", "Two."], ["", " ", ""])
+    >>> target = Sentences(["Eins zwei.", "Drei."], ["", " ", ""])
+    >>> [(pair.source_word, pair.target_word) for pair in pair_sentences(source, target, [[5], [6]])]
     [(0, 0), (1, 2)]
     """
-    rows = zip(source.sentences, target.sentences, ids, _first_words(source), _first_words(target), strict=True)
-    return [TranslatedSentence(*row) for row in rows]
+    sentences = zip(source.sentences, target.sentences, ids, strict=True)
+    first_words = zip(_first_word_indices(source), _first_word_indices(target), strict=True)
+    return [
+        TranslatedSentence(source_text, text, ids=target_ids, source_word=source_word, target_word=target_word)
+        for (source_text, text, target_ids), (source_word, target_word) in zip(sentences, first_words, strict=True)
+    ]
 
 
 def split_pair(source: str, target: str, tokenizer: Tokenizer, *, split: bool) -> list[TranslatedSentence]:
-    """Return a given pair of texts sentence by sentence where both have equally many, else whole."""
-    read, written = split_sentences(source), split_sentences(target)
-    if not split or len(read.sentences) != len(written.sentences):
-        read, written = (Sentences([text.strip()], ["", ""]) for text in (source, target))
-    return pair_sentences(read, written, tokenizer.encode_batch(written.sentences))
+    """Pair the sentences of a text and its translation if these have equally many; else keep both texts whole."""
+    source_sentences = split_sentences(source)
+    target_sentences = split_sentences(target)
+    if not split or len(source_sentences.sentences) != len(target_sentences.sentences):
+        source_sentences = Sentences([source.strip()], ["", ""])
+        target_sentences = Sentences([target.strip()], ["", ""])
+    return pair_sentences(source_sentences, target_sentences, tokenizer.encode_batch(target_sentences.sentences))
 
 
-def _first_words(sentences: Sentences) -> list[int]:
-    """Return the number of the word that each sentence begins with, words being what white space parts."""
-    made, words, open_word = [], 0, False
-    for gap, sentence in zip(sentences.separators, sentences.sentences, strict=False):
-        inside = open_word and not gap  # two sentences in one word
-        made.append(words - inside)
-        words += len(sentence.split()) - inside
-        open_word = bool(sentence)
-    return made
+def _first_word_indices(sentences: Sentences) -> list[int]:
+    """Index of each sentence's first word in the text; words are separated by white space."""
+    indices = []
+    num_words = 0
+    is_word_open = False
+    for separator, sentence in zip(sentences.separators, sentences.sentences, strict=False):
+        continues_word = is_word_open and not separator  # two sentences in one word
+        indices.append(num_words - continues_word)
+        num_words += len(sentence.split()) - continues_word
+        is_word_open = bool(sentence)
+    return indices
+
+
+def check_forced_length(
+    sentences: Sequence[str],
+    prefixes: Sequence[Sequence[int]] | None,
+    forced: Sequence[ForcedPhrases] | None,
+    max_length: int,
+) -> None:
+    """Check that the prefix and the forced phrases of each sentence fit a translation."""
+    for row, sentence in enumerate(sentences):
+        prefix_length = len(prefixes[row]) if prefixes else 0
+        num_forced = prefix_length + (forced[row].num_tokens if forced else 0)
+        if num_forced > max_length:
+            raise UsageError(f"{num_forced} tokens are forced upon {sentence!r:.60}, but {max_length} fit")
+
+
+# ---- scores of given translations
+
+
+def score_sentences(
+    sentences: Sequence[TranslatedSentence],
+    source_ids: Sequence[list[int]],
+    backends: Sequence[EncoderDecoder | TranslatorEngine],
+    config: DecodingConfig,
+) -> list[TranslationScore]:
+    """Score given translations as the search does; several backends form an ensemble."""
+    has_coverage = bool(config.coverage_penalty)
+    lengths = [(len(ids), len(pair.ids) + 1) for ids, pair in zip(source_ids, sentences, strict=True)]
+    scores = [TranslationScore(0.0, 0.0, num_tokens=0)] * len(sentences)
+    for batch in batch_by_length(np.array(lengths, np.int64).reshape(-1, 2), config):
+        indices = batch.tolist()
+        source = Tokens.from_rows([source_ids[index] for index in indices])
+        target = Tokens.from_rows([sentences[index].ids for index in indices])
+        outputs = [_score_batch(backend, source, target, has_coverage) for backend in backends]
+        for row, index in enumerate(indices):
+            logprobs = mean_logprobs([batch_logprobs[row] for batch_logprobs, _ in outputs])
+            logprob = float(logprobs.sum(dtype=np.float64))
+            coverage = np.mean([coverages[row] for _, coverages in outputs], axis=0) if has_coverage else None
+            score = hypothesis_score(logprob, len(logprobs), config, coverage)
+            scores[index] = TranslationScore(score, logprob, num_tokens=len(logprobs))
+    return scores
+
+
+def _score_batch(
+    backend: EncoderDecoder | TranslatorEngine, source: Tokens, target: Tokens, has_coverage: bool
+) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float64]]]:
+    """Log-probabilities of the target tokens and, with `has_coverage`, the attention summed over them, row by row."""
+    if not has_coverage or isinstance(backend, TranslatorEngine):
+        return backend.target_logprobs(source, target), []
+    site = [*backend.cross_attention_sites()][-1]  # the site whose coverage the search counts
+    with trace(site, full_precision=True) as captured:
+        logprobs = backend.target_logprobs(source, target)
+    weights = captured[site].weights.mean(axis=1)  # [rows, target, source]
+    coverages = []
+    for row_weights, source_length, target_length in zip(weights, source.lengths, target.lengths + 1, strict=True):
+        coverages.append(row_weights[:target_length, :source_length].sum(0, dtype=np.float64))
+    return logprobs, coverages

@@ -1,4 +1,4 @@
-"""`TaggingPipeline`: texts to words with tags, and to the entities that these mark."""
+"""`TokenClassificationPipeline`: tags of words, and the entities that they mark."""
 
 from __future__ import annotations
 
@@ -26,195 +26,213 @@ from regard.view.record.parts import DecodingStep
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
-TOGETHER = 512  # texts that are read together
+TEXTS_PER_BATCH = 512  # read from a stream at a time
 
 
 @dataclass(frozen=True)
 class TagPredictions:
-    """What a model says of the words of texts, and how much of these it read."""
+    """Tag log-probabilities of the words of texts, and how much of the texts was read."""
 
-    probabilities: list[NDArray[np.float64]]  # of each text, logarithms [words, tags]
-    windows: NDArray[np.int64]  # [texts], rows that each was read in
+    logprobs: list[NDArray[np.float64]]  # of each text, [words, tags]
+    windows: NDArray[np.int64]  # [texts], rows in which each text was read
     account: TruncationReport
 
 
 class TokenClassifier(Protocol):
-    """A model that reads texts and tells the chances of tags."""
+    """Model that predicts tags of words."""
 
     def predict(self, texts: Sequence[str], spans: Sequence[Spans]) -> TagPredictions:
-        """Return the chances of all tags for the words at these spans."""
+        """Predict the log-probabilities of all tags for the words at these spans."""
         ...
 
     def record(
-        self, text: str, seeing: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
+        self, text: str, config: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
     ) -> Record:
-        """Return where the model looked while it read one text."""
+        """Record the attention over one text."""
         ...
 
 
 @dataclass(frozen=True)
 class RecurrentTagger:
-    """A tagger with words of its own."""
+    """RNN tagger with its own vocabulary."""
 
     model: RnnTagger
-    perception: RnnPreprocessor
+    preprocessor: RnnPreprocessor
 
     def predict(self, texts: Sequence[str], spans: Sequence[Spans]) -> TagPredictions:
-        """Return the chances of all tags for the words at these spans; those beyond what is read are outside."""
-        read = RnnSentences.read(self.perception, texts, spans)
-        chances = tag_logprobs(
-            read, read.iter_token_logits(self.model), [len(one) for one in spans], self.model.config.num_outputs
-        )
-        return TagPredictions(chances, np.ones(len(texts), dtype=np.int64), self.perception.account(read))
+        """Predict the log-probabilities of all tags for the words at these spans; truncated words are tagged O."""
+        encoded = RnnSentences.read(self.preprocessor, texts, spans)
+        word_counts = [len(text_spans) for text_spans in spans]
+        logits = encoded.iter_token_logits(self.model)
+        logprobs = tag_logprobs(encoded, logits, word_counts, self.model.config.num_outputs)
+        windows = np.ones(len(texts), dtype=np.int64)
+        return TagPredictions(logprobs, windows, account=self.preprocessor.account(encoded))
 
     def record(
-        self, text: str, seeing: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
+        self, text: str, config: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
     ) -> Record:
-        """Return how the model mixed what it read of one text."""
-        looker = RnnTextRecorder(self.model, self.perception)
-        return looker.record(text, seeing, task="tag", texts=texts, steps=tuple(steps))
+        """Record the layer mix of the frozen features for one text."""
+        recorder = RnnTextRecorder(self.model, self.preprocessor)
+        return recorder.record(text, config, task="tag", texts=texts, steps=tuple(steps))
 
 
 @dataclass(frozen=True)
 class EncoderTagger:
-    """An encoder with a head for the tags of words."""
+    """Encoder with a token classification head."""
 
     model: Bert
-    framing: SpecialTokens
+    special_tokens: SpecialTokens
     max_length: int
 
     def predict(self, texts: Sequence[str], spans: Sequence[Spans]) -> TagPredictions:
-        """Return the chances of all tags for the words at these spans; a long text is read in windows."""
-        read = encode_words(self.framing, texts, spans, self.max_length)
-        chances = tag_logprobs(
-            read, read.iter_token_logits(self.model), [len(one) for one in spans], self.model.config.num_outputs
-        )
-        windows = np.bincount(np.asarray(read.text_indices, dtype=np.int64), minlength=len(texts))
-        return TagPredictions(chances, windows, read.account)
+        """Predict the log-probabilities of all tags for the words at these spans; a long text is read in windows."""
+        encoded = encode_words(self.special_tokens, texts, spans, self.max_length)
+        word_counts = [len(text_spans) for text_spans in spans]
+        logits = encoded.iter_token_logits(self.model)
+        logprobs = tag_logprobs(encoded, logits, word_counts, self.model.config.num_outputs)
+        windows = np.bincount(np.asarray(encoded.text_indices, dtype=np.int64), minlength=len(texts))
+        return TagPredictions(logprobs, windows, account=encoded.account)
 
     def record(
-        self, text: str, seeing: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
+        self, text: str, config: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
     ) -> Record:
-        """Return where the model looked while it read one text; of a long one, its first window."""
-        row = encode_row(self.framing, text, max_length=self.max_length)
-        looker = EncoderRecorder(self.model, self.framing)
-        return looker.record(row, seeing, task="tag", more=lambda _: {"texts": texts, "steps": tuple(steps)})
+        """Record the attention over one text; of a long text, over its first window."""
+        row = encode_row(self.special_tokens, text, max_length=self.max_length)
+        recorder = EncoderRecorder(self.model, self.special_tokens)
+        return recorder.record(row, config, task="tag", extra_parts=lambda _: {"texts": texts, "steps": tuple(steps)})
 
 
 @dataclass(frozen=True)
 class Entity:
-    """A span of a text that is of a kind."""
+    """A labelled span of a text."""
 
     text: str
     label: str
     start: int  # characters of the text
     end: int
-    probability: float  # that of its least sure word
+    probability: float  # of its least probable tag
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """JSON form of the entity."""
         return {**vars(self), "probability": round(self.probability, 6)}
 
 
 @dataclass(frozen=True)
 class TaggedText(PipelineResult):
-    """A text with its words, their tags and what they mark."""
+    """A text with its words, their tags and the entities that they mark."""
 
     text: str
     words: list[str]
     spans: list[tuple[int, int]]  # characters
     tags: list[str]
-    probabilities: list[float]  # of each tag, alone
+    probabilities: list[float]  # of each tag by itself
     windows: int
 
     @property
     def entities(self) -> list[Entity]:
-        """The entities, exact spans of the text."""
-        made = []
-        for one in tag_spans(self.tags):
-            start, stop = self.spans[one.start][0], self.spans[one.stop - 1][1]
-            least = min(self.probabilities[one.start : one.stop])
-            made.append(Entity(self.text[start:stop], one.label, start, stop, least))
-        return made
+        """The entities, as exact spans of the text."""
+        entities = []
+        for span in tag_spans(self.tags):
+            start = self.spans[span.start][0]
+            end = self.spans[span.stop - 1][1]
+            probability = min(self.probabilities[span.start : span.stop])
+            entities.append(Entity(self.text[start:end], span.label, start=start, end=end, probability=probability))
+        return entities
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        facts: dict[str, Any] = {"text": self.text, "words": self.words, "tags": self.tags, "windows": self.windows}
-        return {**facts, "entities": [one.to_dict() for one in self.entities]}
+        """JSON form of the text with words, tags and entities."""
+        return {
+            "text": self.text,
+            "words": self.words,
+            "tags": self.tags,
+            "windows": self.windows,
+            "entities": [entity.to_dict() for entity in self.entities],
+        }
 
 
 class TokenClassificationPipeline:
-    """Texts in, tagged words out; `account` says how texts so far were read."""
+    """Tags the words of texts; `account` counts how texts were read so far."""
 
-    def __init__(self, reader: TokenClassifier, tags: Sequence[str], task: dict[str, Any]) -> None:
-        self.reader, self.tags, self.task = reader, list(tags), task
-        self.allowed = tag_transitions(self.tags)
+    def __init__(self, tagger: TokenClassifier, tags: Sequence[str], task: dict[str, Any]) -> None:
+        self.tagger = tagger
+        self.tags = list(tags)
+        self.task = task
+        self.transitions = tag_transitions(self.tags)
         self.account = TruncationReport()
 
     @property
     def has_entities(self) -> bool:
-        """Whether the tags mark entities, rather than each word for itself."""
-        return any(name.startswith("B-") for name in self.tags)
+        """Whether the tags mark entities (BIO), rather than single words."""
+        return any(tag.startswith("B-") for tag in self.tags)
 
     def stream(self, texts: Iterable[str], *, is_pretokenized: bool = False) -> Iterator[TaggedText]:
-        """Yield each text tagged, in order; with `apart`, words are what white space parts."""
-        waiting = iter(texts)
-        while some := list(islice(waiting, TOGETHER)):
-            spans = [_white(text) if is_pretokenized else split_words(text) for text in some]
-            yield from self._tagged(some, spans)
+        """Yield each text tagged, in order; the words of a pretokenized text are separated by white space."""
+        pending = iter(texts)
+        find_words = _whitespace_spans if is_pretokenized else split_words
+        while batch := list(islice(pending, TEXTS_PER_BATCH)):
+            yield from self._tag_batch(batch, [find_words(text) for text in batch])
 
-    def _tagged(self, texts: Sequence[str], spans: Sequence[Spans]) -> Iterator[TaggedText]:
-        told = self.reader.predict(texts, spans)
-        self.account.add(told.account)
-        for number, (text, where, scores) in enumerate(zip(texts, spans, told.probabilities, strict=True)):
-            best = viterbi(scores, self.allowed) if len(scores) else np.zeros(0, dtype=np.int64)
-            words = [text[start:stop] for start, stop in where]
-            sure = np.exp(scores[np.arange(len(best)), best]).tolist()
-            tags = [self.tags[one] for one in best]
-            made = TaggedText(text, words, list(where), tags, sure, int(told.windows[number]))
-            yield attach_recorder(made, partial(self._recorded, made, scores))
+    def _tag_batch(self, texts: Sequence[str], spans: Sequence[Spans]) -> Iterator[TaggedText]:
+        predictions = self.tagger.predict(texts, spans)
+        self.account.add(predictions.account)
+        for index, (text, text_spans, logprobs) in enumerate(zip(texts, spans, predictions.logprobs, strict=True)):
+            tag_ids = viterbi(logprobs, self.transitions) if len(logprobs) else np.zeros(0, dtype=np.int64)
+            tagged = TaggedText(
+                text,
+                [text[start:end] for start, end in text_spans],
+                spans=list(text_spans),
+                tags=[self.tags[tag_id] for tag_id in tag_ids],
+                probabilities=np.exp(logprobs[np.arange(len(tag_ids)), tag_ids]).tolist(),
+                windows=int(predictions.windows[index]),
+            )
+            yield attach_recorder(tagged, partial(self._build_record, tagged, logprobs))
 
-    def _recorded(self, tagged: TaggedText, scores: NDArray[np.float64], seeing: RecordConfig) -> Record:
-        """Return the record of a tagged text: a step for each word, whose token is its tag."""
+    def _build_record(self, tagged: TaggedText, logprobs: NDArray[np.float64], config: RecordConfig) -> Record:
+        """Record a tagged text; each word is a step whose token is its tag."""
         texts = {"target": RecordText.from_labels(" ".join(tagged.tags), tagged.tags)}
-        chosen = [self.tags.index(tag) for tag in tagged.tags]
-        steps = decoding_steps(scores, chosen, lambda numbers: [self.tags[number] for number in numbers], seeing.top_k)
-        return self.reader.record(tagged.text, seeing, texts, steps)
+        tag_ids = [self.tags.index(tag) for tag in tagged.tags]
+        steps = decoding_steps(logprobs, tag_ids, lambda ids: [self.tags[tag_id] for tag_id in ids], config.top_k)
+        return self.tagger.record(tagged.text, config, texts, steps)
 
-    def tag(self, texts: Sequence[str], *, apart: bool = False) -> list[TaggedText]:
-        """Return each text tagged."""
-        return list(self.stream(texts, is_pretokenized=apart))
+    def tag(self, texts: Sequence[str], *, is_pretokenized: bool = False) -> list[TaggedText]:
+        """Tag each text."""
+        return list(self.stream(texts, is_pretokenized=is_pretokenized))
 
     def __call__(self, text: str) -> TaggedText:
-        """Return one text tagged."""
+        """Tag one text."""
         return self.tag([text])[0]
 
     def tag_sentences(self, sentences: TaggedSentences) -> list[list[str]]:
-        """Return the tags of sentences whose words are known."""
-        made: list[list[str]] = []
-        for first in range(0, len(sentences), TOGETHER):
-            some = sentences.sentences[first : first + TOGETHER]
-            spans = [word_spans(one.words) for one in some]
-            made += [found.tags for found in self._tagged([one.text for one in some], spans)]
-        return made
+        """Predict the tags of pretokenized sentences."""
+        predictions: list[list[str]] = []
+        for start in range(0, len(sentences), TEXTS_PER_BATCH):
+            batch = sentences.sentences[start : start + TEXTS_PER_BATCH]
+            spans = [word_spans(sentence.words) for sentence in batch]
+            tagged_texts = self._tag_batch([sentence.text for sentence in batch], spans)
+            predictions += [tagged.tags for tagged in tagged_texts]
+        return predictions
 
-    def scores(self, rows: TaggedSentences, said: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """Return strict entity F1, by kind too."""
-        rows.tag_ids(self.tags)  # an unknown tag is refused
-        wanted = [list(one.tags) for one in rows.sentences]
-        kinds = sorted({tag[2:] for tag in self.tags if tag.startswith("B-")})
-        each = {kind: entity_scores(*(_only(side, kind) for side in (said, wanted)))["f1"] for kind in kinds}
-        return {"sentences": len(rows), **entity_scores(said, wanted), "f1_by_kind": each}
+    def scores(self, examples: TaggedSentences, predictions: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """Strict entity F1, over all labels and by label."""
+        examples.tag_ids(self.tags)  # reject unknown tags
+        targets = [list(sentence.tags) for sentence in examples.sentences]
+        labels = sorted({tag[2:] for tag in self.tags if tag.startswith("B-")})
+        f1_by_label = {}
+        for label in labels:
+            f1_by_label[label] = entity_scores(_keep_label(predictions, label), _keep_label(targets, label))["f1"]
+        return {"sentences": len(examples), **entity_scores(predictions, targets), "f1_by_kind": f1_by_label}
 
 
-def _only(rows: Sequence[Sequence[str]], kind: str) -> list[list[str]]:
-    return [[tag if tag[2:] == kind else "O" for tag in tags] for tags in rows]
+def _keep_label(sentences: Sequence[Sequence[str]], label: str) -> list[list[str]]:
+    """Replace the tags of all other labels by O."""
+    return [[tag if tag[2:] == label else "O" for tag in tags] for tags in sentences]
 
 
-def _white(text: str) -> list[tuple[int, int]]:
-    made, at = [], 0
+def _whitespace_spans(text: str) -> list[tuple[int, int]]:
+    spans = []
+    end = 0
     for word in text.split():
-        start = text.index(word, at)
-        at = start + len(word)
-        made.append((start, at))
-    return made
+        start = text.index(word, end)
+        end = start + len(word)
+        spans.append((start, end))
+    return spans

@@ -1,10 +1,8 @@
-"""From what a trace saw to what a record holds: sites by kind, layer over layer, sentences along the diagonal.
-
-The steps of a text that was produced: how likely each token was, and what else was thought of.
-"""
+"""From traces to the parts of a record: attention by site kind, queries, keys and values, positions, decoding steps."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.attention import trace as tracing
 from regard.attention.positions import Learned, Positions, Rotary, Sinusoidal
 from regard.attention.sites import check_heads, site_kind, site_layer, unknown_site_message
-from regard.attention.trace import Trace, trace
+from regard.attention.trace import SiteTrace, Trace, trace
 from regard.config.inference import MAX_STORED_BYTES, RecordConfig
 from regard.decoding.beams import BeamTree, top_k_columns
 from regard.errors import UsageError
@@ -25,13 +22,14 @@ from regard.view.codec import Weights
 from regard.view.record.attention import AttentionRecord, LazyWeights
 from regard.view.record.parts import DecodingStep, HeadQKV, PositionCodes, Ranking
 
-PLACES = 128  # positions whose codes a record holds
+MAX_POSITION_CODES = 128  # positions whose codes a record holds
 SCHEMES = {Sinusoidal: "sinusoidal", Learned: "learned", Rotary: "rotary"}
+ToSubwords = Callable[[Sequence[int]], list[str]]
 
 
 @dataclass(frozen=True)
 class Axes:
-    """What rows and columns of a kind of attention stand for: the names of sides."""
+    """Which texts of a record the rows and columns of a site kind are."""
 
     rows: str
     columns: str
@@ -41,179 +39,219 @@ class Axes:
 
 @dataclass(frozen=True)
 class CapturedText:
-    """What was seen while one text, or one sentence of it, was read."""
+    """Traces of one text, or of one sentence: of all sites, and of the queries, keys and values of selected heads."""
 
     trace: Trace
-    inside: Trace | None
+    qkv_trace: Trace | None
 
 
 @contextmanager
 def capture_text(config: RecordConfig, sites: Mapping[str, int], rows: int, columns: int) -> Iterator[CapturedText]:
-    """Watch all sites of a model while it reads one text; the heads asked for, from within."""
-    size = sum(sites.values()) * rows * columns
-    wanted = check_head_names(config.store_qkv, sites)
-    with trace(store=config.storage(size)) as seen:
-        if not wanted:
-            yield CapturedText(seen, None)
+    """Trace all sites of a model for one text, and the queries, keys and values of the heads that the config names."""
+    num_weights = sum(sites.values()) * rows * columns
+    qkv_heads = check_head_names(config.store_qkv, sites)
+    with trace(store=config.storage(num_weights)) as site_trace:
+        if not qkv_heads:
+            yield CapturedText(site_trace, None)
         else:
-            with trace(wanted, store="inside") as within:
-                yield CapturedText(seen, within)
+            with trace(qkv_heads, store="inside") as qkv_trace:
+                yield CapturedText(site_trace, qkv_trace)
 
 
 def check_head_names(names: str, sites: Mapping[str, int]) -> str:
-    """Return the heads that are asked for, as a trace wants them; one that is not there is refused."""
+    """Check that a model has the heads of a comma-separated list; return the list."""
     for name in filter(None, names.split(",")):
         site, _, head = name.strip().partition(":")
         if site not in sites:
             raise UsageError(unknown_site_message(site, sites))
         if not head.isdecimal():
-            raise UsageError(f"{name.strip()!r} names no head: write site and number, as in {site}:0")
+            raise UsageError(f"{name.strip()!r} names no head: write the site and the head's index, as in {site}:0")
         check_heads(site, [int(head)], sites[site])
     return names
 
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """What was kept of one kind of attention while one text was read: matrices are computed when looked at."""
+    """Captured attention of one site kind, a site per layer; weights are computed on access."""
 
-    records: tuple[tracing.SiteTrace, ...]
+    layers: tuple[SiteTrace, ...]
 
     @cached_property
     def shape(self) -> tuple[int, int, int, int]:
         """Layers, heads, rows, columns."""
-        _, heads, queries, keys = self.records[0].shape
-        return len(self.records), heads, queries, keys
+        _, heads, queries, keys = self.layers[0].shape
+        return len(self.layers), heads, queries, keys
 
-    def rows(self, place: int, head: int, rows: NDArray[np.int64]) -> Weights:
-        """Return these rows of a head."""
-        return self.records[place].query_rows(head, rows)
+    def rows(self, layer: int, head: int, rows: NDArray[np.int64]) -> Weights:
+        """Weights of these rows of a head; `layer` is an index into the captured layers."""
+        return self.layers[layer].query_rows(head, rows)  # [rows, columns]
 
 
 @dataclass(frozen=True)
 class BlockDiagonalWeights:
-    """Several texts as one: each saw itself only, so that their weights stand along the diagonal."""
+    """Sentences as one text: each attends to itself only, so that their weights form diagonal blocks."""
 
-    parts: tuple[LazyWeights, ...]
+    blocks: tuple[LazyWeights, ...]
 
     @cached_property
     def shape(self) -> tuple[int, int, int, int]:
         """Layers, heads, rows, columns."""
-        layers, heads = self.parts[0].shape[:2]
-        return layers, heads, sum(part.shape[2] for part in self.parts), sum(part.shape[3] for part in self.parts)
+        layers, heads = self.blocks[0].shape[:2]
+        num_rows = sum(block.shape[2] for block in self.blocks)
+        num_columns = sum(block.shape[3] for block in self.blocks)
+        return layers, heads, num_rows, num_columns
 
-    def rows(self, place: int, head: int, rows: NDArray[np.int64]) -> Weights:
-        """Return these rows of a head."""
-        made = np.zeros((len(rows), self.shape[3]), dtype=np.float32)
-        row = column = 0
-        for part in self.parts:
-            height, width = part.shape[2:]
-            mine = (rows >= row) & (rows < row + height)
-            if mine.any():
-                made[mine, column : column + width] = part.rows(place, head, rows[mine] - row)
-            row, column = row + height, column + width
-        return made
+    def rows(self, layer: int, head: int, rows: NDArray[np.int64]) -> Weights:
+        """Weights of these rows of a head; `layer` is an index into the captured layers."""
+        weights = np.zeros((len(rows), self.shape[3]), dtype=np.float32)
+        first_row = 0
+        first_column = 0
+        for block in self.blocks:
+            height, width = block.shape[2:]
+            is_inside = (rows >= first_row) & (rows < first_row + height)
+            if is_inside.any():
+                block_weights = block.rows(layer, head, rows[is_inside] - first_row)
+                weights[is_inside, first_column : first_column + width] = block_weights
+            first_row += height
+            first_column += width
+        return weights
 
 
 def collect_attention(
     traces: Sequence[Trace], axes: Mapping[str, Axes], prefix: str = ""
 ) -> tuple[AttentionRecord, ...]:
-    """Return the attention of each kind that was seen in the parts of a text; in the order of `axes`.
+    """Collect the traces of a text's sentences by site kind, in the order of `axes`.
 
-    What stands in front of their names says which of several models it is.
+    `prefix` tells the models of an ensemble apart.
     """
-    made = []
-    for kind, sides in axes.items():
-        sites = [site for site in traces[0] if site_kind(site) == kind] if traces else []
+    if not traces:
+        return ()
+    records = []
+    for kind, kind_axes in axes.items():
+        sites = [site for site in traces[0] if site_kind(site) == kind]
         if not sites:
             continue
-        layers = [LayerWeights(tuple(part[site] for site in sites)) for part in traces]
-        whole: LazyWeights = layers[0] if len(layers) == 1 else BlockDiagonalWeights(tuple(layers))
-        kept = _in_memory(whole, all(part[site].has_weights for part in traces for site in sites))
-        numbers = tuple(site_layer(site) for site in sites)
-        name = f"{prefix}{kind}"
-        made.append(AttentionRecord(name, sides.rows, sides.columns, kept, numbers, sides.produced, sides.causal))
-    return tuple(made)
+        blocks = [LayerWeights(tuple(sentence[site] for site in sites)) for sentence in traces]
+        weights: LazyWeights = blocks[0] if len(blocks) == 1 else BlockDiagonalWeights(tuple(blocks))
+        records.append(
+            AttentionRecord(
+                f"{prefix}{kind}",
+                kind_axes.rows,
+                columns=kind_axes.columns,
+                kept=_materialize(weights) if _has_weights(traces, sites) else weights,
+                layers=tuple(site_layer(site) for site in sites),
+                produced=kind_axes.produced,
+                causal=kind_axes.causal,
+            )
+        )
+    return tuple(records)
 
 
-def _in_memory(whole: LazyWeights, is_kept: bool) -> NDArray[np.float16] | LazyWeights:
-    """Return all weights as one array where they were kept and are not too many."""
-    layers, heads, rows, columns = whole.shape
-    if not is_kept or 2 * layers * heads * rows * columns > MAX_STORED_BYTES:
-        return whole
-    every = np.arange(rows)
-    made = np.empty(whole.shape, dtype=np.float16)
+def _has_weights(traces: Sequence[Trace], sites: Sequence[str]) -> bool:
+    """Whether traces hold weights, rather than queries and keys, of all these sites."""
+    return all(sentence[site].has_weights for sentence, site in itertools.product(traces, sites))
+
+
+def _materialize(weights: LazyWeights) -> NDArray[np.float16] | LazyWeights:
+    """Copy all weights into one array, unless they are too many."""
+    layers, heads, rows, columns = weights.shape
+    if 2 * layers * heads * rows * columns > MAX_STORED_BYTES:
+        return weights
+    all_rows = np.arange(rows)
+    array = np.empty(weights.shape, dtype=np.float16)
     for layer in range(layers):
         for head in range(heads):
-            made[layer, head] = whole.rows(layer, head, every)
-    return made
+            array[layer, head] = weights.rows(layer, head, all_rows)
+    return array
 
 
 def collect_qkv(captured: CapturedText) -> tuple[HeadQKV, ...]:
-    """Return the numbers inside the heads that were asked for."""
-    made = []
-    for site in captured.inside or ():
-        assert captured.inside is not None
-        record = captured.inside[site]
-        for at, head in enumerate(record.head_indices):
-            numbers = record.qkv
-            parts = (part[0, at] for part in (numbers.query, numbers.key, numbers.value, numbers.scores))
-            made.append(HeadQKV(site_kind(site), site_layer(site), head, *parts))
-    return tuple(made)
+    """Collect queries, keys, values and scores of the heads that the config named."""
+    if captured.qkv_trace is None:
+        return ()
+    heads = []
+    for site in captured.qkv_trace:
+        site_trace = captured.qkv_trace[site]
+        for index, head in enumerate(site_trace.head_indices):
+            qkv = site_trace.qkv
+            heads.append(
+                HeadQKV(
+                    site_kind(site),
+                    site_layer(site),
+                    head=head,
+                    query=qkv.query[0, index],
+                    key=qkv.key[0, index],
+                    value=qkv.value[0, index],
+                    scores=qkv.scores[0, index],
+                )
+            )
+    return tuple(heads)
 
 
 @torch.no_grad()
 def position_codes(scheme: Positions, width: int, count: int, offset: int = 0) -> PositionCodes | None:
-    """Return the codes of the first places of a scheme, [places, width]; None where order is invisible.
+    """Codes of the first positions of a scheme, [positions, width]; None where a model has no positions.
 
-    What turns queries and keys is told as the cosines and sines that a head of this width is turned by.
+    Rotary positions are shown as the cosines and sines that rotate a head of this width.
     """
-    kind = next((name for known, name in SCHEMES.items() if isinstance(scheme, known)), "")
+    kind = next((name for scheme_class, name in SCHEMES.items() if isinstance(scheme, scheme_class)), "")
     if not kind:
         return None
     if isinstance(scheme, Learned):
         count = min(count, len(scheme.weight) - offset)
     parameter = next(scheme.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
-    at = torch.arange(offset, offset + min(count, PLACES), device=device)
+    positions = torch.arange(offset, offset + min(count, MAX_POSITION_CODES), device=device)
     if kind == "rotary":
-        ones = torch.cat([torch.ones(len(at), width // 2), torch.zeros(len(at), width - width // 2)], dim=1)
-        codes = scheme.rotate(ones[None, None].to(device), at[None])[0, 0]
+        # rotating (1, 0) in each plane gives (cos, sin)
+        num_planes = width // 2
+        ones = torch.ones(len(positions), num_planes)
+        zeros = torch.zeros(len(positions), width - num_planes)
+        unit_vectors = torch.cat([ones, zeros], dim=1)
+        codes = scheme.rotate(unit_vectors[None, None].to(device), positions[None])[0, 0]
     else:
-        codes = scheme.embed(torch.zeros(len(at), width, device=device), at)
+        codes = scheme.embed(torch.zeros(len(positions), width, device=device), positions)
     return PositionCodes(kind, codes.float().cpu().numpy())
 
 
-Pieces = Callable[[Sequence[int]], list[str]]
-
-
 def decoding_steps(
-    logprobs: NDArray[np.floating],  # [T, V], the logarithms of all probabilities
+    logprobs: NDArray[np.floating],  # [tokens, vocabulary]
     ids: Sequence[int],
-    subwords: Pieces,
+    subwords: ToSubwords,
     top_k: int,
     tree: BeamTree | None = None,
 ) -> tuple[DecodingStep, ...]:
-    """Return a step for each token; probabilities are the model's own, before rules, temperature and luck.
+    """Build a step for each token; probabilities are the model's own, before rules, temperature and sampling.
 
-    >>> made = decoding_steps(np.log(np.array([[0.25, 0.75]])), [1], lambda ids: [f"t{number}" for number in ids], top_k=1)
-    >>> made[0].token, round(made[0].probability, 2), round(made[0].entropy, 3), made[0].top
+    >>> logprobs = np.log(np.array([[0.25, 0.75]]))
+    >>> steps = decoding_steps(logprobs, [1], lambda ids: [f"t{token_id}" for token_id in ids], top_k=1)
+    >>> steps[0].token, round(steps[0].probability, 2), round(steps[0].entropy, 3), steps[0].top
     ('t1', 0.75, 0.811, (('t1', 0.75),))
     """
-    chances = np.exp(logprobs)
-    entropy = -(chances * np.where(chances > 0, logprobs, 0.0)).sum(axis=1) / np.log(2)
-    best = top_k_columns(logprobs, min(top_k, logprobs.shape[1])) if top_k else np.zeros((len(ids), 0), np.int64)
-    made = []
-    for number, (token, name) in enumerate(zip(ids, subwords(ids), strict=True)):
-        names = subwords(best[number].tolist())
-        ranking = Ranking(zip(names, chances[number, best[number]].tolist(), strict=True))
-        beams = tuple(_named(tree, number, subwords)) if tree is not None else ()
-        made.append(DecodingStep(name, float(chances[number, token]), float(entropy[number]), ranking, beams))
-    return tuple(made)
+    probabilities = np.exp(logprobs)
+    entropies = -(probabilities * np.where(probabilities > 0, logprobs, 0.0)).sum(axis=1) / np.log(2)  # bits
+    top_k = min(top_k, logprobs.shape[1])
+    top_ids = top_k_columns(logprobs, top_k) if top_k else np.zeros((len(ids), 0), np.int64)
+    steps = []
+    for index, (token_id, subword) in enumerate(zip(ids, subwords(ids), strict=True)):
+        top_subwords = subwords(top_ids[index].tolist())
+        top_probabilities = probabilities[index, top_ids[index]].tolist()
+        steps.append(
+            DecodingStep(
+                subword,
+                float(probabilities[index, token_id]),
+                entropy=float(entropies[index]),
+                top=Ranking(zip(top_subwords, top_probabilities, strict=True)),
+                beams=() if tree is None else tuple(_label_beams(tree, index, subwords)),
+            )
+        )
+    return tuple(steps)
 
 
-def _named(tree: BeamTree, number: int, pieces: Pieces) -> list[tuple[int, str, float]]:
-    if number >= len(tree.steps):
+def _label_beams(tree: BeamTree, step: int, subwords: ToSubwords) -> list[tuple[int, str, float]]:
+    """Beams after a step: index of the parent, subword, score."""
+    if step >= len(tree.steps):
         return []
-    found = tree.steps[number]
-    names = pieces([token for _, token, _ in found])
-    return [(parent, name, score) for (parent, _, score), name in zip(found, names, strict=True)]
+    beams = tree.steps[step]
+    labels = subwords([token_id for _, token_id, _ in beams])
+    return [(parent, label, score) for (parent, _, score), label in zip(beams, labels, strict=True)]

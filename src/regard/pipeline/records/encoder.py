@@ -1,7 +1,4 @@
-"""Where encoders looked while they read a text, a pair, or a window of one.
-
-Where readers with words of their own looked: what pooling took of a text, and the mix of frozen layers.
-"""
+"""Records of encoders over a text, a pair or a window, and of RNN text encoders: pooling and layer mix."""
 
 from __future__ import annotations
 
@@ -31,11 +28,14 @@ if TYPE_CHECKING:
 
 
 ENCODER_AXES = {"encoder.self": Axes("source", "source")}
+POOLING_AXES = {POOLING: Axes("label", "source", produced=True)}
+RunModel = Callable[[Tokens], NDArray[np.float32]]
+BuildParts = Callable[[NDArray[np.float32]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """One row that an encoder reads, and the text that it stands for."""
+    """One row as an encoder reads it, and its text."""
 
     ids: list[int]
     token_types: list[int]
@@ -44,18 +44,18 @@ class EncodedRow:
 
     @property
     def tokens(self) -> Tokens:
-        """The row as models take it."""
+        """The row as a batch of one."""
         packed = Tokens.from_rows([self.ids])
         return Tokens(packed.ids, packed.offsets, np.asarray(self.token_types, dtype=np.int32))
 
 
 @dataclass(frozen=True)
 class VisibleWindow:
-    """Which tokens of a text, or of the second text of a pair, are shown."""
+    """Token range of a single text, or of the second text of a pair, that is recorded."""
 
     start: int
     stop: int
-    before: int = 0  # tokens of the first text, where there is a second one
+    before: int = 0  # tokens of the first text of a pair
 
 
 def encode_row(
@@ -67,78 +67,85 @@ def encode_row(
     window: VisibleWindow | None = None,
     parse_special: bool = False,
 ) -> EncodedRow:
-    """Return what an encoder reads of a text or a pair: the first window, or the one that is to be shown.
+    """Encode the recorded row of a text or a pair: its first window, or the given one.
 
-    A window is one of the only text, or of the second one. Whatever is left out is said.
+    A window is one of a single text, or of the second text of a pair. The row lists what is left out.
     """
-    whole = special_tokens.encode(text, pair, parse_special=parse_special)
-    room = max_length - special_tokens.num_special(pair is not None)
-    counts = [whole.sides.count(side) for side in (0, 1)]
-    starts, lengths = [0, 0], counts
+    encoded = special_tokens.encode(text, pair, parse_special=parse_special)
+    max_content = max_length - special_tokens.num_special(pair is not None)
+    counts = [encoded.sides.count(0), encoded.sides.count(1)]  # tokens of the first and the second text
+    starts = [0, 0]
+    lengths = counts
     if window is not None and pair is None:
-        starts, lengths = [window.start, 0], [window.stop - window.start, 0]
+        starts = [window.start, 0]
+        lengths = [window.stop - window.start, 0]
     elif window is not None:
-        starts, lengths = [0, window.start], [window.before, window.stop - window.start]
-    elif sum(counts) > room:
-        lengths = [room, 0] if pair is None else [*truncate_pair(counts[0], counts[1], room)]
-    kept = _kept(whole, starts, lengths)
-    return _row(special_tokens, whole, kept, text, pair, _cuts(counts, starts, lengths))
-
-
-def _kept(whole: EncodedInput, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
-    """Return the places of a reading that stay: special tokens, and those of each text in their window."""
-    made, seen = [], [0, 0]
-    for place, side in enumerate(whole.sides):
-        if side < 0:
-            made.append(place)
-            continue
-        if starts[side] <= seen[side] < starts[side] + lengths[side]:
-            made.append(place)
-        seen[side] += 1
-    return made
-
-
-def _row(
-    framing: SpecialTokens,
-    whole: EncodedInput,
-    kept: Sequence[int],
-    text: str,
-    pair: str | None,
-    cut: tuple[Omission, ...],
-) -> EncodedRow:
-    ids, types = [whole.ids[place] for place in kept], [whole.token_types[place] for place in kept]
-    shown = text if pair is None else f"{text}\n{pair}"
-    words, letters = (0, len(text.split())), (0, len(text) + 1)
-    numbers, spans = [], []
-    for place in kept:
-        side, word, (start, stop) = whole.sides[place], whole.word_ids[place], whole.spans[place]
-        numbers.append(word + words[side] if side >= 0 else -1)
-        spans.append((start + letters[side], stop + letters[side]) if side >= 0 else (0, 0))
-    pieces = framing.tokenizer.subwords(ids)
+        starts = [0, window.start]
+        lengths = [window.before, window.stop - window.start]
+    elif sum(counts) > max_content:
+        lengths = [max_content, 0] if pair is None else [*truncate_pair(counts[0], counts[1], max_content)]
+    positions = _select_positions(encoded, starts, lengths)
+    ids = [encoded.ids[position] for position in positions]
     return EncodedRow(
-        ids, types, RecordText.from_subwords(shown, pieces, numbers, spans, segment=types if pair else ()), cut
+        ids,
+        [encoded.token_types[position] for position in positions],
+        text=_build_text(special_tokens.tokenizer.subwords(ids), encoded, positions, text, pair),
+        truncated=_list_omissions(counts, starts, lengths),
     )
 
 
-def _cuts(counts: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> tuple[Omission, ...]:
-    """Say what is not shown."""
-    made = []
+def _select_positions(encoded: EncodedInput, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
+    """Positions of special tokens, and of each text's tokens from its start."""
+    positions = []
+    num_tokens = [0, 0]  # of each text so far
+    for position, side in enumerate(encoded.sides):
+        if side < 0:
+            positions.append(position)
+            continue
+        if starts[side] <= num_tokens[side] < starts[side] + lengths[side]:
+            positions.append(position)
+        num_tokens[side] += 1
+    return positions
+
+
+def _build_text(
+    subwords: list[str], encoded: EncodedInput, positions: Sequence[int], text: str, pair: str | None
+) -> RecordText:
+    """Text of a row; that of a pair is both texts, one per line."""
+    word_offsets = (0, len(text.split()))
+    character_offsets = (0, len(text) + 1)
+    word_ids = []
+    spans = []
+    for position in positions:
+        side = encoded.sides[position]
+        if side < 0:  # a special token
+            word_ids.append(-1)
+            spans.append((0, 0))
+            continue
+        start, end = encoded.spans[position]
+        word_ids.append(encoded.word_ids[position] + word_offsets[side])
+        spans.append((start + character_offsets[side], end + character_offsets[side]))
+    segment = [encoded.token_types[position] for position in positions] if pair else []
+    full_text = text if pair is None else f"{text}\n{pair}"
+    return RecordText.from_subwords(full_text, subwords, word_ids, spans=spans, segment=segment)
+
+
+def _list_omissions(counts: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> tuple[Omission, ...]:
+    """List what the row leaves out of each text."""
+    omissions = []
     for name, count, start, length in zip(("text", "second text"), counts, starts, lengths, strict=True):
         if length < count:
-            why = f"the {name} has {count:,} tokens, more than the model reads at a time"
-            made.append(Omission(why, f"all but its tokens {start + 1:,} to {start + length:,}"))
-    return tuple(made)
-
-
-Scored = Callable[[Tokens], NDArray[np.float32]]
+            reason = f"the {name} has {count:,} tokens, more than the model reads at a time"
+            omissions.append(Omission(reason, f"all but its tokens {start + 1:,} to {start + length:,}"))
+    return tuple(omissions)
 
 
 @dataclass(frozen=True)
 class EncoderRecorder:
-    """Shows where an encoder looks while it reads a row."""
+    """Records the attention of an encoder over a row."""
 
     model: Bert
-    framing: SpecialTokens
+    special_tokens: SpecialTokens
 
     def record(
         self,
@@ -147,76 +154,75 @@ class EncoderRecorder:
         *,
         task: str,
         title: str = "",
-        read: Scored | None = None,
-        more: Callable[[NDArray[np.float32]], Mapping[str, Any]] | None = None,
+        run_model: RunModel | None = None,
+        extra_parts: BuildParts | None = None,
     ) -> Record:
-        """Return the record of one row; `more` makes what else it holds of what `read` gives for the row."""
+        """Record one row; `extra_parts` builds further fields of the record from the output of `run_model`."""
         sites = self.model.attention_sites()
         if config.store_qkv == "best":
-            config = config.override({"store_qkv": f"{[*sites][-1]}:0" if sites else ""})
-        count = len(row.ids)
-        with capture_text(config, sites, count, count) as seen:
-            found = (read or self.model.encode)(row.tokens)
-        extra = dict(more(found)) if more is not None else {}
-        texts = {"source": row.text, **extra.pop("texts", {})}
-        places = position_codes(
-            *self.model.position_scheme, count=max(count, 32), offset=self.model.config.position_offset
-        )
+            last_head = f"{[*sites][-1]}:0" if sites else ""
+            config = config.override({"store_qkv": last_head})
+        length = len(row.ids)
+        run_model = run_model or self.model.encode
+        with capture_text(config, sites, length, length) as captured:
+            output = run_model(row.tokens)
+        parts = dict(extra_parts(output)) if extra_parts is not None else {}
+        scheme, code_size = self.model.position_scheme
+        offset = self.model.config.position_offset
         return Record(
             title or row.text.text,
-            texts,
-            collect_attention([seen.trace], ENCODER_AXES),
+            {"source": row.text, **parts.pop("texts", {})},
+            collect_attention([captured.trace], ENCODER_AXES),
             task=task,
-            places=places,
-            inside=collect_qkv(seen),
-            cut=(*row.truncated, *extra.pop("cut", ())),
-            **extra,
+            places=position_codes(scheme, code_size, count=max(length, 32), offset=offset),
+            inside=collect_qkv(captured),
+            cut=(*row.truncated, *parts.pop("cut", ())),
+            **parts,
         )
-
-
-POOLING_AXES = {POOLING: Axes("label", "source", produced=True)}
 
 
 class RnnTextRecorder:
-    """Shows what a reader took of a text."""
+    """Records what an RNN text encoder makes of a text."""
 
-    def __init__(self, model: RnnTextModel, perception: RnnPreprocessor) -> None:
-        self.model, self.perception = model, perception
+    def __init__(self, model: RnnTextModel, preprocessor: RnnPreprocessor) -> None:
+        self.model = model
+        self.preprocessor = preprocessor
 
-    def record(self, text: str, config: RecordConfig, *, task: str, label: str = "", **more: Any) -> Record:
-        """Return the record of one text: where pooling looked, if it does, and how much of each frozen layer counts."""
-        read = self.perception.encode([text])
-        texts: dict[str, RecordText] = {"source": self._side(text, read), **more.pop("texts", {})}
-        seen: tuple[AttentionRecord, ...] = ()
+    def record(self, text: str, config: RecordConfig, *, task: str, label: str = "", **parts: Any) -> Record:
+        """Record the attention of the pooling, where there is one, and the mix of the frozen layers."""
+        encoded = self.preprocessor.encode([text])
+        texts: dict[str, RecordText] = {"source": self._build_text(text, encoded), **parts.pop("texts", {})}
+        attention: tuple[AttentionRecord, ...] = ()
         if isinstance(self.model, RnnClassifier):
-            with trace(store=config.storage(0)) as looked:
-                self.model.probabilities(read.batch(np.arange(1)))
-            seen = collect_attention([looked], POOLING_AXES)
-            if seen:
+            with trace(store=config.storage(0)) as pooling_trace:
+                self.model.probabilities(encoded.batch(np.arange(1)))
+            attention = collect_attention([pooling_trace], POOLING_AXES)
+            if attention:
                 texts["label"] = RecordText.from_labels(label, [label])
-        shares, _ = self.model.encoder.mix_weights()
-        if shares:
-            mix, sides = layer_mix_attention(shares)
-            seen, texts = (*seen, mix), {**texts, **sides}
-        return Record(text, texts, seen, task=task, cut=self._cut(read), **more)
+        layer_weights, _ = self.model.encoder.mix_weights()
+        if layer_weights:
+            mix, mix_texts = layer_mix_attention(layer_weights)
+            attention = (*attention, mix)
+            texts |= mix_texts
+        return Record(text, texts, attention, task=task, cut=self._list_omissions(encoded), **parts)
 
-    def _side(self, text: str, read: RnnTexts) -> RecordText:
-        encoding = self.perception.tokenizer.encode(text)
-        count = len(read.rows[0])
-        pieces = self.perception.tokenizer.subwords(read.rows[0].tolist())
-        words = encoding.word_ids[:count] or [-1] * count
-        return RecordText.from_subwords(text, pieces, words, read.spans[0])
+    def _build_text(self, text: str, encoded: RnnTexts) -> RecordText:
+        tokenizer = self.preprocessor.tokenizer
+        ids = encoded.rows[0].tolist()
+        word_ids = tokenizer.encode(text).word_ids[: len(ids)] or [-1] * len(ids)
+        return RecordText.from_subwords(text, tokenizer.subwords(ids), word_ids, spans=encoded.spans[0])
 
-    def _cut(self, read: RnnTexts) -> tuple[Omission, ...]:
-        if not read.truncated[0]:
+    def _list_omissions(self, encoded: RnnTexts) -> tuple[Omission, ...]:
+        truncated = encoded.truncated[0]
+        if not truncated:
             return ()
-        why = f"the text has {len(read.rows[0]) + read.truncated[0]:,} tokens, more than the model reads"
-        return (Omission(why, f"its last {read.truncated[0]:,} tokens"),)
+        reason = f"the text has {len(encoded.rows[0]) + truncated:,} tokens, more than the model reads"
+        return (Omission(reason, f"its last {truncated:,} tokens"),)
 
 
 def layer_mix_attention(layer_weights: list[float]) -> tuple[AttentionRecord, dict[str, RecordText]]:
-    """Return how much of each layer is in a mix, as attention of one row over the layers."""
-    names = ["words", *(f"layer {number}" for number in range(1, len(layer_weights)))]
-    sides = {"mix": RecordText.from_labels("mix", ["mix"]), "layers": RecordText.from_labels("layers", names)}
-    weights = np.asarray(layer_weights, dtype=np.float32)[None, None, None]
-    return AttentionRecord("mix", "mix", "layers", weights, (0,)), sides
+    """Scalar mix of layers as attention of one row over the layers, and the texts of both axes."""
+    labels = ["words", *(f"layer {layer}" for layer in range(1, len(layer_weights)))]
+    texts = {"mix": RecordText.from_labels("mix", ["mix"]), "layers": RecordText.from_labels("layers", labels)}
+    weights = np.asarray(layer_weights, dtype=np.float32)[None, None, None]  # [1 layer, 1 head, 1 row, layers]
+    return AttentionRecord("mix", "mix", columns="layers", kept=weights, layers=(0,)), texts

@@ -1,7 +1,8 @@
-"""Where translators looked: a forced pass with the tap open gives weights, alignments and what pictures need."""
+"""Records and word alignments of translations, from a trace of a pass over the given target tokens."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from regard.decoding.beams import BeamTree
 from regard.decoding.ensemble import mean_logprobs
 from regard.errors import CheckpointError, UsageError
 from regard.models.base import EncoderDecoder
-from regard.models.layers.recurrent import SITE as RECURRENT
+from regard.models.layers.recurrent import SITE as RECURRENT_SITE
 from regard.models.transformer import Transformer
 from regard.pipeline.records.attention import (
     Axes,
@@ -46,201 +47,217 @@ AXES = {
 
 
 @dataclass(frozen=True)
-class AligningHead:
-    """The head that links words best, as training measured it."""
+class StoredAlignmentHead:
+    """The head that aligns words best, as training measured it and `task.json` stores it."""
 
     site: str
     head: int
-    shift: int  # rows later that it is read
+    shift: int  # rows by which its weights lag behind the target tokens
 
     @classmethod
-    def recorded(cls, found: object, model: EncoderDecoder) -> AligningHead | None:
-        """Return what `task.json` says of it; None where it says nothing."""
-        if not isinstance(found, Mapping):
+    def from_json(cls, metadata: object, model: EncoderDecoder) -> StoredAlignmentHead | None:
+        """Read the head from `task.json`; None where it has none."""
+        if not isinstance(metadata, Mapping):
             return None
-        site, head = str(found.get("site")), found.get("head")
-        if RECURRENT in model.cross_attention_sites() and site == "decoder.0.cross":  # as folders of old name it
-            site = RECURRENT
-        if head not in range(model.cross_attention_sites().get(site, 0)):
+        site = str(metadata.get("site"))
+        head = metadata.get("head")
+        sites = model.cross_attention_sites()
+        if RECURRENT_SITE in sites and site == "decoder.0.cross":  # its name in older folders
+            site = RECURRENT_SITE
+        if head not in range(sites.get(site, 0)):
             raise CheckpointError(
-                f"task.json names an aligning head that the model lacks: site {site!r}, head {head!r}"
+                f"task.json names an alignment head that the model lacks: site {site!r}, head {head!r}"
             )
-        return cls(site, int(str(head)), int(found.get("shift") == 1))
+        return cls(site, int(str(head)), shift=int(metadata.get("shift") == 1))
 
 
 @dataclass(frozen=True)
 class _SentenceCapture:
-    """What was seen of one part: where each model looked, and how likely each token was to all of them."""
+    """Traces of one sentence, a trace for each model, and its decoding steps."""
 
-    seen: list[CapturedText]  # of each model
+    models: list[CapturedText]
     steps: tuple[DecodingStep, ...]
     has_tree: bool
 
 
 @dataclass(frozen=True)
 class TranslationRecorder:
-    """Shows where models look while they write given texts."""
+    """Records the attention of models, and aligns words, while the decoder reads given translations."""
 
     models: Sequence[EncoderDecoder]
     source: Tokenizer
     target: Tokenizer
-    best: AligningHead | None
+    alignment_head: StoredAlignmentHead | None
 
     def source_ids(self, sentence: TranslatedSentence) -> list[int]:
-        """Return a part's source as the model reads it."""
+        """Source ids of a sentence as the encoder reads them."""
         return encode_source(self.source, sentence)
 
-    def align(self, sentences: Sequence[TranslatedSentence]) -> Links:
-        """Return the word alignment of the parts of a text: for each target word the source word most looked at."""
-        made: Links = []
-        for part in sentences:
-            read, written = (
-                word_positions(self.source.encode(part.source).word_ids),
-                word_positions(self.target_word_ids(part)),
-            )
-            if read and written:
-                found = align_words(merge_subwords(self._looked(part), list(written.values()), list(read.values())))
-                read_words, written_words = list(read), list(written)
-                made += [
-                    (read_words[source] + part.source_word, written_words[target] + part.target_word)
-                    for source, target in found
-                ]
-        return sorted(made)
+    def target_word_ids(self, sentence: TranslatedSentence) -> list[int]:
+        """Word index of each target token."""
+        return token_word_ids(self.target, sentence.text, sentence.ids)
 
-    def _looked(self, part: TranslatedSentence) -> NDArray[np.float32]:
-        """Return where each token of a part looked, [T, S]: the aligning head, or the mean of the later layers."""
+    def align(self, sentences: Sequence[TranslatedSentence]) -> Links:
+        """Align the words of a text: each target word with the source word of the largest attention weight."""
+        links: Links = []
+        for sentence in sentences:
+            source_words = word_positions(self.source.encode(sentence.source).word_ids)
+            target_words = word_positions(self.target_word_ids(sentence))
+            if not source_words or not target_words:
+                continue
+            weights = self._alignment_weights(sentence)
+            word_weights = merge_subwords(weights, list(target_words.values()), list(source_words.values()))
+            source_indices = list(source_words)
+            target_indices = list(target_words)
+            for source, target in align_words(word_weights):
+                source_word = source_indices[source] + sentence.source_word
+                target_word = target_indices[target] + sentence.target_word
+                links.append((source_word, target_word))
+        return sorted(links)
+
+    def _alignment_weights(self, sentence: TranslatedSentence) -> NDArray[np.float32]:
+        """Weights of the alignment head, or else the mean over the later half of the layers."""
+        head = self.alignment_head
         sites = [*self.models[0].cross_attention_sites()]
         if not sites:
-            raise UsageError("this model has no attention: it looks nowhere, so there is no alignment to show")
-        later = ",".join(sites[len(sites) // 2 :])
-        row = self.source_ids(part)
-        with trace(self.best.site if self.best else later, full_precision=True) as seen:
-            self.models[0].target_logprobs(Tokens.from_rows([row]), Tokens.from_rows([part.ids]))
-        weights = np.stack([seen[site].weights[0] for site in seen])  # [sites, H, Q, K]
-        chosen = weights[0, self.best.head] if self.best else weights.mean(axis=(0, 1))  # [Q, K]
-        shift = self.best.shift if self.best else 0
-        return np.asarray(chosen[shift : shift + len(part.ids), : len(row) - 1])
-
-    def target_word_ids(self, sentence: TranslatedSentence) -> list[int]:
-        """Return the number of the word that each written token belongs to."""
-        return token_word_ids(self.target, sentence.text, sentence.ids)
+            raise UsageError("this model has no attention over the source: it cannot align words")
+        patterns = ",".join(sites[len(sites) // 2 :]) if head is None else head.site
+        source_ids = self.source_ids(sentence)
+        with trace(patterns, full_precision=True) as captured:
+            self.models[0].target_logprobs(Tokens.from_rows([source_ids]), Tokens.from_rows([sentence.ids]))
+        weights = np.stack([captured[site].weights[0] for site in captured])  # [sites, heads, queries, keys]
+        matrix = weights.mean(axis=(0, 1)) if head is None else weights[0, head.head]  # [queries, keys]
+        shift = 0 if head is None else head.shift
+        return np.asarray(matrix[shift : shift + len(sentence.ids), : len(source_ids) - 1])  # [target, source]
 
     def record(
         self,
         source: str,
         target: str,
-        parts: Sequence[TranslatedSentence],
+        sentences: Sequence[TranslatedSentence],
         config: RecordConfig,
         *,
         languages: tuple[str, str] = ("", ""),
         trees: Trees | None = None,
     ) -> Record:
-        """Return what pictures of a translation are drawn from: its texts, where each head looked, and its steps."""
-        sides = self._sides(source, target, parts, languages)
-        config = self._with_best(config)
-        cut: list[Omission] = []
-        if config.store_qkv and len(parts) != 1:
-            cut.append(Omission(f"the text was read in {len(parts)} parts", "the numbers inside heads"))
+        """Record texts, attention of all heads and decoding steps of a translation; `trees` builds its beam trees."""
+        texts = self._build_texts(source, target, sentences, languages)
+        config = self._resolve_best_head(config)
+        omissions: list[Omission] = []
+        if config.store_qkv and len(sentences) != 1:
+            reason = f"the text was read in {len(sentences)} parts"
+            omissions.append(Omission(reason, "queries, keys and values of heads"))
             config = config.override({"store_qkv": ""})
-        looked = [self._part(part, config, trees) for part in parts]
-        if any(not one.has_tree for one in looked):
-            cut.append(Omission("the search went through other tokens than these", "the tree of beams"))
-        best = (site_kind(self.best.site), site_layer(self.best.site), self.best.head) if self.best else None
+        captures = [self._capture_sentence(sentence, config, trees) for sentence in sentences]
+        if any(not capture.has_tree for capture in captures):
+            omissions.append(Omission("the search generated the text from other tokens", "the tree of beams"))
+        head = self.alignment_head
+        max_length = max((len(text.tokens) for text in texts.values()), default=0)
         return Record(
             source,
-            sides,
-            self._attention(looked),
-            best=best,
-            steps=tuple(step for one in looked for step in one.steps),
-            places=self._places(max((len(one.tokens) for one in sides.values()), default=0)),
-            inside=tuple(found for one in looked for found in collect_qkv(one.seen[0])),
-            cut=tuple(cut),
-            view={"shift": self.best.shift} if self.best and self.best.shift else {},
+            texts,
+            self._collect_attention(captures),
+            best=None if head is None else (site_kind(head.site), site_layer(head.site), head.head),
+            steps=tuple(itertools.chain.from_iterable(capture.steps for capture in captures)),
+            places=self._position_codes(max_length),
+            inside=tuple(itertools.chain.from_iterable(collect_qkv(capture.models[0]) for capture in captures)),
+            cut=tuple(omissions),
+            view={"shift": head.shift} if head is not None and head.shift else {},
         )
 
-    def _attention(self, looked: Sequence[_SentenceCapture]) -> tuple[AttentionRecord, ...]:
-        """Return where the models looked; those after the first have their number in front."""
-        fronts = ["", *(f"{number}." for number in range(1, len(self.models)))]
-        return tuple(
-            seen
-            for number, front in enumerate(fronts)
-            for seen in collect_attention([one.seen[number].trace for one in looked], AXES, front)
-        )
+    def _collect_attention(self, captures: Sequence[_SentenceCapture]) -> tuple[AttentionRecord, ...]:
+        """Attention of all models; names of those after the first begin with their index."""
+        attention: list[AttentionRecord] = []
+        for index in range(len(self.models)):
+            traces = [capture.models[index].trace for capture in captures]
+            attention += collect_attention(traces, AXES, f"{index}." if index else "")
+        return tuple(attention)
 
-    def _with_best(self, config: RecordConfig) -> RecordConfig:
-        """Return the settings with the aligning head named, where the best one is asked for."""
+    def _resolve_best_head(self, config: RecordConfig) -> RecordConfig:
+        """Replace `best` in the config by the name of the alignment head."""
         if config.store_qkv != "best":
             return config
-        sites = self.models[0].cross_attention_sites()
+        sites = [*self.models[0].cross_attention_sites()]
         if not sites:
             return config.override({"store_qkv": ""})
-        named = (self.best.site, self.best.head) if self.best else ([*sites][-1], 0)
-        return config.override({"store_qkv": "{}:{}".format(*named)})
+        head = self.alignment_head
+        name = f"{sites[-1]}:0" if head is None else f"{head.site}:{head.head}"
+        return config.override({"store_qkv": name})
 
-    def _part(self, part: TranslatedSentence, config: RecordConfig, trees: Trees | None) -> _SentenceCapture:
-        """Return what is seen while the models write one part again."""
-        row, end = self.source_ids(part), self.models[0].eos_id
-        read, written = Tokens.from_rows([row]), Tokens.from_rows([part.ids])
-        longest = max(len(row), len(part.ids) + 1)
-        found, every = [], []
+    def _capture_sentence(
+        self, sentence: TranslatedSentence, config: RecordConfig, trees: Trees | None
+    ) -> _SentenceCapture:
+        """Trace all models while they read a sentence and its translation."""
+        source_ids = self.source_ids(sentence)
+        source = Tokens.from_rows([source_ids])
+        target = Tokens.from_rows([sentence.ids])
+        max_length = max(len(source_ids), len(sentence.ids) + 1)
+        logprobs = []
+        captured_models = []
         for model in self.models:
-            with capture_text(config, model.attention_sites(), longest, longest) as seen:
-                found.append(model.next_token_logprobs(read, written))
-            every.append(seen)
-        tree = trees(part) if trees is not None and not config.no_beams else None
-        is_path = tree is None or tree.contains([*part.ids, end])
-        ids = [*part.ids, end]
-        logp = mean_logprobs(found) if len(found) > 1 else found[0]
-        return _SentenceCapture(
-            every, decoding_steps(logp, ids, self.target.subwords, config.top_k, tree if is_path else None), is_path
+            with capture_text(config, model.attention_sites(), max_length, max_length) as captured:
+                logprobs.append(model.next_token_logprobs(source, target))
+            captured_models.append(captured)
+        target_ids = [*sentence.ids, self.models[0].eos_id]
+        tree = trees(sentence) if trees is not None and not config.no_beams else None
+        has_tree = tree is None or tree.contains(target_ids)
+        steps = decoding_steps(
+            mean_logprobs(logprobs) if len(logprobs) > 1 else logprobs[0],
+            target_ids,
+            self.target.subwords,
+            config.top_k,
+            tree if has_tree else None,
         )
+        return _SentenceCapture(captured_models, steps, has_tree=has_tree)
 
-    def _sides(
-        self, source: str, target: str, parts: Sequence[TranslatedSentence], languages: tuple[str, str]
+    def _build_texts(
+        self, source: str, target: str, sentences: Sequence[TranslatedSentence], languages: tuple[str, str]
     ) -> dict[str, RecordText]:
-        end, start = self.models[0].eos_id, self.models[0].bos_id
-        read = [piece for part in parts for piece in self.source.subwords(self.source_ids(part))]
-        written = [piece for part in parts for piece in self.target.subwords([*part.ids, end])]
-        given = [piece for part in parts for piece in self.target.subwords([start, *part.ids])]
-        read_words = [self.source.encode(part.source).word_ids for part in parts]
-        words = [self.target_word_ids(part) for part in parts]
-        firsts = [part.source_word for part in parts], [part.target_word for part in parts]
-        after = _numbered(words, firsts[1])
-        before = _numbered(words, firsts[1], first=True)
-        made = {
-            "source": RecordText.from_subwords(source, read, _numbered(read_words, firsts[0]), language=languages[0]),
-            "target": RecordText.from_subwords(target, written, after, language=languages[1]),
+        """Source, target, and the target as the decoder reads it: shifted by bos."""
+        eos_id = self.models[0].eos_id
+        bos_id = self.models[0].bos_id
+        source_subwords: list[str] = []
+        target_subwords: list[str] = []
+        given_subwords: list[str] = []
+        source_word_ids: list[int] = []
+        target_word_ids: list[int] = []
+        given_word_ids: list[int] = []
+        for sentence in sentences:
+            source_subwords += self.source.subwords(self.source_ids(sentence))
+            target_subwords += self.target.subwords([*sentence.ids, eos_id])
+            given_subwords += self.target.subwords([bos_id, *sentence.ids])
+            source_words = [sentence.source_word + word for word in self.source.encode(sentence.source).word_ids]
+            target_words = [sentence.target_word + word for word in self.target_word_ids(sentence)]
+            source_word_ids += [*source_words, -1]  # -1: eos and bos are special tokens
+            target_word_ids += [*target_words, -1]
+            given_word_ids += [-1, *target_words]
+        source_language, target_language = languages
+        texts = {
+            "source": RecordText.from_subwords(source, source_subwords, source_word_ids, language=source_language),
+            "target": RecordText.from_subwords(target, target_subwords, target_word_ids, language=target_language),
         }
         if any(site_kind(site) == "decoder.self" for site in self.models[0].attention_sites()):
-            made["given"] = RecordText.from_subwords(target, given, before, language=languages[1])
-        return made
+            texts["given"] = RecordText.from_subwords(target, given_subwords, given_word_ids, language=target_language)
+        return texts
 
-    def _places(self, count: int) -> PositionCodes | None:
+    def _position_codes(self, count: int) -> PositionCodes | None:
         model = self.models[0]
         if not isinstance(model, Transformer):
             return None
-        width = model.config.hidden_size
-        turned = width // model.config.decoder.num_heads if model.config.positions == "rotary" else width
-        return position_codes(model.target_positions, turned, max(count, 32))
+        code_size = model.config.hidden_size
+        if model.config.positions == "rotary":
+            code_size //= model.config.decoder.num_heads
+        return position_codes(model.target_positions, code_size, max(count, 32))
 
 
 def token_word_ids(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> list[int]:
-    """Return the number of the word of a text that each of the tokens belongs to that a model wrote it in."""
+    """Word index of each generated token of a text."""
     encoding = tokenizer.encode(text)
     if encoding.ids == [*ids]:
         return encoding.word_ids
-    # the model cut the text in another way than the tokenizer does: go by where each token begins in the text
-    word_from = [max(encoding.word_ids, default=0)] * (len(text) + 1)
-    for (_, stop), word in reversed([*zip(encoding.spans, encoding.word_ids, strict=True)]):
-        word_from[:stop] = [word] * stop
-    begins = [len(tokenizer.decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))]
-    return [word_from[min(begin, len(text))] for begin in begins]
-
-
-def _numbered(words: Sequence[Sequence[int]], firsts: Sequence[int], first: bool = False) -> list[int]:
-    """Return word numbers of parts as those of the whole text; the mark after each part, or before it, is no word."""
-    made = []
-    for some, start in zip(words, firsts, strict=True):
-        shifted = [start + one for one in some]
-        made += [-1, *shifted] if first else [*shifted, -1]
-    return made
+    # the model generated other tokens than the tokenizer gives: go by the character at which each token begins
+    word_at = [max(encoding.word_ids, default=0)] * (len(text) + 1)
+    for (_, end), word in reversed([*zip(encoding.spans, encoding.word_ids, strict=True)]):
+        word_at[:end] = [word] * end
+    starts = [len(tokenizer.decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))]
+    return [word_at[min(start, len(text))] for start in starts]

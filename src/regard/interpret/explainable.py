@@ -1,0 +1,289 @@
+"""Predictions as functions of their input tokens: labels, spans and translations, for attribution and ablation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from regard.attention.packed_batch import PackedBatch
+from regard.attention.trace import trace
+from regard.errors import UsageError, nearest
+from regard.models.base import EncoderDecoder
+from regard.models.bert import Bert
+from regard.models.layers.losses import target_logprobs
+from regard.models.rnn_text import TextBatch
+from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
+from regard.pipeline.question_answering import QuestionAnsweringPipeline
+from regard.pipeline.sentence_pairs import TranslatedSentence, split_pair
+from regard.pipeline.translation import Translation, TranslationPipeline
+from regard.tasks.question_answering import (
+    EncodedPassages,
+    SpanBatch,
+    answerable_positions,
+    encode_questions,
+    span_logits,
+)
+from regard.tasks.windows import encode_texts
+from regard.text.special_tokens import SpecialTokens
+from regard.text.tokenizer import Tokenizer
+from regard.tokens import Ids, Tokens
+
+Floats = NDArray[np.float64]
+
+
+class Explainable(Protocol):
+    """A prediction as a function of its input tokens."""
+
+    model: Any
+    input_ids: Ids
+    is_special: NDArray[np.bool_]  # tokens that are never replaced
+    baseline_id: int  # token that replaces others
+    target: str  # what is explained: a label, a span, a translation
+    embedding: nn.Embedding  # of the input tokens; the first embedding that a forward pass calls
+
+    def logprobs(self, tokens: Tokens) -> Tensor:
+        """Log-probability of the prediction for each sequence of input tokens, [sequences]."""
+        ...
+
+    def attention(self) -> Floats:
+        """Attention that each input token receives, [tokens]."""
+        ...
+
+
+def explainable_predictions(pipeline: Any, inputs: Sequence[str], label: str = "") -> list[Explainable]:
+    """Predictions to explain: one, or one for each sentence of a translation."""
+    if isinstance(pipeline, ClassificationPipeline) and 1 <= len(inputs) <= 2:
+        return [_explainable_label(pipeline, inputs, label)]
+    if isinstance(pipeline, QuestionAnsweringPipeline) and len(inputs) == 2:
+        question, passage = inputs
+        return [_ExplainableSpan.from_pipeline(pipeline, question, passage)]
+    if isinstance(pipeline, TranslationPipeline) and 1 <= len(inputs) <= 2:
+        return _explainable_sentences(pipeline, inputs[0], inputs[1] if len(inputs) == 2 else pipeline(inputs[0]))
+    raise UsageError(
+        "attribution is for labels (a text, or two), answers (a question, a passage) and translations (a text, its "
+        f"translation), not for a {type(pipeline).__name__} and {len(inputs)} texts"
+    )
+
+
+def _explainable_label(pipeline: ClassificationPipeline, inputs: Sequence[str], label: str) -> Explainable:
+    label = label or next(iter(pipeline(*inputs).probabilities), "")
+    if label not in pipeline.labels:
+        raise UsageError(f"no label {label!r}{nearest(label, pipeline.labels)}: {', '.join(pipeline.labels)}")
+    label_index = pipeline.labels.index(label)
+    classifier = pipeline.classifier
+    if isinstance(classifier, RecurrentClassifier):
+        if len(inputs) > 1:
+            raise UsageError("this classifier reads single texts, not pairs: give one text")
+        return _ExplainableRnnLabel(classifier, inputs[0], label, label_index)
+    assert isinstance(classifier, EncoderClassifier)
+    is_multi_label = pipeline.thresholds is not None
+    return _ExplainableLabel(classifier, inputs, label, label_index, is_multi_label)
+
+
+def _explainable_sentences(pipeline: TranslationPipeline, source: str, target: str) -> list[Explainable]:
+    if isinstance(target, Translation) and target.source == source:
+        sentences = target.sentences
+    else:
+        sentences = split_pair(source, target, pipeline.target, split=True)
+    predictions: list[Explainable] = []
+    for sentence in sentences:
+        if sentence.ids:
+            predictions.append(_ExplainableTranslation(pipeline, sentence))
+    if not predictions:
+        raise UsageError("the translation is empty: there is nothing to explain")
+    return predictions
+
+
+def _baseline_token(tokenizer: Tokenizer, mask_id: int = -1) -> int:
+    """Token that carries no content: mask, else unknown, padding or eos."""
+    candidates = (mask_id, tokenizer.unk_id, tokenizer.pad_id, tokenizer.eos_id, 0)
+    return next(token_id for token_id in candidates if token_id >= 0)
+
+
+def _find_special(input_ids: Ids, tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """Which tokens are special; the unknown token counts as content."""
+    return np.isin(input_ids, sorted(tokenizer.special_ids - {tokenizer.unk_id}))
+
+
+def _attention_rollout(model: Bert, tokens: Tokens, positions: Sequence[int]) -> Floats:
+    """Attention rollout (Abnar and Zuidema 2020): how much of each token reaches these positions, [tokens]."""
+    with trace() as captured, torch.no_grad():
+        model.encode(tokens)
+    rollout = np.eye(int(tokens.lengths[0]))
+    for site in captured:
+        weights = captured[site].weights[0].mean(axis=0).astype(np.float64)  # [queries, keys]
+        rollout = (0.5 * weights + 0.5 * np.eye(len(weights))) @ rollout
+    return np.asarray(rollout[list(positions)].mean(axis=0))
+
+
+class _ExplainableRow:
+    """A row as an encoder reads it."""
+
+    def __init__(
+        self, model: Bert, special_tokens: SpecialTokens, input_ids: Ids, token_types: Ids, target: str
+    ) -> None:
+        self.model = model
+        self.input_ids = input_ids
+        self.token_types = token_types
+        self.target = target
+        self.is_special = _find_special(input_ids, special_tokens.tokenizer)
+        self.baseline_id = _baseline_token(special_tokens.tokenizer, special_tokens.mask)
+        self.embedding = model.words
+
+    def add_token_types(self, tokens: Tokens) -> Tokens:
+        """Sequences like this row, with its token types."""
+        return Tokens(tokens.ids, tokens.offsets, np.tile(self.token_types, len(tokens)))
+
+    def encode(self, tokens: Tokens) -> tuple[Tensor, PackedBatch]:
+        """Hidden states of all tokens, and the layout of the batch."""
+        tokens = self.add_token_types(tokens)
+        ids, packed = self.model.to_tensors(tokens)
+        return self.model(ids, packed, self.model.token_type_tensor(tokens)), packed
+
+    def rollout(self, positions: Sequence[int]) -> Floats:
+        """Attention rollout to these positions of the row."""
+        return _attention_rollout(self.model, self.add_token_types(Tokens.from_rows([self.input_ids])), positions)
+
+
+class _ExplainableLabel(_ExplainableRow):
+    """Label of an encoder; of a long text, in its first window."""
+
+    def __init__(
+        self, classifier: EncoderClassifier, inputs: Sequence[str], label: str, label_index: int, is_multi_label: bool
+    ) -> None:
+        pairs = [inputs[1]] if len(inputs) > 1 else None
+        encoded = encode_texts(classifier.special_tokens, [inputs[0]], pairs, classifier.max_length)
+        super().__init__(classifier.model, classifier.special_tokens, encoded.rows[0], encoded.token_types[0], label)
+        self.label_index = label_index
+        self.is_multi_label = is_multi_label
+        self.temperature = classifier.temperature
+
+    def logprobs(self, tokens: Tokens) -> Tensor:
+        """Log-probability of the label."""
+        hidden, packed = self.encode(tokens)
+        logits = self.model.head_logits(hidden, packed).float() / self.temperature
+        logprobs = nn.functional.logsigmoid(logits) if self.is_multi_label else torch.log_softmax(logits, dim=1)
+        return logprobs[:, self.label_index]
+
+    def attention(self) -> Floats:
+        """Attention rollout to the first token, from which the label is predicted."""
+        return self.rollout([0])
+
+
+class _ExplainableRnnLabel:
+    """Label of an RNN classifier."""
+
+    def __init__(self, classifier: RecurrentClassifier, text: str, label: str, label_index: int) -> None:
+        ((_, batch),) = classifier.preprocessor.encode([text]).batches()
+        if batch.features is not None:
+            raise UsageError("attribution is for models with their own embeddings: this one reads frozen features, too")
+        tokenizer = classifier.preprocessor.tokenizer
+        self.model = classifier.model
+        self.target = label
+        self.label_index = label_index
+        self.input_ids = batch.tokens.row(0)
+        self.is_special = _find_special(self.input_ids, tokenizer)
+        self.baseline_id = _baseline_token(tokenizer)
+        self.embedding = classifier.model.encoder.words
+
+    def logprobs(self, tokens: Tokens) -> Tensor:
+        """Log-probability of the label."""
+        logits = self.model.output(self.model(TextBatch(tokens))).float()
+        return torch.log_softmax(logits, dim=1)[:, self.label_index]
+
+    def attention(self) -> Floats:
+        """Weights of the pooling; uniform where it has no attention."""
+        with trace() as captured, torch.no_grad():
+            self.model(TextBatch(Tokens.from_rows([self.input_ids])))
+        for site in captured:
+            return np.asarray(captured[site].weights[0, 0, 0], dtype=np.float64)
+        return np.ones(len(self.input_ids))
+
+
+class _ExplainableSpan(_ExplainableRow):
+    """Span that answers a question; of a long passage, in the window that holds it."""
+
+    def __init__(
+        self,
+        pipeline: QuestionAnsweringPipeline,
+        encoded: EncodedPassages,
+        window_index: int,
+        span: tuple[int, int],
+        target: str,
+    ) -> None:
+        super().__init__(
+            pipeline.model,
+            pipeline.special_tokens,
+            encoded.rows[window_index],
+            encoded.token_types[window_index],
+            target,
+        )
+        self.span = span  # positions of the first and the last token
+        self.is_answerable = answerable_positions(encoded, np.array([window_index]))
+
+    @classmethod
+    def from_pipeline(cls, pipeline: QuestionAnsweringPipeline, question: str, passage: str) -> _ExplainableSpan:
+        """Answer a question and locate the answer in its window."""
+        answer = pipeline(question, passage)
+        encoded = encode_questions(
+            pipeline.special_tokens, [(question, passage)], pipeline.max_length, pipeline.overlap
+        )
+        if not answer.text:
+            return cls(pipeline, encoded, 0, (0, 0), "no answer")
+        for window_index, spans in enumerate(encoded.spans):
+            inside = [index for index, (start, end) in enumerate(spans) if start < answer.end and end > answer.start]
+            if inside and spans[inside[0]][0] <= answer.start and spans[inside[-1]][1] >= answer.end:
+                offset = encoded.begins[window_index]
+                span = (offset + inside[0], offset + inside[-1])
+                return cls(pipeline, encoded, window_index, span, answer.text)
+        raise UsageError(f"no window of the passage holds the answer {answer.text!r}")
+
+    def logprobs(self, tokens: Tokens) -> Tensor:
+        """Log-probability of the start plus that of the end."""
+        hidden, packed = self.encode(tokens)
+        targets = np.tile(np.array([self.span]), (len(tokens), 1))
+        batch = SpanBatch(self.add_token_types(tokens), targets, np.tile(self.is_answerable, len(tokens)))
+        logits = span_logits(self.model, batch, hidden, packed, None)
+        logprobs = torch.log_softmax(logits, dim=1)  # [sequences, tokens, 2]
+        start, end = self.span
+        return logprobs[:, start, 0] + logprobs[:, end, 1]
+
+    def attention(self) -> Floats:
+        """Attention rollout to the first and the last token of the answer."""
+        return self.rollout(self.span)
+
+
+class _ExplainableTranslation:
+    """Translation of a sentence, as a function of its source tokens."""
+
+    def __init__(self, pipeline: TranslationPipeline, sentence: TranslatedSentence) -> None:
+        self.model: EncoderDecoder = pipeline.models[0]
+        self.input_ids = np.asarray(pipeline.recorder.source_ids(sentence), dtype=np.int32)
+        self.target_ids = sentence.ids
+        self.target = sentence.text
+        self.is_special = _find_special(self.input_ids, pipeline.source)
+        self.baseline_id = _baseline_token(pipeline.source)
+        self.embedding = self.model.embedding("source")
+
+    def logprobs(self, tokens: Tokens) -> Tensor:
+        """Log-probability of the translation, eos included."""
+        decoder_inputs, labels = self.model.shift_targets(Tokens.from_rows([self.target_ids] * len(tokens)))
+        hidden = self.model(tokens, decoder_inputs)
+        label_ids, _ = self.model.to_tensors(labels)
+        logprobs = target_logprobs(hidden, self.model.output_weight, self.model.output_bias, label_ids)
+        return logprobs.view(len(tokens), -1).sum(1)
+
+    def attention(self) -> Floats:
+        """Mean cross-attention weight of each source token; uniform for models without attention."""
+        sites = [*self.model.cross_attention_sites()]
+        if not sites:
+            return np.ones(len(self.input_ids))
+        with trace(",".join(sites)) as captured:
+            self.model.target_logprobs(Tokens.from_rows([self.input_ids]), Tokens.from_rows([self.target_ids]))
+        site_means = [captured[site].weights[0].mean(axis=(0, 1)) for site in captured]
+        return np.asarray(np.mean(site_means, axis=0), dtype=np.float64)
