@@ -128,7 +128,7 @@ def see(
         if text is None:
             raise UsageError("the text is missing: write it behind the folder")
         seeing = RecordConfig().override(changed_settings(context, RecordConfig))
-        options = {name: value for name, value in (("beam", beam), ("most", most)) if value is not None}
+        options = {name: value for name, value in (("beam", beam), ("max_new_tokens", most)) if value is not None}
         reasons = {"attribution": attribution, "importance": importance}
         model = _ViewedModel(folder, computing, passage, story, pair, options, seeing, reasons)
         records, run = model.records(text, compare), model.run

@@ -59,7 +59,7 @@ def _translate(pipeline: TranslationPipeline, request: PipelineRequest) -> Pipel
 
 def _generate(pipeline: GenerationPipeline, request: PipelineRequest) -> PipelineResult:
     prompt = request.text + _join_prefix(request.option("prefix", ""))
-    config = GenerationConfig(greedy=True, max_new_tokens=int(request.option("most", MAX_NEW_TOKENS)))
+    config = GenerationConfig(greedy=True, max_new_tokens=int(request.option("max_new_tokens", MAX_NEW_TOKENS)))
     return pipeline.generate([prompt], config)[0][0]
 
 

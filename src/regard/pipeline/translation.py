@@ -441,7 +441,7 @@ def _build_recorder(
 
     if not isinstance(models[0], LazyProxy):
         return build()
-    proxy = LazyProxy(build, source=source, target=target, row=partial(encode_source, source))
+    proxy = LazyProxy(build, source=source, target=target, source_ids=partial(encode_source, source))
     return cast("TranslationRecorder", proxy)
 
 

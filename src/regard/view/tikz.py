@@ -99,7 +99,7 @@ def _escape_character(character: str) -> str:
         return _SPECIAL[character]
     if " " <= character <= "~":
         return character
-    letter, *marks = unicodedata.normalize("NFD", character)
+    letter, *marks = list(unicodedata.normalize("NFD", character))
     if len(marks) == 1 and marks[0] in _ACCENTS and letter.isascii() and letter.isalpha():
         return rf"\{_ACCENTS[marks[0]]}{{{letter}}}"
     return rf"\regardsign{{{ord(character):04X}}}"

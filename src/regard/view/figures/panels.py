@@ -191,7 +191,7 @@ def draw_weight_scale(drawing: Drawing, top: float, norm: str, title: str) -> fl
     length = _scale_length(drawing)
     drawing.grid(0.3, top, (length / LEVELS, SCALE_HEIGHT), np.arange(1, LEVELS + 1)[None])
     drawing.box(0.3, top, length, SCALE_HEIGHT, stroke=drawing.theme.line, line=0.4)
-    anchors = {0: "start", 1: "end"}
+    anchors = {0.0: "start", 1.0: "end"}
     for tick in TICKS:
         label = f"{tick:g}".removeprefix("0") or "0"
         _label_scale(drawing, 0.3 + length * math.sqrt(tick), top, label, anchor=anchors.get(tick, "middle"))
