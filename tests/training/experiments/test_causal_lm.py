@@ -101,7 +101,7 @@ def test_it_goes_on_from_another_model_with_its_words(book: Path, tmp_path: Path
     first, second = load_causal_lm(tmp_path / "first"), load_causal_lm(tmp_path / "second")
     torch.testing.assert_close(first.weights, second.weights, rtol=1e-3, atol=1e-5)
     assert first.tokenizer.digest == second.tokenizer.digest
-    with pytest.raises(ConfigError, match=r"documents\.sequence_length \(20\) is more than the 16 tokens of"):
+    with pytest.raises(ConfigError, match=r"documents\.sequence_length \(20\) exceeds the 16 positions of"):
         train_run(config(book, **{**more, "documents.sequence_length": 20}), tmp_path / "third")
 
 

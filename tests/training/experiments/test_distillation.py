@@ -266,7 +266,10 @@ def test_what_is_timed_is_from_all_over_the_data(monkeypatch: pytest.MonkeyPatch
         (["--layers", "4"], "distillation.student_layers (4) must be fewer than the teacher has"),
         (["--layers", "0"], "add --layers N"),
         ([], "add --layers N"),
-        (["--layers", "2", "--label-separator", ";"], "gives one label a text, but the data is read as several labels"),
+        (
+            ["--layers", "2", "--label-separator", ";"],
+            "predicts one label per text, but the data is read as several labels",
+        ),
     ],
 )
 def test_a_mistake_is_one_message(room: Path, mood: Path, change: list[str], said: str, capfd: Output) -> None:

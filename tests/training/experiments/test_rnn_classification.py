@@ -78,7 +78,7 @@ def test_it_learns_the_labels(data: Path, elmo: Path, tmp_path: Path, features: 
     assert report.metrics["valid_macro_f1"] == 100
     lines = listener.of("plan")[0]["lines"]
     assert any("labels: 2 (beast" in line for line in lines)
-    assert any("made once for all texts and kept" in line for line in lines) is features
+    assert any("computed once for all texts" in line for line in lines) is features
     task = json.loads((tmp_path / "run/task.json").read_text())
     assert task["labels"] == ["beast", "fruit"]
     assert ("features" in task) is features
@@ -105,7 +105,7 @@ def test_features_that_do_not_fit_are_made_anew_with_the_same_result(data: Path,
     train_run(config(data, **settings), tmp_path / "kept")
     listener = Listener()
     train_run(config(data, **settings, **{"fine_tuning.feature_cache_mb": 0}), tmp_path / "anew", listeners=[listener])
-    assert any("made anew in each batch" in line for line in listener.of("plan")[0]["lines"])
+    assert any("computed anew in each batch" in line for line in listener.of("plan")[0]["lines"])
     torch.testing.assert_close(weights(tmp_path / "kept"), weights(tmp_path / "anew"), rtol=1e-2, atol=1e-3)
 
 
@@ -174,7 +174,7 @@ def test_mean_and_spread_are_those_of_the_textbook() -> None:
 def test_what_is_cut_is_told(data: Path, tmp_path: Path) -> None:
     listener = Listener()
     train_run(config(data, **{"training.steps": 1, "data.max_length": 4}), tmp_path / "run", listeners=[listener])
-    assert any("training texts are cut after 4 tokens" in line for line in listener.of("plan")[0]["lines"])
+    assert any("training texts are truncated after 4 tokens" in line for line in listener.of("plan")[0]["lines"])
     label = load_classifier(tmp_path / "run", threads=1)("apple pear plum fig dog cat")
     assert label.truncated == 2
 

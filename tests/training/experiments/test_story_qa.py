@@ -208,7 +208,7 @@ def test_without_held_out_questions_the_learned_ones_are_measured(data: Path, tm
     report = train(data, tmp_path / "run", listener, **settings)
     assert report.metrics["valid_error"] == pytest.approx(report.metrics["train_error"])
     assert any("on the training questions" in line for line in listener.of("plan")[0]["lines"])
-    assert any("one start" in line for line in listener.of("plan")[0]["lines"])
+    assert any("one restart" in line for line in listener.of("plan")[0]["lines"])
 
 
 def test_an_answer_unseen_in_training_is_refused_or_counted_as_wrong(data: Path, tmp_path: Path) -> None:
