@@ -67,7 +67,7 @@ class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
         self.preprocessor = RnnPreprocessor(tokenizer, self.config.data.max_length, self.features)
 
     def _load_features(self) -> ElmoFeatures | None:
-        """Load the frozen features from the copy in the run directory, made when the run starts."""
+        """Load the frozen features from their copy in the run directory, which a new run creates."""
         source = self.config.fine_tuning.features
         if not source:
             return None
