@@ -19,18 +19,20 @@ from regard.models.base import initialize_weights
 from regard.models.transformer import Transformer
 from regard.tokens import Tokens
 
-SETS = [] if unavailable_reason() else load_library().instructions
+INSTRUCTION_SETS = [] if unavailable_reason() else load_library().instructions
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    missing = pytest.mark.skip(reason=f"no engine: {unavailable_reason()}")
-    for item in items if unavailable_reason() else []:
+    reason = unavailable_reason()
+    if not reason:
+        return
+    for item in items:
         if "engine" in item.path.parts:
-            item.add_marker(missing)
+            item.add_marker(pytest.mark.skip(reason=f"no engine: {reason}"))
 
 
 def translator(seed: int = 1, **changes: object) -> Transformer:
-    """A small translator with sharp weights and biases that matter."""
+    """A small translator with large weights and biases that matter."""
     encoder = StackConfig(num_layers=2, num_heads=2, feed_forward_size=37)
     decoder = StackConfig(num_layers=2, num_heads=4, feed_forward_size=41)
     config = TransformerConfig(
@@ -38,44 +40,51 @@ def translator(seed: int = 1, **changes: object) -> Transformer:
     )
     model = build_model(config.override(changes))
     initialize_weights(model, seed)
-    noise = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
             if parameter.dim() == 1:
-                parameter.add_(0.1 * torch.randn(parameter.shape, generator=noise))
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return model.eval()
 
 
-def compiled(model: Transformer, precision: str = "float32", instructions: str = "") -> TranslatorEngine:
+def build_engine(model: Transformer, precision: str = "float32", instructions: str = "") -> TranslatorEngine:
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     return TranslatorEngine.of(model.config, weights, precision, instructions)
 
 
-def sources(model: Transformer, lengths: tuple[int, ...], seed: int = 5) -> Tokens:
-    chance = np.random.default_rng(seed)
-    return Tokens.from_rows([chance.integers(4, model.config.source_vocab_size, length) for length in lengths])
+def draw_sources(model: Transformer, lengths: tuple[int, ...], seed: int = 5) -> Tokens:
+    rng = np.random.default_rng(seed)
+    return Tokens.from_rows([rng.integers(4, model.config.source_vocab_size, length) for length in lengths])
 
 
-def forced(generator, source: Tokens, steps: int, seed: int = 3) -> np.ndarray:
-    """All log-probabilities [steps, R, V] of the same drawn tokens."""
-    chance, state, made = np.random.default_rng(seed), generator.start(source, steps), []
+def force_decode(generator, source: Tokens, steps: int, seed: int = 3) -> np.ndarray:
+    """Log-probabilities [steps, rows, vocabulary] after the same random tokens."""
+    rng = np.random.default_rng(seed)
+    state = generator.start(source, steps)
+    logprobs = []
     tokens = np.full(len(source), generator.bos_id, np.int32)
     for _ in range(steps):
-        found, state = generator.step(tokens, state, 0)
-        made.append(found.logprobs)
-        tokens = chance.integers(4, generator.vocab_size, len(source)).astype(np.int32)
-    return np.stack(made)
+        candidates, state = generator.step(tokens, state, 0)
+        logprobs.append(candidates.logprobs)
+        tokens = rng.integers(4, generator.vocab_size, len(source)).astype(np.int32)
+    return np.stack(logprobs)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder with made-up weights."""
-    words = workload.build_tokenizer(97)
-    place = tmp_path_factory.mktemp("models") / "plain"
+    """A model folder with random weights."""
+    tokenizer = workload.build_tokenizer(97)
+    path = tmp_path_factory.mktemp("models") / "plain"
     model = translator(output_bias=True)
-    tokenizers = {"source": words, "target": words}
     save_translator(
-        place, model.config, model.state_dict(), tokenizers=tokenizers, decoding=DecodingConfig(), task={}, card="# x\n"
+        path,
+        model.config,
+        model.state_dict(),
+        tokenizers={"source": tokenizer, "target": tokenizer},
+        decoding=DecodingConfig(),
+        task={},
+        card="# x\n",
     )
-    return place
+    return path

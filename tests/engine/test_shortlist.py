@@ -1,4 +1,4 @@
-"""Shortlists: learned from parallel texts, part of an engine's folder, and the same answer whatever stands beside."""
+"""Shortlists: trained on parallel text, part of an engine folder, and the same result in every batch."""
 
 from __future__ import annotations
 
@@ -17,128 +17,141 @@ from regard.engine.translator import TranslatorEngine
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.pipeline.load import load_translator
 from regard.tokens import Tokens
-from tests.engine.conftest import SETS, compiled, translator
+from tests.engine.conftest import INSTRUCTION_SETS, build_engine, translator
 
 
-def everything(engine: TranslatorEngine) -> Shortlist:
-    """A shortlist in which the first half of the source words have one half of the words each, the others the rest."""
-    count, words = engine.config.source_vocab_size, np.arange(engine.vocab_size, dtype=np.int32)
-    halves = [words[: len(words) // 2], words[len(words) // 2 :]]
-    lists = [halves[word >= count // 2] for word in range(count)]
+def split_vocabulary(engine: TranslatorEngine) -> Shortlist:
+    """A shortlist that allows half of the target vocabulary for either half of the source vocabulary."""
+    source_size = engine.config.source_vocab_size
+    target_ids = np.arange(engine.vocab_size, dtype=np.int32)
+    middle = len(target_ids) // 2
+    first_half = target_ids[:middle]
+    second_half = target_ids[middle:]
+    lists = [second_half if token_id >= source_size // 2 else first_half for token_id in range(source_size)]
     offsets = np.cumsum([0, *map(len, lists)]).astype(np.int32)
-    return Shortlist(np.array([engine.eos_id], np.int32), offsets, np.concatenate(lists))
+    return Shortlist(np.array([engine.eos_id], np.int32), offsets, lexicon=np.concatenate(lists))
 
 
-def found(
-    engine: TranslatorEngine, source: Tokens, beam: int, listed: bool = True
+def search(
+    engine: TranslatorEngine, source: Tokens, beam: int, use_shortlist: bool = True
 ) -> list[list[tuple[list[int], float]]]:
     limits = np.full(len(source), 12)
-    made = engine.search(source, limits, beam=beam, nbest=beam, length_penalty=1.0, use_shortlist=listed)
-    return [[(ids, score) for ids, score, _, _ in some] for some in made]
+    hypotheses = engine.search(source, limits, beam=beam, nbest=beam, length_penalty=1.0, use_shortlist=use_shortlist)
+    return [[(ids, score) for ids, score, _, _ in nbest] for nbest in hypotheses]
 
 
-@pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
 @pytest.mark.parametrize("precision", ["float32", "bf16", "int8"])
-def test_texts_are_written_with_their_own_words_whatever_stands_beside(precision: str, instructions: str) -> None:
-    engine = compiled(translator(output_bias=True), precision, instructions)
-    engine.shortlist = everything(engine)
-    low, high = [5, 9, 11], [60, 90, 80, 70]  # words of either half
+def test_translations_use_the_shortlist_of_their_own_source_in_every_batch(precision: str, instructions: str) -> None:
+    engine = build_engine(translator(output_bias=True), precision, instructions)
+    engine.shortlist = split_vocabulary(engine)
+    low = [5, 9, 11]
+    high = [60, 90, 80, 70]
     source = Tokens.from_rows([low, high, [*low, *high]])
     for beam in (1, 3):
-        together = found(engine, source, beam)
-        whole = found(engine, source, beam, listed=False)
-        assert together[2] == whole[2]  # both halves are there
-        for number, allowed in ((0, range(48)), (1, range(48, 97))):
-            assert {one for ids, _ in together[number] for one in ids} <= {*allowed}
-            assert found(engine, Tokens.from_rows([source.row(number)]), beam) == [together[number]]
-        assert together[:2] != whole[:2]
+        restricted = search(engine, source, beam)
+        unrestricted = search(engine, source, beam, use_shortlist=False)
+        assert restricted[2] == unrestricted[2]  # both halves are allowed
+        for row, allowed in ((0, range(48)), (1, range(48, 97))):
+            assert {token_id for ids, _ in restricted[row] for token_id in ids} <= {*allowed}
+            assert search(engine, Tokens.from_rows([source.row(row)]), beam) == [restricted[row]]
+        assert restricted[:2] != unrestricted[:2]
     engine.shortlist = None
-    assert found(engine, source, 2) == found(engine, source, 2, listed=False)
+    assert search(engine, source, 2) == search(engine, source, 2, use_shortlist=False)
 
 
-def test_what_translates_what_is_learned() -> None:
-    chance = np.random.default_rng(4)
-    source = [chance.integers(3, 40, chance.integers(1, 9)).astype(np.int32) for _ in range(600)]
-    target = [chance.permutation(np.append(one + 50, 49)) for one in source]  # word n is n + 50, in any order
-    made = train_shortlist(source, target, 40, 100, [0, 1], is_shared=False)
-    assert made.find_fault(40, 100, [0, 1]) == ""
-    for word in range(3, 40):
-        mine = made.words[made.offsets[word] : made.offsets[word + 1]]
-        assert mine[0] == word + 50
-    assert made.offsets[3] == 0
-    assert {0, 1, 49} <= {*made.common.tolist()}
-    alike = train_shortlist(source, target, 40, 100, [0, 1], is_shared=True)
-    assert all(word in alike.words[alike.offsets[word] : alike.offsets[word + 1]] for word in range(40))
-    with pytest.raises(UsageError, match="there is no word"):
+def test_training_finds_the_translations_of_each_token() -> None:
+    rng = np.random.default_rng(4)
+    source = [rng.integers(3, 40, rng.integers(1, 9)).astype(np.int32) for _ in range(600)]
+    target = [rng.permutation(np.append(ids + 50, 49)) for ids in source]  # n is translated by n + 50, in any order
+    shortlist = train_shortlist(source, target, 40, 100, [0, 1], is_shared=False)
+    assert shortlist.find_fault(40, 100, [0, 1]) == ""
+    for token_id in range(3, 40):
+        translations = shortlist.lexicon[shortlist.offsets[token_id] : shortlist.offsets[token_id + 1]]
+        assert translations[0] == token_id + 50
+    assert shortlist.offsets[3] == 0
+    assert {0, 1, 49} <= {*shortlist.always_allowed.tolist()}
+    shared = train_shortlist(source, target, 40, 100, [0, 1], is_shared=True)
+    assert all(
+        token_id in shared.lexicon[shared.offsets[token_id] : shared.offsets[token_id + 1]] for token_id in range(40)
+    )
+    with pytest.raises(UsageError, match="contain no tokens"):
         train_shortlist([np.zeros(0, np.int32)], [np.zeros(0, np.int32)], 4, 4, [0], is_shared=False)
 
 
-WRONG = [
-    ({"common": [4, 1]}, "not in order"),
-    ({"common": [0, 9]}, "lacks the words"),
-    ({"common": [1, 97]}, "beyond the target's vocabulary"),
-    ({"words": [3, -1]}, "beyond the target's vocabulary"),
-    ({"offsets": [0] * 97}, "not those of the source's vocabulary"),
+FAULTS = [
+    ({"always_allowed": [4, 1]}, "not in order"),
+    ({"always_allowed": [0, 9]}, "lacks the token ids"),
+    ({"always_allowed": [1, 97]}, "beyond the target vocabulary"),
+    ({"lexicon": [3, -1]}, "beyond the target vocabulary"),
+    ({"offsets": [0] * 97}, "do not match the source vocabulary"),
     ({"offsets": [0, 2, 1, *[2] * 95]}, "not in order"),
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), WRONG)
+def build_shortlist(**changes: list[int]) -> Shortlist:
+    fields = {"always_allowed": [1, 5], "offsets": [0, *[2] * 97], "lexicon": [3, 4], **changes}
+    return Shortlist(**{name: np.array(ids, np.int32) for name, ids in fields.items()})
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS)
 def test_a_damaged_shortlist_is_refused(change: dict[str, list[int]], message: str, tmp_path: Path) -> None:
-    engine = compiled(translator(), "int8")
-    parts = {"common": [1, 5], "offsets": [0, *[2] * 97], "words": [3, 4], **change}
-    made = Shortlist(**{name: np.array(values, np.int32) for name, values in parts.items()})
-    with open(tmp_path / "it", "wb") as sink:
-        file.serialize(engine.config, "int8", engine.arrays, shortlist=made)(sink)
-    with pytest.raises(CheckpointError, match=f"not a sound engine file: its shortlist: .*{message}"):
-        file.read_engine_file(tmp_path / "it")
+    engine = build_engine(translator(), "int8")
+    path = tmp_path / "damaged"
+    with open(path, "wb") as sink:
+        file.serialize(engine.config, "int8", engine.arrays, shortlist=build_shortlist(**change))(sink)
+    with pytest.raises(CheckpointError, match=f"not a valid engine file: its shortlist: .*{message}"):
+        file.read_engine_file(path)
 
 
-def test_shapes_that_are_none_are_refused(tmp_path: Path) -> None:
-    engine = compiled(translator(), "int8")
-    made = Shortlist(*(np.array(values, np.int32) for values in ([1, 5], [0, *[2] * 97], [3, 4])))
-    with open(tmp_path / "it", "wb") as sink:
-        file.serialize(engine.config, "int8", engine.arrays, shortlist=made)(sink)
-    back = file.read_engine_file(tmp_path / "it").shortlist
-    assert back is not None
-    assert (back.common.tolist(), back.words.tolist()) == ([1, 5], [3, 4])
-    data = (tmp_path / "it").read_bytes()
-    size = int.from_bytes(data[:8], "little")
+def test_invalid_shapes_of_a_shortlist_are_refused(tmp_path: Path) -> None:
+    engine = build_engine(translator(), "int8")
+    path = tmp_path / "valid"
+    with open(path, "wb") as sink:
+        file.serialize(engine.config, "int8", engine.arrays, shortlist=build_shortlist())(sink)
+    shortlist = file.read_engine_file(path).shortlist
+    assert shortlist is not None
+    assert (shortlist.always_allowed.tolist(), shortlist.lexicon.tolist()) == ([1, 5], [3, 4])
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
     for shape in ([2**40], [-1], "wide", None, [1, 2]):
-        table = json.loads(data[8 : 8 + size])
+        table = json.loads(content[8 : 8 + size])
         table["shortlist.words"]["shape"] = shape
         header = json.dumps(table).encode()
         header += b" " * (-(8 + len(header)) % 64)
-        (tmp_path / "other").write_bytes(len(header).to_bytes(8, "little") + header + data[8 + size :])
-        with pytest.raises(CheckpointError, match="not a sound engine file"):
-            file.read_engine_file(tmp_path / "other")
+        invalid_path = tmp_path / "invalid"
+        invalid_path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + size :])
+        with pytest.raises(CheckpointError, match="not a valid engine file"):
+            file.read_engine_file(invalid_path)
 
 
-def pairs(folder: Path) -> None:
+def write_pairs(folder: Path) -> None:
     texts = workload.draw_texts([*range(2, 12)] * 20, 97)
     (folder / "pairs.tsv").write_text("".join(f"{text}\t{text}\n" for text in texts))
 
 
-def test_a_folder_is_made_with_one_and_tells_what_it_costs(
+def test_an_engine_folder_with_a_shortlist_reports_its_effect(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pairs(tmp_path)
-    words = ["convert", str(folder), str(tmp_path / "made"), "--precision", "int8"]
-    assert run([*words, "--shortlist", str(tmp_path / "pairs.tsv")]) == 0
-    told = capfd.readouterr().out
-    assert "tokens per text on average" in told
-    assert "with the whole vocabulary" in told
-    model = load_translator(tmp_path / "made", threads=1)
+    write_pairs(tmp_path)
+    out = tmp_path / "engine"
+    command = ["convert", str(folder), str(out), "--precision", "int8", "--shortlist", str(tmp_path / "pairs.tsv")]
+    assert run(command) == 0
+    report = capfd.readouterr().out
+    assert "tokens per text on average" in report
+    assert "with the whole vocabulary" in report
+    model = load_translator(out, threads=1)
     assert model.engines[0].shortlist is not None
     (text,) = workload.draw_texts([6], 97)
-    assert run(["translate", str(tmp_path / "made"), text, "--whole-vocabulary", "--threads", "1"]) == 0
+    assert run(["translate", str(out), text, "--whole-vocabulary", "--threads", "1"]) == 0
     assert capfd.readouterr().out.strip() == str(load_translator(folder, precision="int8", threads=1)(text))
 
 
-def test_where_there_is_no_place_for_one(folder: Path, tmp_path: Path) -> None:
-    pairs(tmp_path)
+def test_a_shortlist_needs_a_precision_and_existing_files(folder: Path, tmp_path: Path) -> None:
+    write_pairs(tmp_path)
+    out = tmp_path / "engine"
     with pytest.raises(ConfigError, match="pass --precision"):
-        convert(folder, tmp_path / "made", shortlist=[tmp_path / "pairs.tsv"])
+        convert(folder, out, shortlist=[tmp_path / "pairs.tsv"])
     with pytest.raises(UsageError, match="missing.tsv"):
-        convert(folder, tmp_path / "made", precision="int8", shortlist=[tmp_path / "missing.tsv"])
-    assert not (tmp_path / "made").exists()
+        convert(folder, out, precision="int8", shortlist=[tmp_path / "missing.tsv"])
+    assert not out.exists()

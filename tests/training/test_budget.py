@@ -71,7 +71,7 @@ def test_the_search_is_tuned_only_while_there_is_time(clock: Clock, data: Path, 
     listener = Listener()
     trained(data, tmp_path / "run", 0.6, START, listener)
     assert clock.now - START <= 36
-    assert any("length powers were tried" in note["text"] for note in listener.of("note"))
+    assert any("length penalties were tried" in note["text"] for note in listener.of("note"))
 
 
 def test_a_resumed_run_has_the_time_that_was_left(

@@ -301,9 +301,9 @@ def test_the_length_penalty_is_chosen_on_validation_data(data: Path, tmp_path: P
     settings = {"training.steps": 60, "training.learning_rate": 0.01, "decoding.beam": 3}
     listener = Listener()
     report = train_run(config(data, **settings), tmp_path / "tuned", listeners=[listener])
-    text = next(facts["text"] for facts in listener.of("note") if "length power" in facts["text"])
+    text = next(facts["text"] for facts in listener.of("note") if "length penalty" in facts["text"])
     tried = {
-        power: float(score) for power, score in (one.split(": ") for one in text.split("power ")[-1][:-1].split(", "))
+        power: float(score) for power, score in (one.split(": ") for one in text.split("penalty ")[-1][:-1].split(", "))
     }
     best = max(tried.values())
     assert report.metrics["valid_bleu"] == pytest.approx(best, abs=0.01)

@@ -1,1 +1,1 @@
-"""Compiled inference: the same answers as torch, faster; a thin face of the C++ library, which knows no torch."""
+"""Inference in the C++ engine, free of torch at import: the same results as torch, faster."""

@@ -1,8 +1,8 @@
-"""Whether models compute in the engine or in torch, and the engine's own folders of them."""
+"""Choice of the backend, engine or torch, for each kind of model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,9 +41,12 @@ from regard.models.gpt import Gpt
 BACKENDS = ("auto", "engine", "torch")
 
 
+# ---- reading models
+
+
 @dataclass(frozen=True)
 class OpenedTranslator:
-    """A translator's folder as it was read; one that `convert --precision` made has its arrays ready."""
+    """A loaded translator; one from an engine folder has packed arrays."""
 
     folder: Path
     loaded: LoadedTranslator
@@ -52,65 +55,83 @@ class OpenedTranslator:
     shortlist: Shortlist | None = None
 
     def engine(self, precision: str) -> TranslatorEngine:
-        """Return its engine."""
+        """Build its engine from the packed arrays, or from the weights."""
         config = self.loaded.config
         assert isinstance(config, TransformerConfig)
-        if self.arrays:
-            engine = TranslatorEngine(config, self.arrays, precision)
-            engine.shortlist = self.shortlist
-            return engine
-        return TranslatorEngine.of(config, {name: one.numpy() for name, one in self.loaded.weights.items()}, precision)
+        if not self.arrays:
+            return TranslatorEngine.of(config, _to_numpy(self.loaded.weights), precision)
+        engine = TranslatorEngine(config, self.arrays, precision)
+        engine.shortlist = self.shortlist
+        return engine
 
 
 def read_translator(folder: Path) -> OpenedTranslator:
-    """Return what a folder holds: weights as they were trained, or arrays that are ready for the engine."""
-    place = atomic.published_path(folder)
-    if not (place / file.FILE).exists():
+    """Load a translator, from weights or from an engine folder."""
+    if not (atomic.published_path(folder) / file.FILE).exists():
         return OpenedTranslator(folder, load_translator(folder))
-    found: list[file.EngineFile] = []
+    stored: file.EngineFile | None = None
 
-    def read(
+    def read_weights(
         path: Path, config: TranslationModelConfig
     ) -> tuple[TranslationModelConfig, dict[str, Tensor], WeightReport]:
-        if why := unavailable_reason():
-            raise UsageError(f"{folder} was made for the engine, which is not here: {why}")
+        nonlocal stored
+        if reason := unavailable_reason():
+            raise UsageError(f"{folder} needs the engine, which is not available: {reason}")
         stored = file.read_engine_file(path / file.FILE)
         if not isinstance(config, TransformerConfig) or not isinstance(stored.config, TransformerConfig):
-            raise CheckpointError(f"{path}: {file.FILE} beside a {config.family} model, which has none")
-        found[:] = [stored]
+            raise CheckpointError(f"{path}: {file.FILE} beside a {config.family} model, which the engine does not run")
         weights = layout.unpack_weights(stored.config, stored.arrays, stored.precision)
-        return stored.config, {name: torch.tensor(one) for name, one in weights.items()}, WeightReport()
+        return stored.config, {name: torch.tensor(array) for name, array in weights.items()}, WeightReport()
 
-    loaded = load_translator(folder, read_weights=read, weights_file=file.FILE)
-    (stored,) = found
-    return OpenedTranslator(folder, loaded, stored.precision, stored.arrays, stored.shortlist)
+    loaded = load_translator(folder, read_weights=read_weights, weights_file=file.FILE)
+    assert stored is not None
+    return OpenedTranslator(
+        folder, loaded, precision=stored.precision, arrays=stored.arrays, shortlist=stored.shortlist
+    )
 
 
 def read_encoder(folder: str | Path, *, head: str | None = None, task: str = "") -> LoadedEncoder:
-    """Return what an encoder's folder holds; of one that was made for the engine, all but its weights."""
+    """Load an encoder; one from an engine folder comes without weights."""
     if not is_engine_folder(folder):
         return load_encoder(folder, head=head, task=task)
-    found = open_engine_folder(folder)
-    config, facts = found.stored.config, found.stored.metadata
+    opened = open_engine_folder(folder)
+    config = opened.stored.config
+    metadata = opened.stored.metadata
     if not isinstance(config, BertConfig):
         raise CheckpointError(f"{folder}: {describe_family(config)}, where an encoder is needed")
-    held = read_task(found.path, task) if task else found.task
-    labels, problem = facts.get("labels", []), str(facts.get("problem", ""))
-    fields = atomic.read_json(found.path / CONFIG)
-    longest = min(int(facts.get("longest", config.max_positions)), config.max_positions)
-    told = (tuple(map(str, labels)), problem, longest, str(fields.get("model_type")), fields, held, WeightReport(), "")
-    return LoadedEncoder(config, {}, found.tokenizers()[0], *told, found.path)
+    hf_config = atomic.read_json(opened.path / CONFIG)
+    tokenizer, _ = opened.tokenizers()
+    return LoadedEncoder(
+        config,
+        {},
+        tokenizer=tokenizer,
+        labels=tuple(str(label) for label in metadata.get("labels", [])),
+        problem_type=str(metadata.get("problem", "")),
+        max_length=min(int(metadata.get("longest", config.max_positions)), config.max_positions),
+        model_type=str(hf_config.get("model_type")),
+        hf_config=hf_config,
+        task=read_task(opened.path, task) if task else opened.task,
+        report=WeightReport(),
+        digest="",
+        path=opened.path,
+    )
+
+
+def _to_numpy(weights: Mapping[str, Tensor]) -> layout.Weights:
+    return {name: tensor.numpy() for name, tensor in weights.items()}
+
+
+# ---- choosing the backend
 
 
 def encoder_backend(
     loaded: LoadedEncoder, model: Callable[[], Bert], backend: str, precision: str | None, device: str, threads: int
 ) -> Bert:
-    """Return an encoder as it is to compute; `model` makes it in torch."""
+    """Encoder on the requested backend; `model` builds it in torch."""
     _check_backend(backend, precision)
-    if _is_torch(backend, precision, device, obstacle(loaded.config)):
+    if _uses_torch(backend, precision, device, obstacle(loaded.config)):
         return model()
-    weights = {name: one.numpy() for name, one in loaded.weights.items()}
-    engine = EncoderEngine.from_weights(loaded.config, weights, precision or "float32")
+    engine = EncoderEngine.from_weights(loaded.config, _to_numpy(loaded.weights), precision or "float32")
     engine.threads = threads
     return encoder_in(SwitchingEncoder(engine, LazyProxy(model, config=loaded.config)))
 
@@ -118,13 +139,33 @@ def encoder_backend(
 def causal_backend(
     loaded: LoadedCausalLM, model: Callable[[], Gpt], backend: str, precision: str | None, device: str
 ) -> Gpt:
-    """Return a causal language model as it is to compute; `model` makes it in torch."""
+    """Causal language model on the requested backend; `model` builds it in torch."""
     _check_backend(backend, precision)
-    if _is_torch(backend, precision, device, causal.obstacle(loaded.config)):
+    if _uses_torch(backend, precision, device, causal.obstacle(loaded.config)):
         return model()
-    weights = {name: one.numpy() for name, one in loaded.weights.items()}
-    engine = causal.CausalEngine.of(loaded.config, weights, precision or "float32")
+    engine = causal.CausalEngine.of(loaded.config, _to_numpy(loaded.weights), precision or "float32")
     return gpt_in(SwitchingCausalLM(engine, LazyProxy(model, config=loaded.config)))
+
+
+def translator_backends(
+    opened: Sequence[OpenedTranslator], backend: str, precision: str | None, device: str
+) -> list[TranslatorEngine]:
+    """Engines of translators; none where torch computes.
+
+    `auto` takes the engine where it can run the models; `engine` raises where it cannot. Without a precision each
+    model has that of its folder.
+    """
+    _check_backend(backend, precision)
+    for translator in opened:
+        if translator.arrays and precision not in (None, translator.precision):
+            raise UsageError(
+                f"{translator.folder} holds {translator.precision} weights, {precision} was requested: "
+                "leave out the precision"
+            )
+    reason = _torch_requested(backend) or _translator_obstacle(opened, device)
+    if _falls_back(reason, backend, precision):
+        return []
+    return [translator.engine(precision or translator.precision) for translator in opened]
 
 
 def _check_precision(precision: str) -> None:
@@ -134,22 +175,6 @@ def _check_precision(precision: str) -> None:
         )
 
 
-def translator_backends(
-    opened: Sequence[OpenedTranslator], backend: str, precision: str | None, device: str
-) -> list[TranslatorEngine]:
-    """Return the engines of models; none where torch is to compute.
-
-    `auto` takes the engine where it is there and fits; `engine` says why it does not. Without a precision each has
-    that of its folder.
-    """
-    _check_backend(backend, precision)
-    for one in opened:
-        if one.arrays and precision not in (None, one.precision):
-            raise UsageError(f"{one.folder} holds {one.precision} weights, {precision} was asked for: leave it out")
-    why = "the torch backend was asked for" if backend == "torch" else _obstacle(opened, device)
-    return [] if _fallen_back(why, backend, precision) else [one.engine(precision or one.precision) for one in opened]
-
-
 def _check_backend(backend: str, precision: str | None) -> None:
     if backend not in BACKENDS:
         raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}{nearest(backend, BACKENDS)}")
@@ -157,31 +182,36 @@ def _check_backend(backend: str, precision: str | None) -> None:
         _check_precision(precision)
 
 
-def _is_torch(backend: str, precision: str | None, device: str, obstacle: str) -> bool:
-    """Whether torch computes an encoder or a causal model: also where heads are off, so that wrong names are told."""
+def _uses_torch(backend: str, precision: str | None, device: str, obstacle: str) -> bool:
+    """Whether torch computes an encoder or a causal language model."""
+    # With heads ablated, torch builds the model now, so that wrong site names raise before any text is read.
     if backend == "auto" and precision != "int8" and active_intervention() is not None:
         return True
-    why = "the torch backend was asked for" if backend == "torch" else _elsewhere(device) or obstacle
-    return _fallen_back(why or unavailable_reason(), backend, precision)
+    reason = _torch_requested(backend) or _device_obstacle(device) or obstacle or unavailable_reason()
+    return _falls_back(reason, backend, precision)
 
 
-def _fallen_back(why: str, backend: str, precision: str | None) -> bool:
-    """Whether torch computes, because of this; raises where only the engine could."""
-    if why and backend == "engine":
-        raise UsageError(f"the engine cannot be used: {why}")
-    if why and precision == "int8":
-        raise UsageError(f"int8 is computed by the engine, which cannot be used: {why}")
-    return bool(why)
+def _falls_back(reason: str, backend: str, precision: str | None) -> bool:
+    """Whether torch computes for this reason; raise where only the engine could."""
+    if reason and backend == "engine":
+        raise UsageError(f"the engine cannot be used: {reason}")
+    if reason and precision == "int8":
+        raise UsageError(f"int8 is computed by the engine, which cannot be used: {reason}")
+    return bool(reason)
 
 
-def _elsewhere(device: str) -> str:
-    return "" if device == "cpu" else f"it computes on processors, not on {device!r}"
+def _torch_requested(backend: str) -> str:
+    return "the torch backend was requested" if backend == "torch" else ""
 
 
-def _obstacle(opened: Sequence[OpenedTranslator], device: str) -> str:
-    """Return why the engine cannot compute these models; nothing where it can."""
-    if why := _elsewhere(device):
-        return why
-    if any(not isinstance(one.loaded.config, TransformerConfig) for one in opened):
+def _device_obstacle(device: str) -> str:
+    return "" if device == "cpu" else f"it runs on CPUs, not on {device!r}"
+
+
+def _translator_obstacle(opened: Sequence[OpenedTranslator], device: str) -> str:
+    """Why the engine cannot run these translators; empty where it can."""
+    if reason := _device_obstacle(device):
+        return reason
+    if any(not isinstance(translator.loaded.config, TransformerConfig) for translator in opened):
         return "it computes Transformers; a recurrent model runs on torch"
     return unavailable_reason()

@@ -1,7 +1,4 @@
-"""What all models in the compiled library share: how one is made of arrays, and how it reads texts.
-
-What all models that write in the compiled library share: their states, and a step of them.
-"""
+"""What models in the engine share: `EngineModel` encodes texts, `EngineDecoder` also generates tokens."""
 
 from __future__ import annotations
 
@@ -11,30 +8,31 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.engine.layout import PRECISIONS, EngineConfig, array_specs
-from regard.engine.layout import Array as Numbers
+from regard.engine.layout import PRECISIONS, Array, EngineConfig, array_specs
 from regard.engine.library import CODES, CArray, CModelShape, Library, load_library, pointer, select_instruction_set
 from regard.errors import ConfigError, UsageError
 from regard.tokens import Candidates, Ids, Tokens
 
+_NO_IDS = np.zeros(1, np.int32)  # passed where the library returns no token ids
+
 
 class EngineModel:
-    """A model that computes in the compiled library."""
+    """A model that computes in the engine."""
 
-    handle = 0  # until it is made
+    handle = 0  # until the library has created the model
 
     def __init__(
-        self, config: EngineConfig, shape: CModelShape, arrays: Sequence[Numbers], precision: str, instructions: str
+        self, config: EngineConfig, shape: CModelShape, arrays: Sequence[Array], precision: str, instructions: str
     ) -> None:
-        """Take arrays in the order of `layout.slots`; `instructions` chooses an instruction set."""
+        """Create the model from arrays in the order of `array_specs`; `instructions` names an instruction set."""
         self.library: Library = load_library()
         self.hidden_size = int(shape.hidden_size)
-        self.vocab_size = int(shape.target_vocab_size)  # of what it writes; 0: nothing
-        self.precision, self.instructions = precision, select_instruction_set(instructions)
-        self.arrays = list(arrays)  # the library reads them where they are
-        specs = [
-            slot for slot in array_specs(config, precision) if slot.slot
-        ]  # without heads, which are computed apart
+        self.vocab_size = int(shape.target_vocab_size)  # of generated tokens; 0 for an encoder
+        self.precision = precision
+        self.instructions = select_instruction_set(instructions)
+        self.arrays = list(arrays)  # kept alive: the library reads them in place
+        # An encoder's head has no slot: `regard_linear` computes it separately.
+        specs = [spec for spec in array_specs(config, precision) if spec.slot]
         entries = [
             CArray(
                 slot=CODES["slot"][spec.slot],
@@ -58,47 +56,54 @@ class EngineModel:
     def run_encoder(
         self, source: Tokens, token_types: Ids | None = None, pooling: Sequence[str] = (), threads: int = 1
     ) -> NDArray[np.float32]:
-        """Return the states of all tokens, [N, D], or all poolings of each text side by side, [B, D · poolings]."""
+        """Hidden states of all tokens [tokens, hidden], or the poolings of each text [texts, hidden · poolings]."""
         ids, offsets = contiguous_ids(source)
-        kinds = np.array([CODES["pooling"][one] for one in pooling], np.int32)
-        told = None if token_types is None else np.ascontiguousarray(token_types, dtype=np.int32)
-        if told is not None and len(told) != len(ids):
-            raise UsageError(f"{len(ids)} tokens have {len(told)} types")
-        made = np.empty(
-            (len(source), self.hidden_size * len(kinds)) if pooling else (len(ids), self.hidden_size), np.float32
+        if token_types is not None:
+            token_types = np.ascontiguousarray(token_types, dtype=np.int32)
+            if len(token_types) != len(ids):
+                raise UsageError(f"{len(ids)} tokens have {len(token_types)} types")
+        pooling_codes = np.array([CODES["pooling"][name] for name in pooling], np.int32)
+        if pooling:
+            output = np.empty((len(source), self.hidden_size * len(pooling)), np.float32)
+        else:
+            output = np.empty((len(ids), self.hidden_size), np.float32)
+        self.library.call(
+            self.library.handle.regard_encode,
+            self.handle,
+            pointer(ids),
+            None if token_types is None else pointer(token_types),
+            pointer(offsets),
+            len(source),
+            pointer(pooling_codes),
+            len(pooling_codes),
+            threads,
+            pointer(output),
         )
-        calls = self.library
-        calls.call(
-            calls.handle.regard_encode,
-            *(self.handle, pointer(ids), None if told is None else pointer(told), pointer(offsets), len(source)),
-            *(pointer(kinds), len(kinds), threads, pointer(made)),
-        )
-        return made
+        return output
 
 
 def contiguous_ids(source: Tokens) -> tuple[Ids, Ids]:
-    """Return the numbers and offsets of tokens as the library takes them."""
+    """Ids and offsets of packed tokens as contiguous int32 arrays."""
     ids = np.ascontiguousarray(source.ids, dtype=np.int32)
     offsets = np.ascontiguousarray(source.offsets, dtype=np.int32)
     if len(source) == 0 or int(offsets[-1]) != len(ids):
-        raise UsageError("the engine reads at least one source text, its tokens laid end to end")
+        raise UsageError("the engine reads at least one source text, its tokens packed end to end")
     return ids, offsets
 
 
 def check_precision(precision: str) -> None:
-    """Raise for a precision that the library does not have."""
+    """Raise for a precision that the engine does not have."""
     if precision not in PRECISIONS:
         raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
 
 
-_NONE = np.zeros(1, np.int32)  # where nothing is asked for
-
-
 class EngineState:
-    """What the library remembers of texts being written; one row for each."""
+    """State of the library for texts being generated, one row each: caches of keys and values."""
 
     def __init__(self, engine: EngineDecoder, handle: int, rows: int) -> None:
-        self.engine, self.handle, self.rows = engine, handle, rows
+        self.engine = engine
+        self.handle = handle
+        self.rows = rows
 
     def __del__(self) -> None:
         if self.handle:
@@ -106,40 +111,47 @@ class EngineState:
             self.handle = 0
 
     def select(self, rows: NDArray[np.int64]) -> EngineState:
-        """Return the rows with these numbers, in this order; rows may be dropped and repeated."""
-        numbers = np.ascontiguousarray(rows, dtype=np.int64)
-        calls = self.engine.library
-        calls.call(calls.handle.regard_select_rows, self.handle, pointer(numbers), len(numbers))
-        self.rows = len(numbers)
+        """Keep the rows of these indices, in this order; rows may be dropped and repeated."""
+        indices = np.ascontiguousarray(rows, dtype=np.int64)
+        library = self.engine.library
+        library.call(library.handle.regard_select_rows, self.handle, pointer(indices), len(indices))
+        self.rows = len(indices)
         return self
 
 
 class EngineDecoder(EngineModel):
-    """A model that writes one token after another."""
+    """A model that generates one token after another."""
 
     def start_state(self, ids: Ids, offsets: Ids) -> EngineState:
-        """Return the state after texts, laid end to end: one row for each."""
-        calls, rows = self.library, len(offsets) - 1
-        return EngineState(
-            self, calls.call(calls.handle.regard_start, self.handle, pointer(ids), pointer(offsets), rows), rows
-        )
+        """State after prefilling packed texts, one row for each."""
+        rows = len(offsets) - 1
+        handle = self.library.call(self.library.handle.regard_start, self.handle, pointer(ids), pointer(offsets), rows)
+        return EngineState(self, handle, rows)
 
     def run_step(
-        self, tokens: Ids, state: EngineState, k: int, wanted: Ids | None
+        self, tokens: Ids, state: EngineState, k: int, targets: Ids | None
     ) -> tuple[Candidates, NDArray[np.float32]]:
-        """Return the best next tokens of each row, given one more, and how likely a wanted one is (none: the end)."""
-        given = np.ascontiguousarray(tokens, dtype=np.int32)
-        rows = len(given)
-        ids = np.empty((rows, k), np.int32) if k else _NONE
-        logp = np.empty((rows, k or self.vocab_size), np.float32)
-        told = np.empty(rows, np.float32)
-        calls = self.library
-        calls.call(
-            calls.handle.regard_step,
-            *(state.handle, pointer(given), rows, k, pointer(ids), pointer(logp)),
-            *(None if wanted is None else pointer(wanted), pointer(told)),
+        """Append one token to each row; return its `k` best next tokens, and the logprob of its target.
+
+        `k` = 0 returns the whole vocabulary. Without targets it is the logprob of the end.
+        """
+        input_ids = np.ascontiguousarray(tokens, dtype=np.int32)
+        rows = len(input_ids)
+        ids = np.empty((rows, k), np.int32) if k else _NO_IDS
+        logprobs = np.empty((rows, k or self.vocab_size), np.float32)
+        target_logprobs = np.empty(rows, np.float32)
+        self.library.call(
+            self.library.handle.regard_step,
+            state.handle,
+            pointer(input_ids),
+            rows,
+            k,
+            pointer(ids),
+            pointer(logprobs),
+            None if targets is None else pointer(targets),
+            pointer(target_logprobs),
         )
         if k:
-            return Candidates(ids, logp, told), told
-        every = np.broadcast_to(np.arange(self.vocab_size, dtype=np.int32), logp.shape)
-        return Candidates(every, logp), told
+            return Candidates(ids, logprobs, target_logprobs), target_logprobs
+        all_ids = np.broadcast_to(np.arange(self.vocab_size, dtype=np.int32), logprobs.shape)
+        return Candidates(all_ids, logprobs), target_logprobs

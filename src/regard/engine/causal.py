@@ -1,4 +1,4 @@
-"""`GptEngine`: a causal language model in the compiled library, as a generator that a search drives."""
+"""`CausalEngine`: a causal language model in the engine, as a generator for the search."""
 
 from __future__ import annotations
 
@@ -17,37 +17,42 @@ from regard.tokens import Candidates, Ids, Tokens
 
 
 def obstacle(config: GptConfig) -> str:
-    """Return why the engine cannot compute a causal language model; nothing where it can.
+    """Why the engine cannot run a causal language model; empty where it can.
 
     >>> obstacle(GptConfig(eos_id=-1))
-    'it writes texts that have an end'
+    'it needs an end-of-text token'
     """
-    return "it writes texts that have an end" if config.eos_id < 0 else ""
+    return "it needs an end-of-text token" if config.eos_id < 0 else ""
 
 
 @dataclass
 class CausalEngineState:
-    """What generation remembers: the library's state, and the last tokens themselves."""
+    """State of the engine, with the last tokens of each row to read again when all positions are used."""
 
-    held: EngineState
-    tokens: Ids  # [R, T], the last ones read or written, as many as the model takes
-    read: int  # how many tokens of each row the library has read
-    has_pending_token: bool  # whether the last of them is still to be read
+    engine_state: EngineState
+    tokens: Ids  # [rows, length], the last ones read or generated, at most as many as there are positions
+    length: int  # number of tokens of each row in the cache
+    has_pending_token: bool  # whether the last token of the prompt is still to be read
 
     def select(self, rows: NDArray[np.int64]) -> CausalEngineState:
-        """Return the rows with these numbers, in this order; rows may be dropped and repeated."""
-        return CausalEngineState(self.held.select(rows), self.tokens[rows], self.read, self.has_pending_token)
+        """Keep the rows of these indices, in this order; rows may be dropped and repeated."""
+        return CausalEngineState(
+            self.engine_state.select(rows),
+            self.tokens[rows],
+            length=self.length,
+            has_pending_token=self.has_pending_token,
+        )
 
 
 class CausalEngine(EngineDecoder):
-    """A causal language model that computes in the compiled library, step for step as `models.gpt.Gpt` does."""
+    """A causal language model in the engine, step for step as `models.gpt.Gpt`."""
 
     def __init__(
         self, config: GptConfig, arrays: Sequence[layout.Array], precision: str = "float32", instructions: str = ""
     ) -> None:
-        """Take a config and the arrays of `layout.slots`; `instructions` chooses an instruction set."""
-        if why := obstacle(config):
-            raise UsageError(f"the engine does not compute this model: {why}")
+        """Create the model from arrays in the order of `array_specs`; `instructions` names an instruction set."""
+        if reason := obstacle(config):
+            raise UsageError(f"the engine does not compute this model: {reason}")
         super().__init__(config, _shape(config, precision), arrays, precision, instructions)
         self.config = config
 
@@ -55,55 +60,56 @@ class CausalEngine(EngineDecoder):
     def of(
         cls, config: GptConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
     ) -> CausalEngine:
-        """Return the engine of a model's weights under our names, float32."""
+        """Pack a model's float32 weights for the engine."""
         check_precision(precision)
         return cls(config, layout.pack_weights(config, weights, precision), precision, instructions)
 
-    # the generator's face
+    # ---- interface of a generator
+
     @property
     def eos_id(self) -> int:
         return self.config.eos_id
 
     bos_id = pad_id = eos_id
 
-    def start(self, source: Tokens, room: int) -> CausalEngineState:
-        """Return the state before the first token to be written: the source texts are what is continued.
-
-        All have equally many tokens, at least one; of more than the model takes, the last are read.
-        """
+    def start(self, source: Tokens, max_length: int) -> CausalEngineState:
+        """Prefill prompts of equal length, at least one token; of longer ones than the model takes, the last tokens."""
         if len(set(source.lengths.tolist())) != 1 or not len(source.ids):
             raise UsageError("texts that are continued together must have equally many tokens, at least one")
         tokens = np.ascontiguousarray(source.ids, dtype=np.int32).reshape(len(source), -1)
         if tokens.shape[1] > self.config.max_positions:
-            tokens = self._last(tokens)
-        return self._read(tokens, waiting=True)
+            tokens = self._last_tokens(tokens)
+        return self._prefill(tokens, has_pending_token=True)
 
-    def _last(self, tokens: Ids) -> Ids:
-        """Return the tokens that are read again where there is no place for one more: half of what the model takes."""
+    def _last_tokens(self, tokens: Ids) -> Ids:
+        """Tokens to read again when all positions are used: half as many as there are positions."""
         return tokens[:, -max(1, self.config.max_positions // 2) :]
 
-    def _read(self, tokens: Ids, *, waiting: bool) -> CausalEngineState:
-        """Return the state in which all but the last of tokens [R, T] are read."""
-        count, length = len(tokens), tokens.shape[1] - 1
+    def _prefill(self, tokens: Ids, *, has_pending_token: bool) -> CausalEngineState:  # [rows, length]
+        """Read all tokens but the last of each row into a new cache."""
+        rows = len(tokens)
+        length = tokens.shape[1] - 1
         ids = np.ascontiguousarray(tokens[:, :-1]).reshape(-1)
-        offsets = (np.arange(count + 1) * length).astype(np.int32)
-        return CausalEngineState(self.start_state(ids, offsets), tokens, length, waiting)
+        offsets = (np.arange(rows + 1) * length).astype(np.int32)
+        return CausalEngineState(
+            self.start_state(ids, offsets), tokens, length=length, has_pending_token=has_pending_token
+        )
 
     def step(self, tokens: Ids, state: CausalEngineState, k: int) -> tuple[Candidates, CausalEngineState]:
-        """Return the best next tokens for each row, given one more token of each; k = 0: all log-probabilities.
+        """Append one token to each row; return its `k` best next tokens, or for k = 0 the whole vocabulary.
 
-        The first step reads the last token of what is continued instead of the start that it is given.
+        The first step reads the last token of the prompt instead of the start token that it receives.
         """
         if state.has_pending_token:
             state.has_pending_token = False
         else:
-            given = np.asarray(tokens, dtype=np.int32)[:, None]
-            state.tokens = np.concatenate([state.tokens, given], axis=1)[:, -self.config.max_positions :]
-        if state.read == self.config.max_positions:
-            state = self._read(self._last(state.tokens), waiting=False)
-        found, _ = self.run_step(state.tokens[:, -1], state.held, min(k, self.vocab_size), None)
-        state.read += 1
-        return found, state
+            column = np.asarray(tokens, dtype=np.int32)[:, None]
+            state.tokens = np.concatenate([state.tokens, column], axis=1)[:, -self.config.max_positions :]
+        if state.length == self.config.max_positions:
+            state = self._prefill(self._last_tokens(state.tokens), has_pending_token=False)
+        candidates, _ = self.run_step(state.tokens[:, -1], state.engine_state, min(k, self.vocab_size), None)
+        state.length += 1
+        return candidates, state
 
 
 def _shape(config: GptConfig, precision: str) -> CModelShape:

@@ -1,4 +1,4 @@
-"""`EncoderEngine`: BERT and its relatives in the compiled library: states, vectors of texts, and scores of a head."""
+"""`EncoderEngine`: BERT and its relatives in the engine: hidden states, embeddings of texts, logits of a head."""
 
 from __future__ import annotations
 
@@ -16,41 +16,38 @@ from regard.errors import UsageError
 from regard.tokens import Ids, Tokens
 
 Floats = NDArray[np.float32]
-TOGETHER = 128  # tokens that the library reads together
-HEADS = ("plain", "label", "token", "span")  # that are computed here
+BATCH_TOKENS = 128  # that the library reads together
+HEADS = ("plain", "label", "token", "span")  # that the engine computes
 
 
 def obstacle(config: BertConfig) -> str:
-    """Return why the engine cannot compute an encoder; nothing where it can.
+    """Why the engine cannot run an encoder; empty where it can.
 
     >>> obstacle(BertConfig(head="masked"))
     'it has no masked head'
     """
     if config.attention != "full":
-        return "it lets all tokens look at all, not blocks at blocks"
+        return "it has no block-sparse attention"
     if config.embedding_size or config.layer_groups:
-        return "it has neither words narrower than the states nor layers that share weights"
+        return "it has neither factorized embeddings nor layers that share weights"
     if config.span_feed_forward:
-        return "it has no feed-forward part before a span head"
-    if (
-        config.positions != "learned"
-        or config.attention_window
-        or config.gated
-        or not (config.bias and config.first_attention_norm)
-    ):
-        return "its places are learned, all layers look at whole rows, and nothing is gated or without bias"
+        return "it has no feed-forward layer before a span head"
+    if config.positions != "learned" or config.attention_window:
+        return "it has learned positions and global attention only"
+    if config.gated or not config.bias or not config.first_attention_norm:
+        return "it has no gated feed-forward layers, and none without bias or first norm"
     if config.head_transform and config.head != "plain":
-        return "its heads score states as they are"
+        return "it has no transform before a head"
     return "" if config.head in HEADS else f"it has no {config.head} head"
 
 
-def _check_fit(config: BertConfig) -> None:
-    if why := obstacle(config):
-        raise UsageError(f"the engine does not compute this encoder: {why}")
+def _check_supported(config: BertConfig) -> None:
+    if reason := obstacle(config):
+        raise UsageError(f"the engine does not compute this encoder: {reason}")
 
 
 class EncoderEngine(EngineModel):
-    """An encoder that computes in the compiled library; a text's result does not depend on what is read beside it."""
+    """An encoder in the engine; the result of a text does not depend on the other texts of a batch."""
 
     def __init__(
         self,
@@ -60,98 +57,115 @@ class EncoderEngine(EngineModel):
         instructions: str = "",
         threads: int = 1,
     ) -> None:
-        """Take a config and the arrays of `layout.slots`; `instructions` chooses an instruction set."""
-        _check_fit(config)
-        self.heads = {}
-        arrays = list(arrays)
-        for part in reversed([*layout.head_specs(config)]):  # behind all that the library takes
-            self.heads[part.name] = arrays[-2], arrays[-1]
-            arrays = arrays[:-2]
-        super().__init__(config, _shape(config, precision), arrays, precision, instructions)
-        self.config, self.threads = config, threads
+        """Create the encoder from arrays in the order of `array_specs`; `instructions` names an instruction set."""
+        _check_supported(config)
+        head_specs = list(layout.head_specs(config))
+        num_encoder_arrays = len(arrays) - 2 * len(head_specs)
+        head_arrays = iter(arrays[num_encoder_arrays:])
+        self.heads = {spec.name: (next(head_arrays), next(head_arrays)) for spec in head_specs}  # weight, bias
+        super().__init__(config, _shape(config, precision), arrays[:num_encoder_arrays], precision, instructions)
+        self.config = config
+        self.threads = threads
 
     @classmethod
     def from_weights(
         cls, config: BertConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
     ) -> EncoderEngine:
-        """Return the engine of an encoder's weights under our names, float32."""
+        """Pack an encoder's float32 weights for the engine."""
         check_precision(precision)
-        _check_fit(config)
+        _check_supported(config)
         return cls(config, layout.pack_weights(config, weights, precision), precision, instructions)
 
-    # the face of `models.encoder.Encoder`
-    def encode(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:
-        """Return a state for each token, [N, D]; types are the tokens' segments where none are given."""
-        return self._read(tokens, token_types)
+    # ---- interface of `models.bert.Bert`
 
-    def embed_texts(self, tokens: Tokens, pooling: Sequence[str] = ("mean",)) -> Floats:
-        """Return one vector for each text, [B, D · poolings]: the mean or maximum of its states, or the first one."""
+    def encode(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:  # [tokens, hidden]
+        """Hidden states of all tokens; `token_types` defaults to those of the batch."""
+        return self._encode(tokens, token_types)
+
+    def embed_texts(self, tokens: Tokens, pooling: Sequence[str] = ("mean",)) -> Floats:  # [texts, hidden · poolings]
+        """Embedding of each text: mean or maximum of its hidden states, or the first one."""
         order = fill_batches(tokens.lengths.tolist())
-        given = Tokens.from_rows([tokens.row(number) for number in order])
-        segments = tokens.token_types
-        if segments is not None:
-            parts = [segments[tokens.offsets[number] : tokens.offsets[number + 1]] for number in order]
-            given = Tokens(given.ids, given.offsets, np.concatenate(parts))
-        made = np.empty((len(order), self.hidden_size * len(pooling)), np.float32)
-        made[order] = self._read(given, None, pooling)
-        return made
+        ordered = Tokens.from_rows([tokens.row(index) for index in order])
+        if tokens.token_types is not None:
+            starts = tokens.offsets[:-1]
+            stops = tokens.offsets[1:]
+            token_types = [tokens.token_types[starts[index] : stops[index]] for index in order]
+            ordered = Tokens(ordered.ids, ordered.offsets, np.concatenate(token_types))
+        embeddings = np.empty((len(order), self.hidden_size * len(pooling)), np.float32)
+        embeddings[order] = self._encode(ordered, None, pooling)
+        return embeddings
 
-    def pooler_output(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:
-        """Return one state for each text, [B, D], of a model that has them."""
+    def pooler_output(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:  # [texts, hidden]
+        """Pooler output of each text, from the hidden state of its first token."""
         if "pooler" not in self.heads:
-            raise UsageError("this encoder has no state for a whole text")
-        first = self._read(tokens, token_types, ("cls",))
-        return self._linear("pooler", first, self.hidden_size, CODES["activation"][self.config.pooler_activation])
+            raise UsageError("this encoder has no pooler")
+        first_hidden = self._encode(tokens, token_types, ("cls",))
+        activation = CODES["activation"][self.config.pooler_activation]
+        return self._apply_linear("pooler", first_hidden, self.hidden_size, activation)
 
     def logits(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:
-        """Return the head's scores: of texts [B, …] for labels, of tokens [N, …] for token labels and spans."""
+        """Logits of the head: of texts [texts, labels], or of tokens [tokens, outputs] for tags and spans."""
         if not self.config.num_outputs:
-            raise UsageError("a model without a head gives states, not scores")
-        states = (
-            self.pooler_output(tokens, token_types) if self.config.head == "label" else self.encode(tokens, token_types)
-        )
-        return self._linear("output", states, self.config.num_outputs, CODES["activation"]["identity"])
+            raise UsageError("a model without a head has hidden states, not logits")
+        if self.config.head == "label":
+            hidden = self.pooler_output(tokens, token_types)
+        else:
+            hidden = self.encode(tokens, token_types)
+        return self._apply_linear("output", hidden, self.config.num_outputs, CODES["activation"]["identity"])
 
-    def _read(self, tokens: Tokens, token_types: Ids | None, pooling: Sequence[str] = ()) -> Floats:
-        longest = int(tokens.lengths.max(initial=0))
-        if longest > self.config.max_positions:
-            raise UsageError(f"a row has {longest} tokens but the model takes {self.config.max_positions}: split it")
-        kinds = tokens.token_types if token_types is None else token_types
-        return self.run_encoder(tokens, kinds if self.config.num_token_types > 1 else None, pooling, self.threads)
+    def _encode(self, tokens: Tokens, token_types: Ids | None, pooling: Sequence[str] = ()) -> Floats:
+        max_length = int(tokens.lengths.max(initial=0))
+        if max_length > self.config.max_positions:
+            raise UsageError(f"a row has {max_length} tokens but the model takes {self.config.max_positions}: split it")
+        if token_types is None:
+            token_types = tokens.token_types
+        if self.config.num_token_types <= 1:
+            token_types = None
+        return self.run_encoder(tokens, token_types, pooling, self.threads)
 
-    def _linear(self, name: str, rows: Floats, outputs: int, activation: int) -> Floats:
-        packed, bias = self.heads[name]
-        made = np.empty((len(rows), outputs), np.float32)
+    def _apply_linear(self, name: str, hidden: Floats, num_outputs: int, activation: int) -> Floats:
+        packed_weight, bias = self.heads[name]
+        output = np.empty((len(hidden), num_outputs), np.float32)
         self.library.call(
             self.library.handle.regard_linear,
-            *(self.instructions.encode(), pointer(rows), len(rows), self.hidden_size, pointer(packed), pointer(bias)),
-            *(outputs, activation, pointer(made)),
+            self.instructions.encode(),
+            pointer(hidden),
+            len(hidden),
+            self.hidden_size,
+            pointer(packed_weight),
+            pointer(bias),
+            num_outputs,
+            activation,
+            pointer(output),
         )
-        return made
+        return output
 
 
-def fill_batches(lengths: Sequence[int], max_tokens: int = TOGETHER) -> list[int]:
-    """Return the numbers of texts in an order in which they fill up what is read together.
+def fill_batches(lengths: Sequence[int], max_tokens: int = BATCH_TOKENS) -> list[int]:
+    """Order the indices of texts so that consecutive ones fill batches: the longest first, then the longest that fits.
 
     >>> fill_batches([3, 5, 2, 4, 1], max_tokens=6)
     [1, 4, 3, 2, 0]
     """
-    waiting: list[list[int]] = [[] for _ in range(max_tokens + 1)]  # by length
-    order: list[int] = []
-    for number, length in enumerate(lengths):
-        (waiting[length] if 0 < length <= max_tokens else order).append(number)
+    waiting: list[list[int]] = [[] for _ in range(max_tokens + 1)]  # indices by length
+    order: list[int] = []  # texts that fill a batch alone, or are empty, come first
+    for index, length in enumerate(lengths):
+        if 0 < length <= max_tokens:
+            waiting[length].append(index)
+        else:
+            order.append(index)
     longest = max_tokens
     while True:
         while longest and not waiting[longest]:
             longest -= 1
         if not longest:
             return order
-        room = max_tokens
+        remaining = max_tokens
         length = longest
         while length:
             order.append(waiting[length].pop(0))
-            room -= length
-            length = min(room, length)
+            remaining -= length
+            length = min(remaining, length)
             while length and not waiting[length]:
                 length -= 1
 

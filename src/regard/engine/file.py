@@ -1,7 +1,7 @@
-"""The engine's file: packed arrays as they lie in memory, in the layout of safetensors, checked and then mapped.
+"""The engine file: packed arrays in the safetensors format, validated and then memory-mapped.
 
-Every array begins at a multiple of 64 bytes, so that the library reads it in place and processes share it. What the
-model is stands in the file, too: it can be used with nothing else.
+Every array starts at a multiple of 64 bytes, so that the library reads it in place and processes share it. The header
+also holds the model's config, so that the file is complete in itself.
 """
 
 from __future__ import annotations
@@ -16,35 +16,45 @@ from typing import Any, Protocol
 import numpy as np
 
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
-from regard.engine.layout import BOUNDARY, PRECISIONS, Array, ArraySpec, EngineConfig, array_specs
+from regard.engine.layout import ALIGNMENT, PRECISIONS, Array, ArraySpec, EngineConfig, array_specs
 from regard.engine.shortlist import Shortlist
 from regard.errors import CheckpointError, ConfigError
 
 FILE = "engine.safetensors"
-FORMAT, VERSION = "regard-engine", 3
+FORMAT = "regard-engine"
+VERSION = 3
 _CONFIGS: dict[str, type[EngineConfig]] = {"translator": TransformerConfig, "encoder": BertConfig, "gpt": GptConfig}
-_LISTS = ("common", "offsets", "words")  # the arrays of a shortlist
-_HEADER_LIMIT = 8 << 20  # bytes
-_KINDS = {np.dtype(np.float32): "F32", np.dtype(np.int32): "I32", np.dtype(np.uint8): "U8", np.dtype(np.uint16): "BF16"}
+_SHORTLIST_ARRAYS = ("shortlist.common", "shortlist.offsets", "shortlist.words")
+_LENGTH_BYTES = 8  # of the header's length, before the header
+_MAX_HEADER_BYTES = 8 << 20
+_DTYPES = {
+    np.dtype(np.float32): "F32",
+    np.dtype(np.int32): "I32",
+    np.dtype(np.uint8): "U8",
+    np.dtype(np.uint16): "BF16",
+}
 
 
 class ByteSink(Protocol):
-    """What a file's content is written to."""
+    """Anything that bytes can be written to."""
 
     def write(self, data: bytes, /) -> object:
-        """Take some bytes."""
+        """Write bytes."""
         ...
 
 
 @dataclass(frozen=True)
 class EngineFile:
-    """A model as its file holds it."""
+    """Contents of an engine file."""
 
     config: EngineConfig
     precision: str
     arrays: list[Array]
-    metadata: dict[str, Any]  # what else is said of it
+    metadata: dict[str, Any]  # on the model, beside its config
     shortlist: Shortlist | None = None
+
+
+# ---- writing
 
 
 def serialize(
@@ -54,118 +64,166 @@ def serialize(
     metadata: Mapping[str, Any] | None = None,
     shortlist: Shortlist | None = None,
 ) -> Callable[[ByteSink], object]:
-    """Return what writes a model's arrays as a file, with plain facts about it."""
-    wanted = array_specs(config, precision)
+    """Serialize a model's arrays and metadata; the function returned writes the file to a sink."""
+    specs = array_specs(config, precision)
     if shortlist is not None:
-        lists = [getattr(shortlist, name) for name in _LISTS]
-        wanted = [*wanted, *(_listed(name, len(one)) for name, one in zip(_LISTS, lists, strict=True))]
-        arrays = [*arrays, *lists]
-    kind = next(name for name, known in _CONFIGS.items() if isinstance(config, known))
-    model = json.dumps({"kind": kind, "config": config.to_dict(), "facts": dict(metadata or {})})
-    told = {"format": FORMAT, "version": str(VERSION), "precision": precision, "model": model}
-    table: dict[str, Any] = {"__metadata__": told}
-    end, pieces = 0, []
-    for number, (slot, array) in enumerate(zip(wanted, arrays, strict=True)):
-        for name, kind, shape, data in (
-            (slot.name, _KINDS[np.dtype(slot.dtype)], list(slot.shape), array.tobytes()),
-            (f"padding.{number}", "U8", [-array.nbytes % BOUNDARY], bytes(-array.nbytes % BOUNDARY)),
-        ):
-            if data:
-                table[name] = {"dtype": kind, "shape": shape, "data_offsets": [end, end + len(data)]}
-                end += len(data)
-                pieces.append(data)
+        shortlist_arrays = [shortlist.always_allowed, shortlist.offsets, shortlist.lexicon]
+        specs += [
+            _shortlist_spec(name, len(array)) for name, array in zip(_SHORTLIST_ARRAYS, shortlist_arrays, strict=True)
+        ]
+        arrays = [*arrays, *shortlist_arrays]
+    model = {"kind": _config_kind(config), "config": config.to_dict(), "facts": dict(metadata or {})}
+    table: dict[str, Any] = {
+        "__metadata__": {
+            "format": FORMAT,
+            "version": str(VERSION),
+            "precision": precision,
+            "model": json.dumps(model),
+        }
+    }
+    chunks: list[bytes] = []
+    offset = 0
+
+    def add_entry(name: str, dtype: str, shape: list[int], content: bytes) -> None:
+        nonlocal offset
+        if content:
+            table[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + len(content)]}
+            chunks.append(content)
+            offset += len(content)
+
+    for index, (spec, array) in enumerate(zip(specs, arrays, strict=True)):
+        add_entry(spec.name, _DTYPES[np.dtype(spec.dtype)], list(spec.shape), array.tobytes())
+        padding = -array.nbytes % ALIGNMENT
+        add_entry(f"padding.{index}", "U8", [padding], bytes(padding))
     header = json.dumps(table).encode()
-    header += b" " * (-(8 + len(header)) % BOUNDARY)
+    header += b" " * (-(_LENGTH_BYTES + len(header)) % ALIGNMENT)
 
     def write(sink: ByteSink) -> None:
-        for piece in (len(header).to_bytes(8, "little"), header, *pieces):
-            sink.write(piece)
+        sink.write(len(header).to_bytes(_LENGTH_BYTES, "little"))
+        sink.write(header)
+        for chunk in chunks:
+            sink.write(chunk)
 
     return write
 
 
+def _config_kind(config: EngineConfig) -> str:
+    return next(kind for kind, config_class in _CONFIGS.items() if isinstance(config, config_class))
+
+
+def _shortlist_spec(name: str, length: int) -> ArraySpec:
+    return ArraySpec(name, np.int32, shape=(length,))
+
+
+# ---- reading
+
+
 def read_engine_file(path: Path) -> EngineFile:
-    """Return the model of a file, its arrays mapped; every size is compared with the config's first."""
+    """Memory-map an engine file; every dtype, shape and offset is validated against the config first."""
     try:
         with open(path, "rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from None
-    size = int.from_bytes(mapped[:8], "little") if len(mapped) >= 8 else -1
-    if not 0 <= size <= min(_HEADER_LIMIT, len(mapped) - 8):
-        raise _unsound(path, "its header does not fit into it")
+    header_bytes = int.from_bytes(content[:_LENGTH_BYTES], "little") if len(content) >= _LENGTH_BYTES else -1
+    if not 0 <= header_bytes <= min(_MAX_HEADER_BYTES, len(content) - _LENGTH_BYTES):
+        raise _invalid_file(path, "its header does not fit into it")
+    data_start = _LENGTH_BYTES + header_bytes
     try:
-        table = json.loads(mapped[8 : 8 + size])
-        told = dict(table.pop("__metadata__"))
+        table = json.loads(content[_LENGTH_BYTES:data_start])
+        header = dict(table.pop("__metadata__"))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _unsound(path, "its header is not one of ours") from None
-    if told.get("format") != FORMAT:
-        raise _unsound(path, f"its format is {told.get('format')!r:.40}, not {FORMAT!r}")
-    if told.get("version") != str(VERSION):
-        raise CheckpointError(
-            f"{path}: version {told.get('version')!r:.40}; {VERSION} is read here: convert the model again"
-        )
-    if (precision := told.get("precision")) not in PRECISIONS:
-        raise _unsound(path, f"its precision is {precision!r:.40}")
-    config, facts = _model(path, told.get("model"))
-    arrays = [_array(path, mapped, 8 + size, slot, table.get(slot.name)) for slot in array_specs(config, precision)]
-    return EngineFile(config, precision, arrays, facts, _shortlist(path, mapped, 8 + size, config, table))
+        raise _invalid_file(path, "its header has another format") from None
+    precision = _check_header(path, header)
+    config, metadata = _parse_model(path, header.get("model"))
+    mapped = _MappedArrays(path, content, data_start, table)
+    return EngineFile(
+        config,
+        precision,
+        arrays=[mapped.read(spec) for spec in array_specs(config, precision)],
+        metadata=metadata,
+        shortlist=mapped.read_shortlist(config),
+    )
 
 
-def _listed(name: str, count: int) -> ArraySpec:
-    return ArraySpec(f"shortlist.{name}", np.int32, (count,))
+def _check_header(path: Path, header: Mapping[str, Any]) -> str:
+    """Check format and version; return the precision."""
+    if header.get("format") != FORMAT:
+        raise _invalid_file(path, f"its format is {header.get('format')!r:.40}, not {FORMAT!r}")
+    version = header.get("version")
+    if version != str(VERSION):
+        raise CheckpointError(f"{path}: version {version!r:.40}, not {VERSION}: convert the model again")
+    precision = header.get("precision")
+    if precision not in PRECISIONS:
+        raise _invalid_file(path, f"its precision is {precision!r:.40}")
+    return str(precision)
 
 
-def _shortlist(
-    path: Path, mapped: mmap.mmap, first: int, config: EngineConfig, table: Mapping[str, Any]
-) -> Shortlist | None:
-    """Return the words that translations are written with, where the file lists them."""
-    entries = [table.get(f"shortlist.{name}") for name in _LISTS]
-    if not any(entries):
-        return None
-    sizes = [entry.get("shape") if isinstance(entry, dict) else None for entry in entries]
-    if not isinstance(config, TransformerConfig) or not all(
-        isinstance(size, list) and len(size) == 1 and type(size[0]) is int and size[0] > 0 for size in sizes
-    ):
-        raise _unsound(path, "its shortlist is none")
-    slots_of = [_listed(name, size[0]) for name, size in zip(_LISTS, sizes, strict=True) if size]
-    lists = [_array(path, mapped, first, slot, entry) for slot, entry in zip(slots_of, entries, strict=True)]
-    made = Shortlist(*lists)
-    if why := made.find_fault(config.source_vocab_size, config.target_vocab_size, [config.eos_id]):
-        raise _unsound(path, f"its shortlist: {why}")
-    return made
-
-
-def _model(path: Path, told: Any) -> tuple[EngineConfig, dict[str, Any]]:
-    """Return what the model is, as the header says."""
+def _parse_model(path: Path, text: Any) -> tuple[EngineConfig, dict[str, Any]]:
+    """Config and metadata of the model, from the header."""
     try:
-        found = json.loads(told)
-        return _CONFIGS[found["kind"]].from_dict(found["config"], where=str(path)), dict(found["facts"])
+        model = json.loads(text)
+        config = _CONFIGS[model["kind"]].from_dict(model["config"], where=str(path))
+        return config, dict(model["facts"])
     except ConfigError as error:
         raise CheckpointError(f"{error}; convert the model again") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise _unsound(path, "it does not say what model it holds") from None
+        raise _invalid_file(path, "its header does not describe a model") from None
 
 
-def _array(path: Path, mapped: mmap.mmap, first: int, slot: ArraySpec, entry: Any) -> Array:
-    wanted = {"dtype": _KINDS[np.dtype(slot.dtype)], "shape": list(slot.shape)}
-    if not isinstance(entry, dict) or {name: entry.get(name) for name in wanted} != wanted:
-        raise _unsound(path, f"{slot.name} is not {wanted['dtype']} {wanted['shape']} as the config asks for")
-    begin, end = _span(entry.get("data_offsets"))
-    if not 0 <= begin <= end <= len(mapped) - first or end - begin != slot.bytes:
-        raise _unsound(path, f"{slot.name} does not lie in it")
-    if (first + begin) % BOUNDARY:
-        raise _unsound(path, f"{slot.name} is not aligned")
-    count = slot.bytes // np.dtype(slot.dtype).itemsize
-    return np.frombuffer(mapped, slot.dtype, count=count, offset=first + begin).reshape(slot.shape)
+@dataclass(frozen=True)
+class _MappedArrays:
+    """Arrays of a memory-mapped file, validated before they are used."""
+
+    path: Path
+    content: mmap.mmap
+    data_start: int  # offset of the data, after the header
+    table: Mapping[str, Any]  # entries by array name; not validated
+
+    def read(self, spec: ArraySpec) -> Array:
+        """View an array in the mapped file."""
+        entry = self.table.get(spec.name)
+        dtype = _DTYPES[np.dtype(spec.dtype)]
+        shape = list(spec.shape)
+        if not isinstance(entry, dict) or entry.get("dtype") != dtype or entry.get("shape") != shape:
+            raise _invalid_file(self.path, f"{spec.name} is not {dtype} {shape} as the config requires")
+        start, stop = _parse_offsets(entry.get("data_offsets"))
+        data_bytes = len(self.content) - self.data_start
+        if not 0 <= start <= stop <= data_bytes or stop - start != spec.num_bytes:
+            raise _invalid_file(self.path, f"{spec.name} lies outside of the file")
+        offset = self.data_start + start
+        if offset % ALIGNMENT:
+            raise _invalid_file(self.path, f"{spec.name} is not aligned")
+        count = spec.num_bytes // np.dtype(spec.dtype).itemsize
+        return np.frombuffer(self.content, spec.dtype, count=count, offset=offset).reshape(spec.shape)
+
+    def read_shortlist(self, config: EngineConfig) -> Shortlist | None:
+        """Read and validate the shortlist, where the file has one."""
+        if not any(self.table.get(name) for name in _SHORTLIST_ARRAYS):
+            return None
+        if not isinstance(config, TransformerConfig):
+            raise _invalid_file(self.path, "it has a shortlist, but is not a translator")
+        always_allowed, offsets, lexicon = (self._read_list(name) for name in _SHORTLIST_ARRAYS)
+        shortlist = Shortlist(always_allowed, offsets, lexicon=lexicon)
+        fault = shortlist.find_fault(config.source_vocab_size, config.target_vocab_size, [config.eos_id])
+        if fault:
+            raise _invalid_file(self.path, f"its shortlist: {fault}")
+        return shortlist
+
+    def _read_list(self, name: str) -> Array:
+        entry = self.table.get(name)
+        shape = entry.get("shape") if isinstance(entry, dict) else None
+        if not isinstance(shape, list) or len(shape) != 1 or type(shape[0]) is not int or shape[0] <= 0:
+            raise _invalid_file(self.path, f"its shortlist: {name} is not a list")
+        return self.read(_shortlist_spec(name, shape[0]))
 
 
-def _span(place: Any) -> tuple[int, int]:
-    """Return where an entry says that it lies; nowhere, if what it says is no such thing."""
-    if isinstance(place, list) and len(place) == 2 and all(type(one) is int for one in place):
-        return place[0], place[1]
+def _parse_offsets(offsets: Any) -> tuple[int, int]:
+    """Start and stop of an entry; (-1, -1) if it has none."""
+    if isinstance(offsets, list) and len(offsets) == 2 and all(type(offset) is int for offset in offsets):
+        return offsets[0], offsets[1]
     return -1, -1
 
 
-def _unsound(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(f"{path}: not a sound engine file: {why}; convert the model again")
+def _invalid_file(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"{path}: not a valid engine file: {reason}; convert the model again")

@@ -1,4 +1,4 @@
-"""Models that are ready for the engine: folders opened without torch, which is asked only when someone looks inside."""
+"""Engine folders, opened without torch: a torch model is built only for traces and ablations."""
 
 from __future__ import annotations
 
@@ -36,150 +36,164 @@ Floats = NDArray[np.float32]
 
 
 class LazyProxy:
-    """Something that is made when more is asked of it than is known beforehand.
+    """Builds an object on first access to an attribute that is not among the known ones.
 
     >>> text = LazyProxy(lambda: "abc", length=3)
     >>> text.length, text.upper()
     (3, 'ABC')
     """
 
-    def __init__(self, make: Callable[[], Any], **known: Any) -> None:
-        self.__dict__ |= known
-        self._make, self._made = make, None
+    def __init__(self, build: Callable[[], Any], **attributes: Any) -> None:
+        self.__dict__ |= attributes
+        self._build = build
+        self._object: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copies and pickles ask before anything is there
+        if name.startswith("__"):  # copy and pickle look up dunders before __init__ has run
             raise AttributeError(name)
         return getattr(self.materialize(), name)
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self.materialize()(*given, **named)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.materialize()(*args, **kwargs)
 
     def materialize(self) -> Any:
-        """Return what it stands for."""
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+        """Build the object, once."""
+        if self._object is None:
+            self._object = self._build()
+        return self._object
 
     def eval(self) -> LazyProxy:
-        """Return it as it is: what is made is made for use."""
+        """Return the proxy itself: the object is built for inference."""
         return self
 
 
 class SwitchingBackend:
-    """A model that computes in the engine; torch answers while someone watches, or switches heads off."""
+    """A model that runs in the engine, or in torch while a trace or an ablation is active."""
 
     def __init__(self, engine: Any, model: Any) -> None:
-        self.engine, self.config, self._model = engine, engine.config, model
+        self.engine = engine
+        self.config = engine.config
+        self._torch_model = model
 
-    def __getattr__(self, name: str) -> Any:  # whatever the engine does not have
-        if name.startswith("__") or "_model" not in self.__dict__:
+    def __getattr__(self, name: str) -> Any:  # what the engine does not have
+        if name.startswith("__") or "_torch_model" not in self.__dict__:
             raise AttributeError(name)
-        return getattr(self._model, name)
+        return getattr(self._torch_model, name)
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._model(*given, **named)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._torch_model(*args, **kwargs)
 
     @property
     def uses_torch(self) -> bool:
-        """Whether torch answers now."""
+        """Whether torch computes now."""
         return is_tracing() or active_intervention() is not None
 
-    def _answering(self) -> Any:
-        return self._model if self.uses_torch else self.engine
+    @property
+    def _active_model(self) -> Any:
+        return self._torch_model if self.uses_torch else self.engine
 
 
 class SwitchingEncoder(SwitchingBackend):
     """An encoder in the engine, or in torch."""
 
-    def encode(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:
-        """Return a state for each token, [N, D]."""
-        made: Floats = self._answering().encode(tokens, token_types)
-        return made
+    def encode(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:  # [tokens, hidden]
+        """Hidden states of all tokens."""
+        hidden: Floats = self._active_model.encode(tokens, token_types)
+        return hidden
 
-    def embed_texts(self, tokens: Tokens, pooling: Sequence[str] = ("mean",)) -> Floats:
-        """Return one vector for each text, [B, D · poolings]."""
-        made: Floats = self._answering().embed_texts(tokens, pooling)
-        return made
+    def embed_texts(self, tokens: Tokens, pooling: Sequence[str] = ("mean",)) -> Floats:  # [texts, hidden · poolings]
+        """Embedding of each text."""
+        embeddings: Floats = self._active_model.embed_texts(tokens, pooling)
+        return embeddings
 
-    def pooler_output(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:
-        """Return one state for each text, [B, D], of a model that has them."""
-        made: Floats = self._answering().pooler_output(tokens, token_types)
-        return made
+    def pooler_output(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:  # [texts, hidden]
+        """Pooler output of each text."""
+        pooled: Floats = self._active_model.pooler_output(tokens, token_types)
+        return pooled
 
     def logits(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:
-        """Return the head's scores, of texts or of tokens."""
-        made: Floats = self._answering().logits(tokens, token_types)
-        return made
+        """Logits of the head, of texts or of tokens."""
+        logits: Floats = self._active_model.logits(tokens, token_types)
+        return logits
 
 
 class SwitchingCausalLM(SwitchingBackend):
-    """A causal language model in the engine, or in torch; a text is written to its end by the one that began it."""
+    """A causal language model in the engine, or in torch; the one that starts a text also completes it."""
 
     @property
     def vocab_size(self) -> int:
-        """How many token numbers there are."""
+        """Size of the vocabulary."""
         return int(self.engine.vocab_size)
 
     @property
     def eos_id(self) -> int:
-        """The token that ends a text."""
+        """Token that ends a text."""
         return int(self.engine.eos_id)
 
     bos_id = pad_id = eos_id
 
-    def start(self, source: Tokens, room: int) -> Any:
-        """Return the state before the first token to be written."""
-        return self._answering().start(source, room)
+    def start(self, source: Tokens, max_length: int) -> Any:
+        """Prefill the prompts; return the state before the first generated token."""
+        return self._active_model.start(source, max_length)
 
     def step(self, tokens: Ids, state: Any, k: int) -> tuple[Candidates, Any]:
-        """Return the best next tokens for each row, given one more token of each."""
-        answering = self.engine if isinstance(state, CausalEngineState) else self._model
-        made: tuple[Candidates, Any] = answering.step(tokens, state, k)
-        return made
+        """Append one token to each row; return its `k` best next tokens."""
+        model = self.engine if isinstance(state, CausalEngineState) else self._torch_model
+        candidates, next_state = model.step(tokens, state, k)
+        return candidates, next_state
 
 
 @dataclass(frozen=True)
 class EngineFolder:
-    """A folder that `convert --precision` made."""
+    """A folder that `convert --precision` wrote."""
 
-    folder: Path
-    path: Path
+    folder: Path  # as the user names it
+    path: Path  # of its files
     stored: file.EngineFile
-    task: dict[str, Any]
+    task: dict[str, Any]  # task.json
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Return the tokenizers of both sides, which may be one."""
+        """Tokenizers of source and target, which may be the same."""
         config = self.stored.config
-        found = read_tokenizer(self.path / TOKENIZER)
+        source = read_tokenizer(self.path / TOKENIZER)
         if isinstance(config, BertConfig | GptConfig):
-            check_vocabulary(self.path, found, config.vocab_size)
-            return found, found
-        other = read_tokenizer(self.path / TARGET_TOKENIZER) if (self.path / TARGET_TOKENIZER).exists() else found
-        check_vocabulary(self.path, found, config.source_vocab_size, "source")
-        check_vocabulary(self.path, other, config.target_vocab_size, "target")
-        return found, other
+            check_vocabulary(self.path, source, config.vocab_size)
+            return source, source
+        target_path = self.path / TARGET_TOKENIZER
+        target = read_tokenizer(target_path) if target_path.exists() else source
+        check_vocabulary(self.path, source, config.source_vocab_size, "source")
+        check_vocabulary(self.path, target, config.target_vocab_size, "target")
+        return source, target
 
     def check_precision(self, precision: str | None) -> None:
         """Refuse another precision than the folder's."""
         if precision not in (None, self.stored.precision):
             raise UsageError(
-                f"{self.folder} holds {self.stored.precision} weights, {precision} was asked for: leave it out"
+                f"{self.folder} holds {self.stored.precision} weights, {precision} was requested: "
+                "leave out the precision"
             )
 
     def translator(self) -> tuple[TranslatorEngine, EncoderDecoder]:
-        """Return the translator, in the engine and in torch; the latter is made when it is needed."""
+        """The translator in the engine, and a lazy one in torch."""
         config = self.stored.config
         if not isinstance(config, TransformerConfig):
             raise UsageError(f"{self.folder}: {describe_family(config)}, where a translator is needed")
         engine = TranslatorEngine(config, self.stored.arrays, self.stored.precision)
         engine.shortlist = self.stored.shortlist
-        known = {"vocab_size": config.target_vocab_size, "bos_id": config.bos_id, "eos_id": config.eos_id}
-        model = LazyProxy(self.model, settings=config, config=config, pad_id=config.pad_id, packed=True, **known)
+        model = LazyProxy(
+            self.model,
+            settings=config,
+            config=config,
+            packed=True,
+            vocab_size=config.target_vocab_size,
+            bos_id=config.bos_id,
+            eos_id=config.eos_id,
+            pad_id=config.pad_id,
+        )
         return engine, cast("EncoderDecoder", model)
 
     def encoder(self, threads: int) -> SwitchingEncoder:
-        """Return the encoder, in the engine and, when it is needed, in torch."""
+        """The encoder in the engine, or in torch where needed."""
         config = self.stored.config
         if not isinstance(config, BertConfig):
             raise UsageError(f"{self.folder}: {describe_family(config)}, where an encoder is needed")
@@ -187,7 +201,7 @@ class EngineFolder:
         return SwitchingEncoder(engine, LazyProxy(self.model, config=config))
 
     def causal_lm(self) -> SwitchingCausalLM:
-        """Return the causal language model, in the engine and, when it is needed, in torch."""
+        """The causal language model in the engine, or in torch where needed."""
         config = self.stored.config
         if not isinstance(config, GptConfig):
             raise UsageError(f"{self.folder}: {describe_family(config)}, where a causal language model is needed")
@@ -195,7 +209,7 @@ class EngineFolder:
         return SwitchingCausalLM(engine, LazyProxy(self.model, config=config))
 
     def model(self) -> Any:
-        """Return the model in torch, of the weights that the folder keeps, for use."""
+        """Build the model in torch from the dequantized weights, for inference."""
         import torch
 
         from regard.models import build_model
@@ -203,26 +217,26 @@ class EngineFolder:
         config = self.stored.config
         weights = layout.unpack_weights(config, self.stored.arrays, self.stored.precision)
         model = build_model(config)
-        model.load_state_dict({name: torch.tensor(one) for name, one in weights.items()})
+        model.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
         return model.eval().pack()
 
 
 def describe_family(config: layout.EngineConfig) -> str:
-    """Return what a model is, for people."""
+    """Name of a model's family for messages, with an article."""
     names = {TransformerConfig: "a translator", BertConfig: "an encoder", GptConfig: "a causal language model"}
     return names[type(config)]
 
 
 def is_engine_folder(folder: str | Path) -> bool:
-    """Whether a folder was made for the engine."""
-    place = resolve_model(folder)
-    return place.is_dir() and (atomic.published_path(place) / file.FILE).is_file()
+    """Whether a folder holds engine weights."""
+    path = resolve_model(folder)
+    return path.is_dir() and (atomic.published_path(path) / file.FILE).is_file()
 
 
 def open_engine_folder(folder: str | Path) -> EngineFolder:
-    """Return what a folder for the engine holds, after checking all of it."""
-    if why := unavailable_reason():
-        raise UsageError(f"{folder} was made for the engine, which is not here: {why}")
+    """Open and validate an engine folder."""
+    if reason := unavailable_reason():
+        raise UsageError(f"{folder} needs the engine, which is not available: {reason}")
     return retry_while_replaced(resolve_model(folder), _open)
 
 
@@ -232,15 +246,15 @@ def _open(folder: Path) -> EngineFolder:
     task = read_task_file(path)
     stored = file.read_engine_file(path / file.FILE)
     if isinstance(stored.config, TransformerConfig) and task.get("task") != "translate":
-        raise CheckpointError(f"{path / TASK_FILE}: the file of a translator's folder is needed")
-    return EngineFolder(folder, path, stored, task)
+        raise CheckpointError(f"{path / TASK_FILE}: the task of a translator must be 'translate'")
+    return EngineFolder(folder, path, stored=stored, task=task)
 
 
 def gpt_in(model: SwitchingCausalLM) -> Gpt:
-    """Return what answers as a causal language model, under that name."""
+    """Cast to the type of the torch model, whose inference methods it has."""
     return cast("Gpt", model)
 
 
 def encoder_in(model: Bert | SwitchingEncoder) -> Bert:
-    """Return what answers as an encoder, under that name for those who ask no more than its answers."""
+    """Cast to the type of the torch model, whose inference methods it has."""
     return cast("Bert", model)

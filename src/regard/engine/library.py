@@ -1,4 +1,4 @@
-"""The compiled library: where it is, what it offers, and how it is called."""
+"""The shared library of the engine: loading, the C interface as ctypes declarations, and calls."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from regard.errors import ConfigError, UsageError
 
 FILE = Path(__file__).with_name("regard_engine.so")
-ABI_VERSION = 5  # of `regard_engine.h`, which this module mirrors by name
+ABI_VERSION = 5  # of `regard_engine.h`, whose names this module mirrors
 INSTALL = "install a C++ compiler (Debian: apt install g++ cmake) and repeat `make setup` or `pip install`"
 VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
-_ERROR_SIZE = 512  # bytes of a message
+_ERROR_SIZE = 512  # bytes of an error message
 
-Numbers = NDArray[Any]
-_Pointer, _Int, _Long, _Text = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_char_p
-_Error = (_Text, _Long)  # last arguments of functions that can fail: message, its size
+_Pointer = ctypes.c_void_p
+_Int = ctypes.c_int32
+_Long = ctypes.c_int64
+_Text = ctypes.c_char_p
+_Error = (_Text, _Long)  # last arguments of functions that can fail: buffer for the message, its size
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function → result type, argument types
     "regard_abi_version": (_Int, ()),
     "regard_instruction_sets": (_Text, ()),
@@ -42,7 +44,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function → result t
     "regard_integer_sums": (_Int, (_Text, _Pointer, _Long, _Long, _Pointer, _Pointer, _Long, _Pointer)),
 }
 
-# the header's enums: `CODES["activation"]["gelu"]` is `REGARD_ACT_GELU`
+# Enums of the header: `CODES["activation"]["gelu"]` is `REGARD_ACT_GELU`.
 CODES: dict[str, dict[str, int]] = {
     "precision": {"float32": 0, "bf16": 1, "int8": 2},
     "positions": {"sinusoidal": 0, "learned": 1, "rotary": 2, "none": 3},
@@ -108,7 +110,7 @@ class CModelShape(ctypes.Structure):
 
 
 class CArray(ctypes.Structure):
-    """`regard_array`: one array of a model, found by slot, part and layer."""
+    """`regard_array`: one array of a model, identified by slot, part and layer."""
 
     _fields_ = (
         ("slot", _Int),
@@ -150,34 +152,35 @@ class CSearchResult(ctypes.Structure):
 
 
 class Library:
-    """The library's functions; one that fails raises what it says."""
+    """Functions of the shared library."""
 
     def __init__(self, path: Path) -> None:
         self.handle = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _SIGNATURES.items():
+        for name, (result_type, argument_types) in _SIGNATURES.items():
             function = getattr(self.handle, name)
-            function.restype, function.argtypes = result, arguments
+            function.restype = result_type
+            function.argtypes = argument_types
         if self.handle.regard_abi_version() != ABI_VERSION:
             raise OSError(f"{path} was built for another version of Regard")
 
     @property
     def instructions(self) -> list[str]:
-        """The instruction sets of this processor, best first."""
+        """Instruction sets of this processor, best first."""
         names: bytes = self.handle.regard_instruction_sets()
         return names.decode().split(",")
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function returns that writes a message behind its other arguments where it fails."""
+        """Call a function that can fail; raise its error message where it does."""
         message = ctypes.create_string_buffer(_ERROR_SIZE)
-        made = function(*arguments, message, _ERROR_SIZE)
-        if not made:
+        result = function(*arguments, message, _ERROR_SIZE)
+        if not result:
             raise UsageError(f"the engine: {message.value.decode(errors='replace')}")
-        return made
+        return result
 
 
 @cache
 def _found() -> Library | str:
-    """Return the library, or why there is none."""
+    """Load the library once; the reason, where it cannot be loaded."""
     if not FILE.exists():
         return f"it was not built: {INSTALL}"
     try:
@@ -187,32 +190,35 @@ def _found() -> Library | str:
 
 
 def unavailable_reason() -> str:
-    """Return why there is no engine; nothing where there is one.
+    """Why the engine is not available; empty where it is.
 
     >>> isinstance(unavailable_reason(), str)
     True
     """
-    found = _found()
-    return found if isinstance(found, str) else ""
+    library_or_reason = _found()
+    return library_or_reason if isinstance(library_or_reason, str) else ""
 
 
 def load_library() -> Library:
-    """Return the library; raises where it is absent."""
-    found = _found()
-    if isinstance(found, str):
-        raise UsageError(f"there is no engine here: {found}")
-    return found
+    """Load the shared library; raise with the reason where it is not available."""
+    library_or_reason = _found()
+    if isinstance(library_or_reason, str):
+        raise UsageError(f"the engine is not available: {library_or_reason}")
+    return library_or_reason
 
 
 def select_instruction_set(name: str = "") -> str:
-    """Return the instruction set to compute with: the one of this name, of the environment, or the best."""
-    wanted, offered = name or os.environ.get(VARIABLE, ""), load_library().instructions
-    if wanted and wanted not in offered:
-        raise ConfigError(f"no instruction set {wanted!r} for the engine: this processor has {', '.join(offered)}")
-    return wanted or offered[0]
+    """Select the instruction set by name, by the environment variable, or the best of this processor."""
+    available = load_library().instructions
+    requested = name or os.environ.get(VARIABLE, "")
+    if not requested:
+        return available[0]
+    if requested not in available:
+        raise ConfigError(f"no instruction set {requested!r} for the engine: this processor has {', '.join(available)}")
+    return requested
 
 
-def pointer(numbers: Numbers) -> int:
-    """Return where contiguous numbers are."""
-    place: int = numbers.__array_interface__["data"][0]
-    return place
+def pointer(array: NDArray[Any]) -> int:
+    """Address of a contiguous array."""
+    address: int = array.__array_interface__["data"][0]
+    return address

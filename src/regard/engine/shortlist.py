@@ -1,7 +1,7 @@
-"""The words that a translation is likely to be written with: few of the vocabulary, told by the source's words.
+"""Shortlists: the target tokens that a translation may use, by the tokens of its source.
 
-Learned from a parallel text as the translation table of Brown et al. 1993 (their first model): each source word keeps
-the target words that it explains best. Those that are common everywhere are always among them.
+A lexicon is trained on parallel text as the translation table of IBM Model 1 (Brown et al., 1993): each source token
+keeps the target tokens that it explains best. The most frequent target tokens are always allowed.
 """
 
 from __future__ import annotations
@@ -15,46 +15,51 @@ from numpy.typing import NDArray
 from regard.errors import UsageError
 from regard.tokens import Ids, Tokens
 
-COMMON = 1000  # words that every text may be written with
-BEST = 400  # of a source word
-LEAST = 1e-6  # chance of a word that is kept
-PASSES = 5  # over the parallel text
-MOST = 20_000_000  # pairs of words in the same pair of sentences that are learned from
+MAX_FREQUENT = 1000  # frequent target tokens that are always allowed
+MAX_TRANSLATIONS = 400  # of a source token
+MIN_PROBABILITY = 1e-6  # of a translation that is kept
+NUM_ITERATIONS = 5  # of expectation maximisation
+MAX_TOKEN_PAIRS = 20_000_000  # in the same pair of sentences; beyond it, sentences are sampled
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """For each source word the target words that it is translated by, and those of every text.
+    """Target tokens of each source token, and those that are always allowed.
 
-    >>> words = Shortlist(np.array([0, 1], np.int32), np.array([0, 0, 2, 3], np.int32), np.array([7, 9, 8], np.int32))
-    >>> words.token_lists(Tokens.from_rows([[1, 2], [0]]))[0].tolist()
+    >>> always_allowed = np.array([0, 1], np.int32)
+    >>> offsets = np.array([0, 0, 2, 3], np.int32)
+    >>> shortlist = Shortlist(always_allowed, offsets, lexicon=np.array([7, 9, 8], np.int32))
+    >>> shortlist.token_lists(Tokens.from_rows([[1, 2], [0]]))[0].tolist()
     [0, 1, 7, 8, 9, 0, 1]
     """
 
-    common: Ids  # ascending
-    offsets: Ids  # [source words + 1]: where each one's words begin
-    words: Ids
+    always_allowed: Ids  # ascending
+    offsets: Ids  # [source tokens + 1], into the lexicon
+    lexicon: Ids  # target tokens of all source tokens, end to end
 
     def token_lists(self, source: Tokens) -> tuple[Ids, Ids]:
-        """Return the words of each text, ascending, laid end to end, and where each text's begin."""
-        made: list[Ids] = []
-        ends = [0]
+        """Allowed target ids of each text, ascending and packed end to end, and their offsets."""
+        allowed: list[Ids] = []
+        offsets = [0]
         for row in source:
-            mine = [self.words[self.offsets[one] : self.offsets[one + 1]] for one in np.unique(row)]
-            made.append(np.unique(np.concatenate([self.common, *mine])))
-            ends.append(ends[-1] + len(made[-1]))
-        return np.ascontiguousarray(np.concatenate(made), np.int32), np.array(ends, np.int32)
+            translations = [
+                self.lexicon[self.offsets[token_id] : self.offsets[token_id + 1]] for token_id in np.unique(row)
+            ]
+            allowed.append(np.unique(np.concatenate([self.always_allowed, *translations])))
+            offsets.append(offsets[-1] + len(allowed[-1]))
+        return np.ascontiguousarray(np.concatenate(allowed), np.int32), np.array(offsets, np.int32)
 
     def find_fault(self, source_size: int, target_size: int, always: Sequence[int]) -> str:
-        """Return what is wrong with it for vocabularies of these sizes; nothing if it is sound."""
-        if len(self.offsets) != source_size + 1 or self.offsets[0] != 0 or self.offsets[-1] != len(self.words):
-            return "its words are not those of the source's vocabulary"
-        if (np.diff(self.offsets) < 0).any() or (np.diff(self.common) <= 0).any():
-            return "its words are not in order"
-        if not all(((one >= 0) & (one < target_size)).all() for one in (self.words, self.common)):
-            return "it has words beyond the target's vocabulary"
-        missing = set(always) - set(self.common.tolist())
-        return f"it lacks the words {sorted(missing)}" if missing else ""
+        """Describe what is wrong with it for vocabularies of these sizes; empty if it is valid."""
+        if len(self.offsets) != source_size + 1 or self.offsets[0] != 0 or self.offsets[-1] != len(self.lexicon):
+            return "its offsets do not match the source vocabulary"
+        if (np.diff(self.offsets) < 0).any() or (np.diff(self.always_allowed) <= 0).any():
+            return "its tokens are not in order"
+        for ids in (self.lexicon, self.always_allowed):
+            if (ids < 0).any() or (ids >= target_size).any():
+                return "it has token ids beyond the target vocabulary"
+        missing = set(always) - set(self.always_allowed.tolist())
+        return f"it lacks the token ids {sorted(missing)}" if missing else ""
 
 
 def train_shortlist(
@@ -65,46 +70,65 @@ def train_shortlist(
     always: Sequence[int],
     is_shared: bool,
 ) -> Shortlist:
-    """Return the shortlist of a parallel text, of words with numbers below `sources` and `targets`.
+    """Train the shortlist of a parallel text, for vocabularies of these sizes.
 
-    `always` are words of every text, such as the end; `alike` says that both sides have the same words, so that one may
-    be left as it is.
+    `always` are target tokens of every text, such as the end. With a shared vocabulary (`is_shared`), each source
+    token may also be copied.
     """
-    if not any(len(one) and len(other) for one, other in zip(source, target, strict=True)):
-        raise UsageError("a shortlist is learned from pairs of sentences: there is no word in those given")
-    of, to, place = _beside(source, target)
-    keys, pair = np.unique(of * target_size + to, return_inverse=True)
-    words = keys // target_size
-    chance = np.ones(len(keys))
-    for _ in range(PASSES):
-        share = chance[pair]
-        share /= np.bincount(place, share)[place]
-        counted = np.bincount(pair, share)
-        chance = counted / np.bincount(words, counted)[words]
-    kept = np.flatnonzero(chance >= LEAST)
-    kept = kept[np.lexsort((-chance[kept], words[kept]))]
-    first = np.searchsorted(words[kept], words[kept])  # where the words of the same source word begin
-    kept = kept[np.arange(len(kept)) - first < BEST]
-    pairs = np.stack([words[kept], keys[kept] % target_size])
+    if not any(len(sentence) and len(reference) for sentence, reference in zip(source, target, strict=True)):
+        raise UsageError("a shortlist is trained on pairs of sentences: these contain no tokens")
+    pair_ids, probabilities = _train_lexicon(source, target, target_size)
+    source_ids = pair_ids // target_size
+    selected = _select_translations(source_ids, probabilities)
+    pairs = np.stack([source_ids[selected], pair_ids[selected] % target_size])
     if is_shared:
-        same = np.arange(min(source_size, target_size))
-        pairs = np.unique(np.concatenate([pairs, [same, same]], axis=1), axis=1)
+        copies = np.arange(min(source_size, target_size))
+        pairs = np.unique(np.concatenate([pairs, [copies, copies]], axis=1), axis=1)
     counts = np.bincount(np.concatenate(list(target)), minlength=target_size)
-    often = np.argsort(-counts, kind="stable")[:COMMON]
+    most_frequent = np.argsort(-counts, kind="stable")[:MAX_FREQUENT]
+    always_allowed = np.union1d(most_frequent[counts[most_frequent] > 0], always)
     offsets = np.searchsorted(pairs[0], np.arange(source_size + 1))
-    common = np.union1d(often[counts[often] > 0], always)
-    return Shortlist(common.astype(np.int32), offsets.astype(np.int32), pairs[1].astype(np.int32))
+    return Shortlist(always_allowed.astype(np.int32), offsets.astype(np.int32), lexicon=pairs[1].astype(np.int32))
 
 
-def _beside(source: Sequence[Ids], target: Sequence[Ids]) -> tuple[NDArray[np.int64], ...]:
-    """Return every source word beside every target word of its sentence, and which target word of the text it is."""
-    sizes = [len(one) * len(other) for one, other in zip(source, target, strict=True)]
-    every = max(1, -(-sum(sizes) // MOST))  # of so many pairs of sentences one is used
-    of, to, place = [], [], []
-    read = 0
-    for one, other in zip(source[::every], target[::every], strict=True):
-        of.append(np.tile(np.asarray(one, np.int64), len(other)))
-        to.append(np.repeat(np.asarray(other, np.int64), len(one)))
-        place.append(np.repeat(np.arange(read, read + len(other)), len(one)))
-        read += len(other)
-    return np.concatenate(of), np.concatenate(to), np.concatenate(place)
+def _train_lexicon(
+    source: Sequence[Ids], target: Sequence[Ids], target_size: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Translation probability of each pair of tokens, whose id is `source id · target_size + target id`."""
+    source_ids, target_ids, occurrences = _pair_tokens(source, target)
+    pair_ids, pair_indices = np.unique(source_ids * target_size + target_ids, return_inverse=True)
+    source_of_pair = pair_ids // target_size
+    probabilities = np.ones(len(pair_ids))
+    for _ in range(NUM_ITERATIONS):
+        # Expectation: the source tokens of a sentence share each target token by their probabilities.
+        shares = probabilities[pair_indices]
+        shares /= np.bincount(occurrences, shares)[occurrences]
+        # Maximisation: normalise the expected counts of each source token.
+        counts = np.bincount(pair_indices, shares)
+        probabilities = counts / np.bincount(source_of_pair, counts)[source_of_pair]
+    return pair_ids, probabilities
+
+
+def _select_translations(source_ids: NDArray[np.int64], probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Indices of the most probable pairs of each source token, ordered by source token and probability."""
+    selected = np.flatnonzero(probabilities >= MIN_PROBABILITY)
+    selected = selected[np.lexsort((-probabilities[selected], source_ids[selected]))]
+    starts = np.searchsorted(source_ids[selected], source_ids[selected])  # first pair of the same source token
+    ranks = np.arange(len(selected)) - starts
+    return selected[ranks < MAX_TRANSLATIONS]
+
+
+def _pair_tokens(source: Sequence[Ids], target: Sequence[Ids]) -> tuple[NDArray[np.int64], ...]:
+    """Every source token with every target token of its sentence: source id, target id, index of the target token."""
+    num_pairs = sum(len(sentence) * len(reference) for sentence, reference in zip(source, target, strict=True))
+    stride = max(1, -(-num_pairs // MAX_TOKEN_PAIRS))
+    source_ids: list[NDArray[np.int64]] = []
+    target_ids: list[NDArray[np.int64]] = []
+    occurrences: list[NDArray[np.int64]] = []
+    num_targets = 0
+    for sentence, reference in zip(source[::stride], target[::stride], strict=True):
+        source_ids.append(np.tile(np.asarray(sentence, np.int64), len(reference)))
+        target_ids.append(np.repeat(np.asarray(reference, np.int64), len(sentence)))
+        occurrences.append(np.repeat(np.arange(num_targets, num_targets + len(reference)), len(sentence)))
+        num_targets += len(reference)
+    return np.concatenate(source_ids), np.concatenate(target_ids), np.concatenate(occurrences)

@@ -1,4 +1,4 @@
-"""`Engine`: a translator in the compiled library, as a generator that a search drives."""
+"""`TranslatorEngine`: a Transformer in the engine, as a generator for the search, and with a search of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRECISIONS = layout.PRECISIONS
 
 
 class TranslatorEngine(EngineDecoder):
-    """A translator that computes in the compiled library."""
+    """A Transformer in the engine."""
 
     def __init__(
         self,
@@ -29,20 +29,21 @@ class TranslatorEngine(EngineDecoder):
         precision: str = "float32",
         instructions: str = "",
     ) -> None:
-        """Take a config and the arrays of `layout.slots`; `instructions` chooses an instruction set."""
+        """Create the model from arrays in the order of `array_specs`; `instructions` names an instruction set."""
         super().__init__(config, _shape(config, precision), arrays, precision, instructions)
         self.config = config
-        self.shortlist: Shortlist | None = None  # the words that a plain search writes with
+        self.shortlist: Shortlist | None = None  # target tokens that `search` may use
 
     @classmethod
     def of(
         cls, config: TransformerConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
     ) -> TranslatorEngine:
-        """Return the engine of a translator's weights under our names, float32."""
+        """Pack a model's float32 weights for the engine."""
         check_precision(precision)
         return cls(config, layout.pack_weights(config, weights, precision), precision, instructions)
 
-    # the generator's face
+    # ---- interface of a generator
+
     @property
     def bos_id(self) -> int:
         return self.config.bos_id
@@ -55,17 +56,18 @@ class TranslatorEngine(EngineDecoder):
     def pad_id(self) -> int:
         return self.config.pad_id
 
-    def start(self, source: Tokens, room: int) -> EngineState:
-        """Return the state before the first token: one row for each source sentence."""
-        return self.start_state(*contiguous_ids(source))
+    def start(self, source: Tokens, max_length: int) -> EngineState:
+        """Encode source sentences; the state has one row for each."""
+        ids, offsets = contiguous_ids(source)
+        return self.start_state(ids, offsets)
 
     def step(self, tokens: Ids, state: EngineState, k: int) -> tuple[Candidates, EngineState]:
-        """Return the best next tokens for each row, given one more token of each; k = 0: all log-probabilities."""
-        found, _ = self.run_step(tokens, state, min(k, self.vocab_size), None)
-        return found, state
+        """Append one token to each row; return its `k` best next tokens, or for k = 0 the whole vocabulary."""
+        candidates, _ = self.run_step(tokens, state, min(k, self.vocab_size), None)
+        return candidates, state
 
-    def encode(self, source: Tokens) -> NDArray[np.float32]:
-        """Return the source's hidden states [N, D]."""
+    def encode(self, source: Tokens) -> NDArray[np.float32]:  # [tokens, hidden]
+        """Hidden states of the source."""
         return self.run_encoder(source)
 
     def search(
@@ -78,75 +80,99 @@ class TranslatorEngine(EngineDecoder):
         length_penalty: float,
         use_shortlist: bool = False,
     ) -> list[list[tuple[list[int], float, float, bool]]]:
-        """Return the best texts for each source text: ids, score, total, and whether the model ended it.
+        """Search in the library, as `decoding.search` without rules and constraints.
 
-        The whole search runs in the library, as `decoding.search` would do it without rules and wishes; `use_shortlist` lets
-        it write with the words of the shortlist alone, where there is one.
+        Returns the best hypotheses of each source: ids, score, logprob, and whether the model ended it.
         """
         ids, offsets = contiguous_ids(source)
-        most = np.maximum(np.asarray(limits), 1).astype(np.int32)
-        longest = int(most.max())
-        powers = np.array([length**length_penalty for length in range(longest + 3)], np.float64)
-        never = np.array(sorted({self.pad_id, self.bos_id} - {self.eos_id}), np.int32)
-        shape = (len(source), nbest)
-        found = np.empty((*shape, longest), np.int32)
-        lengths, finished = np.empty(shape, np.int32), np.empty(shape, np.int32)
-        scores, totals = np.empty(shape, np.float64), np.empty(shape, np.float64)
-        words = self.shortlist if use_shortlist else None
-        plan = CSearchRequest(
+        max_lengths = np.maximum(np.asarray(limits), 1).astype(np.int32)
+        max_length = int(max_lengths.max())
+        length_norms = np.array([length**length_penalty for length in range(max_length + 3)], np.float64)
+        forbidden = np.array(sorted({self.pad_id, self.bos_id} - {self.eos_id}), np.int32)
+        request = CSearchRequest(
             beam=beam,
             nbest=nbest,
             bos_id=self.bos_id,
-            max_lengths=pointer(most),
-            length_norms=pointer(powers),
-            forbidden=pointer(never),
-            num_forbidden=len(never),
+            max_lengths=pointer(max_lengths),
+            length_norms=pointer(length_norms),
+            forbidden=pointer(forbidden),
+            num_forbidden=len(forbidden),
         )
-        if words is not None:
-            plan.always_allowed = pointer(words.common)
-            plan.num_always_allowed = len(words.common)
-            plan.lexicon_offsets = pointer(words.offsets)
-            plan.lexicon = pointer(words.words)
-        places = CSearchResult(
-            ids=pointer(found),
-            lengths=pointer(lengths),
-            scores=pointer(scores),
-            logprobs=pointer(totals),
-            finished=pointer(finished),
+        if use_shortlist and self.shortlist is not None:
+            request.always_allowed = pointer(self.shortlist.always_allowed)
+            request.num_always_allowed = len(self.shortlist.always_allowed)
+            request.lexicon_offsets = pointer(self.shortlist.offsets)
+            request.lexicon = pointer(self.shortlist.lexicon)
+        results = _SearchResults(len(source), nbest, max_length)
+        self.library.call(
+            self.library.handle.regard_search,
+            self.handle,
+            pointer(ids),
+            pointer(offsets),
+            len(source),
+            ctypes.byref(request),
+            ctypes.byref(results.pointers()),
         )
-        calls = self.library
-        calls.call(
-            calls.handle.regard_search,
-            *(self.handle, pointer(ids), pointer(offsets), len(source), ctypes.byref(plan), ctypes.byref(places)),
-        )
-        texts = zip(found.tolist(), lengths.tolist(), scores.tolist(), totals.tolist(), finished.tolist(), strict=True)
-        return [
-            [
-                (some[:length], score, total, bool(end))
-                for some, length, score, total, end in zip(*several, strict=True)
-                if length >= 0
-            ]
-            for several in texts
-        ]
+        return [results.hypotheses(row) for row in range(len(source))]
 
     def target_logprobs(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
-        """Return the log-probability of each target token and of the end, row by row."""
+        """Log-probability of each target token and of the end, by sentence."""
         lengths = target.lengths.astype(np.int64)
-        made = [np.empty(length + 1, np.float32) for length in lengths.tolist()]
-        state, alive = self.start(source, 0), np.arange(len(target))
+        logprobs = [np.empty(length + 1, np.float32) for length in lengths.tolist()]
         padded = np.full((len(target), int(lengths.max(initial=0)) + 2), self.eos_id, np.int32)
         padded[:, 0] = self.bos_id
-        for number, row in enumerate(target):
-            padded[number, 1 : len(row) + 1] = row
-        for place in range(padded.shape[1] - 1):
-            kept = lengths[alive] >= place
-            if not kept.all():
-                alive, state = alive[kept], state.select(np.flatnonzero(kept))
-            wanted = np.ascontiguousarray(padded[alive, place + 1])
-            _, told = self.run_step(padded[alive, place], state, 1, wanted)
-            for number, value in zip(alive.tolist(), told.tolist(), strict=True):
-                made[number][place] = value
-        return made
+        for sentence, ids in enumerate(target):
+            padded[sentence, 1 : len(ids) + 1] = ids
+        state = self.start(source, 0)
+        active = np.arange(len(target))  # sentences of the state's rows
+        for position in range(padded.shape[1] - 1):
+            is_active = lengths[active] >= position
+            if not is_active.all():
+                active = active[is_active]
+                state = state.select(np.flatnonzero(is_active))
+            next_ids = np.ascontiguousarray(padded[active, position + 1])
+            _, next_logprobs = self.run_step(padded[active, position], state, 1, next_ids)
+            for sentence, logprob in zip(active.tolist(), next_logprobs.tolist(), strict=True):
+                logprobs[sentence][position] = logprob
+        return logprobs
+
+
+class _SearchResults:
+    """Arrays that the library writes the hypotheses of a search to."""
+
+    def __init__(self, num_sources: int, nbest: int, max_length: int) -> None:
+        shape = (num_sources, nbest)
+        self.ids = np.empty((*shape, max_length), np.int32)
+        self.lengths = np.empty(shape, np.int32)  # negative: there is no such hypothesis
+        self.scores = np.empty(shape, np.float64)
+        self.logprobs = np.empty(shape, np.float64)
+        self.finished = np.empty(shape, np.int32)
+
+    def pointers(self) -> CSearchResult:
+        """Addresses of the arrays."""
+        return CSearchResult(
+            ids=pointer(self.ids),
+            lengths=pointer(self.lengths),
+            scores=pointer(self.scores),
+            logprobs=pointer(self.logprobs),
+            finished=pointer(self.finished),
+        )
+
+    def hypotheses(self, row: int) -> list[tuple[list[int], float, float, bool]]:
+        """Hypotheses of one source: ids, score, logprob, and whether the model ended it."""
+        columns = zip(
+            self.ids[row].tolist(),
+            self.lengths[row].tolist(),
+            self.scores[row].tolist(),
+            self.logprobs[row].tolist(),
+            self.finished[row].tolist(),
+            strict=True,
+        )
+        return [
+            (ids[:length], score, logprob, bool(is_finished))
+            for ids, length, score, logprob, is_finished in columns
+            if length >= 0
+        ]
 
 
 def _shape(config: TransformerConfig, precision: str) -> CModelShape:

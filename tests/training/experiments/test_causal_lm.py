@@ -1,4 +1,4 @@
-"""Training causal models: they learn, go on exactly where they stopped, write folders, and say what they refuse."""
+"""Training causal language models: learning, resuming bit by bit, saved folders, refused settings."""
 
 from __future__ import annotations
 
@@ -42,30 +42,33 @@ SMALL = {
 @pytest.fixture
 def book(tmp_path: Path) -> Path:
     """Lines in which each letter has one letter after it."""
-    chance = random.Random(1)
+    rng = random.Random(1)
     path = tmp_path / "book.txt"
     alphabet = "abcdefghij"
-    lines = ["".join(alphabet[(first + step) % 10] for step in range(12)) for first in chance.choices(range(10), k=150)]
+    lines = ["".join(alphabet[(start + step) % 10] for step in range(12)) for start in rng.choices(range(10), k=150)]
     path.write_text("\n".join(lines), "utf-8")
     return path
 
 
 def config(book: Path, **changes: object) -> RunConfig:
-    given = {**task_defaults("language"), **SMALL, "data.train": (str(book),), **changes}
-    return RunConfig().override({name: value for name, value in given.items() if value is not None})
+    settings = {**task_defaults("language"), **SMALL, "data.train": (str(book),), **changes}
+    return RunConfig().override({name: value for name, value in settings.items() if value is not None})
 
 
-def same(one: Path, other: Path) -> bool:
-    first, second = load_causal_lm(one).weights, load_causal_lm(other).weights
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+def have_same_weights(first: Path, second: Path) -> bool:
+    first_weights = load_causal_lm(first).weights
+    second_weights = load_causal_lm(second).weights
+    return first_weights.keys() == second_weights.keys() and all(
+        torch.equal(weight, second_weights[name]) for name, weight in first_weights.items()
+    )
 
 
-def test_it_learns_what_follows_and_is_written_as_gpt2(book: Path, tmp_path: Path) -> None:
+def test_it_learns_the_next_token_and_is_saved_as_gpt2(book: Path, tmp_path: Path) -> None:
     listener = Listener()
     settings = {"training.steps": 150, "training.learning_rate": 0.02, "gpt.dropout": 0.0}
     settings |= {"gpt.positions": "learned"}
     report = train_run(config(book, **settings), tmp_path / "run", listeners=[listener])
-    assert report.metrics["valid_loss"] < 0.5  # only a line's first letter is a surprise: about 0.18 a letter
+    assert report.metrics["valid_loss"] < 0.5  # only a line's first letter is unpredictable: about 0.18 nats per letter
     assert report.metrics["valid_perplexity"] == pytest.approx(np.exp(report.metrics["valid_loss"]))
     lines = listener.of("plan")[0]["lines"]
     assert any("in rows of 16" in line for line in lines)
@@ -77,7 +80,7 @@ def test_it_learns_what_follows_and_is_written_as_gpt2(book: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_interrupted_at_any_step_it_ends_in_the_same_bits(
+def test_an_interrupted_run_ends_in_the_same_bits(
     book: Path, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {
@@ -87,69 +90,72 @@ def test_interrupted_at_any_step_it_ends_in_the_same_bits(
         "training.average_checkpoints": 2,
     }
     settings |= {"training.precision": precision, "gpt.dropout": 0.2}
-    train_run(config(book, **settings), tmp_path / "alone")
-    begun = sittings(CausalLMObjective, lambda: train_run(config(book, **settings), tmp_path / "killed"), monkeypatch)
-    assert begun > 1
-    assert same(tmp_path / "alone", tmp_path / "killed")
-    assert (tmp_path / "alone/log.jsonl").read_bytes() == (tmp_path / "killed/log.jsonl").read_bytes()
+    train_run(config(book, **settings), tmp_path / "uninterrupted")
+    num_starts = sittings(
+        CausalLMObjective, lambda: train_run(config(book, **settings), tmp_path / "killed"), monkeypatch
+    )
+    assert num_starts > 1
+    assert have_same_weights(tmp_path / "uninterrupted", tmp_path / "killed")
+    assert (tmp_path / "uninterrupted/log.jsonl").read_bytes() == (tmp_path / "killed/log.jsonl").read_bytes()
 
 
-def test_it_goes_on_from_another_model_with_its_words(book: Path, tmp_path: Path) -> None:
+def test_it_continues_a_pretrained_model_with_its_vocabulary(book: Path, tmp_path: Path) -> None:
     train_run(config(book, **{"training.steps": 4}), tmp_path / "first")
-    more = {"pretrained": str(tmp_path / "first"), "training.steps": 1, "training.learning_rate": 1e-9}
-    train_run(config(book, **more), tmp_path / "second")
-    first, second = load_causal_lm(tmp_path / "first"), load_causal_lm(tmp_path / "second")
+    changes = {"pretrained": str(tmp_path / "first"), "training.steps": 1, "training.learning_rate": 1e-9}
+    train_run(config(book, **changes), tmp_path / "second")
+    first = load_causal_lm(tmp_path / "first")
+    second = load_causal_lm(tmp_path / "second")
     torch.testing.assert_close(first.weights, second.weights, rtol=1e-3, atol=1e-5)
     assert first.tokenizer.digest == second.tokenizer.digest
-    with pytest.raises(ConfigError, match=r"documents\.sequence_length \(20\) is more than the 16 tokens of"):
-        train_run(config(book, **{**more, "documents.sequence_length": 20}), tmp_path / "third")
+    with pytest.raises(ConfigError, match=r"documents\.sequence_length \(20\) exceeds the 16 positions of"):
+        train_run(config(book, **{**changes, "documents.sequence_length": 20}), tmp_path / "third")
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"preset": "big", **{name: None for name in SMALL if name.startswith("gpt.")}}, "preset must be one of micro"),
         ({"data.train": ("digits",)}, "digits: "),
         ({"pretrained": "book.txt"}, "book.txt"),
     ],
 )
-def test_what_it_refuses(book: Path, tmp_path: Path, changes: dict[str, object], words: str) -> None:
+def test_wrong_settings_are_refused(book: Path, tmp_path: Path, changes: dict[str, object], message: str) -> None:
     if "pretrained" in changes:
         changes = {"pretrained": str(book)}
-    with pytest.raises((ConfigError, UsageError, CheckpointError), match=words):
+    with pytest.raises((ConfigError, UsageError, CheckpointError), match=message):
         train_run(config(book, **changes), tmp_path / "run")
 
 
-def test_bf16_is_not_even_timed_where_its_products_crawl(
+def test_bf16_is_not_timed_where_its_products_are_slow(
     book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a processor without instructions for it, timing a few updates may take longer than the training."""
-    given = config(book, **{"training.precision": "auto"})
-    job = CausalLMExperiment(given, tmp_path)
+    run_config = config(book, **{"training.precision": "auto"})
+    experiment = CausalLMExperiment(run_config, tmp_path)
     monkeypatch.setattr(throughput, "bf16_slowdown", lambda: 38.4)
-    measured = throughput.measure_throughput(job, given.training, [1])
+    measured = throughput.measure_throughput(experiment, run_config.training, [1])
     assert (measured.precision, [*measured.seconds]) == ("float32", ["float32 with 1 thread"])
     assert measured.text() == "float32 with 1 thread (bf16 products take 38 times as long on this processor)"
-    requested = throughput.measure_throughput(job, given.training.override({"precision": "bf16"}), [1])
+    requested = throughput.measure_throughput(experiment, run_config.training.override({"precision": "bf16"}), [1])
     assert requested.text() == "bf16 with 1 thread (requested)"
     monkeypatch.setattr(throughput, "bf16_slowdown", lambda: 0.5)
-    both = throughput.measure_throughput(job, given.training, [1])
+    both = throughput.measure_throughput(experiment, run_config.training, [1])
     assert [*both.seconds] == ["float32 with 1 thread", "bf16 with 1 thread"]
 
 
-def test_documents_of_one_length_are_rows_and_begin_at_boundaries(book: Path, tmp_path: Path) -> None:
-    job = CausalLMExperiment(
+def test_documents_of_equal_length_are_rows(book: Path, tmp_path: Path) -> None:
+    experiment = CausalLMExperiment(
         config(book, **{"documents.sequence_length": 0, "documents.document_boundary": "line"}), tmp_path
     )
-    assert job.task.whole and job.model_config.max_positions == 13
-    batch = job.task.batch(np.array([0, 5]), 3)
-    end = job.tokenizer.eos_id
+    assert experiment.task.whole and experiment.model_config.max_positions == 13
+    batch = experiment.task.batch(np.array([0, 5]), 3)
+    eos_id = experiment.tokenizer.eos_id
     for row in batch.tokens:
-        assert row[0] == row[-1] == end and end not in row[1:-1]
+        assert row[0] == row[-1] == eos_id and eos_id not in row[1:-1]
     assert batch.num_predictions == 2 * 13
 
 
-def test_every_token_of_a_text_is_told_once() -> None:
+def test_every_token_of_a_text_is_predicted_once() -> None:
     from regard.config.models import GptConfig, StackConfig
 
     model = build_model(
@@ -162,21 +168,21 @@ def test_every_token_of_a_text_is_told_once() -> None:
     )
     ids = np.array([5, 6, 7, 8, 5, 6, 7, 8, 3, 1], np.int32)
     rows = [[1, 5, 6, 7, 8], [8, 5, 6, 7, 8], [8, 3, 1]]
-    wanted = sum(float(model.loss(Tokens.from_rows([row]))[1]) for row in rows)
-    assert total_loss(model, TokenStream(ids, 4, "ab")) == pytest.approx(wanted, rel=1e-5)
+    expected = sum(float(model.loss(Tokens.from_rows([row]))[1]) for row in rows)
+    assert total_loss(model, TokenStream(ids, 4, "ab")) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_file_is_a_document_with_its_line_breaks(tmp_path: Path) -> None:
+def test_a_file_is_one_document_with_its_line_breaks(tmp_path: Path) -> None:
     path = tmp_path / "play.txt"
     path.write_bytes(b"\nFirst:\r\n  Speak.\n\n\nAll:\nSpeak!\n\n")
     assert read_documents([path], None, "file").texts == ["First:\n  Speak.\n\n\nAll:\nSpeak!\n"]
 
 
-def test_the_last_part_of_each_file_is_held_out() -> None:
-    kept, away = split_off_ends(Documents.of(["ab\n" * 100, "x" * 50]))
-    assert [len(text) for text in kept.texts] == [270, 45]
-    assert [len(text) for text in away.texts] == [30, 5]
-    long = Documents.of(["a line of text\n" * 400_000])
-    assert sum(map(len, split_off_ends(long)[1].texts)) <= 200_015
+def test_the_end_of_each_file_is_held_out() -> None:
+    train, held_out = split_off_ends(Documents.of(["ab\n" * 100, "x" * 50]))
+    assert [len(text) for text in train.texts] == [270, 45]
+    assert [len(text) for text in held_out.texts] == [30, 5]
+    _, held_out = split_off_ends(Documents.of(["a line of text\n" * 400_000]))
+    assert sum(map(len, held_out.texts)) <= 200_015
     with pytest.raises(UsageError, match="too short"):
         split_off_ends(Documents.of(["x"]))

@@ -1,4 +1,4 @@
-"""Encoders fine-tuned to classify, tag and answer: learned, kept, calibrated, resumed, used, read by others."""
+"""Fine-tuning encoders to classify, tag and answer: learning, calibration, resuming, inference, other libraries."""
 
 from __future__ import annotations
 
@@ -21,101 +21,111 @@ from tests.encoders import saved_encoder
 
 Output = pytest.CaptureFixture[str]
 MOODS = {"good": ("lovely", "bright", "warm"), "bad": ("dull", "grim", "cold")}
-THINGS = [f"w{number}" for number in range(6)]
+THINGS = [f"w{index}" for index in range(6)]
 NAMES = {"person": ("ada", "alan", "grace"), "place": ("london", "paris", "rome")}
 FAST = "--threads 1 --precision float32 --learning-rate 0.003 --batch-tokens 64 --evaluate-every 60".split()
 
 
-def moods(count: int, seed: int = 1) -> list[tuple[str, str]]:
-    chance = random.Random(seed)
-    made = []
-    for number in range(count):
-        mood = ("good", "bad")[number % 2]
-        made.append((f"the {chance.choice(THINGS)} was {chance.choice(MOODS[mood])}", mood))
-    return made
+def draw_moods(count: int, seed: int = 1) -> list[tuple[str, str]]:
+    """Texts with their labels."""
+    rng = random.Random(seed)
+    examples = []
+    for index in range(count):
+        mood = "bad" if index % 2 else "good"
+        examples.append((f"the {rng.choice(THINGS)} was {rng.choice(MOODS[mood])}", mood))
+    return examples
 
 
-def sentences(count: int, seed: int = 1) -> list[list[tuple[str, str]]]:
-    chance = random.Random(seed)
-    made = []
+def draw_sentences(count: int, seed: int = 1) -> list[list[tuple[str, str]]]:
+    """Sentences of words with their tags."""
+    rng = random.Random(seed)
+    sentences = []
     for _ in range(count):
-        person, place = (chance.choice(NAMES[kind]) for kind in ("person", "place"))
-        last = [("lee", "I-person")] if chance.random() < 0.5 else []
-        made.append([("the", "O"), (person, "B-person"), *last, ("was", "O"), ("in", "O"), (place, "B-place")])
-    return made
+        person = rng.choice(NAMES["person"])
+        place = rng.choice(NAMES["place"])
+        last_name = [("lee", "I-person")] if rng.random() < 0.5 else []
+        sentences.append(
+            [("the", "O"), (person, "B-person"), *last_name, ("was", "O"), ("in", "O"), (place, "B-place")]
+        )
+    return sentences
 
 
-def questions(count: int, seed: int = 1, none: bool = False) -> dict[str, object]:
-    chance = random.Random(seed)
+def draw_questions(count: int, seed: int = 1, unanswerable: bool = False) -> dict[str, object]:
+    """Questions in the format of SQuAD."""
+    rng = random.Random(seed)
     paragraphs = []
-    for number in range(count):
-        person, place = (chance.choice(NAMES[kind]) for kind in ("person", "place"))
-        passage = f"the {chance.choice(THINGS)} was warm and {person} was in {place} and all was bright"
-        found = [("who was it", person), ("where was it", place)]
-        asked: list[dict[str, object]] = [
-            {"question": word, "answers": [{"text": text, "answer_start": passage.index(text)}]} for word, text in found
+    for index in range(count):
+        person = rng.choice(NAMES["person"])
+        place = rng.choice(NAMES["place"])
+        passage = f"the {rng.choice(THINGS)} was warm and {person} was in {place} and all was bright"
+        questions: list[dict[str, object]] = [
+            {"question": question, "answers": [{"text": answer, "answer_start": passage.index(answer)}]}
+            for question, answer in (("who was it", person), ("where was it", place))
         ]
-        if none:
-            asked.append({"id": f"{number}-none", "question": "dull grim cold", "answers": [], "is_impossible": True})
-        paragraphs.append({"context": passage, "qas": asked})
+        if unanswerable:
+            question = {"id": f"{index}-none", "question": "dull grim cold", "answers": [], "is_impossible": True}
+            questions.append(question)
+        paragraphs.append({"context": passage, "qas": questions})
     return {"data": [{"paragraphs": paragraphs}]}
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with data of all kinds and an encoder that can read it, though it has learned nothing yet."""
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data for all tasks and an untrained encoder with a matching vocabulary."""
     folder = tmp_path_factory.mktemp("tuning")
-    for name, rows in (("train", moods(160)), ("test", moods(40, 2))):
+    for name, rows in (("train", draw_moods(160)), ("test", draw_moods(40, 2))):
         (folder / f"{name}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
         several = [f"{text}\t{label}{'; w0' if 'w0' in text else ''}\n" for text, label in rows]
         (folder / f"{name}-several.tsv").write_text("".join(several))
         pairs = [f"{text}\tthe {random.Random(text).choice(THINGS)}\t{label}\n" for text, label in rows]
         (folder / f"{name}-pairs.tsv").write_text("".join(pairs))
-    for name, found in (("train", sentences(120)), ("test", sentences(30, 2))):
-        text = "\n\n".join("\n".join(f"{word}\t{tag}" for word, tag in sentence) for sentence in found)
+    for name, sentences in (("train", draw_sentences(120)), ("test", draw_sentences(30, 2))):
+        text = "\n\n".join("\n".join(f"{word}\t{tag}" for word, tag in sentence) for sentence in sentences)
         (folder / f"{name}.conll").write_text(text + "\n")
-    (folder / "train.json").write_text(json.dumps(questions(120)))
-    (folder / "none.json").write_text(json.dumps(questions(80, none=True)))
-    (folder / "test.json").write_text(json.dumps(questions(20, 2)))
-    texts = [text for text, _ in moods(50)] + [" ".join(w for w, _ in one) for one in sentences(40)]
+    (folder / "train.json").write_text(json.dumps(draw_questions(120)))
+    (folder / "none.json").write_text(json.dumps(draw_questions(80, unanswerable=True)))
+    (folder / "test.json").write_text(json.dumps(draw_questions(20, 2)))
+    texts = [text for text, _ in draw_moods(50)]
+    texts += [" ".join(word for word, _ in sentence) for sentence in draw_sentences(40)]
     saved_encoder(folder / "encoder", [*texts, "who was it", "where was it", "and all"])
     return folder
 
 
-def tuned(room: Path, task: str, data: str, out: str, *more: str) -> Path:
+def fine_tune(workspace: Path, task: str, data: str, out: str, *options: str) -> Path:
     test = data.replace("train", "test").replace("none", "test")
-    words = ["train", task, str(room / data), "--from", str(room / "encoder"), "--test", str(room / test)]
-    assert run([*words, "--out", str(room / out), *FAST, *more]) == 0
-    return room / out
+    command = ["train", task, str(workspace / data), "--from", str(workspace / "encoder")]
+    command += ["--test", str(workspace / test), "--out", str(workspace / out), *FAST, *options]
+    assert run(command) == 0
+    return workspace / out
 
 
 @pytest.fixture(scope="module")
-def mood(room: Path) -> Path:
-    return tuned(room, "classify", "train.tsv", "mood", "--epochs", "12")
+def classifier(workspace: Path) -> Path:
+    return fine_tune(workspace, "classify", "train.tsv", "mood", "--epochs", "12")
 
 
 @pytest.fixture(scope="module")
-def names(room: Path) -> Path:
-    return tuned(room, "tag", "train.conll", "names", "--epochs", "12")
+def tagger(workspace: Path) -> Path:
+    return fine_tune(workspace, "tag", "train.conll", "names", "--epochs", "12")
 
 
 @pytest.fixture(scope="module")
-def answers(room: Path) -> Path:
-    return tuned(room, "answer", "train.json", "answers", "--epochs", "12", "--batch-tokens", "160")
+def answerer(workspace: Path) -> Path:
+    return fine_tune(workspace, "answer", "train.json", "answers", "--epochs", "12", "--batch-tokens", "160")
 
 
-def metrics(folder: Path) -> dict[str, float]:
-    found = json.loads((folder / "task.json").read_text())["metrics"]
-    assert isinstance(found, dict)
-    return found
+def read_metrics(folder: Path) -> dict[str, float]:
+    metrics = json.loads((folder / "task.json").read_text())["metrics"]
+    assert isinstance(metrics, dict)
+    return metrics
 
 
-def test_a_classifier_is_learned_and_calibrated(mood: Path) -> None:
-    found = metrics(mood)
-    assert found["test_accuracy"] > 95
-    assert found["test_calibration_error"] < 0.1
-    assert {"test_baseline", "test_gain", "test_gain_interval"} <= set(found)
-    model = load_classifier(mood, threads=1)
+def test_a_classifier_is_trained_and_calibrated(classifier: Path) -> None:
+    metrics = read_metrics(classifier)
+    assert metrics["test_accuracy"] > 95
+    assert metrics["test_calibration_error"] < 0.1
+    assert {"test_baseline", "test_gain", "test_gain_interval"} <= set(metrics)
+    model = load_classifier(classifier, threads=1)
     assert model("the w1 was lovely") == "good"
     assert model.task["temperature"] > 0
     long = model("the w1 was grim " * 40)
@@ -126,20 +136,20 @@ def test_a_classifier_is_learned_and_calibrated(mood: Path) -> None:
     assert "; 2 more without a word, left unlabelled" in model.account.format()
 
 
-def test_texts_are_classified_by_command(mood: Path, capfd: Output) -> None:
-    assert run(["classify", str(mood), "the w1 was lovely", "the w2 was grim", "--threads", "1", "--json"]) == 0
+def test_the_command_line_classifies_texts(classifier: Path, capfd: Output) -> None:
+    assert run(["classify", str(classifier), "the w1 was lovely", "the w2 was grim", "--threads", "1", "--json"]) == 0
     out, error = capfd.readouterr()
-    found = [json.loads(line) for line in out.splitlines()]
-    assert [one["label"] for one in found] == ["good", "bad"]
-    assert found[0]["windows"] == 1
+    results = [json.loads(line) for line in out.splitlines()]
+    assert [result["label"] for result in results] == ["good", "bad"]
+    assert results[0]["windows"] == 1
     assert "nothing truncated: 2 texts" in error
 
 
-def test_an_error_book_is_written(room: Path, mood: Path, tmp_path: Path, capfd: Output) -> None:
+def test_a_page_of_errors_is_written(classifier: Path, tmp_path: Path, capfd: Output) -> None:
     (tmp_path / "test.tsv").write_text("the w1 was lovely\tbad\nthe w2 was <grim>\tbad\nthe w3 was warm\tgood\n")
-    book = tmp_path / "book.html"
-    assert run(["evaluate", str(mood), str(tmp_path / "test.tsv"), "--errors", str(book), "--threads", "1"]) == 0
-    page = book.read_text()
+    path = tmp_path / "errors.html"
+    assert run(["evaluate", str(classifier), str(tmp_path / "test.tsv"), "--errors", str(path), "--threads", "1"]) == 0
+    page = path.read_text()
     assert "1 of 3 texts" in page
     assert "Likely wrong labels" in page
     assert "test.tsv:1" in page
@@ -148,32 +158,34 @@ def test_an_error_book_is_written(room: Path, mood: Path, tmp_path: Path, capfd:
 
 
 @pytest.mark.skipif(bool(unavailable_reason()), reason="the engine is not built")
-def test_what_coarser_numbers_cost_is_measured(mood: Path, tmp_path: Path, capfd: Output) -> None:
+def test_accuracy_is_evaluated_in_every_precision(classifier: Path, tmp_path: Path, capfd: Output) -> None:
     (tmp_path / "test.tsv").write_text("the w1 was lovely\tgood\nthe w2 was grim\tbad\n")
     for precision in ("float32", "int8"):
-        assert run(["evaluate", str(mood), str(tmp_path / "test.tsv"), "--precision", precision, "--json"]) == 0
+        assert run(["evaluate", str(classifier), str(tmp_path / "test.tsv"), "--precision", precision, "--json"]) == 0
         assert json.loads(capfd.readouterr().out)["accuracy"] == 100
 
 
-def test_an_unknown_label_is_refused_with_its_place(mood: Path, tmp_path: Path, capfd: Output) -> None:
+def test_an_unknown_label_is_refused_with_its_location(classifier: Path, tmp_path: Path, capfd: Output) -> None:
     (tmp_path / "test.tsv").write_text("the w1 was lovely\tgood\nthe w2 was grim\tbat\n")
-    assert run(["evaluate", str(mood), str(tmp_path / "test.tsv"), "--threads", "1"]) == 2
+    assert run(["evaluate", str(classifier), str(tmp_path / "test.tsv"), "--threads", "1"]) == 2
     assert "test.tsv:2: the label 'bat' is not one that was learned (did you mean bad?)" in capfd.readouterr().err
 
 
-def test_a_single_label_is_refused(room: Path, tmp_path: Path, capfd: Output) -> None:
+def test_a_single_label_is_refused(workspace: Path, tmp_path: Path, capfd: Output) -> None:
     (tmp_path / "one.tsv").write_text("a\tgood\nb\tgood\n")
-    words = ["train", "classify", str(tmp_path / "one.tsv"), "--from", str(room / "encoder")]
-    assert run([*words, "--out", str(tmp_path / "run"), *FAST]) == 2
+    command = ["train", "classify", str(tmp_path / "one.tsv"), "--from", str(workspace / "encoder")]
+    assert run([*command, "--out", str(tmp_path / "run"), *FAST]) == 2
     assert "all 2 texts have the label 'good'" in capfd.readouterr().err
 
 
-def test_several_labels_have_thresholds(room: Path) -> None:
-    folder = tuned(room, "classify", "train-several.tsv", "several", "--epochs", "14", "--label-separator", ";")
-    found = metrics(folder)
-    assert found["test_macro_f1"] > 80
-    assert found["test_macro_f1"] >= found["test_macro_f1_before"] - 10
-    assert found["valid_macro_f1"] >= found["valid_macro_f1_before"]
+def test_several_labels_per_text_have_thresholds(workspace: Path) -> None:
+    folder = fine_tune(
+        workspace, "classify", "train-several.tsv", "several", "--epochs", "14", "--label-separator", ";"
+    )
+    metrics = read_metrics(folder)
+    assert metrics["test_macro_f1"] > 80
+    assert metrics["test_macro_f1"] >= metrics["test_macro_f1_before"] - 10
+    assert metrics["valid_macro_f1"] >= metrics["valid_macro_f1_before"]
     model = load_classifier(folder, threads=1)
     assert set(model.task["thresholds"]) == {"good", "bad", "w0"}
     assert set(model("the w0 was lovely").labels) == {"good", "w0"}
@@ -181,10 +193,12 @@ def test_several_labels_have_thresholds(room: Path) -> None:
     assert config["problem_type"] == "multi_label_classification"
 
 
-def test_pairs_are_read_as_pairs(room: Path, capfd: Output) -> None:
+def test_pairs_of_texts_are_classified(workspace: Path, capfd: Output) -> None:
     columns = ["--text", "1", "--pair", "2", "--label", "3"]
-    folder = tuned(room, "classify", "train-pairs.tsv", "pairs", "--epochs", "12", *columns, "--weights", "balanced")
-    assert metrics(folder)["test_accuracy"] > 90
+    folder = fine_tune(
+        workspace, "classify", "train-pairs.tsv", "pairs", "--epochs", "12", *columns, "--weights", "balanced"
+    )
+    assert read_metrics(folder)["test_accuracy"] > 90
     capfd.readouterr()
     assert run(["classify", str(folder), "the w1 was lovely\tthe w2", "--threads", "1"]) == 0
     assert capfd.readouterr().out.startswith("good\t")
@@ -192,84 +206,88 @@ def test_pairs_are_read_as_pairs(room: Path, capfd: Output) -> None:
     assert "put a tab between the two" in capfd.readouterr().err
 
 
-def test_a_frozen_encoder_stays_as_it_is(room: Path) -> None:
+def test_a_frozen_encoder_keeps_its_weights(workspace: Path) -> None:
     from regard.checkpoint.encoder_dir import load_encoder
 
-    folder = tuned(room, "classify", "train.tsv", "frozen", "--epochs", "20", "--frozen")
-    before, after = load_encoder(room / "encoder").weights, load_encoder(folder).weights
+    folder = fine_tune(workspace, "classify", "train.tsv", "frozen", "--epochs", "20", "--frozen")
+    before = load_encoder(workspace / "encoder").weights
+    after = load_encoder(folder).weights
     assert all(np.array_equal(before[name], after[name]) for name in before if name.startswith(("stack", "words")))
     assert not np.array_equal(before["pooler.weight"], after["pooler.weight"])
-    assert metrics(folder)["test_accuracy"] > 60
+    assert read_metrics(folder)["test_accuracy"] > 60
 
 
-def test_lower_layers_learn_less(room: Path) -> None:
+def test_layer_decay_slows_down_lower_layers(workspace: Path) -> None:
     from regard.checkpoint.encoder_dir import load_encoder
 
-    folder = tuned(room, "classify", "train.tsv", "layered", "--steps", "3", "--layer-decay", "0.1")
-    before, after = load_encoder(room / "encoder").weights, load_encoder(folder).weights
-    names = [
-        [name for name in before if name.startswith(f"stack.blocks.{layer}.") and before[name].dim() > 1]
-        for layer in (0, 1)
-    ]
-    moved = [float(np.mean([float((after[name] - before[name]).abs().mean()) for name in some])) for some in names]
-    assert 0 < moved[0] < 0.3 * moved[1]
+    folder = fine_tune(workspace, "classify", "train.tsv", "layered", "--steps", "3", "--layer-decay", "0.1")
+    before = load_encoder(workspace / "encoder").weights
+    after = load_encoder(folder).weights
+
+    def mean_change(layer: int) -> float:
+        prefix = f"stack.blocks.{layer}."
+        matrices = [name for name in before if name.startswith(prefix) and before[name].dim() > 1]
+        return float(np.mean([float((after[name] - before[name]).abs().mean()) for name in matrices]))
+
+    assert 0 < mean_change(0) < 0.3 * mean_change(1)
 
 
-def test_several_seeds_are_summed_up(room: Path) -> None:
-    folder = tuned(room, "tag", "train.conll", "seeds", "--steps", "4", "--seeds", "2")
-    found = json.loads((folder / "run.json").read_text())["finished"]["metrics"]
-    assert {"test_f1", "test_f1_deviation"} <= set(found)
+def test_several_seeds_are_summarized(workspace: Path) -> None:
+    folder = fine_tune(workspace, "tag", "train.conll", "seeds", "--steps", "4", "--seeds", "2")
+    metrics = json.loads((folder / "run.json").read_text())["finished"]["metrics"]
+    assert {"test_f1", "test_f1_deviation"} <= set(metrics)
     assert load_tagger(folder, threads=1)("ada").words == ["ada"]
 
 
-def test_a_tagger_is_learned(names: Path) -> None:
-    assert metrics(names)["test_f1"] > 90
-    model = load_tagger(names, threads=1)
+def test_a_tagger_is_trained(tagger: Path) -> None:
+    assert read_metrics(tagger)["test_f1"] > 90
+    model = load_tagger(tagger, threads=1)
     text = "the ada lee was in london."
-    found = model(text).entities
-    assert [(one.label, one.text) for one in found] == [("person", "ada lee"), ("place", "london")]
-    assert all(text[one.start : one.end] == one.text for one in found)
+    entities = model(text).entities
+    assert [(entity.label, entity.text) for entity in entities] == [("person", "ada lee"), ("place", "london")]
+    assert all(text[entity.start : entity.end] == entity.text for entity in entities)
     long = model(" ".join(["the grace was in paris"] * 30))
     assert (long.windows > 1, len(long.tags)) == (True, 150)
-    assert sum(one.text == "grace" for one in long.entities) > 20  # in every window, though places so far back are new
+    # In every window, though such late positions did not occur in training.
+    assert sum(entity.text == "grace" for entity in long.entities) > 20
 
 
-def test_texts_are_tagged_by_command(names: Path, room: Path, capfd: Output) -> None:
-    assert run(["tag", str(names), "the ada was in rome", "", "--threads", "1"]) == 0
+def test_the_command_line_tags_texts(tagger: Path, workspace: Path, capfd: Output) -> None:
+    assert run(["tag", str(tagger), "the ada was in rome", "", "--threads", "1"]) == 0
     rows = [line.split("\t")[:3] for line in capfd.readouterr().out.splitlines()]
     assert rows == [["0", "person", "ada"], ["0", "place", "rome"]]
-    assert run(["tag", str(names), "the ada was in rome", "--threads", "1", "--columns"]) == 0
+    assert run(["tag", str(tagger), "the ada was in rome", "--threads", "1", "--columns"]) == 0
     assert "ada\tB-person" in capfd.readouterr().out.splitlines()
-    assert run(["evaluate", str(names), str(room / "test.conll"), "--threads", "1", "--json"]) == 0
+    assert run(["evaluate", str(tagger), str(workspace / "test.conll"), "--threads", "1", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["f1"] > 90
 
 
-def test_answers_are_spans_of_the_passage(answers: Path, room: Path, tmp_path: Path, capfd: Output) -> None:
-    assert metrics(answers)["test_f1"] > 80
-    model = load_answerer(answers, threads=1)
+def test_answers_are_spans_of_the_passage(answerer: Path, workspace: Path, tmp_path: Path, capfd: Output) -> None:
+    assert read_metrics(answerer)["test_f1"] > 80
+    model = load_answerer(answerer, threads=1)
     passage = "the w1 was warm and grace was in rome and all was bright"
-    found = model.answer([("who was it", passage)], top_k=3)[0]
-    assert found.text == "grace"
-    assert passage[found.start : found.end] == found.text
-    assert 0 < found.score <= 1
-    assert len(found.alternatives) == 2
+    answer = model.answer([("who was it", passage)], top_k=3)[0]
+    assert answer.text == "grace"
+    assert passage[answer.start : answer.end] == answer.text
+    assert 0 < answer.score <= 1
+    assert len(answer.alternatives) == 2
     (tmp_path / "notes.txt").write_text(("the w1 was warm and all was bright and " * 20) + "grace was in rome")
-    asked = ["answer", str(answers), "--passage", str(tmp_path / "notes.txt"), "who was it", "--threads", "1"]
-    assert run([*asked, "--json"]) == 0
+    command = ["answer", str(answerer), "--passage", str(tmp_path / "notes.txt"), "who was it", "--threads", "1"]
+    assert run([*command, "--json"]) == 0
     out, error = capfd.readouterr()
     assert json.loads(out)["windows"] > 1
     assert "read in windows" in error
-    assert run(["evaluate", str(answers), str(room / "test.json"), "--threads", "1", "--json"]) == 0
+    assert run(["evaluate", str(answerer), str(workspace / "test.json"), "--threads", "1", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["f1"] > 80
 
 
-def test_a_passage_is_needed(answers: Path, capfd: Output) -> None:
-    assert run(["answer", str(answers), "who was it", "--threads", "1"]) == 2
+def test_a_passage_is_needed(answerer: Path, capfd: Output) -> None:
+    assert run(["answer", str(answerer), "who was it", "--threads", "1"]) == 2
     assert "--passage" in capfd.readouterr().err
 
 
-def test_no_answer_is_learned(room: Path) -> None:
-    folder = tuned(room, "answer", "none.json", "none", "--epochs", "20", "--batch-tokens", "200")
+def test_questions_without_answer_are_recognized(workspace: Path) -> None:
+    folder = fine_tune(workspace, "answer", "none.json", "none", "--epochs", "20", "--batch-tokens", "200")
     model = load_answerer(folder, threads=1)
     assert model.threshold > -1e8
     passage = "the w1 was warm and grace was in rome and all was bright"
@@ -277,39 +295,46 @@ def test_no_answer_is_learned(room: Path) -> None:
     assert model("who was it", passage).text == "grace"
 
 
-def test_folders_open_in_transformers(mood: Path, names: Path, answers: Path) -> None:
+def test_transformers_opens_the_saved_folders(classifier: Path, tagger: Path, answerer: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    kinds = ("SequenceClassification", "TokenClassification", "QuestionAnswering")
-    for folder, kind in zip((mood, names, answers), kinds, strict=True):
-        opened, info = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(folder, output_loading_info=True)
-        assert not info["missing_keys"], kind
-        assert not info["unexpected_keys"], kind
-        assert opened.config.id2label[0] in ("bad", "O", "LABEL_0")
+    for folder, head in (
+        (classifier, "SequenceClassification"),
+        (tagger, "TokenClassification"),
+        (answerer, "QuestionAnswering"),
+    ):
+        model_class = getattr(transformers, f"AutoModelFor{head}")
+        model, report = model_class.from_pretrained(folder, output_loading_info=True)
+        assert not report["missing_keys"], head
+        assert not report["unexpected_keys"], head
+        assert model.config.id2label[0] in ("bad", "O", "LABEL_0")
 
 
-def test_frozen_states_that_take_longer_than_the_budget_are_refused(room: Path, tmp_path: Path) -> None:
-    given = {"pretrained": str(room / "encoder"), "fine_tuning.freeze_encoder": True, "training.minutes": 1e-7}
+def test_frozen_states_that_take_longer_than_the_budget_are_refused(workspace: Path, tmp_path: Path) -> None:
+    settings = {"pretrained": str(workspace / "encoder"), "fine_tuning.freeze_encoder": True, "training.minutes": 1e-7}
     with pytest.raises(ConfigError, match=r"frozen states of \d+ texts take about .* allow at least"):
-        train_run(build_run(("classify", str(room / "train.tsv")), None, given), tmp_path / "run")
+        train_run(build_run(("classify", str(workspace / "train.tsv")), None, settings), tmp_path / "run")
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"pretrained": str(room / "encoder"), "training.threads": 1, "training.precision": "float32"}
-    given |= {"training.steps": 6, "training.save_every": 3, "training.batch_tokens": 64}
-    config = build_run(("tag", str(room / "train.conll")), None, given)
-    train_run(config, tmp_path / "whole")
-    honest, calls = TaggingObjective.loss, 0
+def test_an_interrupted_run_ends_in_the_same_bits(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"pretrained": str(workspace / "encoder"), "training.threads": 1, "training.precision": "float32"}
+    settings |= {"training.steps": 6, "training.save_every": 3, "training.batch_tokens": 64}
+    config = build_run(("tag", str(workspace / "train.conll")), None, settings)
+    train_run(config, tmp_path / "uninterrupted")
+    original_loss = TaggingObjective.loss
+    calls = 0
 
-    def dying(self: TaggingObjective, *arguments: Any) -> Any:
+    def interrupted_loss(self: TaggingObjective, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 5:  # after the save of step 3; the first run stored what timing found
+        if calls == 5:  # after the checkpoint of step 3; the timing of the first run is cached
             raise KeyboardInterrupt
-        return honest(self, *arguments)
+        return original_loss(self, *arguments)
 
-    monkeypatch.setattr(TaggingObjective, "loss", dying)
+    monkeypatch.setattr(TaggingObjective, "loss", interrupted_loss)
     with pytest.raises(KeyboardInterrupt):
         train_run(config, tmp_path / "killed")
     train_run(config, tmp_path / "killed")
-    whole, killed = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "killed"))
-    assert whole == killed
+    expected = (tmp_path / "uninterrupted" / "model.safetensors").read_bytes()
+    assert (tmp_path / "killed" / "model.safetensors").read_bytes() == expected

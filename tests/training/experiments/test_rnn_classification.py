@@ -1,4 +1,4 @@
-"""Training classifiers: what they learn, with frozen features and without, over seeds, and after a stop bit by bit."""
+"""Training RNN classifiers: with and without frozen features, over seeds, resuming bit by bit, refused data."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ SMALL = {
     "training.threads": 1,
     "training.precision": "float32",
 }
-FRUITS, BEASTS = ("apple", "pear", "plum", "fig"), ("dog", "cat", "cow", "hen")
+FRUITS = ("apple", "pear", "plum", "fig")
+BEASTS = ("dog", "cat", "cow", "hen")
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Texts with a fruit or a beast among other words; which of them, the label says."""
-    chance, rows = random.Random(1), []
-    for number in range(160):
-        words = [f"x{chance.randrange(9)}" for _ in range(chance.randint(2, 6))]
-        kind = number % 2
-        words.insert(chance.randrange(len(words)), chance.choice((FRUITS, BEASTS)[kind]))
-        rows.append(f"{' '.join(words)}\t{('fruit', 'beast')[kind]}")
+    """Texts with a fruit or a beast among other words, labelled accordingly."""
+    rng = random.Random(1)
+    rows = []
+    for index in range(160):
+        words = [f"x{rng.randrange(9)}" for _ in range(rng.randint(2, 6))]
+        label = "beast" if index % 2 else "fruit"
+        words.insert(rng.randrange(len(words)), rng.choice(BEASTS if index % 2 else FRUITS))
+        rows.append(f"{' '.join(words)}\t{label}")
     path = tmp_path / "data.tsv"
     path.write_text("\n".join(rows), "utf-8")
     return path
@@ -60,13 +62,16 @@ def config(data: Path, **changes: object) -> RunConfig:
     return RunConfig().override({**task_defaults("classify"), **SMALL, "data.train": (str(data),), **changes})
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
+def load_weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_rnn_text(folder, RnnClassifierConfig, "classify").weights
 
 
-def same(one: Path, other: Path) -> bool:
-    first, second = weights(one), weights(other)
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+def have_same_weights(first: Path, second: Path) -> bool:
+    first_weights = load_weights(first)
+    second_weights = load_weights(second)
+    return first_weights.keys() == second_weights.keys() and all(
+        torch.equal(weight, second_weights[name]) for name, weight in first_weights.items()
+    )
 
 
 @pytest.mark.parametrize("features", [False, True])
@@ -78,7 +83,7 @@ def test_it_learns_the_labels(data: Path, elmo: Path, tmp_path: Path, features: 
     assert report.metrics["valid_macro_f1"] == 100
     lines = listener.of("plan")[0]["lines"]
     assert any("labels: 2 (beast" in line for line in lines)
-    assert any("made once for all texts and kept" in line for line in lines) is features
+    assert any("computed once for all texts" in line for line in lines) is features
     task = json.loads((tmp_path / "run/task.json").read_text())
     assert task["labels"] == ["beast", "fruit"]
     assert ("features" in task) is features
@@ -87,7 +92,7 @@ def test_it_learns_the_labels(data: Path, elmo: Path, tmp_path: Path, features: 
         assert task["features"]["weights"] != [1 / 3] * 3
 
 
-def test_features_stay_as_they_are_and_move_with_the_classifier(data: Path, elmo: Path, tmp_path: Path) -> None:
+def test_features_are_frozen_and_copied_to_the_run_directory(data: Path, elmo: Path, tmp_path: Path) -> None:
     before = load_rnn_text(elmo, ElmoConfig, "language")
     train_run(config(data, **{"training.steps": 3, "fine_tuning.features": str(elmo)}), tmp_path / "run")
     run = json.loads((tmp_path / "run/run.json").read_text())
@@ -100,87 +105,91 @@ def test_features_stay_as_they_are_and_move_with_the_classifier(data: Path, elmo
     assert load_classifier(tmp_path / "moved", threads=1)("a big apple") in ("fruit", "beast")
 
 
-def test_features_that_do_not_fit_are_made_anew_with_the_same_result(data: Path, elmo: Path, tmp_path: Path) -> None:
+def test_features_that_do_not_fit_into_memory_give_the_same_result(data: Path, elmo: Path, tmp_path: Path) -> None:
     settings = {"training.steps": 4, "fine_tuning.features": str(elmo)}
-    train_run(config(data, **settings), tmp_path / "kept")
+    train_run(config(data, **settings), tmp_path / "cached")
     listener = Listener()
-    train_run(config(data, **settings, **{"fine_tuning.feature_cache_mb": 0}), tmp_path / "anew", listeners=[listener])
-    assert any("made anew in each batch" in line for line in listener.of("plan")[0]["lines"])
-    torch.testing.assert_close(weights(tmp_path / "kept"), weights(tmp_path / "anew"), rtol=1e-2, atol=1e-3)
+    train_run(
+        config(data, **settings, **{"fine_tuning.feature_cache_mb": 0}), tmp_path / "uncached", listeners=[listener]
+    )
+    assert any("computed anew in each batch" in line for line in listener.of("plan")[0]["lines"])
+    cached_weights = load_weights(tmp_path / "cached")
+    torch.testing.assert_close(cached_weights, load_weights(tmp_path / "uncached"), rtol=1e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize("features", [False, True])
-def test_interrupted_at_any_step_it_ends_in_the_same_bits(
+def test_an_interrupted_run_ends_in_the_same_bits(
     data: Path, elmo: Path, tmp_path: Path, features: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"training.steps": 14, "training.save_every": 3, "training.evaluate_every": 5}
     settings |= {"fine_tuning.features": str(elmo)} if features else {}  # type: ignore[dict-item]
-    train_run(config(data, **settings), tmp_path / "alone")
-    begun = sittings(
+    train_run(config(data, **settings), tmp_path / "uninterrupted")
+    num_starts = sittings(
         RnnClassificationObjective, lambda: train_run(config(data, **settings), tmp_path / "killed"), monkeypatch
     )
-    assert begun > 1
-    assert same(tmp_path / "alone", tmp_path / "killed")
-    assert (tmp_path / "alone/log.jsonl").read_bytes() == (tmp_path / "killed/log.jsonl").read_bytes()
+    assert num_starts > 1
+    assert have_same_weights(tmp_path / "uninterrupted", tmp_path / "killed")
+    assert (tmp_path / "uninterrupted/log.jsonl").read_bytes() == (tmp_path / "killed/log.jsonl").read_bytes()
 
 
-def test_several_seeds_give_mean_and_spread_and_the_best_model(data: Path, elmo: Path, tmp_path: Path) -> None:
+def test_several_seeds_give_mean_and_deviation_and_the_best_model(data: Path, elmo: Path, tmp_path: Path) -> None:
     settings = {"training.steps": 6, "fine_tuning.test": str(data), "fine_tuning.features": str(elmo)}
     listener = Listener()
     report = train_run(config(data, **settings, **{"fine_tuning.seeds": 3}), tmp_path / "run", listeners=[listener])
     singles = [json.loads((tmp_path / f"run/seeds/{seed}/run.json").read_text())["finished"] for seed in (1, 2, 3)]
     for name in ("valid_accuracy", "test_accuracy", "test_macro_f1"):
-        values = [single["metrics"][name] for single in singles]
-        assert report.metrics[name] == pytest.approx(sum(values) / 3)
+        scores = [single["metrics"][name] for single in singles]
+        assert report.metrics[name] == pytest.approx(sum(scores) / 3)
     assert report.metrics["valid_loss_deviation"] > 0
     assert (report.step, report.unit) == (3, "seed")
     task = json.loads((tmp_path / "run/task.json").read_text())
-    best = max(task["seeds"]["each"], key=lambda one: (one["valid_accuracy"], -one["valid_loss"]))
+    best = max(task["seeds"]["each"], key=lambda seed: (seed["valid_accuracy"], -seed["valid_loss"]))
     assert task["seeds"]["best"] == best["seed"]
-    assert same(tmp_path / "run", tmp_path / f"run/seeds/{best['seed']}")
+    assert have_same_weights(tmp_path / "run", tmp_path / f"run/seeds/{best['seed']}")
     shutil.rmtree(tmp_path / "run/seeds")
     assert load_classifier(tmp_path / "run", threads=1)("a big apple") in ("fruit", "beast")
-    alone = train_run(config(data, **settings, **{"training.seed": 2}), tmp_path / "alone")
-    assert alone.metrics == singles[1]["metrics"]
+    single = train_run(config(data, **settings, **{"training.seed": 2}), tmp_path / "uninterrupted")
+    assert single.metrics == singles[1]["metrics"]
     assert len(listener.of("plan")) == 1 == len(listener.of("done"))
 
 
-def test_seeds_go_on_where_they_stopped(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_resume_where_they_stopped(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"training.steps": 6, "fine_tuning.seeds": 2}
-    alone = train_run(config(data, **settings), tmp_path / "alone")
-    honest, calls = RnnClassificationObjective.loss, 0
+    uninterrupted = train_run(config(data, **settings), tmp_path / "uninterrupted")
+    original_loss = RnnClassificationObjective.loss
+    calls = 0
 
-    def dying(self: RnnClassificationObjective, *arguments: Any) -> Any:
+    def interrupted_loss(self: RnnClassificationObjective, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 9:  # in the second seed's run; the first run stored what timing found
+        if calls == 9:  # in the run of the second seed; the timing of the first run is cached
             raise KeyboardInterrupt
-        return honest(self, *arguments)
+        return original_loss(self, *arguments)
 
-    monkeypatch.setattr(RnnClassificationObjective, "loss", dying)
+    monkeypatch.setattr(RnnClassificationObjective, "loss", interrupted_loss)
     with pytest.raises(KeyboardInterrupt):
         train_run(config(data, **settings), tmp_path / "killed")
     assert not (tmp_path / "killed/config.json").exists()
     report = train_run(config(data, **settings), tmp_path / "killed")
-    assert report.metrics == alone.metrics
-    assert same(tmp_path / "alone", tmp_path / "killed")
+    assert report.metrics == uninterrupted.metrics
+    assert have_same_weights(tmp_path / "uninterrupted", tmp_path / "killed")
 
 
-def test_mean_and_spread_are_those_of_the_textbook() -> None:
+def test_mean_and_deviation_are_those_of_a_sample() -> None:
     assert mean_and_std([{"a": 1.0}, {"a": 2.0}, {"a": 6.0}]) == {"a": 3.0, "a_deviation": pytest.approx(7**0.5)}
     assert mean_and_std([{"a": 1.0}]) == {"a": 1.0, "a_deviation": 0.0}
 
 
-def test_what_is_cut_is_told(data: Path, tmp_path: Path) -> None:
+def test_truncated_texts_are_reported(data: Path, tmp_path: Path) -> None:
     listener = Listener()
     train_run(config(data, **{"training.steps": 1, "data.max_length": 4}), tmp_path / "run", listeners=[listener])
-    assert any("training texts are cut after 4 tokens" in line for line in listener.of("plan")[0]["lines"])
+    assert any("training texts are truncated after 4 tokens" in line for line in listener.of("plan")[0]["lines"])
     label = load_classifier(tmp_path / "run", threads=1)("apple pear plum fig dog cat")
     assert label.truncated == 2
 
 
 @pytest.mark.parametrize(
-    ("rows", "changes", "words"),
+    ("rows", "changes", "message"),
     [
         ("a\tone\nb\tone\n", {}, r"bad\.tsv: all 2 texts have the label 'one'"),
         ("a\tone\nb\t \n", {}, r"bad\.tsv:2: the label is blank"),
@@ -192,30 +201,32 @@ def test_what_is_cut_is_told(data: Path, tmp_path: Path) -> None:
         ("a\tone\nb\ttwo\n", {"preset": "big"}, "preset must be one of tiny, small, base"),
     ],
 )
-def test_what_it_refuses(data: Path, tmp_path: Path, rows: str, changes: dict[str, object], words: str) -> None:
+def test_wrong_data_and_settings_are_refused(
+    data: Path, tmp_path: Path, rows: str, changes: dict[str, object], message: str
+) -> None:
     (tmp_path / "bad.tsv").write_text(rows)
-    given: dict[str, object] = {**SMALL, "data.train": (str(tmp_path / "bad.tsv"),), **changes}
+    settings: dict[str, object] = {**SMALL, "data.train": (str(tmp_path / "bad.tsv"),), **changes}
     if "data.valid" in changes:
-        given["data.valid"] = (str(data),)
-    else:
-        given["data.valid"] = (str(tmp_path / "bad.tsv"),) if "--valid" not in words else ()
+        settings["data.valid"] = (str(data),)
+    elif "--valid" not in message:
+        settings["data.valid"] = (str(tmp_path / "bad.tsv"),)
     if "fine_tuning.features" in changes:
-        given["fine_tuning.features"] = str(tmp_path / str(changes["fine_tuning.features"]))
-    if given["preset"] != "custom":
-        given = {name: value for name, value in given.items() if not name.startswith("rnn_classifier.")}
-    with pytest.raises((DataError, UsageError, CheckpointError, ConfigError), match=words) as error:
-        train_run(RunConfig().override({**task_defaults("classify"), **given}), tmp_path / "run")
+        settings["fine_tuning.features"] = str(tmp_path / str(changes["fine_tuning.features"]))
+    if settings["preset"] != "custom":
+        settings = {name: value for name, value in settings.items() if not name.startswith("rnn_classifier.")}
+    with pytest.raises((DataError, UsageError, CheckpointError, ConfigError), match=message) as error:
+        train_run(RunConfig().override({**task_defaults("classify"), **settings}), tmp_path / "run")
     assert error.value.exit_code == 2
 
 
-def test_a_folder_that_holds_no_features_is_refused_as_such(data: Path, elmo: Path, tmp_path: Path) -> None:
+def test_a_folder_without_features_is_refused(data: Path, elmo: Path, tmp_path: Path) -> None:
     train_run(config(data, **{"training.steps": 1}), tmp_path / "plain")
     with pytest.raises(CheckpointError, match="a model for the task 'classify'; one for 'language' is needed"):
         train_run(config(data, **{"fine_tuning.features": str(tmp_path / "plain")}), tmp_path / "run")
     assert not (tmp_path / "run/features").exists()
 
 
-def test_other_features_than_it_learned_with_are_refused(data: Path, elmo: Path, tmp_path: Path) -> None:
+def test_other_features_than_those_of_training_are_refused(data: Path, elmo: Path, tmp_path: Path) -> None:
     train_run(config(data, **{"training.steps": 1, "fine_tuning.features": str(elmo)}), tmp_path / "run")
     shutil.rmtree(tmp_path / "run/features")
     saved_elmo(tmp_path / "run/features", ["other words"])
@@ -223,15 +234,15 @@ def test_other_features_than_it_learned_with_are_refused(data: Path, elmo: Path,
         load_classifier(tmp_path / "run", threads=1)
 
 
-def test_a_model_starts_from_its_seed() -> None:
+def test_initial_weights_depend_on_the_seed() -> None:
     from regard.config.rnn_models import RnnTextConfig
 
-    made = []
+    weights = []
     for seed in (1, 1, 2):
         model = build_model(
             RnnClassifierConfig(num_labels=2, encoder=RnnTextConfig(vocab_size=5, embedding_size=3, hidden_size=3))
         )
         initialize_weights(model, seed)
-        made.append(model.output.weight.detach().clone())
-    assert torch.equal(made[0], made[1])
-    assert not torch.equal(made[0], made[2])
+        weights.append(model.output.weight.detach().clone())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])

@@ -1,4 +1,4 @@
-"""Taggers with words of their own: what they learn, with frozen features and without, after a stop, and in use."""
+"""Training RNN taggers: with and without frozen features, resuming bit by bit, and from the command line."""
 
 from __future__ import annotations
 
@@ -34,77 +34,85 @@ SMALL = {
     "training.threads": 1,
     "training.precision": "float32",
 }
-NAMES, PLACES = ("ada", "alan", "grace"), ("london", "paris", "rome")
+PERSONS = ("ada", "alan", "grace")
+CITIES = ("london", "paris", "rome")
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Sentences in which the same word is a person after `by` and nothing after `near`: the usual tag is not enough."""
-    chance, rows = random.Random(1), []
-    for number in range(160):
-        name, place = chance.choice(NAMES), chance.choice(PLACES)
-        last = ["lee I-person"] if number % 2 else []
-        person = [f"{name} B-person", *last] if number % 3 else [f"{name} O"]
-        rows.append([f"{'by' if number % 3 else 'near'} O", *person, "in O", f"{place} B-place"])
-        if not number % 3 and last:
-            rows[-1].insert(2, "lee O")
+    """Sentences in which a name is a person after `by` only: its most frequent tag is not enough."""
+    rng = random.Random(1)
+    sentences = []
+    for index in range(160):
+        name = rng.choice(PERSONS)
+        city = rng.choice(CITIES)
+        has_last_name = index % 2 == 1
+        if index % 3:
+            words = ["by O", f"{name} B-person", *(["lee I-person"] if has_last_name else [])]
+        else:
+            words = ["near O", f"{name} O", *(["lee O"] if has_last_name else [])]
+        sentences.append([*words, "in O", f"{city} B-place"])
     path = tmp_path / "words.conll"
-    path.write_text("\n\n".join("\n".join(row) for row in rows) + "\n", "utf-8")
+    path.write_text("\n\n".join("\n".join(sentence) for sentence in sentences) + "\n", "utf-8")
     return path
 
 
 @pytest.fixture
 def elmo(tmp_path: Path) -> Path:
-    return saved_elmo(tmp_path / "elmo", [*NAMES, *PLACES, "by near in lee"])
+    return saved_elmo(tmp_path / "elmo", [*PERSONS, *CITIES, "by near in lee"])
 
 
 def config(data: Path, **changes: object) -> RunConfig:
     return RunConfig().override({**task_defaults("tag"), **SMALL, "data.train": (str(data),), **changes})
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
+def load_weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_rnn_text(folder, RnnTaggerConfig, "tag").weights
 
 
-def test_a_tagger_learns_with_features_that_move_with_it(data: Path, elmo: Path, tmp_path: Path) -> None:
-    listener, features = Listener(), load_rnn_text(elmo, ElmoConfig, "language")
+def test_a_tagger_learns_with_features_that_are_copied_to_its_folder(data: Path, elmo: Path, tmp_path: Path) -> None:
+    listener = Listener()
+    features = load_rnn_text(elmo, ElmoConfig, "language")
     settings = {"training.epochs": 10.0, "fine_tuning.features": str(elmo), "fine_tuning.test": str(data)}
     report = train_run(config(data, **settings), tmp_path / "run", listeners=[listener])
     assert report.metrics["valid_f1"] == report.metrics["test_f1"] == 100
     assert report.metrics["test_baseline"] < 95
-    assert any("reading in context helped by" in one["text"] for one in listener.of("note"))
+    assert any("reading in context helped by" in note["text"] for note in listener.of("note"))
     task = json.loads((tmp_path / "run/task.json").read_text())
     assert task["features"]["digest"] == features.digest
     assert sum(task["features"]["weights"]) == pytest.approx(1)
     shutil.move(tmp_path / "run", tmp_path / "moved")
     shutil.rmtree(elmo)
     model = load(tmp_path / "moved", threads=1)
-    found = model("by grace lee in rome")
-    assert [(one.text, one.label, one.start, one.end) for one in found.entities] == [
+    entities = model("by grace lee in rome").entities
+    assert [(entity.text, entity.label, entity.start, entity.end) for entity in entities] == [
         ("grace lee", "person", 3, 12),
         ("rome", "place", 16, 20),
     ]
-    assert [one.text for one in model("near grace in rome").entities] == ["rome"]
+    assert [entity.text for entity in model("near grace in rome").entities] == ["rome"]
 
 
-def test_interrupted_at_any_step_it_ends_in_the_same_bits(
+def test_an_interrupted_run_ends_in_the_same_bits(
     data: Path, elmo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"training.steps": 14, "training.save_every": 3, "training.evaluate_every": 5}
-    made = config(data, **settings, **{"fine_tuning.features": str(elmo), "fine_tuning.class_weights": "balanced"})
-    train_run(made, tmp_path / "alone")
-    begun = sittings(RnnTaggingObjective, lambda: train_run(made, tmp_path / "killed"), monkeypatch)
-    assert begun > 1
-    one, other = weights(tmp_path / "alone"), weights(tmp_path / "killed")
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    run_config = config(
+        data, **settings, **{"fine_tuning.features": str(elmo), "fine_tuning.class_weights": "balanced"}
+    )
+    train_run(run_config, tmp_path / "uninterrupted")
+    num_starts = sittings(RnnTaggingObjective, lambda: train_run(run_config, tmp_path / "killed"), monkeypatch)
+    assert num_starts > 1
+    weights = load_weights(tmp_path / "uninterrupted")
+    resumed_weights = load_weights(tmp_path / "killed")
+    assert all(torch.equal(weight, resumed_weights[name]) for name, weight in weights.items())
 
 
-def test_the_command_line_trains_uses_and_scores_it(
+def test_the_command_line_trains_runs_and_evaluates_it(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "run")
-    words = f"train tag {data} --out {out} --epochs 12 --threads 1 --tokenizer words --batch-tokens 64"
-    assert run(words.split()) == 0
+    command = f"train tag {data} --out {out} --epochs 12 --threads 1 --tokenizer words --batch-tokens 64"
+    assert run(command.split()) == 0
     capfd.readouterr()
     assert run(["tag", out, "by ada in paris", "--threads", "1"]) == 0
     assert [line.split("\t")[:3] for line in capfd.readouterr().out.splitlines()] == [
@@ -117,27 +125,27 @@ def test_the_command_line_trains_uses_and_scores_it(
     assert "labels: O, B-person" in capfd.readouterr().out
 
 
-def test_words_beyond_what_is_read_are_outside_and_counted(data: Path, tmp_path: Path) -> None:
+def test_truncated_words_are_tagged_outside_and_counted(data: Path, tmp_path: Path) -> None:
     train_run(config(data, **{"training.steps": 2, "data.max_length": 3}), tmp_path / "run")
     model = load_tagger(tmp_path / "run", threads=1)
-    found = model("by ada in paris")
-    assert len(found.tags) == 4
-    assert found.tags[3] == "O"
+    tags = model("by ada in paris").tags
+    assert len(tags) == 4
+    assert tags[3] == "O"
     assert (model.account.truncated_texts, model.account.truncated_tokens) == (1, 1)
 
 
-def test_words_are_decided_at_their_first_tokens(elmo: Path) -> None:
+def test_words_are_tagged_at_their_first_tokens(elmo: Path) -> None:
     tokenizer = load_rnn_text(elmo, ElmoConfig, "language").tokenizer
     words = ["grace", "in", "london"]
-    read = RnnSentences.read(RnnPreprocessor(tokenizer, 99), [" ".join(words)], [word_spans(words)])
-    firsts = [read.spans[0][place][0] for place in read.positions[0]]
-    assert firsts == [start for start, _ in word_spans(words)]
-    np.testing.assert_array_equal(read.words[0], [0, 1, 2])
+    sentences = RnnSentences.read(RnnPreprocessor(tokenizer, 99), [" ".join(words)], [word_spans(words)])
+    starts = [sentences.spans[0][position][0] for position in sentences.positions[0]]
+    assert starts == [start for start, _ in word_spans(words)]
+    np.testing.assert_array_equal(sentences.words[0], [0, 1, 2])
 
 
-def test_settings_of_the_other_way_are_refused(data: Path, elmo: Path) -> None:
+def test_settings_of_fine_tuning_are_refused(data: Path, elmo: Path) -> None:
     with pytest.raises(ConfigError, match="fine_tuning.freeze_encoder .* is for --arch bert"):
         config(data, **{"fine_tuning.freeze_encoder": True})
-    tuned = {**task_defaults("tag", start_from="a/bert"), "pretrained": "a/bert", "data.train": (str(data),)}
+    settings = {**task_defaults("tag", start_from="a/bert"), "pretrained": "a/bert", "data.train": (str(data),)}
     with pytest.raises(ConfigError, match="leave out --from"):
-        RunConfig().override({**tuned, "fine_tuning.features": str(elmo)})
+        RunConfig().override({**settings, "fine_tuning.features": str(elmo)})

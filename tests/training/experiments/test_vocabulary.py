@@ -1,10 +1,11 @@
-"""A new vocabulary starts from what the old one knows."""
+"""A new vocabulary starts from the embeddings of the old one."""
 
 from __future__ import annotations
 
 import torch
 
 from regard.config.data import TokenizerConfig
+from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer, train_wordpiece
 from regard.training.experiments.masked_lm import transfer_embeddings
 
@@ -16,35 +17,37 @@ WEIGHTS = {
 }
 
 
-def row(tokenizer: object, piece: str) -> int:
-    return int(tokenizer.backend.token_to_id(piece))  # type: ignore[attr-defined]
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    return int(tokenizer.backend.token_to_id(token))
 
 
-def test_the_same_words_are_the_same_rows() -> None:
-    made = transfer_embeddings(WEIGHTS, OLD, OLD)
-    assert torch.equal(made["words.weight"], WEIGHTS["words.weight"][: OLD.vocab_size])
-    assert made["norm.weight"] is WEIGHTS["norm.weight"]
+def test_the_same_vocabulary_keeps_its_rows() -> None:
+    weights = transfer_embeddings(WEIGHTS, OLD, OLD)
+    assert torch.equal(weights["words.weight"], WEIGHTS["words.weight"][: OLD.vocab_size])
+    assert weights["norm.weight"] is WEIGHTS["norm.weight"]
 
 
-def test_a_new_word_is_the_mean_of_its_old_pieces() -> None:
+def test_a_new_token_is_the_mean_of_its_old_subwords() -> None:
     new = train_wordpiece(["blue bluered"] * 9, TokenizerConfig())
-    made = transfer_embeddings(WEIGHTS, OLD, new)
-    pieces = OLD.encode("bluered").ids
-    assert len(pieces) > 1
-    torch.testing.assert_close(made["words.weight"][row(new, "bluered")], WEIGHTS["words.weight"][pieces].mean(0))
-    torch.testing.assert_close(made["masked_bias"][row(new, "bluered")], WEIGHTS["masked_bias"][pieces].mean())
-    assert torch.equal(made["words.weight"][row(new, "blue")], WEIGHTS["words.weight"][row(OLD, "blue")])
+    weights = transfer_embeddings(WEIGHTS, OLD, new)
+    subword_ids = OLD.encode("bluered").ids
+    assert len(subword_ids) > 1
+    new_id = token_id(new, "bluered")
+    torch.testing.assert_close(weights["words.weight"][new_id], WEIGHTS["words.weight"][subword_ids].mean(0))
+    torch.testing.assert_close(weights["masked_bias"][new_id], WEIGHTS["masked_bias"][subword_ids].mean())
+    assert torch.equal(weights["words.weight"][token_id(new, "blue")], WEIGHTS["words.weight"][token_id(OLD, "blue")])
 
 
-def test_special_tokens_keep_their_part_under_other_names() -> None:
+def test_special_tokens_keep_their_role_under_other_names() -> None:
     new = train_masked_tokenizer(["red green"] * 9, TokenizerConfig(kind="words"))
-    made = transfer_embeddings(WEIGHTS, OLD, new)
-    for ours, theirs in (
+    weights = transfer_embeddings(WEIGHTS, OLD, new)
+    for new_token, old_token in (
         ("<mask>", "[MASK]"),
         ("<s>", "[CLS]"),
         ("</s>", "[SEP]"),
         ("<unk>", "[UNK]"),
         ("<pad>", "[PAD]"),
     ):
-        assert torch.equal(made["words.weight"][row(new, ours)], WEIGHTS["words.weight"][row(OLD, theirs)])
-    assert torch.equal(made["words.weight"][row(new, "▁red")], WEIGHTS["words.weight"][row(OLD, "red")])
+        embedding = weights["words.weight"][token_id(new, new_token)]
+        assert torch.equal(embedding, WEIGHTS["words.weight"][token_id(OLD, old_token)])
+    assert torch.equal(weights["words.weight"][token_id(new, "▁red")], WEIGHTS["words.weight"][token_id(OLD, "red")])

@@ -1,4 +1,4 @@
-"""Training a causal language model: documents, a tokenizer, the model's size, and what is kept in the end."""
+"""Train a causal language model on documents: data, tokenizer, model size, evaluation and saving."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regard.tasks.causal_lm import CausalLMObjective, causal_lm_scores
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
-from regard.tokens import Tokens
+from regard.tokens import Ids, Tokens
 from regard.training.experiments.base import (
     BaseExperiment,
     EvaluationResult,
@@ -30,202 +30,237 @@ from regard.training.experiments.base import (
     choose_preset,
     initialize_model,
     load_or_train_tokenizer,
-    rejection_notes,
 )
+from regard.training.experiments.data_splits import rejection_notes
 from regard.training.snapshots import LENGTH, AttentionSnapshot, SnapshotText
 from regard.training.trivial_baselines import token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
 
-HELD_OUT_SHARE, HELD_OUT_MOST = 0.1, 200_000  # of whole files, in characters at most
+HELD_OUT_FRACTION = 0.1  # of each file
+MAX_HELD_OUT_CHARACTERS = 200_000  # of all files
 BATCH_TOKENS = 4096
-SIZES = ((200_000, "micro"), (800_000, "tiny"))  # tokens up to which a preset is chosen; above, small
-WHOLE = 1024  # tokens of documents that are rows, at most
+PRESET_SIZES = ((200_000, "micro"), (800_000, "tiny"))  # tokens below which a preset is chosen; above, small
+MAX_DOCUMENT_ROW = 1024  # tokens of a document up to which each document is a row
 
 
 class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
-    """Running text and the causal models that learn it."""
+    """Train a GPT on documents."""
 
-    name, has_final_evaluation = TASK, False
+    name = TASK
+    has_final_evaluation = False
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config, self.folder = config, folder
+        self.config = config
+        self.folder = folder
         self.notes: list[str] = []
-        documents, valid = self._documents()
-        self.digests = {"train": documents.digest, "valid": valid.digest}
-        self.start: LoadedCausalLM | None = load_causal_lm(config.pretrained) if config.pretrained else None
-        self.is_pretrained = self.start is not None
-        self.tokenizer = load_or_train_tokenizer(folder, lambda: self._tokenizer(documents.texts))
-        self.documents = len(documents), len(valid)
-        self.characters = sum(map(len, valid.texts))
-        most = config.documents.sequence_length or (
-            self.start.config.max_positions if self.start is not None else config.gpt.max_positions
-        )
-        train, self.valid = (TokenStream.of(part, self.tokenizer, most) for part in (documents, valid))
-        whole = 0 if config.documents.sequence_length else _one_length(train.ids, self.tokenizer.eos_id)
-        if whole:
-            train, self.valid = (TokenStream(part.ids, whole, part.digest) for part in (train, self.valid))
-        self.task = CausalLMObjective(train, seed=config.training.seed, whole=whole > 0)
+        train_documents, valid_documents = self._read_splits()
+        self.digests = {"train": train_documents.digest, "valid": valid_documents.digest}
+        self.pretrained: LoadedCausalLM | None = load_causal_lm(config.pretrained) if config.pretrained else None
+        self.is_pretrained = self.pretrained is not None
+        self.tokenizer = load_or_train_tokenizer(folder, lambda: self._build_tokenizer(train_documents.texts))
+        self.num_documents = len(train_documents)
+        self.num_valid_documents = len(valid_documents)
+        self.num_valid_characters = sum(len(text) for text in valid_documents.texts)
+        max_length = self._max_row_length()
+        train = TokenStream.of(train_documents, self.tokenizer, max_length)
+        self.valid = TokenStream.of(valid_documents, self.tokenizer, max_length)
+        document_length = 0
+        if not config.documents.sequence_length:
+            document_length = _common_document_length(train.ids, self.tokenizer.eos_id)
+        if document_length:
+            train = TokenStream(train.ids, document_length, train.digest)
+            self.valid = TokenStream(self.valid.ids, document_length, self.valid.digest)
+        self.task = CausalLMObjective(train, seed=config.training.seed, whole=document_length > 0)
         self.tokens_per_epoch = len(train.ids)
-        self.model_config, self.reason = self._model_config(train.length)
+        self.model_config, self.reason = self._choose_config(train.length)
         self.hidden_size = self.model_config.hidden_size
         self.preferred_settings: dict[str, float] = {"batch_tokens": max(BATCH_TOKENS, train.length)}
 
-    # ---- data
+    # ---- data and model size
 
-    def _documents(self) -> tuple[Documents, Documents]:
-        """Return what is learned and what is measured."""
+    @property
+    def document_boundary(self) -> str:
+        """What separates documents; by default, each file is one."""
+        boundary = self.config.documents.document_boundary
+        return "file" if boundary == "auto" else boundary
+
+    def _read_splits(self) -> tuple[Documents, Documents]:
+        """Read training and validation documents; hold out some, or the ends of files, where there are no others."""
         config = self.config
         train = self._read(config.data.train, "training")
         if config.data.valid:
             return train, self._read(config.data.valid, "validation")
-        if self.document != "file":
+        if self.document_boundary != "file":
             train, valid = hold_out_documents(train, config.training.seed)
             self.notes.append(f"validation: {len(valid):,} of the documents are held out (chosen by the seed)")
             return train, valid
         train, valid = split_off_ends(train)
-        self.notes.append(f"validation: the last {sum(map(len, valid.texts)):,} characters are held out")
+        num_characters = sum(len(text) for text in valid.texts)
+        self.notes.append(f"validation: the last {num_characters:,} characters are held out")
         return train, valid
 
-    @property
-    def document(self) -> str:
-        """What a document is."""
-        asked = self.config.documents.document_boundary
-        return "file" if asked == "auto" else asked
+    def _read(self, files: Sequence[str], split: str) -> Documents:
+        documents = read_documents(files, self.config.data.read, self.document_boundary)
+        self.notes += rejection_notes(documents, split)
+        return documents
 
-    def _read(self, files: Sequence[str], name: str) -> Documents:
-        found = read_documents(files, self.config.data.read, self.document)
-        self.notes += rejection_notes(found, name)
-        return found
-
-    def _tokenizer(self, texts: list[str]) -> Tokenizer:
-        if self.start is not None:
-            return self.start.tokenizer
+    def _build_tokenizer(self, texts: list[str]) -> Tokenizer:
+        if self.pretrained is not None:
+            return self.pretrained.tokenizer
         return train_tokenizer(texts, self.config.tokenizer).without_special_tokens()
 
-    def _model_config(self, length: int) -> tuple[GptConfig, str]:
-        """Return the model for this data and why it was chosen."""
-        if self.start is not None:
-            theirs = self.start.config
-            if length > theirs.max_positions:
+    def _max_row_length(self) -> int:
+        if self.config.documents.sequence_length:
+            return self.config.documents.sequence_length
+        if self.pretrained is not None:
+            return self.pretrained.config.max_positions
+        return self.config.gpt.max_positions
+
+    def _choose_config(self, row_length: int) -> tuple[GptConfig, str]:
+        """Choose the model config for rows of this length, and say why."""
+        if self.pretrained is not None:
+            config = self.pretrained.config
+            if row_length > config.max_positions:
                 raise ConfigError(
-                    f"documents.sequence_length ({length}) is more than the {theirs.max_positions} tokens of {self.config.pretrained}"
+                    f"documents.sequence_length ({row_length}) exceeds the {config.max_positions} positions "
+                    f"of {self.config.pretrained}"
                 )
-            return theirs, f"as in {self.config.pretrained}"
-        given = self.config.gpt
+            return config, f"as in {self.config.pretrained}"
+        config = self.config.gpt
         preset, reason = choose_preset(
             self.config.preset,
             GPT_PRESETS,
             amount=self.tokens_per_epoch,
-            sizes=SIZES,
+            sizes=PRESET_SIZES,
             largest="small",
             where="with --arch gpt",
         )
         if preset is not None:
-            given = given.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})
-        known = {
+            config = config.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})
+        data_settings = {
             "vocab_size": self.tokenizer.vocab_size,
             "eos_id": self.tokenizer.eos_id,
-            "max_positions": max(2, length),
+            "max_positions": max(2, row_length),
         }
-        return given.override(known), reason
+        return config.override(data_settings), reason
 
-    # ---- what a run asks
+    # ---- interface of a run
 
     def model(self) -> Gpt:
-        """Return the model with its first weights."""
-        weights = self.start.weights if self.start is not None else None
+        """Build the model with its initial weights."""
+        weights = self.pretrained.weights if self.pretrained is not None else None
         return initialize_model(build_model(self.model_config), self.config.training.seed, weights)
 
-    def limit_validation(self, share: float) -> None:
+    def limit_validation(self, fraction: float) -> None:
         """Validate on the first part of the validation text only."""
-        self.valid = self.valid.first(share)
-        self.characters = len(self.tokenizer.decode(self.valid.ids.tolist()))
+        self.valid = self.valid.first(fraction)
+        self.num_valid_characters = len(self.tokenizer.decode(self.valid.ids.tolist()))
 
     def validation_tokens(self) -> int:
-        """Return how many tokens one evaluation reads."""
+        """Count the tokens that one evaluation reads."""
         return len(self.valid.ids)
 
     def evaluator(self, device: str) -> CausalLMEvaluator:
-        """Return what measures weights."""
-        return CausalLMEvaluator(self.model_config, self.tokenizer, self.valid, self.characters, device)
+        """Build the evaluator on validation data."""
+        return CausalLMEvaluator(
+            self.model_config,
+            self.tokenizer,
+            valid=self.valid,
+            num_characters=self.num_valid_characters,
+            device=device,
+        )
 
-    def describe(self, parameters: int) -> list[str]:
-        """Say what the data and the model are."""
-        train, valid = self.documents
+    def describe(self, num_parameters: int) -> list[str]:
+        """Describe data and model for the user."""
         rows = "each a row" if self.task.whole else f"in rows of {self.task.train.length}"
         return [
-            f"data: {train:,} documents, {self.tokens_per_epoch:,} tokens, {rows}; validation {valid:,} documents, "
-            f"{len(self.valid.ids):,} tokens of {self.characters:,} characters",
-            f"tokens: {self.config.tokenizer.kind}, {self.tokenizer.vocab_size:,} kinds",
-            f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
+            f"data: {self.num_documents:,} documents, {self.tokens_per_epoch:,} tokens, {rows}; "
+            f"validation {self.num_valid_documents:,} documents, "
+            f"{len(self.valid.ids):,} tokens of {self.num_valid_characters:,} characters",
+            f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.tokenizer.vocab_size:,}",
+            f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
         ]
 
     def metadata(self, evaluator: CausalLMEvaluator) -> dict[str, Any]:
-        """Return what must be known of the texts that were read."""
-        return {"document": self.document}
+        """Entry of task.json on what separates documents."""
+        return {"document": self.document_boundary}
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Perplexity of validation tokens by their training frequencies."""
-        return [
-            token_frequencies(unigram_perplexity([self.task.train.ids], [self.valid.ids], self.tokenizer.vocab_size))
-        ]
+        perplexity = unigram_perplexity([self.task.train.ids], [self.valid.ids], self.tokenizer.vocab_size)
+        return [token_frequencies(perplexity)]
 
-    def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
+    def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""
-        fields, tokenizer = self.start.hf_config if self.start is not None else None, self.tokenizer
         save_causal_lm(
-            self.folder, self.model_config, weights, tokenizer=tokenizer, facts=facts, card=card, fields=fields
+            self.folder,
+            self.model_config,
+            weights,
+            tokenizer=self.tokenizer,
+            facts=metadata,
+            card=card,
+            fields=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
     def load_saved(self) -> LoadedCausalLM:
-        """Return the run's model as it was written."""
+        """Load the run's model."""
         return load_causal_lm(self.folder)
 
 
 class CausalLMEvaluator(ModelEvaluator[Gpt]):
-    """Measures how well each next token of held-out text is told."""
+    """Evaluates next-token prediction on held-out text."""
 
     def __init__(
-        self, config: GptConfig, tokenizer: Tokenizer, valid: TokenStream, characters: int, device: str
+        self, config: GptConfig, tokenizer: Tokenizer, valid: TokenStream, num_characters: int, device: str
     ) -> None:
         super().__init__(build_model(config), device)
-        self.tokenizer, self.valid, self.characters = tokenizer, valid, characters
+        self.tokenizer = tokenizer
+        self.valid = valid
+        self.num_characters = num_characters
 
     def compute_metrics(self) -> EvaluationResult:
-        """Return the loss of held-out text in nats, a token and a character, and the perplexity of a token."""
-        found = causal_lm_scores(self.model, self.valid, self.characters)
-        return found, (-found["loss"],), []
+        """Compute the loss in nats per token and per character, and the perplexity per token."""
+        metrics = causal_lm_scores(self.model, self.valid, self.num_characters)
+        return metrics, (-metrics["loss"],), []
 
     @torch.no_grad()
     def attention_snapshot(self) -> AttentionSnapshot | None:
-        """Return where the model looks while it reads the beginning of the held-out text."""
+        """Attention over the first tokens of the held-out text."""
         ids = self.valid.ids[: min(self.model.config.max_positions, LENGTH)].tolist()
-        with trace() as seen:
+        with trace() as attention:
             self.model(Tokens.from_rows([ids]))
-        return AttentionSnapshot.from_trace(seen, SnapshotText.of(self.tokenizer, self.tokenizer.decode(ids), ids))
+        text = SnapshotText.of(self.tokenizer, self.tokenizer.decode(ids), ids)
+        return AttentionSnapshot.from_trace(attention, text)
 
 
 def split_off_ends(documents: Documents) -> tuple[Documents, Documents]:
-    """Return each document without its last part, and those parts; they are cut between two lines where there are some.
+    """Hold out the end of each document, at a line break where there is one.
 
-    >>> kept, away = split_off_ends(Documents.of(["a line\\n" * 20]))
-    >>> len(kept.texts[0]), len(away.texts[0])
+    >>> train, held_out = split_off_ends(Documents.of(["a line\\n" * 20]))
+    >>> len(train.texts[0]), len(held_out.texts[0])
     (126, 14)
     """
-    share = min(HELD_OUT_SHARE, HELD_OUT_MOST / sum(map(len, documents.texts)))
-    kept, away = [], []
+    num_characters = sum(len(text) for text in documents.texts)
+    fraction = min(HELD_OUT_FRACTION, MAX_HELD_OUT_CHARACTERS / num_characters)
+    train_texts: list[str] = []
+    held_out_texts: list[str] = []
     for text in documents.texts:
-        place = len(text) - max(1, round(share * len(text)))
-        place = text.rfind("\n", 0, place) + 1 or place
-        kept.append(text[:place])
-        away.append(text[place:])
-    if not any(kept):
+        offset = len(text) - max(1, round(fraction * len(text)))
+        line_start = text.rfind("\n", 0, offset) + 1
+        if line_start:
+            offset = line_start
+        train_texts.append(text[:offset])
+        held_out_texts.append(text[offset:])
+    if not any(train_texts):
         raise UsageError("the text is too short to hold some of it out: give validation text with --valid")
-    return documents.of([text for text in kept if text]), documents.of(away)
+    return documents.of([text for text in train_texts if text]), documents.of(held_out_texts)
 
 
-def _one_length(ids: np.ndarray, end: int) -> int:
-    """Return how many tokens each document has, its boundary counted, where all have equally many; else 0."""
-    lengths = np.diff(np.flatnonzero(ids == end), prepend=-1)
-    same = len(lengths) > 1 and int(lengths.min()) == int(lengths.max()) <= WHOLE
-    return int(lengths[0]) if same else 0
+def _common_document_length(ids: Ids, eos_id: int) -> int:
+    """Length of the documents in tokens, with the boundary, where all are equally long and short enough; else 0."""
+    lengths = np.diff(np.flatnonzero(ids == eos_id), prepend=-1)
+    if len(lengths) < 2:
+        return 0
+    shortest = int(lengths.min())
+    longest = int(lengths.max())
+    return longest if shortest == longest <= MAX_DOCUMENT_ROW else 0

@@ -1,7 +1,4 @@
-"""Fine-tuning an encoder to classify: one label a text, several, or labels of pairs of texts.
-
-Training a classifier with words of its own on labelled texts.
-"""
+"""Train text classifiers: a fine-tuned encoder (one label, several labels, pairs of texts), or an RNN from scratch."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from regard.formatting import format_names
 from regard.models import build_model
 from regard.models.bert import Bert
 from regard.models.rnn_text import RnnClassifier
-from regard.tasks.baselines import BagOfWordsBaseline, ScoreGain, f1_gain, paired_gain
+from regard.tasks.baselines import BagOfWordsBaseline, f1_gain, paired_gain
 from regard.tasks.calibration import (
     BINS,
     calibration_error,
@@ -40,7 +37,6 @@ from regard.tasks.metrics import confusion_matrix, label_scores
 from regard.tasks.rnn_text import RnnTexts
 from regard.tasks.windows import EncodedTexts, encode_texts, text_logits
 from regard.training.experiments.base import (
-    DataSplits,
     EvaluationResult,
     ModelEvaluator,
     Notify,
@@ -49,333 +45,399 @@ from regard.training.experiments.base import (
     report_gain,
     spread_indices,
 )
+from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.rnn_text import RnnTextExperiment
 from regard.training.trivial_baselines import constant_labels, majority_label
 from regard.training.verdict import TrivialBaseline
 
-Scores = NDArray[np.float32]
+HELD_OUT = "of the texts are held out, as many of each label"
+NUM_SAMPLES = 2  # texts shown at each evaluation
+MAX_SHOWN_LABELS = 12
+
+Logits = NDArray[np.float32]  # [texts, labels]
+
+
+# ---- fine-tuned encoders
 
 
 @dataclass(frozen=True)
 class LabelledSplit:
-    """Labelled texts as the encoder reads them."""
+    """Labelled texts, encoded for the encoder."""
 
     examples: LabelledTexts
     rows: EncodedTexts
-    targets: NDArray[Any]  # [texts], or marks [texts, labels]
+    targets: NDArray[Any]  # label ids [texts], or a label matrix [texts, labels]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How logits become probabilities and predicted labels."""
+
+    temperature: float = 1.0
+    thresholds: NDArray[np.float64] | None = None  # [labels], of several labels per text; None: 0.5 for all
+
+    def predict_labels(self, logits: Logits) -> NDArray[np.bool_]:  # [texts, labels]
+        """Labels whose probability reaches the threshold, where texts may have several."""
+        thresholds = 0.5 if self.thresholds is None else self.thresholds
+        return np.asarray(sigmoid_probabilities(logits, self.temperature) >= thresholds)
+
+
+UNCALIBRATED = Calibration()
 
 
 class ClassificationExperiment(FineTuningExperiment):
-    """Labelled texts and the encoder that learns them."""
+    """Fine-tune an encoder on labelled texts."""
 
-    name, head, passes, batch_rows = "classify", "label", 3.0, 32
+    name = "classify"
+    head = "label"
+    default_epochs = 3.0
+    default_batch_rows = 32
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         super().__init__(config, folder)
-        parts = DataSplits.read(config, read_labelled, self._check, hold_out_texts, HELD_OUT)
-        self.prepare(parts)
-        self.counts = label_counts(parts.train)
-        missing = [name for name in self.labels if name not in label_counts(parts.valid)]
+        splits = DataSplits.read(config, read_labelled, self._read_labels, hold_out_texts, HELD_OUT)
+        self.prepare(splits)
+        self.counts = label_counts(splits.train)
+        valid_counts = label_counts(splits.valid)
+        missing = [label for label in self.labels if label not in valid_counts]
         if missing:
-            self.notes.append(f"no validation text has the label {format_names(missing)}: it is not measured")
-        self.train, self.valid = self._part(parts.train, "training"), self._part(parts.valid, "validation")
-        self.test = None if parts.test is None else self._part(parts.test, "test")
+            self.notes.append(f"no validation text has the label {format_names(missing)}: it is not evaluated")
+        self.train = self._encode(splits.train, "training")
+        self.valid = self._encode(splits.valid, "validation")
+        self.test = None if splits.test is None else self._encode(splits.test, "test")
         rows = self.train.rows
         self.set_training_rows(rows)
-        seed, digest = config.training.seed, parts.train.digest
         self.task = ClassificationObjective(
-            rows, self.train.targets, seed=seed, digest=digest, weights=self._weights(), kept=self.cache_states(rows)
+            rows,
+            self.train.targets,
+            seed=config.training.seed,
+            digest=splits.train.digest,
+            weights=self._class_weights(),
+            kept=self.cache_states(rows),
         )
         if config.training.minutes and config.fine_tuning.baseline:
-            _ = self.baseline  # fitted now, so that the time left for training is known
+            _ = self.baseline  # fitted before the time left for training is computed
 
-    def _check(self, train: LabelledTexts) -> None:
-        self.several = bool(train.separator)
+    def _read_labels(self, train: LabelledTexts) -> None:
+        self.is_multi_label = bool(train.separator)
         self.labels = tuple(check_labels(train, self.config.data.train[0]))
-        self.problem_type = "multi_label_classification" if self.several else "single_label_classification"
+        self.problem_type = "multi_label_classification" if self.is_multi_label else "single_label_classification"
 
-    def _part(self, given: LabelledTexts, name: str) -> LabelledSplit:
-        wanted = given.label_matrix(self.labels) if self.several else given.label_ids(self.labels)
-        rows = encode_texts(self.framing, given.texts, given.pairs, self.max_length)
-        self.report_truncation(rows.account, name)
-        return LabelledSplit(given, rows, wanted)
+    def _encode(self, examples: LabelledTexts, split: str) -> LabelledSplit:
+        if self.is_multi_label:
+            targets: NDArray[Any] = examples.label_matrix(self.labels)
+        else:
+            targets = examples.label_ids(self.labels)
+        rows = encode_texts(self.special_tokens, examples.texts, examples.pairs, self.max_length)
+        self.report_truncation(rows.account, split)
+        return LabelledSplit(examples, rows, targets=targets)
 
-    def _weights(self) -> NDArray[np.float32] | None:
+    def _class_weights(self) -> NDArray[np.float32] | None:
+        """Weight of each class in the loss; of each positive label, where texts have several."""
         if self.config.fine_tuning.class_weights == "equal":
             return None
-        found = np.array([self.counts.get(name, 0) for name in self.labels], dtype=np.int64)
-        if not self.several:
-            return balanced_weights(found)
-        return ((len(self.train.examples) - found) / np.maximum(1, found)).clip(1, 100).astype(np.float32)
+        counts = np.array([self.counts.get(label, 0) for label in self.labels], dtype=np.int64)
+        if not self.is_multi_label:
+            return balanced_weights(counts)
+        num_negative = len(self.train.examples) - counts
+        return (num_negative / np.maximum(1, counts)).clip(1, 100).astype(np.float32)
 
-    def describe(self, parameters: int) -> list[str]:
-        """Say what the data and the model are."""
-        shown = format_names([f"{label} {count:,}" for label, count in self.counts.items()], 12)
-        tested = f", test {len(self.test.examples):,}" if self.test is not None else ""
-        what = "pairs of texts" if self.train.examples.pairs is not None else "texts"
-        many = ", several a text" if self.several else ""
-        data = f"data: {len(self.train.examples):,} {what}, {self.tokens_per_epoch:,} tokens; validation {len(self.valid.examples):,}"
-        return [data + tested, f"labels: {len(self.labels)}{many} ({shown})", self.model_line(parameters)]
+    # ---- interface of a run
+
+    def describe(self, num_parameters: int) -> list[str]:
+        """Describe data and model for the user."""
+        examples = self.train.examples
+        noun = "pairs of texts" if examples.pairs is not None else "texts"
+        test = f", test {len(self.test.examples):,}" if self.test is not None else ""
+        several = ", several per text" if self.is_multi_label else ""
+        return [
+            f"data: {len(examples):,} {noun}, {self.tokens_per_epoch:,} tokens; "
+            f"validation {len(self.valid.examples):,}{test}",
+            f"labels: {len(self.labels)}{several} ({_format_counts(self.counts)})",
+            self.describe_model(num_parameters),
+        ]
 
     def preprocessing_metadata(self) -> dict[str, Any]:
-        """Return what must be known to read texts as in training."""
+        """Entries of task.json on labels and the format of the data."""
         read = self.config.data.read
         return {"labels": list(self.labels), "separator": read.label_separator, "pairs": bool(read.pair)}
 
-    def limit_validation(self, share: float) -> None:
-        """Validate on this share of the validation data only."""
-        given = self.valid.examples
-        self.valid = self._part(given.select(spread_indices(len(given), share)), "validation")
+    def limit_validation(self, fraction: float) -> None:
+        """Validate on this fraction of the validation data only."""
+        examples = self.valid.examples
+        self.valid = self._encode(examples.select(spread_indices(len(examples), fraction)), "validation")
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
-        """Accuracy of the most frequent label; where texts have several, F1 of giving all."""
-        if self.several:
+        """Accuracy of the most frequent label; where texts have several, F1 of predicting all of them."""
+        if self.is_multi_label:
             return [constant_labels(self.train.targets, self.valid.targets)]
         balanced = self.config.fine_tuning.class_weights == "balanced"
         return [majority_label(self.train.targets, self.valid.targets, self.labels, balanced=balanced)]
 
-    # ---- measures
-
     def validation_rows(self) -> EncodedTexts:
-        """Return the validation rows."""
+        """Encoded validation texts."""
         return self.valid.rows
 
+    # ---- metrics
+
     def compute_metrics(self, model: Bert) -> EvaluationResult:
-        """Return loss and shares of right labels on validation texts."""
-        scores = self._scores(model, self.valid)
-        metrics = self._metrics(scores, self.valid, 1.0, None)
-        said = self._said(scores[:2], 1.0, None)
-        samples = [*zip(self.valid.examples.texts[:2], self.valid.examples.labels[:2], said, strict=False)]
-        best = metrics["micro_f1" if self.several else "accuracy"]
-        return metrics, (round(best, 4), -metrics["loss"]), samples
+        """Compute loss and accuracy, or micro- and macro-F1, on validation texts."""
+        logits = self._compute_logits(model, self.valid)
+        metrics = self._score(logits, self.valid, UNCALIBRATED)
+        examples = self.valid.examples
+        predictions = self._format_predictions(logits[:NUM_SAMPLES])
+        samples = [*zip(examples.texts[:NUM_SAMPLES], examples.labels[:NUM_SAMPLES], predictions, strict=False)]
+        score = metrics["micro_f1" if self.is_multi_label else "accuracy"]
+        return metrics, (round(score, 4), -metrics["loss"]), samples
 
-    def _scores(self, model: Bert, part: LabelledSplit) -> Scores:
-        return text_logits(model, part.rows, len(part.examples))
+    def _compute_logits(self, model: Bert, split: LabelledSplit) -> Logits:
+        return text_logits(model, split.rows, len(split.examples))
 
-    def _said(self, scores: Scores, temperature: float, thresholds: NDArray[np.float64] | None) -> list[str]:
-        if not self.several:
-            return [self.labels[number] for number in scores.argmax(1)]
-        marks = self._given(scores, temperature, thresholds)
+    def _format_predictions(self, logits: Logits) -> list[str]:
+        if not self.is_multi_label:
+            return [self.labels[label_id] for label_id in logits.argmax(1)]
         separator = self.config.data.read.label_separator
-        return [separator.join(self.labels[number] for number in np.flatnonzero(row)) for row in marks]
+        label_matrix = UNCALIBRATED.predict_labels(logits)
+        return [separator.join(self.labels[label_id] for label_id in np.flatnonzero(row)) for row in label_matrix]
 
-    def _given(self, scores: Scores, temperature: float, thresholds: NDArray[np.float64] | None) -> NDArray[np.bool_]:
-        return np.asarray(sigmoid_probabilities(scores, temperature) >= (0.5 if thresholds is None else thresholds))
+    def _score(self, logits: Logits, split: LabelledSplit, calibration: Calibration) -> dict[str, float]:
+        if self.is_multi_label:
+            loss = multi_label_loss(logits, split.targets, calibration.temperature)
+            return {"loss": loss, **multi_label_f1(calibration.predict_labels(logits), split.targets)}
+        scores = label_scores(confusion_matrix(split.targets, logits.argmax(1), len(self.labels)))
+        loss = label_loss(logits, split.targets, calibration.temperature)
+        return {"loss": loss, "accuracy": scores["accuracy"], "macro_f1": scores["macro_f1"]}
 
-    def _metrics(
-        self, scores: Scores, part: LabelledSplit, temperature: float, thresholds: NDArray[np.float64] | None
+    def _calibration_error(self, logits: Logits, split: LabelledSplit, temperature: float) -> float:
+        if self.is_multi_label:
+            probabilities = sigmoid_probabilities(logits, temperature)
+            confidence = np.maximum(probabilities, 1 - probabilities)
+            is_correct = (probabilities >= 0.5) == (split.targets > 0)
+            return calibration_error(confidence.ravel(), is_correct.ravel())
+        probabilities = softmax_probabilities(logits, temperature)
+        return calibration_error(probabilities.max(1), probabilities.argmax(1) == split.targets)
+
+    def compute_final_metrics(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
+        """Calibrate on validation texts; score validation and test texts, and compare with the baseline."""
+        valid_logits = self._compute_logits(model, self.valid)
+        calibration = self._calibrate(valid_logits)
+        metadata: dict[str, Any] = {"temperature": calibration.temperature}
+        if calibration.thresholds is not None:
+            metadata["thresholds"] = dict(zip(self.labels, calibration.thresholds.tolist(), strict=True))
+        metrics = self._score_calibrated("valid", self.valid, valid_logits, calibration, notify)
+        if self.test is not None:
+            test_logits = self._compute_logits(model, self.test)
+            metrics |= self._score_calibrated("test", self.test, test_logits, calibration, notify)
+        return metrics, metadata
+
+    def _calibrate(self, logits: Logits) -> Calibration:
+        """Fit the temperature, and thresholds where texts have several labels, on validation texts."""
+        temperature = fit_temperature(logits, self.valid.targets)
+        if not self.is_multi_label:
+            return Calibration(temperature)
+        thresholds = fit_thresholds(sigmoid_probabilities(logits, temperature), self.valid.targets)
+        return Calibration(temperature, thresholds)
+
+    def _score_calibrated(
+        self, name: str, split: LabelledSplit, logits: Logits, calibration: Calibration, notify: Notify
     ) -> dict[str, float]:
-        if self.several:
-            loss = multi_label_loss(scores, part.targets, temperature)
-            return {"loss": loss, **multi_label_f1(self._given(scores, temperature, thresholds), part.targets)}
-        found = label_scores(confusion_matrix(part.targets, scores.argmax(1), len(self.labels)))
-        loss = label_loss(scores, part.targets, temperature)
-        return {"loss": loss, "accuracy": found["accuracy"], "macro_f1": found["macro_f1"]}
+        """Score a split before and after calibration; the last split is also compared with the baseline."""
+        metrics = self._score(logits, split, calibration)
+        metrics["calibration_error_before"] = self._calibration_error(logits, split, 1.0)
+        metrics["calibration_error"] = self._calibration_error(logits, split, calibration.temperature)
+        if calibration.thresholds is not None:
+            labels_at_half = Calibration(calibration.temperature).predict_labels(logits)
+            metrics["macro_f1_before"] = multi_label_f1(labels_at_half, split.targets)["macro_f1"]
+        _report_calibration(metrics, name, notify)
+        prefixed = prefix_metrics(name, metrics)
+        is_last = name == "test" or self.test is None
+        if self.config.fine_tuning.baseline and is_last:
+            prefixed |= self._compare_with_baseline(name, split, logits, calibration, notify)
+        return prefixed
 
-    def _calibration(self, scores: Scores, part: LabelledSplit, temperature: float) -> float:
-        if self.several:
-            chances = sigmoid_probabilities(scores, temperature)
-            sure = np.maximum(chances, 1 - chances)
-            return calibration_error(sure.ravel(), ((chances >= 0.5) == (part.targets > 0)).ravel())
-        chances = softmax_probabilities(scores, temperature)
-        return calibration_error(chances.max(1), chances.argmax(1) == part.targets)
-
-    def concluded(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
-        """Tune temperature and thresholds on validation texts; score these and the test's, beside the baseline."""
-        valid = self._scores(model, self.valid)
-        temperature = fit_temperature(valid, self.valid.targets)
-        thresholds = (
-            fit_thresholds(sigmoid_probabilities(valid, temperature), self.valid.targets) if self.several else None
-        )
-        facts: dict[str, Any] = {"temperature": temperature}
-        facts |= {} if thresholds is None else {"thresholds": dict(zip(self.labels, thresholds.tolist(), strict=True))}
-        metrics: dict[str, float] = {}
-        base = self.baseline if self.config.fine_tuning.baseline else None
-        for name, part in (("valid", self.valid), ("test", self.test)):
-            if part is None:
-                continue
-            scores = valid if name == "valid" else self._scores(model, part)
-            found = self._metrics(scores, part, temperature, thresholds)
-            found["calibration_error_before"] = self._calibration(scores, part, 1.0)
-            found["calibration_error"] = self._calibration(scores, part, temperature)
-            if thresholds is not None:
-                found["macro_f1_before"] = multi_label_f1(self._given(scores, temperature, None), part.targets)[
-                    "macro_f1"
-                ]
-            metrics |= prefix_metrics(name, found)
-            _say_tuned(found, name, notify)
-            if base is not None and (name == "test") == (self.test is not None):
-                metrics |= self._beside(base, part, scores, (temperature, thresholds), name, notify)
-        return metrics, facts
+    # ---- baseline
 
     @cached_property
     def baseline(self) -> BagOfWordsBaseline:
-        """The simple model of word counts, trained on the same texts."""
-        given, valid = self.train.examples, self.valid
+        """Bag-of-words model of the training texts."""
+        train = self.train.examples
+        valid = self.valid.examples
         return BagOfWordsBaseline.fit(
-            given.texts,
+            train.texts,
             self.train.targets,
             len(self.labels),
-            pairs=given.pairs,
-            valid=(valid.examples.texts, valid.examples.pairs, valid.targets),
+            pairs=train.pairs,
+            valid=(valid.texts, valid.pairs, self.valid.targets),
         )
 
-    def _beside(
-        self,
-        base: BagOfWordsBaseline,
-        part: LabelledSplit,
-        scores: Scores,
-        tuned: tuple[float, NDArray[np.float64] | None],
-        name: str,
-        notify: Notify,
+    def _compare_with_baseline(
+        self, name: str, split: LabelledSplit, logits: Logits, calibration: Calibration, notify: Notify
     ) -> dict[str, float]:
-        """Return how the baseline does on the same texts, and what attention gives over it."""
-        theirs = base.scores(part.examples.texts, part.examples.pairs)
-        if not self.several:
-            right = [found.argmax(1) == part.targets for found in (scores, theirs)]
-            gain: ScoreGain = paired_gain(*right)
-            return report_gain(gain, 100 * float(right[1].mean()), name, "baseline (words counted) accuracy", notify)
-        valid = base.scores(self.valid.examples.texts, self.valid.examples.pairs)
-        levels = fit_thresholds(sigmoid_probabilities(valid), self.valid.targets)
-        given = [self._given(scores, *tuned), self._given(theirs, 1.0, levels)]
-        wanted = part.targets > 0
-        counted = [np.stack([one & wanted, one, wanted], axis=2).astype(np.int64) for one in given]
-        score = multi_label_f1(given[1], part.targets)["macro_f1"]
-        return report_gain(f1_gain(*counted), score, name, "baseline (words counted) macro-F1", notify)
+        """Score the baseline on the same texts, and report what attention gains over it."""
+        examples = split.examples
+        baseline_logits = self.baseline.scores(examples.texts, examples.pairs)
+        if not self.is_multi_label:
+            is_correct = logits.argmax(1) == split.targets
+            baseline_is_correct = baseline_logits.argmax(1) == split.targets
+            gain = paired_gain(is_correct, baseline_is_correct)
+            accuracy = 100 * float(baseline_is_correct.mean())
+            return report_gain(gain, accuracy, name, "baseline (words counted) accuracy", notify)
+        valid = self.valid.examples
+        valid_probabilities = sigmoid_probabilities(self.baseline.scores(valid.texts, valid.pairs))
+        baseline_calibration = Calibration(thresholds=fit_thresholds(valid_probabilities, self.valid.targets))
+        labels = calibration.predict_labels(logits)
+        baseline_labels = baseline_calibration.predict_labels(baseline_logits)
+        targets = split.targets > 0
+        gain = f1_gain(_f1_counts(labels, targets), _f1_counts(baseline_labels, targets))
+        macro_f1 = multi_label_f1(baseline_labels, split.targets)["macro_f1"]
+        return report_gain(gain, macro_f1, name, "baseline (words counted) macro-F1", notify)
 
 
-def _say_tuned(found: Mapping[str, float], name: str, notify: Notify) -> None:
-    """Say what tuning on validation texts changed."""
-    before, after = found["calibration_error_before"], found["calibration_error"]
-    notify(f"{name}: calibration error ({BINS} bins) {before:.4f} before calibration, {after:.4f} after")
-    if "macro_f1_before" in found:
-        at, tuned = found["macro_f1_before"], found["macro_f1"]
-        notify(f"{name}: macro-F1 {at:.2f} % with thresholds of 0.5, {tuned:.2f} % with tuned ones")
+def _f1_counts(labels: NDArray[np.bool_], targets: NDArray[np.bool_]) -> NDArray[np.int64]:  # [texts, labels, 3]
+    """True positives, predictions and targets of each text and label."""
+    return np.stack([labels & targets, labels, targets], axis=2).astype(np.int64)
 
 
-HELD_OUT = "of the texts are held out, as many of each label"
+def _report_calibration(metrics: Mapping[str, float], split: str, notify: Notify) -> None:
+    """Report what calibration on validation texts changed."""
+    before = metrics["calibration_error_before"]
+    after = metrics["calibration_error"]
+    notify(f"{split}: calibration error ({BINS} bins) {before:.4f} before calibration, {after:.4f} after")
+    if "macro_f1_before" in metrics:
+        before = metrics["macro_f1_before"]
+        after = metrics["macro_f1"]
+        notify(f"{split}: macro-F1 {before:.2f} % with thresholds of 0.5, {after:.2f} % with tuned ones")
+
+
+def _format_counts(counts: Mapping[str, int]) -> str:
+    return format_names([f"{label} {count:,}" for label, count in counts.items()], MAX_SHOWN_LABELS)
+
+
+# ---- RNN classifiers
 
 
 @dataclass(frozen=True)
 class RnnLabelledSplit:
-    """Labelled texts as the model reads them."""
+    """Labelled texts, encoded for the RNN text encoder."""
 
     examples: LabelledTexts
     rows: RnnTexts
-    labels: NDArray[np.int64]
-    targets: list[str]  # names of the labels
+    targets: NDArray[np.int64]  # label ids
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
 
 
 class RnnClassificationExperiment(RnnTextExperiment[RnnClassifierConfig, "RnnClassificationEvaluator"]):
-    """Labelled texts and the classifier that learns them."""
+    """Train an RNN classifier on labelled texts."""
 
     name = "classify"
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         super().__init__(config, folder)
-        parts = DataSplits.read(config, read_labelled, self._check, hold_out_texts, HELD_OUT)
-        self.begin(parts, parts.train.texts)
-        self.counts = label_counts(parts.train)
-        self.train, self.valid = self._part(parts.train, "training"), self._part(parts.valid, "validation")
-        self.test = None if parts.test is None else self._part(parts.test, "test")
-        self.learn([part.rows for part in (self.train, self.valid, self.test) if part is not None])
+        splits = DataSplits.read(config, read_labelled, self._read_labels, hold_out_texts, HELD_OUT)
+        self.prepare(splits, splits.train.texts)
+        self.counts = label_counts(splits.train)
+        self.train = self._encode(splits.train, "training")
+        self.valid = self._encode(splits.valid, "validation")
+        self.test = None if splits.test is None else self._encode(splits.test, "test")
+        self.set_splits([split.rows for split in (self.train, self.valid, self.test) if split is not None])
         self.task = RnnClassificationObjective(
             self.train.rows,
-            self.train.labels,
+            self.train.targets,
             seed=config.training.seed,
-            digest=parts.train.digest,
-            weights=self._weights(),
+            digest=splits.train.digest,
+            weights=self._class_weights(),
         )
         self.model_config, self.reason = self.choose_config(config.rnn_classifier)
         self.hidden_size = self.model_config.encoder.hidden_size
 
-    def _check(self, train: LabelledTexts) -> None:
+    def _read_labels(self, train: LabelledTexts) -> None:
         self.labels = check_labels(train, self.config.data.train[0])
 
-    def _part(self, rows: LabelledTexts, name: str) -> RnnLabelledSplit:
-        labels = rows.label_ids(self.labels)
-        read = self.perception.encode(rows.texts)
-        self.account(read, name)
-        return RnnLabelledSplit(rows, read, labels, rows.labels)
+    def _encode(self, examples: LabelledTexts, split: str) -> RnnLabelledSplit:
+        targets = examples.label_ids(self.labels)
+        rows = self.preprocessor.encode(examples.texts)
+        self.report_truncation(rows, split)
+        return RnnLabelledSplit(examples, rows, targets=targets)
 
-    def _weights(self) -> NDArray[np.float32] | None:
+    def _class_weights(self) -> NDArray[np.float32] | None:
         if self.config.fine_tuning.class_weights == "equal":
             return None
-        return balanced_weights(np.bincount(self.train.labels, minlength=len(self.labels)))
+        return balanced_weights(np.bincount(self.train.targets, minlength=len(self.labels)))
 
-    # ---- what a run asks
+    # ---- interface of a run
 
-    def limit_validation(self, share: float) -> None:
-        """Validate on this share of the validation texts only."""
-        given = self.valid.examples
-        self.valid = self._part(given.select(spread_indices(len(given), share)), "validation")
+    def limit_validation(self, fraction: float) -> None:
+        """Validate on this fraction of the validation texts only."""
+        examples = self.valid.examples
+        self.valid = self._encode(examples.select(spread_indices(len(examples), fraction)), "validation")
 
     def model(self) -> RnnClassifier:
-        """Return the model with its first weights."""
+        """Build the model with its initial weights."""
         return initialize_model(build_model(self.model_config), self.config.training.seed)
 
     def evaluator(self, device: str) -> RnnClassificationEvaluator:
-        """Return what measures weights."""
-        return RnnClassificationEvaluator(self.model_config, self.valid, self.labels, device)
+        """Build the evaluator on validation data."""
+        return RnnClassificationEvaluator(self.model_config, self.valid, labels=self.labels, device=device)
 
-    def describe(self, parameters: int) -> list[str]:
-        """Say what the data and the model are."""
-        shown = format_names([f"{label} {count:,}" for label, count in self.counts.items()], 12)
-        tested = f", test {len(self.test):,}" if self.test is not None else ""
+    def describe(self, num_parameters: int) -> list[str]:
+        """Describe data and model for the user."""
+        test = f", test {len(self.test):,}" if self.test is not None else ""
         return [
-            f"data: {len(self.train):,} texts, {self.tokens_per_epoch:,} tokens; validation {len(self.valid):,} texts{tested}",
-            f"labels: {len(self.labels)} ({shown})",
-            *self.model_lines(parameters),
+            f"data: {len(self.train):,} texts, {self.tokens_per_epoch:,} tokens; "
+            f"validation {len(self.valid):,} texts{test}",
+            f"labels: {len(self.labels)} ({_format_counts(self.counts)})",
+            *self.describe_model(num_parameters),
         ]
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Accuracy of the most frequent label."""
         balanced = self.config.fine_tuning.class_weights == "balanced"
-        return [majority_label(self.train.labels, self.valid.labels, self.labels, balanced=balanced)]
+        return [majority_label(self.train.targets, self.valid.targets, self.labels, balanced=balanced)]
 
     def load_saved(self) -> LoadedRnnText[RnnClassifierConfig]:
-        """Return the run's model as it was written."""
+        """Load the run's model."""
         return load_rnn_text(self.folder, RnnClassifierConfig, self.name)
 
     def final_evaluation(
         self, evaluator: RnnClassificationEvaluator, notify: Notify
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Score validation and test texts."""
-        metrics, facts = super().final_evaluation(evaluator, notify)
+        """Evaluate the final model on validation and test texts."""
+        metrics, metadata = super().final_evaluation(evaluator, notify)
         if self.test is not None:
-            metrics |= prefix_metrics("test", evaluator.scores(self.test))
-        return metrics, facts
+            metrics |= prefix_metrics("test", evaluator.score(self.test))
+        return metrics, metadata
 
 
 class RnnClassificationEvaluator(ModelEvaluator[RnnClassifier]):
-    """Measures a classifier on validation texts."""
+    """Evaluates an RNN classifier on validation texts."""
 
-    def __init__(self, config: RnnClassifierConfig, valid: RnnLabelledSplit, names: Sequence[str], device: str) -> None:
+    def __init__(
+        self, config: RnnClassifierConfig, valid: RnnLabelledSplit, labels: Sequence[str], device: str
+    ) -> None:
         super().__init__(build_model(config), device)
-        self.valid, self.names = valid, names
+        self.valid = valid
+        self.labels = labels
 
     def compute_metrics(self) -> EvaluationResult:
-        """Return loss, accuracy and macro-F1 on validation texts."""
-        chances = label_probabilities(self.model, self.valid.rows)
-        metrics = _scores(chances, self.valid)
-        said = chances.argmax(1)
-        samples = [
-            (self.valid.rows.texts[number], self.valid.targets[number], self.names[said[number]])
-            for number in range(min(2, len(self.valid)))
-        ]
+        """Compute loss, accuracy and macro-F1 on validation texts."""
+        probabilities = label_probabilities(self.model, self.valid.rows)
+        metrics = _score_probabilities(probabilities, self.valid)
+        predictions = [self.labels[label_id] for label_id in probabilities[:NUM_SAMPLES].argmax(1)]
+        texts = self.valid.rows.texts[:NUM_SAMPLES]
+        targets = self.valid.examples.labels[:NUM_SAMPLES]
+        samples = list(zip(texts, targets, predictions, strict=True))
         return metrics, (round(metrics["accuracy"], 4), -metrics["loss"]), samples
 
-    def scores(self, part: RnnLabelledSplit) -> dict[str, float]:
-        """Return loss, accuracy and macro-F1 on other texts."""
-        return _scores(label_probabilities(self.model, part.rows), part)
+    def score(self, split: RnnLabelledSplit) -> dict[str, float]:
+        """Compute loss, accuracy and macro-F1 on another split."""
+        return _score_probabilities(label_probabilities(self.model, split.rows), split)
 
 
-def _scores(probabilities: NDArray[np.float32], part: RnnLabelledSplit) -> dict[str, float]:
-    right = probabilities[np.arange(len(part)), part.labels].astype(np.float64)
-    loss = float(-np.log(np.maximum(right, 1e-12)).mean())
-    found = label_scores(confusion_matrix(part.labels, probabilities.argmax(1), probabilities.shape[1]))
-    return {"loss": loss, "accuracy": found["accuracy"], "macro_f1": found["macro_f1"]}
+def _score_probabilities(probabilities: NDArray[np.float32], split: RnnLabelledSplit) -> dict[str, float]:
+    target_probabilities = probabilities[np.arange(len(split)), split.targets].astype(np.float64)
+    loss = float(-np.log(np.maximum(target_probabilities, 1e-12)).mean())
+    scores = label_scores(confusion_matrix(split.targets, probabilities.argmax(1), probabilities.shape[1]))
+    return {"loss": loss, "accuracy": scores["accuracy"], "macro_f1": scores["macro_f1"]}

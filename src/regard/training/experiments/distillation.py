@@ -1,4 +1,4 @@
-"""Distilling: a fine-tuned encoder teaches a student that has some of its layers; how much is kept, how much faster."""
+"""Distil a fine-tuned encoder into a student with some of its layers (Sanh et al., 2019); compare score and speed."""
 
 from __future__ import annotations
 
@@ -10,141 +10,164 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder
 from regard.config.runs import RunConfig
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.models.bert import Bert
 from regard.tasks.distillation import DistillationObjective, spread_layers, student_config, student_weights
 from regard.tasks.windows import EncodedTexts
-from regard.training.experiments.base import Experiment, Notify
+from regard.training.experiments.base import Experiment, Notify, spread_indices
 from regard.training.experiments.classification import ClassificationExperiment
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.question_answering import QuestionAnsweringExperiment
 from regard.training.experiments.tagging import TaggingExperiment
 
-LONGER = 2.0  # a student takes so many times the passes of a model that has all its layers
-MEASURES = ("f1", "accuracy", "micro_f1")  # the first that a task has says how much is kept
-ROUNDS = 5  # in each, teacher and student read the same texts
-TIMED_TOKENS = 16_384  # of validation texts that are read in a round, at most
-SEVERAL = "multi_label_classification"
+EPOCH_FACTOR = 2.0  # a student takes this many times the default epochs of fine-tuning
+MAIN_METRICS = ("f1", "accuracy", "micro_f1")  # the first that a task has is compared with the teacher's
+NUM_ROUNDS = 5  # of timing; in each, teacher and student read the same texts
+TIMED_TOKENS = 16_384  # maximum of a round
+MULTI_LABEL = "multi_label_classification"
 
 
 class DistillationExperiment(FineTuningExperiment):
-    """What students of all tasks share; the task's own job stands behind it."""
+    """Distil a teacher into a student; combined with the experiment of a task by inheritance."""
 
-    valid: Any  # what is held out, as the task reads it
+    valid: Any  # encoded validation split of the task
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         super().__init__(config, folder)
-        self.task = DistillationObjective(self.task, self.teacher, self.copied, config.distillation)
+        self.task = DistillationObjective(self.task, self.teacher, self.copied_layers, config.distillation)
 
     def load_pretrained(self) -> LoadedEncoder:
-        """Open the teacher and cut the student from it; its labels count, not those of the data."""
-        source, wanted = self.config.pretrained, self.config.distillation.student_layers
-        found = load_encoder(source, task=self.name)
-        if found.config.head != self.head:
-            raise CheckpointError(
-                f"{source}: a {found.config.head} head; a teacher for {self.name} is needed: "
-                f"`regard train {self.name} DATA --from {source}` makes one"
-            )
-        if found.config.layer_groups:
-            raise UsageError(f"{source}: its layers share their weights, so none can be copied: choose another teacher")
-        layers = found.config.stack.num_layers
-        if wanted >= layers:
-            raise ConfigError(
-                f"distillation.student_layers ({wanted}) must be fewer than the teacher has: {source} has {layers}; "
-                f"choose 1 to {layers - 1}"
-            )
-        if found.problem_type and self.problem_type and found.problem_type != self.problem_type:
-            many, one = "several labels a text (--label-separator)", "one label a text"
-            theirs, ours = (many, one) if found.problem_type == SEVERAL else (one, many)
-            raise UsageError(f"{source} gives {theirs}, but the data is read as {ours}: give data of the same kind")
-        self.labels = found.labels
-        self.passes = LONGER * self.passes
-        self.teacher, self.copied = found.model().eval(), spread_layers(layers, wanted)
-        config = student_config(found.config, self.copied)
-        return replace(found, config=config, weights=student_weights(found.weights, self.copied))
+        """Load the teacher and derive the student from it; the labels are the teacher's, not those of the data."""
+        loaded = load_encoder(self.config.pretrained, task=self.name)
+        self._check_teacher(loaded)
+        num_layers = loaded.config.stack.num_layers
+        self.labels = loaded.labels
+        self.default_epochs = EPOCH_FACTOR * self.default_epochs
+        self.teacher = loaded.model().eval()
+        self.copied_layers = spread_layers(num_layers, self.config.distillation.student_layers)
+        config = student_config(loaded.config, self.copied_layers)
+        return replace(loaded, config=config, weights=student_weights(loaded.weights, self.copied_layers))
 
-    def model_line(self, parameters: int) -> str:
-        """Say what the student is and whose."""
-        shown = ", ".join(str(layer + 1) for layer in self.copied)
-        layers, size = self.teacher.config.stack.num_layers, self.teacher.num_parameters()
-        made = f"student: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()}"
-        return f"{made} (layers {shown} of the {layers} of {self.config.pretrained}, {size / 1e6:.2f} M)"
+    def _check_teacher(self, loaded: LoadedEncoder) -> None:
+        source = self.config.pretrained
+        if loaded.config.head != self.head:
+            raise CheckpointError(
+                f"{source}: a {loaded.config.head} head; a teacher for {self.name} is needed: "
+                f"`regard train {self.name} DATA --from {source}` trains one"
+            )
+        if loaded.config.layer_groups:
+            raise UsageError(f"{source}: its layers share their weights, so none can be copied: choose another teacher")
+        num_layers = loaded.config.stack.num_layers
+        student_layers = self.config.distillation.student_layers
+        if student_layers >= num_layers:
+            raise ConfigError(
+                f"distillation.student_layers ({student_layers}) must be fewer than the teacher has: {source} has "
+                f"{num_layers}; choose 1 to {num_layers - 1}"
+            )
+        if loaded.problem_type and self.problem_type and loaded.problem_type != self.problem_type:
+            raise UsageError(
+                f"{source} predicts {_describe_problem(loaded.problem_type)}, but the data is read as "
+                f"{_describe_problem(self.problem_type)}: give data of the same kind"
+            )
+
+    def describe_model(self, num_parameters: int) -> str:
+        """Describe the student and its teacher."""
+        layers = ", ".join(str(layer + 1) for layer in self.copied_layers)
+        teacher_layers = self.teacher.config.stack.num_layers
+        teacher_size = self.teacher.num_parameters() / 1e6
+        student = f"student: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()}"
+        return f"{student} (layers {layers} of the {teacher_layers} of {self.config.pretrained}, {teacher_size:.2f} M)"
 
     def preprocessing_metadata(self) -> dict[str, Any]:
-        """Return what must be known to read texts as in training, and whose student it is."""
-        teacher = {"folder": self.config.pretrained, "digest": self.digests["start"], "copied": list(self.copied)}
+        """Entries of task.json to encode texts as in training, and on the teacher."""
+        teacher = {
+            "folder": self.config.pretrained,
+            "digest": self.digests["start"],
+            "copied": list(self.copied_layers),
+        }
         return {**super().preprocessing_metadata(), "teacher": teacher}
 
-    def closing_seconds(self, evaluation: float) -> float:
-        """Estimate the seconds of scoring student and teacher, whose layers take longer, and of timing both."""
-        slower = 1 + self.teacher.config.stack.num_layers / max(1, len(self.copied))
-        share = min(1.0, TIMED_TOKENS / max(1, self.validation_tokens()))
-        return slower * (super().closing_seconds(evaluation) + (ROUNDS + 1) * share * evaluation)
+    def closing_seconds(self, evaluation_seconds: float) -> float:
+        """Estimate the duration of evaluating student and teacher, which has more layers, and of timing both."""
+        cost_of_both = 1 + self.teacher.config.stack.num_layers / max(1, len(self.copied_layers))
+        timed_fraction = min(1.0, TIMED_TOKENS / max(1, self.validation_tokens()))
+        timing_seconds = (NUM_ROUNDS + 1) * timed_fraction * evaluation_seconds
+        return cost_of_both * (super().closing_seconds(evaluation_seconds) + timing_seconds)
 
-    def concluded(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
-        """Score the student as any model of its task, and beside its teacher."""
-        metrics, facts = super().concluded(model, notify)
-        alone = copy.copy(self)  # one baseline is enough
-        alone.config = self.config.override({"fine_tuning.baseline": False})
+    def compute_final_metrics(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
+        """Score the student with the metrics of its task, and compare score and speed with the teacher's."""
+        metrics, metadata = super().compute_final_metrics(model, notify)
         teacher = self.teacher.to(model.device()).pack()
-        theirs, _ = super(DistillationExperiment, alone).concluded(teacher, lambda text: None)
-        for part in ("valid", "test"):
-            name = next((one for one in (f"{part}_{measure}" for measure in MEASURES) if one in metrics), "")
-            if name:
-                kept = 100 * metrics[name] / theirs[name] if theirs[name] else 100.0
-                metrics |= {f"{part}_teacher": theirs[name], f"{part}_kept": kept}
-                measure = name.removeprefix(f"{part}_").replace("_", " ")
-                notify(f"{part}: {measure} {metrics[name]:.2f}, {kept:.1f} % of the teacher's {theirs[name]:.2f}")
+        teacher_metrics = self._score_teacher(teacher)
+        for split in ("valid", "test"):
+            name = next((metric for metric in MAIN_METRICS if f"{split}_{metric}" in metrics), "")
+            if not name:
+                continue
+            score = metrics[f"{split}_{name}"]
+            teacher_score = teacher_metrics[f"{split}_{name}"]
+            percent = 100 * score / teacher_score if teacher_score else 100.0
+            metrics |= {f"{split}_teacher": teacher_score, f"{split}_kept": percent}
+            label = name.replace("_", " ")
+            notify(f"{split}: {label} {score:.2f}, {percent:.1f} % of the teacher's {teacher_score:.2f}")
         ratios = speedups(model, teacher, timing_sample(self.valid.rows))
-        metrics |= {"speed": median(ratios)}
+        metrics["speed"] = median(ratios)
         notify(
-            f"speed: {median(ratios):.2f} times the teacher's ({min(ratios):.2f}–{max(ratios):.2f} in {ROUNDS} rounds; "
-            "tokens of validation texts in, scores out)"
+            f"speed: {median(ratios):.2f} times the teacher's ({min(ratios):.2f}–{max(ratios):.2f} in {NUM_ROUNDS} "
+            "rounds; from token ids of validation texts to logits)"
         )
-        return metrics, facts
+        return metrics, metadata
+
+    def _score_teacher(self, teacher: Bert) -> dict[str, float]:
+        """Score the teacher with the metrics of the task, silently and without the baseline."""
+        experiment = copy.copy(self)
+        experiment.config = self.config.override({"fine_tuning.baseline": False})
+        metrics, _ = super(DistillationExperiment, experiment).compute_final_metrics(teacher, lambda text: None)
+        return metrics
+
+
+def _describe_problem(problem_type: str) -> str:
+    return "several labels per text (--label-separator)" if problem_type == MULTI_LABEL else "one label per text"
 
 
 def timing_sample(rows: EncodedTexts) -> EncodedTexts:
-    """Return rows from all over the data, enough to time a model with."""
-    total = int(rows.lengths.sum())
-    count = max(1, min(len(rows), len(rows) * TIMED_TOKENS // max(1, total)))
-    made = EncodedTexts()
-    for number in np.linspace(0, len(rows) - 1, count).astype(np.int64):
-        made.add(rows.rows[number], rows.token_types[number], len(made))
-    return made
+    """Select rows spread over the data, with enough tokens to time a model."""
+    num_tokens = int(rows.lengths.sum())
+    count = max(1, min(len(rows), len(rows) * TIMED_TOKENS // max(1, num_tokens)))
+    sample = EncodedTexts()
+    for index in spread_indices(len(rows), count / len(rows)):
+        sample.add(rows.rows[index], rows.token_types[index], len(sample))
+    return sample
 
 
 def speedups(student: Bert, teacher: Bert, rows: EncodedTexts) -> list[float]:
-    """Return how many times as fast the student reads rows, round by round; a first round is not counted."""
+    """Ratio of the teacher's to the student's time in each round; a warm-up round is not counted."""
     ratios = []
-    for turn in range(ROUNDS + 1):
-        order = (student, teacher) if turn % 2 else (teacher, student)
-        taken = {model: _seconds(model, rows) for model in order}
-        ratios.append(taken[teacher] / taken[student])
+    for index in range(NUM_ROUNDS + 1):
+        order = (student, teacher) if index % 2 else (teacher, student)
+        seconds = {model: _time_logits(model, rows) for model in order}
+        ratios.append(seconds[teacher] / seconds[student])
     return ratios[1:]
 
 
-def _seconds(model: Bert, rows: EncodedTexts) -> float:
-    began = time.perf_counter()
+def _time_logits(model: Bert, rows: EncodedTexts) -> float:
+    start = time.perf_counter()
     for _ in rows.iter_logits(model):
         pass
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 class ClassificationDistillation(DistillationExperiment, ClassificationExperiment):
-    """A student of a classifier."""
+    """Distil a classifier."""
 
 
 class TaggingDistillation(DistillationExperiment, TaggingExperiment):
-    """A student of a tagger."""
+    """Distil a tagger."""
 
 
 class QuestionAnsweringDistillation(DistillationExperiment, QuestionAnsweringExperiment):
-    """A student of a model that answers by spans."""
+    """Distil a question answering model."""
 
 
 STUDENTS: dict[str, Callable[[RunConfig, Path], Experiment]] = {  # by task

@@ -1,4 +1,4 @@
-"""Fine-tuning: an encoder that can read learns a head for labels, tags or answers; what these tasks share."""
+"""What fine-tuning an encoder for classification, tagging and question answering has in common."""
 
 from __future__ import annotations
 
@@ -21,242 +21,271 @@ from regard.tasks.windows import CachedStates, EncodedTexts, head_only_config
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.training.experiments.base import (
     BaseExperiment,
-    Data,
-    DataSplits,
     EvaluationResult,
     ModelEvaluator,
     Notify,
     spread_indices,
 )
+from regard.training.experiments.data_splits import DataSplits, ExamplesT
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 
-RATE, RATE_MOST = 22.0, 3e-4  # over the width squared: the highest rate, where the user sets none
-FROZEN_RATE, FROZEN_PASSES = 2e-3, 20.0  # where nothing but the head learns
-SAMPLE_TEXTS = 16  # by whose time that of all frozen states is estimated
-HEAD = ("output", "pooler")  # how the names of a head's weights begin
-EVALUATIONS = 2.0  # of a pass
+# Defaults where the user sets none.
+LEARNING_RATE_SCALE = 22.0  # over the squared hidden size
+MAX_LEARNING_RATE = 3e-4
+EVALUATIONS_PER_EPOCH = 2.0
+# Defaults where only the head is trained.
+HEAD_LEARNING_RATE = 2e-3
+HEAD_EPOCHS = 20.0
+HEAD_EVALUATIONS_PER_EPOCH = 0.5
+NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
+HEAD_PREFIXES = ("output", "pooler")  # of the names of a head's weights
 
 
 class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
-    """An encoder that starts from another's weights, and the head that it learns.
+    """Fine-tune a pretrained encoder with a new head.
 
-    A task reads its data, calls `begin` with it, and sets `task`.
+    A task reads its data, calls `prepare` and `set_training_rows` with it, and sets `task`.
     """
 
     head: str
-    passes: float  # over the data, where the user sets no length
-    batch_rows: int  # about so many rows in a batch, where the user sets no number of tokens
+    default_epochs: float
+    default_batch_rows: int  # average number of rows in a batch
     is_pretrained = True
     task: Objective
+    test: Any = None  # encoded test split of the task
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config, self.folder = config, folder
+        self.config = config
+        self.folder = folder
         self.notes: list[str] = []
         self.digests: dict[str, str] = {}
-        self.labels: tuple[str, ...] = ()  # of labels or tags
+        self.labels: tuple[str, ...] = ()  # of classification and tagging
         self.problem_type = ""
 
-    def prepare(self, splits: DataSplits[Data]) -> None:
-        """Take the data, and open the folder to start from, with a head for its names."""
+    # ---- data and pretrained weights
+
+    def prepare(self, splits: DataSplits[ExamplesT]) -> None:
+        """Note the data, and load the pretrained encoder with a head for its labels."""
         config = self.config
         self.notes += splits.notes
         self.digests |= splits.digests
-        self.start = self.load_pretrained()
-        self.digests["start"] = self.start.digest
-        self.model_config = self.start.config
-        self.framing = SpecialTokens(self.start.tokenizer)
-        self.max_length = min(self.start.max_length, config.data.max_length)
+        self.pretrained = self.load_pretrained()
+        self.digests["start"] = self.pretrained.digest
+        self.model_config = self.pretrained.config
+        self.special_tokens = SpecialTokens(self.pretrained.tokenizer)
+        self.max_length = min(self.pretrained.max_length, config.data.max_length)
         self.hidden_size = self.model_config.hidden_size
-        self.initial_weights = self.start.weights
+        self.initial_weights = self.pretrained.weights
         if config.fine_tuning.random_init:
             model = Bert(self.model_config)
             initialize_bert(model, config.training.seed)
             self.initial_weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
     def validation_rows(self) -> EncodedTexts:
-        """Return the validation rows."""
+        """Encoded validation texts."""
         raise NotImplementedError
 
     def load_pretrained(self) -> LoadedEncoder:
-        """Return the model that learning starts from, with the task's head."""
+        """Load the pretrained encoder with the task's head."""
         labels = self.labels if self.labels else None
         return load_encoder(self.config.pretrained, head=self.head, labels=labels, seed=self.config.training.seed)
 
     def set_training_rows(self, rows: EncodedTexts) -> None:
-        """Take the training rows: how many tokens they have, and the settings that suit them."""
-        self.rows = rows
+        """Derive the tokens per epoch and the preferred settings from the training rows."""
         self.tokens_per_epoch = int(rows.lengths.sum())
-        frozen = self.config.fine_tuning.freeze_encoder
-        self.preferred_settings: dict[str, float] = {
-            "epochs": FROZEN_PASSES if frozen else self.passes,
-            "batch_tokens": max(1, self.batch_rows * self.tokens_per_epoch // len(rows)),
-            "learning_rate": FROZEN_RATE if frozen else min(RATE_MOST, RATE / self.hidden_size**2),
-            "evaluations": 0.5 if frozen else EVALUATIONS,
-        }
+        batch_tokens = max(1, self.default_batch_rows * self.tokens_per_epoch // len(rows))
+        if self.config.fine_tuning.freeze_encoder:
+            self.preferred_settings: dict[str, float] = {
+                "epochs": HEAD_EPOCHS,
+                "batch_tokens": batch_tokens,
+                "learning_rate": HEAD_LEARNING_RATE,
+                "evaluations": HEAD_EVALUATIONS_PER_EPOCH,
+            }
+        else:
+            self.preferred_settings = {
+                "epochs": self.default_epochs,
+                "batch_tokens": batch_tokens,
+                "learning_rate": min(MAX_LEARNING_RATE, LEARNING_RATE_SCALE / self.hidden_size**2),
+                "evaluations": EVALUATIONS_PER_EPOCH,
+            }
 
     def cache_states(self, rows: EncodedTexts, positions: Sequence[np.ndarray] | None = None) -> CachedStates | None:
-        """Return the states that the head reads, where the encoder is frozen; made once."""
+        """Compute the hidden states that the head reads, once, where the encoder is frozen."""
         if not self.config.fine_tuning.freeze_encoder:
             return None
-        count = len(rows) if positions is None else sum(map(len, positions))
-        needed, given = 2 * count * self.hidden_size >> 20, self.config.fine_tuning.feature_cache_mb
-        if needed > given:
+        num_states = len(rows) if positions is None else sum(len(row_positions) for row_positions in positions)
+        needed_mb = 2 * num_states * self.hidden_size >> 20
+        allowed_mb = self.config.fine_tuning.feature_cache_mb
+        if needed_mb > allowed_mb:
             raise ConfigError(
-                f"the frozen states of all texts take {needed:,} MB, and --fine_tuning.feature_cache_mb allows {given:,}: "
-                "allow more, or learn with fewer texts"
+                f"the frozen states of all texts take {needed_mb:,} MB, and --fine_tuning.feature_cache_mb allows "
+                f"{allowed_mb:,}: allow more, or train with fewer texts"
             )
-        began = time.perf_counter()
+        start = time.perf_counter()
         model = Bert(self.model_config).eval()
         model.load_state_dict(self.initial_weights)
         model.pack()
-        self._check_time(model, rows)
-        made = CachedStates(model, rows, positions)
-        size = made.states.numel() * made.states.element_size() / 2**20
-        self.notes.append(f"frozen: states made once ({size:,.1f} MB, {time.perf_counter() - began:.1f} s)")
-        return made
+        self._check_encoding_time(model, rows)
+        cache = CachedStates(model, rows, positions)
+        cache_mb = cache.states.numel() * cache.states.element_size() / 2**20
+        seconds = time.perf_counter() - start
+        self.notes.append(f"frozen encoder: hidden states computed once ({cache_mb:,.1f} MB, {seconds:.1f} s)")
+        return cache
 
-    def _check_time(self, model: Bert, train: EncodedTexts) -> None:
-        """Refuse a time budget that the frozen states of all texts would use up, by the time of a few of them."""
-        minutes = self.config.training.minutes
-        sample = spread_indices(len(train), min(1.0, SAMPLE_TEXTS / len(train)))
-        if not minutes or len(sample) == len(train):
+    def _check_encoding_time(self, model: Bert, rows: EncodedTexts) -> None:
+        """Refuse a time budget that encoding all texts would use up, by the time of a sample of them."""
+        budget_minutes = self.config.training.minutes
+        sample = spread_indices(len(rows), min(1.0, NUM_TIMED_TEXTS / len(rows)))
+        if not budget_minutes or len(sample) == len(rows):
             return
-        began = time.perf_counter()
-        model.encode(train.batch(sample))
-        taken = time.perf_counter() - began
-        needed = taken * int(train.lengths.sum()) / int(train.lengths[sample].sum()) / 60
-        if needed > minutes:
+        start = time.perf_counter()
+        model.encode(rows.batch(sample))
+        sample_seconds = time.perf_counter() - start
+        minutes = sample_seconds * int(rows.lengths.sum()) / int(rows.lengths[sample].sum()) / 60
+        if minutes > budget_minutes:
             raise ConfigError(
-                f"the frozen states of {len(train):,} texts take about {needed:.1f} minutes, and --minutes allows "
-                f"{minutes:g} in all: allow at least {2 * needed:.0f}, or give fewer texts"
+                f"the frozen states of {len(rows):,} texts take about {minutes:.1f} minutes, and --minutes allows "
+                f"{budget_minutes:g} in all: allow at least {2 * minutes:.0f}, or give fewer texts"
             )
 
     def report_truncation(self, report: TruncationReport, split: str) -> None:
-        """Say what became of texts that are too long."""
+        """Note how texts that are too long are encoded."""
         if report.windowed or report.truncated_texts:
             self.notes.append(f"{split}: {report.format()}")
 
-    # ---- what a run asks
+    # ---- interface of a run
 
     @property
     def learning_rate_scales(self) -> Mapping[str, float] | None:
-        """What the rate of each weight is multiplied with; nothing where all are the same."""
-        decay, layers = self.config.fine_tuning.layer_lr_decay, self.model_config.stack.num_layers
+        """Factor of the learning rate by weight name (layer-wise decay); None where all are 1."""
+        decay = self.config.fine_tuning.layer_lr_decay
         if decay == 1 or self.config.fine_tuning.freeze_encoder:
             return None
-        depth = {f"stack.blocks.{number}.": layers - number for number in range(layers)}
-
-        def below(name: str) -> int:
-            if name.startswith(HEAD):
-                return 0
-            return next((steps for start, steps in depth.items() if name.startswith(start)), layers + 1)
-
-        return {name: decay ** below(name) for name in self.initial_weights}
+        num_layers = self.model_config.stack.num_layers
+        return {name: decay ** _distance_to_head(name, num_layers) for name in self.initial_weights}
 
     def model(self) -> Bert:
-        """Return the model that learns, with its first weights; of a frozen one, the head alone."""
+        """Build the model to train, with its initial weights; only the head where the encoder is frozen."""
         if not self.config.fine_tuning.freeze_encoder:
             model = Bert(self.model_config)
             model.load_state_dict(self.initial_weights)
             return model
         model = Bert(head_only_config(self.model_config))
         initialize_bert(model, self.config.training.seed)
-        model.load_state_dict({**model.state_dict(), **_head(self.initial_weights)})
+        model.load_state_dict({**model.state_dict(), **_select_head(self.initial_weights)})
         return model
 
     def merge_frozen(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return all weights of the model: a frozen one's encoder with the head that was learned."""
-        return {**self.initial_weights, **_head(weights)} if self.config.fine_tuning.freeze_encoder else dict(weights)
+        """Complete the trained weights by those of the encoder where it is frozen."""
+        if not self.config.fine_tuning.freeze_encoder:
+            return dict(weights)
+        return {**self.initial_weights, **_select_head(weights)}
 
     def validation_tokens(self) -> int:
-        """Return how many tokens one evaluation reads."""
+        """Count the tokens that one evaluation reads."""
         return int(self.validation_rows().lengths.sum())
 
-    def closing_seconds(self, evaluation: float) -> float:
-        """Estimate the seconds of scoring validation and test data at the end."""
-        test = getattr(self, "test", None)
-        tokens = self.validation_tokens() + (0 if test is None else int(test.rows.lengths.sum()))
-        return super().closing_seconds(evaluation) * tokens / max(1, self.validation_tokens())
+    def closing_seconds(self, evaluation_seconds: float) -> float:
+        """Estimate the duration of the final evaluation on validation and test data."""
+        test_tokens = 0 if self.test is None else int(self.test.rows.lengths.sum())
+        tokens = self.validation_tokens() + test_tokens
+        return super().closing_seconds(evaluation_seconds) * tokens / max(1, self.validation_tokens())
 
     def evaluator(self, device: str) -> EncoderEvaluator:
-        """Return what measures weights."""
+        """Build the evaluator on validation data."""
         return EncoderEvaluator(self, device)
 
     def compute_metrics(self, model: Bert) -> EvaluationResult:
-        """Return measures on validation data, what ranks them, and samples."""
+        """Compute metrics on validation data, their sort key, and samples."""
         raise NotImplementedError
 
-    def concluded(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return the measures of the model that is kept, and facts for its folder."""
+    def compute_final_metrics(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
+        """Compute the metrics of the final model, and further entries of task.json."""
         raise NotImplementedError
 
     def final_evaluation(self, evaluator: EncoderEvaluator, notify: Notify) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Score the model that is kept."""
-        return self.concluded(evaluator.model, notify)
+        """Evaluate the final model on validation and test data."""
+        return self.compute_final_metrics(evaluator.model, notify)
 
-    def model_line(self, parameters: int) -> str:
-        """Say what the model is and where it comes from."""
-        what = "fresh weights, sizes" if self.config.fine_tuning.random_init else "weights"
-        frozen = "; only the head learns" if self.config.fine_tuning.freeze_encoder else ""
-        made = f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()}"
-        return f"{made} ({what} from {self.config.pretrained}{frozen})"
+    def describe_model(self, num_parameters: int) -> str:
+        """Describe the model and the origin of its weights."""
+        origin = "random weights, sizes" if self.config.fine_tuning.random_init else "weights"
+        frozen = "; only the head is trained" if self.config.fine_tuning.freeze_encoder else ""
+        model = f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()}"
+        return f"{model} ({origin} from {self.config.pretrained}{frozen})"
 
     def metadata(self, evaluator: EncoderEvaluator) -> dict[str, Any]:
-        """Return what must be known to use the model."""
+        """Entries of task.json that inference needs."""
         return {"max_length": self.max_length, **self.preprocessing_metadata()}
 
     def preprocessing_metadata(self) -> dict[str, Any]:
-        """Return what a task must know beside it to read texts as in training."""
+        """Entries of task.json that the task needs to encode texts as in training."""
         return {}
 
-    def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
+    def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""
         save_encoder(
             self.folder,
             self.model_config,
             weights,
-            tokenizer=self.start.tokenizer,
+            tokenizer=self.pretrained.tokenizer,
             task=self.name,
-            facts=facts,
+            facts=metadata,
             card=card,
             labels=self.labels,
             problem=self.problem_type,
-            kind=self.start.model_type,
-            fields=self.start.hf_config,
+            kind=self.pretrained.model_type,
+            fields=self.pretrained.hf_config,
         )
 
     def load_saved(self) -> LoadedEncoder:
-        """Return the run's model as it was written."""
+        """Load the run's model."""
         return load_encoder(self.folder, task=self.name)
 
 
-def _head(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in named.items() if name.startswith(HEAD)}
+def _select_head(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in weights.items() if name.startswith(HEAD_PREFIXES)}
+
+
+def _distance_to_head(name: str, num_layers: int) -> int:
+    """Number of layers between a weight and the head; the embeddings are below all layers.
+
+    >>> [_distance_to_head(name, 12) for name in ("output.weight", "stack.blocks.11.cross.out", "words.weight")]
+    [0, 1, 13]
+    """
+    if name.startswith(HEAD_PREFIXES):
+        return 0
+    for layer in range(num_layers):
+        if name.startswith(f"stack.blocks.{layer}."):
+            return num_layers - layer
+    return num_layers + 1
 
 
 class EncoderEvaluator(ModelEvaluator[Bert]):
-    """Measures an encoder and its head as the job says; of a frozen one, the head alone is received."""
+    """Evaluates an encoder and its head with the metrics of its experiment."""
 
-    def __init__(self, job: FineTuningExperiment, device: str) -> None:
-        super().__init__(Bert(job.model_config), device)
-        self.job = job
+    def __init__(self, experiment: FineTuningExperiment, device: str) -> None:
+        super().__init__(Bert(experiment.model_config), device)
+        self.experiment = experiment
 
-    def load(self, named: Mapping[str, Tensor]) -> None:
-        """Take these weights."""
-        super().load(self.job.merge_frozen(named))
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Load the weights to evaluate: all of them, or those of the head where the encoder is frozen."""
+        super().load(self.experiment.merge_frozen(weights))
         self.model.pack()
 
     def compute_metrics(self) -> EvaluationResult:
-        """Return what the job measures on validation data."""
-        return self.job.compute_metrics(self.model)
+        """Compute the experiment's metrics on validation data."""
+        return self.experiment.compute_metrics(self.model)
 
     def attention_snapshot(self) -> AttentionSnapshot | None:
-        """Return where the encoder looks while it reads one validation row."""
-        rows, tokenizer = self.job.validation_rows(), self.job.start.tokenizer
-        number = choose_example(rows.lengths)
-        if number is None:
+        """Attention of one validation row."""
+        rows = self.experiment.validation_rows()
+        tokenizer = self.experiment.pretrained.tokenizer
+        index = choose_example(rows.lengths)
+        if index is None:
             return None
-        with trace() as seen:
-            self.model.encode(rows.batch(np.array([number])))
-        ids = rows.rows[number].tolist()
-        return AttentionSnapshot.from_trace(seen, SnapshotText.of(tokenizer, tokenizer.decode(ids).strip(), ids))
+        with trace() as attention:
+            self.model.encode(rows.batch(np.array([index])))
+        ids = rows.rows[index].tolist()
+        text = SnapshotText.of(tokenizer, tokenizer.decode(ids).strip(), ids)
+        return AttentionSnapshot.from_trace(attention, text)

@@ -1,12 +1,14 @@
-"""Training an encoder on running text with hidden words: documents, a tokenizer, the model's size, what is kept.
+"""Pretrain an encoder with masked language modelling (Devlin et al., 2019) on documents.
 
-A new vocabulary for a model that knows another: each new token starts from what the old tokens know of it.
+A pretrained encoder can get a new vocabulary: the embedding of each new token is the mean of those of the old tokens
+that its text consists of.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
 from regard.config.models import BERT_PRESETS, BertConfig
 from regard.config.runs import RunConfig
+from regard.data.documents import Documents
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_local_attention, rescale_embeddings
@@ -39,7 +42,7 @@ from regard.tasks.token_stream import TokenStream, equal_rows
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
-from regard.tokens import Tokens
+from regard.tokens import Ids, Tokens
 from regard.training.experiments.base import (
     BaseExperiment,
     EvaluationResult,
@@ -47,169 +50,194 @@ from regard.training.experiments.base import (
     choose_preset,
     initialize_model,
     load_or_train_tokenizer,
-    read_document_splits,
 )
+from regard.training.experiments.data_splits import read_document_splits
 from regard.training.snapshots import LENGTH, AttentionSnapshot, SnapshotText
 from regard.training.trivial_baselines import token_frequencies
 from regard.training.verdict import TrivialBaseline
 
-TASK = "fill"  # what the folder's model does
-ROW = 128  # tokens of a row, where the user sets no number
+TASK = "fill"  # task of the saved model
+ROW = 128  # default row length in tokens
 BATCH_TOKENS = 4096
-USUAL_RATE, USUAL_WIDTH = 0.01, 0.5  # of the table of words: faster, it keeps a model from looking at what is around
-ALL_TOKENS = 40_000_000  # read in all where the user sets no length
-SIZES = ((300_000, "tiny"), (30_000_000, "mini"), (300_000_000, "small"))  # tokens up to which a preset is chosen
-LETTERS = 4  # of a token, about: the vocabulary is not known yet
-SAMPLES, BEST = 3, 3  # gaps that are shown at each evaluation, and words for each
+# Of the token embedding: learned faster, it keeps the model from attending to the context.
+MAX_EMBEDDING_RATE = 0.01
+EMBEDDING_RATE_SCALE = 0.5  # over the hidden size
+MAX_TRAINING_TOKENS = 40_000_000  # over all epochs, by default
+PRESET_SIZES = ((300_000, "tiny"), (30_000_000, "mini"), (300_000_000, "small"))  # tokens below which one is chosen
+CHARACTERS_PER_TOKEN = 4  # estimate: the size is chosen before the text is tokenized
+NUM_SAMPLES = 3  # masked tokens shown at each evaluation
+TOP_K = 3  # predictions shown for each
+TOKEN_TABLES = ("words.weight", "masked_output.weight", "masked_bias")  # weights that have a row for each token
 
 
 class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
-    """Running text and the encoder that learns to tell its hidden words."""
+    """Pretrain an encoder on documents with masked language modelling."""
 
-    name, has_final_evaluation = TASK, False
+    name = TASK
+    has_final_evaluation = False
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config, self.folder = config, folder
-        self.texts = read_document_splits(config)
-        self.notes, self.digests = self.texts.notes, self.texts.digests
+        self.config = config
+        self.folder = folder
+        self.documents = read_document_splits(config)
+        self.notes = self.documents.notes
+        self.digests = self.documents.digests
         self.head = "pretraining" if config.masking.next_sentence else "masked"
-        self.start: LoadedEncoder | None = None
+        self.pretrained: LoadedEncoder | None = None
         if config.pretrained:
-            self.start = load_encoder(config.pretrained, head=self.head, seed=config.training.seed)
-            self.notes += self.start.report.format_lines()
-        self.is_pretrained = self.start is not None
-        self.tokenizer = load_or_train_tokenizer(folder, self._tokenizer)
+            self.pretrained = load_encoder(config.pretrained, head=self.head, seed=config.training.seed)
+            self.notes += self.pretrained.report.format_lines()
+        self.is_pretrained = self.pretrained is not None
+        self.tokenizer = load_or_train_tokenizer(folder, self._build_tokenizer)
         self.layout = MaskedRowLayout.of(self.tokenizer, config.masking)
-        self.model_config, self.reason = self._model_config()
+        self.model_config, self.reason = self._choose_config()
         self.hidden_size = self.model_config.hidden_size
-        train, self.valid = (self._stream(part) for part in (self.texts.train, self.texts.valid))
+        train = self._tokenize(self.documents.train)
+        self.valid = self._tokenize(self.documents.valid)
         self.counts = token_counts(train, self.tokenizer.vocab_size)
         self.task = MaskedLMObjective(train, self.layout, seed=config.training.seed)
         self.tokens_per_epoch = max(1, round(config.masking.mask_rate * len(train.ids)))
         self.preferred_settings: dict[str, float] = {
             "batch_tokens": max(BATCH_TOKENS, train.length),
-            "usual_rate": min(USUAL_RATE, USUAL_WIDTH / self.hidden_size),
-            "epochs": max(3, min(40, round(ALL_TOKENS / len(train.ids)))),
+            "usual_rate": min(MAX_EMBEDDING_RATE, EMBEDDING_RATE_SCALE / self.hidden_size),
+            "epochs": max(3, min(40, round(MAX_TRAINING_TOKENS / len(train.ids)))),
         }
 
-    def _tokenizer(self) -> Tokenizer:
-        if self.start is not None and self.config.masking.words == "kept":
-            return self.start.tokenizer
-        return train_masked_tokenizer(self.texts.train.texts, self.config.tokenizer)
+    # ---- data and model size
 
-    def _stream(self, documents: Any) -> TokenStream:
-        row, most = (
-            self.config.documents.sequence_length or min(ROW, self.model_config.max_positions),
-            self.model_config.max_positions,
-        )
-        if not self.layout.num_special + 2 <= row <= most:
+    def _build_tokenizer(self) -> Tokenizer:
+        if self.pretrained is not None and self.config.masking.words == "kept":
+            return self.pretrained.tokenizer
+        return train_masked_tokenizer(self.documents.train.texts, self.config.tokenizer)
+
+    def _tokenize(self, documents: Documents) -> TokenStream:
+        num_special = self.layout.num_special
+        max_positions = self.model_config.max_positions
+        row_length = self.config.documents.sequence_length or min(ROW, max_positions)
+        if not num_special + 2 <= row_length <= max_positions:
             raise ConfigError(
-                f"documents.sequence_length ({row}) must be between {self.layout.num_special + 2} and {most}, all it reads"
+                f"documents.sequence_length ({row_length}) must be between {num_special + 2} and {max_positions}, "
+                "the positions of the model"
             )
-        made = TokenStream.of(documents, self.tokenizer, row - self.layout.num_special)
-        if not self.layout.masking.ordinary[made.ids].any():
+        stream = TokenStream.of(documents, self.tokenizer, row_length - num_special)
+        if not self.layout.masking.ordinary[stream.ids].any():
             raise DataError("no word in it is known to the tokenizer", advice="give text in the model's own language")
-        return made
+        return stream
 
-    def _model_config(self) -> tuple[BertConfig, str]:
-        """Return the model for this data, as it is written, and why it was chosen."""
-        sizes = {"vocab_size": self.tokenizer.vocab_size, "head": self.head}
-        if self.start is not None:
-            config = self.start.config
-            if self.config.masking.next_sentence and config.num_token_types < 2:
-                raise UsageError(f"{self.config.pretrained} does not tell the texts of a pair apart: no next sentences")
-            if self.tokenizer.digest == self.start.tokenizer.digest:
-                return config, f"as in {self.config.pretrained}"
-            return config.override(
-                sizes | {"pad_id": self.tokenizer.pad_id}
-            ), f"as in {self.config.pretrained}, new words"
-        given = self.config.bert
+    def _choose_config(self) -> tuple[BertConfig, str]:
+        """Choose the model config for this data, as it is saved, and say why."""
+        if self.pretrained is not None:
+            return self._adapt_pretrained_config(self.pretrained)
+        config = self.config.bert
         preset, reason = choose_preset(
             self.config.preset,
             BERT_PRESETS,
-            amount=sum(map(len, self.texts.train.texts)),
-            sizes=[(LETTERS * most, size) for most, size in SIZES],
+            amount=sum(len(text) for text in self.documents.train.texts),
+            sizes=[(CHARACTERS_PER_TOKEN * max_tokens, preset) for max_tokens, preset in PRESET_SIZES],
             largest="base",
-            what="letters",
+            what="characters",
             where="with --arch bert",
         )
         if preset is not None:
-            given = given.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})
-        return given.override(sizes | {"pad_id": self.tokenizer.pad_id}), reason
+            config = config.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})
+        return config.override(self._vocabulary_settings()), reason
 
-    # ---- what a run asks
+    def _adapt_pretrained_config(self, pretrained: LoadedEncoder) -> tuple[BertConfig, str]:
+        """Config of the pretrained model, with the new vocabulary where there is one."""
+        source = self.config.pretrained
+        config = pretrained.config
+        if self.config.masking.next_sentence and config.num_token_types < 2:
+            raise UsageError(f"{source} has no token types for pairs of texts: train it without next-sentence pairs")
+        if self.tokenizer.digest == pretrained.tokenizer.digest:
+            return config, f"as in {source}"
+        return config.override(self._vocabulary_settings()), f"as in {source}, new vocabulary"
+
+    def _vocabulary_settings(self) -> dict[str, Any]:
+        return {"vocab_size": self.tokenizer.vocab_size, "head": self.head, "pad_id": self.tokenizer.pad_id}
+
+    # ---- interface of a run
 
     def model(self) -> Bert:
-        """Return the model with its first weights; while it learns it has a dropout of its own."""
+        """Build the model with its initial weights, and with the dropout of pretraining."""
         dropout = self.config.masking.pretraining_dropout
         config = self.model_config.override({"dropout": dropout, "attention_dropout": dropout})
-        weights = self._weights()
-        made: Bert = initialize_model(build_model(config), self.config.training.seed, weights)
+        weights = self._pretrained_weights()
+        model: Bert = initialize_model(build_model(config), self.config.training.seed, weights)
         if weights is None:
-            initialize_local_attention(made)
-        return made
+            initialize_local_attention(model)
+        return model
 
-    def _weights(self) -> Mapping[str, Tensor] | None:
-        if self.start is None or self.tokenizer.digest == self.start.tokenizer.digest:
-            return None if self.start is None else self.start.weights
-        return transfer_embeddings(self.start.weights, self.start.tokenizer, self.tokenizer)
+    def _pretrained_weights(self) -> Mapping[str, Tensor] | None:
+        if self.pretrained is None:
+            return None
+        if self.tokenizer.digest == self.pretrained.tokenizer.digest:
+            return self.pretrained.weights
+        return transfer_embeddings(self.pretrained.weights, self.pretrained.tokenizer, self.tokenizer)
 
-    def limit_validation(self, share: float) -> None:
+    def limit_validation(self, fraction: float) -> None:
         """Validate on the first part of the validation text only."""
-        self.valid = self.valid.first(share)
+        self.valid = self.valid.first(fraction)
 
     def validation_tokens(self) -> int:
-        """Return how many tokens one evaluation reads."""
+        """Count the tokens that one evaluation reads."""
         return len(self.valid.ids)
 
     def evaluator(self, device: str) -> MaskedLMEvaluator:
-        """Return what measures weights."""
-        return MaskedLMEvaluator(self.model_config, self.tokenizer, self.layout, self.valid, self.counts, device)
-
-    def describe(self, parameters: int) -> list[str]:
-        """Say what the data and the model are."""
-        masking = self.config.masking
-        hidden = (
-            f"{100 * masking.mask_rate:.3g} % of the {'words' if masking.whole_word_masking else 'tokens'} are hidden"
+        """Build the evaluator on validation data."""
+        return MaskedLMEvaluator(
+            self.model_config,
+            self.tokenizer,
+            layout=self.layout,
+            valid=self.valid,
+            counts=self.counts,
+            device=device,
         )
+
+    def describe(self, num_parameters: int) -> list[str]:
+        """Describe data and model for the user."""
+        masking = self.config.masking
+        unit = "words" if masking.whole_word_masking else "tokens"
+        data = self.documents.describe(self.task.train, self.valid, self.layout.num_special)
         return [
-            self.texts.line(self.task.train, self.valid, self.layout.num_special) + f"; {hidden}",
-            f"tokens: {self.tokenizer.vocab_size:,} kinds",
-            f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
+            f"{data}; {100 * masking.mask_rate:.3g} % of the {unit} are masked",
+            f"tokens: vocabulary of {self.tokenizer.vocab_size:,}",
+            f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
         ]
 
     def metadata(self, evaluator: MaskedLMEvaluator) -> dict[str, Any]:
-        """Return what must be known to read texts as in training."""
+        """Entry of task.json on the row length of training."""
         return {"row": self.task.train.length + self.layout.num_special}
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
-        """Perplexity of hidden tokens by their training frequencies."""
+        """Perplexity of masked tokens by their training frequencies."""
         return [token_frequencies(perplexity(unigram_loss(self.counts, self.valid, self.layout), 1))]
 
-    def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
+    def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""
-        origin: dict[str, Any] = (
-            {} if self.start is None else {"kind": self.start.model_type, "fields": self.start.hf_config}
-        )
+        origin: dict[str, Any] = {}
+        if self.pretrained is None:
+            weights = rescale_embeddings(weights, self.model_config)
+        else:
+            origin = {"kind": self.pretrained.model_type, "fields": self.pretrained.hf_config}
         save_encoder(
             self.folder,
             self.model_config,
-            weights if self.start is not None else rescale_embeddings(weights, self.model_config),
+            weights,
             tokenizer=self.tokenizer,
             task=TASK,
-            facts=facts,
+            facts=metadata,
             card=card,
             extra_files={COUNTS: json.dumps(self.counts.tolist()).encode()},
             **origin,
         )
 
     def load_saved(self) -> LoadedEncoder:
-        """Return the run's model as it was written."""
+        """Load the run's model."""
         return load_encoder(self.folder)
 
 
 class MaskedLMEvaluator(ModelEvaluator[Bert]):
-    """Measures how well hidden words of held-out text are told."""
+    """Evaluates the prediction of masked tokens on held-out text."""
 
     def __init__(
         self,
@@ -221,99 +249,111 @@ class MaskedLMEvaluator(ModelEvaluator[Bert]):
         device: str,
     ) -> None:
         super().__init__(build_model(config), device)
-        self.tokenizer, self.layout, self.valid = tokenizer, layout, valid
-        self.unigram = perplexity(unigram_loss(counts, valid, layout), 1)
-        self.gaps = _gaps(valid, layout)
+        self.tokenizer = tokenizer
+        self.layout = layout
+        self.valid = valid
+        self.unigram_perplexity = perplexity(unigram_loss(counts, valid, layout), 1)
+        self.sample_rows = _choose_samples(valid, layout)
 
     def compute_metrics(self) -> EvaluationResult:
-        """Return loss and perplexity of hidden words of held-out text, beside what their counts alone would give."""
-        found = masked_scores(self.model, self.valid, self.layout)
-        metrics = {"loss": found.loss, "perplexity": perplexity(found.loss, 1), "perplexity_unigram": self.unigram}
-        if found.together is not None:
-            metrics["next_accuracy"] = found.together
-        return metrics, (-found.loss,), self.samples()
+        """Compute loss and perplexity of masked tokens, and for comparison the unigram perplexity."""
+        scores = masked_scores(self.model, self.valid, self.layout)
+        metrics = {
+            "loss": scores.loss,
+            "perplexity": perplexity(scores.loss, 1),
+            "perplexity_unigram": self.unigram_perplexity,
+        }
+        if scores.together is not None:
+            metrics["next_accuracy"] = scores.together
+        return metrics, (-scores.loss,), self._predict_samples()
 
     def attention_snapshot(self) -> AttentionSnapshot | None:
-        """Return where the model looks while it reads the beginning of the held-out text, nothing hidden."""
-        start = self.valid.ids[:LENGTH].tolist()
-        ids, types = SpecialTokens(self.tokenizer).add(start)
-        with trace() as seen:
-            self.model.encode(Tokens.from_rows([ids]), np.array(types, dtype=np.int32))
-        return AttentionSnapshot.from_trace(
-            seen, SnapshotText.of(self.tokenizer, self.tokenizer.decode(start).strip(), ids)
-        )
+        """Attention over the first tokens of the held-out text, without masks."""
+        text_ids = self.valid.ids[:LENGTH].tolist()
+        ids, token_types = SpecialTokens(self.tokenizer).add(text_ids)
+        with trace() as attention:
+            self.model.encode(Tokens.from_rows([ids]), np.array(token_types, dtype=np.int32))
+        text = SnapshotText.of(self.tokenizer, self.tokenizer.decode(text_ids).strip(), ids)
+        return AttentionSnapshot.from_trace(attention, text)
 
-    def samples(self) -> list[tuple[str, str, str]]:
-        """Return some gaps, what stood there and what the model would put there."""
-        made = []
-        for row, place in self.gaps:
-            ids = row.copy()
-            ids[0, place] = self.layout.masking.mask
-            found, chances = top_tokens_at(self.model, equal_rows(ids), np.array([place]), BEST)
-            said = [
-                f"{FilledToken.of(self.tokenizer, int(number)).text} {100 * chance:.0f} %"
-                for number, chance in zip(found[0], chances[0], strict=True)
+    def _predict_samples(self) -> list[tuple[str, str, str]]:
+        """Predict one masked token in each sample row: its context, the token, and the most probable predictions."""
+        mask_id = self.layout.masking.mask
+        samples = []
+        for row, position in self.sample_rows:
+            masked_row = row.copy()
+            masked_row[0, position] = mask_id
+            top_ids, probabilities = top_tokens_at(self.model, equal_rows(masked_row), np.array([position]), TOP_K)
+            predictions = [
+                f"{self._token_text(token_id)} {100 * probability:.0f} %"
+                for token_id, probability in zip(top_ids[0], probabilities[0], strict=True)
             ]
-            wanted = FilledToken.of(self.tokenizer, int(row[0, place])).text
-            made.append(
-                (
-                    mask_context(self.tokenizer, row[0].tolist(), place, self.layout.masking.mask),
-                    wanted,
-                    ", ".join(said),
-                )
-            )
-        return made
+            context = mask_context(self.tokenizer, row[0].tolist(), position, mask_id)
+            samples.append((context, self._token_text(row[0, position]), ", ".join(predictions)))
+        return samples
+
+    def _token_text(self, token_id: np.int32) -> str:
+        return FilledToken.of(self.tokenizer, int(token_id)).text
 
 
-def _gaps(text: TokenStream, layout: MaskedRowLayout) -> list[tuple[NDArray[np.int32], int]]:
-    """Return rows without anything hidden, each [1, T], and in the middle of each a word that is one token."""
-    batch = next(evaluation_batches(text, layout))
+def _choose_samples(stream: TokenStream, layout: MaskedRowLayout) -> list[tuple[Ids, int]]:
+    """Rows without masks, each [1, length], with the position of a one-token word in the middle of each."""
+    batch = next(evaluation_batches(stream, layout))
     ids = batch.rows.ids.copy()
     ids[batch.positions] = batch.targets
-    width, made = int(batch.rows.lengths[0]), []
-    for number in range(min(SAMPLES, len(batch.rows))):
-        row = ids[number * width : (number + 1) * width][None]
-        inner = layout.masking.continues[row[0]]
-        places = np.flatnonzero(layout.masking.ordinary[row[0]] & ~inner & ~np.roll(inner, -1))
-        if len(places):
-            made.append((row, int(places[len(places) // 2])))
-    return made
+    row_length = int(batch.rows.lengths[0])
+    samples = []
+    for index in range(min(NUM_SAMPLES, len(batch.rows))):
+        row = ids[index * row_length : (index + 1) * row_length]
+        continues = layout.masking.continues[row]
+        is_whole_word = layout.masking.ordinary[row] & ~continues & ~np.roll(continues, -1)
+        positions = np.flatnonzero(is_whole_word)
+        if len(positions):
+            samples.append((row[None], int(positions[len(positions) // 2])))
+    return samples
 
 
-TABLES = ("words.weight", "masked_output.weight", "masked_bias")  # weights that have a row for each token
+# ---- a new vocabulary for pretrained weights
 
 
 def source_tokens(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
-    """Return for each new token the old ones that it starts from: itself, or the pieces that its text has there.
+    """For each new token, the old token ids that its embedding is initialised from: itself, or its old subwords.
 
     >>> from regard.config.data import TokenizerConfig
     >>> from regard.text.train import train_wordpiece
     >>> old, new = (train_wordpiece([text] * 9, TokenizerConfig()) for text in ("ab c", "abc ab"))
-    >>> found = source_tokens(old, new)
-    >>> [old.subwords(found[new.backend.token_to_id(piece)]) for piece in ("[MASK]", "ab", "abc", "##b")]
+    >>> sources = source_tokens(old, new)
+    >>> [old.subwords(sources[new.backend.token_to_id(token)]) for token in ("[MASK]", "ab", "abc", "##b")]
     [['[MASK]'], ['ab'], ['ab', '##c'], ['##b']]
     """
-    frames = SpecialTokens(old), SpecialTokens(new)
-    roles = {getattr(frames[1], role): getattr(frames[0], role) for role in ("pad", "unknown", "start", "end", "mask")}
-    written = old.encode_batch([FilledToken.of(new, number).text for number in range(new.vocab_size)])
-    found = []
-    for number in range(new.vocab_size):
-        same = old.backend.token_to_id(str(new.backend.id_to_token(number)))
-        same = roles[number] if roles.get(number, -1) >= 0 else same
-        found.append([same] if same is not None else written[number] or [max(old.unk_id, 0)])
-    return found
+    old_special = SpecialTokens(old)
+    new_special = SpecialTokens(new)
+    roles = ("pad", "unknown", "start", "end", "mask")
+    old_ids_by_role = {getattr(new_special, role): getattr(old_special, role) for role in roles}
+    token_texts = [FilledToken.of(new, token_id).text for token_id in range(new.vocab_size)]
+    subword_ids = old.encode_batch(token_texts)
+    sources = []
+    for token_id in range(new.vocab_size):
+        same_token = old.backend.token_to_id(str(new.backend.id_to_token(token_id)))
+        if old_ids_by_role.get(token_id, -1) >= 0:
+            same_token = old_ids_by_role[token_id]
+        if same_token is not None:
+            sources.append([same_token])
+        else:
+            sources.append(subword_ids[token_id] or [max(old.unk_id, 0)])
+    return sources
 
 
 def transfer_embeddings(weights: Mapping[str, Tensor], old: Tokenizer, new: Tokenizer) -> dict[str, Tensor]:
-    """Return the weights with rows for the new tokens, each the mean of the rows of the old ones it starts from."""
-    pieces = source_tokens(old, new)
-    lengths = torch.tensor([len(numbers) for numbers in pieces])
-    taken = torch.tensor([number for numbers in pieces for number in numbers])
-    owner = torch.arange(len(pieces)).repeat_interleave(lengths)
+    """Replace the rows of token tables by rows for the new tokens, each the mean of the rows of its source tokens."""
+    sources = source_tokens(old, new)
+    lengths = torch.tensor([len(source_ids) for source_ids in sources])
+    flat_sources = torch.tensor(list(chain.from_iterable(sources)))
+    new_ids = torch.arange(len(sources)).repeat_interleave(lengths)
 
-    def moved(table: Tensor) -> Tensor:
+    def average_rows(table: Tensor) -> Tensor:
         flat = table.reshape(len(table), -1).float()
-        summed = torch.zeros(len(pieces), flat.shape[1]).index_add_(0, owner, flat[taken])
-        return (summed / lengths[:, None]).reshape(len(pieces), *table.shape[1:])
+        sums = torch.zeros(len(sources), flat.shape[1]).index_add_(0, new_ids, flat[flat_sources])
+        return (sums / lengths[:, None]).reshape(len(sources), *table.shape[1:])
 
-    return {name: moved(weight) if name in TABLES else weight for name, weight in weights.items()}
+    return {name: average_rows(weight) if name in TOKEN_TABLES else weight for name, weight in weights.items()}

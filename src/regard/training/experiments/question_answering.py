@@ -1,4 +1,4 @@
-"""Fine-tuning an encoder to answer questions by spans of passages."""
+"""Fine-tune an encoder for extractive question answering: answers are spans of passages (Rajpurkar et al., 2016)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard.config.runs import RunConfig
 from regard.data.squad import SquadExamples, hold_out_questions, read_squad
@@ -26,135 +27,167 @@ from regard.tasks.question_answering import (
     word_overlap_baseline,
 )
 from regard.training.experiments.base import (
-    DataSplits,
     EvaluationResult,
     Notify,
     prefix_metrics,
     report_gain,
     spread_indices,
 )
+from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.trivial_baselines import constant_span
 from regard.training.verdict import TrivialBaseline
 
 HELD_OUT = "questions are held out, with whole passages"
-MOST_MEASURED = 1000  # validation questions answered at each evaluation
+MAX_EVALUATED = 1000  # validation questions answered at each evaluation
+NUM_SAMPLES = 2  # questions shown at each evaluation
 
 
 @dataclass(frozen=True)
 class QuestionSplit:
-    """Questions as the encoder reads them."""
+    """Questions and passages, encoded for the encoder."""
 
     examples: SquadExamples
     rows: EncodedPassages
 
     @property
     def passages(self) -> list[str]:
-        """The passage of each."""
-        return [one.passage for one in self.examples.examples]
+        """Passage of each question."""
+        return [example.passage for example in self.examples.examples]
 
 
 class QuestionAnsweringExperiment(FineTuningExperiment):
-    """Questions about passages and the encoder that learns to answer them."""
+    """Fine-tune an encoder on questions about passages."""
 
-    name, head, passes, batch_rows = "answer", "span", 2.0, 16
+    name = "answer"
+    head = "span"
+    default_epochs = 2.0
+    default_batch_rows = 16
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         super().__init__(config, folder)
-        parts = DataSplits.read(config, read_squad, lambda train: None, hold_out_questions, HELD_OUT)
-        self.prepare(parts)
-        train, valid, test = parts.train, parts.valid, parts.test
-        self.train, self.valid = self._part(train, "training"), self._part(valid, "validation")
-        some = valid.select(np.arange(min(MOST_MEASURED, len(valid))))
-        self.some = self.valid if len(some) == len(valid) else self._part(some, "")
-        self.test = None if test is None else self._part(test, "test")
+        splits = DataSplits.read(config, read_squad, lambda train: None, hold_out_questions, HELD_OUT)
+        self.prepare(splits)
+        self.train = self._encode(splits.train, "training")
+        self.valid = self._encode(splits.valid, "validation")
+        self.evaluated = self.valid  # questions answered at each evaluation
+        if len(splits.valid) > MAX_EVALUATED:
+            self.evaluated = self._encode(splits.valid.select(np.arange(MAX_EVALUATED)))
+        self.test = None if splits.test is None else self._encode(splits.test, "test")
         rows = self.train.rows
         self.set_training_rows(rows)
-        places = [np.arange(len(row), dtype=np.int64) for row in rows.rows]
-        aims = span_targets(rows, train.examples)
+        all_positions = [np.arange(len(row), dtype=np.int64) for row in rows.rows]
+        targets = span_targets(rows, splits.train.examples)
         self.task = SpanObjective(
-            rows, aims, seed=config.training.seed, digest=train.digest, kept=self.cache_states(rows, places)
+            rows,
+            targets,
+            seed=config.training.seed,
+            digest=splits.train.digest,
+            kept=self.cache_states(rows, all_positions),
         )
-        told = {rows.text_indices[number] for number in np.flatnonzero(aims[:, 1])}
-        lost = sum(bool(one.answers) for one in train.examples) - len(told)
-        if lost:
-            self.notes.append(f"{lost:,} answers are whole in no window, or tokens do not fit them: not learned")
+        self._report_lost_answers(targets)
 
-    def _part(self, given: SquadExamples, name: str) -> QuestionSplit:
-        asked = [(one.question, one.passage) for one in given.examples]
-        rows = encode_questions(self.framing, asked, self.max_length, self.config.passages.window_overlap)
-        if name:
-            self.report_truncation(rows.account, name)
-        return QuestionSplit(given, rows)
+    def _encode(self, examples: SquadExamples, split: str = "") -> QuestionSplit:
+        """Encode questions with windows of their passages; report truncation for a named split."""
+        questions = [(example.question, example.passage) for example in examples.examples]
+        rows = encode_questions(self.special_tokens, questions, self.max_length, self.config.passages.window_overlap)
+        if split:
+            self.report_truncation(rows.account, split)
+        return QuestionSplit(examples, rows)
 
-    def describe(self, parameters: int) -> list[str]:
-        """Say what the data and the model are."""
-        train, valid = self.train.examples, self.valid.examples
-        tested = f", test {len(self.test.examples):,}" if self.test is not None else ""
-        none = f", {train.num_unanswerable:,} without answer" if train.num_unanswerable else ""
-        passages = len({one.passage for one in train.examples})
+    def _report_lost_answers(self, targets: NDArray[np.int64]) -> None:  # [rows, 2]
+        """Note the training answers that no row can learn."""
+        rows = self.train.rows
+        learnable = {rows.text_indices[row] for row in np.flatnonzero(targets[:, 1])}
+        num_answered = sum(bool(example.answers) for example in self.train.examples.examples)
+        num_lost = num_answered - len(learnable)
+        if num_lost:
+            self.notes.append(
+                f"{num_lost:,} answers are not trained on: no window contains them whole, or tokens do not match them"
+            )
+
+    # ---- interface of a run
+
+    def describe(self, num_parameters: int) -> list[str]:
+        """Describe data and model for the user."""
+        train = self.train.examples
+        test = f", test {len(self.test.examples):,}" if self.test is not None else ""
+        unanswerable = f", {train.num_unanswerable:,} without answer" if train.num_unanswerable else ""
+        num_passages = len(set(self.train.passages))
         return [
-            f"data: {len(train):,} questions{none} about {passages:,} passages, {self.tokens_per_epoch:,} tokens in "
-            f"{len(self.train.rows):,} windows; validation {len(valid):,}{tested}",
-            self.model_line(parameters),
+            f"data: {len(train):,} questions{unanswerable} about {num_passages:,} passages, "
+            f"{self.tokens_per_epoch:,} tokens in {len(self.train.rows):,} windows; "
+            f"validation {len(self.valid.examples):,}{test}",
+            self.describe_model(num_parameters),
         ]
 
     def preprocessing_metadata(self) -> dict[str, Any]:
-        """Return what must be known to read passages as in training."""
+        """Entry of task.json on the windows of passages."""
         return {"overlap": self.config.passages.window_overlap}
 
-    def limit_validation(self, share: float) -> None:
-        """Validate on this share of the validation questions only."""
-        count = max(1, round(share * len(self.some.examples)))
-        given = self.valid.examples
-        self.valid = self._part(given.select(spread_indices(len(given), count / len(given))), "")
-        self.some = self.valid
+    def limit_validation(self, fraction: float) -> None:
+        """Validate on this fraction of the questions that an evaluation answers."""
+        count = max(1, round(fraction * len(self.evaluated.examples)))
+        examples = self.valid.examples
+        self.valid = self._encode(examples.select(spread_indices(len(examples), count / len(examples))))
+        self.evaluated = self.valid
 
     def validation_tokens(self) -> int:
-        """Return how many tokens one evaluation reads."""
-        return int(self.some.rows.lengths.sum())
+        """Count the tokens that one evaluation reads."""
+        return int(self.evaluated.rows.lengths.sum())
 
-    def closing_seconds(self, evaluation: float) -> float:
-        """Estimate the seconds of answering all validation and test questions at the end."""
-        parts = [part for part in (self.valid, self.test) if part is not None]
-        tokens = sum(int(part.rows.lengths.sum()) for part in parts)
-        return evaluation * tokens / max(1, self.validation_tokens())
+    def closing_seconds(self, evaluation_seconds: float) -> float:
+        """Estimate the duration of answering all validation and test questions."""
+        splits = [split for split in (self.valid, self.test) if split is not None]
+        tokens = sum(int(split.rows.lengths.sum()) for split in splits)
+        return evaluation_seconds * tokens / max(1, self.validation_tokens())
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
-        """Scores of giving no answer, or the whole passage, whichever has the better F1."""
-        return [constant_span(self.some.examples.examples)]
-
-    # ---- measures
-
-    def _spans(self, model: Bert, part: QuestionSplit) -> list[list[AnswerSpan]]:
-        return best_spans(model, part.rows, len(part.examples))
+        """Scores of no answer or of the whole passage, whichever has the better F1."""
+        return [constant_span(self.evaluated.examples.examples)]
 
     def validation_rows(self) -> EncodedPassages:
-        """Return the validation rows."""
+        """Encoded validation questions."""
         return self.valid.rows
 
+    # ---- metrics
+
+    def _find_spans(self, model: Bert, split: QuestionSplit) -> list[list[AnswerSpan]]:
+        return best_spans(model, split.rows, len(split.examples))
+
     def compute_metrics(self, model: Bert) -> EvaluationResult:
-        """Return exact match and F1 on validation questions, with the threshold that suits them."""
-        spans, asked = self._spans(model, self.some), self.some.examples.examples
-        said = answer_texts(spans, self.some.passages, best_threshold(spans, asked))
-        metrics = answer_scores(said, asked)
-        samples = [(one.question, one.texts[0], text) for one, text in zip(asked[:2], said[:2], strict=True)]
+        """Compute exact match and F1 on validation questions, with the best threshold for no answer."""
+        spans = self._find_spans(model, self.evaluated)
+        questions = self.evaluated.examples.examples
+        answers = answer_texts(spans, self.evaluated.passages, best_threshold(spans, questions))
+        metrics = answer_scores(answers, questions)
+        samples = [
+            (question.question, question.texts[0], answer)
+            for question, answer in zip(questions[:NUM_SAMPLES], answers[:NUM_SAMPLES], strict=True)
+        ]
         return metrics, (round(metrics["f1"], 4), metrics["exact"]), samples
 
-    def concluded(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
-        """Tune the threshold for no answer on validation questions; score these and the test's, beside the baseline."""
-        threshold, metrics = -1e9, dict[str, float]()
-        for name, part in (("valid", self.valid), ("test", self.test)):
-            if part is None:
-                continue
-            spans, asked = self._spans(model, part), part.examples.examples
-            if name == "valid":
-                threshold = best_threshold(spans, asked)
-            said = answer_texts(spans, part.passages, threshold)
-            metrics |= prefix_metrics(name, answer_scores(said, asked))
-            if self.config.fine_tuning.baseline and (name == "test") == (self.test is not None):
-                theirs = [word_overlap_baseline(one.question, one.passage) for one in asked]
-                values = [answer_matches(side, asked)[1] for side in (said, theirs)]
-                score = 100 * float(values[1].mean())
-                metrics |= report_gain(paired_gain(*values), score, name, "baseline (word overlap) F1", notify)
+    def compute_final_metrics(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
+        """Tune the threshold for no answer on validation questions; score these and the test questions."""
+        spans = self._find_spans(model, self.valid)
+        threshold = best_threshold(spans, self.valid.examples.examples)
+        metrics = self._score("valid", self.valid, spans, threshold, notify)
+        if self.test is not None:
+            metrics |= self._score("test", self.test, self._find_spans(model, self.test), threshold, notify)
         return metrics, {"threshold": threshold}
+
+    def _score(
+        self, name: str, split: QuestionSplit, spans: list[list[AnswerSpan]], threshold: float, notify: Notify
+    ) -> dict[str, float]:
+        """Score the answers of a split; the last split is also compared with the word-overlap baseline."""
+        questions = split.examples.examples
+        answers = answer_texts(spans, split.passages, threshold)
+        metrics = prefix_metrics(name, answer_scores(answers, questions))
+        is_last = name == "test" or self.test is None
+        if self.config.fine_tuning.baseline and is_last:
+            baseline_answers = [word_overlap_baseline(question.question, question.passage) for question in questions]
+            _, f1 = answer_matches(answers, questions)
+            _, baseline_f1 = answer_matches(baseline_answers, questions)
+            score = 100 * float(baseline_f1.mean())
+            metrics |= report_gain(paired_gain(f1, baseline_f1), score, name, "baseline (word overlap) F1", notify)
+        return metrics

@@ -1,4 +1,4 @@
-"""Training readers with words of their own: the tokenizer, frozen features beside the words, sizes, what is kept."""
+"""What training RNN classifiers and taggers has in common: tokenizer, frozen ELMo features, model size, saving."""
 
 from __future__ import annotations
 
@@ -17,97 +17,108 @@ from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
 from regard.text.train import train_tokenizer
 from regard.training.evaluation import Evaluator
-from regard.training.experiments.base import BaseExperiment, Data, DataSplits, choose_preset, load_or_train_tokenizer
+from regard.training.experiments.base import BaseExperiment, choose_preset, load_or_train_tokenizer
+from regard.training.experiments.data_splits import DataSplits, ExamplesT
 
-PASSES = 20.0  # over the texts, where the user sets no length
-BATCH_TEXTS = 32  # about so many texts in a batch, where the user sets no number of tokens
-SMALL_DATA = 10_000  # tokens below which a smaller model is chosen
+DEFAULT_EPOCHS = 20.0
+DEFAULT_BATCH_TEXTS = 32  # average number of texts in a batch
+SMALL_DATA = 10_000  # tokens below which the smaller preset is chosen
 
 
 class RnnTextEvaluator(Evaluator, Protocol):
-    """What measures a reader."""
+    """Evaluator of an RNN classifier or tagger."""
 
     @property
     def model(self) -> RnnTextModel: ...
 
 
-Family = TypeVar("Family", RnnClassifierConfig, RnnTaggerConfig)
-Measuring = TypeVar("Measuring", bound=RnnTextEvaluator)
+ConfigT = TypeVar("ConfigT", RnnClassifierConfig, RnnTaggerConfig)
+EvaluatorT = TypeVar("EvaluatorT", bound=RnnTextEvaluator)
 
 
-class RnnTextExperiment(BaseExperiment[Family, Measuring]):
-    """Labelled texts and the reader that learns them.
+class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
+    """Train an RNN classifier or tagger from scratch.
 
-    A task reads its data, calls `begin` with it, reads all texts by `perception`, and then calls `learn`.
+    A task reads its data, calls `prepare` with it, encodes all texts with `preprocessor`, and calls `set_splits`.
     """
 
     is_pretrained = False
+    reason: str  # why the model config was chosen
+    valid: Any  # encoded validation split of the task
+    test: Any  # encoded test split, or None
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config, self.folder = config, folder
+        self.config = config
+        self.folder = folder
         self.notes: list[str] = []
         self.digests: dict[str, str] = {}
-        self.labels: list[str] = []  # of labels or tags
+        self.labels: list[str] = []
 
-    def begin(self, parts: DataSplits[Data], texts: Sequence[str]) -> None:
-        """Take the data, open the features, and learn a tokenizer from the training texts."""
-        self.notes += parts.notes
-        self.digests |= parts.digests
-        self.features = self._features()
-        tokenizer = load_or_train_tokenizer(self.folder, lambda: train_tokenizer(list(texts), self.config.tokenizer))
-        self.perception = RnnPreprocessor(tokenizer, self.config.data.max_length, self.features)
+    # ---- data and model size
 
-    def _features(self) -> ElmoFeatures | None:
-        """Return the frozen features, from the copy that the run's own folder has."""
+    def prepare(self, splits: DataSplits[ExamplesT], train_texts: Sequence[str]) -> None:
+        """Note the data, load the features, and train a tokenizer on the training texts."""
+        self.notes += splits.notes
+        self.digests |= splits.digests
+        self.features = self._load_features()
+        tokenizer = load_or_train_tokenizer(
+            self.folder, lambda: train_tokenizer(list(train_texts), self.config.tokenizer)
+        )
+        self.preprocessor = RnnPreprocessor(tokenizer, self.config.data.max_length, self.features)
+
+    def _load_features(self) -> ElmoFeatures | None:
+        """Load the frozen features from their copy in the run directory, which a new run creates."""
         source = self.config.fine_tuning.features
         if not source:
             return None
         if not (self.folder / "run.json").exists():
-            ElmoFeatures.load(source)  # what is no features' folder is refused before anything is copied
+            ElmoFeatures.load(source)  # refuses other folders before anything is copied
             copy_features(source, self.folder)
         features = ElmoFeatures.load(self.folder / FEATURES, self.config.training.device)
         self.digests["features"] = features.digest
         return features
 
-    def account(self, read: RnnTexts, name: str) -> None:
-        """Say what of texts is not read."""
-        cut = int((read.truncated > 0).sum())
-        if cut:
-            longest, lost = self.perception.max_length, int(read.truncated.sum())
+    def report_truncation(self, texts: RnnTexts, split: str) -> None:
+        """Note how many texts are truncated."""
+        num_truncated = int((texts.truncated > 0).sum())
+        if num_truncated:
+            num_tokens = int(texts.truncated.sum())
             self.notes.append(
-                f"{cut:,} {name} texts are cut after {longest} tokens ({lost:,} tokens): see --max-length"
+                f"{num_truncated:,} {split} texts are truncated after {self.preprocessor.max_length} tokens "
+                f"({num_tokens:,} tokens): see --max-length"
             )
 
-    def learn(self, parts: Sequence[RnnTexts]) -> None:
-        """Take all texts, the training ones first: how many tokens they have, and the settings that suit them."""
-        train = parts[0]
-        self._keep_features(parts)
+    def set_splits(self, splits: Sequence[RnnTexts]) -> None:
+        """Cache the features of all splits, the training texts first; derive the preferred settings from these."""
+        train = splits[0]
+        self._cache_features(splits)
         self.tokens_per_epoch = int(train.lengths.sum())
         self.preferred_settings: dict[str, float] = {
-            "epochs": PASSES,
-            "batch_tokens": max(1, BATCH_TEXTS * self.tokens_per_epoch // len(train)),
+            "epochs": DEFAULT_EPOCHS,
+            "batch_tokens": max(1, DEFAULT_BATCH_TEXTS * self.tokens_per_epoch // len(train)),
         }
 
-    def _keep_features(self, parts: Sequence[RnnTexts]) -> None:
-        """Make the features of all texts once, if they fit into the memory allowed."""
+    def _cache_features(self, splits: Sequence[RnnTexts]) -> None:
+        """Compute the features of all texts once, if they fit into the memory allowed."""
         if self.features is None:
             return
-        size, allowed = sum(part.feature_bytes for part in parts), self.config.fine_tuning.feature_cache_mb
-        what = f"features: {self.features.layers} frozen layers of {self.features.hidden_size}"
-        if size > allowed << 20:
+        num_bytes = sum(split.feature_bytes for split in splits)
+        allowed_mb = self.config.fine_tuning.feature_cache_mb
+        features = f"features: {self.features.layers} frozen layers of {self.features.hidden_size}"
+        if num_bytes > allowed_mb << 20:
             self.notes.append(
-                f"{what}, made anew in each batch: all would take {size >> 20:,} MB, and "
-                f"--fine_tuning.feature_cache_mb allows {allowed:,}"
+                f"{features}, computed anew in each batch: all would take {num_bytes >> 20:,} MB, and "
+                f"--fine_tuning.feature_cache_mb allows {allowed_mb:,}"
             )
             return
-        began = time.perf_counter()
-        for part in parts:
-            part.cache_features()
-        taken = time.perf_counter() - began
-        self.notes.append(f"{what}, made once for all texts and kept ({size / 2**20:,.1f} MB, {taken:.1f} s)")
+        start = time.perf_counter()
+        for split in splits:
+            split.cache_features()
+        seconds = time.perf_counter() - start
+        self.notes.append(f"{features}, computed once for all texts ({num_bytes / 2**20:,.1f} MB, {seconds:.1f} s)")
 
-    def choose_config(self, config: Family) -> tuple[Family, str]:
-        """Return the model for this data and why it was chosen."""
+    def choose_config(self, config: ConfigT) -> tuple[ConfigT, str]:
+        """Choose the model config for this data, and say why."""
         preset, reason = choose_preset(
             self.config.preset,
             RNN_TEXT_PRESETS,
@@ -116,50 +127,55 @@ class RnnTextExperiment(BaseExperiment[Family, Measuring]):
             largest="small",
             where=f"for {self.name}",
         )
-        sizes = {} if preset is None else {"embedding_size": preset.embedding_size, "hidden_size": preset.hidden_size}
-        beside = (0, 0) if self.features is None else (self.features.layers, self.features.hidden_size)
-        known = {
-            "vocab_size": self.perception.tokenizer.vocab_size,
-            "num_feature_layers": beside[0],
-            "feature_size": beside[1],
-        }
-        encoder: RnnTextConfig = config.encoder.override({**sizes, **known})
+        settings: dict[str, Any] = {}
+        if preset is not None:
+            settings = {"embedding_size": preset.embedding_size, "hidden_size": preset.hidden_size}
+        settings["vocab_size"] = self.preprocessor.tokenizer.vocab_size
+        settings["num_feature_layers"] = 0 if self.features is None else self.features.layers
+        settings["feature_size"] = 0 if self.features is None else self.features.hidden_size
+        encoder: RnnTextConfig = config.encoder.override(settings)
         return config.override({"num_labels": len(self.labels), "encoder": encoder.to_dict()}), reason
 
-    # ---- what a run asks
-
-    valid: Any  # what is held out, as the task reads it
-    test: Any
+    # ---- interface of a run
 
     def validation_tokens(self) -> int:
-        """Return how many tokens one evaluation reads."""
+        """Count the tokens that one evaluation reads."""
         return int(self.valid.rows.lengths.sum())
 
-    def closing_seconds(self, evaluation: float) -> float:
-        """Estimate the seconds of scoring validation and test texts at the end."""
-        tokens = self.validation_tokens() + (0 if self.test is None else int(self.test.rows.lengths.sum()))
-        return super().closing_seconds(evaluation) * tokens / max(1, self.validation_tokens())
+    def closing_seconds(self, evaluation_seconds: float) -> float:
+        """Estimate the duration of the final evaluation on validation and test data."""
+        test_tokens = 0 if self.test is None else int(self.test.rows.lengths.sum())
+        tokens = self.validation_tokens() + test_tokens
+        return super().closing_seconds(evaluation_seconds) * tokens / max(1, self.validation_tokens())
 
-    def model_lines(self, parameters: int) -> list[str]:
-        """Say what the tokens and the model are."""
+    def describe_model(self, num_parameters: int) -> list[str]:
+        """Describe tokenizer and model for the user."""
         return [
-            f"tokens: {self.config.tokenizer.kind}, {self.perception.tokenizer.vocab_size:,} kinds",
-            f"model: {parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
+            f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.preprocessor.tokenizer.vocab_size:,}",
+            f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
         ]
 
-    reason: str
-
-    def metadata(self, evaluator: Measuring) -> dict[str, Any]:
-        """Return what must be known to read texts as in training."""
-        made: dict[str, Any] = {"labels": list(self.labels), "max_length": self.config.data.max_length}
+    def metadata(self, evaluator: EvaluatorT) -> dict[str, Any]:
+        """Entries of task.json that inference needs; with features, also the weights of their layers."""
+        metadata: dict[str, Any] = {"labels": list(self.labels), "max_length": self.config.data.max_length}
         if self.features is not None:
-            made["features"] = {"folder": FEATURES, "digest": self.features.digest}
-            made["features"] |= zip(("weights", "scale"), evaluator.model.encoder.mix_weights(), strict=True)
-        return made
+            layer_weights, scale = evaluator.model.encoder.mix_weights()
+            metadata["features"] = {
+                "folder": FEATURES,
+                "digest": self.features.digest,
+                "weights": layer_weights,
+                "scale": scale,
+            }
+        return metadata
 
-    def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
+    def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""
-        tokenizer = self.perception.tokenizer
         save_rnn_text(
-            self.folder, self.model_config, weights, tokenizer=tokenizer, task=self.name, facts=facts, card=card
+            self.folder,
+            self.model_config,
+            weights,
+            tokenizer=self.preprocessor.tokenizer,
+            task=self.name,
+            facts=metadata,
+            card=card,
         )

@@ -1,4 +1,4 @@
-"""Training memory networks in a run: their data, their plan, a checkpoint after every pass, and what is kept."""
+"""Train memory networks (Sukhbaatar et al., 2015) in a run: data, plan, a checkpoint per epoch, evaluation, saving."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from regard.models.base import move_to_device
 from regard.models.memory_network import MemoryNetwork
 from regard.tasks.story_qa import StoryExamples, StoryScores, encode_stories, predict_answers, score_answers
 from regard.training.card import model_card
-from regard.training.experiments.base import RunContext, RunPlan, TrainingResult, rejection_notes
+from regard.training.experiments.base import RunContext, RunPlan, TrainingResult
+from regard.training.experiments.data_splits import rejection_notes
 from regard.training.listeners import notify
 from regard.training.memory_trainer import build_trainer
 from regard.training.throughput import Setup, Throughput, choose_throughput, fastest_setup
@@ -24,63 +25,66 @@ from regard.training.trivial_baselines import frequent_answers
 from regard.training.verdict import Limit, Verdict, judge
 
 PROBE_SECONDS = 2.0  # of timing before training starts
-SAMPLES = 2  # questions shown with each evaluation
+NUM_SAMPLES = 2  # questions shown at each evaluation
 
 
 class MemoryNetworkProcedure:
-    """Stories, and the memory networks that learn to answer questions about them."""
+    """Train memory networks to answer questions about stories; restarts are trained in parallel."""
 
     unit = "pass"
 
     def __init__(self, context: RunContext) -> None:
-        self.context, config = context, context.config
+        self.context = context
+        config = context.config
         if context.distributed.world_size > 1:
-            raise UsageError("memory networks are trained by one process, all starts side by side: start it alone")
+            raise UsageError("memory networks are trained by one process, all restarts in parallel: start one process")
         self.notes: list[str] = []
-        self.verdict: Verdict | None = None  # once all passes are made
+        self.verdict: Verdict | None = None  # once all epochs are done
         self.stories = self._read(config.data.train, "training")
         self.trainer, self.vocabulary = build_trainer(self.stories, config.memory_network, config.stories)
-        self.valid = self._valid()
-        self.valid_data = self._examples(self.valid)
+        self.valid = self._choose_validation()
+        self.valid_examples = self._encode(self.valid)
         self.digests = {"train": self.stories.digest, "valid": self.valid.digest}
 
     # ---- data
 
-    def _read(self, files: tuple[str, ...], name: str) -> StoryQuestions:
-        found = read_stories(files, self.context.config.data.read)
-        self.notes += rejection_notes(found, name)
-        return found
+    def _read(self, files: tuple[str, ...], split: str) -> StoryQuestions:
+        stories = read_stories(files, self.context.config.data.read)
+        self.notes += rejection_notes(stories, split)
+        return stories
 
-    def _valid(self) -> StoryQuestions:
-        """Return the questions that are measured: those of files, those held out, or at worst those learned."""
-        data, held_out = self.context.config.data, self.trainer.held_out
-        if data.valid:
-            return self._read(data.valid, "validation")
+    def _choose_validation(self) -> StoryQuestions:
+        """Choose the validation questions: those of files, the held-out ones, or else the training questions."""
+        files = self.context.config.data.valid
+        held_out = self.trainer.held_out
+        if files:
+            return self._read(files, "validation")
         if len(held_out):
             self.notes.append(f"validation: the {len(held_out):,} questions that are held out (chosen by the seed)")
             return self.stories.select(held_out.tolist())
-        self.notes.append("validation: on the training questions, as none are held out and none are given by --valid")
+        self.notes.append("validation: on the training questions, as none are held out and --valid names no file")
         return self.stories
 
-    def _examples(self, stories: StoryQuestions) -> StoryExamples:
-        refuse = self.context.config.stories.unknown_answers == "refuse"
-        return encode_stories(stories, self.vocabulary, self.trainer.model.config, strict=refuse)
+    def _encode(self, stories: StoryQuestions) -> StoryExamples:
+        is_strict = self.context.config.stories.unknown_answers == "refuse"
+        return encode_stories(stories, self.vocabulary, self.trainer.model.config, strict=is_strict)
 
-    # ---- what a run asks
+    # ---- interface of a run
 
     def resolve_settings(self) -> dict[str, Any]:
-        """Return the fastest thread count and the seconds of a pass, by a short timing that leaves the weights."""
+        """Choose the fastest number of threads by timing updates; the weights stay as they are."""
         trainer = self.trainer
         indices = trainer.learned[: trainer.config.batch_size]
 
         def time_update(setup: Setup) -> float:
-            began = time.perf_counter()
+            start = time.perf_counter()
             loss, _ = trainer.model.loss(trainer.train.batch(indices), trainer.train.answers[indices])
             loss.sum().backward()
-            return time.perf_counter() - began
+            return time.perf_counter() - start
 
-        def measure(counts: Sequence[int]) -> Throughput:
-            return fastest_setup([Setup("float32", count) for count in counts], time_update, PROBE_SECONDS)
+        def measure(thread_counts: Sequence[int]) -> Throughput:
+            setups = [Setup("float32", num_threads) for num_threads in thread_counts]
+            return fastest_setup(setups, time_update, PROBE_SECONDS)
 
         throughput = choose_throughput(trainer.model, self.context.config.training, 1, measure)
         trainer.model.zero_grad(set_to_none=True)
@@ -90,138 +94,168 @@ class MemoryNetworkProcedure:
             "seconds": throughput.update_seconds * len(trainer.learned) / len(indices),
         }
 
-    def plan(self, chosen: Mapping[str, Any]) -> RunPlan:
-        """Say what data, model and length of training are."""
-        trainer, model, config = self.trainer, self.trainer.model, self.trainer.config
-        held_out, learned = len(trainer.held_out), len(trainer.learned)
-        parameters = model.num_parameters() // model.members
-        linear = f"at most {config.linear_start_epochs} without softmax, then " if config.linear_start else ""
-        starts = f"{model.members} starts side by side, of which the best is kept" if model.members > 1 else "one start"
-        passes = config.epochs + (config.linear_start_epochs if config.linear_start else 0)
-        estimate = passes * chosen["seconds"]
+    def plan(self, settings: Mapping[str, Any]) -> RunPlan:
+        """Describe data, model and length of training."""
+        trainer = self.trainer
+        model = trainer.model
+        config = trainer.config
+        num_parameters = model.num_parameters() // model.members
+        max_epochs = config.epochs
+        linear_start = ""
+        if config.linear_start:
+            max_epochs += config.linear_start_epochs
+            linear_start = f"at most {config.linear_start_epochs} without softmax, then "
+        restarts = f"best of {model.members} restarts in parallel" if model.members > 1 else "one restart"
+        seconds = max_epochs * settings["seconds"]
         lines = [
-            f"data: {_tasks(self.stories)}, {learned:,} questions to learn and {held_out:,} held out; "
-            f"validation {_tasks(self.valid)}, {len(self.valid):,} questions",
-            f"words: {len(self.vocabulary.words):,} kinds, {len(self.vocabulary.answers):,} of them answers; "
+            f"data: {_format_tasks(self.stories)}, {len(trainer.learned):,} questions to learn and "
+            f"{len(trainer.held_out):,} held out; "
+            f"validation {_format_tasks(self.valid)}, {len(self.valid):,} questions",
+            f"words: vocabulary of {len(self.vocabulary.words):,}, {len(self.vocabulary.answers):,} of them answers; "
             f"at most {model.config.max_sentence_words} in a sentence or question",
-            f"model: {parameters:,} parameters, {model.config.summary()}",
-            f"compute: {chosen['throughput']}",
-            f"plan: {linear}{config.epochs} passes, {config.batch_size} questions a batch, learning rate "
-            f"{config.learning_rate:.2g}, halved every {config.lr_halving_epochs} passes; {starts}; "
-            f"about {format_duration(estimate)}",
+            f"model: {num_parameters:,} parameters, {model.config.summary()}",
+            f"compute: {settings['throughput']}",
+            f"plan: {linear_start}{config.epochs} passes, {config.batch_size} questions a batch, learning rate "
+            f"{config.learning_rate:.2g}, halved every {config.lr_halving_epochs} passes; {restarts}; "
+            f"about {format_duration(seconds)}",
             *self.notes,
         ]
-        return RunPlan(lines, parameters, estimate)
+        return RunPlan(lines, num_parameters, seconds=seconds)
 
-    def train(self, chosen: Mapping[str, Any]) -> TrainingResult:
-        """Train until all passes are made or a signal comes; every pass is saved."""
+    def train(self, settings: Mapping[str, Any]) -> TrainingResult:
+        """Train until all epochs are done or a signal arrives; save a checkpoint after every epoch."""
         trainer = self.trainer
         move_to_device(trainer.model, self.context.config.training.device)
         self._resume()
-        found: dict[str, Any] = {}
-        with catch_stop_signals() as asked:
-            while not trainer.is_done and not asked:
-                self._pass()
-                if trainer.progress.switched and (trainer.is_done or self._halved()):
-                    found = self._evaluate()
-                    self._log("evaluate", _numbers(found))
-                self._save()
+        metrics: dict[str, Any] = {}
+        with catch_stop_signals() as stop_request:
+            while not trainer.is_done and not stop_request:
+                self._train_epoch()
+                if trainer.progress.switched and (trainer.is_done or self._halves_learning_rate()):
+                    metrics = self._evaluate()
+                    self._log("evaluate", _scalar_metrics(metrics))
+                self._save_checkpoint()
         progress = trainer.progress
         if not trainer.is_done:
-            return TrainingResult(progress.epoch, asked.name, progress.seconds)
-        metrics = found or self._evaluate()
+            return TrainingResult(progress.epoch, stop_request.name, seconds=progress.seconds)
+        if not metrics:
+            metrics = self._evaluate()
         for line in StoryScores.from_dict(metrics["valid"]).lines():
             self.context.notify(line)
-        facts = {"questions": len(trainer.learned) * progress.epoch}
-        return TrainingResult(progress.epoch, "plan done", progress.seconds, metrics, facts, self.verdict)
+        return TrainingResult(
+            progress.epoch,
+            "plan done",
+            seconds=progress.seconds,
+            metrics=metrics,
+            metadata={"questions": len(trainer.learned) * progress.epoch},
+            verdict=self.verdict,
+        )
 
     # ---- the loop
 
     def _resume(self) -> None:
         directory = self.context.directory
-        saved = directory.latest_checkpoint()
-        directory.truncate_log(saved.step if saved else 0)
-        if saved:
-            self.trainer.resume(saved.weights, saved.counters)
-            notify(self.context.listeners, "resume", step=saved.step, unit=self.unit)
+        checkpoint = directory.latest_checkpoint()
+        directory.truncate_log(checkpoint.step if checkpoint else 0)
+        if checkpoint:
+            self.trainer.resume(checkpoint.weights, checkpoint.counters)
+            notify(self.context.listeners, "resume", step=checkpoint.step, unit=self.unit)
 
-    def _pass(self) -> None:
+    def _train_epoch(self) -> None:
+        """Train one epoch; log and report the restart with the lowest loss."""
         trainer = self.trainer
-        before = trainer.progress.seconds
-        facts = trainer.step()
-        best = min(trainer.finite_restarts, key=lambda member: facts["losses"][member])
-        told = {"loss": facts["losses"][best], "error": facts["errors"][best], "learning_rate": facts["learning_rate"]}
-        losses = [loss if math.isfinite(loss) else None for loss in facts["losses"]]  # of a broken start: null
-        self._log("step", {**told, "linear": facts["linear"], "losses": losses, "errors": facts["errors"]})
-        done, left = trainer.progress.epoch, trainer.remaining_epochs
-        rate = len(trainer.learned) / max(1e-9, trainer.progress.seconds - before)
-        place = {"step": done, "unit": self.unit, "of": done + left, "fraction": done / (done + left), "epoch": done}
-        seconds_left = trainer.progress.seconds / done * left
-        pace = {"questions_per_second": rate, "seconds_left": seconds_left}
-        notify(self.context.listeners, "step", **place, **told, **pace)
+        seconds_before = trainer.progress.seconds
+        epoch_log = trainer.step()
+        losses = epoch_log["losses"]
+        errors = epoch_log["errors"]
+        best = min(trainer.finite_restarts, key=lambda restart: losses[restart])
+        metrics = {"loss": losses[best], "error": errors[best], "learning_rate": epoch_log["learning_rate"]}
+        finite_losses = [loss if math.isfinite(loss) else None for loss in losses]  # JSON has no infinity
+        self._log("step", {**metrics, "linear": epoch_log["linear"], "losses": finite_losses, "errors": errors})
+        epoch = trainer.progress.epoch
+        remaining = trainer.remaining_epochs
+        epoch_seconds = trainer.progress.seconds - seconds_before
+        notify(
+            self.context.listeners,
+            "step",
+            step=epoch,
+            unit=self.unit,
+            of=epoch + remaining,
+            fraction=epoch / (epoch + remaining),
+            epoch=epoch,
+            **metrics,
+            questions_per_second=len(trainer.learned) / max(1e-9, epoch_seconds),
+            seconds_left=trainer.progress.seconds / epoch * remaining,
+        )
 
-    def _halved(self) -> bool:
-        """Whether the learning rate changes now: a good moment to look how far things are."""
-        passes = self.trainer.progress.softmax
-        return passes > 0 and passes % self.trainer.config.lr_halving_epochs == 0
+    def _halves_learning_rate(self) -> bool:
+        """Whether the learning rate changes after this epoch: the model is evaluated then."""
+        softmax_epochs = self.trainer.progress.softmax
+        return softmax_epochs > 0 and softmax_epochs % self.trainer.config.lr_halving_epochs == 0
 
-    def _log(self, event: str, facts: Mapping[str, Any]) -> None:
-        self.context.directory.append_log({"step": self.trainer.progress.epoch, "event": event, **facts})
+    def _log(self, event: str, data: Mapping[str, Any]) -> None:
+        self.context.directory.append_log({"step": self.trainer.progress.epoch, "event": event, **data})
 
-    def _save(self) -> None:
+    def _save_checkpoint(self) -> None:
         step = self.trainer.progress.epoch
         weights, progress = self.trainer.state()
         self.context.directory.save_checkpoint(step, weights, {}, progress)
         notify(self.context.listeners, "save", step=step)
 
-    # ---- what is kept
+    # ---- evaluation and saving
 
     def _evaluate(self) -> dict[str, Any]:
-        """Measure the start with the least training error, write it as the run's model, and return its measures."""
-        trainer, data = self.trainer, self.valid_data
-        member, errors = trainer.best()
-        model = trainer.model.restart(member)
-        given = predict_answers(model, self.vocabulary, data)
-        scores = score_answers(data, given, self.vocabulary)
-        metrics: dict[str, Any] = {"valid_error": scores.error, "train_error": float(errors[member])}
+        """Evaluate the restart with the lowest training error, and save it as the run's model."""
+        trainer = self.trainer
+        restart, train_errors = trainer.best()
+        model = trainer.model.restart(restart)
+        answers = predict_answers(model, self.vocabulary, self.valid_examples)
+        scores = score_answers(self.valid_examples, answers, self.vocabulary)
+        metrics: dict[str, Any] = {"valid_error": scores.error, "train_error": float(train_errors[restart])}
         if scores.support is not None:
             metrics["valid_support"] = scores.support
-        metrics |= {"valid": scores.to_dict(), "starts": {"kept": member, "train_errors": errors.tolist()}}
+        metrics["valid"] = scores.to_dict()
+        metrics["starts"] = {"kept": restart, "train_errors": train_errors.tolist()}
         if trainer.is_done:
             self.verdict = self._judge(metrics)
-        self._write(model, metrics, scores)
-        shown = zip(self.valid.questions[:SAMPLES], given, strict=False)
-        samples = [(question.text, question.answer, said.text) for question, said in shown]
-        facts = {"step": trainer.progress.epoch, "unit": self.unit, "samples": samples}
-        notify(self.context.listeners, "evaluate", metrics=_numbers(metrics), **facts)
+        self._save_model(model, metrics, scores)
+        samples = [
+            (question.text, question.answer, answer.text)
+            for question, answer in zip(self.valid.questions[:NUM_SAMPLES], answers, strict=False)
+        ]
+        notify(
+            self.context.listeners,
+            "evaluate",
+            metrics=_scalar_metrics(metrics),
+            step=trainer.progress.epoch,
+            unit=self.unit,
+            samples=samples,
+        )
         return metrics
 
     def _judge(self, metrics: Mapping[str, Any]) -> Verdict:
         trainer = self.trainer
         evaluations = [event for event in self.context.directory.read_log() if event.get("event") == "evaluate"]
-        last = {"step": trainer.progress.epoch, **_numbers(metrics)}
-        answers = [
-            [(question.task, question.answer) for question in part.questions] for part in (self.stories, self.valid)
-        ]
+        evaluations.append({"step": trainer.progress.epoch, **_scalar_metrics(metrics)})
         return judge(
-            [*evaluations, last],
+            evaluations,
             updates=trainer.progress.epoch * math.ceil(len(trainer.learned) / trainer.config.batch_size),
-            baselines=[frequent_answers(*answers)],
+            baselines=[frequent_answers(_answers_by_task(self.stories), _answers_by_task(self.valid))],
             limit=Limit("--epochs", trainer.config.epochs),
         )
 
-    def _write(self, model: MemoryNetwork, metrics: dict[str, Any], scores: StoryScores) -> None:
-        run = self.context.config
-        facts = {
+    def _save_model(self, model: MemoryNetwork, metrics: dict[str, Any], scores: StoryScores) -> None:
+        config = self.context.config
+        metadata = {
             "step": self.trainer.progress.epoch,
             "unit": self.unit,
-            "seed": run.stories.seed,
+            "seed": config.stories.seed,
             "data": self.digests,
             "tasks": self.stories.tasks,
             "metrics": metrics,
         }
         if self.verdict is not None:
-            facts["verdict"] = self.verdict.to_dict()
+            metadata["verdict"] = self.verdict.to_dict()
         table = [f"| {' | '.join(row)} |" for row in scores.rows()]
         details = ["| task | questions | error | support seen |", "| --- | ---: | ---: | ---: |", *table, ""]
         save_memory_network(
@@ -229,16 +263,20 @@ class MemoryNetworkProcedure:
             model.config,
             model.state_dict(),
             vocabulary=self.vocabulary.to_dict(),
-            facts=facts,
-            card=model_card(run, model.config, model.num_parameters(), facts, details),
+            facts=metadata,
+            card=model_card(config, model.config, model.num_parameters(), metadata, details),
         )
 
 
-def _tasks(stories: StoryQuestions) -> str:
+def _format_tasks(stories: StoryQuestions) -> str:
     count = len(stories.tasks)
     return f"{count} task{'s' if count > 1 else ''}"
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the measures that are single numbers."""
+def _answers_by_task(stories: StoryQuestions) -> list[tuple[str, str]]:
+    return [(question.task, question.answer) for question in stories.questions]
+
+
+def _scalar_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Select the metrics that are single numbers."""
     return {name: value for name, value in metrics.items() if isinstance(value, float)}

@@ -1,14 +1,14 @@
-"""How tags are measured while a tagger learns: valid ones, strict entities, beside each word's usual tag.
+"""Train taggers: a fine-tuned encoder, or an RNN from scratch.
 
-Fine-tuning an encoder to tag the words of sentences.
-
-Training a tagger with words of its own on tagged sentences.
+`TagScorer` evaluates both: valid tag sequences by Viterbi decoding, strict entity F1 (Tjong Kim Sang and De Meulder,
+2003), and a baseline that assigns each word its most frequent tag.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -37,7 +37,6 @@ from regard.tasks.tagging import (
     word_spans,
 )
 from regard.training.experiments.base import (
-    DataSplits,
     EvaluationResult,
     ModelEvaluator,
     Notify,
@@ -46,287 +45,335 @@ from regard.training.experiments.base import (
     report_gain,
     spread_indices,
 )
+from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.rnn_text import RnnTextExperiment
 from regard.training.trivial_baselines import constant_tag
 from regard.training.verdict import TrivialBaseline
 
 HELD_OUT = "of the sentences are held out"
-Rows = TypeVar("Rows")
+NUM_SAMPLES = 2  # sentences shown at each evaluation
+MAX_SHOWN_TAGS = 12
+
+RowsT = TypeVar("RowsT")
+LogProbs = Sequence[NDArray[np.float64]]  # of each sentence, [words, tags]
+TagSequences = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
-class TaggedSplit(Generic[Rows]):
-    """Tagged sentences as a model reads them."""
+class TaggedSplit(Generic[RowsT]):
+    """Tagged sentences, encoded for a model."""
 
     examples: TaggedSentences
-    rows: Rows
-    tags: list[NDArray[np.int64]]
+    rows: RowsT
+    tag_ids: list[NDArray[np.int64]]
 
     @property
     def targets(self) -> list[list[str]]:
-        """The tags of each sentence, by name."""
-        return [list(one.tags) for one in self.examples.sentences]
+        """Reference tags of each sentence."""
+        return [list(sentence.tags) for sentence in self.examples.sentences]
 
     @property
-    def counts(self) -> list[int]:
-        """The words of each sentence."""
-        return [len(tags) for tags in self.tags]
+    def word_counts(self) -> list[int]:
+        """Number of words of each sentence."""
+        return [len(tag_ids) for tag_ids in self.tag_ids]
+
+
+EncodedTaggedSplit = TaggedSplit[EncodedSentences]
+RnnTaggedSplit = TaggedSplit[RnnSentences]
 
 
 def texts_and_word_spans(sentences: TaggedSentences) -> tuple[list[str], list[Spans]]:
-    """Return sentences as texts, and where their words stand in them."""
-    return [one.text for one in sentences.sentences], [word_spans(one.words) for one in sentences.sentences]
+    """Join the words of sentences to texts, with the character spans of the words."""
+    texts = [sentence.text for sentence in sentences.sentences]
+    spans: list[Spans] = [word_spans(sentence.words) for sentence in sentences.sentences]
+    return texts, spans
 
 
 @dataclass(frozen=True)
-class TagScorer(Generic[Rows]):
-    """Scores what a tagger says; `chances` are what it says of the words of a part, as logarithms."""
+class TagScorer(Generic[RowsT]):
+    """Scores the tag log-probabilities of a model."""
 
-    names: Sequence[str]
-    train: TaggedSplit[Rows]
-    who: str = "attention"  # what a better score than the baseline's is owed to
+    labels: Sequence[str]
+    train: TaggedSplit[RowsT]
+    gain_source: str = "attention"  # what a gain over the baseline is attributed to
 
     @property
-    def entities(self) -> bool:
+    def has_entities(self) -> bool:
         """Whether tags mark entities."""
-        return any(name.startswith("B-") for name in self.names)
+        return any(label.startswith("B-") for label in self.labels)
 
-    def weights(self, kind: str) -> NDArray[np.float32] | None:
-        """Return what each tag weighs in training, if not all are equal."""
+    def class_weights(self, kind: str) -> NDArray[np.float32] | None:
+        """Weight of each tag in the loss; None where all are equal."""
         if kind == "equal":
             return None
-        return balanced_weights(np.bincount(np.concatenate(self.train.tags), minlength=len(self.names)))
+        return balanced_weights(np.bincount(np.concatenate(self.train.tag_ids), minlength=len(self.labels)))
 
-    def lines(self, tokens: int, valid: TaggedSplit[Rows], test: TaggedSplit[Rows] | None) -> list[str]:
-        """Say what the data is."""
-        words = sum(self.train.counts)
-        tested = f", test {len(test.examples):,}" if test is not None else ""
-        shown = format_names([f"{kind} {count:,}" for kind, count in tag_counts(self.train.examples).items()], 12)
+    def describe(self, num_tokens: int, valid: TaggedSplit[RowsT], test: TaggedSplit[RowsT] | None) -> list[str]:
+        """Describe the data for the user."""
+        num_words = sum(self.train.word_counts)
+        test_size = f", test {len(test.examples):,}" if test is not None else ""
+        counts = [f"{tag} {count:,}" for tag, count in tag_counts(self.train.examples).items()]
         return [
-            f"data: {len(self.train.examples):,} sentences, {words:,} words, {tokens:,} tokens; "
-            f"validation {len(valid.examples):,}{tested}",
-            f"{'entities' if self.entities else 'tags'}: {shown}",
+            f"data: {len(self.train.examples):,} sentences, {num_words:,} words, {num_tokens:,} tokens; "
+            f"validation {len(valid.examples):,}{test_size}",
+            f"{'entities' if self.has_entities else 'tags'}: {format_names(counts, MAX_SHOWN_TAGS)}",
         ]
 
-    def _said(
-        self, probabilities: Sequence[NDArray[np.float64]], part: TaggedSplit[Rows]
-    ) -> tuple[list[list[str]], float]:
-        """Return valid tags for each sentence, and the mean surprise at the right ones, a word."""
-        allowed = tag_transitions(self.names)
-        surprise = sum(
-            float(-row[np.arange(len(tags)), tags].sum()) for row, tags in zip(probabilities, part.tags, strict=True)
-        )
-        said = [[self.names[number] for number in viterbi(row, allowed)] for row in probabilities]
-        return said, surprise / max(1, sum(part.counts))
+    def evaluate(self, logprobs: LogProbs, valid: TaggedSplit[RowsT]) -> EvaluationResult:
+        """Compute loss and strict entity F1, or accuracy, on validation sentences."""
+        predictions = self._decode(logprobs)
+        metrics = self._score(predictions, logprobs, valid)
+        samples = [
+            (sentence.text, " ".join(sentence.tags), " ".join(tags))
+            for sentence, tags in zip(valid.examples.sentences[:NUM_SAMPLES], predictions[:NUM_SAMPLES], strict=True)
+        ]
+        score = metrics["f1" if self.has_entities else "accuracy"]
+        return metrics, (round(score, 4), -metrics["loss"]), samples
 
-    def _metrics(self, said: Sequence[Sequence[str]], loss: float, part: TaggedSplit[Rows]) -> dict[str, float]:
-        found = entity_scores(said, part.targets)
-        return {"loss": loss, **(found if self.entities else {"accuracy": found["accuracy"]})}
-
-    def measured(self, probabilities: Sequence[NDArray[np.float64]], valid: TaggedSplit[Rows]) -> EvaluationResult:
-        """Return loss and strict entity F1 on validation sentences."""
-        said, loss = self._said(probabilities, valid)
-        metrics = self._metrics(said, loss, valid)
-        rows = zip(valid.examples.sentences[:2], said[:2], strict=True)
-        samples = [(one.text, " ".join(one.tags), " ".join(tags)) for one, tags in rows]
-        best = metrics["f1" if self.entities else "accuracy"]
-        return metrics, (round(best, 4), -loss), samples
-
-    def concluded(
+    def compute_final_metrics(
         self,
-        probabilities: Callable[[TaggedSplit[Rows]], Sequence[NDArray[np.float64]]],
-        valid: TaggedSplit[Rows],
-        test: TaggedSplit[Rows] | None,
+        compute_logprobs: Callable[[TaggedSplit[RowsT]], LogProbs],
+        valid: TaggedSplit[RowsT],
+        test: TaggedSplit[RowsT] | None,
         *,
         baseline: bool,
         notify: Notify,
     ) -> dict[str, float]:
-        """Score validation and test sentences, beside each word's usual tag."""
+        """Score validation and test sentences; compare the last of them with the baseline."""
         metrics: dict[str, float] = {}
-        for name, part in (("valid", valid), ("test", test)):
-            if part is None:
+        for name, split in (("valid", valid), ("test", test)):
+            if split is None:
                 continue
-            said, loss = self._said(probabilities(part), part)
-            metrics |= prefix_metrics(name, self._metrics(said, loss, part))
-            if baseline and (name == "test") == (test is not None):
-                metrics |= self._beside(said, part, name, notify)
+            logprobs = compute_logprobs(split)
+            predictions = self._decode(logprobs)
+            metrics |= prefix_metrics(name, self._score(predictions, logprobs, split))
+            is_last = name == "test" or test is None
+            if baseline and is_last:
+                metrics |= self._compare_with_baseline(predictions, split, name, notify)
         return metrics
 
-    def _beside(
-        self, said: Sequence[Sequence[str]], part: TaggedSplit[Rows], name: str, notify: Notify
+    def _decode(self, logprobs: LogProbs) -> list[list[str]]:
+        """Most probable valid tag sequence of each sentence."""
+        transitions = tag_transitions(self.labels)
+        return [[self.labels[tag_id] for tag_id in viterbi(sentence, transitions)] for sentence in logprobs]
+
+    def _score(self, predictions: TagSequences, logprobs: LogProbs, split: TaggedSplit[RowsT]) -> dict[str, float]:
+        total_loss = sum(
+            float(-sentence[np.arange(len(tag_ids)), tag_ids].sum())
+            for sentence, tag_ids in zip(logprobs, split.tag_ids, strict=True)
+        )
+        loss = total_loss / max(1, sum(split.word_counts))
+        scores = entity_scores(predictions, split.targets)
+        if self.has_entities:
+            return {"loss": loss, **scores}
+        return {"loss": loss, "accuracy": scores["accuracy"]}
+
+    def _compare_with_baseline(
+        self, predictions: TagSequences, split: TaggedSplit[RowsT], name: str, notify: Notify
     ) -> dict[str, float]:
-        seen = [(one.words, one.tags) for one in self.train.examples.sentences]
-        theirs = most_frequent_tags(seen, [one.words for one in part.examples.sentences], self.names)
-        what = "baseline (each word's usual tag)"
-        if self.entities:
-            gain = f1_gain(entity_counts(said, part.targets), entity_counts(theirs, part.targets))
-            return report_gain(
-                gain, entity_scores(theirs, part.targets)["f1"], name, f"{what} F1", notify, source=self.who
-            )
-        aims = np.array([tag for tags in part.targets for tag in tags])
-        right = [np.array([tag for tags in side for tag in tags]) == aims for side in (said, theirs)]
-        score = 100 * float(right[1].mean())
-        return report_gain(paired_gain(*right), score, name, f"{what} accuracy", notify, source=self.who)
+        """Score each word's most frequent training tag, and report what the model gains over it."""
+        train = [(sentence.words, sentence.tags) for sentence in self.train.examples.sentences]
+        words = [sentence.words for sentence in split.examples.sentences]
+        baseline_tags = most_frequent_tags(train, words, self.labels)
+        targets = split.targets
+        if self.has_entities:
+            gain = f1_gain(entity_counts(predictions, targets), entity_counts(baseline_tags, targets))
+            score = entity_scores(baseline_tags, targets)["f1"]
+            metric = "F1"
+        else:
+            flat_targets = _flatten(targets)
+            is_correct = _flatten(predictions) == flat_targets
+            baseline_is_correct = _flatten(baseline_tags) == flat_targets
+            gain = paired_gain(is_correct, baseline_is_correct)
+            score = 100 * float(baseline_is_correct.mean())
+            metric = "accuracy"
+        caption = f"baseline (each word's usual tag) {metric}"
+        return report_gain(gain, score, name, caption, notify, source=self.gain_source)
 
 
-EncodedTaggedSplit = TaggedSplit[EncodedSentences]
+def _flatten(tags: TagSequences) -> NDArray[np.str_]:
+    return np.array(list(chain.from_iterable(tags)))
+
+
+# ---- fine-tuned encoders
 
 
 class TaggingExperiment(FineTuningExperiment):
-    """Tagged sentences and the encoder that learns them."""
+    """Fine-tune an encoder on tagged sentences."""
 
-    name, head, passes, batch_rows = "tag", "token", 5.0, 16
+    name = "tag"
+    head = "token"
+    default_epochs = 5.0
+    default_batch_rows = 16
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         super().__init__(config, folder)
-        parts = DataSplits.read(config, read_tagged, self._check, hold_out_sentences, HELD_OUT)
-        self.prepare(parts)
-        self.train, self.valid = self._part(parts.train, "training"), self._part(parts.valid, "validation")
-        self.test = None if parts.test is None else self._part(parts.test, "test")
+        splits = DataSplits.read(config, read_tagged, self._read_labels, hold_out_sentences, HELD_OUT)
+        self.prepare(splits)
+        self.train = self._encode(splits.train, "training")
+        self.valid = self._encode(splits.valid, "validation")
+        self.test = None if splits.test is None else self._encode(splits.test, "test")
         rows = self.train.rows
         self.set_training_rows(rows)
-        self.scoring = TagScorer(self.labels, self.train)
+        self.scorer = TagScorer(self.labels, self.train)
         self.task = TaggingObjective(
             rows,
-            self.train.tags,
+            self.train.tag_ids,
             seed=config.training.seed,
-            digest=parts.train.digest,
-            weights=self.scoring.weights(config.fine_tuning.class_weights),
+            digest=splits.train.digest,
+            weights=self.scorer.class_weights(config.fine_tuning.class_weights),
             kept=self.cache_states(rows, rows.positions),
         )
 
-    def _check(self, train: TaggedSentences) -> None:
+    def _read_labels(self, train: TaggedSentences) -> None:
         self.labels = tuple(check_tags(train, self.config.data.train[0]))
 
-    def _part(self, given: TaggedSentences, name: str) -> EncodedTaggedSplit:
-        tags = given.tag_ids(self.labels)
-        rows = encode_words(self.framing, *texts_and_word_spans(given), self.max_length)
-        self.report_truncation(rows.account, name)
-        return TaggedSplit(given, rows, tags)
+    def _encode(self, sentences: TaggedSentences, split: str) -> EncodedTaggedSplit:
+        tag_ids = sentences.tag_ids(self.labels)
+        texts, spans = texts_and_word_spans(sentences)
+        rows = encode_words(self.special_tokens, texts, spans, self.max_length)
+        self.report_truncation(rows.account, split)
+        return TaggedSplit(sentences, rows, tag_ids=tag_ids)
 
-    def describe(self, parameters: int) -> list[str]:
-        """Say what the data and the model are."""
-        return [*self.scoring.lines(self.tokens_per_epoch, self.valid, self.test), self.model_line(parameters)]
+    # ---- interface of a run
+
+    def describe(self, num_parameters: int) -> list[str]:
+        """Describe data and model for the user."""
+        data_lines = self.scorer.describe(self.tokens_per_epoch, self.valid, self.test)
+        return [*data_lines, self.describe_model(num_parameters)]
 
     def preprocessing_metadata(self) -> dict[str, Any]:
-        """Return what must be known to read texts as in training."""
+        """Entry of task.json on the labels."""
         return {"labels": list(self.labels)}
 
-    def limit_validation(self, share: float) -> None:
-        """Validate on this share of the validation data only."""
-        given = self.valid.examples
-        self.valid = self._part(given.select(spread_indices(len(given), share)), "validation")
+    def limit_validation(self, fraction: float) -> None:
+        """Validate on this fraction of the validation sentences only."""
+        sentences = self.valid.examples
+        self.valid = self._encode(sentences.select(spread_indices(len(sentences), fraction)), "validation")
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """F1, or accuracy, of one tag for every word."""
-        return [constant_tag(self.train.tags, self.valid.tags, self.labels)]
-
-    # ---- measures
-
-    def _chances(self, model: Bert, part: EncodedTaggedSplit) -> list[NDArray[np.float64]]:
-        return tag_logprobs(part.rows, part.rows.iter_token_logits(model), part.counts, model.config.num_outputs)
+        return [constant_tag(self.train.tag_ids, self.valid.tag_ids, self.labels)]
 
     def validation_rows(self) -> EncodedSentences:
-        """Return the validation rows."""
+        """Encoded validation sentences."""
         return self.valid.rows
 
+    # ---- metrics
+
+    def _compute_logprobs(self, model: Bert, split: EncodedTaggedSplit) -> list[NDArray[np.float64]]:
+        logits = split.rows.iter_token_logits(model)
+        return tag_logprobs(split.rows, logits, split.word_counts, model.config.num_outputs)
+
     def compute_metrics(self, model: Bert) -> EvaluationResult:
-        """Return loss and strict entity F1 on validation sentences."""
-        return self.scoring.measured(self._chances(model, self.valid), self.valid)
+        """Compute loss and strict entity F1, or accuracy, on validation sentences."""
+        return self.scorer.evaluate(self._compute_logprobs(model, self.valid), self.valid)
 
-    def concluded(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
-        """Score validation and test sentences, beside each word's usual tag."""
-        baseline = self.config.fine_tuning.baseline
-        found = self.scoring.concluded(
-            lambda part: self._chances(model, part), self.valid, self.test, baseline=baseline, notify=notify
+    def compute_final_metrics(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
+        """Score validation and test sentences, and compare with the baseline."""
+        metrics = self.scorer.compute_final_metrics(
+            lambda split: self._compute_logprobs(model, split),
+            self.valid,
+            self.test,
+            baseline=self.config.fine_tuning.baseline,
+            notify=notify,
         )
-        return found, {}
+        return metrics, {}
 
 
-RnnTaggedSplit = TaggedSplit[RnnSentences]
+# ---- RNN taggers
 
 
 class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluator"]):
-    """Tagged sentences and the tagger that learns them."""
+    """Train an RNN tagger on tagged sentences."""
 
     name = "tag"
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         super().__init__(config, folder)
-        parts = DataSplits.read(config, read_tagged, self._check, hold_out_sentences, HELD_OUT)
-        self.begin(parts, [one.text for one in parts.train.sentences])
-        self.train, self.valid = self._part(parts.train, "training"), self._part(parts.valid, "validation")
-        self.test = None if parts.test is None else self._part(parts.test, "test")
-        self.learn([part.rows for part in (self.train, self.valid, self.test) if part is not None])
-        self.scoring = TagScorer(self.labels, self.train, who="reading in context")
+        splits = DataSplits.read(config, read_tagged, self._read_labels, hold_out_sentences, HELD_OUT)
+        self.prepare(splits, [sentence.text for sentence in splits.train.sentences])
+        self.train = self._encode(splits.train, "training")
+        self.valid = self._encode(splits.valid, "validation")
+        self.test = None if splits.test is None else self._encode(splits.test, "test")
+        self.set_splits([split.rows for split in (self.train, self.valid, self.test) if split is not None])
+        self.scorer = TagScorer(self.labels, self.train, gain_source="reading in context")
         self.task = RnnTaggingObjective(
             self.train.rows,
-            self.train.tags,
+            self.train.tag_ids,
             seed=config.training.seed,
-            digest=parts.train.digest,
-            weights=self.scoring.weights(config.fine_tuning.class_weights),
+            digest=splits.train.digest,
+            weights=self.scorer.class_weights(config.fine_tuning.class_weights),
         )
         self.model_config, self.reason = self.choose_config(config.rnn_tagger)
         self.hidden_size = self.model_config.encoder.hidden_size
 
-    def _check(self, train: TaggedSentences) -> None:
+    def _read_labels(self, train: TaggedSentences) -> None:
         self.labels = check_tags(train, self.config.data.train[0])
 
-    def _part(self, given: TaggedSentences, name: str) -> RnnTaggedSplit:
-        tags = given.tag_ids(self.labels)
-        rows = RnnSentences.read(self.perception, *texts_and_word_spans(given))
-        self.account(rows, name)
-        return TaggedSplit(given, rows, tags)
+    def _encode(self, sentences: TaggedSentences, split: str) -> RnnTaggedSplit:
+        tag_ids = sentences.tag_ids(self.labels)
+        texts, spans = texts_and_word_spans(sentences)
+        rows = RnnSentences.read(self.preprocessor, texts, spans)
+        self.report_truncation(rows, split)
+        return TaggedSplit(sentences, rows, tag_ids=tag_ids)
 
-    # ---- what a run asks
+    # ---- interface of a run
 
-    def limit_validation(self, share: float) -> None:
-        """Validate on this share of the validation sentences only."""
-        given = self.valid.examples
-        self.valid = self._part(given.select(spread_indices(len(given), share)), "validation")
+    def limit_validation(self, fraction: float) -> None:
+        """Validate on this fraction of the validation sentences only."""
+        sentences = self.valid.examples
+        self.valid = self._encode(sentences.select(spread_indices(len(sentences), fraction)), "validation")
 
     def model(self) -> RnnTagger:
-        """Return the model with its first weights."""
+        """Build the model with its initial weights."""
         return initialize_model(build_model(self.model_config), self.config.training.seed)
 
     def evaluator(self, device: str) -> RnnTaggingEvaluator:
-        """Return what measures weights."""
-        return RnnTaggingEvaluator(self.model_config, self.scoring, self.valid, device)
+        """Build the evaluator on validation data."""
+        return RnnTaggingEvaluator(self.model_config, self.scorer, valid=self.valid, device=device)
 
-    def describe(self, parameters: int) -> list[str]:
-        """Say what the data and the model are."""
-        return [*self.scoring.lines(self.tokens_per_epoch, self.valid, self.test), *self.model_lines(parameters)]
+    def describe(self, num_parameters: int) -> list[str]:
+        """Describe data and model for the user."""
+        data_lines = self.scorer.describe(self.tokens_per_epoch, self.valid, self.test)
+        return [*data_lines, *self.describe_model(num_parameters)]
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """F1, or accuracy, of one tag for every word."""
-        return [constant_tag(self.train.tags, self.valid.tags, self.labels)]
+        return [constant_tag(self.train.tag_ids, self.valid.tag_ids, self.labels)]
 
     def load_saved(self) -> LoadedRnnText[RnnTaggerConfig]:
-        """Return the run's model as it was written."""
+        """Load the run's model."""
         return load_rnn_text(self.folder, RnnTaggerConfig, self.name)
 
     def final_evaluation(self, evaluator: RnnTaggingEvaluator, notify: Notify) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Score validation and test sentences, beside each word's usual tag."""
-        baseline = self.config.fine_tuning.baseline
-        return self.scoring.concluded(evaluator.chances, self.valid, self.test, baseline=baseline, notify=notify), {}
+        """Score validation and test sentences, and compare with the baseline."""
+        metrics = self.scorer.compute_final_metrics(
+            evaluator.compute_logprobs,
+            self.valid,
+            self.test,
+            baseline=self.config.fine_tuning.baseline,
+            notify=notify,
+        )
+        return metrics, {}
 
 
 class RnnTaggingEvaluator(ModelEvaluator[RnnTagger]):
-    """Measures a tagger on validation sentences."""
+    """Evaluates an RNN tagger on validation sentences."""
 
     def __init__(
-        self, config: RnnTaggerConfig, scoring: TagScorer[RnnSentences], valid: RnnTaggedSplit, device: str
+        self, config: RnnTaggerConfig, scorer: TagScorer[RnnSentences], valid: RnnTaggedSplit, device: str
     ) -> None:
         super().__init__(build_model(config), device)
-        self.scoring, self.valid = scoring, valid
+        self.scorer = scorer
+        self.valid = valid
 
-    def chances(self, part: RnnTaggedSplit) -> list[NDArray[np.float64]]:
-        """Return the log-chances of all tags for each word."""
-        return tag_logprobs(
-            part.rows, part.rows.iter_token_logits(self.model), part.counts, self.model.config.num_outputs
-        )
+    def compute_logprobs(self, split: RnnTaggedSplit) -> list[NDArray[np.float64]]:
+        """Log-probabilities of all tags for each word."""
+        logits = split.rows.iter_token_logits(self.model)
+        return tag_logprobs(split.rows, logits, split.word_counts, self.model.config.num_outputs)
 
     def compute_metrics(self) -> EvaluationResult:
-        """Return loss and strict entity F1 on validation sentences."""
-        return self.scoring.measured(self.chances(self.valid), self.valid)
+        """Compute loss and strict entity F1, or accuracy, on validation sentences."""
+        return self.scorer.evaluate(self.compute_logprobs(self.valid), self.valid)

@@ -1,7 +1,4 @@
-"""Evaluation while training: the averaged weights, float32, on validation data, in a model of their own.
-
-Training a translator: parallel text, tokenizers, the model's size, and what is kept in the end.
-"""
+"""Train a translation model on parallel text: tokenizers, model size, evaluation by BLEU, tuning of the search."""
 
 from __future__ import annotations
 
@@ -44,296 +41,343 @@ from regard.training.experiments.base import (
     Notify,
     initialize_model,
     prefix_metrics,
-    rejection_notes,
     spread_indices,
 )
+from regard.training.experiments.data_splits import rejection_notes
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 from regard.training.trivial_baselines import constant_target, token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
 
-MOST_TRANSLATED = 1000  # validation sentences translated at each evaluation; the loss is over all of them
-FEW_TRANSLATED = 50  # while the model knows next to nothing, not even when to end a text
-UNTRAINED_PERPLEXITY = 150.0  # perplexity from which on that is so
-FEW_ALIGNED, MOST_ALIGNED = 40, 200  # validation sentences that choose the aligning head
-MAX_RATIO, EXTRA_TOKENS = 20.0, 5  # of a greedy translation's length, beside what validation data shows
+MAX_TRANSLATED = 1000  # validation sentences translated at each evaluation; the loss is over all of them
+MAX_TRANSLATED_UNTRAINED = 50  # while translations of an untrained model run on to the length limit
+UNTRAINED_PERPLEXITY = 150.0  # from which on a model counts as untrained
+MAX_ALIGNED = 200  # validation sentences that choose the alignment head
+MAX_ALIGNED_TRAINING = 40  # the same, during training
+MAX_LENGTH_RATIO = 20.0  # of a greedy translation to its source
+EXTRA_TOKENS = 5  # of a greedy translation beyond that ratio
+LENGTH_PENALTIES = (0.6, 1.0, 1.4, 1.8)  # tried on validation data
+BEAM_COST = 3.0  # time of beam search over that of the greedy search of an evaluation
+TUNING_FRACTION = 0.03  # of a time budget that tuning the search may take
+NUM_SAMPLES = 2  # sentences shown at each evaluation
 
 
 class TranslationEvaluator(ModelEvaluator[EncoderDecoder]):
-    """A model of its own, float32, that receives the weights to be measured."""
+    """Evaluates loss and greedy translations on validation data; the engine decodes where it can."""
 
     def __init__(
-        self, config: TranslationModelConfig, languages: TokenizerPair, valid: TokenizedPairs, device: str
+        self, config: TranslationModelConfig, tokenizers: TokenizerPair, valid: TokenizedPairs, device: str
     ) -> None:
         super().__init__(build_model(config), device)
-        self.languages, self.valid = languages, valid
-        # no longer than what is to be written needs: a model that knows nothing yet does not know when to end
-        ratios = valid.lengths[:, 1] / np.maximum(1, valid.lengths[:, 0])
-        ratio = float(np.clip(ratios.max(initial=1.0), 1.0, MAX_RATIO))
-        self.greedy = DecodingConfig(
-            beam=1, batch_size=128, batch_tokens=2048, max_length_a=ratio, max_length_b=EXTRA_TOKENS
-        )
+        self.tokenizers = tokenizers
+        self.valid = valid
+        self.greedy = _greedy_decoding(valid)
         self.uses_engine = isinstance(config, TransformerConfig) and device == "cpu" and not unavailable_reason()
         self.search_seconds = 0.0  # of the last evaluation
-        self.engine: TranslatorEngine | None = None  # of the weights that were loaded last
+        self.engine: TranslatorEngine | None = None  # with the weights that were loaded last
 
-    def load(self, named: Mapping[str, Tensor]) -> None:
-        """Take these weights; the engine decodes with them where it can."""
-        super().load(named)
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Load the weights to evaluate, also into the engine where it can decode."""
+        super().load(weights)
         if not self.uses_engine:
             self.model.pack()
             return
-        weights = {name: tensor.detach().float().numpy() for name, tensor in self.model.state_dict().items()}
+        arrays = {name: tensor.detach().float().numpy() for name, tensor in self.model.state_dict().items()}
         assert isinstance(self.model.config, TransformerConfig)
-        self.engine = TranslatorEngine.of(self.model.config, weights)
+        self.engine = TranslatorEngine.of(self.model.config, arrays)
 
     def compute_metrics(self) -> EvaluationResult:
-        """Return loss, perplexity, BLEU and exact match of greedy translations."""
+        """Compute loss, perplexity, BLEU and exact match of greedy translations."""
         loss = mean_loss(self.model, self.valid)
-        most = MOST_TRANSLATED if perplexity(loss, 1) < UNTRAINED_PERPLEXITY else FEW_TRANSLATED
-        count = min(most, len(self.valid))
-        began = time.monotonic()
-        said = self.translations(count, self.greedy)
-        self.search_seconds = time.monotonic() - began
-        source, wanted = self.valid.texts.source[:count], self.valid.texts.target[:count]
+        is_trained = perplexity(loss, 1) < UNTRAINED_PERPLEXITY
+        count = min(MAX_TRANSLATED if is_trained else MAX_TRANSLATED_UNTRAINED, len(self.valid))
+        start = time.monotonic()
+        translations = self.translations(count, self.greedy)
+        self.search_seconds = time.monotonic() - start
+        sources = self.valid.texts.source[:count]
+        references = self.valid.texts.target[:count]
         metrics = {
             "loss": loss,
             "perplexity": perplexity(loss, 1),
-            "bleu": bleu(said, wanted),
-            "exact_match": exact_match(said, wanted),
+            "bleu": bleu(translations, references),
+            "exact_match": exact_match(translations, references),
         }
-        samples = list(zip(source[:2], wanted[:2], said[:2], strict=True))
+        samples = list(zip(sources[:NUM_SAMPLES], references[:NUM_SAMPLES], translations[:NUM_SAMPLES], strict=True))
         return metrics, (round(metrics["bleu"], 4), -loss), samples
 
     def translations(self, count: int, decoding: DecodingConfig) -> list[str]:
-        """Return translations of the first validation sentences."""
+        """Translate the first `count` validation sentences."""
         return self._translate(self.valid.source[:count], decoding)
 
-    def _translate(self, rows: Sequence[Ids], decoding: DecodingConfig) -> list[str]:
-        """Decode source rows, by the engine where it can."""
+    def _translate(self, sources: Sequence[Ids], decoding: DecodingConfig) -> list[str]:
         workers = torch.get_num_threads() if self.model.device().type == "cpu" else 1
-        if self.engine is None or decoding.coverage_penalty:  # which needs the attention weights of every step
-            hypotheses = search_translations(self.model, rows, decoding, workers)
+        # The coverage penalty needs the attention weights of every step, which the engine does not return.
+        if self.engine is None or decoding.coverage_penalty:
+            hypotheses = search_translations(self.model, sources, decoding, workers)
         else:
-            longest = self.model.settings.max_positions - 1
             hypotheses = search_all(
-                self.engine, rows, decoding, max_length=longest, map_batches=WorkerPool(workers).map
+                self.engine,
+                sources,
+                decoding,
+                max_length=self.model.settings.max_positions - 1,
+                map_batches=WorkerPool(workers).map,
             )
-        return [self.languages.target.decode(best[0].ids) for best in hypotheses]
+        return [self.tokenizers.target.decode(nbest[0].ids) for nbest in hypotheses]
 
     @torch.no_grad()
     def attention_snapshot(self) -> AttentionSnapshot | None:
-        """Return where the model looks while it is made to write the translation of one validation sentence."""
-        number = choose_example(self.valid.lengths)
-        if number is None:
+        """Attention of one validation pair, with the reference as decoder input, and the greedy translation."""
+        index = choose_example(self.valid.lengths)
+        if index is None:
             return None
-        batch = self.valid.batch(np.array([number]))
-        with trace() as seen:
+        batch = self.valid.batch(np.array([index]))
+        with trace() as attention:
             self.model.target_logprobs(batch.source, batch.target)
-        texts, end = self.valid.texts, self.model.eos_id
-        (translation,) = self._translate([self.valid.source[number]], self.greedy)
+        texts = self.valid.texts
+        source_ids = batch.source.ids.tolist()
+        target_ids = [*batch.target.ids.tolist(), self.model.eos_id]
+        (translation,) = self._translate([self.valid.source[index]], self.greedy)
         return AttentionSnapshot.from_trace(
-            seen,
-            SnapshotText.of(self.languages.source, texts.source[number], batch.source.ids.tolist()),
-            SnapshotText.of(self.languages.target, texts.target[number], [*batch.target.ids.tolist(), end]),
+            attention,
+            SnapshotText.of(self.tokenizers.source, texts.source[index], source_ids),
+            SnapshotText.of(self.tokenizers.target, texts.target[index], target_ids),
             translation,
         )
 
     @torch.no_grad()
-    def alignment_head(self, most: int) -> dict[str, Any] | None:
-        """Return the cross-attention head that aligns words best on the first sentences, for `task.json`."""
-        if not self.model.cross_attention_sites():
+    def alignment_head(self, max_sentences: int) -> dict[str, Any] | None:
+        """Cross-attention head that aligns words best on the first validation sentences, for task.json."""
+        sites = self.model.cross_attention_sites()
+        if not sites:
             return None
-        count = min(most, len(self.valid))
+        count = min(max_sentences, len(self.valid))
         batch = self.valid.batch(np.arange(count))
-        with trace(",".join(self.model.cross_attention_sites()), full_precision=True) as seen:
+        with trace(",".join(sites), full_precision=True) as attention:
             self.model.target_logprobs(batch.source, batch.target)
-        weights = {site: seen[site].weights for site in seen}
-        source, target = (
-            [tokenizer.encode(text) for text in texts[:count]]
-            for tokenizer, texts in (
-                (self.languages.source, self.valid.texts.source),
-                (self.languages.target, self.valid.texts.target),
-            )
-        )
-        return asdict(best_alignment_head(weights, source, target))
+        weights = {site: attention[site].weights for site in attention}
+        sources = [self.tokenizers.source.encode(text) for text in self.valid.texts.source[:count]]
+        targets = [self.tokenizers.target.encode(text) for text in self.valid.texts.target[:count]]
+        return asdict(best_alignment_head(weights, sources, targets))
 
 
-LENGTH_POWERS = (0.6, 1.0, 1.4, 1.8)  # tried on validation data
-BEAM_COST = 3.0  # beam search takes about so many times as long as the greedy search of an evaluation
-TUNING_SHARE = 0.03  # of a time budget that tuning the search may take
+def _greedy_decoding(valid: TokenizedPairs) -> DecodingConfig:
+    """Greedy search, limited to the lengths of validation data: an untrained model does not predict the end."""
+    ratios = valid.lengths[:, 1] / np.maximum(1, valid.lengths[:, 0])
+    max_ratio = float(np.clip(ratios.max(initial=1.0), 1.0, MAX_LENGTH_RATIO))
+    return DecodingConfig(beam=1, batch_size=128, batch_tokens=2048, max_length_a=max_ratio, max_length_b=EXTRA_TOKENS)
 
 
 class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEvaluator]):
-    """Parallel text and the translator that learns it."""
+    """Train a Transformer or RNN encoder–decoder on parallel text."""
 
     name = "translate"
     _evaluator: TranslationEvaluator | None = None
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config, self.folder = config, folder
+        self.config = config
+        self.folder = folder
         self.notes: list[str] = []
         self.preferred_settings: dict[str, float] = {}
         self.decoding = config.decoding
-        pairs = read_pairs(config.data.train, config.data.read)
-        rejects = rejection_notes(pairs, "training")
-        if config.data.valid:
-            valid = read_pairs(config.data.valid, config.data.read)
-            rejects += rejection_notes(valid, "validation")
-        else:
-            pairs, valid = hold_out_pairs(pairs, config.training.seed)
-            self.notes.append(f"validation: {len(valid):,} of the training pairs are held out (chosen by the seed)")
-        self.digests = {"train": pairs.digest, "valid": valid.digest}
-        self.notes += rejects
-        self.start = load_translator(config.pretrained) if config.pretrained else None
-        self.is_pretrained = self.start is not None
-        self.languages = self._languages(pairs)
-        train = self._fitting(self.languages.examples(pairs), "training")
-        self.valid = self._fitting(self.languages.examples(valid), "validation")
+        train_pairs, valid_pairs = self._read_splits()
+        self.digests = {"train": train_pairs.digest, "valid": valid_pairs.digest}
+        self.pretrained = load_translator(config.pretrained) if config.pretrained else None
+        self.is_pretrained = self.pretrained is not None
+        self.tokenizers = self._load_or_train_tokenizers(train_pairs)
+        train = self._drop_long_pairs(self.tokenizers.examples(train_pairs), "training")
+        self.valid = self._drop_long_pairs(self.tokenizers.examples(valid_pairs), "validation")
         self.tokens_per_epoch = int(train.lengths[:, 1].sum())
-        seed, sampling = config.training.seed, config.tokenizer.bpe_dropout
-        self.task = TranslationObjective(self.languages, train, self.valid, seed=seed, sampling=sampling)
-        if self.start is None:
-            self.model_config, self.reason = choose_translation_model(config, self.languages, self.tokens_per_epoch)
+        self.task = TranslationObjective(
+            self.tokenizers,
+            train,
+            self.valid,
+            seed=config.training.seed,
+            sampling=config.tokenizer.bpe_dropout,
+        )
+        if self.pretrained is None:
+            self.model_config, self.reason = choose_translation_model(config, self.tokenizers, self.tokens_per_epoch)
         else:
-            self.model_config, self.reason = self.start.config, f"as in {config.pretrained}"
+            self.model_config = self.pretrained.config
+            self.reason = f"as in {config.pretrained}"
         self.hidden_size = self.model_config.hidden_size
 
-    # ---- choices
+    # ---- data
 
-    def _languages(self, pairs: ParallelTexts) -> TokenizerPair:
-        folder = self.folder / "tokenizers"
-        if (folder / "target.json").exists():
-            source, target = (
-                Tokenizer.from_json((folder / name).read_text("utf-8"), where=str(folder / name))
-                for name in ("source.json", "target.json")
-            )
-            return TokenizerPair(source, target)
-        settings = self.config.tokenizer
-        if self.start is not None:
-            languages = TokenizerPair(self.start.source, self.start.target)
-        elif settings.joint:
-            tokenizer = train_tokenizer([*pairs.source, *pairs.target], settings)
-            languages = TokenizerPair(tokenizer, tokenizer)
+    def _read_splits(self) -> tuple[ParallelTexts, ParallelTexts]:
+        """Read training and validation pairs; hold some out where there are no validation files."""
+        config = self.config
+        train = read_pairs(config.data.train, config.data.read)
+        rejections = rejection_notes(train, "training")
+        if config.data.valid:
+            valid = read_pairs(config.data.valid, config.data.read)
+            rejections += rejection_notes(valid, "validation")
         else:
-            languages = TokenizerPair(train_tokenizer(pairs.source, settings), train_tokenizer(pairs.target, settings))
+            train, valid = hold_out_pairs(train, config.training.seed)
+            self.notes.append(f"validation: {len(valid):,} of the training pairs are held out (chosen by the seed)")
+        self.notes += rejections
+        return train, valid
+
+    def _load_or_train_tokenizers(self, pairs: ParallelTexts) -> TokenizerPair:
+        """Load the tokenizers of a run that is resumed; take the pretrained ones or train them where it starts."""
+        folder = self.folder / "tokenizers"
+        source_path = folder / "source.json"
+        target_path = folder / "target.json"
+        if target_path.exists():
+            source = Tokenizer.from_json(source_path.read_text("utf-8"), where=str(source_path))
+            target = Tokenizer.from_json(target_path.read_text("utf-8"), where=str(target_path))
+            return TokenizerPair(source, target)
+        config = self.config.tokenizer
+        if self.pretrained is not None:
+            tokenizers = TokenizerPair(self.pretrained.source, self.pretrained.target)
+        elif config.joint:
+            tokenizer = train_tokenizer([*pairs.source, *pairs.target], config)
+            tokenizers = TokenizerPair(tokenizer, tokenizer)
+        else:
+            tokenizers = TokenizerPair(train_tokenizer(pairs.source, config), train_tokenizer(pairs.target, config))
         folder.mkdir(exist_ok=True)
-        write_file(folder / "source.json", languages.source.to_json().encode())
-        write_file(folder / "target.json", languages.target.to_json().encode())
-        return languages
+        write_file(source_path, tokenizers.source.to_json().encode())
+        write_file(target_path, tokenizers.target.to_json().encode())
+        return tokenizers
 
-    def _fitting(self, examples: TokenizedPairs, name: str) -> TokenizedPairs:
-        """Leave out rows beyond the longest length, and say how many."""
-        most = self.config.data.max_length
-        fits = np.flatnonzero(examples.lengths.max(axis=1) <= most) if len(examples) else np.zeros(0, np.int64)
-        if len(fits) == 0:
-            raise UsageError(f"no {name} pair has at most {most} tokens: raise --data.max_length or split the texts")
-        if len(fits) == len(examples):
+    def _drop_long_pairs(self, examples: TokenizedPairs, split: str) -> TokenizedPairs:
+        """Drop pairs beyond the maximum length, and note how many."""
+        max_length = self.config.data.max_length
+        indices = np.zeros(0, np.int64)
+        if len(examples):
+            indices = np.flatnonzero(examples.lengths.max(axis=1) <= max_length)
+        if len(indices) == 0:
+            raise UsageError(
+                f"no {split} pair has at most {max_length} tokens: raise --data.max_length or split the texts"
+            )
+        if len(indices) == len(examples):
             return examples
-        self.notes.append(f"{len(examples) - len(fits):,} {name} pairs of over {most} tokens are left out")
-        return examples.select(fits)
+        self.notes.append(f"{len(examples) - len(indices):,} {split} pairs of over {max_length} tokens are left out")
+        return examples.select(indices)
 
-    # ---- what a run asks
+    # ---- interface of a run
 
     def model(self) -> Model:
-        """Return the model with its first weights."""
-        weights = self.start.weights if self.start is not None else None
+        """Build the model with its initial weights."""
+        weights = self.pretrained.weights if self.pretrained is not None else None
         return initialize_model(build_model(self.model_config), self.config.training.seed, weights)
 
-    def limit_validation(self, share: float) -> None:
-        """Validate on this share of the validation pairs only."""
-        self.valid = self.valid.select(spread_indices(len(self.valid), share))
+    def limit_validation(self, fraction: float) -> None:
+        """Validate on this fraction of the validation pairs only."""
+        self.valid = self.valid.select(spread_indices(len(self.valid), fraction))
 
     def validation_tokens(self) -> int:
-        """Return how many tokens one evaluation reads and writes."""
+        """Count the tokens that one evaluation reads and generates."""
         return int(self.valid.lengths.sum())
 
-    def closing_seconds(self, evaluation: float) -> float:
-        """Estimate the seconds of the last translations by beam search, and a share of the time for tuning."""
-        greedy = min(evaluation, self.search_seconds) if self.search_seconds else evaluation
+    def closing_seconds(self, evaluation_seconds: float) -> float:
+        """Estimate the duration of the final beam search, and of tuning the search."""
+        greedy = min(evaluation_seconds, self.search_seconds) if self.search_seconds else evaluation_seconds
         beam = BEAM_COST * greedy if self.config.decoding.beam > 1 else greedy
-        tuning = min((len(LENGTH_POWERS) - 1) * beam, TUNING_SHARE * 60 * self.config.training.minutes)
-        return super().closing_seconds(evaluation) - greedy + beam + tuning
+        tuning_budget = TUNING_FRACTION * 60 * self.config.training.minutes
+        tuning = min((len(LENGTH_PENALTIES) - 1) * beam, tuning_budget)
+        return super().closing_seconds(evaluation_seconds) - greedy + beam + tuning
 
     def evaluator(self, device: str) -> TranslationEvaluator:
-        """Return what measures weights."""
-        self._evaluator = TranslationEvaluator(self.model_config, self.languages, self.valid, device)
+        """Build the evaluator on validation data."""
+        self._evaluator = TranslationEvaluator(self.model_config, self.tokenizers, valid=self.valid, device=device)
         return self._evaluator
 
     @property
     def search_seconds(self) -> float:
-        """Seconds that the greedy search of the last evaluation took; 0 before the first."""
+        """Duration of the greedy search of the last evaluation; 0 before the first."""
         return 0.0 if self._evaluator is None else self._evaluator.search_seconds
 
-    def describe(self, parameters: int) -> list[str]:
-        """Say what the data and the model are."""
+    def describe(self, num_parameters: int) -> list[str]:
+        """Describe data and model for the user."""
         config = self.model_config
-        kinds = f"{self.languages.source.vocab_size:,}" + (
-            "" if config.share_embeddings else f" and {self.languages.target.vocab_size:,}"
-        )
-        train, valid = len(self.task.train), len(self.valid)
+        vocabulary = f"vocabulary of {self.tokenizers.source.vocab_size:,}"
+        if not config.share_embeddings:
+            vocabulary = (
+                f"vocabularies of {self.tokenizers.source.vocab_size:,} and {self.tokenizers.target.vocab_size:,}"
+            )
         return [
-            f"data: {train:,} pairs, {self.tokens_per_epoch:,} target tokens; validation {valid:,} pairs",
-            f"tokens: {self.config.tokenizer.kind}, {kinds} kinds",
-            f"model: {parameters / 1e6:.2f} M parameters, {config.summary()} ({self.reason})",
+            f"data: {len(self.task.train):,} pairs, {self.tokens_per_epoch:,} target tokens; "
+            f"validation {len(self.valid):,} pairs",
+            f"tokens: {self.config.tokenizer.kind}, {vocabulary}",
+            f"model: {num_parameters / 1e6:.2f} M parameters, {config.summary()} ({self.reason})",
         ]
 
     def metadata(self, evaluator: TranslationEvaluator) -> dict[str, Any]:
-        """Return what must be known to translate as in training."""
-        count = FEW_ALIGNED if self.verdict is None else MOST_ALIGNED  # while it trains, a quick choice will do
-        return {"max_length": self.config.data.max_length, "align": evaluator.alignment_head(count)}
+        """Entries of task.json on the maximum length and the alignment head."""
+        max_sentences = MAX_ALIGNED_TRAINING if self.verdict is None else MAX_ALIGNED
+        return {"max_length": self.config.data.max_length, "align": evaluator.alignment_head(max_sentences)}
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
-        """Perplexity of target tokens by their training frequencies, and what the most frequent target scores."""
-        target = self.languages.target
-        train, valid = (
-            [np.append(row, target.eos_id) for row in part.target] for part in (self.task.train, self.valid)
-        )
-        constant = constant_target(self.task.train.texts.target, self.valid.texts.target[:MOST_TRANSLATED])
-        frequencies = token_frequencies(unigram_perplexity(train, valid, target.vocab_size), translation=True)
-        return [frequencies, constant]
+        """Perplexity of target tokens by their training frequencies, and the score of the most frequent target."""
+        target = self.tokenizers.target
+        train_ids = [np.append(ids, target.eos_id) for ids in self.task.train.target]
+        valid_ids = [np.append(ids, target.eos_id) for ids in self.valid.target]
+        perplexity = unigram_perplexity(train_ids, valid_ids, target.vocab_size)
+        return [
+            token_frequencies(perplexity, translation=True),
+            constant_target(self.task.train.texts.target, self.valid.texts.target[:MAX_TRANSLATED]),
+        ]
 
-    def save(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any], card: str) -> None:
+    def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""
         save_translator(
             self.folder,
             self.model_config,
             weights,
-            tokenizers={"source": self.languages.source, "target": self.languages.target},
+            tokenizers={"source": self.tokenizers.source, "target": self.tokenizers.target},
             decoding=self.decoding,
-            task=facts,
+            task=metadata,
             card=card,
-            fields=self.start.hf_config if self.start is not None else None,
+            fields=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
     def load_saved(self) -> LoadedTranslator:
-        """Return the run's model as it was written."""
+        """Load the run's model."""
         return load_translator(self.folder)
+
+    # ---- final evaluation
 
     def final_evaluation(
         self, evaluator: TranslationEvaluator, notify: Notify
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Tune the search on validation data and return the scores of its translations."""
-        count = min(MOST_TRANSLATED, len(self.valid))
-        self.decoding, said = self._tuned(evaluator, count, notify)
-        return prefix_metrics("valid", translation_scores(said, self.valid.texts.target[:count])), {}
+        """Tune the length penalty on validation data, and score the translations."""
+        references = self.valid.texts.target[:MAX_TRANSLATED]
+        self.decoding, translations = self._tune_search(evaluator, references, notify)
+        return prefix_metrics("valid", translation_scores(translations, references)), {}
 
-    def _tuned(self, evaluator: TranslationEvaluator, count: int, notify: Notify) -> tuple[DecodingConfig, list[str]]:
-        """Return the search with the length power that scores best on validation data, and its translations."""
-        given = self.config.decoding
-        powers = [given.length_penalty]
-        if self.config.training.tune_length_penalty and given.beam > 1 and not given.sample:
-            powers += [power for power in LENGTH_POWERS if power != given.length_penalty]
-        tried = []
-        for power in powers:
-            began = time.monotonic()
-            decoding = replace(given, length_penalty=power)
-            said = evaluator.translations(count, decoding)
-            tried.append((bleu(said, self.valid.texts.target[:count]), decoding, said))
-            if 2 * time.monotonic() - began > self.deadline and len(tried) < len(powers):
-                notify(f"the time is up: {len(tried)} of {len(powers)} length powers were tried")
+    def _tune_search(
+        self, evaluator: TranslationEvaluator, references: Sequence[str], notify: Notify
+    ) -> tuple[DecodingConfig, list[str]]:
+        """Search with several length penalties; return the config with the best BLEU, and its translations."""
+        penalties = self._length_penalties()
+        best_score = -1.0
+        best_decoding = self.config.decoding
+        best_translations: list[str] = []
+        scores: dict[float, float] = {}  # by length penalty
+        for penalty in penalties:
+            start = time.monotonic()
+            decoding = replace(self.config.decoding, length_penalty=penalty)
+            translations = evaluator.translations(len(references), decoding)
+            scores[penalty] = bleu(translations, references)
+            if scores[penalty] > best_score:  # the first of equals: the configured one
+                best_score = scores[penalty]
+                best_decoding = decoding
+                best_translations = translations
+            next_end = 2 * time.monotonic() - start  # if the next search takes as long
+            if next_end > self.deadline and len(scores) < len(penalties):
+                notify(f"the time is up: {len(scores)} of {len(penalties)} length penalties were tried")
                 break
-        _, decoding, said = max(tried, key=lambda one: one[0])  # the first of equals: the given one
-        if len(tried) > 1:
-            told = ", ".join(f"{one.length_penalty:g}: {found:.2f}" for found, one, _ in tried)
-            notify(f"length power {decoding.length_penalty:g} is best on validation data (BLEU by power {told})")
-        return decoding, said
+        if len(scores) > 1:
+            by_penalty = ", ".join(f"{penalty:g}: {score:.2f}" for penalty, score in scores.items())
+            notify(
+                f"length penalty {best_decoding.length_penalty:g} is best on validation data "
+                f"(BLEU by penalty {by_penalty})"
+            )
+        return best_decoding, best_translations
+
+    def _length_penalties(self) -> list[float]:
+        """Length penalties to try, the configured one first."""
+        decoding = self.config.decoding
+        penalties = [decoding.length_penalty]
+        if self.config.training.tune_length_penalty and decoding.beam > 1 and not decoding.sample:
+            penalties += [penalty for penalty in LENGTH_PENALTIES if penalty != decoding.length_penalty]
+        return penalties

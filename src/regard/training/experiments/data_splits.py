@@ -1,0 +1,126 @@
+"""Training, validation and test data of a run: read from its files, or held out from the training data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from regard.config.data import ReadConfig
+from regard.config.runs import RunConfig
+from regard.data.documents import Documents, hold_out_documents, read_documents
+from regard.tasks.token_stream import TokenStream
+
+
+class ReadCounts(Protocol):
+    """Counts of the rows that were read from files and of those that were rejected."""
+
+    @property
+    def num_read(self) -> int: ...
+    @property
+    def rejected(self) -> int: ...
+    @property
+    def reject_file(self) -> str: ...
+
+
+class ReadExamples(ReadCounts, Protocol):
+    """Examples that were read from files."""
+
+    @property
+    def digest(self) -> str: ...
+    def __len__(self) -> int: ...
+
+
+ExamplesT = TypeVar("ExamplesT", bound=ReadExamples)
+
+
+def rejection_notes(rows: ReadCounts, split: str) -> list[str]:
+    """Describe how many rows of a split lenient reading rejected, and where they are listed."""
+    if not rows.rejected:
+        return []
+    return [f"{rows.rejected:,} of {rows.num_read:,} {split} rows are rejected: see {rows.reject_file}"]
+
+
+@dataclass(frozen=True)
+class DataSplits(Generic[ExamplesT]):
+    """Training, validation and test examples."""
+
+    train: ExamplesT
+    valid: ExamplesT
+    test: ExamplesT | None
+    notes: list[str] = field(default_factory=list)  # on rejected rows and held-out examples
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Digest of each split by its name."""
+        splits = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: split.digest for name, split in splits.items() if split is not None}
+
+    @classmethod
+    def read(
+        cls,
+        config: RunConfig,
+        read: Callable[[Sequence[str], ReadConfig], ExamplesT],
+        check: Callable[[ExamplesT], object],
+        hold_out: Callable[[ExamplesT], tuple[ExamplesT, ExamplesT]],
+        held_out: str,
+    ) -> DataSplits[ExamplesT]:
+        """Read a run's files, check the training examples, and hold some out where there are no validation files.
+
+        `held_out` completes the note on held-out examples, after their number.
+        """
+        notes: list[str] = []
+
+        def read_split(files: Sequence[str], name: str) -> ExamplesT:
+            examples = read(files, config.data.read)
+            notes.extend(rejection_notes(examples, name))
+            return examples
+
+        train = read_split(config.data.train, "training")
+        check(train)
+        if config.data.valid:
+            valid = read_split(config.data.valid, "validation")
+        else:
+            train, valid = hold_out(train)
+            notes.append(f"validation: {len(valid):,} {held_out}")
+        test = read_split([config.fine_tuning.test], "test") if config.fine_tuning.test else None
+        return cls(train, valid, test=test, notes=notes)
+
+
+@dataclass(frozen=True)
+class DocumentSplits:
+    """Training and validation documents for language modelling."""
+
+    train: Documents
+    valid: Documents
+    notes: list[str]  # on rejected rows and held-out documents
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Digest of each split by its name."""
+        return {"train": self.train.digest, "valid": self.valid.digest}
+
+    def describe(self, train: TokenStream, valid: TokenStream, num_special: int = 0) -> str:
+        """Describe the amount of data; `num_special` special tokens are added to each row."""
+        return (
+            f"data: {len(self.train):,} documents, {len(train.ids):,} tokens in rows of {train.length + num_special}; "
+            f"validation {len(self.valid):,} documents, {len(valid.ids):,} tokens"
+        )
+
+
+def read_document_splits(config: RunConfig) -> DocumentSplits:
+    """Read a run's documents; hold some out where there are no validation files."""
+    notes: list[str] = []
+
+    def read_split(files: Sequence[str], name: str) -> Documents:
+        documents = read_documents(files, config.data.read, config.documents.document_boundary)
+        notes.extend(rejection_notes(documents, name))
+        return documents
+
+    train = read_split(config.data.train, "training")
+    if config.data.valid:
+        valid = read_split(config.data.valid, "validation")
+    else:
+        train, valid = hold_out_documents(train, config.training.seed)
+        notes.append(f"validation: {len(valid):,} of the documents are held out (chosen by the seed)")
+    return DocumentSplits(train, valid, notes=notes)
