@@ -161,11 +161,12 @@ def judge(
 def _reason_for_nothing(
     updates: int, has_few_updates: bool, unbeaten: TrivialBaseline | None, best: Mapping[str, Any]
 ) -> str:
-    count = f"{updates:,} update{'' if updates == 1 else 's'}"
+    count = "1 update" if updates == 1 else f"{updates:,} updates"
+    too_few = f"{count} {'is' if updates == 1 else 'are'} too few"
     if unbeaten is None:
-        return f"{count} are too few"
+        return too_few
     comparison = unbeaten.compare(best)
-    return f"{count} are too few, and {comparison}" if has_few_updates else f"{comparison} after {count}"
+    return f"{too_few}, and {comparison}" if has_few_updates else f"{comparison} after {count}"
 
 
 def _ranking_metric(evaluation: Mapping[str, Any]) -> str:
