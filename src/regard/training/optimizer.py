@@ -141,8 +141,8 @@ class Optimizer:
             for index, tensor in enumerate(self._adam_tensors):
                 for moment in ADAM_MOMENTS:
                     expected[f"{moment}.{index}"] = tensor
-        for name, tensor in expected.items():
-            expected_shape = None if tensor is None else tensor.shape
+        for name, reference in expected.items():
+            expected_shape = None if reference is None else reference.shape
             saved_shape = saved[name].shape if name in saved else None
             if saved_shape != expected_shape:
                 raise CheckpointError(
