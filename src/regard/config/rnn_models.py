@@ -144,9 +144,7 @@ class ElmoConfig(Config):
 
     def summary(self) -> str:
         """Describe the model in one line."""
-        return (
-            f"bidirectional language model, {self.cell}, {self.num_layers} layers of {self.hidden_size} per direction"
-        )
+        return f"bidirectional language model, {self.cell}, {self.num_layers} layers of {self.hidden_size}"
 
 
 ELMO_PRESETS: dict[str, ElmoConfig] = {

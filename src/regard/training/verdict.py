@@ -20,13 +20,8 @@ PERFECT = 99.95  # percent; rounds to 100
 GOOD = {"bleu": 60.0, "exact_match": 90.0, "f1": 90.0, "micro_f1": 90.0, "accuracy": 95.0}  # percent
 GOOD_ERROR = 5.0  # percent
 GOOD_PERPLEXITY = 1.1
-RANKING_METRICS = (
-    "bleu",
-    "f1",
-    "micro_f1",
-    "accuracy",
-    "valid_error",
-)  # the first one that a task has ranks its models
+# the first metric that a task has ranks its models
+RANKING_METRICS = ("bleu", "f1", "micro_f1", "accuracy", "valid_error")
 LOSS = "loss"
 METRIC_LABELS = {"bleu": "BLEU", "f1": "F1", "micro_f1": "micro-F1", "macro_f1": "macro-F1", "valid_error": "error"}
 HEADLINES: dict[Status, str] = {
