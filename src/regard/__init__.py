@@ -1,22 +1,22 @@
-"""Attention models from your own files: train, translate, and see where the model looked.
+"""Attention models on your own text: train, run and visualise them.
 
     model = regard.load("runs/en-de")
-    said = model("Two dogs run in the snow.")
-    print(said, said.score, said.alignment)
+    translation = model("Two dogs run in the snow.")
+    print(translation, translation.score, translation.alignment)
 
-`load` opens every kind of folder, and published models by their names; what it returns is called with a text:
+`load` opens run directories, model folders and published models by name. Its result is called with a text:
 
-    translator           TranslationPipeline     model(text) is a Translation, a str
-    classifier           ClassificationPipeline  model(text) is a Label, a str
-    tagger               TaggingPipeline         model(text).found are entities, exact spans of the text
-    answerer             AnsweringPipeline       model(question, passage) is a SpanAnswer
-    memory network       StoryPipeline           model(sentences, question) is an Answer, a str
-    masked-word model    FillingPipeline         model("A [MASK] text.").gaps are words with probabilities
-    causal model         GenerationPipeline      model("Once upon") is a Generated, a str
-    encoder, no head     EmbeddingPipeline       model(text) is a vector
-    ELMo-like model      FeaturePipeline         model(text).layers are features of words
+    translation          TranslationPipeline          model(text) is a Translation, a str
+    classification       ClassificationPipeline       model(text) is a Label, a str
+    tagging              TokenClassificationPipeline  model(text).entities are exact spans of the text
+    question answering   QuestionAnsweringPipeline    model(question, passage) is an Answer, a span of the passage
+    story QA             StoryQAPipeline              model(sentences, question) is a StoryAnswer, a str
+    masked LM            FillMaskPipeline             model("A [MASK] text.").masks are predictions for each mask
+    causal LM            GenerationPipeline           model("Once upon") is a Generation, a str
+    encoder, no head     EmbeddingPipeline            model(text) is a vector
+    ELMo                 FeaturePipeline              model(text).layers are features of the words
 
-Names are resolved on first use, so that `import regard` costs no import of torch.
+Names are resolved on first use, so that `import regard` does not import torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-import regard.hardware  # noqa: F401  # sets how OpenMP threads wait, which must be done before torch is imported
+import regard.hardware  # noqa: F401  # limits OpenMP spinning, which works only before torch is imported
 
 if TYPE_CHECKING:
     from regard.attention.attend import attend
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# torch keeps up to 1,024 prepared matrix products of each kind, some megabytes each; training meets ever new shapes.
-# Fewer are as fast and keep a small model's training at a fraction of the memory. Read by torch on its first product.
-for _capacity in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
-    os.environ.setdefault(_capacity, "128")
+# oneDNN caches up to 1,024 primitives of each kind, some megabytes each, and training produces ever new shapes. A
+# smaller cache is as fast and needs a fraction of the memory. torch reads the variables on its first matrix product.
+for _variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+    os.environ.setdefault(_variable, "128")
 
 __all__ = [
     "Answer",
@@ -142,9 +142,10 @@ _LAZY_EXPORTS = {  # public name → module
 def __getattr__(name: str) -> Any:
     if name not in _LAZY_EXPORTS:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"regard.{_LAZY_EXPORTS[name]}"), name)
-    globals()[name] = value
-    return value
+    module = importlib.import_module(f"regard.{_LAZY_EXPORTS[name]}")
+    export = getattr(module, name)
+    globals()[name] = export
+    return export
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m regard` is the command `regard`."""
+"""Run the command line: `python -m regard` is `regard`."""
 
 from regard.cli import main
 

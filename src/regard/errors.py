@@ -1,14 +1,14 @@
 """The exceptions that Regard raises on purpose.
 
-    RegardError              exit 1   something failed that is not the user's doing
+    RegardError              exit 1   a failure that is not the user's fault
     ├── DiskError            exit 1   a write failed: full or failing disk
-    ├── TrainingError        exit 1   training cannot go on (numbers not finite, memory)
-    └── UsageError           exit 2   something the user gave is wrong; the message says what to do
-        ├── DataError        exit 2   a data file is wrong, with its place
+    ├── TrainingError        exit 1   training cannot continue (non-finite loss, out of memory)
+    └── UsageError           exit 2   wrong input or options; the message says what to do
+        ├── DataError        exit 2   a data file is wrong, with its location
         ├── ConfigError      exit 2   a setting is unknown, out of range or contradicts another
-        └── CheckpointError  exit 2   a model or run folder is missing, damaged or of another kind
+        └── CheckpointError  exit 2   a model or run folder is missing, damaged or of another type
 
-A message says what is wrong, the value, what is allowed and what to do next.
+A message says what is wrong, where, the value, what is allowed and what to do.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from collections.abc import Iterable
 
 
 class RegardError(Exception):
-    """The root of what Regard raises on purpose; `exit_code` is what the command line ends with."""
+    """Base class of Regard's exceptions; `exit_code` is the exit status of the command line."""
 
     exit_code = 1
 
 
 class DiskError(RegardError):
-    """A write failed; nothing that was good before it is lost."""
+    """A write failed; files written before it are intact."""
 
 
 class TrainingError(RegardError):
-    """Training cannot go on; the last good checkpoint is kept."""
+    """Training cannot continue; the last valid checkpoint is kept."""
 
 
 class UsageError(RegardError):
-    """Something the user gave is wrong."""
+    """Wrong input or options."""
 
     exit_code = 2
 
@@ -42,26 +42,30 @@ class ConfigError(UsageError):
 
 
 class CheckpointError(UsageError):
-    """A model or run folder is missing, damaged or of another kind."""
+    """A model or run folder is missing, damaged or of another type."""
 
 
 class DataError(UsageError):
-    """A data file is wrong; `place` is `file`, `file:line` or `file:line:column`.
+    """A data file is wrong; `location` is `file`, `file:line` or `file:line:column`.
 
     >>> print(DataError("no tab in the line", location="pairs.tsv:7", advice="two columns are needed"))
     pairs.tsv:7: no tab in the line — two columns are needed
     """
 
     def __init__(self, what: str, *, location: str = "", advice: str = "") -> None:
-        self.what, self.location, self.advice = what, location, advice
-        super().__init__((f"{location}: " if location else "") + what + (f" — {advice}" if advice else ""))
+        self.what = what
+        self.location = location
+        self.advice = advice
+        prefix = f"{location}: " if location else ""
+        suffix = f" — {advice}" if advice else ""
+        super().__init__(prefix + what + suffix)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean …?)` for a mistyped name, or nothing.
+    """Suggest the closest known name for a mistyped one, as ` (did you mean …?)`; empty where none is close.
 
     >>> nearest("wdith", ["width", "heads"])
     ' (did you mean width?)'
     """
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {matches[0]}?)" if matches else ""

@@ -1,11 +1,4 @@
-"""Numbers as people say them.
-
-The disk: the system calls that writing uses, and what is said when one of them fails.
-
-Read labelled texts, or pairs of texts, from TSV, CSV or JSON lines: strictly, every fault with its place.
-
-Where a separator is given, a text may have several labels or none.
-"""
+"""Durations, byte counts and lists of names as text for people."""
 
 from __future__ import annotations
 
@@ -13,7 +6,7 @@ from collections.abc import Sequence
 
 
 def format_duration(seconds: float) -> str:
-    """Return a length of time as people say it.
+    """Format a duration with one or two units.
 
     >>> [format_duration(seconds) for seconds in (0.4, 42, 90, 3900, 200000)]
     ['0 s', '42 s', '1 min 30 s', '1 h 05 min', '55 h 33 min']
@@ -26,20 +19,20 @@ def format_duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def format_bytes(count: float) -> str:
-    """Return a number of bytes as people say it.
+def format_bytes(num_bytes: float) -> str:
+    """Format a byte count with decimal units.
 
     >>> format_bytes(2_500_000)
     '2.5 MB'
     """
     for unit in ("bytes", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.4g} {unit}"
-        count /= 1000
-    return f"{count:.4g} GB"
+        if num_bytes < 1000:
+            return f"{num_bytes:.4g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.4g} GB"
 
 
 def format_names(names: Sequence[str], max_names: int = 20) -> str:
-    """Return names in a row, the first of them where there are many."""
-    more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
-    return ", ".join(names[:max_names]) + more
+    """Join names by commas; beyond `max_names`, give the number of the rest."""
+    rest = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(names[:max_names]) + rest

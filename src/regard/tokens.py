@@ -1,4 +1,4 @@
-"""What words and tensors share: `Tokens`, packed token numbers; pairs of them; `Candidates`, possible next tokens."""
+"""Packed token ids and possible next tokens, as NumPy arrays that text and tensor code share."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Ids = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Tokens:
-    """Rows of token numbers laid end to end, so that no padding ever exists.
+    """Sequences of token ids laid end to end, without padding.
 
     >>> tokens = Tokens.from_rows([[5, 6, 7], [8]])
     >>> len(tokens), tokens.lengths.tolist(), tokens.row(1).tolist()
     (2, [3, 1], [8])
     """
 
-    ids: Ids  # [N], all rows end to end
-    offsets: Ids  # [B + 1]; row b is ids[offsets[b]:offsets[b + 1]]
-    token_types: Ids | None = None  # [N]; which text of a pair each token belongs to
+    ids: Ids  # [tokens], all sequences end to end
+    offsets: Ids  # [rows + 1]; row r is ids[offsets[r]:offsets[r + 1]]
+    token_types: Ids | None = None  # [tokens]; first (0) or second (1) text of a pair
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int] | Ids]) -> Tokens:
-        """Return the rows packed end to end."""
+        """Pack sequences end to end."""
         offsets = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         ids = np.concatenate([np.asarray(row, dtype=np.int32) for row in rows]) if rows else np.zeros(0, np.int32)
@@ -36,42 +36,40 @@ class Tokens:
         return len(self.offsets) - 1
 
     def __iter__(self) -> Iterator[Ids]:
-        return (self.row(number) for number in range(len(self)))
+        return (self.row(index) for index in range(len(self)))
 
     @property
     def lengths(self) -> Ids:
-        """The length of each row, [B]."""
+        """Length of each sequence, [rows]."""
         return np.diff(self.offsets)
 
     def row(self, index: int) -> Ids:
-        """Return one row's token numbers."""
+        """Token ids of one sequence."""
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
 
 @dataclass(frozen=True)
 class PairBatch:
-    """A batch of pairs: source rows (with their end) and target rows (without start and end)."""
+    """A batch of sentence pairs: sources with their eos, targets without bos and eos."""
 
     source: Tokens
     target: Tokens
 
     @property
     def num_predictions(self) -> int:
-        """Target tokens that are predicted, ends included."""
+        """Number of target tokens to predict, eos included."""
         return len(self.target.ids) + len(self.target)
 
     @property
     def shape(self) -> str:
-        """Say how large the batch is."""
+        """Describe the size of the batch."""
         return f"{len(self.source)} rows of up to {self.source.lengths.max()} and {self.target.lengths.max()} tokens"
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Possible next tokens of each row, best first; all of the vocabulary in its own order when k was 0."""
+    """Possible next tokens of each hypothesis, best first; the whole vocabulary in its own order when k is 0."""
 
-    ids: Ids  # [R, k]
-    logprobs: NDArray[np.float32]  # [R, k], log-probabilities
-    eos_logprobs: NDArray[np.float32] | None = (
-        None  # [R], of the end, which may not be among the best; None when all are here
-    )
+    ids: Ids  # [rows, k]
+    logprobs: NDArray[np.float32]  # [rows, k]
+    eos_logprobs: NDArray[np.float32] | None = None  # [rows]; None with the whole vocabulary, which contains eos

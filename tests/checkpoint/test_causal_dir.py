@@ -250,7 +250,7 @@ def test_other_positions_have_a_native_type(tmp_path: Path) -> None:
         ({"model_type": "bert"}, "a model of type 'bert'; causal language models are gpt2, gpt_neox, regard-gpt"),
         ({"n_layer": 5}, "24 weights are missing, h.3.ln_1.weight"),
         ({"n_embd": 16}, r"wte.weight has shape \[\d+, 12\], config.json asks for \[\d+, 16\]"),
-        ({"n_head": 5}, "must divide width"),
+        ({"n_head": 5}, "must divide hidden_size"),
         ({"vocab_size": 20}, r"has shape|tokens, but config.json says"),
         ({"add_cross_attention": True}, "add_cross_attention is true"),
         ({"n_embd": "wide"}, "n_embd must be of type int"),

@@ -62,7 +62,7 @@ def test_all_files_after_valid_are_its_own_and_errors_are_told_by_task(room: Pat
 def test_info_tells_what_the_run_is(room: Path, capfd: Output) -> None:
     assert run(["info", str(room / "run")]) == 0
     text = capfd.readouterr().out
-    assert "model: memory_network" in text and "2 hops of width 20" in text
+    assert "model: memory_network" in text and "2 hops" in text and "embedding size 20" in text
     assert "tokens: 12 in vocabulary.json" in text
     assert "  walks2" in text and "mean of 3 tasks" in text
     assert "training: finished at pass 14" in text

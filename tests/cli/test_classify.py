@@ -43,7 +43,9 @@ def test_repeating_the_command_says_that_it_is_done(room: Path, capfd: Output) -
     assert "learned nothing: 3 updates are too few" in out
 
 
-@pytest.mark.parametrize(("name", "words"), [("elmo", "two language models, lstm"), ("mood", "frozen layers of 16")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("elmo", "bidirectional language model, lstm"), ("mood", "frozen layers of 16")]
+)
 def test_info_tells_what_the_folder_is(room: Path, capfd: Output, name: str, words: str) -> None:
     assert run(["info", str(room / name)]) == 0
     out = capfd.readouterr().out

@@ -195,7 +195,7 @@ def test_model_settings_change_the_named_preset_and_need_one() -> None:
     assert (custom.model.hidden_size, custom.model.encoder.num_layers) == (64, RunConfig().model.encoder.num_layers)
     with pytest.raises(ConfigError, match="--preset micro, tiny, small, base, big, or custom"):
         build_run(("translate", "a"), None, {"model.hidden_size": 64})
-    with pytest.raises(ConfigError, match="must divide width"):
+    with pytest.raises(ConfigError, match="must divide hidden_size"):
         build_run(("translate", "a"), None, {"preset": "tiny", "model.encoder.num_heads": 5})
 
 

@@ -1,4 +1,4 @@
-"""What settings mean to a task: its own are read, foreign ones are refused by name, shared ones have one value."""
+"""Settings of a task: it reads its own, rejects others by name, and has one value for those declared twice."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from regard.errors import ConfigError
     ("task", "path", "value", "message"),
     [
         ("stories", "training.minutes", 5, r"training.minutes \(5.0\) means nothing to the task stories: .* --epochs"),
-        ("stories", "training.steps", 5, "stories are learned in passes"),
-        ("stories", "training.workers", 2, "side by side by one process"),
-        ("stories", "training.save_every", 5, "every pass is saved"),
+        ("stories", "training.steps", 5, "stories are trained in epochs"),
+        ("stories", "training.workers", 2, "in parallel by one process"),
+        ("stories", "training.save_every", 5, "a checkpoint is saved every epoch"),
         ("stories", "training.precision", "bf16", "trained in float32"),
         ("stories", "training.epochs", 5, r"training.epochs \(5.0\) means nothing"),
         ("stories", "preset", "tiny", "set --memory_network.embedding_size and --hops"),
@@ -34,13 +34,15 @@ from regard.errors import ConfigError
         ("stories", "memory_network.hops", 0, r"hops \(0\) must be at least 1"),
     ],
 )
-def test_a_setting_that_means_nothing_is_refused_by_name(task: str, path: str, value: object, message: str) -> None:
+def test_a_setting_that_means_nothing_to_the_task_is_rejected_by_name(
+    task: str, path: str, value: object, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         RunConfig().override({"task": task, path: value})
 
 
-def test_what_a_task_reads_is_taken() -> None:
-    given = {
+def test_settings_that_a_task_reads_are_accepted() -> None:
+    overrides = {
         "memory_network.hops": 1,
         "stories.random_noise": 0.5,
         "data.train": ("a", "b", "c"),
@@ -51,19 +53,18 @@ def test_what_a_task_reads_is_taken() -> None:
         "training.max_checkpoints": 5,
         "training.precision": "float32",
     }
-    assert RunConfig().override({"task": "stories", **given}).memory_network.hops == 1
+    assert RunConfig().override({"task": "stories", **overrides}).memory_network.hops == 1
 
 
-def test_shared_settings_have_one_name_and_one_value() -> None:
-    given = {"training.seed": 3, "training.epochs": 7.0, "training.learning_rate": 0.02, "training.minutes": 2.0}
-    named = in_own_names("stories", given)
-    assert named == {
+def test_settings_declared_twice_have_one_name_and_one_value() -> None:
+    overrides = {"training.seed": 3, "training.epochs": 7.0, "training.learning_rate": 0.02, "training.minutes": 2.0}
+    assert in_own_names("stories", overrides) == {
         "stories.seed": 3,
         "stories.epochs": 7.0,
         "stories.learning_rate": 0.02,
         "training.minutes": 2.0,
     }
-    assert in_own_names("translate", given) == given
+    assert in_own_names("translate", overrides) == overrides
     assert in_own_names("stories", {"training.seed": 3, "stories.seed": 3}) == {"stories.seed": 3}
     with pytest.raises(ConfigError, match="training.seed and stories.seed are one setting to stories"):
         in_own_names("stories", {"stories.seed": 4, "training.seed": 3})
@@ -71,5 +72,5 @@ def test_shared_settings_have_one_name_and_one_value() -> None:
         RunConfig().override({"task": "stories", "stories.epochs": 2.5})
 
 
-def test_every_task_has_a_verb() -> None:
-    assert set(TASKS) <= set(USED_BY)  # what language models are used for has names of its own
+def test_every_task_has_a_command() -> None:
+    assert set(TASKS) <= set(USED_BY)  # which also lists the tasks that language models serve

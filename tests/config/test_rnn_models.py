@@ -1,4 +1,4 @@
-"""What the settings of a recurrent model mean."""
+"""Settings of recurrent models: directions, hard attention, architectures by name and the bare option."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from regard.config.runs import RunConfig
 from regard.errors import ConfigError
 
 
-def test_dot_reads_forwards_unless_told_otherwise() -> None:
+def test_dot_attention_has_a_forward_encoder_by_default() -> None:
     assert Seq2SeqConfig(attention="dot").num_directions == 1
     assert Seq2SeqConfig().num_directions == 2
     assert Seq2SeqConfig(directions="one").num_directions == 1
-    with pytest.raises(ConfigError, match="dot compares states of one width"):
+    with pytest.raises(ConfigError, match="dot attention needs states of one size"):
         Seq2SeqConfig(attention="dot", directions="both")
 
 
-def test_hard_attention_compares_as_additive_does_and_chooses_one_place() -> None:
+def test_hard_attention_has_the_additive_score_and_a_gradient_estimator() -> None:
     hard = Seq2SeqConfig(attention="hard")
     assert (hard.score, hard.attention_mode) == ("additive", "straight_through")
     assert Seq2SeqConfig(attention="hard", hard_attention="reinforce").attention_mode == "reinforce"
@@ -31,25 +31,25 @@ def test_hard_attention_compares_as_additive_does_and_chooses_one_place() -> Non
 
 @pytest.mark.parametrize("attention", SCORES)
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_every_architecture_has_settings_that_fit(cell: str, attention: str) -> None:
-    made = RunConfig().override(parse_architecture(f"{cell}:{attention}"))
-    assert (made.seq2seq.cell, made.seq2seq.attention) == (cell, attention)
+def test_every_named_architecture_has_consistent_settings(cell: str, attention: str) -> None:
+    config = RunConfig().override(parse_architecture(f"{cell}:{attention}"))
+    assert (config.seq2seq.cell, config.seq2seq.attention) == (cell, attention)
 
 
-def flagged(words: list[str]) -> dict[str, object]:
-    """Return what a verb with the flags of a recurrent model makes of a command line."""
-    made: dict[str, object] = {}
+def parse_options(arguments: list[str]) -> dict[str, object]:
+    """Settings that a command with the options of a seq2seq model parses from its arguments."""
+    settings: dict[str, object] = {}
 
     @options.verb("Try.", options.knob_options(Seq2SeqConfig, section="Main"))
     def trial(context: click.Context, as_json: bool) -> None:
-        made.update(options.changed_settings(context))
+        settings.update(options.changed_settings(context))
 
-    trial.main(words, standalone_mode=False)
-    return made
+    trial.main(arguments, standalone_mode=False)
+    return settings
 
 
-def test_the_flag_of_input_feeding_may_stand_alone() -> None:
-    assert flagged(["--input-feeding"]) == {"input_feeding": "output"}
-    assert flagged(["--input-feeding", "--cell", "gru"]) == {"input_feeding": "output", "cell": "gru"}
-    assert flagged(["--input-feeding", "context"]) == {"input_feeding": "context"}
-    assert flagged(["--cell", "gru"]) == {"cell": "gru"}
+def test_the_option_of_input_feeding_needs_no_value() -> None:
+    assert parse_options(["--input-feeding"]) == {"input_feeding": "output"}
+    assert parse_options(["--input-feeding", "--cell", "gru"]) == {"input_feeding": "output", "cell": "gru"}
+    assert parse_options(["--input-feeding", "context"]) == {"input_feeding": "context"}
+    assert parse_options(["--cell", "gru"]) == {"cell": "gru"}

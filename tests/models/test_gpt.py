@@ -150,5 +150,5 @@ def test_what_it_refuses() -> None:
         model().start(Tokens.from_rows(drawn(3, 4)), 5)
     with pytest.raises(UsageError, match="equally many tokens, at least one"):
         model().start(Tokens.from_rows([[]]), 5)
-    with pytest.raises(ConfigError, match=r"stack\.heads \(5\) must divide width"):
+    with pytest.raises(ConfigError, match=r"stack\.num_heads \(5\) must divide hidden_size"):
         GptConfig(hidden_size=12, stack=StackConfig(num_heads=5))

@@ -146,7 +146,7 @@ def test_first_weights_are_a_function_of_the_seed() -> None:
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_with_some_that_do() -> None:
-    with pytest.raises(ConfigError, match=r"encoder.heads \(5\) must divide width \(8\): try 1, 2, 4, 8"):
+    with pytest.raises(ConfigError, match=r"encoder.num_heads \(5\) must divide hidden_size \(8\): try 1, 2, 4, 8"):
         TransformerConfig(hidden_size=8, encoder=StackConfig(num_heads=5))
 
 

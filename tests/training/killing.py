@@ -1,4 +1,4 @@
-"""Trainings that are killed in the middle, however slowly the test itself gets to run."""
+"""Trainings that are killed before their end, at any load of the machine."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def is_finished(out: Path) -> bool:
 
 
 def kill_during_training(
-    start: Callable[[Path], subprocess.Popen[str]], out: Path, due: Callable[[dict[str, Any]], bool]
+    start: Callable[[Path], subprocess.Popen[str]], out: Path, should_kill: Callable[[dict[str, Any]], bool]
 ) -> None:
-    """Start a training with `--json` and kill it at the first event that is due.
+    """Start a training with `--json` and kill it at the first event for which `should_kill` is true.
 
-    On a busy machine the training may end before the kill reaches it; it is then started again from nothing.
+    On a busy machine the training may end before the kill reaches it; it is then started again from scratch.
     """
     for _ in range(ATTEMPTS):
         process = start(out)
         assert process.stdout is not None
         for line in process.stdout:
-            if due(json.loads(line)):
+            if should_kill(json.loads(line)):
                 process.kill()
                 break
         process.communicate()

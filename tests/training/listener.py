@@ -1,4 +1,4 @@
-"""What runs are tested with: a watcher that remembers, and sudden deaths."""
+"""Helpers for tests of runs: a listener that records events, and runs that are killed again and again."""
 
 from __future__ import annotations
 
@@ -9,34 +9,38 @@ import pytest
 
 
 class Listener:
-    """Keeps every event."""
+    """Records every event."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
 
-    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
-        self.events.append((kind, facts))
+    def on_event(self, event: str, data: dict[str, Any]) -> None:
+        self.events.append((event, data))
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [facts for found, facts in self.events if found == kind]
+    def of(self, event: str) -> list[dict[str, Any]]:
+        """Data of all events of this name."""
+        return [data for name, data in self.events if name == event]
 
 
-def sittings(task: type[Any], train: Callable[[], object], monkeypatch: pytest.MonkeyPatch, every: int = 11) -> int:
-    """Train to the end although every so many batches something kills the run; return how often it was begun."""
-    honest, calls = task.loss, 0
+def sittings(
+    objective: type[Any], train: Callable[[], object], monkeypatch: pytest.MonkeyPatch, every: int = 11
+) -> int:
+    """Resume a run, killed at every `every`-th batch, until its end; return how often it was started."""
+    original_loss = objective.loss
+    calls = 0
 
-    def dying(self: Any, *arguments: Any) -> Any:
+    def interrupted_loss(self: Any, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls % every == 0:
             raise KeyboardInterrupt
-        return honest(self, *arguments)
+        return original_loss(self, *arguments)
 
-    monkeypatch.setattr(task, "loss", dying)
-    for sitting in range(1, 10):
+    monkeypatch.setattr(objective, "loss", interrupted_loss)
+    for num_starts in range(1, 10):
         try:
             train()
-            return sitting
+            return num_starts
         except KeyboardInterrupt:
             continue
-    raise AssertionError("it never ended")
+    raise AssertionError("the run never ended")

@@ -1,4 +1,4 @@
-"""Several processes that train one model: the same bits after a kill, shares of any size, clear ends."""
+"""Distributed training: the same bits after a kill, shards of any size, one clear message at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.training.listener import Listener
 
 COMMON = ["--preset", "micro", "--tokenizer", "characters", "--batch-tokens", "128", "--threads", "1"]
 COMMON += ["--precision", "float32", "--save-every", "5", "--evaluate-every", "20"]
-SETTINGS = {  # the same for the Python interface
+SETTINGS = {  # the same as `COMMON`, for the Python interface
     "preset": "micro",
     "tokenizer.kind": "characters",
     "training.batch_tokens": 128,
@@ -60,104 +60,108 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command(pairs: Path, out: Path, *more: str) -> list[str]:
-    words = ["-m", "regard", "train", "translate", str(pairs), "--steps", "30", "--out", str(out)]
-    return [sys.executable, *words, *COMMON, *more]
+def command(pairs: Path, out: Path, *options: str) -> list[str]:
+    arguments = ["-m", "regard", "train", "translate", str(pairs), "--steps", "30", "--out", str(out)]
+    return [sys.executable, *arguments, *COMMON, *options]
 
 
-def run(words: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, text=True, timeout=HANG_GUARD)
+def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=HANG_GUARD)
 
 
-def checkpoint(out: Path, step: int) -> dict[str, np.ndarray]:
+def load_checkpoint(out: Path, step: int) -> dict[str, np.ndarray]:
+    """Weights and optimizer state of a step."""
     folder = out / "checkpoints" / f"step-{step}"
     return load_file(folder / "model.safetensors") | load_file(folder / "optimizer.safetensors")
 
 
-def same(some: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> bool:
-    return some.keys() == others.keys() and all(np.array_equal(some[name], others[name]) for name in some)
+def have_same_checkpoint(first: Path, second: Path, step: int = 30) -> bool:
+    checkpoint = load_checkpoint(first, step)
+    other = load_checkpoint(second, step)
+    return checkpoint.keys() == other.keys() and all(np.array_equal(checkpoint[key], other[key]) for key in other)
 
 
 @pytest.fixture(scope="module")
-def whole(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run by two processes that nothing interrupts."""
-    out = tmp_path_factory.mktemp("whole") / "run"
-    done = run(command(pairs, out, "--workers", "2"))
-    assert done.returncode == 0, done.stderr
-    assert "2 processes, each float32 with 1 thread" in done.stderr
+def uninterrupted(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run directory of an uninterrupted run by two ranks."""
+    out = tmp_path_factory.mktemp("uninterrupted") / "run"
+    process = run(command(pairs, out, "--workers", "2"))
+    assert process.returncode == 0, process.stderr
+    assert "2 processes, each float32 with 1 thread" in process.stderr
     return out
 
 
-def config(pairs: Path, **changes: Any) -> RunConfig:
-    """The run of `command` with two workers."""
+def config(pairs: Path, **overrides: Any) -> RunConfig:
+    """Config of `command` with two workers."""
     return build_run(
-        ("translate", str(pairs)), None, {"training.steps": 30, "training.workers": 2, **SETTINGS, **changes}
+        ("translate", str(pairs)), None, {"training.steps": 30, "training.workers": 2, **SETTINGS, **overrides}
     )
 
 
 def start(pairs: Path, out: Path) -> subprocess.Popen[str]:
-    """Start a run by two processes."""
+    """Start a run by two ranks."""
     return subprocess.Popen(
         command(pairs, out, "--workers", "2"), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )
 
 
 def wait_for(checkpoint: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until a training has written a checkpoint."""
+    """Wait until a run has written a checkpoint."""
     while not checkpoint.exists():
         assert process.poll() is None or checkpoint.exists(), f"the training ended without {checkpoint}"
         time.sleep(0.01)
 
 
-def test_two_processes_train_one_model_and_survive_a_kill(pairs: Path, whole: Path, tmp_path: Path) -> None:
-    broken, alone = tmp_path / "broken", tmp_path / "alone"
+def test_two_ranks_train_one_model_and_survive_a_kill(pairs: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    single = tmp_path / "single"
     for _ in range(ATTEMPTS):  # until the kill comes before the end
-        shutil.rmtree(broken, ignore_errors=True)
-        started = subprocess.Popen(
-            command(pairs, broken, "--workers", "2"), stderr=subprocess.DEVNULL, start_new_session=True, text=True
+        shutil.rmtree(killed, ignore_errors=True)
+        launcher = subprocess.Popen(
+            command(pairs, killed, "--workers", "2"), stderr=subprocess.DEVNULL, start_new_session=True, text=True
         )
-        wait_for(broken / "checkpoints" / "step-10", started)
-        os.killpg(started.pid, signal.SIGKILL)
-        started.wait()
-        if not is_finished(broken):
+        wait_for(killed / "checkpoints" / "step-10", launcher)
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.wait()
+        if not is_finished(killed):
             break
-    assert not is_finished(broken)
-    again = run(command(pairs, broken, "--workers", "2"))
-    assert again.returncode == 0, again.stderr
-    assert same(checkpoint(whole, 30), checkpoint(broken, 30))
-    # the same batches and updates as one process has; only dropout's places differ
-    assert cli.run(command(pairs, alone)[3:]) == 0
+    assert not is_finished(killed)
+    resumed = run(command(pairs, killed, "--workers", "2"))
+    assert resumed.returncode == 0, resumed.stderr
+    assert have_same_checkpoint(uninterrupted, killed)
+    # the same batches and updates as in a single process; only the dropout masks differ
+    assert cli.run(command(pairs, single)[3:]) == 0
     losses = [
         [json.loads(line)["loss"] for line in (out / "log.jsonl").read_text().splitlines() if '"step"' in line]
-        for out in (whole, alone)
+        for out in (uninterrupted, single)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=0.1)
 
 
-def test_torchrun_starts_the_processes_too(pairs: Path, whole: Path, tmp_path: Path) -> None:
-    by_torch = tmp_path / "torch"
-    words = command(pairs, by_torch)
-    done = run([words[0], "-m", "torch.distributed.run", "--nproc-per-node", "2", *words[1:]])
-    assert done.returncode == 0, done.stderr
-    assert same(checkpoint(whole, 30), checkpoint(by_torch, 30))
+def test_torchrun_can_start_the_ranks(pairs: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "torchrun"
+    python, *arguments = command(pairs, out)
+    process = run([python, "-m", "torch.distributed.run", "--nproc-per-node", "2", *arguments])
+    assert process.returncode == 0, process.stderr
+    assert have_same_checkpoint(uninterrupted, out)
 
 
-def children(process: int) -> list[int]:
-    """The processes that any thread of a process started."""
-    files = Path(f"/proc/{process}/task").glob("*/children")
+def find_children(pid: int) -> list[int]:
+    """Ids of the processes that any thread of a process has started."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
     return sorted(int(child) for file in files for child in file.read_text().split())
 
 
-def killed_with_children(process: int) -> None:
-    """Kill a process and all that it started, whatever group they are of."""
-    started = children(process)
-    os.kill(process, signal.SIGKILL)
-    for child in started:
-        killed_with_children(child)
+def kill_tree(pid: int) -> None:
+    """Kill a process and its descendants of any process group."""
+    children = find_children(pid)
+    os.kill(pid, signal.SIGKILL)
+    for child in children:
+        kill_tree(child)
 
 
-def free_port() -> int:
-    """Find a port below those that systems give to outgoing connections, so that none takes it in between."""
+def find_free_port() -> int:
+    """Find a port below the range of outgoing connections, so that none of them takes it in between."""
     while True:
         port = random.randrange(20_000, 30_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -166,62 +170,64 @@ def free_port() -> int:
 
 
 @needs_proc
-def test_machines_without_files_in_common_train_one_model_and_survive_a_kill(
-    pairs: Path, whole: Path, tmp_path: Path
+def test_machines_without_a_shared_disk_train_one_model_and_survive_a_kill(
+    pairs: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
     machines = [tmp_path / name for name in ("one", "two")]
     for folder in machines:
         folder.mkdir()
         (folder / "pairs.tsv").write_bytes(pairs.read_bytes())
 
-    def started() -> list[subprocess.Popen[str]]:
-        words = command(Path("pairs.tsv"), Path("out"))
-        port = str(free_port())
-        here = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
+    def start_machines() -> list[subprocess.Popen[str]]:
+        python, *arguments = command(Path("pairs.tsv"), Path("out"))
+        port = str(find_free_port())
+        options = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
         return [
             subprocess.Popen(
-                [words[0], "-m", "torch.distributed.run", *here, "--node-rank", str(number), *words[1:]],
+                [python, "-m", "torch.distributed.run", *options, "--node-rank", str(node_rank), *arguments],
                 cwd=folder,
                 text=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-            for number, folder in enumerate(machines)
+            for node_rank, folder in enumerate(machines)
         ]
 
     for _ in range(ATTEMPTS):  # until the kill comes before the end
         for folder in machines:
             shutil.rmtree(folder / "out", ignore_errors=True)
-        broken = started()
-        wait_for(machines[0] / "out/checkpoints/step-5", broken[0])
-        for process in broken:
-            killed_with_children(process.pid)
+        processes = start_machines()
+        wait_for(machines[0] / "out/checkpoints/step-5", processes[0])
+        for process in processes:
+            kill_tree(process.pid)
             process.communicate()
         if not is_finished(machines[0] / "out"):
             break
     assert not is_finished(machines[0] / "out")
-    told = [(process.communicate(timeout=HANG_GUARD), process.returncode) for process in started()]
-    assert [code for _, code in told] == [0, 0], told
-    assert same(checkpoint(whole, 30), checkpoint(machines[0] / "out", 30))
+    processes = start_machines()
+    outputs = [process.communicate(timeout=HANG_GUARD) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert have_same_checkpoint(uninterrupted, machines[0] / "out")
     assert sorted(path.name for path in (machines[1] / "out").iterdir()) == ["run.json", "tokenizers"]
-    assert "going on from step" in told[0][0][1]
-    assert "the first machine reports" in told[1][0][1]
-    assert not told[1][0][0]
+    (_, first_stderr), (second_stdout, second_stderr) = outputs
+    assert "going on from step" in first_stderr
+    assert "training with rank 0" in second_stderr
+    assert not second_stdout
 
 
-def test_a_bad_input_ends_all_processes_with_one_message(tmp_path: Path) -> None:
-    done = run(command(tmp_path / "missing.tsv", tmp_path / "out", "--workers", "2"))
-    assert done.returncode == 2
-    assert done.stderr.count("missing.tsv") == 1
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-    assert not done.stdout
+def test_bad_input_ends_all_ranks_with_one_message(tmp_path: Path) -> None:
+    process = run(command(tmp_path / "missing.tsv", tmp_path / "out", "--workers", "2"))
+    assert process.returncode == 2
+    assert process.stderr.count("missing.tsv") == 1
+    assert process.stderr.count("\n") == 1
+    assert "Traceback" not in process.stderr
+    assert not process.stdout
 
 
 @needs_proc
 def test_a_killed_rank_ends_the_run_with_one_message_and_the_same_command_resumes(
-    pairs: Path, whole: Path, tmp_path: Path
+    pairs: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     for _ in range(ATTEMPTS):  # until the kill comes before the end
@@ -229,7 +235,7 @@ def test_a_killed_rank_ends_the_run_with_one_message_and_the_same_command_resume
         launcher = start(pairs, out)
         wait_for(out / "checkpoints" / "step-10", launcher)
         with contextlib.suppress(ProcessLookupError, IndexError):
-            os.kill(children(launcher.pid)[-1], signal.SIGKILL)
+            os.kill(find_children(launcher.pid)[-1], signal.SIGKILL)
         stderr = launcher.communicate(timeout=HANG_GUARD)[1]
         if not is_finished(out):
             break
@@ -238,56 +244,58 @@ def test_a_killed_rank_ends_the_run_with_one_message_and_the_same_command_resume
     assert messages == [stderr.splitlines()[-1]]
     assert "was ended by SIGKILL" in messages[0]
     assert "Traceback" not in stderr
-    again = run(command(pairs, out, "--workers", "2"))
-    assert again.returncode == 0, again.stderr
-    assert same(checkpoint(whole, 30), checkpoint(out, 30))
+    resumed = run(command(pairs, out, "--workers", "2"))
+    assert resumed.returncode == 0, resumed.stderr
+    assert have_same_checkpoint(uninterrupted, out)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop_signal", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_all_ranks_with_a_checkpoint(
-    pairs: Path, whole: Path, tmp_path: Path, number: signal.Signals
+    pairs: Path, uninterrupted: Path, tmp_path: Path, stop_signal: signal.Signals
 ) -> None:
     out = tmp_path / "run"
     for _ in range(ATTEMPTS):  # until the signal comes before the end
         shutil.rmtree(out, ignore_errors=True)
         launcher = start(pairs, out)
         wait_for(out / "checkpoints" / "step-5", launcher)
-        launcher.send_signal(number)
+        launcher.send_signal(stop_signal)
         stderr = launcher.communicate(timeout=HANG_GUARD)[1]
         if not is_finished(out):
             break
     assert launcher.returncode == 0, stderr
-    stopped = re.search(rf"stopped at step (\d+) \({number.name}\); all is saved", stderr)
+    stopped = re.search(rf"stopped at step (\d+) \({stop_signal.name}\); all is saved", stderr)
     assert stopped
-    assert checkpoint(out, int(stopped[1]))
-    again = run(command(pairs, out, "--workers", "2"))
-    assert again.returncode == 0, again.stderr
-    assert f"going on from step {stopped[1]}" in again.stderr
-    assert same(checkpoint(whole, 30), checkpoint(out, 30))
+    assert load_checkpoint(out, int(stopped[1]))
+    resumed = run(command(pairs, out, "--workers", "2"))
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"going on from step {stopped[1]}" in resumed.stderr
+    assert have_same_checkpoint(uninterrupted, out)
 
 
-def test_listeners_hear_rank_zero_and_the_caller_has_its_report(pairs: Path, whole: Path, tmp_path: Path) -> None:
+def test_listeners_and_the_caller_receive_the_events_and_the_result_of_rank_zero(
+    pairs: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
     listener = Listener()
-    report = train_run(config(pairs), tmp_path / "run", listeners=[listener])
-    assert (report.folder, report.step, report.reason, report.leads) == (tmp_path / "run", 30, "plan done", True)
-    assert report.verdict is not None
-    assert report.metrics == json.loads((tmp_path / "run" / "run.json").read_text())["finished"]["metrics"]
-    assert [facts["step"] for facts in listener.of("save")] == [5, 10, 15, 20, 25, 30]
-    assert [facts["step"] for facts in listener.of("evaluate")] == [20, 30]
+    result = train_run(config(pairs), tmp_path / "run", listeners=[listener])
+    assert (result.folder, result.step, result.reason, result.leads) == (tmp_path / "run", 30, "plan done", True)
+    assert result.verdict is not None
+    assert result.metrics == json.loads((tmp_path / "run" / "run.json").read_text())["finished"]["metrics"]
+    assert [event["step"] for event in listener.of("save")] == [5, 10, 15, 20, 25, 30]
+    assert [event["step"] for event in listener.of("evaluate")] == [20, 30]
     assert len(listener.of("plan")) == len(listener.of("done")) == 1
-    assert same(checkpoint(whole, 30), checkpoint(tmp_path / "run", 30))
+    assert have_same_checkpoint(uninterrupted, tmp_path / "run")
 
 
 def test_an_error_of_a_listener_ends_all_ranks(pairs: Path, tmp_path: Path) -> None:
-    class Impatient:
-        def on_event(self, kind: str, facts: dict[str, Any]) -> None:
-            if kind == "save":
+    class FailingListener:
+        def on_event(self, event: str, data: dict[str, Any]) -> None:
+            if event == "save":
                 raise OverflowError("enough")
 
     with pytest.raises(OverflowError, match="enough"):
-        train_run(config(pairs, **{"training.steps": 100_000}), tmp_path / "run", listeners=[Impatient()])
+        train_run(config(pairs, **{"training.steps": 100_000}), tmp_path / "run", listeners=[FailingListener()])
     assert not is_finished(tmp_path / "run")
-    with RunDirectory(tmp_path / "run").lock():  # nobody holds it any more
+    with RunDirectory(tmp_path / "run").lock():  # no rank holds the lock any more
         pass
 
 
@@ -315,13 +323,13 @@ with Distributed.from_environment() as distributed:
         torch.testing.assert_close(sums[0], addends[0] + addends[1] + addends[2])
 
 
-def test_a_rank_without_a_word_is_named_with_its_exit_code() -> None:
+def test_a_rank_that_ends_without_an_error_is_named_with_its_exit_code() -> None:
     with pytest.raises(TrainingError, match="rank 1 ended with code 7"):
         run_ranks(2, ["-c", "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(600)"])
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "kind", "message"),
+    ("first", "second", "expected", "message"),
     [
         (UsageError("no such file"), LostRankError("lost"), UsageError, "^no such file$"),
         (LostRankError("lost"), UsageError("no such file"), UsageError, "^no such file$"),
@@ -330,10 +338,10 @@ def test_a_rank_without_a_word_is_named_with_its_exit_code() -> None:
         (LostRankError("lost"), ZeroDivisionError("x / 0"), RuntimeError, "^rank 1: ZeroDivisionError: x / 0\n"),
     ],
 )
-def test_the_first_cause_is_raised_and_not_what_follows_from_it(
+def test_the_cause_is_raised_and_not_its_consequences(
     first: Exception,
     second: Exception | None,
-    kind: type[Exception],
+    expected: type[Exception],
     message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -344,13 +352,13 @@ def test_the_first_cause_is_raised_and_not_what_follows_from_it(
         monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
         if error is not None:
             ErrorHandler().record_exception(error)
-        code = -signal.SIGTERM if error is None else 1
-        group.failures[rank] = ProcessFailure(local_rank=rank, pid=1, exitcode=code, error_file=str(path))
-    with pytest.raises(kind, match=message):
+        exit_code = -signal.SIGTERM if error is None else 1
+        group.failures[rank] = ProcessFailure(local_rank=rank, pid=1, exitcode=exit_code, error_file=str(path))
+    with pytest.raises(expected, match=message):
         raise group.cause()
 
 
-def test_a_batch_is_dealt_out_whole_whatever_its_size() -> None:
+def test_shards_cover_a_batch_of_any_size() -> None:
     for world_size in (1, 2, 3, 5):
         for size in range(7):
             ranks = [Distributed(rank, world_size) for rank in range(world_size)]
@@ -360,7 +368,7 @@ def test_a_batch_is_dealt_out_whole_whatever_its_size() -> None:
             assert [index for indices in slices for index in indices] == [*range(size)]
 
 
-def test_a_half_set_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_environment_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ENVIRONMENT_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert Distributed.from_environment().world_size == 1

@@ -1,4 +1,4 @@
-"""Training memory networks: what is learned, the linear start, clipping, and going on after a stop bit by bit."""
+"""Training memory networks: learning, the linear start, clipping, and resuming with the same bits."""
 
 from __future__ import annotations
 
@@ -30,75 +30,80 @@ from regard.training.memory_trainer import (
     train_memory_networks,
 )
 
-PEOPLE, PLACES = ("Mary", "John", "Sandra"), ("kitchen", "garden", "office", "hallway")
+PEOPLE = ("Mary", "John", "Sandra")
+ROOMS = ("kitchen", "garden", "office", "hallway")
 
 
-def made(count: int, seed: int) -> StoryQuestions:
-    """People go to places; the last place of one of them is asked for."""
-    draw = np.random.default_rng(seed)
+def generate_stories(count: int, seed: int) -> StoryQuestions:
+    """Stories of people who go to rooms; the question is about the last room of one of them."""
+    rng = np.random.default_rng(seed)
     questions = []
     for _ in range(count):
-        walks = [(draw.choice(PEOPLE), draw.choice(PLACES)) for _ in range(draw.integers(1, 6))]
-        number = int(draw.integers(len(walks)))
-        who = walks[number][0]
-        last = max(place for place, (walker, _) in enumerate(walks) if walker == who)
-        told = tuple(f"{walker} went to the {place}." for walker, place in walks)
-        questions.append(StoryQuestion("walks", told, f"Where is {who}?", str(walks[last][1]), (last,)))
+        walks = [(rng.choice(PEOPLE), rng.choice(ROOMS)) for _ in range(rng.integers(1, 6))]
+        person = walks[int(rng.integers(len(walks)))][0]
+        last = max(index for index, (walker, _) in enumerate(walks) if walker == person)
+        sentences = tuple(f"{walker} went to the {room}." for walker, room in walks)
+        questions.append(StoryQuestion("walks", sentences, f"Where is {person}?", str(walks[last][1]), (last,)))
     return StoryQuestions.of(questions)
 
 
 QUICK = MemoryTrainingConfig(restarts=3, epochs=4, linear_start_epochs=2, batch_size=16)
 
 
-def trainer(config: MemoryTrainingConfig = QUICK, **changes: object) -> MemoryNetworkTrainer:
-    stories = made(60, seed=1)
+def build_small_trainer(config: MemoryTrainingConfig = QUICK, **overrides: object) -> MemoryNetworkTrainer:
+    stories = generate_stories(60, seed=1)
     vocabulary = StoryVocabulary.of(stories)
-    shape = resolve_sizes(MemoryNetworkConfig(embedding_size=7, hops=2).override(changes), stories, vocabulary)
-    model = MemoryNetwork(shape, config.restarts)
+    model_config = MemoryNetworkConfig(embedding_size=7, hops=2).override(overrides)
+    model_config = resolve_sizes(model_config, stories, vocabulary)
+    model = MemoryNetwork(model_config, config.restarts)
     model.initialize(config.seed)
-    return MemoryNetworkTrainer(model, encode_stories(stories, vocabulary, shape), config)
+    return MemoryNetworkTrainer(model, encode_stories(stories, vocabulary, model_config), config)
 
 
-def test_one_fact_stories_are_learned_and_the_fact_is_seen() -> None:
+def test_one_fact_stories_are_learned_and_the_fact_is_attended_to() -> None:
     config = MemoryTrainingConfig(restarts=3, epochs=30, linear_start_epochs=4)
-    told = []
+    saves = []
     trained = train_memory_networks(
-        made(500, seed=1), MemoryNetworkConfig(embedding_size=20, hops=1), config, save=lambda *_: told.append(1)
+        generate_stories(500, seed=1),
+        MemoryNetworkConfig(embedding_size=20, hops=1),
+        config,
+        save=lambda *_: saves.append(1),
     )
-    test = encode_stories(made(300, seed=2), trained.vocabulary, trained.model.config)
+    test = encode_stories(generate_stories(300, seed=2), trained.vocabulary, trained.model.config)
     assert evaluate_restarts(trained.model, test).error[0] < 5
-    found = supporting_accuracy(test, predict_answers(trained.model, trained.vocabulary, test), trained.vocabulary)
-    assert found["walks"] > 90
+    predictions = predict_answers(trained.model, trained.vocabulary, test)
+    assert supporting_accuracy(test, predictions, trained.vocabulary)["walks"] > 90
     assert trained.errors[trained.member] == min(trained.errors)
-    assert len(told) == trained.progress.epoch == 34
+    assert len(saves) == trained.progress.epoch == 34
 
 
-def test_a_run_that_goes_on_computes_the_same_bits() -> None:
-    whole, first = trainer(), trainer()
-    while not whole.is_done:
-        whole.step()
-    for passes in (1, 3):  # before and after the softmax comes
-        for _ in range(passes):
-            first.step()
-        again = trainer()
-        again.resume(*first.state())
-        first = again
-    while not first.is_done:
-        first.step()
-    for one, other in zip(whole.model.parameters(), first.model.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert replace(whole.progress, seconds=0) == replace(first.progress, seconds=0)
-    other = trainer(replace(QUICK, seed=2))
-    other.step()
-    assert not torch.equal(other.model.tables[0], first.model.tables[0])
+def test_a_resumed_run_computes_the_same_bits() -> None:
+    uninterrupted = build_small_trainer()
+    while not uninterrupted.is_done:
+        uninterrupted.step()
+    trainer = build_small_trainer()
+    for epochs in (1, 3):  # during and after the linear start
+        for _ in range(epochs):
+            trainer.step()
+        resumed = build_small_trainer()
+        resumed.resume(*trainer.state())
+        trainer = resumed
+    while not trainer.is_done:
+        trainer.step()
+    for expected, parameter in zip(uninterrupted.model.parameters(), trainer.model.parameters(), strict=True):
+        assert torch.equal(expected, parameter)
+    assert replace(uninterrupted.progress, seconds=0) == replace(trainer.progress, seconds=0)
+    other_seed = build_small_trainer(replace(QUICK, seed=2))
+    other_seed.step()
+    assert not torch.equal(other_seed.model.tables[0], trainer.model.tables[0])
 
 
-def test_softmax_comes_when_the_held_out_loss_stops_falling_or_time_is_up() -> None:
-    late = trainer(replace(QUICK, linear_start_epochs=3))
-    seen = [late.step()["linear"] for _ in range(7)]
-    assert seen == [True] * 3 + [False] * 4
+def test_the_linear_start_ends_by_its_patience_or_its_number_of_epochs() -> None:
+    late = build_small_trainer(replace(QUICK, linear_start_epochs=3))
+    is_linear = [late.step()["linear"] for _ in range(7)]
+    assert is_linear == [True] * 3 + [False] * 4
     assert late.is_done
-    early = trainer(
+    early = build_small_trainer(
         replace(QUICK, linear_start_epochs=50, linear_start_patience=1, learning_rate=1e-9, max_gradient_norm=1e-6)
     )
     losses = []
@@ -107,24 +112,18 @@ def test_softmax_comes_when_the_held_out_loss_stops_falling_or_time_is_up() -> N
     assert len(losses) < 50
     assert losses[-1] >= min(losses[:-1])
     assert all(later < sooner for sooner, later in pairwise(losses[:-1]))
-    assert not trainer(replace(QUICK, linear_start=False)).step()["linear"]
+    assert not build_small_trainer(replace(QUICK, linear_start=False)).step()["linear"]
 
 
-def test_the_learning_rate_is_halved_and_choices_are_the_published_ones() -> None:
-    alone, joint = (
-        published_defaults(MemoryTrainingConfig(), 1),
-        published_defaults(MemoryTrainingConfig(linear_start=False), 20),
-    )
-    assert (alone.epochs, alone.lr_halving_epochs, alone.learning_rate, alone.linear_start_epochs) == (
-        100,
-        25,
-        0.005,
-        20,
-    )
+def test_the_learning_rate_is_halved_and_defaults_are_the_published_ones() -> None:
+    single = published_defaults(MemoryTrainingConfig(), 1)
+    joint = published_defaults(MemoryTrainingConfig(linear_start=False), 20)
+    assert (single.epochs, single.lr_halving_epochs, single.learning_rate) == (100, 25, 0.005)
+    assert single.linear_start_epochs == 20
     assert (joint.epochs, joint.lr_halving_epochs, joint.learning_rate) == (60, 15, 0.01)
     config = replace(QUICK, epochs=6, lr_halving_epochs=2, learning_rate=0.04)
-    run = trainer(config)
-    rates = [run.step()["learning_rate"] for _ in range(8)]
+    trainer = build_small_trainer(config)
+    rates = [trainer.step()["learning_rate"] for _ in range(8)]
     assert rates == pytest.approx([0.04, 0.04, 0.04, 0.02, 0.02, 0.01, 0.01, 0.005])
 
 
@@ -139,40 +138,42 @@ def test_each_matrix_is_clipped_by_its_largest_singular_value() -> None:
 
 
 @pytest.mark.parametrize("tying", ["adjacent", "layerwise"])
-def test_a_step_goes_down_and_a_broken_member_stays_alone(tying: str) -> None:
-    run = trainer(tying=tying)
-    model, numbers = run.model, np.arange(40)
-    before = model.loss(run.train.batch(numbers), run.train.answers[numbers])[0]
-    before.sum().backward()
-    old = model.tables[0].detach().clone()
-    grad = model.tables[0].grad
-    assert grad is not None
-    grad[0, 1] = float("inf")
+def test_a_step_lowers_the_loss_and_a_diverged_restart_affects_no_other(tying: str) -> None:
+    trainer = build_small_trainer(tying=tying)
+    model = trainer.model
+    indices = np.arange(40)
+    loss_before = model.loss(trainer.train.batch(indices), trainer.train.answers[indices])[0]
+    loss_before.sum().backward()
+    table_before = model.tables[0].detach().clone()
+    gradient = model.tables[0].grad
+    assert gradient is not None
+    gradient[0, 1] = float("inf")
     sgd_step(model, 1e-3, 40)
-    after = model.loss(run.train.batch(numbers), run.train.answers[numbers])[0]
-    assert (after < before).all()  # the other tables of the broken member still move
-    assert torch.equal(model.tables[0][:, 1], old[:, 1])
-    assert all(part.grad is None for part in model.parameters())
+    loss_after = model.loss(trainer.train.batch(indices), trainer.train.answers[indices])[0]
+    assert (loss_after < loss_before).all()  # the other tables of the diverged restart are still updated
+    assert torch.equal(model.tables[0][:, 1], table_before[:, 1])
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_start_whose_numbers_break_is_left_out_and_all_of_them_end_the_run() -> None:
-    run = trainer()
+def test_a_diverged_restart_is_left_out_and_the_run_ends_when_all_diverge() -> None:
+    trainer = build_small_trainer()
     with torch.no_grad():
-        run.model.tables[0][:, 1] = float("nan")
-    run.step()
-    assert run.progress.diverged == [1]
-    assert run.best()[0] != 1
+        trainer.model.tables[0][:, 1] = float("nan")
+    trainer.step()
+    assert trainer.progress.diverged == [1]
+    assert trainer.best()[0] != 1
     with torch.no_grad():
-        run.model.tables[0].fill_(float("nan"))
-    with pytest.raises(TrainingError, match="no loss of the 3 starts is finite: lower the learning rate"):
-        run.step()
+        trainer.model.tables[0].fill_(float("nan"))
+    with pytest.raises(TrainingError, match="no loss of the 3 restarts is finite: lower the learning rate"):
+        trainer.step()
 
 
-def test_bad_input_is_refused() -> None:
-    mixed = StoryQuestions.of([*made(5, seed=1).questions, StoryQuestion("other", ("kuh muh",), "wau wau?", "miau")])
+def test_bad_input_is_rejected() -> None:
+    stories = generate_stories(5, seed=1)
+    mixed = StoryQuestions.of([*stories.questions, StoryQuestion("other", ("kuh muh",), "wau wau?", "miau")])
     with pytest.raises(DataError, match="walks: shares none of its 12 words with any other of the 2 files"):
         train_memory_networks(mixed)
-    weights, progress = trainer().state()
+    weights, progress = build_small_trainer().state()
     weights["tables.0"] = weights["tables.0"][1:]
     with pytest.raises(CheckpointError, match=r"saved state: tables.0 should be \[17, 3, 7\] but is \[16, 3, 7\]"):
-        trainer().resume(weights, progress)
+        build_small_trainer().resume(weights, progress)

@@ -1,4 +1,4 @@
-"""Threads and precision by measurement: stored for runs that must repeat, adapted while others use the machine."""
+"""Threads and precision by measurement: stored for runs that must be repeatable, adapted to the load for others."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ from tests.training.test_run import config, data
 
 __all__ = ["data"]  # a fixture
 
-ONE, TWO = Setup("float32", 1), Setup("float32", 2)
+ONE = Setup("float32", 1)
+TWO = Setup("float32", 2)
 
 
 @pytest.fixture(autouse=True)
-def threads_as_before() -> Iterator[None]:
+def restore_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
 def spin_count(code: str, **environment: str) -> list[str]:
-    """Run a fresh interpreter; return the words it prints."""
+    """Run code in a new interpreter; return the spin count and whether spinning is limited, as text."""
     cleared = {name: value for name, value in os.environ.items() if name not in hardware.WAIT_VARIABLES}
     show = "import os; print(os.environ.get('GOMP_SPINCOUNT'), regard.hardware.SPINNING_IS_LIMITED)"
     command = [sys.executable, "-c", f"{code}; {show}"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**cleared, **environment}, check=True)
-    return done.stdout.split()
+    process = subprocess.run(command, capture_output=True, text=True, env={**cleared, **environment}, check=True)
+    return process.stdout.split()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="libgomp's setting is for Linux")
-def test_spinning_is_bounded_before_torch_is_loaded_unless_the_user_decides() -> None:
+def test_spinning_is_limited_before_torch_is_imported_unless_the_user_sets_it() -> None:
     assert spin_count("import regard, torch") == ["2000", "True"]
     assert spin_count("import regard", OMP_WAIT_POLICY="ACTIVE") == ["None", "True"]
     assert spin_count("import regard", GOMP_SPINCOUNT="7") == ["7", "True"]
@@ -60,7 +61,7 @@ def test_a_requested_thread_count_is_not_measured(monkeypatch: pytest.MonkeyPatc
     assert default_threads(TrainingConfig(threads=3), 1) == 3
 
 
-def test_the_fastest_setup_wins_and_a_burst_decides_nothing() -> None:
+def test_the_fastest_setup_is_chosen_in_spite_of_a_burst() -> None:
     calls = dict.fromkeys((ONE, TWO), 0)
 
     def time_update(setup: Setup) -> float:
@@ -74,46 +75,52 @@ def test_the_fastest_setup_wins_and_a_burst_decides_nothing() -> None:
     assert calls == {ONE: 6, TWO: 6}
 
 
-def test_more_threads_must_be_worth_it_and_a_hopeless_setup_is_timed_twice() -> None:
-    nearly = fastest_setup([ONE, TWO], lambda setup: 1.0 if setup == ONE else 0.97, limit=60.0)
-    assert nearly.threads == 1
+def test_more_threads_must_be_worthwhile_and_a_hopeless_setup_is_timed_twice() -> None:
+    choice = fastest_setup([ONE, TWO], lambda setup: 1.0 if setup == ONE else 0.97, limit=60.0)
+    assert choice.threads == 1
     calls: list[Setup] = []
-    fastest_setup([ONE, TWO], lambda setup: calls.append(setup) or float(setup.threads), limit=60.0)  # type: ignore[func-returns-value]
+
+    def time_update(setup: Setup) -> float:
+        calls.append(setup)
+        return float(setup.threads)
+
+    fastest_setup([ONE, TWO], time_update, limit=60.0)
     assert calls.count(TWO) == 3  # once to prepare, twice timed
 
 
-def feed(tuner: ThreadTuner, updates: int, seconds: dict[int, float]) -> None:
-    """Record updates of 100 tokens, as long as the present number of threads makes them."""
+def record_updates(tuner: ThreadTuner, updates: int, seconds: dict[int, float]) -> None:
+    """Record updates of 100 tokens, with the duration of the present thread count."""
     for _ in range(updates):
         tuner.record(100, seconds[torch.get_num_threads()])
 
 
-def test_a_run_with_a_budget_switches_when_others_use_the_cores_and_back() -> None:
+def test_a_run_with_a_time_budget_switches_threads_with_the_load_and_back() -> None:
     notes: list[str] = []
     torch.set_num_threads(2)
     tuner = ThreadTuner([1, 2], 2, may_switch=True, notify=notes.append)
-    quiet, busy = {1: 0.9, 2: 0.5}, {1: 1.0, 2: 4.0}
-    feed(tuner, 12, quiet)
+    quiet = {1: 0.9, 2: 0.5}
+    busy = {1: 1.0, 2: 4.0}
+    record_updates(tuner, 12, quiet)
     assert (tuner.threads, notes) == (2, [])
-    feed(tuner, 20, busy)
+    record_updates(tuner, 20, busy)
     assert tuner.threads == torch.get_num_threads() == 1
     assert notes == ["switched from 2 threads to 1 thread (4.0 times as fast): other programs use the cores"]
-    feed(tuner, 90, quiet)
+    record_updates(tuner, 90, quiet)
     assert tuner.threads == torch.get_num_threads() == 2
     assert notes[1].endswith("more cores are free")
 
 
-def test_a_run_that_must_repeat_never_switches_but_says_that_it_is_slowed_down() -> None:
+def test_a_repeatable_run_never_switches_but_reports_the_load() -> None:
     notes: list[str] = []
     torch.set_num_threads(2)
     tuner = ThreadTuner([1, 2], 2, may_switch=False, notify=notes.append)
-    feed(tuner, 12, {2: 0.5})
-    feed(tuner, 40, {2: 4.0})
+    record_updates(tuner, 12, {2: 0.5})
+    record_updates(tuner, 40, {2: 4.0})
     assert torch.get_num_threads() == tuner.threads == 2
     assert len(notes) == 1 and "other programs slow this run down" in notes[0]
 
 
-def test_a_run_that_starts_on_a_busy_machine_is_told_by_the_stored_measurement() -> None:
+def test_a_run_that_starts_under_load_detects_it_by_the_stored_measurement() -> None:
     notes: list[str] = []
     tuner = ThreadTuner([2], 2, may_switch=False, notify=notes.append, expected_seconds=0.1)
     for _ in range(12):
@@ -121,12 +128,13 @@ def test_a_run_that_starts_on_a_busy_machine_is_told_by_the_stored_measurement()
     assert len(notes) == 1
 
 
-def chosen(folder: Path) -> dict[str, object]:
-    facts: dict[str, object] = json.loads((folder / "run.json").read_text("utf-8"))["chosen"]
-    return facts
+def read_settings(folder: Path) -> dict[str, object]:
+    """Settings that a run has chosen by measurement."""
+    settings: dict[str, object] = json.loads((folder / "run.json").read_text("utf-8"))["chosen"]
+    return settings
 
 
-def test_the_choice_is_stored_and_repeated_by_runs_of_fixed_length_alone(
+def test_the_choice_is_stored_and_used_only_by_runs_of_fixed_length(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
@@ -137,18 +145,18 @@ def test_the_choice_is_stored_and_repeated_by_runs_of_fixed_length_alone(
     train_run(config(data, **settings), tmp_path / "first", listeners=[listener])
     assert any("fastest in a short measurement" in line for line in listener.of("plan")[0]["lines"])
     (stored,) = (tmp_path / "cache/throughput").iterdir()
-    facts = json.loads(stored.read_text("utf-8"))
-    other = 3 - facts["threads"]
-    stored.write_text(json.dumps({**facts, "threads": other}), "utf-8")  # as if measured on another day
+    fields = json.loads(stored.read_text("utf-8"))
+    other_threads = 3 - fields["threads"]
+    stored.write_text(json.dumps({**fields, "threads": other_threads}), "utf-8")  # as if measured on another day
     train_run(config(data, **settings), tmp_path / "second")
-    assert chosen(tmp_path / "second")["threads"] == other
-    assert "stored for this machine and model" in str(chosen(tmp_path / "second")["throughput"])
+    assert read_settings(tmp_path / "second")["threads"] == other_threads
+    assert "stored for this machine and model" in str(read_settings(tmp_path / "second")["throughput"])
     train_run(config(data, **settings, **{"training.minutes": 9}), tmp_path / "third")
-    assert "fastest in a short measurement" in str(chosen(tmp_path / "third")["throughput"])
-    assert json.loads(stored.read_text("utf-8"))["threads"] == other
+    assert "fastest in a short measurement" in str(read_settings(tmp_path / "third")["throughput"])
+    assert json.loads(stored.read_text("utf-8"))["threads"] == other_threads
     stored.write_text("{", "utf-8")  # damaged: measured again
     train_run(config(data, **settings), tmp_path / "fourth")
-    assert "fastest in a short measurement" in str(chosen(tmp_path / "fourth")["throughput"])
+    assert "fastest in a short measurement" in str(read_settings(tmp_path / "fourth")["throughput"])
 
 
 def test_a_choice_is_described_with_its_reason() -> None:
@@ -159,7 +167,7 @@ def test_a_choice_is_described_with_its_reason() -> None:
     )
 
 
-def test_a_notebook_that_imported_torch_first_is_told_once(data: Path, tmp_path: Path) -> None:
+def test_a_notebook_that_imported_torch_first_gets_one_note(data: Path, tmp_path: Path) -> None:
     code = f"""
 import torch
 from tests.training.listener import Listener
@@ -175,5 +183,5 @@ print(sum("torch was imported before regard" in note["text"] for note in listene
     root = Path(__file__).parents[2]
     environment = {name: value for name, value in os.environ.items() if name not in hardware.WAIT_VARIABLES}
     environment["PYTHONPATH"] = f"{root / 'src'}{os.pathsep}{root}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert done.stdout.strip() == ("1" if sys.platform.startswith("linux") else "0"), done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert process.stdout.strip() == ("1" if sys.platform.startswith("linux") else "0"), process.stderr

@@ -1,4 +1,4 @@
-"""The verdict on a run: what learned nothing says so everywhere, what learned is not slandered."""
+"""The verdict on a run: reported everywhere where it learned nothing, silent where it learned."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ TRANSLATOR = {
 }
 
 
-def dotted(settings: dict[str, Any]) -> list[str]:
+def to_options(settings: dict[str, Any]) -> list[str]:
     return [f"--{name}={value}" for name, value in settings.items()]
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small data for every task, and an encoder with random weights."""
     folder = tmp_path_factory.mktemp("verdict")
-    draw = random.Random(1)
-    texts = [" ".join(draw.choices(WORDS, k=draw.randint(3, 7))) for _ in range(300)]
+    rng = random.Random(1)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(3, 7))) for _ in range(300)]
     (folder / "texts.txt").write_text("\n".join(texts))
-    rows = [draw.choices("abcdef", k=draw.randint(2, 4)) for _ in range(600)]
+    rows = [rng.choices("abcdef", k=rng.randint(2, 4)) for _ in range(600)]
     (folder / "reverse.tsv").write_text("".join(f"{' '.join(row)}\t{' '.join(reversed(row))}\n" for row in rows))
     labels = [("long" if len(text.split()) > 4 else "short") for text in texts]
     (folder / "labels.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in zip(texts, labels, strict=True)))
-    several = [
+    multi_label = [
         f"{text}\t{label}{'; river' if 'river' in text else ''}\n" for text, label in zip(texts, labels, strict=True)
     ]
-    (folder / "several.tsv").write_text("".join(several))
+    (folder / "several.tsv").write_text("".join(multi_label))
     tags = ["\n".join(f"{word}\t{'B-place' if word[0].isupper() else 'O'}" for word in text.split()) for text in texts]
     (folder / "places.conll").write_text("\n\n".join(tags) + "\n")
     paragraphs = []
@@ -79,24 +79,26 @@ FILES = {
     "language-bert": "texts.txt --arch bert --document line --steps 3",
     "classify": "labels.tsv --steps 1 --learning-rate 1e-7",
     "classify-seeds": "labels.tsv --steps 1 --learning-rate 1e-7 --seeds 2",
-    "classify-bert": "labels.tsv --from ROOM/encoder --steps 1 --learning-rate 1e-7",
-    "classify-several": "several.tsv --from ROOM/encoder --label-separator ; --steps 1 --learning-rate 1e-7",
+    "classify-bert": "labels.tsv --from DATA/encoder --steps 1 --learning-rate 1e-7",
+    "classify-several": "several.tsv --from DATA/encoder --label-separator ; --steps 1 --learning-rate 1e-7",
     "tag": "places.conll --steps 1 --learning-rate 1e-7",
-    "tag-bert": "places.conll --from ROOM/encoder --steps 1 --learning-rate 1e-7",
-    "answer": "asked.json --from ROOM/encoder --steps 1 --learning-rate 1e-7",
+    "tag-bert": "places.conll --from DATA/encoder --steps 1 --learning-rate 1e-7",
+    "answer": "asked.json --from DATA/encoder --steps 1 --learning-rate 1e-7",
     "stories": "walks.txt --epochs 1 --learning-rate 1e-7 --starts 1 --stories.linear_start=false",
 }
 
 
-def command(room: Path, name: str, out: Path) -> list[str]:
-    file, *options = FILES[name].replace("ROOM", str(room)).split()
+def command(data: Path, name: str, out: Path) -> list[str]:
+    file, *options = FILES[name].replace("DATA", str(data)).split()
     task = name.split("-")[0]
-    return ["train", task, str(room / file), *options, *TINY, "--out", str(out)]
+    return ["train", task, str(data / file), *options, *TINY, "--out", str(out)]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_run_that_learned_nothing_says_so_everywhere(name: str, room: Path, tmp_path: Path, capfd: Output) -> None:
-    assert run(command(room, name, tmp_path / "run")) == 0
+def test_a_run_that_learned_nothing_is_reported_everywhere(
+    name: str, data: Path, tmp_path: Path, capfd: Output
+) -> None:
+    assert run(command(data, name, tmp_path / "run")) == 0
     out = capfd.readouterr().out
     assert "try it" not in out
     last = out.splitlines()[-1]
@@ -114,14 +116,14 @@ def test_a_run_that_learned_nothing_says_so_everywhere(name: str, room: Path, tm
     assert run(["info", str(tmp_path / "run")]) == 0
     assert last in capfd.readouterr().out.splitlines()
 
-    assert run([*command(room, name, tmp_path / "run"), "--json"]) == 0  # finished before: still the same verdict
+    assert run([*command(data, name, tmp_path / "run"), "--json"]) == 0  # finished before: still the same verdict
     report = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert report["verdict"] == verdict
 
 
-def test_a_model_that_learned_is_offered_without_a_warning(room: Path, tmp_path: Path, capfd: Output) -> None:
-    words = ["train", "translate", str(room / "reverse.tsv"), "--out", str(tmp_path / "run"), "--steps", "350"]
-    assert run([*words, *dotted(TRANSLATOR)]) == 0
+def test_a_model_that_learned_has_no_warning(data: Path, tmp_path: Path, capfd: Output) -> None:
+    arguments = ["train", "translate", str(data / "reverse.tsv"), "--out", str(tmp_path / "run"), "--steps", "350"]
+    assert run([*arguments, *to_options(TRANSLATOR)]) == 0
     assert capfd.readouterr().out.splitlines()[-1] == f'try it: regard translate {tmp_path / "run"} "…"'
     record = json.loads((tmp_path / "run/task.json").read_text())
     assert record["verdict"]["status"] == "ok"
@@ -130,9 +132,9 @@ def test_a_model_that_learned_is_offered_without_a_warning(room: Path, tmp_path:
     assert "needed" not in capfd.readouterr().out
 
 
-def test_a_run_that_was_cut_short_says_how_long_to_train(room: Path, tmp_path: Path, capfd: Output) -> None:
-    words = ["train", "translate", str(room / "reverse.tsv"), "--out", str(tmp_path / "run"), "--steps", "160"]
-    assert run([*words, *dotted(TRANSLATOR)]) == 0
+def test_a_run_that_was_too_short_advises_how_long_to_train(data: Path, tmp_path: Path, capfd: Output) -> None:
+    arguments = ["train", "translate", str(data / "reverse.tsv"), "--out", str(tmp_path / "run"), "--steps", "160"]
+    assert run([*arguments, *to_options(TRANSLATOR)]) == 0
     usage, last = capfd.readouterr().out.splitlines()[-2:]
     assert usage.startswith("try it: ")
     assert last.startswith("more time is needed: validation ")
@@ -140,71 +142,73 @@ def test_a_run_that_was_cut_short_says_how_long_to_train(room: Path, tmp_path: P
 
 
 def test_an_interrupted_run_has_the_verdict_of_an_uninterrupted_one(
-    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {**TRANSLATOR, "data.train": (str(room / "reverse.tsv"),), "training.steps": 160}
-    config = RunConfig().override({**given, "training.save_every": 19})
-    alone = train_run(config, tmp_path / "alone").verdict
-    assert alone is not None
-    assert alone.status == "needs_more_time"
+    settings = {**TRANSLATOR, "data.train": (str(data / "reverse.tsv"),), "training.steps": 160}
+    config = RunConfig().override({**settings, "training.save_every": 19})
+    uninterrupted = train_run(config, tmp_path / "uninterrupted").verdict
+    assert uninterrupted is not None
+    assert uninterrupted.status == "needs_more_time"
     assert sittings(TranslationObjective, lambda: train_run(config, tmp_path / "killed"), monkeypatch, every=45) > 2
-    assert train_run(config, tmp_path / "killed").verdict == alone
+    assert train_run(config, tmp_path / "killed").verdict == uninterrupted
 
 
-def test_python_is_told_by_a_warning(room: Path, tmp_path: Path) -> None:
+def test_the_python_interface_warns(data: Path, tmp_path: Path) -> None:
     settings = {"steps": 3, "threads": 1, "precision": "float32"}
     with pytest.warns(UserWarning, match="learned nothing: 3 updates are too few"):
-        regard.train("translate", room / "reverse.tsv", out=tmp_path / "run", **settings)
+        regard.train("translate", data / "reverse.tsv", out=tmp_path / "run", **settings)
 
 
 # ---- the decision
 
 
 def history(scores: Callable[[float], dict[str, float]], steps: int = 2000) -> list[dict[str, Any]]:
-    """Twenty evaluations over a run, the last of them the best."""
-    every = [steps * (number + 1) // 20 for number in range(20)]
-    return [{"step": step, "best": True, **scores(step / steps)} for step in every]
+    """Twenty evaluations over a run, each of them the best so far."""
+    evaluation_steps = [steps * (index + 1) // 20 for index in range(20)]
+    return [{"step": step, "best": True, **scores(step / steps)} for step in evaluation_steps]
 
 
 TOKENS = TrivialBaseline("token frequencies", {"perplexity": 300.0}, {"perplexity": 15.0})
 MINUTES = Limit("--minutes", 10)
 
 
-def test_a_converged_run_is_not_asked_for_more_time() -> None:
-    found = history(lambda share: {"bleu": 30 - 0.5 / share, "loss": 1.8 + 0.1 / share, "perplexity": 7.0})
-    assert judge(found, updates=2000, baselines=[TOKENS], limit=MINUTES).status == "ok"
+def test_a_converged_run_needs_no_more_time() -> None:
+    evaluations = history(
+        lambda progress: {"bleu": 30 - 0.5 / progress, "loss": 1.8 + 0.1 / progress, "perplexity": 7.0}
+    )
+    assert judge(evaluations, updates=2000, baselines=[TOKENS], limit=MINUTES).status == "ok"
 
 
 def test_a_perfect_model_is_fine_even_where_the_baseline_is_perfect_too() -> None:
-    always = TrivialBaseline("always “yes”", {"accuracy": 100.0})
-    found = [{"step": 3, "accuracy": 100.0, "loss": 0.5, "best": True}]
-    assert judge(found, updates=3, baselines=[always], limit=MINUTES).status == "ok"
+    majority = TrivialBaseline("always “yes”", {"accuracy": 100.0})
+    evaluations = [{"step": 3, "accuracy": 100.0, "loss": 0.5, "best": True}]
+    assert judge(evaluations, updates=3, baselines=[majority], limit=MINUTES).status == "ok"
 
 
-def test_a_run_that_still_improves_needs_more_time_unless_it_ended_by_itself() -> None:
-    found = history(lambda share: {"bleu": 20 * share, "loss": 4 - share, "perplexity": 60.0})
-    judged = judge(found, updates=2000, baselines=[TOKENS], limit=MINUTES)
-    assert judged.status == "needs_more_time"
-    assert judged.reason == "validation BLEU still rose from 16 to 20 in the last 20 % of the run"
-    assert judged.remedy == "train longer: --minutes 40, with another --out"
-    assert judge(found, updates=2000, baselines=[TOKENS], limit=None).status == "ok"
+def test_a_run_that_still_improves_needs_more_time_unless_patience_ended_it() -> None:
+    evaluations = history(lambda progress: {"bleu": 20 * progress, "loss": 4 - progress, "perplexity": 60.0})
+    verdict = judge(evaluations, updates=2000, baselines=[TOKENS], limit=MINUTES)
+    assert verdict.status == "needs_more_time"
+    assert verdict.reason == "validation BLEU still rose from 16 to 20 in the last 20 % of the run"
+    assert verdict.remedy == "train longer: --minutes 40, with another --out"
+    assert judge(evaluations, updates=2000, baselines=[TOKENS], limit=None).status == "ok"
 
 
 def test_a_score_after_the_best_is_no_reason_for_more_time() -> None:
-    found = history(lambda share: {"bleu": 20 * share, "loss": 4 - share, "perplexity": 60.0})
-    found[-1] |= {"bleu": 18.0, "loss": 3.1, "best": False}
-    assert judge(found, updates=2000, baselines=[TOKENS], limit=MINUTES).status == "ok"
+    evaluations = history(lambda progress: {"bleu": 20 * progress, "loss": 4 - progress, "perplexity": 60.0})
+    evaluations[-1] |= {"bleu": 18.0, "loss": 3.1, "best": False}
+    assert judge(evaluations, updates=2000, baselines=[TOKENS], limit=MINUTES).status == "ok"
 
 
-def test_many_updates_without_success_are_not_answered_by_more_of_them() -> None:
-    found = history(lambda share: {"bleu": 0.0, "exact_match": 0.0, "loss": 6.0, "perplexity": 400.0}, 9000)
-    judged = judge(found, updates=9000, baselines=[TOKENS], limit=MINUTES)
-    assert judged.status == "learned_nothing"
-    assert judged.reason == "validation perplexity 400 is no better than token frequencies (300) after 9,000 updates"
-    assert "--learning-rate" in judged.remedy
+def test_more_updates_are_no_remedy_after_many_without_success() -> None:
+    evaluations = history(lambda progress: {"bleu": 0.0, "exact_match": 0.0, "loss": 6.0, "perplexity": 400.0}, 9000)
+    verdict = judge(evaluations, updates=9000, baselines=[TOKENS], limit=MINUTES)
+    assert verdict.status == "learned_nothing"
+    assert verdict.reason == "validation perplexity 400 is no better than token frequencies (300) after 9,000 updates"
+    assert "--learning-rate" in verdict.remedy
 
 
 def test_few_updates_of_a_pretrained_model_may_be_enough() -> None:
-    found = [{"step": 5, "bleu": 31.0, "loss": 1.9, "perplexity": 6.7, "best": True}]
-    assert judge(found, updates=5, baselines=[TOKENS], limit=MINUTES, pretrained=True).status == "ok"
-    assert judge(found, updates=5, baselines=[TOKENS], limit=MINUTES).status == "learned_nothing"
+    evaluations = [{"step": 5, "bleu": 31.0, "loss": 1.9, "perplexity": 6.7, "best": True}]
+    assert judge(evaluations, updates=5, baselines=[TOKENS], limit=MINUTES, pretrained=True).status == "ok"
+    assert judge(evaluations, updates=5, baselines=[TOKENS], limit=MINUTES).status == "learned_nothing"

@@ -91,7 +91,7 @@ def knob_options(config: type[Config], *, section: str, skip: Iterable[str] = ()
     >>> from regard.config.inference import DecodingConfig
     >>> options = knob_options(DecodingConfig, section="Search")
     >>> options[0].opts, options[0].help
-    (['--beam'], 'hypotheses kept at each step; 1: greedy [default: 5; 1 to 64]')
+    (['--beam'], 'Beam size; 1 is greedy search. [default: 5; 1 to 64]')
     """
     return [
         option

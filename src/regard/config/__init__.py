@@ -1,1 +1,1 @@
-"""Every config dataclass, torch-free, so that help and checks never import torch."""
+"""Config dataclasses. They never import torch, so that help and checks are fast."""

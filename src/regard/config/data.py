@@ -14,21 +14,21 @@ TOKENIZER_KINDS = ("bpe", "unigram", "wordpiece", "words", "characters")
 class ReadConfig(Config):
     """How data files are read."""
 
-    encoding: str = knob("utf-8", "text encoding of the files")
+    encoding: str = knob("utf-8", "Text encoding of the files.")
     format: str = knob(
-        "auto", "file format; auto: by the file's ending", choices=("auto", "lines", "tsv", "csv", "jsonl")
+        "auto", "File format; auto: by the file extension.", choices=("auto", "lines", "tsv", "csv", "jsonl")
     )
-    source: str = knob("", "column or field of the source text: a name, or a number from 1")
-    target: str = knob("", "column or field of the target text: a name, or a number from 1")
-    text: str = knob("", "column or field of the text: a name, or a number from 1")
-    label: str = knob("", "column or field of the label: a name, or a number from 1")
-    pair: str = knob("", "column or field of a second text, where texts come in pairs: a name, or a number from 1")
-    label_separator: str = knob("", "what stands between the labels of a text that may have several, such as ;")
-    no_header: bool = knob(False, "a CSV's first row is data, not names")
-    delimiter: str = knob("", "column separator of a CSV (default: comma)")
-    lenient: bool = knob(False, "put faulty rows into a reject file and go on")
+    source: str = knob("", "Column of the source text: a name, or a number from 1.")
+    target: str = knob("", "Column of the target text: a name, or a number from 1.")
+    text: str = knob("", "Column of the text: a name, or a number from 1.")
+    label: str = knob("", "Column of the label: a name, or a number from 1.")
+    pair: str = knob("", "Column of the second text of a text pair: a name, or a number from 1.")
+    label_separator: str = knob("", "Separator between the labels of a multi-label text, such as ;.")
+    no_header: bool = knob(False, "The CSV has no header row.")
+    delimiter: str = knob("", "Column separator of a CSV (default: comma).")
+    lenient: bool = knob(False, "Write faulty rows to a reject file and continue.")
     max_reject: float = knob(
-        1.0, "with --lenient: stop when more than this share is rejected, in percent", low=0, high=100
+        1.0, "With --lenient: stop when more than this percentage of rows is rejected.", low=0, high=100
     )
 
 
@@ -36,61 +36,64 @@ class ReadConfig(Config):
 class TokenizerConfig(Config):
     """How text becomes tokens."""
 
-    kind: str = knob("bpe", "what tokens are; bpe is byte-level", choices=TOKENIZER_KINDS)
-    vocab_size: int = knob(0, "vocabulary size; 0: chosen from the corpus", low=0)
-    joint: bool = knob(True, "one tokenizer for both languages")
-    normalization: str = knob("NFC", "Unicode normal form", choices=("NFC", "NFKC", "none"))
-    lowercase: bool = knob(False, "lower-case all text first")
-    bpe_dropout: float = knob(0.0, "chance to skip a merge in training (BPE dropout, bpe only)", low=0, high=0.9)
+    kind: str = knob("bpe", "Tokenizer type; bpe is byte-level.", choices=TOKENIZER_KINDS)
+    vocab_size: int = knob(0, "Vocabulary size; 0: by the size of the corpus.", low=0)
+    joint: bool = knob(True, "One tokenizer for both languages.")
+    normalization: str = knob("NFC", "Unicode normalisation form.", choices=("NFC", "NFKC", "none"))
+    lowercase: bool = knob(False, "Lower-case all text.")
+    bpe_dropout: float = knob(
+        0.0, "BPE dropout: probability of skipping a merge during training (bpe only).", low=0, high=0.9
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
-    """Which files a run reads."""
+    """Files that a run reads."""
 
-    train: tuple[str, ...] = knob((), "training files: two parallel files, or one with two columns")
-    valid: tuple[str, ...] = knob((), "validation files; none: a small share of the training data is held out")
-    read: ReadConfig = knob(ReadConfig, "how files are read")
-    max_length: int = knob(256, "longest row in tokens, for training; longer ones are left out and counted", low=1)
+    train: tuple[str, ...] = knob((), "Training files: two parallel files, or one with two columns.")
+    valid: tuple[str, ...] = knob((), "Validation files; without any, a small share of the training data is held out.")
+    read: ReadConfig = knob(ReadConfig, "How files are read.")
+    max_length: int = knob(256, "Longest training sequence in tokens; longer examples are dropped and counted.", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentConfig(Config):
-    """How running text becomes rows of tokens."""
+    """How running text becomes training sequences."""
 
     document_boundary: str = knob(
         "auto",
-        "what stands between two boundaries; auto: paragraphs where a file has blank lines, else lines; with --arch "
-        "gpt whole files",
+        "Unit that is one document; auto: paragraphs where a file has blank lines, else lines; with --arch gpt whole "
+        "files.",
         choices=("auto", "paragraph", "line", "file"),
     )
     sequence_length: int = knob(
-        0, "tokens of a row: documents are laid end to end and cut into rows; 0: chosen for the model", low=0
+        0, "Tokens per training sequence; documents are concatenated and split; 0: by the model.", low=0
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingConfig(Config):
-    """Which words are hidden from a model that learns to tell them."""
+    """Masking for masked language modelling (Devlin et al. 2019)."""
 
-    mask_rate: float = knob(0.25, "share of a row's tokens that the model is to tell", low=0.01, high=0.9)
-    mask_token_share: float = knob(0.8, "share of those that become the mask token", low=0, high=1)
+    mask_rate: float = knob(0.25, "Share of tokens to mask.", low=0.01, high=0.9)
+    mask_token_share: float = knob(0.8, "Share of the masked tokens replaced by the mask token.", low=0, high=1)
     random_token_share: float = knob(
-        0.1, "share of those that become any other token; what is left stays as it is", low=0, high=1
+        0.1, "Share of the masked tokens replaced by a random token; the rest stay unchanged.", low=0, high=1
     )
-    whole_word_masking: bool = knob(False, "hide all tokens of a word together")
-    next_sentence: bool = knob(False, "rows are two texts, and the model also tells whether the second follows")
+    whole_word_masking: bool = knob(False, "Mask all tokens of a word together.")
+    next_sentence: bool = knob(False, "Train next-sentence prediction, too, on pairs of texts.")
     pretraining_dropout: float = knob(
-        0.0, "dropout while it learns; what is written has the usual 0.1, for fine-tuning", low=0, high=0.95
+        0.0, "Dropout during pre-training; the saved model has 0.1, for fine-tuning.", low=0, high=0.95
     )
     words: str = knob(
         "kept",
-        "with --from: keep its vocabulary, or learn a new one whose pieces start from what the old ones know",
+        "With --from: keep its vocabulary, or train a new one and initialise it from the old embeddings.",
         choices=("kept", "new"),
     )
 
     def check(self) -> None:
         if self.mask_token_share + self.random_token_share > 1:
             raise ConfigError(
-                f"masked ({self.mask_token_share:g}) and random ({self.random_token_share:g}) are shares of one whole: at most 1 in all"
+                f"mask_token_share ({self.mask_token_share:g}) and random_token_share ({self.random_token_share:g}) "
+                "are shares of the masked tokens: at most 1 in all"
             )

@@ -1,17 +1,15 @@
-"""What a task means to settings: which verb uses its models, which settings it reads, and what it calls them.
-
-Architectures by name: what `transformer` and `gru:additive` mean as settings of a run.
-"""
+"""Defaults by task and architecture, the settings that each task reads, and `--arch` entries as settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from regard.config.rnn_models import CELLS, HARD, SCORES
 from regard.errors import ConfigError, UsageError, nearest
 
-USED_BY = {  # task → the verb for its models
+USED_BY = {  # task → the command that uses its models
     "translate": "regard translate",
     "stories": "regard answer",
     "language": "regard train classify --features",
@@ -22,7 +20,7 @@ USED_BY = {  # task → the verb for its models
     "answer": "regard answer",
     "embed": "regard embed",
 }
-OFFERED = {  # task → its architectures
+TASK_ARCHITECTURES = {  # task → the architectures that it offers
     "translate": ("transformer", "rnn"),
     "language": ("elmo", "bert", "gpt"),
     "classify": ("rnn", "bert"),
@@ -30,7 +28,7 @@ OFFERED = {  # task → its architectures
     "answer": ("bert",),
 }
 FINE_TUNED_TASKS = ("classify", "tag", "answer")  # tasks that an encoder is fine-tuned for
-FINE_TUNING_DEFAULTS: dict[str, Any] = {  # usual settings of a model that starts from one that can read
+FINE_TUNING_DEFAULTS: dict[str, Any] = {  # of a model that starts from a pretrained encoder
     "architecture": "bert",
     "data.max_length": 512,
     "training.optimizer": "adamw",
@@ -39,18 +37,18 @@ FINE_TUNING_DEFAULTS: dict[str, Any] = {  # usual settings of a model that start
     "training.label_smoothing": 0.0,
     "training.ema_decay": 0.0,
 }
-TASK_DEFAULTS: dict[str, dict[str, Any]] = {  # settings whose usual value differs from the translator's
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {  # where they differ from the defaults of `RunConfig`
     "language": {"architecture": "elmo", "training.label_smoothing": 0.0},
     "classify": {"architecture": "rnn", "training.label_smoothing": 0.0},
     "tag": {"architecture": "rnn", "training.label_smoothing": 0.0},
     "answer": {**FINE_TUNING_DEFAULTS, "data.max_length": 384},
 }
-ARCHITECTURE_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {  # of those, what one architecture has otherwise
+ARCHITECTURE_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {  # on top of those of the task
     ("classify", "bert"): FINE_TUNING_DEFAULTS,
     ("tag", "bert"): FINE_TUNING_DEFAULTS,
     ("language", "bert"): {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": True},
 }
-GROUPS = {  # groups of settings that one task alone reads
+GROUP_TASKS = {  # prefix of settings → the tasks that alone read them
     "memory_network.": "stories",
     "stories.": "stories",
     "elmo.": "language",
@@ -66,7 +64,7 @@ GROUPS = {  # groups of settings that one task alone reads
     "passages.": "answer",
     "distillation.": "classify, tag, answer",
 }
-MODELS = {  # groups, and single settings, that one architecture reads
+GROUP_ARCHITECTURES = {  # prefix of settings → the architecture that alone reads them
     "elmo.": "elmo",
     "gpt.": "gpt",
     "bert.": "bert",
@@ -77,15 +75,15 @@ MODELS = {  # groups, and single settings, that one architecture reads
     "fine_tuning.layer_lr_decay": "bert",
     "fine_tuning.random_init": "bert",
 }
-READING = ("data.train", "data.valid", "data.read.encoding", "data.read.lenient", "data.read.max_reject")
-COMPUTING = (
+DATA_SETTINGS = ("data.train", "data.valid", "data.read.encoding", "data.read.lenient", "data.read.max_reject")
+COMPUTE_SETTINGS = (
     "training.threads",
     "training.device",
     "training.max_checkpoints",
     "training.tensorboard",
     "training.precision",
 )
-SIZES = (  # what presets decide
+PRESET_SIZES = (  # settings that a preset decides
     "elmo.hidden_size",
     "rnn_classifier.encoder.embedding_size",
     "rnn_classifier.encoder.hidden_size",
@@ -100,32 +98,31 @@ SIZES = (  # what presets decide
     "bert.stack.num_heads",
     "bert.stack.feed_forward_size",
 )
-TOKENIZING = ("tokenizer.kind", "tokenizer.vocab_size", "tokenizer.normalization", "tokenizer.lowercase")
-BATCHWISE = ("task", "preset", "architecture", *READING, *TOKENIZING, "training.")
-READ = {  # all else that a task reads, by how the paths begin, where that is not every other setting
-    "stories": ("task", *READING, *COMPUTING),
-    "language": (*BATCHWISE, "pretrained"),
-    "classify": (*BATCHWISE, "data.read.", "data.max_length", "pretrained"),
-    "tag": (*BATCHWISE, "data.read.", "data.max_length", "pretrained"),
-    "answer": (*BATCHWISE, "data.max_length", "pretrained"),
+TOKENIZER_SETTINGS = ("tokenizer.kind", "tokenizer.vocab_size", "tokenizer.normalization", "tokenizer.lowercase")
+COMMON_SETTINGS = ("task", "preset", "architecture", *DATA_SETTINGS, *TOKENIZER_SETTINGS, "training.")
+SHARED_SETTINGS = {  # task → prefixes of the settings it reads besides its own groups; tasks not listed read all
+    "stories": ("task", *DATA_SETTINGS, *COMPUTE_SETTINGS),
+    "language": (*COMMON_SETTINGS, "pretrained"),
+    "classify": (*COMMON_SETTINGS, "data.read.", "data.max_length", "pretrained"),
+    "tag": (*COMMON_SETTINGS, "data.read.", "data.max_length", "pretrained"),
+    "answer": (*COMMON_SETTINGS, "data.max_length", "pretrained"),
 }
-SAME = {
-    "stories": ("seed", "epochs", "learning_rate", "max_gradient_norm")
-}  # settings of training that a task has as its own
-PASSES = "stories are learned in passes: set --epochs"
-INSTEAD = {
-    "training.minutes": PASSES,
-    "training.steps": PASSES,
-    "training.save_every": "every pass is saved",
-    "training.workers": "all starts are trained side by side by one process: set --threads",
+# task → settings of `training` that its own group declares, too
+REDECLARED_SETTINGS = {"stories": ("seed", "epochs", "learning_rate", "max_gradient_norm")}
+EPOCHS_ADVICE = "stories are trained in epochs: set --epochs"
+ADVICE = {  # setting → what to do where it means nothing
+    "training.minutes": EPOCHS_ADVICE,
+    "training.steps": EPOCHS_ADVICE,
+    "training.save_every": "a checkpoint is saved every epoch",
+    "training.workers": "all restarts are trained in parallel by one process: set --threads",
     "training.batch_tokens": "set --stories.batch_size, in questions",
     "preset": "set --memory_network.embedding_size and --hops",
-    "architecture": "there is one kind of model, a memory network",
+    "architecture": "the only architecture is the memory network",
 }
 
 
 def usage_hint(task: str) -> str:
-    """Return which verb uses a task's models, in brackets for the end of a message; nothing for an unknown task.
+    """Name the command that uses a task's models, in brackets for the end of a message; empty for an unknown task.
 
     >>> usage_hint("tag"), usage_hint("?")
     (' (`regard tag` uses this one)', '')
@@ -133,62 +130,73 @@ def usage_hint(task: str) -> str:
     return f" (`{USED_BY[task]}` uses this one)" if task in USED_BY else ""
 
 
-def refuse(task: str, given: Mapping[str, Any]) -> None:
-    """Raise for the first of these settings, by dotted path, that means nothing to a task.
+def check_relevance(task: str, overrides: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for the first of these settings, by dotted path, that means nothing to a task.
 
-    >>> refuse("stories", {"training.minutes": 5.0})
+    >>> check_relevance("stories", {"training.minutes": 5.0})
     Traceback (most recent call last):
     regard.errors.ConfigError: training.minutes (5.0) means nothing to the task stories: ... set --epochs
     """
-    for path, value in given.items():
-        if path in SIZES and given.get("preset") != "custom":
+    architecture = overrides.get("architecture")
+    for path, value in overrides.items():
+        if path in PRESET_SIZES and overrides.get("preset") != "custom":
             raise ConfigError(f"{path} ({value}) is a size that the preset gives: add --preset custom")
-        owner = next((owner for group, owner in GROUPS.items() if path.startswith(group)), "")
-        model = next((model for group, model in MODELS.items() if path.startswith(group)), "")
-        owned = task in owner.split(", ")
-        if owned and path == "fine_tuning.features" and given.get("architecture") == "bert":
-            raise ConfigError("frozen features (--features) stand beside words of a reader's own: leave out --from")
-        if owned and model and given.get("architecture", model) != model:
-            raise ConfigError(
-                f"{path} ({value}) means nothing to --arch {given['architecture']}: it is for --arch {model}"
-            )
-        if owned or (not owner and (task not in READ or path.startswith(READ[task]))):
+        tasks = _match_prefix(path, GROUP_TASKS)
+        is_own = task in tasks.split(", ")
+        if is_own and path == "fine_tuning.features" and architecture == "bert":
+            raise ConfigError("frozen features (--features) are for RNN text encoders (--arch rnn): leave out --from")
+        required = _match_prefix(path, GROUP_ARCHITECTURES)
+        if is_own and required and overrides.get("architecture", required) != required:
+            raise ConfigError(f"{path} ({value}) means nothing to --arch {architecture}: it is for --arch {required}")
+        is_shared = task not in SHARED_SETTINGS or path.startswith(SHARED_SETTINGS[task])
+        if is_own or (is_shared and not tasks):
             continue
-        advice = f"it is for {owner}" if owner else INSTEAD.get(path, "leave it out")
+        advice = f"it is for {tasks}" if tasks else ADVICE.get(path, "leave it out")
         raise ConfigError(f"{path} ({value}) means nothing to the task {task}: {advice}")
 
 
-def in_own_names(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted path with those of training under the task's own names, where it has such.
+def _match_prefix(path: str, table: Mapping[str, str]) -> str:
+    """Value of the first key that a path starts with; empty where there is none."""
+    return next((value for prefix, value in table.items() if path.startswith(prefix)), "")
+
+
+def in_own_names(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Move settings of `training` to the task's own group, where that declares them, too.
 
     >>> in_own_names("stories", {"training.epochs": 60, "memory_network.hops": 2})
     {'stories.epochs': 60, 'memory_network.hops': 2}
     """
-    names = {f"training.{name}": f"{task}.{name}" for name in SAME.get(task, ())}
-    made: dict[str, Any] = {}
-    for path, value in given.items():
-        own = names.get(path, path)
-        if made.setdefault(own, value) != value:
-            shared = f"training.{own.rpartition('.')[2]} and {own}"
-            raise ConfigError(f"{shared} are one setting to {task}, but two values are given: keep one of them")
-    return made
+    task_paths = {f"training.{name}": f"{task}.{name}" for name in REDECLARED_SETTINGS.get(task, ())}
+    settings: dict[str, Any] = {}
+    for path, value in overrides.items():
+        task_path = task_paths.get(path, path)
+        if settings.setdefault(task_path, value) != value:
+            name = task_path.rpartition(".")[2]
+            raise ConfigError(
+                f"training.{name} and {task_path} are one setting to {task}, but have two values: keep one of them"
+            )
+    return settings
 
 
 def task_defaults(task: str, arch: str = "", *, start_from: str = "") -> dict[str, Any]:
-    """Return the settings, by dotted path, that a task, or an architecture for it, has where nobody says otherwise.
+    """Defaults, by dotted path, of a task and of an architecture for it.
+
+    `start_from` is the folder of pretrained weights: with one, classifiers and taggers are BERT-style encoders.
 
     >>> task_defaults("language")["architecture"], task_defaults("classify", start_from="a/model")["architecture"]
     ('elmo', 'bert')
     """
-    arch = arch or ("bert" if start_from and task in FINE_TUNED_TASKS else "")
+    if not arch and start_from and task in FINE_TUNED_TASKS:
+        arch = "bert"
     return {"task": task, **TASK_DEFAULTS.get(task, {}), **ARCHITECTURE_DEFAULTS.get((task, arch), {})}
 
 
 def parse_architecture(text: str) -> dict[str, Any]:
-    """Return a run's settings for one entry of `--arch`: transformer, or cell:attention.
+    """Parse one entry of `--arch`, transformer or CELL:ATTENTION, into settings of a run.
 
-    Without attention an LSTM is told the source at the start (Sutskever et al. 2014), a GRU at every step (Cho et al.
-    2014); additive attention goes into the cell (Bahdanau et al. 2015), the others follow it (Luong et al. 2015).
+    Without attention, an LSTM decoder gets the source state at the start (Sutskever et al. 2014), a GRU decoder at
+    every step (Cho et al. 2014). Additive attention feeds its context to the cell (Bahdanau et al. 2015); the other
+    scores attend after the cell (Luong et al. 2015).
 
     >>> parse_architecture("gru:none")["seq2seq.source_context"], parse_architecture("transformer")
     ('every', {'architecture': 'transformer'})
@@ -197,14 +205,14 @@ def parse_architecture(text: str) -> dict[str, Any]:
         return {"architecture": "transformer"}
     cell, _, attention = text.partition(":")
     if cell not in CELLS or attention not in SCORES:
-        every = ["transformer", *(f"{one}:{other}" for one in CELLS for other in SCORES)]
+        allowed = ["transformer", *(f"{cell}:{attention}" for cell, attention in product(CELLS, SCORES))]
         raise UsageError(
-            f"unknown architecture {text!r}{nearest(text, every)}: give transformer or CELL:ATTENTION, with a cell of "
-            f"{', '.join(CELLS)} and attention of {', '.join(SCORES)}"
+            f"unknown architecture {text!r}{nearest(text, allowed)}: must be transformer or CELL:ATTENTION, where the "
+            f"cell is one of {', '.join(CELLS)} and the attention one of {', '.join(SCORES)}"
         )
-    made: dict[str, Any] = {"architecture": "rnn", "seq2seq.cell": cell, "seq2seq.attention": attention}
+    settings: dict[str, Any] = {"architecture": "rnn", "seq2seq.cell": cell, "seq2seq.attention": attention}
     if attention == "none":
-        return {**made, "seq2seq.source_context": "every" if cell == "gru" else "start"}
-    if attention == HARD:
-        return made
-    return {**made, "seq2seq.input_feeding": "context" if attention == "additive" else "none"}
+        settings["seq2seq.source_context"] = "every" if cell == "gru" else "start"
+    elif attention != HARD:
+        settings["seq2seq.input_feeding"] = "context" if attention == "additive" else "none"
+    return settings

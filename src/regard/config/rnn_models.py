@@ -1,13 +1,4 @@
-"""The recurrent models that read one text and write another, with attention or without.
-
-Recurrent language models from both ends of a text, whose layers are features.
-
-Recurrent readers with words of their own, and what is made of their states: a label for a text, a tag for a word.
-
-The memory network that answers questions about stories, and how it is trained.
-
-What a model is made of: the config of every family, each declared in a file of its own.
-"""
+"""Configs of recurrent models (seq2seq, ELMo, RNN classifier and tagger) and of the memory network."""
 
 from __future__ import annotations
 
@@ -26,116 +17,134 @@ SCORES = ("none", "additive", "dot", "bilinear", "concat", HARD)
 class Seq2SeqConfig(Config):
     """A recurrent encoder–decoder, with attention (Bahdanau et al. 2015; Luong et al. 2015) or without."""
 
-    family: str = knob("seq2seq", "which model this is", choices=("seq2seq",))
-    source_vocab_size: int = knob(0, "token numbers of the source side; 0: from the tokenizer", low=0)
-    target_vocab_size: int = knob(0, "token numbers of the target side; 0: from the tokenizer", low=0)
-    share_embeddings: bool = knob(True, "one embedding for both sides")
-    tie_embeddings: bool = knob(True, "the output projection is the target embedding")
-    output_bias: bool = knob(False, "a bias on the output projection")
-    cell: str = knob("lstm", "what remembers from step to step", choices=CELLS)
-    embedding_size: int = knob(256, "width of the embeddings", low=1)
-    hidden_size: int = knob(256, "width of a cell's state", low=1)
-    num_layers: int = knob(1, "cells above one another, in the encoder and in the decoder", low=1, high=16)
+    family: str = knob("seq2seq", "Model family.", choices=("seq2seq",))
+    source_vocab_size: int = knob(0, "Source vocabulary size; 0: from the tokenizer.", low=0)
+    target_vocab_size: int = knob(0, "Target vocabulary size; 0: from the tokenizer.", low=0)
+    share_embeddings: bool = knob(True, "One embedding for source and target.")
+    tie_embeddings: bool = knob(True, "Use the target embedding as output projection.")
+    output_bias: bool = knob(False, "Bias on the output projection.")
+    cell: str = knob("lstm", "Recurrent cell.", choices=CELLS)
+    embedding_size: int = knob(256, "Embedding size.", low=1)
+    hidden_size: int = knob(256, "Hidden size of a cell.", low=1)
+    num_layers: int = knob(1, "Recurrent layers of encoder and decoder.", low=1, high=16)
     directions: str = knob(
         "auto",
-        "how the encoder reads: forwards, or both ways; auto: both ways, for dot forwards",
+        "Directions of the encoder: forward only (one) or both; auto: both, but one with dot attention.",
         choices=("auto", "one", "both"),
     )
     bridge: str = knob(
         "dense",
-        "how the decoder starts from the encoder's last state: projected or as it is",
+        "Initialise the decoder from the encoder's last state, projected (dense) or copied.",
         choices=("dense", "copy"),
     )
     attention: str = knob(
         "additive",
-        "how the decoder compares its state with the source's; hard: as additive, but one place is chosen",
+        "Attention score (Bahdanau: additive; Luong: dot, bilinear, concat); hard: additive score with hard attention.",
         choices=SCORES,
     )
     hard_attention: str = knob(
         "soft",
-        "mix all places, or choose one: trained as if it were soft, or by rewards",
+        "Soft attention, or hard attention to one position with this gradient estimator.",
         choices=("soft", "straight_through", "reinforce"),
     )
     input_feeding: str = knob(
         "none",
-        "what goes into the cell beside a token: nothing, what the last state sees (Bahdanau), the last output (Luong)",
+        "Extra input of the decoder cell: none, the last context (Bahdanau) or the last output (Luong).",
         choices=("none", "context", "output"),
         bare="output",
     )
     source_context: str = knob(
-        "start", "without attention: the source is told at the start or at every step", choices=("start", "every")
+        "start",
+        "Without attention: feed the source state to the decoder at the start, or at every step.",
+        choices=("start", "every"),
     )
-    max_positions: int = knob(512, "longest row the model takes", low=1)
-    scale_embedding: bool = knob(True, "multiply embeddings by the root of their width")
-    dropout: float = knob(0.2, "dropout on embeddings, between cells and on the output", low=0, high=0.95)
-    pad_id: int = knob(0, "token number that fills rows; never looked at", low=0)
-    eos_id: int = knob(1, "token number that ends a row", low=0)
-    bos_id: int = knob(3, "token number that the decoder starts from", low=0)
+    max_positions: int = knob(512, "Longest sequence that the model accepts, in tokens.", low=1)
+    scale_embedding: bool = knob(True, "Multiply embeddings by √embedding_size.")
+    dropout: float = knob(0.2, "Dropout on embeddings, between layers and on the output.", low=0, high=0.95)
+    pad_id: int = knob(0, "Padding token id.", low=0)
+    eos_id: int = knob(1, "End-of-sequence token id.", low=0)
+    bos_id: int = knob(3, "Token id that the decoder starts from.", low=0)
 
     def check(self) -> None:
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
-            raise ConfigError("a shared embedding needs equal vocabularies: set shared to false")
+            raise ConfigError(
+                f"a shared embedding needs equal vocabulary sizes, not {self.source_vocab_size} and "
+                f"{self.target_vocab_size}: set share_embeddings to false"
+            )
         if self.bridge == "copy" and self.num_directions == 2:
-            raise ConfigError("a state of both directions is too wide to be copied: set bridge to dense")
+            raise ConfigError("a bidirectional encoder's state is too large to be copied: set bridge to dense")
         if self.attention == "dot" and self.directions == "both":
-            raise ConfigError("dot compares states of one width: set directions to one, or attention to bilinear")
+            raise ConfigError("dot attention needs states of one size: set directions to one, or attention to bilinear")
         if self.attention == "none":
-            for name, none in (("input_feeding", "none"), ("hard_attention", "soft")):
-                if getattr(self, name) != none:
-                    raise ConfigError(f"{name} ({getattr(self, name)}) needs attention: set it to {none}")
+            self._check_without_attention()
         elif self.source_context == "every":
-            raise ConfigError("context is for a model without attention: drop it, or set attention to none")
+            raise ConfigError(
+                "source_context (every) is for a model without attention: drop it, or set attention to none"
+            )
+
+    def _check_without_attention(self) -> None:
+        for name, disabled in (("input_feeding", "none"), ("hard_attention", "soft")):
+            if getattr(self, name) != disabled:
+                raise ConfigError(f"{name} ({getattr(self, name)}) needs attention: set it to {disabled}")
 
     @property
     def num_directions(self) -> int:
-        """From how many sides the encoder reads."""
-        return 1 if self.directions == "one" or (self.directions == "auto" and self.attention == "dot") else 2
+        """Number of directions of the encoder."""
+        if self.directions == "auto":
+            return 1 if self.attention == "dot" else 2
+        return 1 if self.directions == "one" else 2
 
     @property
     def score(self) -> str:
-        """How states are compared, whether places are then mixed or one is chosen."""
+        """Attention score, of soft and of hard attention."""
         return "additive" if self.attention == HARD else self.attention
 
     @property
     def attention_mode(self) -> str:
-        """Whether places are mixed, or how the choice of one is trained."""
+        """Soft attention, or the gradient estimator of hard attention."""
         return "straight_through" if self.attention == HARD and self.hard_attention == "soft" else self.hard_attention
 
     def summary(self) -> str:
-        """Say what it is in a few words."""
-        looking = "no attention" if self.attention == "none" else f"{self.attention_mode} {self.score} attention"
-        return f"recurrent, {self.cell}, {self.num_layers}+{self.num_layers} layers of {self.hidden_size}, {looking}"
+        """Describe the model in one line."""
+        attention = "no attention" if self.attention == "none" else f"{self.attention_mode} {self.score} attention"
+        return (
+            f"RNN seq2seq, {self.cell}, {self.num_layers}+{self.num_layers} layers of {self.hidden_size}, {attention}"
+        )
 
 
-def _recurrent(width: int, layers: int, dropout: float) -> Seq2SeqConfig:
+def _seq2seq_preset(hidden_size: int, num_layers: int, dropout: float) -> Seq2SeqConfig:
     return Seq2SeqConfig(
-        embedding_size=width, hidden_size=width, num_layers=layers, dropout=dropout, input_feeding="context"
+        embedding_size=hidden_size,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        dropout=dropout,
+        input_feeding="context",
     )
 
 
 SEQ2SEQ_PRESETS: dict[str, Seq2SeqConfig] = {
-    "micro": _recurrent(128, 1, 0.1),
-    "tiny": _recurrent(256, 1, 0.3),
-    "small": _recurrent(512, 1, 0.3),
-    "base": _recurrent(512, 2, 0.3),
+    "micro": _seq2seq_preset(128, 1, 0.1),
+    "tiny": _seq2seq_preset(256, 1, 0.3),
+    "small": _seq2seq_preset(512, 1, 0.3),
+    "base": _seq2seq_preset(512, 2, 0.3),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ElmoConfig(Config):
-    """Two recurrent language models, one from each end, whose layers are features (Peters et al. 2018)."""
+    """A forward and a backward recurrent language model whose layers serve as features (Peters et al. 2018)."""
 
-    family: str = knob("elmo", "which model this is", choices=("elmo",))
-    vocab_size: int = knob(0, "token numbers; 0: from the tokenizer", low=0)
-    cell: str = knob("lstm", "what remembers from token to token", choices=CELLS)
-    hidden_size: int = knob(256, "width of the embeddings and of a cell's state", low=1)
-    num_layers: int = knob(2, "cells above one another, in each direction", low=1, high=16)
-    dropout: float = knob(0.1, "dropout on embeddings, between cells and on the output", low=0, high=0.95)
-    boundary_id: int = knob(1, "token number before the first and after the last token of a text", low=0)
+    family: str = knob("elmo", "Model family.", choices=("elmo",))
+    vocab_size: int = knob(0, "Vocabulary size; 0: from the tokenizer.", low=0)
+    cell: str = knob("lstm", "Recurrent cell.", choices=CELLS)
+    hidden_size: int = knob(256, "Embedding and hidden size.", low=1)
+    num_layers: int = knob(2, "Recurrent layers per direction.", low=1, high=16)
+    dropout: float = knob(0.1, "Dropout on embeddings, between layers and on the output.", low=0, high=0.95)
+    boundary_id: int = knob(1, "Token id before and after every document.", low=0)
 
     def summary(self) -> str:
-        """Say what it is in a few words."""
-        return f"two language models, {self.cell}, from the left and from the right, {self.num_layers} layers of {self.hidden_size}"
+        """Describe the model in one line."""
+        return f"bidirectional language model, {self.cell}, {self.num_layers} layers of {self.hidden_size}"
 
 
 ELMO_PRESETS: dict[str, ElmoConfig] = {
@@ -148,28 +157,31 @@ ELMO_PRESETS: dict[str, ElmoConfig] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RnnTextConfig(Config):
-    """Words of a text, with frozen features beside them where there are any, read both ways by recurrent layers."""
+    """A bidirectional recurrent text encoder over token embeddings and, optionally, frozen features."""
 
-    vocab_size: int = knob(0, "token numbers; 0: from the tokenizer", low=0)
-    embedding_size: int = knob(128, "width of the embeddings", low=1)
-    cell: str = knob("lstm", "what remembers from token to token", choices=CELLS)
-    hidden_size: int = knob(128, "width of a cell's state, in each direction", low=1)
-    num_layers: int = knob(1, "cells above one another, in each direction", low=1, high=16)
-    dropout: float = knob(0.3, "dropout on what goes in and between cells", low=0, high=0.95)
-    num_feature_layers: int = knob(0, "layers of frozen features, which are mixed; 0: from --features, if given", low=0)
-    feature_size: int = knob(0, "width of those layers; 0: from --features, if given", low=0)
+    vocab_size: int = knob(0, "Vocabulary size; 0: from the tokenizer.", low=0)
+    embedding_size: int = knob(128, "Embedding size.", low=1)
+    cell: str = knob("lstm", "Recurrent cell.", choices=CELLS)
+    hidden_size: int = knob(128, "Hidden size of a cell, per direction.", low=1)
+    num_layers: int = knob(1, "Recurrent layers per direction.", low=1, high=16)
+    dropout: float = knob(0.3, "Dropout on the input and between layers.", low=0, high=0.95)
+    num_feature_layers: int = knob(0, "Layers of the frozen features; 0: from --features.", low=0)
+    feature_size: int = knob(0, "Size of the frozen features; 0: from --features.", low=0)
 
     def check(self) -> None:
         if bool(self.num_feature_layers) != bool(self.feature_size):
-            raise ConfigError("feature_layers and feature_width are both 0, or both are not")
+            raise ConfigError(
+                f"num_feature_layers ({self.num_feature_layers}) and feature_size ({self.feature_size}) must both be 0 "
+                "or both be positive"
+            )
 
     def summary(self) -> str:
-        """Say what it is in a few words."""
-        words = f"words of {self.embedding_size}"
+        """Describe the model in one line."""
+        inputs = f"embeddings of {self.embedding_size}"
         if self.num_feature_layers:
-            words += f" and {self.num_feature_layers} frozen layers of {self.feature_size}"
-        layers = f"{self.num_layers} layer{'s' if self.num_layers > 1 else ''} of {self.hidden_size} over {words}"
-        return f"{self.cell} both ways, {layers}"
+            inputs += f" and {self.num_feature_layers} frozen layers of {self.feature_size}"
+        layers = "layers" if self.num_layers > 1 else "layer"
+        return f"bidirectional {self.cell}, {self.num_layers} {layers} of {self.hidden_size} over {inputs}"
 
 
 RNN_TEXT_PRESETS: dict[str, RnnTextConfig] = {
@@ -182,35 +194,35 @@ RNN_POOLING_KINDS = ("attention", "mean", "max")
 
 @dataclass(frozen=True, kw_only=True)
 class RnnClassifierConfig(Config):
-    """An encoder that gives a state for each token, one state made of them all, and a score for each label."""
+    """RNN text encoder, pooling over its hidden states, and a linear classifier."""
 
-    family: str = knob("classifier", "which model this is", choices=("classifier",))
-    num_labels: int = knob(0, "labels to choose from; 0: from the data", low=0)
-    pooling: str = knob("attention", "how the states of all tokens become one", choices=RNN_POOLING_KINDS)
-    dropout: float = knob(0.3, "dropout on that one state", low=0, high=0.95)
-    encoder: RnnTextConfig = knob(RnnTextConfig, "what reads the text")
+    family: str = knob("classifier", "Model family.", choices=("classifier",))
+    num_labels: int = knob(0, "Number of labels; 0: from the data.", low=0)
+    pooling: str = knob("attention", "Pooling over the hidden states.", choices=RNN_POOLING_KINDS)
+    dropout: float = knob(0.3, "Dropout on the pooled state.", low=0, high=0.95)
+    encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
 
     def summary(self) -> str:
-        """Say what it is in a few words."""
+        """Describe the model in one line."""
         return f"{self.encoder.summary()}, {self.pooling} pooling, {self.num_labels} labels"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RnnTaggerConfig(Config):
-    """A reader that gives a state for each token, and a score for each tag at the first token of a word."""
+    """RNN text encoder and a linear classifier on the first token of each word."""
 
-    family: str = knob("tagger", "which model this is", choices=("tagger",))
-    num_labels: int = knob(0, "tags to choose from; 0: from the data", low=0)
-    dropout: float = knob(0.3, "dropout on the states of words", low=0, high=0.95)
-    encoder: RnnTextConfig = knob(RnnTextConfig, "what reads the sentence")
+    family: str = knob("tagger", "Model family.", choices=("tagger",))
+    num_labels: int = knob(0, "Number of tags; 0: from the data.", low=0)
+    dropout: float = knob(0.3, "Dropout on the hidden states of words.", low=0, high=0.95)
+    encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
 
     @property
     def num_outputs(self) -> int:
-        """How many scores a word has."""
+        """Number of logits of a word."""
         return self.num_labels
 
     def summary(self) -> str:
-        """Say what it is in a few words."""
+        """Describe the model in one line."""
         return f"{self.encoder.summary()}, {self.num_labels} tags"
 
 
@@ -221,31 +233,31 @@ UNKNOWN_ANSWERS = ("refuse", "wrong")
 class MemoryNetworkConfig(Config):
     """An end-to-end memory network (Sukhbaatar et al. 2015)."""
 
-    family: str = knob("memory_network", "which model this is", choices=("memory_network",))
-    vocab_size: int = knob(0, "words the model knows; 0: from the training stories", low=0)
-    max_sentence_words: int = knob(
-        0, "words of the longest sentence or question it holds; 0: from the training stories", low=0
-    )
-    memory_size: int = knob(50, "sentences it remembers, the last ones before the question", low=1)
-    embedding_size: int = knob(0, "width of the embeddings; 0: as published, 20 for one task, 50 for several", low=0)
-    hops: int = knob(3, "how many times it looks at its memory before it answers", low=1, high=32)
+    family: str = knob("memory_network", "Model family.", choices=("memory_network",))
+    vocab_size: int = knob(0, "Vocabulary size; 0: from the training stories.", low=0)
+    max_sentence_words: int = knob(0, "Words of the longest sentence or question; 0: from the training stories.", low=0)
+    memory_size: int = knob(50, "Sentences kept in memory, the last before the question.", low=1)
+    embedding_size: int = knob(0, "Embedding size; 0: as published, 20 for one task, 50 for several.", low=0)
+    hops: int = knob(3, "Attention hops over the memory.", low=1, high=32)
     sentence_encoding: str = knob(
-        "position", "a sentence is the sum of its words, plain or weighted by position", choices=("bag", "position")
+        "position", "Sentence encoding: bag of words, or position encoding.", choices=("bag", "position")
     )
     tying: str = knob(
         "adjacent",
-        "adjacent: each hop's values are the next one's keys; layerwise: all hops share one pair of embeddings",
+        "Weight tying between hops; adjacent: the output embedding of a hop is the input embedding of the next; "
+        "layerwise: all hops share their embeddings.",
         choices=("adjacent", "layerwise"),
     )
-    temporal_encoding: bool = knob(True, "sentences carry how long ago they were told")
-    empty_memories: bool = knob(True, "empty memories take part in the softmax, so that a hop may look at nothing")
+    temporal_encoding: bool = knob(True, "Encode the age of each sentence of a story.")
+    empty_memories: bool = knob(True, "Empty memories take part in the softmax, so that a hop can attend to nothing.")
 
     def summary(self) -> str:
-        """Say what it is in a few words."""
+        """Describe the model in one line."""
+        hops = "hops" if self.hops > 1 else "hop"
         return (
-            f"memory network, {self.hops} hop{'s' if self.hops > 1 else ''} of width {self.embedding_size} over the last "
-            f"{self.memory_size} sentences, {self.sentence_encoding} encoding, {self.tying} tying"
+            f"memory network, {self.hops} {hops} over the last {self.memory_size} sentences, "
+            f"embedding size {self.embedding_size}, {self.sentence_encoding} encoding, {self.tying} tying"
         )
 
 
-TranslationModelConfig = TransformerConfig | Seq2SeqConfig  # models that read one text and write another
+TranslationModelConfig = TransformerConfig | Seq2SeqConfig

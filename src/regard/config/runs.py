@@ -1,4 +1,4 @@
-"""A whole run: what a recipe file holds and what a run folder remembers."""
+"""The config of a whole run, as recipe files and run directories store it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from regard.config.data import DataConfig, DocumentConfig, MaskingConfig, TokenizerConfig
-from regard.config.defaults import FINE_TUNED_TASKS, OFFERED, refuse
+from regard.config.defaults import FINE_TUNED_TASKS, TASK_ARCHITECTURES, check_relevance
 from regard.config.inference import DecodingConfig
 from regard.config.models import TRANSFORMER_PRESETS, BertConfig, GptConfig, TransformerConfig
 from regard.config.rnn_models import (
@@ -36,81 +36,92 @@ ARCHITECTURES = ("transformer", "rnn", "elmo", "bert", "gpt")
 class RunConfig(Config):
     """A whole run; `train --recipe FILE` reads it as JSON."""
 
-    task: str = knob("translate", "what is learned", choices=TASKS)
+    task: str = knob("translate", "Task to train.", choices=TASKS)
     preset: str = knob(
         "auto",
-        "model size; auto: by the size of the data",
+        "Model size; auto: by the size of the data.",
         choices=("auto", "micro", "tiny", "mini", "small", "medium", "base", "big", "large", "custom"),
     )
-    architecture: str = knob("transformer", "what kind of model reads and writes", choices=ARCHITECTURES)
-    pretrained: str = knob("", "a run or model folder to go on from")
-    data: DataConfig = knob(DataConfig, "which files")
-    tokenizer: TokenizerConfig = knob(TokenizerConfig, "how text becomes tokens")
-    model: TransformerConfig = knob(TransformerConfig, "the model; used when preset is custom")
+    architecture: str = knob("transformer", "Model architecture.", choices=ARCHITECTURES)
+    pretrained: str = knob("", "Run or model folder whose weights the training starts from.")
+    data: DataConfig = knob(DataConfig, "Data files.")
+    tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
+    model: TransformerConfig = knob(TransformerConfig, "Transformer; used where the preset is custom.")
     seq2seq: Seq2SeqConfig = knob(
-        Seq2SeqConfig, "the model with --arch rnn; the preset gives its sizes unless it is custom"
+        Seq2SeqConfig, "Model with --arch rnn; the preset sets its sizes unless it is custom."
     )
-    training: TrainingConfig = knob(TrainingConfig, "how it is trained")
-    decoding: DecodingConfig = knob(DecodingConfig, "how translations are searched for")
+    training: TrainingConfig = knob(TrainingConfig, "Training.")
+    decoding: DecodingConfig = knob(DecodingConfig, "Decoding of translations.")
     memory_network: MemoryNetworkConfig = knob(
-        MemoryNetworkConfig, "the memory network that answers questions about stories"
+        MemoryNetworkConfig, "Memory network that answers questions about stories."
     )
-    stories: MemoryTrainingConfig = knob(MemoryTrainingConfig, "how memory networks are trained")
-    elmo: ElmoConfig = knob(ElmoConfig, "the language model; the preset gives its sizes unless it is custom")
-    gpt: GptConfig = knob(GptConfig, "the causal language model; the preset gives its sizes unless it is custom")
-    bert: BertConfig = knob(BertConfig, "the encoder; the preset gives its sizes unless it is custom")
-    masking: MaskingConfig = knob(MaskingConfig, "which words an encoder learns to tell")
-    documents: DocumentConfig = knob(DocumentConfig, "how running text becomes rows of tokens")
+    stories: MemoryTrainingConfig = knob(MemoryTrainingConfig, "Training of memory networks.")
+    elmo: ElmoConfig = knob(ElmoConfig, "ELMo language model; the preset sets its sizes unless it is custom.")
+    gpt: GptConfig = knob(GptConfig, "Causal language model; the preset sets its sizes unless it is custom.")
+    bert: BertConfig = knob(BertConfig, "Encoder; the preset sets its sizes unless it is custom.")
+    masking: MaskingConfig = knob(MaskingConfig, "Masked language modelling.")
+    documents: DocumentConfig = knob(DocumentConfig, "Documents of running text.")
     rnn_classifier: RnnClassifierConfig = knob(
-        RnnClassifierConfig, "the classifier; the preset gives its sizes unless it is custom"
+        RnnClassifierConfig, "RNN classifier; the preset sets its sizes unless it is custom."
     )
-    rnn_tagger: RnnTaggerConfig = knob(RnnTaggerConfig, "the tagger; the preset gives its sizes unless it is custom")
+    rnn_tagger: RnnTaggerConfig = knob(RnnTaggerConfig, "RNN tagger; the preset sets its sizes unless it is custom.")
     fine_tuning: FineTuningConfig = knob(
-        FineTuningConfig, "how classifiers, taggers and answerers are trained and scored"
+        FineTuningConfig, "Training and scoring of classifiers, taggers and question-answering models."
     )
-    passages: PassageConfig = knob(PassageConfig, "how passages are read that questions are answered from")
-    distillation: DistillationConfig = knob(
-        DistillationConfig, "a student with fewer layers: what it learns from its teacher"
-    )
+    passages: PassageConfig = knob(PassageConfig, "Passages of question answering.")
+    distillation: DistillationConfig = knob(DistillationConfig, "Distillation into a student with fewer layers.")
 
     def with_settings(self, overrides: Mapping[str, Any]) -> RunConfig:
-        """Return it with settings by dotted path; those of a translator change its named preset, and none is lost.
+        """Copy with settings replaced by dotted path; those under `model.` change the named Transformer preset.
 
         >>> run = RunConfig().with_settings({"preset": "tiny", "model.decoder.num_layers": 1})
         >>> run.preset, run.model.decoder.num_layers, run.model.hidden_size
         ('custom', 1, 128)
         """
-        inner = {path.removeprefix("model."): value for path, value in overrides.items() if path.startswith("model.")}
+        run_overrides = {path: value for path, value in overrides.items() if not path.startswith("model.")}
+        model_overrides = {
+            path.removeprefix("model."): value for path, value in overrides.items() if path.startswith("model.")
+        }
         preset = overrides.get("preset", self.preset)
-        if inner and preset == "auto":
+        if model_overrides and preset == "auto":
             raise ConfigError(
                 "model settings change a preset that must be named: add --preset "
                 f"{', '.join(TRANSFORMER_PRESETS)}, or custom for the listed defaults"
             )
-        if not inner or preset not in TRANSFORMER_PRESETS:
+        if not model_overrides or preset not in TRANSFORMER_PRESETS:
             return self.override(overrides)
-        others = {path: value for path, value in overrides.items() if not path.startswith("model.")}
-        model = TRANSFORMER_PRESETS[preset].override(inner)
-        return self.override({**others, "preset": "custom", "model": model.to_dict()})
+        model = TRANSFORMER_PRESETS[preset].override(model_overrides)
+        return self.override({**run_overrides, "preset": "custom", "model": model.to_dict()})
 
     def check(self) -> None:
-        values = {known: attrgetter(known.path)(self) for known in self.knobs()}
-        refuse(self.task, {known.path: value for known, value in values.items() if value != known.default})
-        offered = OFFERED.get(self.task, ARCHITECTURES)
-        if self.architecture not in offered:
-            raise ConfigError(f"arch must be {' or '.join(offered)} for the task {self.task}, not {self.architecture}")
+        check_relevance(self.task, self._changed_settings())
+        architectures = TASK_ARCHITECTURES.get(self.task, ARCHITECTURES)
+        if self.architecture not in architectures:
+            allowed = " or ".join(architectures)
+            raise ConfigError(f"arch must be {allowed} for the task {self.task}, not {self.architecture}")
         if self.fine_tuning.seeds > 1 and self.training.workers > 1:
-            raise ConfigError("several seeds are trained one after the other by one process: leave out --workers")
+            raise ConfigError("several seeds are trained one after another by one process: leave out --workers")
         if self.task in FINE_TUNED_TASKS and (self.architecture == "bert") != bool(self.pretrained):
             raise ConfigError(
                 f"{self.task} with --from is for encoders (--arch bert), and they start from a folder: "
-                f"arch is {self.architecture}, --from is {self.pretrained or 'not given'}"
+                f"arch is {self.architecture}, --from is {self.pretrained or 'not set'}"
             )
-        if self.distillation.student_layers and not self.pretrained:
-            raise ConfigError("a student starts from its teacher: regard distil FOLDER DATA --layers N --out FOLDER")
-        if self.distillation.student_layers and (self.fine_tuning.freeze_encoder or self.fine_tuning.random_init):
-            raise ConfigError(
-                "a student learns in all its layers, from its teacher's: no --frozen, no --fine_tuning.random_init"
-            )
+        self._check_distillation()
         if self.task == "stories" and self.training.precision == "bf16":
             raise ConfigError("memory networks are trained in float32: leave out --precision bf16")
+
+    def _changed_settings(self) -> dict[str, Any]:
+        """Settings, by dotted path, that differ from their defaults."""
+        values = {setting: attrgetter(setting.path)(self) for setting in self.knobs()}
+        return {setting.path: value for setting, value in values.items() if value != setting.default}
+
+    def _check_distillation(self) -> None:
+        if not self.distillation.student_layers:
+            return
+        if not self.pretrained:
+            raise ConfigError("a student starts from its teacher: regard distil FOLDER DATA --layers N --out FOLDER")
+        if self.fine_tuning.freeze_encoder or self.fine_tuning.random_init:
+            raise ConfigError(
+                "a student starts from its teacher's layers and trains them all: leave out --frozen and "
+                "--fine_tuning.random_init"
+            )

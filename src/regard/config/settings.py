@@ -1,4 +1,4 @@
-"""Config fields: `knob` declares one, `Config` checks, reads and writes them; flags and help come from here."""
+"""Settings: `knob` declares one, `Config` checks, reads and writes them. Options and their help derive from here."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 from regard.errors import ConfigError, nearest
+
+_TRUE = ("true", "yes")
+_FALSE = ("false", "no")
 
 
 def knob(
@@ -22,9 +25,9 @@ def knob(
     high: float | None = None,
     bare: str = "",
 ) -> Any:
-    """Declare a config field with its help, its choices or its range (both ends allowed).
+    """Declare a setting with its help, its choices or its range (both limits included).
 
-    `bare` is what its flag means without a value.
+    `bare` is the value of its option where the option is passed without one.
     """
     metadata = {"help": help, "choices": choices, "low": low, "high": high, "bare": bare}
     if isinstance(default, type):
@@ -34,9 +37,9 @@ def knob(
 
 @dataclasses.dataclass(frozen=True)
 class Knob:
-    """One field of a config, as flags, help and messages need it."""
+    """One setting of a config, as options, help and messages need it."""
 
-    path: str  # dotted, from the config it was listed for
+    path: str  # dotted, relative to the config that lists it
     type: type
     optional: bool
     default: Any
@@ -44,60 +47,54 @@ class Knob:
     choices: tuple[str, ...]
     low: float | None
     high: float | None
-    bare: str = ""  # what its flag means without a value
-
-
-def _plain(hint: Any) -> tuple[Any, bool]:
-    """Return the type without `None`, and whether `None` is allowed."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        inner = [option for option in typing.get_args(hint) if option is not type(None)]
-        return inner[0], len(inner) < len(typing.get_args(hint))
-    return hint, False
+    bare: str = ""  # value of its option where that is passed without one
 
 
 class Config:
     """A frozen dataclass of knobs that checks itself on construction."""
 
     def __post_init__(self) -> None:
-        for known in self.knobs(deep=False):
-            value = getattr(self, known.path)
-            object.__setattr__(self, known.path, _checked(known, value))
+        for setting in self.knobs(deep=False):
+            value = getattr(self, setting.path)
+            object.__setattr__(self, setting.path, _convert(setting, value))
         self.check()
 
     def check(self) -> None:
-        """Raise `ConfigError` where fields contradict one another."""
+        """Raise `ConfigError` where settings contradict each other."""
 
     @classmethod
     def knobs(cls, *, deep: bool = True) -> Iterator[Knob]:
-        """List the fields; those of contained configs follow with dotted paths."""
-        return iter(_listed(cls, deep))  # type: ignore[arg-type]  # a class is hashable
+        """Iterate over the settings; with `deep`, nested configs are replaced by their settings with dotted paths."""
+        return iter(_list_knobs(cls, deep))  # type: ignore[arg-type]  # a class is hashable
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the config as plain JSON values."""
+        """Convert to JSON values."""
         values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[call-overload]
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
-        """Return the config read from plain values; unknown names are refused with the nearest known one."""
-        known = {field.path: field for field in cls.knobs(deep=False)}
+        """Build a config from JSON values. An unknown name raises `ConfigError` with the nearest known one."""
+        location = where or cls.__name__
+        settings = {setting.path: setting for setting in cls.knobs(deep=False)}
         arguments: dict[str, Any] = {}
         for name, value in values.items():
-            if name not in known:
-                raise ConfigError(f"{where or cls.__name__}: unknown setting {name!r}{nearest(name, known)}")
-            kind = known[name].type
-            if isinstance(kind, type) and issubclass(kind, Config) and isinstance(value, Mapping):
+            if name not in settings:
+                raise ConfigError(f"{location}: unknown setting {name!r}{nearest(name, settings)}")
+            kind = settings[name].type
+            if _is_config(kind) and isinstance(value, Mapping):
                 value = kind.from_dict(value, where=f"{where}.{name}" if where else name)
             arguments[name] = value
-        missing = [name for name, field in known.items() if field.default is dataclasses.MISSING and name not in values]
+        required = [name for name, setting in settings.items() if setting.default is dataclasses.MISSING]
+        missing = [name for name in required if name not in values]
         if missing:
-            raise ConfigError(f"{where or cls.__name__}: {', '.join(missing)} must be given")
+            raise ConfigError(f"{location}: {', '.join(missing)} must be set")
         return cls(**arguments)
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with dotted paths replaced: `config.override({"encoder.layers": 6})`."""
+        """Copy with values replaced by dotted path: `config.override({"encoder.num_layers": 6})`."""
         values = self.to_dict()
-        paths = {known.path for known in self.knobs()} | {known.path for known in self.knobs(deep=False)}
+        paths = {setting.path for setting in self.knobs()} | {setting.path for setting in self.knobs(deep=False)}
         for path, value in changes.items():
             if path not in paths:
                 raise ConfigError(f"unknown setting {path!r}{nearest(path, paths)}")
@@ -110,55 +107,90 @@ class Config:
         return type(self).from_dict(values)
 
 
-@cache
-def _listed(config: type[Config], deep: bool) -> tuple[Knob, ...]:
-    """Return a config's knobs; found once, for a config is made with every text that has settings of its own."""
-    hints, made = typing.get_type_hints(config), []
+def _is_config(kind: Any) -> TypeGuard[type[Config]]:
+    return isinstance(kind, type) and issubclass(kind, Config)
+
+
+def _split_optional(hint: Any) -> tuple[Any, bool]:
+    """Split a type hint into the type without `None` and whether `None` is allowed."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        members = typing.get_args(hint)
+        inner = [member for member in members if member is not type(None)]
+        return inner[0], len(inner) < len(members)
+    return hint, False
+
+
+@cache  # requests with their own settings build configs by the thousand
+def _list_knobs(config: type[Config], deep: bool) -> tuple[Knob, ...]:
+    """List a config's knobs."""
+    hints = typing.get_type_hints(config)
+    knobs = []
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        kind, optional = _plain(hints[field.name])
-        if deep and isinstance(kind, type) and issubclass(kind, Config):
-            made += [dataclasses.replace(inner, path=f"{field.name}.{inner.path}") for inner in kind.knobs()]
+        kind, optional = _split_optional(hints[field.name])
+        if deep and _is_config(kind):
+            knobs += [dataclasses.replace(inner, path=f"{field.name}.{inner.path}") for inner in kind.knobs()]
             continue
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        told = field.metadata
-        limits = told.get("choices", ()), told.get("low"), told.get("high"), told.get("bare", "")
-        made.append(Knob(field.name, kind, optional, default, told.get("help", ""), *limits))
-    return tuple(made)
-
-
-def _checked(known: Knob, value: Any) -> Any:
-    """Return the value in the knob's type, or raise with what is allowed."""
-    if value is None:
-        if known.optional or known.default is None:
-            return None
-        raise ConfigError(f"{known.path} must be given")
-    kind = known.type
-    origin = typing.get_origin(kind)
-    if origin is tuple:
-        value = tuple(value) if isinstance(value, list | tuple) else (value,)
-    elif kind is bool:
-        if isinstance(value, str) and value.lower() in ("true", "false", "yes", "no"):
-            value = value.lower() in ("true", "yes")
-        if not isinstance(value, bool):
-            raise ConfigError(f"{known.path} must be true or false, not {value!r}")
-    elif kind in (int, float):
-        try:
-            number = kind(value)
-            if isinstance(value, bool) or (kind is int and float(value) != number):
-                raise ValueError
-        except (TypeError, ValueError):
-            raise ConfigError(
-                f"{known.path} must be a {'whole ' if kind is int else ''}number, not {value!r}"
-            ) from None
-        value = number
-    elif isinstance(kind, type) and not isinstance(value, kind):
-        raise ConfigError(f"{known.path} must be of type {kind.__name__}, not {value!r}")
-    if known.choices and value not in known.choices:
-        raise ConfigError(
-            f"{known.path} must be one of {', '.join(known.choices)}, not {value!r}{nearest(str(value), known.choices)}"
+        setting = Knob(
+            path=field.name,
+            type=kind,
+            optional=optional,
+            default=default,
+            help=field.metadata.get("help", ""),
+            choices=field.metadata.get("choices", ()),
+            low=field.metadata.get("low"),
+            high=field.metadata.get("high"),
+            bare=field.metadata.get("bare", ""),
         )
-    if known.low is not None and value < known.low:
-        raise ConfigError(f"{known.path} ({value}) must be at least {known.low:g}")
-    if known.high is not None and value > known.high:
-        raise ConfigError(f"{known.path} ({value}) must be at most {known.high:g}")
+        knobs.append(setting)
+    return tuple(knobs)
+
+
+def _convert(setting: Knob, value: Any) -> Any:
+    """Convert a value to the setting's type, or raise `ConfigError` with what is allowed."""
+    if value is None:
+        if setting.optional or setting.default is None:
+            return None
+        raise ConfigError(f"{setting.path} must be set")
+    value = _convert_type(setting, value)
+    if setting.choices and value not in setting.choices:
+        suggestion = nearest(str(value), setting.choices)
+        raise ConfigError(f"{setting.path} must be one of {', '.join(setting.choices)}, not {value!r}{suggestion}")
+    if setting.low is not None and value < setting.low:
+        raise ConfigError(f"{setting.path} ({value}) must be at least {setting.low:g}")
+    if setting.high is not None and value > setting.high:
+        raise ConfigError(f"{setting.path} ({value}) must be at most {setting.high:g}")
     return value
+
+
+def _convert_type(setting: Knob, value: Any) -> Any:
+    kind = setting.type
+    if typing.get_origin(kind) is tuple:
+        return tuple(value) if isinstance(value, list | tuple) else (value,)
+    if kind is bool:
+        return _convert_bool(setting, value)
+    if kind in (int, float):
+        return _convert_number(setting, value)
+    if isinstance(kind, type) and not isinstance(value, kind):
+        raise ConfigError(f"{setting.path} must be of type {kind.__name__}, not {value!r}")
+    return value
+
+
+def _convert_bool(setting: Knob, value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
+        return value.lower() in _TRUE
+    if not isinstance(value, bool):
+        raise ConfigError(f"{setting.path} must be true or false, not {value!r}")
+    return value
+
+
+def _convert_number(setting: Knob, value: Any) -> float:
+    kind = setting.type
+    try:
+        converted: float = kind(value)
+        if isinstance(value, bool) or (kind is int and float(value) != converted):
+            raise ValueError
+    except (TypeError, ValueError):
+        noun = "whole number" if kind is int else "number"
+        raise ConfigError(f"{setting.path} must be a {noun}, not {value!r}") from None
+    return converted

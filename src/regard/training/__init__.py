@@ -1,1 +1,1 @@
-"""The loop that trains, survives and reports."""
+"""Training runs: the loop, its optimizer, distributed training, evaluation and reports."""

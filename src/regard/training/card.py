@@ -1,4 +1,4 @@
-"""The model card that goes with every model."""
+"""The model card that every saved model has."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, Protocol
 from regard.config.runs import RunConfig
 from regard.training.verdict import Verdict
 
-KINDS = {  # task → its tag, what its models are, how they are used
+CARD_TEXTS = {  # task → Hugging Face tag, title, example of use
     "translate": ("translation", "A translation model", 'regard translate THIS_FOLDER "A text to translate."'),
     "language": (
         "feature-extraction",
-        "A language model whose layers are features of words",
+        "An ELMo language model whose layers are features of words",
         "regard train classify texts.csv --features THIS_FOLDER --out runs/labels",
     ),
     "fill": (
         "fill-mask",
-        "An encoder trained to tell hidden words",
+        "A masked language model",
         'regard fill THIS_FOLDER "Paris is the [MASK] of France."',
     ),
     "generate": ("text-generation", "A causal language model", 'regard generate THIS_FOLDER "Once upon"'),
     "classify": ("text-classification", "A text classifier", 'regard classify THIS_FOLDER "A text."'),
-    "tag": ("token-classification", "A tagger of words", 'regard tag THIS_FOLDER "A text."'),
+    "tag": ("token-classification", "A token classifier", 'regard tag THIS_FOLDER "A text."'),
     "answer": (
         "question-answering",
-        "Answers questions by spans of a passage",
+        "An extractive question-answering model",
         'regard answer THIS_FOLDER --passage notes.txt "Who was it?"',
     ),
     "stories": (
@@ -37,10 +37,10 @@ KINDS = {  # task → its tag, what its models are, how they are used
 
 
 class SummarizedConfig(Protocol):
-    """The config of a model."""
+    """The config of any model."""
 
     def summary(self) -> str:
-        """Say what it is in a few words."""
+        """Describe the model in one line."""
         ...
 
 
@@ -52,46 +52,48 @@ def model_card(
     details: Sequence[str] = (),
     use_as: str = "",
 ) -> str:
-    """Return the card as Markdown: what it is, from which data, how good, how to use it.
+    """Write the card as Markdown: model, data, metrics and use.
 
-    `details` are lines below the measures; `use_as` is the task of its folder, where that is not the run's.
+    `details` are lines below the metrics; `use_as` is the task of the model's folder, where that is not the run's.
     """
-    measured = [
+    metric_rows = [
         f"| {name.removeprefix('valid_')} | {value:.2f} | {task['metrics'].get(name + '_signature', '')} |"
         for name, value in task["metrics"].items()
         if isinstance(value, float)
     ]
-    tag, title, use = KINDS[use_as or run.task]
+    tag, title, example = CARD_TEXTS[use_as or run.task]
     verdict = Verdict.from_dict(task.get("verdict"))
-    warning = [f"**{verdict.text[0].upper()}{verdict.text[1:]}.**", ""] if verdict is not None and verdict.text else []
+    warning = []
+    if verdict is not None and verdict.text:
+        warning = [f"**{verdict.text[0].upper()}{verdict.text[1:]}.**", ""]
     files = ", ".join(f"`{name}`" for name in run.data.train)
     lines = [
         "---",
         "library_name: regard",
         f"tags: [{tag}]",
         "---",
-        f"# {title} made with Regard",
+        f"# {title} trained with Regard",
         "",
         f"{config.summary()}; {num_parameters:,} parameters, {task.get('unit', 'step')} {task['step']}.",
         "",
         f"Trained on {files} (digest `{task['data']['train'][:16]}`), "
         f"validated on data of digest `{task['data']['valid'][:16]}`, seed {task.get('seed', run.training.seed)}.",
         "",
-        "## Measured on validation data",
+        "## Metrics on validation data",
         "",
         *warning,
-        "| measure | value | signature |",
+        "| metric | value | signature |",
         "| --- | ---: | --- |",
-        *measured,
+        *metric_rows,
         "",
         *details,
         "## Use",
         "",
         "```",
-        use,
+        example,
         "```",
         "",
-        "It knows what its training data shows and no more; texts of another kind may come out wrong.",
+        "The model reflects its training data; expect more errors on texts from other domains.",
         "",
     ]
     return "\n".join(lines)

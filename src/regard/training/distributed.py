@@ -1,4 +1,4 @@
-"""Data-parallel training: this process's rank, sums over all ranks, and what rank 0 broadcasts.
+"""Data-parallel training: rank and world size, collectives, and the files that rank 0 prepares.
 
 Ranks are started by `torchrun`, or by `regard train --workers N` (`training.launcher`). The backend is gloo.
 """
@@ -27,7 +27,7 @@ from regard.hardware import keep_freed_memory
 
 TIMEOUT = timedelta(hours=12)  # of a collective: the other ranks wait while rank 0 evaluates
 ENVIRONMENT_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-PREPARED_FILES = ("run.json", "tokenizers", FEATURES)  # what a run directory holds before the first update
+PREPARED_FILES = ("run.json", "tokenizers", FEATURES)  # in a run directory before the first update
 T = TypeVar("T")
 
 
@@ -36,7 +36,7 @@ class LostRankError(TrainingError):
 
 
 class Distributed:
-    """This process among the ranks of a run; every collective of a single process is the identity.
+    """This process's rank and its collectives; in a single process every collective is the identity.
 
     >>> with Distributed() as single:
     ...     single.is_rank_zero, single.all_reduce_values([0.5, 1.0])
@@ -59,12 +59,12 @@ class Distributed:
 
     @property
     def local_world_size(self) -> int:
-        """How many ranks share this machine."""
+        """Number of ranks on this machine."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
 
     @property
     def is_multi_node(self) -> bool:
-        """Whether the ranks run on several machines, which may have no files in common."""
+        """Whether the ranks run on several machines, which may not share a disk."""
         return self.local_world_size < self.world_size
 
     @property
@@ -83,12 +83,17 @@ class Distributed:
             dist.init_process_group("gloo", timeout=TIMEOUT)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        error_class: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Replace a tensor by its sum over all ranks, in place: the same bits on every rank."""
+        """Sum a tensor over all ranks, in place, with the same bits on every rank."""
         if self.world_size == 1:
             return
         with _report_lost_rank():
@@ -103,11 +108,11 @@ class Distributed:
         return sums.tolist()
 
     def broadcast(self, values: Sequence[float]) -> list[float]:
-        """Numbers of rank 0; those of the other ranks are ignored, but must be as many."""
+        """Receive the numbers of rank 0; every rank must pass as many, but only those of rank 0 count."""
         return self.all_reduce_values(values if self.is_rank_zero else [0.0] * len(values))
 
     def broadcast_object(self, value: T) -> T:
-        """Any picklable object of rank 0; those of the other ranks are ignored."""
+        """Receive any picklable object of rank 0; objects of other ranks are ignored."""
         if self.world_size == 1:
             return value
         with _report_lost_rank():
@@ -116,7 +121,7 @@ class Distributed:
         return objects[0]
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have called it."""
         self.all_reduce_values([0.0])
 
     def shard(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -124,19 +129,19 @@ class Distributed:
         return indices[self.rank :: self.world_size]
 
     def shard_slice(self, count: int) -> slice:
-        """This rank's contiguous part of `count` equal pieces of work."""
+        """This rank's contiguous slice of `count` equal tasks."""
         return slice(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
 
 
 @contextlib.contextmanager
 def _report_lost_rank() -> Iterator[None]:
-    """Turn the error of a collective whose peer is gone into one that says how to resume."""
+    """Raise `LostRankError`, which says how to resume, where a collective fails."""
     try:
         yield
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise LostRankError(
-            f"one of the processes that train together ended ({reason}): the same command goes on from the last save"
+            f"another rank ended during a collective ({reason}): repeat the command to resume from the last checkpoint"
         ) from None
 
 
@@ -148,7 +153,7 @@ def synchronize_run_directory(directory: RunDirectory, distributed: Distributed)
     if distributed.is_local_rank_zero and not distributed.is_rank_zero:
         for name, content in prepared.items():
             path = directory.path / name
-            if not path.is_file() or path.read_bytes() != content:  # on a shared disk they are already there
+            if not path.is_file() or path.read_bytes() != content:  # a shared disk already has them
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_file(path, content)
     distributed.barrier()
@@ -156,4 +161,5 @@ def synchronize_run_directory(directory: RunDirectory, distributed: Distributed)
 
 def _read_prepared_files(folder: Path) -> dict[str, bytes]:
     relative_paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path.as_posix(): (folder / path).read_bytes() for path in relative_paths if path.parts[0] in PREPARED_FILES}
+    prepared = [path for path in relative_paths if path.parts[0] in PREPARED_FILES]
+    return {path.as_posix(): (folder / path).read_bytes() for path in prepared}

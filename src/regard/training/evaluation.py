@@ -1,4 +1,4 @@
-"""What a run must know of what it trains: how training goes, and a task's data, model, measures and folder."""
+"""An evaluation on validation data, and the protocol of what makes one."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from regard.training.snapshots import AttentionSnapshot
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured, some samples, and the seconds it took."""
+    """Metrics, samples and duration of one evaluation."""
 
     metrics: dict[str, float]
-    sort_key: tuple[float, ...]  # what decides between evaluations; the larger is the better
-    samples: list[tuple[str, str, str]]  # given, wanted, said
+    sort_key: tuple[float, ...]  # compares evaluations; the larger is the better
+    samples: list[tuple[str, str, str]]  # input, reference, prediction
     seconds: float
-    attention: AttentionSnapshot | None = None  # where the model looked at one text, the same every time
+    attention: AttentionSnapshot | None = None  # of one text, the same at every evaluation
 
 
 class Evaluator(Protocol):
-    """A model of its own that receives the weights to be measured."""
+    """A separate model that receives the weights to evaluate."""
 
     @property
     def model(self) -> Model:
-        """The model that is measured."""
+        """The model with the weights to evaluate."""
         ...
 
     def load(self, named: Mapping[str, Tensor]) -> None:
-        """Take these weights."""
+        """Load weights by name."""
         ...
 
     def evaluate(self) -> Evaluation:
-        """Measure them on validation data."""
+        """Evaluate the loaded weights on validation data."""
         ...

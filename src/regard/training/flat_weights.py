@@ -1,4 +1,4 @@
-"""All weights of a model in one flat tensor, so that an update is a handful of operations whatever the model."""
+"""All weights of a model in one flat tensor, so that an update needs a handful of operations for any model."""
 
 from __future__ import annotations
 
@@ -15,75 +15,81 @@ from regard.models.base import Model
 
 @dataclass(frozen=True)
 class MatrixGroup:
-    """Matrices of one shape that lie side by side in a flat tensor."""
+    """Matrices of one shape that are adjacent in a flat tensor."""
 
     start: int
-    num_predictions: int
+    num_matrices: int
     shape: tuple[int, int]
 
     def view(self, flat: Tensor) -> Tensor:
-        """Return their view in a flat tensor, [count, rows, columns]."""
-        size = self.num_predictions * self.shape[0] * self.shape[1]
-        return flat[self.start : self.start + size].view(self.num_predictions, *self.shape)
+        """View of the matrices in a flat tensor, [matrices, rows, columns]."""
+        size = self.num_matrices * self.shape[0] * self.shape[1]
+        return flat[self.start : self.start + size].view(self.num_matrices, *self.shape)
 
 
 class FlatWeights:
-    """The float32 master of a model's weights; the model computes on it, or on a bf16 copy of it.
+    """Float32 master copy of a model's weights; the model computes on it, or on a bf16 copy of it.
 
-    Matrices from states to states come first, by shape, then tables of words, then vectors (biases, norms): each kind
-    is one slice, and matrices of one shape are one three-dimensional view.
+    Hidden matrices come first, ordered by shape, then embeddings and other matrices, then vectors (biases, norms).
+    Each of the three is one slice, and hidden matrices of one shape are one three-dimensional view.
     """
 
     def __init__(self, model: Model, precision: str, device: str = "cpu") -> None:
-        shapes = model.hidden_matrices()
-        given = dict(model.named_parameters())
-        inner = sorted(((shapes[name], name) for name in given if name in shapes), key=lambda item: item[0])
-        tables = [name for name, parameter in given.items() if name not in shapes and parameter.dim() >= 2]
-        vectors = [name for name, parameter in given.items() if parameter.dim() < 2]
-        named = {name: given[name] for name in [*(name for _, name in inner), *tables, *vectors]}
-        self.shapes = {name: parameter.shape for name, parameter in named.items()}
-        self.groups = _groups([(shape, given[name].numel()) for shape, name in inner])
-        self.inner = sum(given[name].numel() for _, name in inner)  # numbers in matrices from states to states
-        self.matrices = self.inner + sum(given[name].numel() for name in tables)
-        self.master = torch.cat([parameter.detach().reshape(-1).float() for parameter in named.values()]).to(device)
+        parameters = dict(model.named_parameters())
+        hidden_shapes = model.hidden_matrices()
+        hidden = sorted((name for name in parameters if name in hidden_shapes), key=lambda name: hidden_shapes[name])
+        embeddings = [name for name in parameters if name not in hidden_shapes and parameters[name].dim() >= 2]
+        vectors = [name for name in parameters if parameters[name].dim() < 2]
+        ordered = {name: parameters[name] for name in [*hidden, *embeddings, *vectors]}
+        self.shapes = {name: parameter.shape for name, parameter in ordered.items()}
+        self.groups = _group_matrices([(hidden_shapes[name], parameters[name].numel()) for name in hidden])
+        # hidden matrices are [:hidden_stop], embeddings [hidden_stop:matrix_stop], vectors [matrix_stop:]
+        self.hidden_stop = sum(parameters[name].numel() for name in hidden)
+        self.matrix_stop = self.hidden_stop + sum(parameters[name].numel() for name in embeddings)
+        self.master = torch.cat([parameter.detach().reshape(-1).float() for parameter in ordered.values()]).to(device)
         model.to(device)
-        compute = self.master if precision == "float32" else self.master.to(torch.bfloat16)
-        self.compute, self.gradient = compute, torch.zeros_like(compute)
-        first = 0
-        for parameter in named.values():
-            last = first + parameter.numel()
-            parameter.data = compute[first:last].view(parameter.shape)
-            parameter.grad = self.gradient[first:last].view(parameter.shape)
-            first = last
+        self.compute = self.master if precision == "float32" else self.master.to(torch.bfloat16)
+        self.gradient = torch.zeros_like(self.compute)
+        start = 0
+        for parameter in ordered.values():
+            stop = start + parameter.numel()
+            parameter.data = self.compute[start:stop].view(parameter.shape)
+            parameter.grad = self.gradient[start:stop].view(parameter.shape)
+            start = stop
 
     def copy_to_model(self) -> None:
-        """Let the model see the master's present values."""
+        """Copy the master weights to the model."""
         if self.compute is not self.master:
             self.compute.copy_(self.master)
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return a flat tensor's parts under the names of the weights."""
-        parts, first = {}, 0
+        """Views of a flat tensor by weight name."""
+        views = {}
+        start = 0
         for name, shape in self.shapes.items():
-            last = first + shape.numel()
-            parts[name] = flat[first:last].view(shape)
-            first = last
-        return parts
+            stop = start + shape.numel()
+            views[name] = flat[start:stop].view(shape)
+            start = stop
+        return views
 
     def load(self, flat: Tensor, weights: Mapping[str, Tensor], where: str) -> None:
-        """Fill a flat tensor from named parts; every name must be there in its shape."""
-        for name, part in self.split(flat).items():
-            if name not in weights or weights[name].shape != part.shape:
-                found = list(weights[name].shape) if name in weights else "nothing"
-                raise CheckpointError(f"{where}: {name} should be {list(part.shape)} but is {found}")
-            part.copy_(weights[name])
+        """Fill a flat tensor from named tensors; every weight must be present in its shape."""
+        for name, view in self.split(flat).items():
+            if name not in weights or weights[name].shape != view.shape:
+                shape = list(weights[name].shape) if name in weights else "missing"
+                raise CheckpointError(f"{where}: {name} should be {list(view.shape)} but is {shape}")
+            view.copy_(weights[name])
 
 
-def _groups(sizes: list[tuple[tuple[int, int], int]]) -> list[MatrixGroup]:
-    """Return the runs of matrices of one shape, given each weight's shape of matrix and how many numbers it has."""
-    groups, first = [], 0
-    for shape, members in groupby(sizes, key=lambda item: item[0]):
-        size = sum(numbers for _, numbers in members)
-        groups.append(MatrixGroup(first, size // (shape[0] * shape[1]), shape))
-        first += size
+def _group_matrices(matrices: list[tuple[tuple[int, int], int]]) -> list[MatrixGroup]:
+    """Group adjacent weights by matrix shape; each weight has a shape and a number of elements.
+
+    A weight may stack several matrices of its shape, such as query, key and value.
+    """
+    groups = []
+    start = 0
+    for shape, members in groupby(matrices, key=lambda matrix: matrix[0]):
+        size = sum(num_elements for _, num_elements in members)
+        groups.append(MatrixGroup(start, num_matrices=size // (shape[0] * shape[1]), shape=shape))
+        start += size
     return groups

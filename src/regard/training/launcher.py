@@ -43,7 +43,7 @@ class RankGroup:
     """
 
     def __init__(self, world_size: int, arguments: Sequence[str], folder: str) -> None:
-        """`arguments` follow the interpreter; `folder` receives the errors of failing ranks."""
+        """`arguments` are those of the Python interpreter; `folder` receives the errors of failing ranks."""
         self.world_size = world_size
         self.arguments = arguments
         self.folder = folder
@@ -56,7 +56,7 @@ class RankGroup:
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until all ranks have ended, at most so long; return whether they have."""
+        """Wait until all ranks have ended, at most `seconds`; return whether they have."""
         self._thread.join(seconds)
         if self._agent_error is not None:
             raise TrainingError(f"the workers could not be started: {self._agent_error}") from self._agent_error
@@ -80,7 +80,7 @@ class RankGroup:
             local_addr=ADDRESS,
         )
         try:
-            with _silenced(AGENT_LOGGER):
+            with _silence(AGENT_LOGGER):
                 elastic_launch(config, sys.executable)(*self.arguments)
         except ChildFailedError as error:
             self.failures = error.failures
@@ -88,7 +88,7 @@ class RankGroup:
             self._agent_error = error
 
     def cause(self) -> Exception:
-        """The error that ended the ranks; those of ranks that only lost another one come last."""
+        """The error that ended the ranks; errors that only follow from the loss of another rank come last."""
         rank = min(self.failures, key=lambda rank: (_is_consequence(self.failures[rank]), rank))
         return _to_exception(rank, self.failures[rank])
 
@@ -106,7 +106,7 @@ def run_ranks(world_size: int, arguments: Sequence[str]) -> None:
 def train_with_workers(
     config: RunConfig, out: Path, listeners: Sequence[Listener], *, started: float, threads: int
 ) -> dict[str, Any]:
-    """Train a run in `config.training.workers` ranks with so many threads each; return the report of rank 0."""
+    """Train a run in `config.training.workers` ranks with `threads` threads each; return the report of rank 0."""
     launch = {
         "config": config.to_dict(),
         "out": str(out),
@@ -129,7 +129,7 @@ def train_with_workers(
 
 
 def _relay(group: RankGroup, folder: Path, listeners: Sequence[Listener], stop: StopRequest) -> dict[str, Any] | None:
-    """Run the ranks: events to the watchers, a request to stop to rank 0; return what rank 0 reports at its end."""
+    """Run the ranks: pass events to the listeners and a stop request to rank 0; return the report of rank 0."""
     report = None
     is_stop_sent = False
     has_ended = False
@@ -139,15 +139,15 @@ def _relay(group: RankGroup, folder: Path, listeners: Sequence[Listener], stop: 
             while not has_ended:
                 has_ended = group.wait(POLL_SECONDS)
                 for event in _read_events(events):
-                    kind = event.pop("event")
-                    if kind == "report":
+                    name = event.pop("event")
+                    if name == "report":
                         report = event
                     else:
-                        notify(listeners, kind, **event)
+                        notify(listeners, name, **event)
                 if stop and not is_stop_sent:
                     is_stop_sent = _send_signal(folder, 0, signal.Signals[stop.name])
     finally:
-        while not has_ended:  # a watcher raised: nobody is left to train for
+        while not has_ended:  # a listener raised: end the ranks
             for rank in range(group.world_size):
                 _send_signal(folder, rank, SIGKILL)
             has_ended = group.wait(POLL_SECONDS)
@@ -155,7 +155,7 @@ def _relay(group: RankGroup, folder: Path, listeners: Sequence[Listener], stop: 
 
 
 def _read_events(file: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Events that were written since the last call; an unfinished line is left for the next one."""
+    """Read the events written since the last call; leave an unfinished line for the next one."""
     while True:
         start = file.tell()
         line = file.readline()
@@ -165,58 +165,59 @@ def _read_events(file: BinaryIO) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _send_signal(folder: Path, rank: int, number: int) -> bool:
-    """Send a signal to a rank; return whether it has started and can have received it."""
+def _send_signal(folder: Path, rank: int, signal_number: int) -> bool:
+    """Send a signal to a rank; return whether the rank was running to receive it."""
     try:
-        os.kill(int(pid_file(folder, rank).read_text()), number)
+        os.kill(int(pid_file(folder, rank).read_text()), signal_number)
     except (OSError, ValueError):  # not yet started, or already ended
         return False
     return True
 
 
 def _is_interrupted(failures: Mapping[int, ProcessFailure]) -> bool:
-    """Whether rank 0 ended by the signal it was sent before the training loop could note it."""
+    """Whether the signal ended rank 0 before its training loop could handle it."""
     return 0 in failures and failures[0].exitcode in (INTERRUPTED, -signal.SIGINT, -signal.SIGTERM)
 
 
 def _is_consequence(failure: ProcessFailure) -> bool:
-    """Whether a rank failed because another one had: it lost its peer, or the agent ended it."""
-    return failure.exitcode == -signal.SIGTERM or _recorded(failure)[0] == LostRankError.__name__
+    """Whether a rank failed because another one did: it lost its peer, or the agent ended it."""
+    return failure.exitcode == -signal.SIGTERM or _read_error(failure)[0] == LostRankError.__name__
 
 
-def _recorded(failure: ProcessFailure) -> tuple[str, str, str]:
+def _read_error(failure: ProcessFailure) -> tuple[str, str, str]:
     """Class name, message and traceback of the exception that a rank recorded; empty where it recorded none."""
     record = failure.error_file_data["message"]
     if isinstance(record, str):
         return "", "", ""
-    kind, _, message = record["message"].partition(": ")
-    return kind, message, record["extraInfo"]["py_callstack"]
+    class_name, _, message = record["message"].partition(": ")
+    return class_name, message, record["extraInfo"]["py_callstack"]
 
 
 def _to_exception(rank: int, failure: ProcessFailure) -> Exception:
-    kind, message, traceback = _recorded(failure)
-    if not kind:
+    """Rebuild the exception that a rank recorded, or describe how the rank ended."""
+    class_name, message, traceback = _read_error(failure)
+    if not class_name:
         how = f"was ended by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with code {failure.exitcode}"
-        reason = ", as happens when memory runs out" if failure.exitcode == -SIGKILL else ""
-        return TrainingError(f"rank {rank} {how}{reason}: the same command goes on from the last save")
-    known = {**vars(errors), LostRankError.__name__: LostRankError}.get(kind)
-    if isinstance(known, type) and issubclass(known, RegardError):
-        return known(message)
-    error = RuntimeError(f"rank {rank}: {kind}: {message}")
+        hint = ", as happens when memory runs out" if failure.exitcode == -SIGKILL else ""
+        return TrainingError(f"rank {rank} {how}{hint}: repeat the command to resume from the last checkpoint")
+    error_class = {**vars(errors), LostRankError.__name__: LostRankError}.get(class_name)
+    if isinstance(error_class, type) and issubclass(error_class, RegardError):
+        return error_class(message)
+    error = RuntimeError(f"rank {rank}: {class_name}: {message}")
     error.add_note(traceback)
     return error
 
 
 @contextlib.contextmanager
-def _silenced(name: str) -> Iterator[None]:
-    """Discard the records of a logger and those below it for a while."""
+def _silence(name: str) -> Iterator[None]:
+    """Discard the records of a logger and of those below it inside the block."""
     logger = logging.getLogger(name)
-    discard = logging.NullHandler()
-    logger.addHandler(discard)
-    propagated = logger.propagate
+    null_handler = logging.NullHandler()
+    logger.addHandler(null_handler)
+    was_propagating = logger.propagate
     logger.propagate = False
     try:
         yield
     finally:
-        logger.propagate = propagated
-        logger.removeHandler(discard)
+        logger.propagate = was_propagating
+        logger.removeHandler(null_handler)

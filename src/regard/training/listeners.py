@@ -1,7 +1,4 @@
-"""What a training run tells those who watch it.
-
-A watcher that writes TensorBoard logs; the extra `tensorboard` has the library.
-"""
+"""Events of a training run and their listeners."""
 
 from __future__ import annotations
 
@@ -11,26 +8,28 @@ from typing import Any, Protocol
 
 from regard.errors import UsageError
 
+PLOTTED_FIELDS = ("loss", "error", "learning_rate")  # of a step, besides rates per second
+
 
 class Listener(Protocol):
-    """Receives what happens; never changes it.
+    """Receives the events of a run; never changes it.
 
-    Kinds: `plan`, `resume`, `step`, `evaluate`, `save`, `note`, `stop`, `done`.
+    Events: `plan`, `resume`, `step`, `evaluate`, `save`, `note`, `stop`, `done`.
     """
 
     def on_event(self, event: str, data: dict[str, Any]) -> None:
-        """Take one event with its facts, all plain values."""
+        """Handle one event; its data are JSON values."""
         ...
 
 
 def notify(listeners: Sequence[Listener], event: str, **data: Any) -> None:
-    """Hand an event to every watcher."""
-    for watcher in listeners:
-        watcher.on_event(event, data)
+    """Send an event to every listener."""
+    for listener in listeners:
+        listener.on_event(event, data)
 
 
 class TensorBoardListener:
-    """Writes losses, rates and measures into `RUN/tensorboard`."""
+    """Writes losses, learning rates and metrics to `RUN/tensorboard`; needs the extra `tensorboard`."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -39,13 +38,13 @@ class TensorBoardListener:
             raise UsageError("TensorBoard is not installed: pip install 'regard[tensorboard]'") from error
         self.writer = SummaryWriter(str(folder / "tensorboard"))
 
-    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
-        """Write what can be drawn."""
-        if kind == "step":
-            for name in facts:
-                if name in ("loss", "error", "learning_rate") or name.endswith("_per_second"):
-                    self.writer.add_scalar(f"training/{name}", facts[name], facts["step"])
-        elif kind == "evaluate":
-            for name, value in facts["metrics"].items():
-                self.writer.add_scalar(f"validation/{name}", value, facts["step"])
+    def on_event(self, event: str, data: dict[str, Any]) -> None:
+        """Write the numbers of a step or an evaluation."""
+        if event == "step":
+            for name in data:
+                if name in PLOTTED_FIELDS or name.endswith("_per_second"):
+                    self.writer.add_scalar(f"training/{name}", data[name], data["step"])
+        elif event == "evaluate":
+            for name, score in data["metrics"].items():
+                self.writer.add_scalar(f"validation/{name}", score, data["step"])
             self.writer.flush()

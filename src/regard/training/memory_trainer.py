@@ -1,8 +1,8 @@
-"""Memory networks are trained as published: plain gradient descent, a linear start, and the best of several starts.
+"""Training of memory networks as published: SGD, a linear start, and the best of several restarts.
 
-All starts are trained side by side, as one model with several members; they read the same batches. Where training
-stands is its weights and `Progress`, a few numbers, at the end of every pass: order, gaps and held-out questions are
-functions of the seed, so a run that goes on from there computes the same bits.
+All restarts are trained in parallel on the same batches, as one model with several members. A checkpoint, at the end of
+every epoch, is the weights and a `MemoryTrainingState`. Order, random noise and held-out questions are functions of the
+seed, so a resumed run computes the same bits.
 """
 
 from __future__ import annotations
@@ -27,183 +27,203 @@ from regard.models.memory_network import MemoryNetwork
 from regard.tasks.story_qa import StoryExamples, StoryVocabulary, encode_stories, evaluate_restarts, resolve_sizes
 from regard.training.listeners import Listener, notify
 
-HELD_OUT, GAPS = 2, 3  # purposes of chance; order has 0
+HELD_OUT_PURPOSE = 2  # of random numbers; that of the data order is 0
+NOISE_PURPOSE = 3
 
 
 @dataclass
 class MemoryTrainingState:
-    """Where training stands at the end of a pass: all that is saved beside the weights."""
+    """Progress at the end of an epoch: what a checkpoint holds besides the weights."""
 
-    linear: int = 0  # passes without softmax that are done
-    softmax: int = 0  # passes with softmax that are done
-    switched: bool = False  # whether softmax has come
-    best_loss: float = math.inf  # held-out loss of the best linear pass
-    epochs_since_best: int = 0  # linear passes since then
+    linear: int = 0  # finished epochs without softmax
+    softmax: int = 0  # finished epochs with softmax
+    switched: bool = False  # whether the linear start is over
+    best_loss: float = math.inf  # lowest held-out loss of the linear start
+    epochs_since_best: int = 0  # of the linear start
     seconds: float = 0.0
-    diverged: list[int] = field(default_factory=list)  # members whose numbers were once not finite
+    diverged: list[int] = field(default_factory=list)  # restarts whose loss was not finite at some time
 
     @property
     def epoch(self) -> int:
-        """Passes in all."""
+        """Number of finished epochs."""
         return self.linear + self.softmax
 
 
 def published_defaults(config: MemoryTrainingConfig, num_tasks: int) -> MemoryTrainingConfig:
-    """Return the config with the published numbers where it leaves the choice: for one task, or for several."""
-    alone = num_tasks == 1
-    epochs = config.epochs or (100 if alone else 60)
+    """Fill in the hyperparameters of the paper, which differ between one task and several."""
+    is_single_task = num_tasks == 1
+    epochs = config.epochs or (100 if is_single_task else 60)
     return replace(
         config,
         epochs=epochs,
         lr_halving_epochs=config.lr_halving_epochs or max(1, epochs // 4),
         learning_rate=config.learning_rate or (0.005 if config.linear_start else 0.01),
-        linear_start_epochs=config.linear_start_epochs or (20 if alone else 30),
+        linear_start_epochs=config.linear_start_epochs or (20 if is_single_task else 30),
     )
 
 
 class MemoryNetworkTrainer:
-    """Trains all members of a memory network, one pass over the questions at a time."""
+    """Trains all restarts of a memory network, one epoch at a time."""
 
     def __init__(self, model: MemoryNetwork, train: StoryExamples, config: MemoryTrainingConfig) -> None:
-        self.model, self.train = model, train
-        self.config = config = published_defaults(config, len(train.tasks))
+        self.model = model
+        self.train = train
+        self.config = published_defaults(config, len(train.tasks))
         self.progress = MemoryTrainingState(switched=not config.linear_start)
-        draw = epoch_rng(seed=config.seed, epoch=0, digest=train.digest, purpose=HELD_OUT)
-        shuffled = draw.permutation(len(train))
-        count = int(config.validation_share * len(train))
-        self.held_out, self.learned = np.sort(shuffled[:count]), np.sort(shuffled[count:])
+        rng = epoch_rng(seed=config.seed, epoch=0, digest=train.digest, purpose=HELD_OUT_PURPOSE)
+        shuffled = rng.permutation(len(train))
+        num_held_out = int(config.validation_share * len(train))
+        self.held_out = np.sort(shuffled[:num_held_out])
+        self.learned = np.sort(shuffled[num_held_out:])
 
     @property
     def is_done(self) -> bool:
-        """Whether all passes are made."""
+        """Whether all epochs are finished."""
         return self.progress.switched and self.remaining_epochs == 0
 
     @property
     def remaining_epochs(self) -> int:
-        """How many passes are left; fewer, if the linear start ends before its time."""
+        """Number of epochs left, if the linear start lasts as long as it may."""
         linear = 0 if self.progress.switched else self.config.linear_start_epochs - self.progress.linear
         return linear + max(0, self.config.epochs - self.progress.softmax)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return weights and progress, to be saved at the end of a pass."""
-        return {name: part.detach().clone() for name, part in self.model.named_parameters()}, asdict(self.progress)
+        """Weights and progress, for a checkpoint at the end of an epoch."""
+        weights = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
+        return weights, asdict(self.progress)
 
     def resume(self, weights: Mapping[str, Tensor], progress: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         with torch.no_grad():
-            for name, part in self.model.named_parameters():
-                if name not in weights or weights[name].shape != part.shape:
-                    found = list(weights[name].shape) if name in weights else "nothing"
-                    raise CheckpointError(f"saved state: {name} should be {list(part.shape)} but is {found}")
-                part.copy_(weights[name])
+            for name, parameter in self.model.named_parameters():
+                if name not in weights or weights[name].shape != parameter.shape:
+                    shape = list(weights[name].shape) if name in weights else "missing"
+                    raise CheckpointError(f"saved state: {name} should be {list(parameter.shape)} but is {shape}")
+                parameter.copy_(weights[name])
         self.progress = MemoryTrainingState(**progress)
 
     def rate(self) -> float:
-        """The learning rate of the next pass: halved now and then, but not while the start is linear."""
+        """Learning rate of the next epoch: constant in the linear start, then halved at intervals."""
         if not self.progress.switched:
             return self.config.learning_rate
         return self.config.learning_rate * 0.5 ** ((self.progress.softmax + 1) // self.config.lr_halving_epochs)
 
     def step(self) -> dict[str, Any]:
-        """Make one pass over the questions; return what it came to."""
-        began, progress, config = time.monotonic(), self.progress, self.config
-        linear, rate = not progress.switched, self.rate()
-        wrong, losses = self._pass(linear, rate)
-        facts = {"linear": linear, "learning_rate": rate, "errors": (100 * wrong).tolist(), "losses": losses.tolist()}
-        if linear:
+        """Train for one epoch; return its number, errors (in percent) and losses by restart."""
+        start = time.monotonic()
+        progress = self.progress
+        is_linear = not progress.switched
+        rate = self.rate()
+        errors, losses = self._train_epoch(is_linear, rate)
+        report = {
+            "linear": is_linear,
+            "learning_rate": rate,
+            "errors": (100 * errors).tolist(),
+            "losses": losses.tolist(),
+        }
+        if is_linear:
             progress.linear += 1
-            held_out = self.held_out if len(self.held_out) else self.learned
-            loss = float(
-                np.mean(evaluate_restarts(self.model, self.train, held_out, linear=True).loss[self.finite_restarts])
-            )
-            facts["held_out_loss"] = loss
-            progress.epochs_since_best = 0 if loss < progress.best_loss else progress.epochs_since_best + 1
-            progress.best_loss = min(loss, progress.best_loss)
-            progress.switched = (
-                progress.linear >= config.linear_start_epochs
-                or progress.epochs_since_best >= config.linear_start_patience
-            )
+            report["held_out_loss"] = self._update_linear_start()
         else:
             progress.softmax += 1
-        progress.seconds += time.monotonic() - began
-        return {"epoch": progress.epoch, **facts}
+        progress.seconds += time.monotonic() - start
+        return {"epoch": progress.epoch, **report}
+
+    def _update_linear_start(self) -> float:
+        """Decide by the held-out loss whether the linear start is over; return the loss."""
+        progress = self.progress
+        indices = self.held_out if len(self.held_out) else self.learned
+        scores = evaluate_restarts(self.model, self.train, indices, linear=True)
+        loss = float(np.mean(scores.loss[self.finite_restarts]))
+        progress.epochs_since_best = 0 if loss < progress.best_loss else progress.epochs_since_best + 1
+        progress.best_loss = min(loss, progress.best_loss)
+        progress.switched = (
+            progress.linear >= self.config.linear_start_epochs
+            or progress.epochs_since_best >= self.config.linear_start_patience
+        )
+        return loss
 
     @property
     def finite_restarts(self) -> list[int]:
-        """The members whose numbers are finite."""
+        """Indices of the restarts that have not diverged."""
         return [member for member in range(self.model.members) if member not in self.progress.diverged]
 
-    def _pass(self, linear: bool, rate: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return each member's share of wrong answers and loss a question, while it learned."""
-        train, config, epoch = self.train, self.config, self.progress.epoch
-        arranged = self.learned[epoch_order(len(self.learned), seed=config.seed, epoch=epoch, digest=train.digest)]
-        draw = epoch_rng(seed=config.seed, epoch=epoch, digest=train.digest, purpose=GAPS)
-        ages = train.noisy_ages(config.random_noise, self.model.config.memory_size, draw)
-        right, losses = np.zeros(self.model.members), np.zeros(self.model.members)
-        for first in range(0, len(arranged), config.batch_size):
-            numbers = arranged[first : first + config.batch_size]
-            loss, hits = self.model.loss(train.batch(numbers, ages), train.answers[numbers], linear=linear)
+    def _train_epoch(self, is_linear: bool, rate: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Train for one epoch; return error rate and mean loss per restart, [members] each."""
+        train = self.train
+        config = self.config
+        epoch = self.progress.epoch
+        order = self.learned[epoch_order(len(self.learned), seed=config.seed, epoch=epoch, digest=train.digest)]
+        rng = epoch_rng(seed=config.seed, epoch=epoch, digest=train.digest, purpose=NOISE_PURPOSE)
+        ages = train.noisy_ages(config.random_noise, self.model.config.memory_size, rng)
+        num_correct = np.zeros(self.model.members)
+        losses = np.zeros(self.model.members)
+        for start in range(0, len(order), config.batch_size):
+            indices = order[start : start + config.batch_size]
+            loss, is_correct = self.model.loss(train.batch(indices, ages), train.answers[indices], linear=is_linear)
             loss.sum().backward()
             sgd_step(self.model, rate, config.max_gradient_norm)
-            right += hits.sum(1)
+            num_correct += is_correct.sum(1)
             losses += loss.detach().double().cpu().numpy()
         for member in np.flatnonzero(~np.isfinite(losses)).tolist():
             if member in self.finite_restarts:
                 self.progress.diverged.append(member)
         if not self.finite_restarts:
             raise TrainingError(
-                f"pass {epoch + 1}: no loss of the {self.model.members} starts is finite: lower the learning rate"
+                f"epoch {epoch + 1}: no loss of the {self.model.members} restarts is finite: lower the learning rate"
             )
-        return 1 - right / len(arranged), losses / len(arranged)
+        return 1 - num_correct / len(order), losses / len(order)
 
     def best(self) -> tuple[int, NDArray[np.float64]]:
-        """Return the member with the least training error, and the errors of all, in percent."""
-        found = evaluate_restarts(self.model, self.train, self.learned)
-        return min(self.finite_restarts, key=lambda member: (found.error[member], found.loss[member])), found.error
+        """Index of the restart with the lowest training error, and the errors of all, in percent."""
+        scores = evaluate_restarts(self.model, self.train, self.learned)
+        best = min(self.finite_restarts, key=lambda member: (scores.error[member], scores.loss[member]))
+        return best, scores.error
 
 
 @torch.no_grad()
 def sgd_step(model: MemoryNetwork, learning_rate: float, max_norm: float) -> None:
-    """Move all weights down their gradients, each matrix of each member clipped by itself, and forget the gradients."""
-    for name, part in model.named_parameters():
-        if part.grad is None:
+    """Update all weights by SGD, with gradients clipped per matrix and restart, and reset the gradients."""
+    for name, parameter in model.named_parameters():
+        if parameter.grad is None:
             continue
-        axis = 0 if name == "turn" else 1  # which axis the members are on
-        factors = clip_factors(part.grad.movedim(axis, 0), max_norm)
+        member_axis = 0 if name == "turn" else 1
+        factors = clip_factors(parameter.grad.movedim(member_axis, 0), max_norm)
         if not bool(factors.all()):
-            part.grad.nan_to_num_(0, 0, 0)  # such a member stays as it is, and the others go on
-        part.addcmul_(part.grad, factors.view(-1, *[1] * (2 - axis)), value=-learning_rate)
-        part.grad = None
+            parameter.grad.nan_to_num_(0, 0, 0)  # a diverged restart stays unchanged, the others continue
+        parameter.addcmul_(parameter.grad, factors.view(-1, *[1] * (2 - member_axis)), value=-learning_rate)
+        parameter.grad = None
 
 
-def clip_factors(gradients: Tensor, most: float) -> Tensor:
-    """Return what each matrix [M, rows, columns] is to be multiplied by so that its norm is at most `most`, [M].
+def clip_factors(gradients: Tensor, max_norm: float) -> Tensor:  # [members, rows, columns] → [members]
+    """Factor for each matrix that limits its norm to `max_norm`; 0 for a matrix that is not finite.
 
-    The norm is the largest singular value, as published; the length of all entries, never smaller, decides whether it
-    needs to be known. A matrix that is not finite gets 0.
+    The norm is the largest singular value, as published. The Frobenius norm, which is never smaller, decides whether
+    it needs to be computed.
 
     >>> clip_factors(torch.tensor([[[3.0, 0.0], [0.0, 4.0]], [[1.0, 0.0], [0.0, 0.5]]]), 2.0).tolist()
     [0.5, 1.0]
     """
-    lengths = torch.linalg.vector_norm(gradients, dim=(1, 2))
-    factors = torch.isfinite(lengths).float()
-    over = (lengths > most) & torch.isfinite(lengths)
-    if most and bool(over.any()):
-        large = gradients[over]
+    frobenius_norms = torch.linalg.vector_norm(gradients, dim=(1, 2))
+    is_finite = torch.isfinite(frobenius_norms)
+    factors = is_finite.float()
+    is_large = (frobenius_norms > max_norm) & is_finite
+    if max_norm and bool(is_large.any()):
+        large = gradients[is_large]
         tall = large if large.shape[1] >= large.shape[2] else large.mT
-        norms = torch.linalg.eigvalsh(tall.mT @ tall)[:, -1].clamp_min(0).sqrt()
-        factors[over] = most / norms.clamp_min(most)
+        spectral_norms = torch.linalg.eigvalsh(tall.mT @ tall)[:, -1].clamp_min(0).sqrt()
+        factors[is_large] = max_norm / spectral_norms.clamp_min(max_norm)
     return factors
 
 
 @dataclass(frozen=True)
 class TrainedMemoryNetwork:
-    """The best network, and how it was chosen."""
+    """The best restart, with the errors of all."""
 
     model: MemoryNetwork
     vocabulary: StoryVocabulary
-    member: int
-    errors: list[float]  # of all starts on the training questions, in percent
+    member: int  # index of the best restart
+    errors: list[float]  # of all restarts on the training questions, in percent
     progress: MemoryTrainingState
 
 
@@ -216,33 +236,41 @@ def train_memory_networks(
     saved: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
     save: Callable[[dict[str, Tensor], dict[str, Any]], None] | None = None,
 ) -> TrainedMemoryNetwork:
-    """Train memory networks on the questions and return the best; `save` receives the state after every pass.
+    """Train memory networks from several restarts and return the best; `save` receives the state after every epoch.
 
     >>> from regard.data.babi import StoryQuestion
-    >>> told = StoryQuestions.of([StoryQuestion("one", ("Mary went home.",), "Where is Mary?", "home", (0,))] * 4)
-    >>> quick = MemoryTrainingConfig(restarts=2, epochs=3, linear_start_epochs=1, validation_share=0)
-    >>> train_memory_networks(told, MemoryNetworkConfig(embedding_size=5, hops=1), quick).model.members
+    >>> questions = StoryQuestions.of([StoryQuestion("one", ("Mary went home.",), "Where is Mary?", "home", (0,))] * 4)
+    >>> training = MemoryTrainingConfig(restarts=2, epochs=3, linear_start_epochs=1, validation_share=0)
+    >>> train_memory_networks(questions, MemoryNetworkConfig(embedding_size=5, hops=1), training).model.members
     1
     """
     trainer, vocabulary = build_trainer(questions, config or MemoryNetworkConfig(), training or MemoryTrainingConfig())
     if saved is not None:
-        trainer.resume(*saved)
+        weights, progress = saved
+        trainer.resume(weights, progress)
     while not trainer.is_done:
-        facts = trainer.step()
-        notify(listeners, "epoch", **facts)
+        report = trainer.step()
+        notify(listeners, "epoch", **report)
         if save is not None:
             save(*trainer.state())
     member, errors = trainer.best()
-    return TrainedMemoryNetwork(trainer.model.restart(member), vocabulary, member, errors.tolist(), trainer.progress)
+    return TrainedMemoryNetwork(
+        trainer.model.restart(member),
+        vocabulary,
+        member=member,
+        errors=errors.tolist(),
+        progress=trainer.progress,
+    )
 
 
 def build_trainer(
     questions: StoryQuestions, config: MemoryNetworkConfig, training: MemoryTrainingConfig
 ) -> tuple[MemoryNetworkTrainer, StoryVocabulary]:
-    """Return what trains networks on the questions from their first weights on, and the words that they know."""
+    """Build the vocabulary, the networks with their initial weights, and their trainer."""
     check_same_language(questions)
     vocabulary = StoryVocabulary.of(questions)
     config = resolve_sizes(config, questions, vocabulary)
     model = MemoryNetwork(config, training.restarts)
     model.initialize(training.seed)
-    return MemoryNetworkTrainer(model, encode_stories(questions, vocabulary, config), training), vocabulary
+    examples = encode_stories(questions, vocabulary, config)
+    return MemoryNetworkTrainer(model, examples, training), vocabulary

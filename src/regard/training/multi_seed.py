@@ -1,6 +1,6 @@
-"""One run for each of several seeds: mean and spread of their scores, and the best of them as the run's model.
+"""One run for each of several seeds: mean and standard deviation of the metrics, and the best run's model.
 
-RUN/seeds/N/    the whole run of seed N
+RUN/seeds/N/    run directory of seed N
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from regard.training.experiments.base import RunContext, RunPlan, TrainingResult
 from regard.training.listeners import Listener, notify
 from regard.training.verdict import Verdict
 
-QUIET = ("plan", "done", "stop")  # what a single run tells and the run of all of them tells itself
+SUPPRESSED_EVENTS = ("plan", "done", "stop")  # of the run of one seed; the run of all seeds sends its own
 
 
 class HasDigest(Protocol):
-    """Data that was read."""
+    """Data with a digest of its contents."""
 
     @property
     def digest(self) -> str: ...
@@ -39,11 +39,11 @@ READERS: dict[str, Callable[[Sequence[str], ReadConfig], HasDigest]] = {
     "tag": read_tagged,
     "answer": read_squad,
 }
-RANKED = ("valid_f1", "valid_accuracy", "valid_micro_f1")  # what decides which seed's model is kept
+RANKING_METRICS = ("valid_f1", "valid_accuracy", "valid_micro_f1")  # the first one that exists selects the best seed
 
 
 class FinishedRun(Protocol):
-    """How a single run ended."""
+    """How the run of one seed ended."""
 
     @property
     def step(self) -> int: ...
@@ -60,7 +60,7 @@ class FinishedRun(Protocol):
 
 
 class Train(Protocol):
-    """Trains a single run."""
+    """Trains the run of one seed."""
 
     def __call__(
         self, config: RunConfig, out: Path, *, listeners: Sequence[Listener] = (), started: float | None = None
@@ -68,94 +68,112 @@ class Train(Protocol):
 
 
 class MultiSeedProcedure:
-    """A model trained from several seeds, one after the other."""
+    """Trains a model from several seeds, one after another."""
 
     unit = "seed"
 
     def __init__(self, context: RunContext, train: Train) -> None:
-        self.context, self.single = context, train
+        self.context = context
+        self.train_seed = train
         config = context.config
         if context.distributed.world_size > 1:
-            raise UsageError("several seeds are trained one after the other by one process: start it without torchrun")
+            raise UsageError("several seeds are trained one after another by one process: start it without torchrun")
         test = (config.fine_tuning.test,) if config.fine_tuning.test else ()
-        parts = {"train": config.data.train, "valid": config.data.valid, "test": test}
+        splits = {"train": config.data.train, "valid": config.data.valid, "test": test}
         read = READERS[config.task]
-        self.digests = {name: read(found, config.data.read).digest for name, found in parts.items() if found}
+        self.digests = {split: read(files, config.data.read).digest for split, files in splits.items() if files}
         if config.fine_tuning.features:
             self.digests["features"] = ElmoFeatures.load(config.fine_tuning.features).digest
-        first = config.training.seed
-        self.seeds = range(first, first + config.fine_tuning.seeds)
+        first_seed = config.training.seed
+        self.seeds = range(first_seed, first_seed + config.fine_tuning.seeds)
 
     def resolve_settings(self) -> dict[str, Any]:
-        """Return nothing: every single run chooses for itself."""
+        """List the seeds; the run of each seed resolves its own settings."""
         return {"seeds": [*self.seeds]}
 
     def plan(self, chosen: Mapping[str, Any]) -> RunPlan:
-        """Say how many runs there will be."""
+        """Describe the number of runs and their seeds."""
         return RunPlan([f"plan: {len(self.seeds)} runs, seeds {self.seeds[0]} to {self.seeds[-1]}"], 0, 0.0)
 
     def train(self, chosen: Mapping[str, Any]) -> TrainingResult:
-        """Train what is left to train, then keep the best."""
-        watchers: list[Listener] = [NestedRunListener(self.context.listeners)]
-        found: dict[int, dict[str, Any]] = {}
+        """Train the remaining seeds, then save the best one's model."""
+        listeners: list[Listener] = [NestedRunListener(self.context.listeners)]
+        metrics: dict[int, dict[str, Any]] = {}  # by seed
         verdicts: dict[int, Verdict | None] = {}
         seconds = 0.0
         for seed in self.seeds:
             self.context.notify(f"seed {seed} ({seed - self.seeds[0] + 1} of {len(self.seeds)})")
-            minutes = self.context.config.training.minutes / len(self.seeds)  # a time budget is for all of them
-            changes = {"training.seed": seed, "fine_tuning.seeds": 1, "training.minutes": minutes}
-            config = self.context.config.override(changes)
+            minutes = self.context.config.training.minutes / len(self.seeds)  # the time budget is for all seeds
+            overrides = {"training.seed": seed, "fine_tuning.seeds": 1, "training.minutes": minutes}
+            config = self.context.config.override(overrides)
             started = self.context.started if seed == self.seeds[0] else None
-            ended = self.single(config, self._folder(seed), listeners=watchers, started=started)
-            seconds += ended.seconds
-            if not ended.finished:
-                return TrainingResult(len(found), ended.reason, seconds)
-            found[seed], verdicts[seed] = ended.metrics, ended.verdict
-        metrics = mean_and_std(list(found.values()))
-        measure = next(name for name in RANKED if name in metrics)
-        best = max(found, key=lambda seed: (found[seed][measure], -found[seed].get("valid_loss", 0.0), -seed))
-        facts = {"best": best, "each": [{"seed": seed, **one} for seed, one in found.items()]}
-        self._keep(best, {**facts, **metrics})
-        return TrainingResult(len(found), "plan done", seconds, metrics, {"seeds": facts}, verdicts[best])
+            run = self.train_seed(config, self._folder(seed), listeners=listeners, started=started)
+            seconds += run.seconds
+            if not run.finished:
+                return TrainingResult(len(metrics), run.reason, seconds)
+            metrics[seed] = run.metrics
+            verdicts[seed] = run.verdict
+        summary = mean_and_std(list(metrics.values()))
+        best = _best_seed(metrics)
+        seeds = {"best": best, "each": [{"seed": seed, **scores} for seed, scores in metrics.items()]}
+        self._publish(best, {**seeds, **summary})
+        return TrainingResult(
+            len(metrics),
+            "plan done",
+            seconds=seconds,
+            metrics=summary,
+            metadata={"seeds": seeds},
+            verdict=verdicts[best],
+        )
 
     def _folder(self, seed: int) -> Path:
         return self.context.directory.path / "seeds" / str(seed)
 
-    def _keep(self, seed: int, facts: Mapping[str, Any]) -> None:
-        """Put the model of one seed, with what is known of all, in place as the run's own."""
-        source, folder = self._folder(seed), self.context.directory.path
+    def _publish(self, seed: int, seeds: Mapping[str, Any]) -> None:
+        """Publish the model of one seed, with the metrics of all, as the run's model."""
+        source = self._folder(seed)
+        folder = self.context.directory.path
         if (source / FEATURES).exists():
             copy_features(source / FEATURES, folder)
         path = atomic.published_path(source)
         contents: dict[str, atomic.Content] = {name: (path / name).read_bytes() for name in atomic.read_manifest(path)}
-        contents[TASK_FILE] = atomic.json_bytes({**atomic.read_json(path / TASK_FILE), "seeds": dict(facts)})
+        contents[TASK_FILE] = atomic.json_bytes({**atomic.read_json(path / TASK_FILE), "seeds": dict(seeds)})
         atomic.publish(folder, contents)
 
 
+def _best_seed(metrics: Mapping[int, Mapping[str, Any]]) -> int:
+    """Seed with the best ranking metric; ties go to the lower validation loss, then to the lower seed."""
+    any_metrics = next(iter(metrics.values()))
+    ranking = next(name for name in RANKING_METRICS if name in any_metrics)
+    return max(metrics, key=lambda seed: (metrics[seed][ranking], -metrics[seed].get("valid_loss", 0.0), -seed))
+
+
 class NestedRunListener:
-    """Passes on what a single run tells, but for what the run of all of them tells itself."""
+    """Forwards the events of the run of one seed, except those that the run of all seeds sends itself."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self.listeners = listeners
 
-    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
-        """Pass the event on; a plan's lines as notes, an evaluation without its samples."""
-        if kind == "plan":
-            for line in facts["lines"]:
+    def on_event(self, event: str, data: dict[str, Any]) -> None:
+        """Forward the event: the lines of a plan as notes, an evaluation without its samples."""
+        if event == "plan":
+            for line in data["lines"]:
                 notify(self.listeners, "note", text=f"  {line}")
-        elif kind not in QUIET:
-            notify(self.listeners, kind, **({**facts, "samples": []} if kind == "evaluate" else facts))
+        elif event == "evaluate":
+            notify(self.listeners, event, **{**data, "samples": []})
+        elif event not in SUPPRESSED_EVENTS:
+            notify(self.listeners, event, **data)
 
 
 def mean_and_std(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the mean of each measure, and its standard deviation over the runs.
+    """Mean of each metric over the runs, and its standard deviation as `<metric>_deviation`.
 
     >>> mean_and_std([{"accuracy": 80.0}, {"accuracy": 84.0}])
     {'accuracy': 82.0, 'accuracy_deviation': 2.8284271247461903}
     """
-    made: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for name in metrics[0]:
-        values = [float(one[name]) for one in metrics]
-        made[name] = statistics.fmean(values)
-        made[f"{name}_deviation"] = statistics.stdev(values) if len(values) > 1 else 0.0
-    return made
+        scores = [float(run_metrics[name]) for run_metrics in metrics]
+        summary[name] = statistics.fmean(scores)
+        summary[f"{name}_deviation"] = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    return summary

@@ -1,4 +1,4 @@
-"""Updates along orthogonalised momentum, for matrices from states to states (Muon, Jordan et al. 2024)."""
+"""Muon: updates by orthogonalised momentum, for hidden matrices (Jordan et al. 2024)."""
 
 from __future__ import annotations
 
@@ -12,36 +12,32 @@ from regard.training.flat_weights import MatrixGroup
 
 MOMENTUM = 0.95
 ITERATIONS = 5
-COEFFICIENTS = (
-    3.4445,
-    -4.7750,
-    2.0315,
-)  # Jordan's coefficients: singular values from 0.001 up come near 1 in five turns
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan's: singular values from 0.001 up come near 1 in five iterations
 
 
-def orthogonalize(matrices: Tensor) -> Tensor:  # [n, rows, columns]
-    """Return matrices with the same singular vectors, all singular values brought near 1 (Newton–Schulz iteration).
+def orthogonalize(matrices: Tensor) -> Tensor:  # [n, rows, columns] → [n, rows, columns]
+    """Bring all singular values near 1 and keep the singular vectors (Newton–Schulz iteration).
 
-    >>> made = orthogonalize(torch.tensor([[[3.0, 0.0], [0.0, 0.5]]]))[0]
-    >>> bool(((made.diag() > 0.6) & (made.diag() < 1.3)).all()), made[0, 1].item()
+    >>> orthogonal = orthogonalize(torch.tensor([[[3.0, 0.0], [0.0, 0.5]]]))[0]
+    >>> bool(((orthogonal.diag() > 0.6) & (orthogonal.diag() < 1.3)).all()), orthogonal[0, 1].item()
     (True, 0.0)
     """
-    tall = matrices.shape[1] > matrices.shape[2]
-    states = matrices.mT if tall else matrices
-    states = states / states.float().norm(dim=(1, 2), keepdim=True).clamp_min(1e-7).to(states.dtype)
-    first, second, third = COEFFICIENTS
-    for _ in range(ITERATIONS):
-        square = states @ states.mT
-        states = torch.baddbmm(
-            states, torch.baddbmm(square, square, square, beta=second, alpha=third), states, beta=first
-        )
-    return states.mT if tall else states
+    is_tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if is_tall else matrices
+    x = x / x.float().norm(dim=(1, 2), keepdim=True).clamp_min(1e-7).to(x.dtype)
+    a, b, c = COEFFICIENTS
+    for _ in range(ITERATIONS):  # x ← a x + (b xxᵀ + c (xxᵀ)²) x
+        gram = x @ x.mT
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
+    return x.mT if is_tall else x
 
 
 class Muon:
-    """Keeps the momentum of the matrices at the head of a flat tensor, and moves them.
+    """Momentum and updates of the hidden matrices, which come first in a flat tensor.
 
-    A step of rate r changes what a square matrix makes of a state of length 1 by about r, whatever the width.
+    An update with learning rate r changes the output of a square matrix, for an input of norm 1, by about r at any
+    size.
     """
 
     def __init__(
@@ -53,22 +49,26 @@ class Muon:
         dtype: torch.dtype,
         distributed: Distributed,
     ) -> None:
-        self.master, self.gradient, self.groups, self.decay, self.dtype = master, gradient, groups, decay, dtype
+        self.master = master
+        self.gradient = gradient
+        self.groups = groups
+        self.decay = decay
+        self.dtype = dtype
         self.distributed = distributed
         self.momentum = torch.zeros_like(master)
         self.change = torch.zeros_like(master)
 
     def step(self, rate: float) -> None:
-        """Move each matrix by its orthogonalised momentum, looking one step ahead (Nesterov)."""
+        """Update each matrix by its orthogonalised Nesterov momentum."""
         self.momentum.lerp_(self.gradient, 1 - MOMENTUM)
-        ahead = torch.lerp(self.gradient, self.momentum, MOMENTUM).to(self.dtype)
+        nesterov = torch.lerp(self.gradient, self.momentum, MOMENTUM).to(self.dtype)
         if self.decay:
             self.master.mul_(1 - rate * self.decay)
         self.change.zero_()
         for group in self.groups:
-            own = self.distributed.shard_slice(group.num_predictions)
-            group.view(self.change)[own] = orthogonalize(group.view(ahead)[own]).float()
-        self.distributed.all_reduce(self.change)  # each rank orthogonalised some of the matrices
+            shard = self.distributed.shard_slice(group.num_matrices)
+            group.view(self.change)[shard] = orthogonalize(group.view(nesterov)[shard]).float()
+        self.distributed.all_reduce(self.change)  # each rank has orthogonalised its share of the matrices
         for group in self.groups:
             rows, columns = group.shape
             group.view(self.master).sub_(group.view(self.change), alpha=rate * max(1.0, rows / columns) ** 0.5)

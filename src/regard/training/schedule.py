@@ -1,4 +1,4 @@
-"""An update of flat weights, the learning rate's schedule, and the running average."""
+"""The learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -6,31 +6,41 @@ import math
 
 from regard.config.training import TrainingConfig
 
-WARMUP_SHARE = 0.05  # of the plan, where the user gives no number of updates
-WARMUP_MOST = {"muon": 200}  # 4,000 otherwise: updates of warm-up, where the user gives no number
-LARGE_STEPS = 600  # updates at the highest rate, where it falls with the root of their number
-COOL_DOWN = 0.3  # share of the plan over which that rate goes to zero in the end
+WARMUP_SHARE = 0.05  # of training, without warmup_steps
+MAX_WARMUP_STEPS = 4000  # without warmup_steps
+MAX_MUON_WARMUP_STEPS = 200
+ROOT_CONSTANT_STEPS = 600  # of the root schedule: updates at the peak rate
+ROOT_COOLDOWN_SHARE = 0.3  # of the root schedule: share of training over which the rate falls to zero
+COSINE_FLOOR = 0.01  # of the cosine schedule: share of the peak rate at the end
 
 
 def learning_rate(config: TrainingConfig, peak: float, step: int, progress: float) -> float:
-    """Return the rate for the update after `step` updates, `progress` (0–1) of the plan done.
+    """Learning rate of the update after `step` updates, with `progress` (0–1) of training done.
 
     >>> config = TrainingConfig(warmup_steps=10, schedule="constant")
     >>> learning_rate(config, 1.0, 4, 0.0), learning_rate(config, 1.0, 500, 0.9)
     (0.5, 1.0)
     """
-    most = config.warmup_steps or WARMUP_MOST.get(config.optimizer, 4000)
-    rise = (step + 1) / most if config.warmup_steps else max(progress / WARMUP_SHARE, (step + 1) / most)
-    if rise < 1:
-        return peak * rise
+    warmup = _warmup(config, step, progress)
+    if warmup < 1:
+        return peak * warmup
     if config.schedule == "root":
-        return peak * min(1.0, math.sqrt(LARGE_STEPS / (step + 1))) * min(1.0, (1 - progress) / COOL_DOWN)
+        decay = min(1.0, math.sqrt(ROOT_CONSTANT_STEPS / (step + 1)))
+        cooldown = min(1.0, (1 - progress) / ROOT_COOLDOWN_SHARE)
+        return peak * decay * cooldown
     if config.schedule == "inverse_sqrt":
-        return (
-            peak * math.sqrt(max(1, config.warmup_steps) / (step + 1))
-            if config.warmup_steps
-            else peak * math.sqrt(WARMUP_SHARE / max(progress, WARMUP_SHARE))
-        )
+        if config.warmup_steps:
+            return peak * math.sqrt(max(1, config.warmup_steps) / (step + 1))
+        return peak * math.sqrt(WARMUP_SHARE / max(progress, WARMUP_SHARE))
     if config.schedule == "constant":
         return peak
-    return peak * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return peak * (COSINE_FLOOR + (1 - COSINE_FLOOR) * cosine)
+
+
+def _warmup(config: TrainingConfig, step: int, progress: float) -> float:
+    """Linear warm-up factor; 1 or more after the warm-up."""
+    if config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    max_steps = MAX_MUON_WARMUP_STEPS if config.optimizer == "muon" else MAX_WARMUP_STEPS
+    return max(progress / WARMUP_SHARE, (step + 1) / max_steps)

@@ -1,7 +1,7 @@
-"""Where a model looks while it learns: one text of the validation data, the same at every evaluation.
+"""Attention snapshots: how a model attends while it learns, on one validation text at every evaluation.
 
-RUN/attention/step-N.json has the text, what was to be written for it, and the weights of every head while that was read
-and written, in half precision, deflated and in base64; some kilobytes. Training depends on none of it.
+RUN/attention/step-N.json holds the text, the reference that the decoder is forced to, and the attention weights of
+every head in half precision, deflated, in base64; some kilobytes. Training does not depend on it.
 """
 
 from __future__ import annotations
@@ -24,73 +24,77 @@ from regard.errors import CheckpointError
 from regard.text.tokenizer import Tokenizer
 
 FOLDER = "attention"
-FORM = 1
-LENGTH = 15  # tokens that the shown text has, or about so many
-MOST = 64  # tokens from which on there is no picture
-_STEP = re.compile(r"step-(\d{1,15})\.json")
+FORMAT = 1
+LENGTH = 15  # tokens of a text that suits a figure; the nearest length is chosen
+MAX_LENGTH = 64  # tokens; without a text up to this length there are no snapshots
+_STEP_FILE = re.compile(r"step-(\d{1,15})\.json")
 
 
 @dataclass(frozen=True)
 class SnapshotText:
-    """A text as it was read or written, token by token; words are numbered, special tokens have -1."""
+    """A source or target text by token, with word ids; -1 for special tokens."""
 
     text: str
     tokens: list[str]
-    words: list[int]
+    words: list[int]  # word id of each token
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> SnapshotText:
-        """Return the tokens `ids` of a text, special ones among them; each is a word where the text has others."""
-        special, found = tokenizer.special_ids - {tokenizer.unk_id}, tokenizer.encode(text)
-        ordinary = [number for number in ids if number not in special]
-        words = iter(found.word_ids if found.ids == ordinary else range(len(ordinary)))
-        return cls(text, tokenizer.subwords(list(ids)), [-1 if number in special else next(words) for number in ids])
+        """Build from token ids, special ones included; each token is a word where the text has other tokens."""
+        special_ids = tokenizer.special_ids - {tokenizer.unk_id}
+        encoding = tokenizer.encode(text)
+        ordinary_ids = [token_id for token_id in ids if token_id not in special_ids]
+        word_ids = iter(encoding.word_ids if encoding.ids == ordinary_ids else range(len(ordinary_ids)))
+        words = [-1 if token_id in special_ids else next(word_ids) for token_id in ids]
+        return cls(text, tokenizer.subwords(list(ids)), words)
 
 
 @dataclass(frozen=True)
 class AttentionSnapshot:
-    """Where every head looked while a model read a text, and was made to write another where it writes."""
+    """Attention weights of every head on a source text and, in an encoder–decoder, its reference."""
 
     source: SnapshotText
     target: SnapshotText | None
-    prediction: str  # what the model itself says
-    weights: Mapping[str, NDArray[np.floating[Any]]]  # site → [H, Q, K]
+    prediction: str  # the model's own output
+    weights: Mapping[str, NDArray[np.floating[Any]]]  # site → [heads, queries, keys]
 
     @classmethod
     def from_trace(
         cls, trace: Trace, source: SnapshotText, target: SnapshotText | None = None, prediction: str = ""
     ) -> AttentionSnapshot | None:
-        """Return what a trace saw of the first row; nothing where nothing was seen."""
+        """Take the weights of the first row of a trace; None where the trace captured nothing."""
         weights = {site: trace[site].weights[0] for site in trace}
-        return cls(source, target, prediction, weights) if weights else None
+        return cls(source, target, prediction=prediction, weights=weights) if weights else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Convert to JSON values."""
         sites = {
-            site: {"shape": list(one.shape), "data": _packed(one.astype(np.float16))}
-            for site, one in self.weights.items()
+            site: {"shape": list(weights.shape), "data": _encode_weights(weights.astype(np.float16))}
+            for site, weights in self.weights.items()
         }
         target = None if self.target is None else vars(self.target)
-        return {"form": FORM, "source": vars(self.source), "target": target, "said": self.prediction, "sites": sites}
+        return {"form": FORMAT, "source": vars(self.source), "target": target, "said": self.prediction, "sites": sites}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> AttentionSnapshot:
-        """Return it from plain values."""
-        weights = {
-            site: np.frombuffer(zlib.decompress(base64.b64decode(one["data"])), np.float16).reshape(one["shape"])
-            for site, one in values["sites"].items()
-        }
+        """Build from JSON values."""
+        weights = {site: _decode_weights(array) for site, array in values["sites"].items()}
         target = None if values["target"] is None else SnapshotText(**values["target"])
-        return cls(SnapshotText(**values["source"]), target, values["said"], weights)
+        return cls(SnapshotText(**values["source"]), target, prediction=values["said"], weights=weights)
 
 
-def _packed(values: NDArray[np.float16]) -> str:
-    return base64.b64encode(zlib.compress(values.tobytes(), 6)).decode("ascii")
+def _encode_weights(weights: NDArray[np.float16]) -> str:
+    return base64.b64encode(zlib.compress(weights.tobytes(), 6)).decode("ascii")
+
+
+def _decode_weights(array: Mapping[str, Any]) -> NDArray[np.float16]:
+    content = zlib.decompress(base64.b64decode(array["data"]))
+    return np.frombuffer(content, np.float16).reshape(array["shape"])
 
 
 @dataclass(frozen=True)
 class TrainingSnapshot:
-    """Where a model looked after so many steps, and how good it was."""
+    """Attention and metrics of one evaluation."""
 
     step: int
     epoch: int
@@ -98,55 +102,62 @@ class TrainingSnapshot:
     attention: AttentionSnapshot
 
 
-def choose_example(lengths: NDArray[np.int64]) -> int | None:
-    """Return the number of the first example of about the length that pictures are good for, [examples, sides].
+def choose_example(lengths: NDArray[np.int64]) -> int | None:  # [examples, sides]
+    """Index of the first example whose length suits a figure best; None where all are too long.
 
     >>> choose_example(np.array([[3, 3], [13, 15], [15, 16], [40, 41]]))
     1
     """
-    longest = lengths.max(axis=1)
-    found = int(np.abs(longest - LENGTH).argmin())
-    return found if longest[found] <= MOST else None
+    longer_sides = lengths.max(axis=1)
+    index = int(np.abs(longer_sides - LENGTH).argmin())
+    return index if longer_sides[index] <= MAX_LENGTH else None
 
 
 def save_snapshot(run: Path, snapshot: TrainingSnapshot, disk: Disk = DISK) -> Path:
-    """Write a moment into a run's folder."""
-    folder = run / FOLDER
-    make_folder(folder, disk=disk)
-    facts = {
+    """Write a snapshot to a run directory."""
+    make_folder(run / FOLDER, disk=disk)
+    values = {
         "step": snapshot.step,
         "epoch": snapshot.epoch,
         "metrics": snapshot.metrics,
         **snapshot.attention.to_dict(),
     }
-    place = folder / f"step-{snapshot.step}.json"
-    write_file(place, json_bytes(facts), disk=disk)
-    return place
+    path = _snapshot_path(run, snapshot.step)
+    write_file(path, json_bytes(values), disk=disk)
+    return path
+
+
+def _snapshot_path(run: Path, step: int) -> Path:
+    return run / FOLDER / f"step-{step}.json"
 
 
 def delete_snapshots_after(run: Path, last_step: int) -> None:
-    """Remove the moments after a step, from which training goes on."""
+    """Delete the snapshots of later steps, which a resumed run trains again."""
     for step in snapshot_steps(run):
         if step > last_step:
-            (run / FOLDER / f"step-{step}.json").unlink(missing_ok=True)
+            _snapshot_path(run, step).unlink(missing_ok=True)
 
 
 def snapshot_steps(run: Path) -> list[int]:
-    """Return the steps whose moments a run's folder has, in order."""
+    """Steps of the snapshots in a run directory, in order."""
     folder = run / FOLDER
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return sorted(int(found[1]) for found in map(_STEP.fullmatch, names) if found)
+    matches = [_STEP_FILE.fullmatch(name) for name in names]
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def load_snapshot(run: Path, step: int) -> TrainingSnapshot:
-    """Return the moment of a step."""
-    path = run / FOLDER / f"step-{step}.json"
-    facts = read_json(path)
-    if facts.get("form") != FORM:
-        raise CheckpointError(f"{path}: form {facts.get('form')!r} cannot be read: this version reads {FORM}")
+    """Read the snapshot of a step."""
+    path = _snapshot_path(run, step)
+    values = read_json(path)
+    if values.get("form") != FORMAT:
+        raise CheckpointError(f"{path}: format {values.get('form')!r} cannot be read: this version reads {FORMAT}")
     try:
         return TrainingSnapshot(
-            int(facts["step"]), int(facts["epoch"]), dict(facts["metrics"]), AttentionSnapshot.from_dict(facts)
+            int(values["step"]),
+            int(values["epoch"]),
+            metrics=dict(values["metrics"]),
+            attention=AttentionSnapshot.from_dict(values),
         )
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise CheckpointError(f"{path}: damaged ({error}): remove it") from None

@@ -1,6 +1,6 @@
-"""The training loop: one straight page of accumulate, check, step, evaluate and save.
+"""The training loop: accumulate gradients, update, evaluate and save, until the plan is done or a signal arrives.
 
-Requests to stop: a signal ends a loop after its present step, a second one ends the process at once.
+A first SIGINT or SIGTERM ends the loop after its present update, a second one ends the process at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -32,35 +31,36 @@ from regard.training.schedule import learning_rate
 from regard.training.snapshots import TrainingSnapshot, delete_snapshots_after, save_snapshot
 from regard.training.throughput import ThreadTuner
 
-EVALUATIONS = 20  # over a whole plan, where the user sets no number
-SAVE_SECONDS = 60.0  # between saves, where the user sets no number
-REPORT_SECONDS = 0.5  # between reports to watchers
+EVALUATIONS = 20  # over a whole training, without evaluate_every
+SAVE_SECONDS = 60.0  # between checkpoints, without save_every
+REPORT_SECONDS = 0.5  # between step events
 LOG_EVERY = 10  # updates between lines of the log
-EVALUATION_SHARE = 0.1  # of the time that evaluations may take
-CAUTION = 1.2  # times what the end of a run is expected to take
+EVALUATION_SHARE = 0.1  # largest share of the time that evaluations may take
+CLOSING_MARGIN = 1.2  # factor on the estimated time of the end of a run
 EXIT_SECONDS = 0.5  # until the process has ended
+MIN_PROGRESS = 0.002  # in this loop, before the remaining time is estimated
 
 
 @dataclass
 class TrainingState:
-    """Where a run stands: all that is saved beside weights and optimiser."""
+    """Progress of a run: what a checkpoint holds besides weights and optimizer state."""
 
     step: int = 0
     epoch: int = 0
-    batch_index: int = 0  # batches of this epoch that are done
-    seconds: float = 0.0  # spent training, over all sittings
+    batch_index: int = 0  # of the next batch in this epoch
+    seconds: float = 0.0  # since the run began, without interruptions
     tokens: int = 0
     evaluations: int = 0
     evaluation_seconds: float = 0.0
-    last_evaluation: float = 0.0  # seconds that the last one took
-    progress: float = 0.0  # of the plan, when this was saved
-    best_sort_key: list[float] = field(default_factory=list)  # rank of the best evaluation so far
+    last_evaluation: float = 0.0  # seconds of the last one
+    progress: float = 0.0  # share of the plan done when this was saved
+    best_sort_key: list[float] = field(default_factory=list)  # of the best evaluation so far
     evaluations_since_best: int = 0
 
 
 @dataclass(frozen=True)
 class StepDecision:
-    """What comes after an update."""
+    """What to do after an update, the same on all ranks."""
 
     progress: float
     evaluate: bool
@@ -71,206 +71,231 @@ class StepDecision:
 
 @dataclass(frozen=True)
 class RunTiming:
-    """When a run began, and what its evaluations and its end will take of its time."""
+    """Start of a run, and estimates for its evaluations and its end."""
 
-    started: float  # by time.monotonic(): when the command began
-    evaluations: int = EVALUATIONS  # over a whole plan, where neither time nor the user decides
-    evaluation_seconds: float = 0.0  # an estimate, until the first one is made
-    closing_seconds: Callable[[float], float] = lambda evaluation: 0.0  # after training, given those of one evaluation
+    started: float  # time.monotonic() at the start of the command
+    evaluations: int = EVALUATIONS  # over a whole training, without evaluate_every
+    evaluation_seconds: float = 0.0  # estimated; replaced by the time of the last evaluation
+    closing_seconds: Callable[[float], float] = lambda evaluation: 0.0  # after training, from those of one evaluation
 
 
 class Trainer:
-    """Trains a model on a task until its plan is done or someone asks it to stop."""
+    """Trains a model on an objective until its plan is done or a signal arrives."""
 
     def __init__(
         self,
         model: Model,
         weights: FlatWeights,
-        task: Objective,
+        objective: Objective,
         config: TrainingConfig,
         *,
         directory: RunDirectory,
         evaluator: Evaluator,
-        keep_best: Callable[[Evaluator, Evaluation, int], None],
+        save_best: Callable[[Evaluator, Evaluation, int], None],
         listeners: Sequence[Listener] = (),
         distributed: Distributed | None = None,
-        rates: Mapping[str, float] | None = None,
+        learning_rate_scales: Mapping[str, float] | None = None,
         timing: RunTiming | None = None,
         tuner: ThreadTuner | None = None,
     ) -> None:
+        self.model = model
+        self.weights = weights
+        self.objective = objective
+        self.config = config
+        self.directory = directory
+        self.evaluator = evaluator
+        self.save_best = save_best
+        self.listeners = listeners
         self.distributed = distributed or Distributed()
-        self.model, self.weights, self.task, self.config = model, weights, task, config
-        self.directory, self.evaluator, self.save_best, self.listeners = directory, evaluator, keep_best, listeners
-        self.optimizer = Optimizer(weights, config, self.distributed, rates)
-        self.counters = TrainingState()
-        self.recent_weights: list[Tensor] = []  # weights of the last evaluations, to be averaged
-        self.stop_request = StopRequest()
+        self.optimizer = Optimizer(weights, config, self.distributed, learning_rate_scales)
         self.timing = timing or RunTiming(started=time.monotonic())
         self.tuner = tuner
-        self._epoch_of_batches, self._epoch_batches = -1, list[np.ndarray]()
-        self._began = self.timing.started  # time up to here is counted
-        self._saved = self._reported = self._loop_began = time.monotonic()
-        self._loop_progress = 0.0  # of the plan, when the loop began
-        self._update_seconds = self._save_seconds = 0.0  # of the last ones
+        self.counters = TrainingState()
+        self.recent_weights: list[Tensor] = []  # of the last evaluations, to be averaged
+        self.stop_request = StopRequest()
+        self._cached_epoch = -1
+        self._cached_batches: list[np.ndarray] = []  # of the cached epoch
+        self._counted_until = self.timing.started  # `counters.seconds` includes the time up to here
+        now = time.monotonic()
+        self._last_save = now
+        self._last_report = now
+        self._loop_start = now
+        self._loop_start_progress = 0.0
+        self._update_seconds = 0.0  # of the last update
+        self._save_seconds = 0.0  # of the last checkpoint
 
     # ---- state
 
     def resume(self) -> bool:
-        """Go on from the newest good checkpoint; false when there is none."""
-        found = (
-            self.directory.latest_checkpoint()
-            if self.distributed.is_rank_zero or not self.distributed.is_multi_node
-            else None
-        )
+        """Load the newest valid checkpoint; return whether there is one."""
+        checkpoint = None
+        if self.distributed.is_rank_zero or not self.distributed.is_multi_node:
+            checkpoint = self.directory.latest_checkpoint()
         if self.distributed.is_multi_node:
-            found = self.distributed.broadcast_object(found)
-        if found is None:
-            if self.distributed.is_rank_zero:
-                self.directory.truncate_log(0)
-                delete_snapshots_after(self.directory.path, 0)
+            checkpoint = self.distributed.broadcast_object(checkpoint)
+        if checkpoint is None:
+            self._discard_after(0)
             return False
-        self.weights.load(self.weights.master, found.weights, f"checkpoint of step {found.step}")
+        self.weights.load(self.weights.master, checkpoint.weights, f"checkpoint of step {checkpoint.step}")
         self.weights.copy_to_model()
-        state = dict(found.optimizer)
-        self.recent_weights = [state.pop(name) for name in sorted(state) if name.startswith("recent.")]
-        self.optimizer.load(state)
-        self.counters = TrainingState(**found.counters)
-        if self.distributed.is_rank_zero:
-            self.directory.truncate_log(found.step)
-            delete_snapshots_after(self.directory.path, found.step)
-        notify(self.listeners, "resume", step=found.step)
+        optimizer_state = dict(checkpoint.optimizer)
+        recent_names = [name for name in sorted(optimizer_state) if name.startswith("recent.")]
+        self.recent_weights = [optimizer_state.pop(name) for name in recent_names]
+        self.optimizer.load(optimizer_state)
+        self.counters = TrainingState(**checkpoint.counters)
+        self._discard_after(checkpoint.step)
+        notify(self.listeners, "resume", step=checkpoint.step)
         return True
 
+    def _discard_after(self, step: int) -> None:
+        """Remove log lines and snapshots of later steps, which are trained again."""
+        if self.distributed.is_rank_zero:
+            self.directory.truncate_log(step)
+            delete_snapshots_after(self.directory.path, step)
+
     def save(self) -> None:
-        """Write a checkpoint of this moment; one process does, all have the same."""
+        """Write a checkpoint; rank 0 does it, since all ranks have the same state."""
         self._count_time()
         if not self.distributed.is_rank_zero:
             return
-        state = self.optimizer.state() | {f"recent.{n:03}": flat for n, flat in enumerate(self.recent_weights)}
-        named = self.weights.split(self.weights.master)
-        began = time.monotonic()
-        self.directory.save_checkpoint(self.counters.step, named, state, vars(self.counters).copy())
-        self._saved = time.monotonic()
-        self._save_seconds = self._saved - began
+        recent_weights = {f"recent.{index:03}": flat for index, flat in enumerate(self.recent_weights)}
+        optimizer_state = self.optimizer.state() | recent_weights
+        weights = self.weights.split(self.weights.master)
+        start = time.monotonic()
+        self.directory.save_checkpoint(self.counters.step, weights, optimizer_state, vars(self.counters).copy())
+        self._last_save = time.monotonic()
+        self._save_seconds = self._last_save - start
         notify(self.listeners, "save", step=self.counters.step)
 
     def _count_time(self) -> None:
         now = time.monotonic()
-        self.counters.seconds += now - self._began
-        self._began = now
+        self.counters.seconds += now - self._counted_until
+        self._counted_until = now
         self.counters.progress = self.progress()
 
-    def _seconds_spent(self) -> float:
-        """Return the seconds of the run so far, over all sittings and with everything before the first update."""
-        return self.counters.seconds + time.monotonic() - self._began
+    def _elapsed_seconds(self) -> float:
+        """Seconds of the run so far, without interruptions, including everything before the first update."""
+        return self.counters.seconds + time.monotonic() - self._counted_until
 
     # ---- the plan
 
     def progress(self) -> float:
-        """How much of the plan is done, 0–1."""
-        config, counters = self.config, self.counters
-        done = [0.0]
+        """Share of the plan that is done, 0–1: the furthest of its limits counts."""
+        config = self.config
+        counters = self.counters
+        shares = [0.0]
         if config.steps:
-            done.append(counters.step / config.steps)
+            shares.append(counters.step / config.steps)
         if config.epochs:
-            done.append((counters.epoch + counters.batch_index / max(1, len(self._batches()))) / config.epochs)
+            shares.append((counters.epoch + counters.batch_index / max(1, len(self._batches()))) / config.epochs)
         if config.minutes:
-            done.append(self._time_progress())
-        return min(1.0, max(done))
+            shares.append(self._time_progress())
+        return min(1.0, max(shares))
 
     def _time_progress(self) -> float:
-        """Return how much of the plan is done by the clock: from where this sitting began to the last update."""
-        left = 60 * self.config.minutes - self._seconds_spent() - self._closing_seconds()
-        in_loop = time.monotonic() - self._loop_began
-        if left <= 0:
+        """Share of the plan that is done by the clock, from the progress at the start of this loop to 1."""
+        remaining = 60 * self.config.minutes - self._elapsed_seconds() - self._closing_seconds()
+        in_loop = time.monotonic() - self._loop_start
+        if remaining <= 0:
             return 1.0
-        return self._loop_progress + (1 - self._loop_progress) * in_loop / (in_loop + left)
+        return self._loop_start_progress + (1 - self._loop_start_progress) * in_loop / (in_loop + remaining)
 
     def _closing_seconds(self) -> float:
-        """Estimate what must still fit into the time after the next update: a last evaluation, scores, files."""
+        """Estimate the time after the next update: last evaluation, final scores, checkpoint, exit."""
         evaluation = self._evaluation_seconds()
         closing = evaluation + self.timing.closing_seconds(evaluation)
-        return CAUTION * closing + self._update_seconds + 2 * self._save_seconds + EXIT_SECONDS
+        return CLOSING_MARGIN * closing + self._update_seconds + 2 * self._save_seconds + EXIT_SECONDS
 
     def _evaluation_seconds(self) -> float:
         return self.counters.last_evaluation or self.timing.evaluation_seconds
 
     def _batches(self) -> list[np.ndarray]:
-        if self._epoch_of_batches != self.counters.epoch:
-            self._epoch_batches = self.task.epoch_batches(self.counters.epoch, self.config.batch_tokens)
-            self._epoch_of_batches = self.counters.epoch
-        return self._epoch_batches
+        """Example indices of each batch of the present epoch."""
+        if self._cached_epoch != self.counters.epoch:
+            self._cached_batches = self.objective.epoch_batches(self.counters.epoch, self.config.batch_tokens)
+            self._cached_epoch = self.counters.epoch
+        return self._cached_batches
 
     def _next_batches(self, progress: float) -> list[np.ndarray]:
-        """Return the example numbers of the batches that make the next update."""
-        batches, ramp = self._batches(), self.config.accumulation_ramp
-        grown = min(1.0, progress / ramp) if ramp else 1.0
-        count = max(1, math.ceil(grown * self.config.accumulation_steps))
-        return batches[self.counters.batch_index : self.counters.batch_index + count]
+        """Example indices of the batches of the next update."""
+        ramp = self.config.accumulation_ramp
+        share = min(1.0, progress / ramp) if ramp else 1.0
+        num_batches = max(1, math.ceil(share * self.config.accumulation_steps))
+        start = self.counters.batch_index
+        return self._batches()[start : start + num_batches]
 
-    def _evaluation_due(self, progress: float) -> bool:
-        config, counters = self.config, self.counters
+    def _should_evaluate(self, progress: float) -> bool:
+        config = self.config
+        counters = self.counters
         if config.evaluate_every:
             return counters.step % config.evaluate_every == 0
         if config.minutes:
-            spent, one_more = self._seconds_spent(), self._evaluation_seconds()
-            fits = spent + one_more + self._closing_seconds() < 60 * config.minutes
-            if not fits or counters.evaluation_seconds + one_more > EVALUATION_SHARE * spent:
+            elapsed = self._elapsed_seconds()
+            evaluation = self._evaluation_seconds()
+            fits = elapsed + evaluation + self._closing_seconds() < 60 * config.minutes
+            if not fits or counters.evaluation_seconds + evaluation > EVALUATION_SHARE * elapsed:
                 return False
         return math.floor(progress * self.timing.evaluations) > counters.evaluations
 
-    def _save_due(self) -> bool:
+    def _should_save(self) -> bool:
         if self.config.save_every:
             return self.counters.step % self.config.save_every == 0
-        return time.monotonic() - self._saved > SAVE_SECONDS
+        return time.monotonic() - self._last_save > SAVE_SECONDS
 
     # ---- the loop
 
     def run(self) -> str:
-        """Train until the plan is done, patience ends or a signal comes; return why it stopped."""
+        """Train until the plan is done, patience ends or a signal arrives; return the reason for the end."""
         with catch_stop_signals() as self.stop_request:
-            self._saved = self._loop_began = time.monotonic()
-            self._loop_progress = self.counters.progress
-            next_up = self._next_up()
-            if next_up.patience_ends:  # saved, but the run was not finished
+            now = time.monotonic()
+            self._last_save = now
+            self._loop_start = now
+            self._loop_start_progress = self.counters.progress
+            decision = self._decide()
+            if decision.patience_ends:  # the run was interrupted between this checkpoint and its end
                 return self._finish(self._end_reason())
-            while next_up.progress < 1 and not next_up.stop:
-                self.step(next_up.progress)
-                next_up = self._next_up()
-                if next_up.stop or next_up.progress >= 1:
+            while decision.progress < 1 and not decision.stop:
+                self.step(decision.progress)
+                decision = self._decide()
+                if decision.stop or decision.progress >= 1:
                     break
-                if next_up.evaluate:
-                    self.evaluate(next_up.progress)
-                    next_up = self._next_up()
-                    if next_up.patience_ends:
+                if decision.evaluate:
+                    self.evaluate(decision.progress)
+                    decision = self._decide()
+                    if decision.patience_ends:
                         return self._finish(self._end_reason())
-                if next_up.save:
+                if decision.save:
                     self.save()
-            if next_up.stop:
+            if decision.stop:
                 self.save()
                 return self.stop_request.name or "SIGTERM"
             return self._finish("plan done")
 
-    def _next_up(self) -> StepDecision:
-        """Return what the first process decides, the same in all; anyone may have been asked to stop."""
+    def _decide(self) -> StepDecision:
+        """Agree on what comes next: rank 0 decides, but a stop request of any rank counts."""
         values = [0.0] * 4
         if self.distributed.is_rank_zero:
-            patience, progress = self.config.patience, self.progress()
-            ended = self._target_reached() or (patience > 0 and self.counters.evaluations_since_best >= patience)
-            values = [progress, self._evaluation_due(progress), self._save_due(), ended]
-        agreed, evaluate, save, ends, stop = self.distributed.all_reduce_values([*values, bool(self.stop_request)])
-        return StepDecision(agreed, evaluate > 0, save > 0, ends > 0, stop > 0)
-
-    def _target_reached(self) -> bool:
-        """Whether the best evaluation has the score that training may stop at."""
-        return bool(
-            self.config.stop_at
-            and self.counters.best_sort_key
-            and self.counters.best_sort_key[0] >= self.config.stop_at
+            progress = self.progress()
+            should_evaluate = self._should_evaluate(progress)
+            should_save = self._should_save()
+            values = [progress, should_evaluate, should_save, self._is_target_reached() or self._is_patience_over()]
+        values = self.distributed.all_reduce_values([*values, bool(self.stop_request)])
+        progress, evaluate, save, patience_ends, stop = values
+        return StepDecision(
+            progress=progress, evaluate=evaluate > 0, save=save > 0, patience_ends=patience_ends > 0, stop=stop > 0
         )
 
+    def _is_patience_over(self) -> bool:
+        patience = self.config.patience
+        return patience > 0 and self.counters.evaluations_since_best >= patience
+
+    def _is_target_reached(self) -> bool:
+        """Whether the best evaluation has reached `stop_at`."""
+        best = self.counters.best_sort_key
+        return bool(self.config.stop_at and best and best[0] >= self.config.stop_at)
+
     def _end_reason(self) -> str:
-        return "target reached" if self._target_reached() else "patience"
+        return "target reached" if self._is_target_reached() else "patience"
 
     def _finish(self, reason: str) -> str:
         if not self.counters.best_sort_key or reason == "plan done":
@@ -283,74 +308,80 @@ class Trainer:
         config = self.config
         counters = self.counters
         distributed = self.distributed
-        began = time.monotonic()
-        chosen = self._next_batches(progress)
-        sums = np.zeros(2)  # loss, tokens
-        for number, examples in enumerate(chosen):
-            mine = distributed.shard(examples)
-            if not len(mine):
+        start = time.monotonic()
+        batches = self._next_batches(progress)
+        totals = np.zeros(2)  # loss, predictions
+        for index, examples in enumerate(batches):
+            shard = distributed.shard(examples)
+            if not len(shard):
                 continue
-            batch = self.task.batch(mine, counters.epoch)
-            noise = Noise(config.seed, counters.step, number * distributed.world_size + distributed.rank)
-            smoothed, plain = self.task.loss(self.model, batch, config.label_smoothing, noise)
-            smoothed.backward()
-            sums += float(plain), batch.num_predictions
-        loss_sum, count = distributed.all_reduce_values(sums.tolist())
-        norm = self.optimizer.reduce_gradient(1 / count)
+            batch = self.objective.batch(shard, counters.epoch)
+            noise = Noise(config.seed, counters.step, index * distributed.world_size + distributed.rank)
+            training_loss, loss = self.objective.loss(self.model, batch, config.label_smoothing, noise)
+            training_loss.backward()
+            totals += float(loss), batch.num_predictions
+        loss_sum, num_predictions = distributed.all_reduce_values(totals.tolist())
+        norm = self.optimizer.reduce_gradient(1 / num_predictions)
         if not (math.isfinite(loss_sum) and math.isfinite(norm)):
-            raise self._not_finite(chosen, loss_sum, norm)
+            raise self._not_finite_error(batches, loss_sum, norm)
         rate = learning_rate(config, config.learning_rate, counters.step, progress)
         self.optimizer.update(rate)
         counters.step += 1
-        counters.tokens += int(count)
-        counters.batch_index += len(chosen)
+        counters.tokens += int(num_predictions)
+        counters.batch_index += len(batches)
         if counters.batch_index >= len(self._batches()):
-            counters.epoch, counters.batch_index = counters.epoch + 1, 0
-        self._update_seconds = time.monotonic() - began
+            counters.epoch += 1
+            counters.batch_index = 0
+        self._update_seconds = time.monotonic() - start
         if self.tuner is not None:
-            self.tuner.record(count, self._update_seconds)
-        self._report(progress, loss_sum / count, count / max(1e-9, self._update_seconds), rate)
+            self.tuner.record(num_predictions, self._update_seconds)
+        speed = num_predictions / max(1e-9, self._update_seconds)
+        self._report(progress, loss_sum / num_predictions, speed, rate)
 
-    def _not_finite(self, chosen: Sequence[np.ndarray], loss: float, norm: float) -> TrainingError:
-        numbers = [int(number) for batch in chosen for number in batch]
-        facts = {"step": self.counters.step, "event": "not finite", "loss": str(loss), "examples": numbers}
+    def _not_finite_error(self, batches: Sequence[np.ndarray], loss: float, norm: float) -> TrainingError:
+        """Log the examples of an update with a non-finite loss or gradient, and describe it."""
+        examples = np.concatenate(batches).tolist()
+        line = {"step": self.counters.step, "event": "not finite", "loss": str(loss), "examples": examples}
         if self.distributed.is_rank_zero:
-            self.directory.append_log(facts)
+            self.directory.append_log(line)
         return TrainingError(
-            f"step {self.counters.step}: the loss ({loss:g}) or the gradient's norm ({norm:g}) is not finite; "
-            f"the weights were not changed and the last checkpoint is kept. The examples are named in "
-            f"{self.directory.path / 'log.jsonl'}. Lower --learning-rate, or try --precision float32"
+            f"step {self.counters.step}: the loss ({loss:g}) or the gradient norm ({norm:g}) is not finite; "
+            f"the weights were not changed and the last checkpoint is kept. {self.directory.path / 'log.jsonl'} lists "
+            "the examples. Lower --learning-rate, or try --precision float32"
         )
 
     def evaluate(self, progress: float) -> None:
-        """Measure the averaged weights and keep them if they are the best so far; the first process does."""
+        """Evaluate the averaged weights on rank 0, and save them as the run's model if they are the best so far."""
         counters = self.counters
         if self.config.average_checkpoints:
-            self.recent_weights = [*self.recent_weights, self.optimizer.averaged_weights.clone()][
-                -self.config.average_checkpoints :
-            ]
+            self.recent_weights.append(self.optimizer.averaged_weights.clone())
+            self.recent_weights = self.recent_weights[-self.config.average_checkpoints :]
         if not self.distributed.is_rank_zero:
             return
-        began = time.monotonic()
+        start = time.monotonic()
         self.evaluator.load(self.weights.split(self.optimizer.averaged_weights))
-        found = self.evaluator.evaluate()
+        evaluation = self.evaluator.evaluate()
         counters.evaluations = max(counters.evaluations + 1, math.floor(progress * self.timing.evaluations))
-        better = not counters.best_sort_key or list(found.sort_key) > counters.best_sort_key
-        if better:
-            counters.best_sort_key, counters.evaluations_since_best = list(found.sort_key), 0
-            self.save_best(self.evaluator, found, counters.step)
+        is_best = not counters.best_sort_key or list(evaluation.sort_key) > counters.best_sort_key
+        if is_best:
+            counters.best_sort_key = list(evaluation.sort_key)
+            counters.evaluations_since_best = 0
+            self.save_best(self.evaluator, evaluation, counters.step)
         else:
             counters.evaluations_since_best += 1
-        counters.last_evaluation = time.monotonic() - began
+        counters.last_evaluation = time.monotonic() - start
         counters.evaluation_seconds += counters.last_evaluation
-        self.directory.append_log({"step": counters.step, "event": "evaluate", **found.metrics, "best": better})
-        if found.attention is not None:
-            moment = TrainingSnapshot(counters.step, counters.epoch, found.metrics, found.attention)
-            save_snapshot(self.directory.path, moment, self.directory.disk)
-        facts: dict[str, Any] = {"metrics": found.metrics, "samples": found.samples, "best": better}
-        notify(self.listeners, "evaluate", step=counters.step, **facts)
+        self.directory.append_log({"step": counters.step, "event": "evaluate", **evaluation.metrics, "best": is_best})
+        if evaluation.attention is not None:
+            snapshot = TrainingSnapshot(
+                counters.step, counters.epoch, metrics=evaluation.metrics, attention=evaluation.attention
+            )
+            save_snapshot(self.directory.path, snapshot, self.directory.disk)
+        data = {"metrics": evaluation.metrics, "samples": evaluation.samples, "best": is_best}
+        notify(self.listeners, "evaluate", step=counters.step, **data)
 
     def _report(self, progress: float, loss: float, speed: float, rate: float) -> None:
+        """Log every tenth update; send a step event at most every half second."""
         counters = self.counters
         now = time.monotonic()
         if not self.distributed.is_rank_zero:
@@ -359,27 +390,28 @@ class Trainer:
             self.directory.append_log(
                 {"step": counters.step, "event": "step", "loss": loss, "learning_rate": rate, "epoch": counters.epoch}
             )
-        if now - self._reported < REPORT_SECONDS and counters.step > 1:
+        if now - self._last_report < REPORT_SECONDS and counters.step > 1:
             return
-        self._reported = now
-        done = progress - self._loop_progress
+        self._last_report = now
+        done = progress - self._loop_start_progress
+        seconds_left = (now - self._loop_start) * (1 - progress) / done if done > MIN_PROGRESS else None
         notify(
             self.listeners,
             "step",
             step=counters.step,
             of=self.config.steps or None,
             loss=loss,
-            seconds_left=(now - self._loop_began) * (1 - progress) / done if done > 0.002 else None,
+            seconds_left=seconds_left,
             learning_rate=rate,
             fraction=progress,
             epoch=counters.epoch,
-            **{f"{self.task.unit}_per_second": speed},
+            **{f"{self.objective.unit}_per_second": speed},
         )
 
 
 @dataclass
 class StopRequest:
-    """Whether someone asked to stop, and by which signal."""
+    """Name of the signal that requested a stop; empty, and false, without one."""
 
     name: str = ""
 
@@ -389,29 +421,29 @@ class StopRequest:
 
 @contextmanager
 def catch_stop_signals() -> Iterator[StopRequest]:
-    """Note SIGINT and SIGTERM while the block runs; the loop in it looks whether one came.
+    """Record SIGINT and SIGTERM while the block runs, instead of ending the process; the block polls the request.
 
-    >>> with catch_stop_signals() as asked:
+    >>> with catch_stop_signals() as request:
     ...     signal.raise_signal(signal.SIGTERM)
-    ...     asked.name
+    ...     request.name
     'SIGTERM'
     """
-    asked = StopRequest()
+    request = StopRequest()
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        asked.name = signal.Signals(number).name
+    def handle(signal_number: int, frame: FrameType | None) -> None:
+        if request:
+            signal.signal(signal_number, signal.SIG_DFL)
+            signal.raise_signal(signal_number)
+        request.name = signal.Signals(signal_number).name
 
-    old = {}
+    previous_handlers = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            old[number] = signal.signal(number, ask)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            previous_handlers[signal_number] = signal.signal(signal_number, handle)
     except ValueError:
-        pass  # not the main thread: whoever called us handles signals
+        pass  # only the main thread can set handlers; its owner handles signals
     try:
-        yield asked
+        yield request
     finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)

@@ -1,4 +1,4 @@
-"""Trivial baselines: what validation data gives by training statistics alone, without looking at any input."""
+"""Trivial baselines: validation scores of rules that use only training statistics and ignore the input."""
 
 from __future__ import annotations
 
@@ -17,72 +17,75 @@ from regard.tasks.metrics import bleu, confusion_matrix, exact_match, label_scor
 from regard.tasks.question_answering import answer_scores
 from regard.training.verdict import POOR_BLEU, TrivialBaseline
 
-LOSS_MARGIN = 0.02  # share of the baseline's loss or perplexity by which a model must be better
-PERPLEXITY_MARGIN = 0.05
+LOSS_MARGIN = 0.02  # share of the baseline's loss by which a model must be better
+PERPLEXITY_MARGIN = 0.05  # the same for perplexity
 BLEU_MARGIN = 2.0
 Integers = NDArray[np.int64]
 
 
 def token_frequencies(unigram: float, *, translation: bool = False) -> TrivialBaseline:
-    """Tokens predicted by their training frequencies; `unigram` is the perplexity that this gives.
+    """Predict tokens by their training frequencies; `unigram` is the resulting perplexity.
 
-    A translator may also prove itself by BLEU: one that is too sure of itself has a high perplexity.
+    A translation model may also beat it by BLEU: an overconfident one has a high perplexity.
     """
-    scores, margins = {"perplexity": unigram}, {"perplexity": PERPLEXITY_MARGIN * unigram}
+    scores = {"perplexity": unigram}
+    margins = {"perplexity": PERPLEXITY_MARGIN * unigram}
     if translation:
-        scores["bleu"], margins["bleu"] = 0.0, POOR_BLEU
+        scores["bleu"] = 0.0
+        margins["bleu"] = POOR_BLEU
     return TrivialBaseline("token frequencies", scores, margins)
 
 
-def unigram_perplexity(train: Iterable[NDArray[Any]], valid: Iterable[NDArray[Any]], vocabulary: int) -> float:
+def unigram_perplexity(train: Iterable[NDArray[Any]], valid: Iterable[NDArray[Any]], vocab_size: int) -> float:
     """Perplexity of validation tokens by add-one smoothed training counts.
 
     >>> tokens = [np.array([0, 1, 0, 1])]
     >>> round(unigram_perplexity(tokens, tokens, 2), 3)
     2.0
     """
-    counts = np.bincount(np.concatenate([*train]), minlength=vocabulary) + 1.0
+    counts = np.bincount(np.concatenate([*train]), minlength=vocab_size) + 1.0
     losses = -np.log(counts / counts.sum())
     return perplexity(float(losses[np.concatenate([*valid])].mean()), 1)
 
 
 def constant_target(train: Sequence[str], valid: Sequence[str]) -> TrivialBaseline:
-    """The most frequent training target as the translation of everything.
+    """Translate everything as the most frequent training target.
 
     >>> constant_target(["yes", "yes", "no"], ["yes", "no"]).scores["exact_match"]
     50.0
     """
-    ((target, _),) = Counter(train).most_common(1)
-    answers = [target] * len(valid)
-    scores = {"bleu": bleu(answers, valid), "exact_match": exact_match(answers, valid)}
-    at_least_one = max(scores["exact_match"], 100 / len(valid))
-    margins = {"bleu": BLEU_MARGIN, "exact_match": 2 * sampling_error(at_least_one, len(valid))}
+    target = _most_common(Counter(train))
+    predictions = [target] * len(valid)
+    scores = {"bleu": bleu(predictions, valid), "exact_match": exact_match(predictions, valid)}
+    one_match = 100 / len(valid)
+    match_error = sampling_error(max(scores["exact_match"], one_match), len(valid))
+    margins = {"bleu": BLEU_MARGIN, "exact_match": 2 * match_error}
     return TrivialBaseline("the most frequent target for every source", scores, margins)
 
 
 def majority_label(
-    train: Integers, valid: Integers, names: Sequence[str], *, balanced: bool = False
+    train: Integers, valid: Integers, labels: Sequence[str], *, balanced: bool = False
 ) -> TrivialBaseline:
-    """The most frequent training label for every text; the loss is that of label frequencies.
+    """Predict the most frequent training label for every text; the loss is that of label frequencies.
 
-    Where labels are weighted, macro-F1 counts, too: such a model gives accuracy away for it.
+    With balanced class weights, macro-F1 counts, too: such a model trades accuracy for it.
     """
-    counts = np.bincount(train, minlength=len(names))
+    counts = np.bincount(train, minlength=len(labels))
     majority = int(counts.argmax())
-    found = label_scores(confusion_matrix(valid, np.full_like(valid, majority), len(names)))
-    chances = (counts + 1.0) / (counts + 1.0).sum()
-    loss = float(-np.log(chances[valid]).mean())
-    scores = {"accuracy": found["accuracy"], "loss": loss}
-    margins = {"accuracy": sampling_error(found["accuracy"], len(valid)), "loss": LOSS_MARGIN * loss}
+    metrics = label_scores(confusion_matrix(valid, np.full_like(valid, majority), len(labels)))
+    probabilities = (counts + 1.0) / (counts + 1.0).sum()
+    loss = float(-np.log(probabilities[valid]).mean())
+    scores = {"accuracy": metrics["accuracy"], "loss": loss}
+    margins = {"accuracy": sampling_error(metrics["accuracy"], len(valid)), "loss": LOSS_MARGIN * loss}
     if balanced:
-        chance = 100 / len(names)
-        scores["macro_f1"] = max(chance, found["macro_f1"])
-        margins["macro_f1"] = sampling_error(chance, len(valid))
-    return TrivialBaseline(f"always “{names[majority]}”", scores, margins)
+        uniform = 100 / len(labels)
+        scores["macro_f1"] = max(uniform, metrics["macro_f1"])
+        margins["macro_f1"] = sampling_error(uniform, len(valid))
+    return TrivialBaseline(f"always “{labels[majority]}”", scores, margins)
 
 
 def constant_labels(train: NDArray[Any], valid: NDArray[Any]) -> TrivialBaseline:
-    """Multi-label: the same labels for every text, as many of the most frequent ones as score best.
+    """Predict the same labels for every multi-label text: as many of the most frequent ones as score best.
 
     The loss is that of label frequencies.
 
@@ -92,68 +95,79 @@ def constant_labels(train: NDArray[Any], valid: NDArray[Any]) -> TrivialBaseline
     counts = (train > 0).sum(0)
     by_frequency = np.argsort(-counts, kind="stable")
     best = 0.0
-    for count in range(1, len(counts) + 1):
-        marks = np.zeros(valid.shape, dtype=bool)
-        marks[:, by_frequency[:count]] = True
-        best = max(best, multi_label_f1(marks, valid)["micro_f1"])
-    rates = (counts + 1.0) / (len(train) + 2.0)
-    loss = multi_label_loss(np.broadcast_to(np.log(rates / (1 - rates)), valid.shape), valid)
+    for num_labels in range(1, len(counts) + 1):
+        predictions = np.zeros(valid.shape, dtype=bool)
+        predictions[:, by_frequency[:num_labels]] = True
+        best = max(best, multi_label_f1(predictions, valid)["micro_f1"])
+    probabilities = (counts + 1.0) / (len(train) + 2.0)
+    logits = np.log(probabilities / (1 - probabilities))
+    loss = multi_label_loss(np.broadcast_to(logits, valid.shape), valid)
     margins = {"micro_f1": sampling_error(best, len(valid)), "loss": LOSS_MARGIN * loss}
     return TrivialBaseline("the most frequent labels for every text", {"micro_f1": best, "loss": loss}, margins)
 
 
-def constant_tag(train: Sequence[Integers], valid: Sequence[Integers], names: Sequence[str]) -> TrivialBaseline:
-    """One tag for every word: the most frequent one, or where tags mark entities the one with the best F1."""
-    wanted = [[names[tag] for tag in tags] for tags in valid]
-    if any(name.startswith("B-") for name in names):
-        rules = [name for name in names if name.startswith(("B-", "O"))]
-        scores = {tag: entity_scores([[tag] * len(tags) for tags in wanted], wanted)["f1"] for tag in rules}
-        best = max(scores, key=lambda tag: scores[tag])
-        rule = "no entities at all" if not scores[best] else f"“{best}” for every word"
-        return TrivialBaseline(rule, {"f1": scores[best]})
-    return majority_label(np.concatenate(train), np.concatenate(valid), names)
+def constant_tag(train: Sequence[Integers], valid: Sequence[Integers], labels: Sequence[str]) -> TrivialBaseline:
+    """Predict one tag for every word: the most frequent one, or with BIO tags the one with the best F1."""
+    if not any(label.startswith("B-") for label in labels):
+        return majority_label(np.concatenate(train), np.concatenate(valid), labels)
+    references = [[labels[tag] for tag in tags] for tags in valid]
+    scores = {}
+    for label in labels:
+        if label.startswith(("B-", "O")):
+            predictions = [[label] * len(tags) for tags in references]
+            scores[label] = entity_scores(predictions, references)["f1"]
+    best = max(scores, key=lambda label: scores[label])
+    rule = f"“{best}” for every word" if scores[best] else "no entities at all"
+    return TrivialBaseline(rule, {"f1": scores[best]})
 
 
-def constant_span(asked: Sequence[SquadExample]) -> TrivialBaseline:
-    """No answer to any question, or the whole passage to each, whichever has the better F1.
+def constant_span(examples: Sequence[SquadExample]) -> TrivialBaseline:
+    """Answer no question, or each with the whole passage, whichever has the better F1.
 
     >>> constant_span([SquadExample("Where?", "In Paris.", ((3, "Paris"),))]).rule
     'the whole passage as the answer'
     """
     rules = {
-        "no answer at all": [""] * len(asked),
-        "the whole passage as the answer": [question.passage for question in asked],
+        "no answer at all": [""] * len(examples),
+        "the whole passage as the answer": [example.passage for example in examples],
     }
-    scores = {rule: answer_scores(answers, asked) for rule, answers in rules.items()}
+    scores = {rule: answer_scores(answers, examples) for rule, answers in rules.items()}
     best = max(scores, key=lambda rule: scores[rule]["f1"])
-    f1, exact = scores[best]["f1"], scores[best]["exact"]
+    f1 = scores[best]["f1"]
+    exact = scores[best]["exact"]
+    one_match = 100 / len(examples)
     margins = {
-        "f1": sampling_error(f1, len(asked)),
-        "exact": 2 * sampling_error(max(exact, 100 / len(asked)), len(asked)),
+        "f1": sampling_error(f1, len(examples)),
+        "exact": 2 * sampling_error(max(exact, one_match), len(examples)),
     }
     return TrivialBaseline(best, {"f1": f1, "exact": exact}, margins)
 
 
 def frequent_answers(train: Sequence[tuple[str, str]], valid: Sequence[tuple[str, str]]) -> TrivialBaseline:
-    """The most frequent training answer of each task; both are (task, answer), and every task counts alike."""
+    """Answer with the most frequent training answer of each task; examples are (task, answer), tasks count equally."""
     overall = Counter(answer for _, answer in train)
     by_task: dict[str, Counter[str]] = {}
     for task, answer in train:
         by_task.setdefault(task, Counter())[answer] += 1
     wrong: dict[str, list[bool]] = {}
     for task, answer in valid:
-        ((usual, _),) = by_task.get(task, overall).most_common(1)
-        wrong.setdefault(task, []).append(usual != answer)
-    error = 100 * float(np.mean([np.mean(missed) for missed in wrong.values()]))
+        prediction = _most_common(by_task.get(task, overall))
+        wrong.setdefault(task, []).append(prediction != answer)
+    error = 100 * float(np.mean([np.mean(mistakes) for mistakes in wrong.values()]))
     margin = sampling_error(error, len(valid))
     return TrivialBaseline("the most frequent answer", {"valid_error": error}, {"valid_error": margin})
 
 
+def _most_common(counts: Counter[str]) -> str:
+    ((element, _),) = counts.most_common(1)
+    return element
+
+
 def sampling_error(percent: float, count: int) -> float:
-    """Standard error of a share of `count` examples, in per cent.
+    """Standard error of a percentage of `count` examples, in percentage points.
 
     >>> round(sampling_error(50.0, 100), 3)
     5.0
     """
-    share = min(1.0, max(0.0, percent / 100))
-    return 100 * math.sqrt(share * (1 - share) / max(1, count))
+    fraction = min(1.0, max(0.0, percent / 100))
+    return 100 * math.sqrt(fraction * (1 - fraction) / max(1, count))

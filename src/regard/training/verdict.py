@@ -1,4 +1,4 @@
-"""The verdict on a finished run: did it learn more than a trivial baseline, and would more time have helped?"""
+"""The verdict on a finished run: whether it beats trivial baselines, and whether more time would have helped."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import Any, Literal
 
 Status = Literal["ok", "needs_more_time", "learned_nothing"]
 
-FEW_UPDATES = 20  # of a generative model that starts from random weights
-ENOUGH_UPDATES = 1000  # what the remedy for too few updates aims at
-LONGER = 4.0  # times the given limit, where the updates so far do not suggest a number
+FEW_UPDATES = 20  # too few for a generative model that starts from random weights
+ENOUGH_UPDATES = 1000  # target of the remedy for too few updates
+LONGER = 4.0  # factor on the limit, where the updates so far do not suggest one
 STILL_LEARNING = 0.5  # exponent of the recent improvement as a power law of the updates
-POOR_BLEU = 10.0  # below it, a loss that falls at all is reason enough for more time
-STILL_MOVING = 0.05  # exponent
+POOR_BLEU = 10.0  # below it, any falling loss is reason enough for more time
+STILL_MOVING = 0.05  # the same exponent with a poor BLEU
 RECENT = 0.8  # improvement is measured from the last evaluation up to this share of the updates
-PERFECT = 99.95  # per cent: rounds to 100
-GOOD = {"bleu": 60.0, "exact_match": 90.0, "f1": 90.0, "micro_f1": 90.0, "accuracy": 95.0}  # per cent
-GOOD_ERROR, GOOD_PERPLEXITY = 5.0, 1.1
-RANKED = ("bleu", "f1", "micro_f1", "accuracy", "valid_error")  # first of these that a task measures decides
+PERFECT = 99.95  # percent; rounds to 100
+GOOD = {"bleu": 60.0, "exact_match": 90.0, "f1": 90.0, "micro_f1": 90.0, "accuracy": 95.0}  # percent
+GOOD_ERROR = 5.0  # percent
+GOOD_PERPLEXITY = 1.1
+# the first metric that a task has ranks its models
+RANKING_METRICS = ("bleu", "f1", "micro_f1", "accuracy", "valid_error")
 LOSS = "loss"
-LABELS = {"bleu": "BLEU", "f1": "F1", "micro_f1": "micro-F1", "macro_f1": "macro-F1", "valid_error": "error"}
-HEADS: dict[Status, str] = {
+METRIC_LABELS = {"bleu": "BLEU", "f1": "F1", "micro_f1": "micro-F1", "macro_f1": "macro-F1", "valid_error": "error"}
+HEADLINES: dict[Status, str] = {
     "ok": "ok",
     "needs_more_time": "more time is needed",
     "learned_nothing": "learned nothing",
@@ -31,11 +33,11 @@ HEADS: dict[Status, str] = {
 
 @dataclass(frozen=True)
 class TrivialBaseline:
-    """Validation scores of a trivial rule that knows nothing but training statistics."""
+    """Validation scores of a trivial rule that uses only training statistics."""
 
-    rule: str  # what it does, for people
-    scores: Mapping[str, float]  # by the names that evaluations use
-    margins: Mapping[str, float] = field(default_factory=dict)  # by which a model must be better, in the same units
+    rule: str  # as text for people
+    scores: Mapping[str, float]  # by the metric names of evaluations
+    margins: Mapping[str, float] = field(default_factory=dict)  # by which a model must be better, by metric
 
     def beaten_by(self, evaluation: Mapping[str, float]) -> bool:
         """Whether an evaluation is better in at least one of the scores, beyond its margin.
@@ -47,18 +49,19 @@ class TrivialBaseline:
         for name, score in self.scores.items():
             if name in evaluation:
                 gain = evaluation[name] - score
-                if (-gain if lower_is_better(name) else gain) > self.margins.get(name, 0.0):
+                if lower_is_better(name):
+                    gain = -gain
+                if gain > self.margins.get(name, 0.0):
                     return True
         return False
 
     def compare(self, evaluation: Mapping[str, float]) -> str:
-        """Say that an evaluation is no better, by the first score that both have."""
+        """Describe an evaluation that is no better, by the first metric that both have."""
         name = next((name for name in self.scores if name in evaluation), "")
         if not name:
             return f"validation is no better than {self.rule}"
-        return (
-            f"validation {_label(name)} {evaluation[name]:.4g} is no better than {self.rule} ({self.scores[name]:.4g})"
-        )
+        metric = f"{_format_metric(name)} {evaluation[name]:.4g}"
+        return f"validation {metric} is no better than {self.rule} ({self.scores[name]:.4g})"
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,15 @@ class Limit:
         ('--minutes 6', '--steps 1000')
         """
         value = factor * self.value
-        digit = 10.0 ** (math.floor(math.log10(value)) - 1)
-        rounded = digit * math.ceil(value / digit - 1e-6)
-        return f"{self.option} {rounded if self.option == '--minutes' and rounded < 1 else math.ceil(rounded - 1e-6):g}"
+        second_digit = 10.0 ** (math.floor(math.log10(value)) - 1)
+        rounded = second_digit * math.ceil(value / second_digit - 1e-6)
+        is_fraction = self.option == "--minutes" and rounded < 1
+        return f"{self.option} {rounded if is_fraction else math.ceil(rounded - 1e-6):g}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a run, why, and what to do about it."""
+    """Outcome of a run, its reason, and the remedy."""
 
     status: Status = "ok"
     reason: str = ""
@@ -91,25 +95,25 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """One line for people; empty where all is well.
+        """One line for people; empty where the status is ok.
 
         >>> Verdict("needs_more_time", "BLEU still rose", "train longer: --minutes 20").text
         'more time is needed: BLEU still rose; train longer: --minutes 20'
         """
-        return "" if self.status == "ok" else f"{HEADS[self.status]}: {self.reason}; {self.remedy}"
+        return "" if self.status == "ok" else f"{HEADLINES[self.status]}: {self.reason}; {self.remedy}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Convert to JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None) -> Verdict | None:
-        """The verdict that a run's or a model's file records; None for one that was written without."""
+        """Build from the JSON values of a run or a model; None where it has no verdict."""
         return cls(**values) if values else None
 
 
 def lower_is_better(name: str) -> bool:
-    """Whether a smaller value of this measure is better."""
+    """Whether a smaller value of this metric is better."""
     return name.startswith(("loss", "perplexity")) or name.endswith("error")
 
 
@@ -121,39 +125,52 @@ def judge(
     limit: Limit | None,
     pretrained: bool = False,
 ) -> Verdict:
-    """Decide from a run's evaluations, oldest first, each with its `step`; the model of the last best one was kept.
+    """Judge a run by its evaluations, oldest first, each with its `step`; the last one marked `best` is the model's.
 
-    `limit` is the setting that ended the run; None where it ended because validation stopped improving or was good
-    enough. `pretrained` models need no minimum of updates.
+    `limit` is the setting that ended the run; None where it ended by patience or at its target. `pretrained` models
+    need no minimum of updates.
     """
     history = list({evaluation["step"]: evaluation for evaluation in evaluations}.values())
-    recorded = {baseline.rule: dict(baseline.scores) for baseline in baselines}
+    baseline_scores = {baseline.rule: dict(baseline.scores) for baseline in baselines}
+    ok = Verdict(baseline=baseline_scores)
     if not history:
-        return Verdict(baseline=recorded)
-    kept = next((one for one in reversed(history) if one.get("best")), history[-1])
-    if _is_perfect(kept):
-        return Verdict(baseline=recorded)
-    unbeaten = next((baseline for baseline in baselines if not baseline.beaten_by(kept)), None)
-    too_few = "perplexity" in kept and not pretrained and updates < FEW_UPDATES and not _is_good(kept)
-    if unbeaten is not None or too_few:
-        reason = f"{updates:,} update{'' if updates == 1 else 's'}{' are too few' if too_few else ''}"
-        if unbeaten is not None:
-            score = unbeaten.compare(kept)
-            reason = f"{reason}, and {score}" if too_few else f"{score} after {reason}"
-        return Verdict("learned_nothing", reason, _remedy_for_nothing(updates, limit), recorded)
-    if limit is not None and not _is_good(kept) and (reason := _still_improving(history, kept)):
-        remedy = f"train longer: {limit.longer(LONGER)}, with another --out"
-        return Verdict("needs_more_time", reason, remedy, recorded)
-    return Verdict(baseline=recorded)
+        return ok
+    best = next((evaluation for evaluation in reversed(history) if evaluation.get("best")), history[-1])
+    if _is_perfect(best):
+        return ok
+    unbeaten = next((baseline for baseline in baselines if not baseline.beaten_by(best)), None)
+    has_few_updates = "perplexity" in best and not pretrained and updates < FEW_UPDATES and not _is_good(best)
+    if unbeaten is not None or has_few_updates:
+        reason = _reason_for_nothing(updates, has_few_updates, unbeaten, best)
+        remedy = _remedy_for_nothing(updates, limit)
+        return Verdict("learned_nothing", reason, remedy=remedy, baseline=baseline_scores)
+    if limit is None or _is_good(best):
+        return ok
+    reason = _describe_improvement(history, best)
+    if not reason:
+        return ok
+    remedy = f"train longer: {limit.longer(LONGER)}, with another --out"
+    return Verdict("needs_more_time", reason, remedy=remedy, baseline=baseline_scores)
 
 
-def _ranked(evaluation: Mapping[str, Any]) -> str:
-    """The measure that decides between evaluations."""
-    return next((name for name in RANKED if name in evaluation), LOSS)
+def _reason_for_nothing(
+    updates: int, has_few_updates: bool, unbeaten: TrivialBaseline | None, best: Mapping[str, Any]
+) -> str:
+    count = "1 update" if updates == 1 else f"{updates:,} updates"
+    too_few = f"{count} {'is' if updates == 1 else 'are'} too few"
+    if unbeaten is None:
+        return too_few
+    comparison = unbeaten.compare(best)
+    return f"{too_few}, and {comparison}" if has_few_updates else f"{comparison} after {count}"
+
+
+def _ranking_metric(evaluation: Mapping[str, Any]) -> str:
+    """Name of the metric that ranks evaluations."""
+    return next((name for name in RANKING_METRICS if name in evaluation), LOSS)
 
 
 def _is_perfect(evaluation: Mapping[str, Any]) -> bool:
-    name = _ranked(evaluation)
+    name = _ranking_metric(evaluation)
     if name == LOSS:
         return False
     score = 100 - evaluation[name] if lower_is_better(name) else evaluation[name]
@@ -161,7 +178,7 @@ def _is_perfect(evaluation: Mapping[str, Any]) -> bool:
 
 
 def _is_good(evaluation: Mapping[str, Any]) -> bool:
-    """Whether the model is usable, so that nobody needs to be warned."""
+    """Whether the model is good enough to need no warning."""
     if any(evaluation.get(name, 0.0) >= score for name, score in GOOD.items()):
         return True
     perplexity = evaluation.get("perplexity", math.inf)
@@ -169,43 +186,45 @@ def _is_good(evaluation: Mapping[str, Any]) -> bool:
 
 
 def _remedy_for_nothing(updates: int, limit: Limit | None) -> str:
-    """More updates where there were few or time ran out; otherwise the data or the learning rate are to blame."""
+    """Advise more updates after few of them; otherwise better data or another learning rate."""
     if limit is None or updates >= 2 * ENOUGH_UPDATES:
-        return "check that the data can be learned, give more of it, or change --learning-rate"
+        return "check that the data can be learned, add more of it, or change --learning-rate"
     factor = max(2.0, ENOUGH_UPDATES / max(1, updates))
     return f"train longer: {limit.longer(factor)} (about {math.ceil(factor * updates):,} updates), with another --out"
 
 
-def _still_improving(history: Sequence[Mapping[str, Any]], kept: Mapping[str, Any]) -> str:
-    """Say what improved in the last part of the run, if the last evaluation is the best and more would clearly help.
+def _describe_improvement(history: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> str:
+    """Describe what improved late in the run, if the last evaluation is the best and more time would clearly help.
 
-    The pace is the exponent of a power law of the updates, so it does not depend on how many evaluations a run makes.
+    The pace is the exponent of a power law of the updates, so it does not depend on the number of evaluations.
     """
     last = history[-1]
     earlier = [evaluation for evaluation in history if 0 < evaluation["step"] <= RECENT * last["step"]]
     if not earlier:
         return ""
     before = earlier[-1]
-    elapsed = math.log(last["step"] / before["step"])
-    poor = kept.get("bleu", POOR_BLEU) < POOR_BLEU
-    for name in dict.fromkeys((_ranked(last), LOSS)):
-        if name not in last or name not in before:
+    is_poor = best.get("bleu", POOR_BLEU) < POOR_BLEU
+    min_gain = (STILL_MOVING if is_poor else STILL_LEARNING) * math.log(last["step"] / before["step"])
+    for name in dict.fromkeys((_ranking_metric(last), LOSS)):
+        if name not in last or name not in before or not _is_last_best(history, name):
             continue
         falls = lower_is_better(name)
-        if last[name] != (min if falls else max)(evaluation[name] for evaluation in history):
-            continue
         larger, smaller = (before[name], last[name]) if falls else (last[name], before[name])
-        pace = STILL_LEARNING if not poor else STILL_MOVING
-        if larger <= 0 or math.log(larger / max(smaller, 1e-9)) < pace * elapsed:
+        if larger <= 0 or math.log(larger / max(smaller, 1e-9)) < min_gain:
             continue
-        share = 100 * (1 - before["step"] / last["step"])
-        score = f", BLEU is {kept['bleu']:.4g}" if poor and name != "bleu" else ""
+        percent = 100 * (1 - before["step"] / last["step"])
+        score = f", BLEU is {best['bleu']:.4g}" if is_poor and name != "bleu" else ""
         return (
-            f"validation {_label(name)} still {'fell' if falls else 'rose'} from {before[name]:.4g} to "
-            f"{last[name]:.4g} in the last {share:.0f} % of the run{score}"
+            f"validation {_format_metric(name)} still {'fell' if falls else 'rose'} from {before[name]:.4g} to "
+            f"{last[name]:.4g} in the last {percent:.0f} % of the run{score}"
         )
     return ""
 
 
-def _label(name: str) -> str:
-    return LABELS.get(name, name.replace("_", " "))
+def _is_last_best(history: Sequence[Mapping[str, Any]], name: str) -> bool:
+    scores = [evaluation[name] for evaluation in history]
+    return bool(scores[-1] == (min(scores) if lower_is_better(name) else max(scores)))
+
+
+def _format_metric(name: str) -> str:
+    return METRIC_LABELS.get(name, name.replace("_", " "))

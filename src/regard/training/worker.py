@@ -1,8 +1,8 @@
 """One rank of `regard train --workers N`: `python -m regard.training.worker FOLDER`, started by `training.launcher`.
 
-FOLDER/launch.json     what to train: config, run directory, threads, the launcher's process id
-FOLDER/RANK.pid        process id of a rank, where signals are sent
-FOLDER/events.jsonl    what rank 0 tells: a run's events, then its report
+FOLDER/launch.json     config, run directory, threads, and the launcher's process id
+FOLDER/RANK.pid        process id of a rank, to send signals to
+FOLDER/events.jsonl    from rank 0: the run's events, then its report
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class EventWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
+    def on_event(self, event: str, data: dict[str, Any]) -> None:
         """Append the event."""
-        line = json.dumps({"event": kind, **facts}, ensure_ascii=False, default=float)
+        line = json.dumps({"event": event, **data}, ensure_ascii=False, default=float)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
 
 def main() -> None:
-    """Train as one rank; an error is recorded where the agent of `torch.distributed.run` looks for it."""
+    """Train as one rank; record an error in the file that the agent of `torch.distributed.run` reads."""
     folder = Path(sys.argv[1])
     launch = json.loads((folder / LAUNCH_FILE).read_text("utf-8"))
     try:
@@ -65,9 +65,9 @@ def _train(launch: dict[str, Any], events: EventWriter) -> None:
     from regard.training.run import train_run
 
     config = RunConfig.from_dict(launch["config"], where=LAUNCH_FILE)
-    report = train_run(config, Path(launch["out"]), listeners=[events], started=launch["started"])
-    if report.leads:
-        events.on_event("report", report.to_dict())
+    run_result = train_run(config, Path(launch["out"]), listeners=[events], started=launch["started"])
+    if run_result.leads:
+        events.on_event("report", run_result.to_dict())
 
 
 if __name__ == "__main__":
