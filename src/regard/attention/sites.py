@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from regard.errors import UsageError, nearest
 
-SINGLE = ("decoder.attention", "pooling", "mix")  # kinds with one site, without a layer index
+SINGLE_SITE_KINDS = ("decoder.attention", "pooling", "mix")  # kinds with one site, without a layer index
 
 
 def site_kind(site: str) -> str:
@@ -35,18 +35,18 @@ def site_name(kind: str, layer: int) -> str:
     >>> site_name("encoder.self", 3), site_name("hop", 1), site_name("1.decoder.attention", 0)
     ('encoder.3.self', 'hop.1', '1.decoder.attention')
     """
-    if site_kind(kind) in SINGLE:
+    if site_kind(kind) in SINGLE_SITE_KINDS:
         return kind
     prefix, dot, role = kind.rpartition(".")
     return f"{prefix}.{layer}.{role}" if dot else f"{kind}.{layer}"
 
 
-def check_heads(site: str, selected: Iterable[int], count: int) -> None:
-    """Reject heads that a site with `count` heads does not have."""
+def check_heads(site: str, selected: Iterable[int], num_heads: int) -> None:
+    """Reject heads that a site with `num_heads` heads does not have."""
     for head in selected:
-        if not 0 <= head < count:
-            heads = f"heads 0 to {count - 1}" if count > 1 else "one head, 0"
-            raise UsageError(f"{site} has {heads}: there is no {site}:{head} (did you mean {site}:{count - 1}?)")
+        if not 0 <= head < num_heads:
+            heads = f"heads 0 to {num_heads - 1}" if num_heads > 1 else "one head, 0"
+            raise UsageError(f"{site} has {heads}: there is no {site}:{head} (did you mean {site}:{num_heads - 1}?)")
 
 
 def unknown_site_message(site: str, sites: Iterable[str], purpose: str = "show") -> str:

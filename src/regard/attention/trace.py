@@ -248,22 +248,22 @@ class Trace:
                 yield trace
             trace = trace.outer
 
-    def selected_heads(self, site: str, count: int) -> list[int] | None:
-        """Heads to capture at a site with `count` heads; None: all of them."""
-        self.visited_sites[site] = count
+    def selected_heads(self, site: str, num_heads: int) -> list[int] | None:
+        """Heads to capture at a site with `num_heads` heads; None: all of them."""
+        self.visited_sites[site] = num_heads
         matching = [heads for pattern, heads in self.patterns.items() if fnmatch.fnmatchcase(site, pattern)]
         selected = self.heads if set() in matching else sorted(set[int]().union(*matching))
         if selected is not None:
-            check_heads(site, selected, count)
+            check_heads(site, selected, num_heads)
         return selected
 
-    def selected_queries(self, site: str, count: int) -> Indices | None:
-        """Which of the next `count` queries of a site to capture; None: all of them."""
+    def selected_queries(self, site: str, num_queries: int) -> Indices | None:
+        """Which of the next `num_queries` queries of a site to capture; None: all of them."""
         start = self._num_queries.get(site, 0)
-        self._num_queries[site] = start + count
+        self._num_queries[site] = start + num_queries
         if self.queries is None:
             return None
-        return self.queries[(self.queries >= start) & (self.queries < start + count)] - start
+        return self.queries[(self.queries >= start) & (self.queries < start + num_queries)] - start
 
     def cached(self, key: object, build: Callable[[], FloatArray]) -> FloatArray:
         """An array that several sites share, built once per key object."""

@@ -110,15 +110,18 @@ class StoryMask(Mask):
         return "story()"
 
 
-def story_mask(counts: NDArray[np.int64], *, num_shared: int = 0, device: torch.device | str = "cpu") -> BoundMask:
+def story_mask(
+    sentence_counts: NDArray[np.int64], *, num_shared: int = 0, device: torch.device | str = "cpu"
+) -> BoundMask:
     """Mask from questions to the sentences of all stories, laid end to end, with `num_shared` memories at the end.
 
     >>> story_mask(np.array([2, 1]), num_shared=1).dense[0, 0].int().tolist()
     [[1, 1, 0, 1], [0, 0, 1, 1]]
     """
-    question_indices = np.append(np.repeat(np.arange(len(counts)), counts), np.full(num_shared, -1))
+    question_indices = np.repeat(np.arange(len(sentence_counts)), sentence_counts)
+    question_indices = np.append(question_indices, np.full(num_shared, -1))
     sentences = torch.arange(len(question_indices), device=device)[None]
-    questions = torch.arange(len(counts), device=device)[None]
+    questions = torch.arange(len(sentence_counts), device=device)[None]
     return StoryMask(torch.from_numpy(question_indices).to(device)).bind(questions, sentences)
 
 

@@ -306,8 +306,10 @@ class RecurrentDecoder(nn.Module):
         for sums in step_sums:
             layers = cells.step(sums + feed_weight.matmul(feed), layers)
             top_output = layers[-1][0]
+            # the order of the next two lines decides in which order the gradients of top_output are summed
+            readout = readout_weight.matmul(top_output) + bias
             context = values.matmul(attention(top_output)).flatten(0, 1)
-            feed = torch.tanh(readout_weight.matmul(top_output) + bias + context)
+            feed = torch.tanh(readout + context)
             outputs.append(feed)
         return batch.pack(torch.stack(outputs, dim=1)).to(dtype), layers, feed
 
