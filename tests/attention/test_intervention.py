@@ -1,4 +1,4 @@
-"""Heads switched off: as if their part of the output projection were zero, in every family; free when nobody asks."""
+"""Head ablation: equal to zero columns of the output projection, in every family; without cost when unused."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from regard.models.rnn_text import TextBatch
 from regard.tokens import Tokens
 
 STACK = StackConfig(num_layers=2, num_heads=3, feed_forward_size=10)
-SOURCE, TARGET = Tokens.from_rows([[5, 6, 7, 1], [8, 1]]), Tokens.from_rows([[4, 9, 5], [6]])
+SOURCE = Tokens.from_rows([[5, 6, 7, 1], [8, 1]])
+TARGET = Tokens.from_rows([[4, 9, 5], [6]])
 LONG = Tokens.from_rows([np.random.default_rng(3).integers(5, 20, 60) for _ in range(2)])
-EVEN = Tokens.from_rows([[5 + (row + place) % 9 for place in range(8)] for row in range(8)])  # read run by run
+EQUAL_LENGTHS = Tokens.from_rows([[5 + (row + position) % 9 for position in range(8)] for row in range(8)])
 
 
-def translator() -> Model:
+def transformer() -> Model:
     model = build_model(
         TransformerConfig(source_vocab_size=11, target_vocab_size=11, hidden_size=12, encoder=STACK, decoder=STACK)
     )
@@ -53,81 +54,103 @@ def gpt() -> Gpt:
     return model.eval()
 
 
-def stepped(model: Any, source: Tokens = SOURCE) -> np.ndarray:
-    """What a search sees: one step after another, by the packed blocks."""
-    state, token, made = model.start(source, 3), np.full(len(source), model.bos_id), []
-    for number in range(3):
-        candidates, state = model.step(token, state, 0)
-        made.append(candidates.logprobs)
-        token = np.full(len(source), 4 + number)
-    return np.stack(made)
+def decode_steps(model: Any, source: Tokens = SOURCE) -> np.ndarray:
+    """Log-probabilities of three decoding steps, by the inference blocks."""
+    state = model.start(source, 3)
+    tokens = np.full(len(source), model.bos_id)
+    logprobs = []
+    for step in range(3):
+        candidates, state = model.step(tokens, state, 0)
+        logprobs.append(candidates.logprobs)
+        tokens = np.full(len(source), 4 + step)
+    return np.stack(logprobs)
 
 
-def scored(model: Any) -> np.ndarray:
+def score_target(model: Any) -> np.ndarray:
     return np.concatenate(model.target_logprobs(SOURCE, TARGET))
 
 
 @torch.no_grad()
-def without(model: Any, name: str, head: int) -> Any:
-    """The model with a head's columns of the output projection set to zero: the definition."""
-    packed = model.__dict__.pop("packed", None)  # which cannot be copied
-    made = copy.deepcopy(model)
+def zero_head(model: Any, name: str, head: int) -> Any:
+    """A copy of the model with the head's columns of the output projection set to zero: the definition of ablation."""
+    packed = model.__dict__.pop("packed", None)  # cannot be copied
+    ablated = copy.deepcopy(model)
     if packed is not None:
         model.__dict__["packed"] = packed
-    out = made.get_submodule(name).out
-    size = out.in_features // made.get_submodule(name).heads
-    out.weight[:, head * size : (head + 1) * size] = 0
-    return made
+    out = ablated.get_submodule(name).out
+    head_size = out.in_features // ablated.get_submodule(name).num_heads
+    out.weight[:, head * head_size : (head + 1) * head_size] = 0
+    return ablated
 
 
 Run = Callable[[Any], np.ndarray]
-PLACES: list[tuple[str, Callable[[], Any], str, str, Run]] = [
-    ("whole translation", translator, "encoder.1.self", "encoder.blocks.1.attention", scored),
-    ("whole translation", translator, "decoder.0.self", "decoder.blocks.0.attention", scored),
-    ("whole translation", translator, "decoder.1.cross", "decoder.blocks.1.cross", scored),
-    ("steps of a search", translator, "encoder.1.self", "encoder.blocks.1.attention", stepped),
-    ("steps of a search", translator, "decoder.0.self", "decoder.blocks.0.attention", stepped),
-    ("steps of a search", translator, "decoder.1.cross", "decoder.blocks.1.cross", stepped),
+CASES: list[tuple[str, Callable[[], Any], str, str, Run]] = [
+    ("whole translation", transformer, "encoder.1.self", "encoder.blocks.1.attention", score_target),
+    ("whole translation", transformer, "decoder.0.self", "decoder.blocks.0.attention", score_target),
+    ("whole translation", transformer, "decoder.1.cross", "decoder.blocks.1.cross", score_target),
+    ("steps of a search", transformer, "encoder.1.self", "encoder.blocks.1.attention", decode_steps),
+    ("steps of a search", transformer, "decoder.0.self", "decoder.blocks.0.attention", decode_steps),
+    ("steps of a search", transformer, "decoder.1.cross", "decoder.blocks.1.cross", decode_steps),
     (
-        "states, packed",
+        "encoder, packed",
         lambda: encoder().pack(),
         "encoder.0.self",
         "stack.blocks.0.attention",
-        lambda m: m.encode(LONG),
+        lambda model: model.encode(LONG),
     ),
-    ("states, by length", encoder, "encoder.0.self", "stack.blocks.0.attention", lambda m: m.encode(EVEN)),
     (
-        "states in blocks",
+        "encoder, by length",
+        encoder,
+        "encoder.0.self",
+        "stack.blocks.0.attention",
+        lambda model: model.encode(EQUAL_LENGTHS),
+    ),
+    (
+        "encoder, block-sparse",
         lambda: encoder(attention="blocks", block_size=4, num_random_blocks=1),
         "encoder.1.self",
         "stack.blocks.1.attention",
-        lambda m: m.encode(LONG),
+        lambda model: model.encode(LONG),
     ),
-    ("causal, whole", gpt, "decoder.1.self", "stack.blocks.1.attention", lambda m: m.logits(LONG).detach().numpy()),
-    ("causal, steps", gpt, "decoder.0.self", "stack.blocks.0.attention", lambda m: stepped(m, EVEN)),
+    (
+        "causal, whole",
+        gpt,
+        "decoder.1.self",
+        "stack.blocks.1.attention",
+        lambda model: model.logits(LONG).detach().numpy(),
+    ),
+    (
+        "causal, steps",
+        gpt,
+        "decoder.0.self",
+        "stack.blocks.0.attention",
+        lambda model: decode_steps(model, EQUAL_LENGTHS),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("what", "make", "site", "name", "run"), PLACES, ids=[f"{one[0]}, {one[2]}" for one in PLACES])
-def test_a_head_that_is_off_adds_nothing(what: str, make: Any, site: str, name: str, run: Run) -> None:
-    model = make()
+@pytest.mark.parametrize(
+    ("case", "build", "site", "name", "run"), CASES, ids=[f"{case[0]}, {case[2]}" for case in CASES]
+)
+def test_an_ablated_head_adds_nothing(case: str, build: Any, site: str, name: str, run: Run) -> None:
+    model = build()
     plain = run(model)
-    with ablate(f"{site}:1") as switched:
-        found = run(model)
-        assert str(switched) == f"{site}:1" and site in switched.met
-    emptied = without(model, name, 1)
-    np.testing.assert_allclose(found, run(emptied), atol=2e-5)
-    assert np.abs(found - plain).max() > 1e-4
-    np.testing.assert_array_equal(run(model), plain)  # and on again
+    with ablate(f"{site}:1") as intervention:
+        ablated = run(model)
+        assert str(intervention) == f"{site}:1" and site in intervention.visited_sites
+    zeroed = zero_head(model, name, 1)
+    np.testing.assert_allclose(ablated, run(zeroed), atol=2e-5)
+    assert np.abs(ablated - plain).max() > 1e-4
+    np.testing.assert_array_equal(run(model), plain)  # the ablation has ended
     with ablate(site):
-        all_off = run(model)
+        site_ablated = run(model)
     for head in (0, 2):
-        emptied = without(emptied, name, head)
-    np.testing.assert_allclose(all_off, run(emptied), atol=2e-5)
+        zeroed = zero_head(zeroed, name, head)
+    np.testing.assert_allclose(site_ablated, run(zeroed), atol=2e-5)
 
 
 @pytest.mark.parametrize("feeding", ["none", "context", "output"])
-def test_a_recurrent_decoder_without_its_head_sees_nothing_of_the_source(feeding: str) -> None:
+def test_a_recurrent_decoder_with_its_head_ablated_has_no_context(feeding: str) -> None:
     score = "additive" if feeding == "context" else "dot"
     config = Seq2SeqConfig(
         source_vocab_size=11,
@@ -141,67 +164,66 @@ def test_a_recurrent_decoder_without_its_head_sees_nothing_of_the_source(feeding
     initialize_weights(model, 1)
     model.eval()
     assert model.attention_sites() == {"decoder.attention": 1}
-    plain = scored(model)
+    plain = score_target(model)
     with ablate("decoder.attention:0"):
-        whole, steps = scored(model), stepped(model)
-        last = np.exp(steps).sum(-1)
+        whole = score_target(model)
+        steps = decode_steps(model)
     assert np.abs(whole - plain).max() > 1e-4
-    np.testing.assert_allclose(last, 1, atol=1e-4)
+    np.testing.assert_allclose(np.exp(steps).sum(-1), 1, atol=1e-4)
     with torch.no_grad():
-        remember = model.decoder.precompute_keys_values
+        precompute = model.decoder.precompute_keys_values
 
-        def nothing(states: Any, rows: Any) -> Any:
-            memory = remember(states, rows)
-            return type(memory)(memory.key, torch.zeros_like(memory.value))
+        def precompute_zero_values(hidden: Any, batch: Any) -> Any:
+            keys_values = precompute(hidden, batch)
+            return type(keys_values)(keys_values.key, torch.zeros_like(keys_values.value))
 
-        model.decoder.precompute_keys_values = nothing
-        np.testing.assert_allclose(scored(model), whole, atol=1e-5)
-        np.testing.assert_allclose(stepped(model), steps, atol=1e-5)
+        model.decoder.precompute_keys_values = precompute_zero_values
+        np.testing.assert_allclose(score_target(model), whole, atol=1e-5)
+        np.testing.assert_allclose(decode_steps(model), steps, atol=1e-5)
 
 
-def test_a_hop_that_is_off_finds_nothing() -> None:
+def test_an_ablated_hop_adds_nothing() -> None:
     model = build_model(
         MemoryNetworkConfig(vocab_size=7, max_sentence_words=3, memory_size=4, embedding_size=5, hops=2)
     )
-    told = StoryBatch(
-        Tokens.from_rows([[0, 1]]), Tokens.from_rows([[2, 3], [4, 5, 6]]), np.array([1, 0]), np.array([2])
-    )
+    sentences = Tokens.from_rows([[2, 3], [4, 5, 6]])
+    batch = StoryBatch(Tokens.from_rows([[0, 1]]), sentences, np.array([1, 0]), np.array([2]))
     assert model.attention_sites() == {"hop.0": 1, "hop.1": 1}
     with torch.no_grad():
         with ablate("hop.0"), ablate("hop.1:0"):
-            found = model(told)
-        asked, _ = model._bags(told)
-        alone = asked.matmul(model.tables[0], model.tilt).transpose(0, 1)
-        state = alone if model.turn is None else alone @ model.turn @ model.turn
-        np.testing.assert_allclose(found.numpy(), state.numpy(), atol=1e-6)
-        assert not torch.allclose(model(told), found)
+            ablated = model(batch)
+        questions, _ = model._bags_of_words(batch)
+        embedded = questions.matmul(model.tables[0], model.dimension_factors).transpose(0, 1)
+        expected = embedded if model.turn is None else embedded @ model.turn @ model.turn
+        np.testing.assert_allclose(ablated.numpy(), expected.numpy(), atol=1e-6)
+        assert not torch.allclose(model(batch), ablated)
 
 
-def test_pooling_that_is_off_leaves_the_bias_of_the_output() -> None:
+def test_ablated_pooling_leaves_the_bias_of_the_output() -> None:
     config = RnnClassifierConfig(
         num_labels=3, encoder=RnnTextConfig(vocab_size=11, embedding_size=5, hidden_size=7), pooling="attention"
     )
     model = build_model(config).eval()
     assert model.attention_sites() == {"pooling": 1}
     with ablate("pooling"):
-        found = model.probabilities(TextBatch(SOURCE))
-    wanted = torch.softmax(model.output.bias, dim=0).detach().numpy()
-    np.testing.assert_allclose(found, np.stack([wanted] * 2), atol=1e-6)
+        probabilities = model.probabilities(TextBatch(SOURCE))
+    expected = torch.softmax(model.output.bias, dim=0).detach().numpy()
+    np.testing.assert_allclose(probabilities, np.stack([expected] * 2), atol=1e-6)
 
 
-def test_sites_are_those_that_run() -> None:
+def test_the_sites_of_a_model_are_those_that_run() -> None:
     for model, run in (
-        (translator(), scored),
-        (gpt(), lambda m: m.logits(LONG)),
-        (encoder(), lambda m: m.encode(LONG)),
+        (transformer(), score_target),
+        (gpt(), lambda model: model.logits(LONG)),
+        (encoder(), lambda model: model.encode(LONG)),
     ):
-        with pytest.raises(UsageError, match="no nowhere"), ablate("nowhere") as switched:
+        with pytest.raises(UsageError, match="no nowhere"), ablate("nowhere") as intervention:
             run(model)
-        assert switched.met == model.attention_sites()
+        assert intervention.visited_sites == model.attention_sites()
 
 
 class Operators(TorchDispatchMode):
-    """The list of torch operators that run."""
+    """Names of the torch operators that run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,42 +234,44 @@ class Operators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_nobody_asking_costs_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = translator()
+def test_without_an_ablation_no_operator_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = transformer()
     with Operators() as usual:
-        scored(model)
-    monkeypatch.setattr("regard.attention.attend.apply_ablation", lambda mixed, site: mixed)
-    monkeypatch.setattr("regard.models.layers.packed.apply_ablation", lambda mixed, site: mixed)
+        score_target(model)
+    monkeypatch.setattr("regard.attention.attend.apply_ablation", lambda output, site: output)
+    monkeypatch.setattr("regard.models.layers.packed.apply_ablation", lambda output, site: output)
     with Operators() as bare:
-        scored(model)
+        score_target(model)
     assert usual.names == bare.names
 
 
-def test_blocks_add_up_and_other_threads_are_not_touched() -> None:
-    one = torch.ones(1, 2, 1, 1)
-    seen: list[list[float]] = []
+def test_nested_ablations_add_up_and_other_threads_are_not_affected() -> None:
+    ones = torch.ones(1, 2, 1, 1)
+    outputs_of_thread: list[list[float]] = []
 
-    def look(site: str = "hop.0") -> list[float]:
-        return attend(one, one, one, site=site).flatten().tolist()
+    def head_outputs(site: str = "hop.0") -> list[float]:
+        return attend(ones, ones, ones, site=site).flatten().tolist()
 
     with ablate("hop.0:1"):
         with ablate(["hop.0:0", "hop.1:0"]):
-            assert look() == [0, 0] and look("hop.1") == [0, 1]
+            assert head_outputs() == [0, 0] and head_outputs("hop.1") == [0, 1]
             with disable_ablation():
-                assert look() == [1, 1] and active_intervention() is None
-        assert look() == [1, 0] and look("hop.1") == [1, 1]
-        thread = threading.Thread(target=lambda: seen.append(look()))
+                assert head_outputs() == [1, 1] and active_intervention() is None
+        assert head_outputs() == [1, 0] and head_outputs("hop.1") == [1, 1]
+        thread = threading.Thread(target=lambda: outputs_of_thread.append(head_outputs()))
         thread.start()
         thread.join()
-        assert list(WorkerPool(2).map(look, ["hop.0", "hop.0"])) == [[1, 0]] * 2  # batches of one's own work are
-    assert seen == [[1, 1]] and look() == [1, 1]
+        assert (
+            list(WorkerPool(2).map(head_outputs, ["hop.0", "hop.0"])) == [[1, 0]] * 2
+        )  # the pool inherits the context
+    assert outputs_of_thread == [[1, 1]] and head_outputs() == [1, 1]
     with ablate("hop.0:1"), ablate("hop.0"):
-        assert look() == [0, 0]
+        assert head_outputs() == [0, 0]
     with ablate("hop.0"), ablate("hop.0:1"):
-        assert look() == [0, 0]
+        assert head_outputs() == [0, 0]
 
 
-def test_gradients_of_a_head_that_is_off_are_zero() -> None:
+def test_gradients_of_an_ablated_head_are_zero() -> None:
     value = torch.randn(1, 2, 3, 4, requires_grad=True)
     with ablate("hop.0:1"):
         attend(value.detach(), value.detach(), value, site="hop.0").sum().backward()
@@ -266,13 +290,13 @@ def test_gradients_of_a_head_that_is_off_are_zero() -> None:
         (":3", "names no head"),
     ],
 )
-def test_what_does_not_exist_is_refused_with_the_nearest(heads: str, message: str) -> None:
-    model = translator()
+def test_a_head_that_does_not_exist_is_rejected_with_the_nearest(heads: str, message: str) -> None:
+    model = transformer()
     with pytest.raises(UsageError, match=message), ablate(heads):
-        scored(model)
+        score_target(model)
     assert active_intervention() is None
 
 
-def test_names() -> None:
+def test_names_of_heads_are_parsed_by_site() -> None:
     assert parse_heads("a.1:2, a.1:0,b") == {"a.1": {0, 2}, "b": set()}
     assert parse_heads(["a.1:2", "a.1"]) == {"a.1": set()}

@@ -1,4 +1,4 @@
-"""What every model that writes must keep to."""
+"""Checks that every encoder–decoder must pass."""
 
 import numpy as np
 import pytest
@@ -7,19 +7,22 @@ from regard.models.base import EncoderDecoder
 from regard.tokens import Tokens
 
 
-def steps_equal_the_whole(model: EncoderDecoder, source: Tokens, target: Tokens, within: float) -> list[np.ndarray]:
-    """Check that steps give each token the whole pass's log-probability, and rows alone theirs; return the whole's."""
-    whole = model.target_logprobs(source, target)
-    state = model.start(source, max_length=2)  # smaller than needed: a cache grows
-    wanted = [[*row.tolist(), model.eos_id] for row in target]
-    token = np.full(len(wanted), model.bos_id)
-    for place in range(max(map(len, wanted))):
-        candidates, state = model.step(token, state, 0)
-        for row, tokens in enumerate(wanted):
-            if place < len(tokens):
-                assert candidates.logprobs[row, tokens[place]] == pytest.approx(whole[row][place], abs=within)
-        token = np.array([row[min(place, len(row) - 1)] for row in wanted])
-    for row in range(len(wanted)):
+def check_steps_equal_the_forward_pass(
+    model: EncoderDecoder, source: Tokens, target: Tokens, tolerance: float
+) -> list[np.ndarray]:
+    """Check that decoding steps and sequences alone have the log-probabilities of the whole batch; return these."""
+    logprobs = model.target_logprobs(source, target)
+    state = model.start(source, max_length=2)  # smaller than needed: the cache must grow
+    labels = [[*row.tolist(), model.eos_id] for row in target]
+    tokens = np.full(len(labels), model.bos_id)
+    for position in range(max(map(len, labels))):
+        candidates, state = model.step(tokens, state, 0)
+        for row, row_labels in enumerate(labels):
+            if position < len(row_labels):
+                logprob = candidates.logprobs[row, row_labels[position]]
+                assert logprob == pytest.approx(logprobs[row][position], abs=tolerance)
+        tokens = np.array([row_labels[min(position, len(row_labels) - 1)] for row_labels in labels])
+    for row in range(len(labels)):
         alone = model.target_logprobs(Tokens.from_rows([source.row(row)]), Tokens.from_rows([target.row(row)]))
-        np.testing.assert_allclose(alone[0], whole[row], atol=within)
-    return whole
+        np.testing.assert_allclose(alone[0], logprobs[row], atol=tolerance)
+    return logprobs

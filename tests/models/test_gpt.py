@@ -1,4 +1,4 @@
-"""The causal model: what it may know, rows alone and in company, cached and uncached, and a place that runs out."""
+"""The causal language model: causality, sequences alone and in a batch, cached and uncached, and the sliding window."""
 
 from __future__ import annotations
 
@@ -15,140 +15,150 @@ from regard.models.base import initialize_weights
 from regard.models.gpt import Gpt
 from regard.tokens import Tokens
 
-VOCABULARY, PLACES = 23, 24
+VOCAB_SIZE, MAX_POSITIONS = 23, 24
 SCHEMES = ["learned", "rotary", "sinusoidal"]
 
 
-def model(positions: str = "learned", *, tied: bool = True, end: int = 1, dropout: float = 0.0) -> Gpt:
+def build_gpt(positions: str = "learned", *, tied: bool = True, eos_id: int = 1, dropout: float = 0.0) -> Gpt:
     stack = StackConfig(num_layers=2, num_heads=2, feed_forward_size=24)
     config = GptConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=VOCAB_SIZE,
         hidden_size=12,
         stack=stack,
         positions=positions,
-        max_positions=PLACES,
+        max_positions=MAX_POSITIONS,
         tie_embeddings=tied,
-        eos_id=end,
+        eos_id=eos_id,
         dropout=dropout,
     )
-    made = Gpt(config)
-    initialize_weights(made, 3)
+    model = Gpt(config)
+    initialize_weights(model, 3)
     with torch.no_grad():  # large weights: small ones hide errors
-        for name, parameter in made.named_parameters():
+        for name, parameter in model.named_parameters():
             parameter.normal_(0, 0.4, generator=torch.Generator().manual_seed(len(name)))
-    return made.eval()
+    return model.eval()
 
 
-def drawn(*lengths: int) -> list[list[int]]:
-    chance = np.random.default_rng(1)
-    return [chance.integers(2, VOCABULARY, length).tolist() for length in lengths]
+def random_rows(*lengths: int) -> list[list[int]]:
+    rng = np.random.default_rng(1)
+    return [rng.integers(2, VOCAB_SIZE, length).tolist() for length in lengths]
 
 
-def uncached(gpt: Gpt, given: list[int], most: int) -> list[int]:
-    """The likeliest continuation, everything read anew for each token."""
-    written = list(given)
-    while len(written) < len(given) + most:
-        written.append(int(gpt.logits(Tokens.from_rows([written]))[-1].argmax()))
-        if written[-1] == gpt.config.eos_id:
-            return written[len(given) : -1]
-    return written[len(given) :]
+def generate_uncached(gpt: Gpt, prompt: list[int], max_length: int) -> list[int]:
+    """The greedy continuation, with the whole text read again for each token."""
+    ids = list(prompt)
+    while len(ids) < len(prompt) + max_length:
+        ids.append(int(gpt.logits(Tokens.from_rows([ids]))[-1].argmax()))
+        if ids[-1] == gpt.config.eos_id:
+            return ids[len(prompt) : -1]
+    return ids[len(prompt) :]
 
 
-def greedy(gpt: Gpt, rows: list[list[int]], most: int) -> list[list[int]]:
-    found = search(gpt, Tokens.from_rows(rows), DecodingConfig(beam=1), max_lengths=[most] * len(rows))
-    return [one[0].ids for one in found]
+def generate_greedily(gpt: Gpt, prompts: list[list[int]], max_length: int) -> list[list[int]]:
+    beams = search(gpt, Tokens.from_rows(prompts), DecodingConfig(beam=1), max_lengths=[max_length] * len(prompts))
+    return [hypotheses[0].ids for hypotheses in beams]
 
 
 @pytest.mark.parametrize("positions", SCHEMES)
-def test_nothing_is_known_of_what_comes_later(positions: str) -> None:
-    gpt, (row,) = model(positions), drawn(9)
-    whole = gpt.logits(Tokens.from_rows([row]))
+def test_later_tokens_do_not_change_earlier_logits(positions: str) -> None:
+    gpt = build_gpt(positions)
+    (row,) = random_rows(9)
+    logits = gpt.logits(Tokens.from_rows([row]))
     for length in (1, 5, 8):
-        torch.testing.assert_close(gpt.logits(Tokens.from_rows([row[:length]])), whole[:length], rtol=1e-4, atol=1e-5)
+        prefix_logits = gpt.logits(Tokens.from_rows([row[:length]]))
+        torch.testing.assert_close(prefix_logits, logits[:length], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("positions", SCHEMES)
-def test_a_row_alone_is_the_same_as_in_company(positions: str) -> None:
-    gpt, rows = model(positions), drawn(7, 2, 11)
+def test_a_sequence_alone_is_the_same_as_in_a_batch(positions: str) -> None:
+    gpt = build_gpt(positions)
+    rows = random_rows(7, 2, 11)
     together = gpt.logits(Tokens.from_rows(rows))
     alone = torch.cat([gpt.logits(Tokens.from_rows([row])) for row in rows])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_the_loss_is_that_of_the_next_token_whatever_the_batch_is_rounded_to() -> None:
-    gpt, rows = model(), drawn(7, 7)
-    wanted = sum(
+def test_the_loss_is_that_of_the_next_token_whatever_the_token_count_is_rounded_to() -> None:
+    gpt = build_gpt()
+    rows = random_rows(7, 7)
+    expected = sum(
         torch.nn.functional.cross_entropy(
             gpt.logits(Tokens.from_rows([row[:-1]])), torch.tensor(row[1:]), reduction="sum"
         )
         for row in rows
     )
-    for noise in (None, Noise(1, 1)):  # a training batch has places that belong to nobody
+    for noise in (None, Noise(1, 1)):  # a training batch has padding tokens
         smoothed, plain = gpt.loss(Tokens.from_rows(rows), noise=noise)
-        torch.testing.assert_close(plain, wanted, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(smoothed.detach(), wanted, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(plain, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(smoothed.detach(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_dropout_is_a_function_of_seed_and_step() -> None:
-    gpt, rows = model(dropout=0.3), Tokens.from_rows(drawn(9))
-    losses = [gpt.loss(rows, noise=Noise(1, step))[0].item() for step in (1, 1, 2)]
+    gpt = build_gpt(dropout=0.3)
+    tokens = Tokens.from_rows(random_rows(9))
+    losses = [gpt.loss(tokens, noise=Noise(1, step))[0].item() for step in (1, 1, 2)]
     assert losses[0] == losses[1] != losses[2]
 
 
 @pytest.mark.parametrize("positions", SCHEMES)
 @pytest.mark.parametrize("packed", [False, True])
-def test_cached_and_uncached_write_the_same_tokens(positions: str, packed: bool) -> None:
-    gpt = model(positions)
+def test_cached_and_uncached_generation_give_the_same_tokens(positions: str, packed: bool) -> None:
+    gpt = build_gpt(positions)
     if packed:
         gpt.pack()
-    rows = drawn(4, 4, 4)
-    assert greedy(gpt, rows, 18) == [uncached(gpt, row, 18) for row in rows]
-    assert greedy(gpt, [rows[0][:1]], 18) == [uncached(gpt, rows[0][:1], 18)]
+    rows = random_rows(4, 4, 4)
+    assert generate_greedily(gpt, rows, 18) == [generate_uncached(gpt, row, 18) for row in rows]
+    assert generate_greedily(gpt, [rows[0][:1]], 18) == [generate_uncached(gpt, rows[0][:1], 18)]
 
 
 @pytest.mark.parametrize("positions", SCHEMES)
-def test_cached_steps_have_the_logits_of_whole_rows(positions: str) -> None:
-    gpt, (row,) = model(positions), drawn(15)
-    wanted = torch.log_softmax(gpt.logits(Tokens.from_rows([row])), dim=-1).numpy()
+def test_cached_steps_have_the_logits_of_whole_sequences(positions: str) -> None:
+    gpt = build_gpt(positions)
+    (row,) = random_rows(15)
+    expected = torch.log_softmax(gpt.logits(Tokens.from_rows([row])), dim=-1).numpy()
     state = gpt.start(Tokens.from_rows([row[:6]]), 20)
-    for place in range(5, len(row)):
-        found, state = gpt.step(np.array([row[place]], np.int32), state, 0)
-        np.testing.assert_allclose(found.logprobs[0], wanted[place], rtol=1e-4, atol=1e-4)
+    for position in range(5, len(row)):
+        candidates, state = gpt.step(np.array([row[position]], np.int32), state, 0)
+        np.testing.assert_allclose(candidates.logprobs[0], expected[position], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_where_places_run_out_the_last_half_is_read_again(tied: bool) -> None:
-    gpt, (row,) = model(tied=tied, end=-1), drawn(PLACES - 2)
-    (written,) = greedy(gpt, [row], 8)
-    assert len(written) == 8  # nothing ends it but the limit
-    everything = [*row, *written]
-    half = PLACES // 2
-    for place in range(len(row), len(everything)):
-        seen = everything[:place] if place <= PLACES else everything[PLACES + 1 - half : place]
-        best = int(gpt.logits(Tokens.from_rows([seen]))[-1].argmax())
-        assert best == everything[place], place
+def test_when_positions_run_out_the_last_half_is_read_again(tied: bool) -> None:
+    gpt = build_gpt(tied=tied, eos_id=-1)
+    (prompt,) = random_rows(MAX_POSITIONS - 2)
+    (generated,) = generate_greedily(gpt, [prompt], 8)
+    assert len(generated) == 8  # only the length limit ends it
+    ids = [*prompt, *generated]
+    half = MAX_POSITIONS // 2
+    for position in range(len(prompt), len(ids)):
+        context = ids[:position] if position <= MAX_POSITIONS else ids[MAX_POSITIONS + 1 - half : position]
+        best = int(gpt.logits(Tokens.from_rows([context]))[-1].argmax())
+        assert best == ids[position], position
 
 
-def test_a_longer_text_than_it_takes_is_read_from_its_last_half() -> None:
-    gpt, (row,) = model(), drawn(3 * PLACES)
-    assert greedy(gpt, [row], 5) == greedy(gpt, [row[-(PLACES // 2) :]], 5)
+def test_of_a_prompt_longer_than_all_positions_the_last_half_is_read() -> None:
+    gpt = build_gpt()
+    (row,) = random_rows(3 * MAX_POSITIONS)
+    assert generate_greedily(gpt, [row], 5) == generate_greedily(gpt, [row[-(MAX_POSITIONS // 2) :]], 5)
 
 
-def test_draws_differ_by_seed_and_alternative_and_repeat_by_seed() -> None:
-    gpt, rows = model(), Tokens.from_rows(drawn(3))
+def test_samples_differ_by_seed_and_alternative_and_repeat_by_seed() -> None:
+    gpt = build_gpt()
+    prompts = Tokens.from_rows(random_rows(3))
 
-    def draws(seed: int) -> list[list[int]]:
+    def samples(seed: int) -> list[list[int]]:
         config = DecodingConfig(sample=True, nbest=3, seed=seed)
-        return [one.ids for one in search(gpt, rows, config, max_lengths=[12])[0]]
+        (hypotheses,) = search(gpt, prompts, config, max_lengths=[12])
+        return [hypothesis.ids for hypothesis in hypotheses]
 
-    assert draws(1) == draws(1) != draws(2)
-    assert len({tuple(ids) for ids in draws(1)}) == 3
+    assert samples(1) == samples(1) != samples(2)
+    assert len({tuple(ids) for ids in samples(1)}) == 3
 
 
-def test_what_it_refuses() -> None:
+def test_prompts_of_unequal_length_and_wrong_head_counts_are_rejected() -> None:
     with pytest.raises(UsageError, match="equally many tokens"):
-        model().start(Tokens.from_rows(drawn(3, 4)), 5)
+        build_gpt().start(Tokens.from_rows(random_rows(3, 4)), 5)
     with pytest.raises(UsageError, match="equally many tokens, at least one"):
-        model().start(Tokens.from_rows([[]]), 5)
+        build_gpt().start(Tokens.from_rows([[]]), 5)
     with pytest.raises(ConfigError, match=r"stack\.num_heads \(5\) must divide hidden_size"):
         GptConfig(hidden_size=12, stack=StackConfig(num_heads=5))

@@ -1,4 +1,4 @@
-"""Memory networks: position encoding and hops by hand, tying, the linear start, and members that keep to themselves."""
+"""Memory networks: position encoding and hops by hand, tying, the linear start, and independent restarts."""
 
 from __future__ import annotations
 
@@ -17,21 +17,19 @@ STORIES = [[[2, 3, 4], [5, 6]], [[7, 8, 9], [3, 3], [10, 2, 5]], [[4]]]
 QUESTIONS = [[0, 1, 2], [1], [0, 9]]
 
 
-def told(numbers: list[int]) -> StoryBatch:
-    ages = [age for number in numbers for age in range(len(STORIES[number]))[::-1]]
+def story_batch(indices: list[int]) -> StoryBatch:
+    ages = [age for index in indices for age in range(len(STORIES[index]))[::-1]]
     return StoryBatch(
-        Tokens.from_rows([QUESTIONS[number] for number in numbers]),
-        Tokens.from_rows([sentence for number in numbers for sentence in STORIES[number]]),
+        Tokens.from_rows([QUESTIONS[index] for index in indices]),
+        Tokens.from_rows([sentence for index in indices for sentence in STORIES[index]]),
         np.array(ages),
-        np.array([len(STORIES[number]) for number in numbers]),
+        np.array([len(STORIES[index]) for index in indices]),
     )
 
 
-def small(members: int = 1, **changes: object) -> MemoryNetwork:
-    config = MemoryNetworkConfig(vocab_size=11, max_sentence_words=3, memory_size=5, embedding_size=7, hops=2).override(
-        changes
-    )
-    model = MemoryNetwork(config, members)
+def build_network(restarts: int = 1, **changes: object) -> MemoryNetwork:
+    config = MemoryNetworkConfig(vocab_size=11, max_sentence_words=3, memory_size=5, embedding_size=7, hops=2)
+    model = MemoryNetwork(config.override(changes), restarts)
     model.initialize(seed=3)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -39,48 +37,49 @@ def small(members: int = 1, **changes: object) -> MemoryNetwork:
     return model
 
 
-def published_weight(entry: int, place: int, width: int, longest: int) -> float:
-    """Entry k of word j, both from 1 (Sukhbaatar et al. 2015, section 4.1, written out)."""
-    return 1 + 4 * (entry - (width + 1) / 2) * (place - (longest + 1) / 2) / (width * longest)
+def published_weight(dimension: int, position: int, width: int, max_words: int) -> float:
+    """Dimension k of word j, both from 1 (Sukhbaatar et al. 2015, section 4.1, written out)."""
+    return 1 + 4 * (dimension - (width + 1) / 2) * (position - (max_words + 1) / 2) / (width * max_words)
 
 
-def encoded(model: MemoryNetwork, table: int, words: list[int], age: int | None) -> np.ndarray:
-    """The sentence as the paper sums it: word by word, entry by entry; the age is the last word of all."""
-    config, weights = model.config, model.tables[table].detach().numpy()[:, 0]
-    longest = config.max_sentence_words + int(config.temporal_encoding)
-    placed = list(enumerate(words, start=1))
+def encode_by_hand(model: MemoryNetwork, table: int, words: list[int], age: int | None) -> np.ndarray:
+    """The sentence as the paper sums it: word by word, dimension by dimension; the age is the last word."""
+    config = model.config
+    embeddings = model.tables[table].detach().numpy()[:, 0]
+    max_words = config.max_sentence_words + int(config.temporal_encoding)
+    words_by_position = list(enumerate(words, start=1))
     if age is not None and config.temporal_encoding:
-        placed.append((longest, config.vocab_size + age))
-    summed = np.zeros(config.embedding_size)
-    for place, word in placed:
-        for entry in range(config.embedding_size):
-            weight = (
-                published_weight(entry + 1, place, config.embedding_size, longest)
-                if config.sentence_encoding == "position"
-                else 1
-            )
-            summed[entry] += weight * weights[word, entry]
-    return summed
+        words_by_position.append((max_words, config.vocab_size + age))
+    encoded = np.zeros(config.embedding_size)
+    for position, word in words_by_position:
+        for dimension in range(config.embedding_size):
+            weight = 1.0
+            if config.sentence_encoding == "position":
+                weight = published_weight(dimension + 1, position, config.embedding_size, max_words)
+            encoded[dimension] += weight * embeddings[word, dimension]
+    return encoded
 
 
-def by_hand(model: MemoryNetwork, number: int, *, linear: bool) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Logits and each hop's weights, one sentence and one hop at a time."""
-    config, sentences = model.config, STORIES[number]
-    tables = [(k, k + 1) for k in range(config.hops)] if config.tying == "adjacent" else [(1, 2)] * config.hops
-    state = encoded(model, 0, QUESTIONS[number], None)
-    looked = []
-    for key, value in tables:
-        ages = range(len(sentences))[::-1]
-        keys = np.stack([encoded(model, key, words, age) for words, age in zip(sentences, ages, strict=True)])
-        values = np.stack([encoded(model, value, words, age) for words, age in zip(sentences, ages, strict=True)])
+def answer_by_hand(model: MemoryNetwork, index: int, *, linear: bool) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Logits and the weights of each hop, one sentence and one hop at a time."""
+    config = model.config
+    sentences = STORIES[index]
+    is_adjacent = config.tying == "adjacent"
+    hop_tables = [(hop, hop + 1) for hop in range(config.hops)] if is_adjacent else [(1, 2)] * config.hops
+    state = encode_by_hand(model, 0, QUESTIONS[index], None)
+    hop_weights = []
+    for key_table, value_table in hop_tables:
+        aged_sentences = list(zip(sentences, range(len(sentences))[::-1], strict=True))
+        keys = np.stack([encode_by_hand(model, key_table, words, age) for words, age in aged_sentences])
+        values = np.stack([encode_by_hand(model, value_table, words, age) for words, age in aged_sentences])
         scores = keys @ state
-        empty = config.memory_size - len(sentences) if config.empty_memories else 0
-        weights = scores if linear else np.exp(scores) / (np.exp(scores).sum() + empty)
-        looked.append(weights)
-        turned = state if model.turn is None else state @ model.turn[0].detach().numpy()
-        state = turned + weights @ values
-    answers = model.tables[config.hops if config.tying == "adjacent" else 3].detach().numpy()[: config.vocab_size, 0]
-    return answers @ state, looked
+        num_empty = config.memory_size - len(sentences) if config.empty_memories else 0
+        weights = scores if linear else np.exp(scores) / (np.exp(scores).sum() + num_empty)
+        hop_weights.append(weights)
+        mapped = state if model.turn is None else state @ model.turn[0].detach().numpy()
+        state = mapped + weights @ values
+    answers = model.tables[config.hops if is_adjacent else 3].detach().numpy()[: config.vocab_size, 0]
+    return answers @ state, hop_weights
 
 
 VARIANTS = [
@@ -96,111 +95,116 @@ VARIANTS = [
 @pytest.mark.parametrize("linear", [False, True])
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_answers_and_weights_are_those_computed_by_hand(changes: dict[str, object], linear: bool) -> None:
-    model, batch = small(**changes), told([0, 1, 2])
-    with trace("hop.*", full_precision=True) as seen:
+    model = build_network(**changes)
+    batch = story_batch([0, 1, 2])
+    with trace("hop.*", full_precision=True) as captured:
         logits = model.logits(model(batch, linear=linear))
-    assert list(seen) == [f"hop.{number}" for number in range(model.config.hops)]
-    ends = np.append(0, np.cumsum(batch.counts))
-    for number in range(3):
-        wanted, looked = by_hand(model, number, linear=linear)
-        np.testing.assert_allclose(logits[0, number].detach().numpy(), wanted, rtol=2e-4, atol=2e-4)
-        for hop, weights in enumerate(looked):
-            found = seen[f"hop.{hop}"].weights[0, 0, number]
-            np.testing.assert_allclose(found[ends[number] : ends[number + 1]], weights, rtol=2e-4, atol=2e-4)
+    assert list(captured) == [f"hop.{hop}" for hop in range(model.config.hops)]
+    offsets = np.append(0, np.cumsum(batch.counts))
+    for index in range(3):
+        expected, hop_weights = answer_by_hand(model, index, linear=linear)
+        np.testing.assert_allclose(logits[0, index].detach().numpy(), expected, rtol=2e-4, atol=2e-4)
+        own_story = slice(offsets[index], offsets[index + 1])
+        for hop, expected_weights in enumerate(hop_weights):
+            weights = captured[f"hop.{hop}"].weights[0, 0, index]
+            np.testing.assert_allclose(weights[own_story], expected_weights, rtol=2e-4, atol=2e-4)
 
 
-def test_position_weights_factor_the_published_ones() -> None:
+def test_position_encoding_factors_give_the_published_weights() -> None:
     a, b = position_encoding_factors(5, 3)
-    for entry in range(5):
-        for place in range(3):
-            wanted = published_weight(entry + 1, place + 1, 5, 3)
-            assert float(1 + a[entry] * b[place]) == pytest.approx(wanted, abs=1e-6)
+    for dimension in range(5):
+        for position in range(3):
+            expected = published_weight(dimension + 1, position + 1, 5, 3)
+            assert float(1 + a[dimension] * b[position]) == pytest.approx(expected, abs=1e-6)
 
 
 def test_weights_of_a_hop_sum_to_one_and_stay_in_their_story() -> None:
-    batch = told([1, 0])
-    with trace(full_precision=True) as seen:
-        small(empty_memories=False)(batch)
-        small(empty_memories=True)(batch)
-    without, with_empty = (part.values for part in seen["hop.0"].captures)
-    np.testing.assert_allclose(without.sum(-1), 1, atol=1e-6)
+    batch = story_batch([1, 0])
+    with trace(full_precision=True) as captured:
+        build_network(empty_memories=False)(batch)
+        build_network(empty_memories=True)(batch)
+    without_empty, with_empty = (capture.values for capture in captured["hop.0"].captures)
+    np.testing.assert_allclose(without_empty.sum(-1), 1, atol=1e-6)
     np.testing.assert_allclose(with_empty.sum(-1), 1, atol=1e-6)
-    assert not without[0, 0, 0, 3:].any() and not without[0, 0, 1, :3].any()
-    assert (with_empty[0, 0, :, -1] > 0).all()  # what went to nothing
+    assert not without_empty[0, 0, 0, 3:].any() and not without_empty[0, 0, 1, :3].any()
+    assert (with_empty[0, 0, :, -1] > 0).all()  # attention to the empty memories
 
 
-def test_a_full_memory_has_no_empty_places() -> None:
-    batch = told([1])
-    with trace("hop.0", full_precision=True) as seen:
-        small(memory_size=3)(batch)
-    assert seen["hop.0"].weights[0, 0, 0, -1] == pytest.approx(0, abs=1e-12)
+def test_a_full_memory_has_no_empty_memories() -> None:
+    batch = story_batch([1])
+    with trace("hop.0", full_precision=True) as captured:
+        build_network(memory_size=3)(batch)
+    assert captured["hop.0"].weights[0, 0, 0, -1] == pytest.approx(0, abs=1e-12)
 
 
-def test_the_answer_does_not_depend_on_being_watched_or_on_the_others_in_the_batch() -> None:
-    model = small()
-    whole = model(told([0, 1, 2]))
+def test_the_answer_does_not_depend_on_a_trace_or_on_the_batch() -> None:
+    model = build_network()
+    together = model(story_batch([0, 1, 2]))
     with trace(full_precision=True):
-        assert torch.equal(model(told([0, 1, 2])), whole)
-    for number in range(3):
-        torch.testing.assert_close(model(told([number]))[:, 0], whole[:, number])
+        assert torch.equal(model(story_batch([0, 1, 2])), together)
+    for index in range(3):
+        torch.testing.assert_close(model(story_batch([index]))[:, 0], together[:, index])
 
 
 @pytest.mark.parametrize("tying", ["adjacent", "layerwise"])
-def test_members_are_networks_of_their_own(tying: str) -> None:
-    model, batch, answers = small(3, tying=tying), told([0, 1]), np.array([4, 8])
-    losses, right = model.loss(batch, answers)
+def test_restarts_are_independent_networks(tying: str) -> None:
+    model = build_network(3, tying=tying)
+    batch = story_batch([0, 1])
+    answers = np.array([4, 8])
+    losses, is_correct = model.loss(batch, answers)
     losses.sum().backward()
-    for number in range(3):
-        alone = model.restart(number)
-        loss, hits = alone.loss(batch, answers)
+    for index in range(3):
+        single = model.restart(index)
+        loss, is_correct_alone = single.loss(batch, answers)
         loss.sum().backward()
-        assert loss.item() == pytest.approx(losses[number].item(), rel=1e-5)
-        assert (hits[0] == right[number]).all()
-        for (name, part), (_, whole) in zip(alone.named_parameters(), model.named_parameters(), strict=True):
-            assert part.grad is not None and whole.grad is not None
-            wanted = whole.grad[number : number + 1] if name == "turn" else whole.grad[:, number : number + 1]
-            torch.testing.assert_close(part.grad, wanted)
-    first = MemoryNetwork(model.config)
-    first.initialize(seed=5)  # the third of three starts from seed 3
+        assert loss.item() == pytest.approx(losses[index].item(), rel=1e-5)
+        assert (is_correct_alone[0] == is_correct[index]).all()
+        member = slice(index, index + 1)
+        for (name, own), (_, shared) in zip(single.named_parameters(), model.named_parameters(), strict=True):
+            assert own.grad is not None and shared.grad is not None
+            expected = shared.grad[member] if name == "turn" else shared.grad[:, member]
+            torch.testing.assert_close(own.grad, expected)
+    third = MemoryNetwork(model.config)
+    third.initialize(seed=5)  # the third of three restarts from seed 3
     model.initialize(seed=3)
-    assert torch.equal(first.tables[0], model.tables[0][:, 2:])
+    assert torch.equal(third.tables[0], model.tables[0][:, 2:])
 
 
 def test_tying_decides_how_many_tables_there_are() -> None:
-    assert len(small(hops=3).tables) == 4
-    assert small(hops=3).turn is None
-    layerwise = small(hops=3, tying="layerwise")
+    assert len(build_network(hops=3).tables) == 4
+    assert build_network(hops=3).turn is None
+    layerwise = build_network(hops=3, tying="layerwise")
     assert len(layerwise.tables) == 4
     assert layerwise.turn is not None
-    assert len(small(hops=5, tying="layerwise").tables) == 4
-    assert small().num_parameters() == 3 * (11 + 5) * 7
+    assert len(build_network(hops=5, tying="layerwise").tables) == 4
+    assert build_network().num_parameters() == 3 * (11 + 5) * 7
 
 
-def test_gradients_are_those_of_differences() -> None:
+def test_values_and_gradients_are_those_of_the_dense_matrix() -> None:
     words = Tokens.from_rows([[0, 2, 2], [], [1]])
-    bags = BagOfWords(words, np.array([0.5, -1, 2, 3], dtype=np.float32), size=5)
+    bags = BagOfWords(words, np.array([0.5, -1, 2, 3], dtype=np.float32), vocab_size=5)
     table = torch.randn(5, 2, 3, requires_grad=True)
-    tilt = torch.tensor([0.1, -0.7, 1.3])
+    dimension_factors = torch.tensor([0.1, -0.7, 1.3])
     dense = torch.zeros(3, 5, 3)
     for row, (ids, weights) in enumerate([([0, 2, 2], [0.5, -1, 2]), ([], []), ([1], [3])]):
         for word, weight in zip(ids, weights, strict=True):
-            dense[row, word] += 1 + weight * tilt
-    wanted = torch.einsum("rwd,wmd->rmd", dense, table)
-    found = bags.matmul(table, tilt)
-    torch.testing.assert_close(found, wanted)
-    (gradient,) = torch.autograd.grad((found**2).sum(), table)
-    (other,) = torch.autograd.grad((wanted**2).sum(), table)
-    torch.testing.assert_close(gradient, other)
+            dense[row, word] += 1 + weight * dimension_factors
+    expected = torch.einsum("rwd,wmd->rmd", dense, table)
+    encoded = bags.matmul(table, dimension_factors)
+    torch.testing.assert_close(encoded, expected)
+    (gradient,) = torch.autograd.grad((encoded**2).sum(), table)
+    (expected_gradient,) = torch.autograd.grad((expected**2).sum(), table)
+    torch.testing.assert_close(gradient, expected_gradient)
 
 
-def test_what_the_model_cannot_hold_is_refused() -> None:
+def test_settings_and_stories_that_do_not_fit_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"hops \(0\) must be at least 1"):
         MemoryNetworkConfig(hops=0)
     with pytest.raises(ConfigError, match="encoding must be one of bag, position, not 'bags' .did you mean bag"):
         MemoryNetworkConfig(sentence_encoding="bags")
-    with pytest.raises(ConfigError, match="vocabulary, longest and width come from"):
+    with pytest.raises(ConfigError, match="vocab_size, max_sentence_words and embedding_size come from"):
         MemoryNetwork(MemoryNetworkConfig())
-    with pytest.raises(UsageError, match="a question has 3 words but the model holds 2"):
-        small(max_sentence_words=2)(told([0]))
-    with pytest.raises(UsageError, match="a story has 3 sentences but the model remembers 2"):
-        small(memory_size=2)(told([1]))
+    with pytest.raises(UsageError, match="a question has 3 words but the model takes 2"):
+        build_network(max_sentence_words=2)(story_batch([0]))
+    with pytest.raises(UsageError, match="a story has 3 sentences but the model has 2 memories"):
+        build_network(memory_size=2)(story_batch([1]))

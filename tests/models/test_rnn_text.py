@@ -1,4 +1,4 @@
-"""Classifiers: pooling, the mix of frozen layers, and texts that do not depend on their neighbours."""
+"""RNN classifiers: pooling, the scalar mix of frozen layers, and texts that do not depend on their batch."""
 
 from __future__ import annotations
 
@@ -19,77 +19,83 @@ ROWS = [[7, 3, 9], [5], [4, 11, 6, 2, 8]]
 LAYERS, FEATURES = 3, 7
 
 
-def model(pooling: str = "attention", features: bool = False, cell: str = "lstm") -> RnnClassifier:
-    beside = {"num_feature_layers": LAYERS, "feature_size": FEATURES} if features else {}
-    reader = RnnTextConfig(vocab_size=13, embedding_size=5, hidden_size=11, cell=cell, **beside)  # type: ignore[arg-type]
-    made = RnnClassifier(RnnClassifierConfig(num_labels=4, pooling=pooling, encoder=reader))
-    initialize_weights(made, 3)
-    return made.double().eval()
+def build_classifier(pooling: str = "attention", features: bool = False, cell: str = "lstm") -> RnnClassifier:
+    feature_sizes = {"num_feature_layers": LAYERS, "feature_size": FEATURES} if features else {}
+    encoder = RnnTextConfig(vocab_size=13, embedding_size=5, hidden_size=11, cell=cell, **feature_sizes)  # type: ignore[arg-type]
+    model = RnnClassifier(RnnClassifierConfig(num_labels=4, pooling=pooling, encoder=encoder))
+    initialize_weights(model, 3)
+    return model.double().eval()
 
 
-def texts(rows: list[list[int]], features: bool) -> TextBatch:
-    found = [np.random.default_rng(len(row)).standard_normal((len(row), LAYERS, FEATURES)) for row in rows]
-    return TextBatch(Tokens.from_rows(rows), np.concatenate(found).astype(np.float16) if features else None)
+def text_batch(rows: list[list[int]], has_features: bool) -> TextBatch:
+    features = [np.random.default_rng(len(row)).standard_normal((len(row), LAYERS, FEATURES)) for row in rows]
+    return TextBatch(Tokens.from_rows(rows), np.concatenate(features).astype(np.float16) if has_features else None)
 
 
 @pytest.mark.parametrize("features", [False, True])
 @pytest.mark.parametrize("pooling", ["attention", "mean", "max"])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_a_text_has_the_same_chances_in_any_company(pooling: str, features: bool, cell: str) -> None:
-    classifier = model(pooling, features, cell)
-    together = classifier.probabilities(texts(ROWS, features))
+def test_a_text_has_the_same_probabilities_in_any_batch(pooling: str, features: bool, cell: str) -> None:
+    classifier = build_classifier(pooling, features, cell)
+    together = classifier.probabilities(text_batch(ROWS, features))
     np.testing.assert_allclose(together.sum(1), 1, rtol=1e-6)
-    for row, found in zip(ROWS, together, strict=True):
-        np.testing.assert_allclose(found, classifier.probabilities(texts([row], features))[0], rtol=1e-5)
+    for row, probabilities in zip(ROWS, together, strict=True):
+        alone = classifier.probabilities(text_batch([row], features))[0]
+        np.testing.assert_allclose(probabilities, alone, rtol=1e-5)
 
 
 def test_every_pooling_is_what_its_name_says() -> None:
-    rows = PackedBatch(np.array([3, 1]))
-    states = torch.tensor([[1.0, -2.0], [3.0, -4.0], [2.0, -9.0], [-5.0, 7.0]])
-    assert Pooling("mean", 2)(states, rows).tolist() == [[2.0, -5.0], [-5.0, 7.0]]
-    assert Pooling("max", 2)(states, rows).tolist() == [[3.0, -2.0], [-5.0, 7.0]]
-    looking = Pooling("attention", 2)
+    batch = PackedBatch(np.array([3, 1]))
+    hidden = torch.tensor([[1.0, -2.0], [3.0, -4.0], [2.0, -9.0], [-5.0, 7.0]])
+    assert Pooling("mean", 2)(hidden, batch).tolist() == [[2.0, -5.0], [-5.0, 7.0]]
+    assert Pooling("max", 2)(hidden, batch).tolist() == [[3.0, -2.0], [-5.0, 7.0]]
+    attention = Pooling("attention", 2)
     with torch.no_grad():
-        keys = torch.tanh(states @ looking.key.weight.T + looking.key.bias)
-        weights = torch.softmax(keys[:3] @ looking.query.weight[0], dim=0)
-        wanted = torch.stack([weights @ states[:3], states[3]])
-        with trace(POOLING, full_precision=True) as seen:
-            found = looking(states, rows)
-    torch.testing.assert_close(found, wanted)
-    np.testing.assert_allclose(seen[POOLING].weights[0, 0, 0], weights, rtol=1e-5)
-    assert seen[POOLING].weights[1, 0, 0].tolist() == [1.0, 0.0, 0.0]
+        keys = torch.tanh(hidden @ attention.key.weight.T + attention.key.bias)
+        weights = torch.softmax(keys[:3] @ attention.query.weight[0], dim=0)
+        expected = torch.stack([weights @ hidden[:3], hidden[3]])
+        with trace(POOLING, full_precision=True) as captured:
+            pooled = attention(hidden, batch)
+    torch.testing.assert_close(pooled, expected)
+    np.testing.assert_allclose(captured[POOLING].weights[0, 0, 0], weights, rtol=1e-5)
+    assert captured[POOLING].weights[1, 0, 0].tolist() == [1.0, 0.0, 0.0]
 
 
-def test_the_mix_weighs_normalised_layers() -> None:
-    mix, generator = ScalarMix(3), torch.Generator().manual_seed(1)
+def test_the_scalar_mix_weights_normalised_layers() -> None:
+    mix = ScalarMix(3)
     with torch.no_grad():
         mix.weights.copy_(torch.tensor([0.5, -1.0, 2.0]))
         mix.scale.fill_(3.0)
-    layers = torch.randn(5, 3, 7, generator=generator)
-    normal = (layers - layers.mean(-1, keepdim=True)) / (layers.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
-    shares = torch.tensor([0.5, -1.0, 2.0]).exp()
-    wanted = 3 * sum(share / shares.sum() * normal[:, number] for number, share in enumerate(shares))
-    torch.testing.assert_close(mix(layers), wanted)
+    layers = torch.randn(5, 3, 7, generator=torch.Generator().manual_seed(1))
+    variance = layers.var(-1, keepdim=True, unbiased=False)
+    normed = (layers - layers.mean(-1, keepdim=True)) / (variance + 1e-5).sqrt()
+    exponentials = torch.tensor([0.5, -1.0, 2.0]).exp()
+    layer_weights = exponentials / exponentials.sum()
+    expected = 3 * sum(weight * normed[:, layer] for layer, weight in enumerate(layer_weights))
+    torch.testing.assert_close(mix(layers), expected)
 
 
 def test_frozen_layers_are_used_and_their_mix_is_learned() -> None:
-    classifier, labels = model(features=True), np.array([0, 3, 1])
-    given = texts(ROWS, True)
-    other = TextBatch(given.tokens, -given.features)  # type: ignore[operator]
-    assert not np.allclose(classifier.probabilities(given), classifier.probabilities(other))
-    classifier.loss(given, labels)[0].backward()
+    classifier = build_classifier(features=True)
+    labels = np.array([0, 3, 1])
+    batch = text_batch(ROWS, True)
+    negated = TextBatch(batch.tokens, -batch.features)  # type: ignore[operator]
+    assert not np.allclose(classifier.probabilities(batch), classifier.probabilities(negated))
+    classifier.loss(batch, labels)[0].backward()
     for name, parameter in classifier.named_parameters():
         assert parameter.grad is not None and bool(parameter.grad.abs().sum() > 0), name
     assert classifier.encoder.mix_weights() == ([pytest.approx(1 / LAYERS)] * LAYERS, 1.0)
-    assert model().encoder.mix_weights() == ([], 0.0)
+    assert build_classifier().encoder.mix_weights() == ([], 0.0)
 
 
-def test_the_loss_is_that_of_the_chances() -> None:
-    classifier, labels, given = model(), np.array([2, 0, 3]), texts(ROWS, False)
-    smoothed, plain = classifier.loss(given, labels, smoothing=0.2)
-    chances = np.log(classifier.probabilities(given).astype(np.float64))
-    right = -chances[np.arange(3), labels].sum()
-    assert plain.item() == pytest.approx(right, rel=1e-5)
-    assert smoothed.item() == pytest.approx(0.8 * right - 0.2 * chances.mean(1).sum(), rel=1e-5)
-    noisy = [classifier.loss(given, labels, noise=Noise(1, step))[0].item() for step in (1, 1, 2)]
+def test_the_loss_is_that_of_the_probabilities() -> None:
+    classifier = build_classifier()
+    labels = np.array([2, 0, 3])
+    batch = text_batch(ROWS, False)
+    smoothed, plain = classifier.loss(batch, labels, smoothing=0.2)
+    logprobs = np.log(classifier.probabilities(batch).astype(np.float64))
+    expected = -logprobs[np.arange(3), labels].sum()
+    assert plain.item() == pytest.approx(expected, rel=1e-5)
+    assert smoothed.item() == pytest.approx(0.8 * expected - 0.2 * logprobs.mean(1).sum(), rel=1e-5)
+    noisy = [classifier.loss(batch, labels, noise=Noise(1, step))[0].item() for step in (1, 1, 2)]
     assert noisy[0] == noisy[1] != noisy[2]

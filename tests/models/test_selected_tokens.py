@@ -1,4 +1,4 @@
-"""States of chosen tokens: the last layer makes no others, and they and all gradients are what they would be."""
+"""Hidden states of selected tokens: the last layer computes no others, and values and gradients are the same."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from regard.models.bert import Bert, initialize_bert
 from regard.tasks.windows import encode_for_training
 from regard.tokens import Tokens
 
-BLOCK = 8
+TOKEN_MULTIPLE = 8
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"norm": "before"},
     {"positions": "rotary", "bias": False, "gated": True},
     {"layer_groups": 1},
-    {"positions": "rotary", "attention_window": 2, "global_every": 2},  # the last layer looks at whole rows
-    {"positions": "rotary", "attention_window": 2, "global_every": 3},  # it looks near
-    {
+    {"positions": "rotary", "attention_window": 2, "global_every": 2},  # the last layer is global
+    {"positions": "rotary", "attention_window": 2, "global_every": 3},  # it is local
+    {  # it is local, but the window holds the whole sequence
         "positions": "rotary",
         "attention_window": 64,
         "global_every": 3,
         "local_rope_theta": 100.0,
-    },  # it looks near, at all there is
+    },
     {"attention": "blocks", "block_size": 4},
 ]
 
 
-def encoder(**changes: Any) -> Bert:
+def build_encoder(**changes: Any) -> Bert:
     sizes = {
         "vocab_size": 50,
         "hidden_size": 16,
@@ -47,77 +47,80 @@ def encoder(**changes: Any) -> Bert:
     return model
 
 
-def read() -> Tokens:
-    chance = np.random.default_rng(1)
-    return Tokens.from_rows([chance.integers(0, 50, length) for length in (7, 3, 60, 1)])
+def random_tokens() -> Tokens:
+    rng = np.random.default_rng(1)
+    return Tokens.from_rows([rng.integers(0, 50, length) for length in (7, 3, 60, 1)])
 
 
-def gradient(model: Bert, made: Tensor) -> Tensor:
+def gradient(model: Bert, hidden: Tensor) -> Tensor:
     model.zero_grad()
-    (made * torch.linspace(-1, 1, made.numel()).view(made.shape)).sum().backward()
-    return torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
+    (hidden * torch.linspace(-1, 1, hidden.numel()).view(hidden.shape)).sum().backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
 
-def same(found: Tensor, wanted: Tensor) -> bool:
-    if found.shape != wanted.shape:
+def is_close(actual: Tensor, expected: Tensor) -> bool:
+    if actual.shape != expected.shape:
         return False
-    return not found.numel() or bool((found - wanted).abs().max() <= 1e-5 * wanted.abs().max())
+    return not actual.numel() or bool((actual - expected).abs().max() <= 1e-5 * expected.abs().max())
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 @pytest.mark.parametrize("count", [0, 1, 9, 71])
-def test_they_and_their_gradients_are_those_of_all_states(changes: dict[str, Any], count: int) -> None:
-    model = encoder(**changes)
-    ids, rows = model.to_tensors(read(), 64)
-    places = np.random.default_rng(2).permutation(rows.num_tokens)[:count]
-    chosen = SelectedTokens(rows, places, BLOCK)
-    few = model(ids, rows, None, None, chosen)
-    assert len(few) == -(-count // BLOCK) * BLOCK
-    every = model(ids, rows)[torch.from_numpy(places)]
-    assert same(few[:count], every)
-    assert same(gradient(model, few[:count]), gradient(model, every))
+def test_values_and_gradients_are_those_of_all_hidden_states(changes: dict[str, Any], count: int) -> None:
+    model = build_encoder(**changes)
+    ids, batch = model.to_tensors(random_tokens(), 64)
+    indices = np.random.default_rng(2).permutation(batch.num_tokens)[:count]
+    selected = model(ids, batch, None, None, SelectedTokens(batch, indices, TOKEN_MULTIPLE))
+    assert len(selected) == -(-count // TOKEN_MULTIPLE) * TOKEN_MULTIPLE
+    expected = model(ids, batch)[torch.from_numpy(indices)]
+    assert is_close(selected[:count], expected)
+    assert is_close(gradient(model, selected[:count]), gradient(model, expected))
 
 
-def test_the_last_layer_makes_no_others() -> None:
-    model = encoder()
-    ids, rows = model.to_tensors(read())
-    made: list[int] = []
+def test_the_last_layer_computes_no_others() -> None:
+    model = build_encoder()
+    ids, batch = model.to_tensors(random_tokens())
+    token_counts: list[int] = []
     for block in model.stack.blocks:
-        block.feedforward.inner.register_forward_hook(lambda _module, _given, out: made.append(len(out)))
-    model(ids, rows, None, None, SelectedTokens(rows, np.array([0, 7, 10, 70])))
-    assert made == [71, 71, 4]
+        block.feedforward.inner.register_forward_hook(lambda _module, _inputs, output: token_counts.append(len(output)))
+    model(ids, batch, None, None, SelectedTokens(batch, np.array([0, 7, 10, 70])))
+    assert token_counts == [71, 71, 4]
 
 
-def test_who_watches_sees_every_token_and_changes_nothing() -> None:
-    model = encoder(dropout=0.1, attention_dropout=0.1)
-    ids, rows = model.to_tensors(read())
-    chosen, noise = SelectedTokens(rows, np.array([3, 70])), Noise(1, 7)
+def test_a_trace_captures_every_token_and_changes_nothing() -> None:
+    model = build_encoder(dropout=0.1, attention_dropout=0.1)
+    ids, batch = model.to_tensors(random_tokens())
+    selected = SelectedTokens(batch, np.array([3, 70]))
+    noise = Noise(1, 7)
     with torch.inference_mode():
-        alone = model(ids, rows, None, noise, chosen)
-        with trace() as seen:
-            watched = model(ids, rows, None, noise, chosen)
-        with trace() as every:
-            model(ids, rows, None, noise)
-    assert torch.equal(watched, alone)
-    assert np.allclose(seen["encoder.2.self"].weights, every["encoder.2.self"].weights, rtol=0, atol=1e-6)
-    assert seen["encoder.2.self"].weights.shape[2] == 60
+        untraced = model(ids, batch, None, noise, selected)
+        with trace() as captured:
+            traced = model(ids, batch, None, noise, selected)
+        with trace() as captured_of_all:
+            model(ids, batch, None, noise)
+    assert torch.equal(traced, untraced)
+    weights = captured["encoder.2.self"].weights
+    assert np.allclose(weights, captured_of_all["encoder.2.self"].weights, rtol=0, atol=1e-6)
+    assert weights.shape[2] == 60
 
 
-def test_a_place_that_is_no_token_is_refused() -> None:
-    model = encoder()
-    _, rows = model.to_tensors(read(), 64)
-    with pytest.raises(IndexError, match="places from 3 to 71 of 71 tokens"):
-        SelectedTokens(rows, np.array([3, 71]))
+def test_an_index_beyond_the_tokens_is_rejected() -> None:
+    model = build_encoder()
+    _, batch = model.to_tensors(random_tokens(), 64)
+    with pytest.raises(IndexError, match="must be from 0 to 70, not from 3 to 71"):
+        SelectedTokens(batch, np.array([3, 71]))
 
 
 @pytest.mark.parametrize("changes", [{}, {"head_transform": True}], ids=str)
-def test_a_label_is_told_by_first_tokens_alone(changes: dict[str, Any]) -> None:
-    model, tokens = encoder(head="label", num_labels=3, **changes), read()
+def test_a_label_is_predicted_from_first_tokens_alone(changes: dict[str, Any]) -> None:
+    model = build_encoder(head="label", num_labels=3, **changes)
+    tokens = random_tokens()
     assert model.config.classifies_first_token
-    found = model.head_logits(*encode_for_training(model, tokens, None, None, tokens.offsets[:-1]))
-    assert same(found, torch.from_numpy(model.logits(tokens)))
+    logits = model.head_logits(*encode_for_training(model, tokens, None, None, tokens.offsets[:-1]))
+    assert is_close(logits, torch.from_numpy(model.logits(tokens)))
 
 
-def test_other_heads_need_more_states() -> None:
-    assert not encoder(head="label", num_labels=3, head_transform=True, pooling="mean").config.classifies_first_token
-    assert not encoder(head="token", num_labels=3).config.classifies_first_token
+def test_other_heads_need_more_hidden_states() -> None:
+    mean_pooled = build_encoder(head="label", num_labels=3, head_transform=True, pooling="mean")
+    assert not mean_pooled.config.classifies_first_token
+    assert not build_encoder(head="token", num_labels=3).config.classifies_first_token

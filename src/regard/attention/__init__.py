@@ -1,1 +1,1 @@
-"""The core: a query looks at keys and takes a mix of values."""
+"""Scaled dot-product and other attention, masks, positional schemes, caches, traces and head ablation."""

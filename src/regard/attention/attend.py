@@ -1,4 +1,4 @@
-"""`attend`: the one place where attention weights exist."""
+"""`attend`: the only function that computes attention."""
 
 from __future__ import annotations
 
@@ -32,63 +32,66 @@ def attend(
     site: str = "",
     is_traced: bool = True,
 ) -> Tensor:
-    """Return for each query the mix of values that its weights over the keys make, [B, H, Q, v].
+    """Mix the values by the attention weights of each query over the keys, [B, H, Q, v].
 
-    An open trace that wants the site sees the weights, unless the caller shows them; the output comes from the same
-    kernel either way.
+    An active trace that selects the site captures the weights, unless `is_traced` is false. The output comes from the
+    same kernel with and without a trace.
 
     >>> keys = torch.tensor([[[[100.0, 0.0], [0.0, 100.0]]]])
     >>> attend(keys, keys, torch.tensor([[[[1.0], [2.0]]]])).tolist()
     [[[[1.0], [2.0]]]]
     """
-    _check(query, key, value)
+    _check_shapes(query, key, value)
     if mask is not None and mask.is_full:
         mask = None
-    usual = type(score) is ScaledDot and normalize is softmax and bias is None
-    dropped = dropout if noise is not None else 0.0
-    if isinstance(mask, BlockSparseMask) and usual:
-        mixed = attend_block_sparse(query, key, value, mask)
-    elif isinstance(mask, LocalMask) and usual and not dropped:
-        mixed = attend_local(query, key, value, mask, _plain)
-    elif _fused_fits(query, score, normalize, dropped):
-        mixed = _fused(query, key, value, mask, bias)
+    is_standard = type(score) is ScaledDot and normalize is softmax and bias is None
+    dropout_rate = dropout if noise is not None else 0.0
+    if isinstance(mask, BlockSparseMask) and is_standard:
+        context = attend_block_sparse(query, key, value, mask)
+    elif isinstance(mask, LocalMask) and is_standard and not dropout_rate:
+        context = attend_local(query, key, value, mask, _attend_dense)
+    elif _can_fuse(query, score, normalize, dropout_rate):
+        context = _attend_fused(query, key, value, mask, bias)
     else:
         weights = attention_weights(query, key, mask, bias, score, normalize)
-        mixed = apply_dropout(weights, dropout, noise, site) @ value
-    mixed = apply_ablation(mixed, site)
-    if is_traced and (seen := active_trace(site)) is not None:
-        capture(seen, site, AttentionCall(query, key, value, mask, bias, score, normalize))
-    return mixed
+        context = apply_dropout(weights, dropout, noise, site) @ value
+    context = apply_ablation(context, site)
+    if is_traced:
+        trace = active_trace(site)
+        if trace is not None:
+            capture(trace, site, AttentionCall(query, key, value, mask, bias, score, normalize))
+    return context
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor, mask: BoundMask) -> Tensor:
-    """Return usual attention with a mask, without dropout."""
-    if _fused_fits(query, SCALED_DOT, softmax, 0.0):
-        return _fused(query, key, value, mask, None)
+def _attend_dense(query: Tensor, key: Tensor, value: Tensor, mask: BoundMask) -> Tensor:
+    """Scaled dot-product attention with a mask, without dropout."""
+    if _can_fuse(query, SCALED_DOT, softmax, 0.0):
+        return _attend_fused(query, key, value, mask, None)
     return attention_weights(query, key, mask, None, SCALED_DOT, softmax) @ value
 
 
-def _fused_fits(query: Tensor, score: Score, normalize: Normalize, dropout: float) -> bool:
-    """Decide the kernel from what is asked alone, so that a repeat computes the same bits.
+def _can_fuse(query: Tensor, score: Score, normalize: Normalize, dropout_rate: float) -> bool:
+    """Whether torch's fused kernel applies; a function of the arguments alone, so that a repeat has the same bits.
 
-    In training on processors two plain products beat the fused kernel's backward pass on rows of ordinary length.
+    Training on CPU uses two plain matmuls: on sequences of ordinary length they beat the fused kernel's backward pass.
     """
-    if type(score) is not ScaledDot or normalize is not softmax or dropout > 0:
+    if type(score) is not ScaledDot or normalize is not softmax or dropout_rate > 0:
         return False
     return not (torch.is_grad_enabled() and query.device.type == "cpu")
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, mask: BoundMask | None, bias: Tensor | None) -> Tensor:
-    extra = None if mask is None else mask.additive(query.dtype)
+def _attend_fused(query: Tensor, key: Tensor, value: Tensor, mask: BoundMask | None, bias: Tensor | None) -> Tensor:
+    """Scaled dot-product attention in torch's fused kernel."""
+    additive = None if mask is None else mask.additive(query.dtype)
     if bias is not None:
-        extra = bias if extra is None else extra + bias
-    mixed = scaled_dot_product_attention(query, key, value, attn_mask=extra)
+        additive = bias if additive is None else additive + bias
+    context = scaled_dot_product_attention(query, key, value, attn_mask=additive)
     if mask is not None and mask.masked_queries is not None:
-        mixed = mixed.masked_fill(mask.masked_queries, 0)
-    return mixed
+        context = context.masked_fill(mask.masked_queries, 0)
+    return context
 
 
-def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
     if query.dim() != 4 or key.dim() != 4 or value.dim() != 4 or key.shape[2] != value.shape[2]:
         raise UsageError(
             "attend needs query [B, H, Q, d], key [B, H, K, d] and value [B, H, K, v], "

@@ -1,6 +1,6 @@
-"""The tap: what an open trace wants is computed beside the output, for the asked heads and rows only, in row blocks.
+"""Explicit attention weights, and what active traces capture of a call of `attend`.
 
-The weights of attention, explicitly: the plain kernel and the tap share this.
+A capture is computed beside the output, for the selected heads and queries only, in chunks of queries.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from torch import Tensor
 from regard.attention.masks import BoundMask
 from regard.attention.scores import Normalize, ScaledDot, Score, softmax
 from regard.attention.trace import (
+    Captured,
     CapturedEntropy,
     CapturedQKV,
     CapturedQueriesKeys,
     CapturedWeights,
-    Half,
+    FloatArray,
     Int16Array,
-    Kept,
     Trace,
 )
 
-QUERIES_PER_CHUNK = 256  # queries whose weights are computed at a time
+QUERIES_PER_CHUNK = 256  # queries whose weights exist at the same time
 
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One call of `attend`, as it was asked for."""
+    """The arguments of one call of `attend`."""
 
     query: Tensor  # [B, H, Q, d]
     key: Tensor  # [B, H, K, d]
@@ -41,95 +41,113 @@ class AttentionCall:
     normalize: Normalize
 
     def select_heads(self, heads: list[int]) -> AttentionCall:
-        """Return what some of the heads do."""
-        query, key, value = (part[:, heads] for part in (self.query, self.key, self.value))
-        bias = self.bias if self.bias is None or self.bias.shape[1] == 1 else self.bias[:, heads]
-        return replace(self, query=query, key=key, value=value, bias=bias)
+        """The call restricted to these heads."""
+        bias = self.bias
+        if bias is not None and bias.shape[1] > 1:
+            bias = bias[:, heads]
+        return replace(self, query=self.query[:, heads], key=self.key[:, heads], value=self.value[:, heads], bias=bias)
 
     def select_queries(self, rows: slice | Tensor) -> AttentionCall:
-        """Return what some of the queries do."""
-        mask, bias = self.mask, self.bias
+        """The call restricted to these queries."""
+        mask = self.mask
         if mask is not None and mask.query.shape[1] > 1:
             mask = mask.select_queries(rows)
-        return replace(self, query=self.query[:, :, rows], mask=mask, bias=None if bias is None else bias[:, :, rows])
+        bias = None if self.bias is None else self.bias[:, :, rows]
+        return replace(self, query=self.query[:, :, rows], mask=mask, bias=bias)
 
     def weights(self) -> Tensor:
-        """Return the weights [B, H, Q, K], in float32."""
-        query, key = self.query.float(), self.key.float()
+        """Attention weights in float32, [B, H, Q, K]."""
+        query = self.query.float()
+        key = self.key.float()
         return attention_weights(query, key, self.mask, self.bias, self.score, self.normalize)
 
 
 @torch.no_grad()
 def capture(trace: Trace, site: str, call: AttentionCall) -> None:
-    """Hand what was asked for to every open trace that wants the site."""
+    """Give every active trace that selects the site what it stores."""
     if call.mask is not None and call.mask.is_full:
         call = replace(call, mask=None)
-    for one in trace.active_for(site):
-        asked = call
-        if (heads := one.selected_heads(site, call.query.shape[1])) is not None:
-            asked = asked.select_heads(heads)
-        if (rows := one.selected_queries(site, call.query.shape[2])) is not None:
-            if not len(rows):
+    mask_text = "" if call.mask is None else str(call.mask)
+    for active in trace.active_for(site):
+        selected = call
+        heads = active.selected_heads(site, call.query.shape[1])
+        if heads is not None:
+            selected = selected.select_heads(heads)
+        queries = active.selected_queries(site, call.query.shape[2])
+        if queries is not None:
+            if not len(queries):
                 continue
-            asked = asked.select_queries(torch.from_numpy(rows).to(call.query.device))
-        one.add(site, "" if call.mask is None else str(call.mask), _kept(one, asked), heads)
+            selected = selected.select_queries(torch.from_numpy(queries).to(call.query.device))
+        active.add(site, mask_text, _capture_call(active, selected), heads)
 
 
-def _kept(one: Trace, look: AttentionCall) -> Kept:
-    if one.store == "inside":
-        return _inside(look)
-    if one.store == "queries" and _smaller(look):
-        return _queries(one, look)
-    batch, heads, queries, keys = (*look.query.shape[:3], look.key.shape[2])
-    entropy = one.store == "entropy"
-    shape = (batch, heads, queries) if entropy else (batch, heads, queries, keys)
-    made = np.empty(shape, dtype=np.float32 if one.full_precision else np.float16)
-    for first in range(0, queries, QUERIES_PER_CHUNK):
-        rows = slice(first, first + QUERIES_PER_CHUNK)
-        weights = look.select_queries(rows).weights()
-        made[:, :, rows] = (_entropy(weights) if entropy else weights).cpu().numpy()
-    return CapturedEntropy(made) if entropy else CapturedWeights(made)
+def _capture_call(trace: Trace, call: AttentionCall) -> Captured:
+    """Compute what the trace stores of a call."""
+    if trace.store == "inside":
+        return _capture_qkv(call)
+    if trace.store == "queries" and _is_smaller_as_queries(call):
+        return _capture_queries_keys(trace, call)
+    batch, heads, queries, _ = call.query.shape
+    dtype = np.float32 if trace.full_precision else np.float16
+    if trace.store == "entropy":
+        entropy = np.empty((batch, heads, queries), dtype=dtype)
+        for chunk in _query_chunks(queries):
+            entropy[:, :, chunk] = _entropy(call.select_queries(chunk).weights()).cpu().numpy()
+        return CapturedEntropy(entropy)
+    weights = np.empty((batch, heads, queries, call.key.shape[2]), dtype=dtype)
+    for chunk in _query_chunks(queries):
+        weights[:, :, chunk] = call.select_queries(chunk).weights().cpu().numpy()
+    return CapturedWeights(weights)
+
+
+def _query_chunks(queries: int) -> list[slice]:
+    return [slice(start, start + QUERIES_PER_CHUNK) for start in range(0, queries, QUERIES_PER_CHUNK)]
 
 
 def _entropy(weights: Tensor) -> Tensor:
+    """Entropy of the attention weights in bits."""
     return -(weights * weights.clamp_min(1e-12).log2()).sum(-1)
 
 
-def _smaller(look: AttentionCall) -> bool:
-    """Whether queries and keys are fewer numbers than weights, and weights can be computed from them alone."""
-    queries, width, keys = look.query.shape[2], look.query.shape[3], look.key.shape[2]
-    plain = type(look.score) is ScaledDot and look.normalize is softmax and look.bias is None
-    return plain and (queries + keys) * width < queries * keys
+def _is_smaller_as_queries(call: AttentionCall) -> bool:
+    """Whether queries and keys take less memory than weights and determine them."""
+    _, _, queries, head_size = call.query.shape
+    keys = call.key.shape[2]
+    is_standard = type(call.score) is ScaledDot and call.normalize is softmax and call.bias is None
+    return is_standard and (queries + keys) * head_size < queries * keys
 
 
-def _queries(one: Trace, look: AttentionCall) -> CapturedQueriesKeys:
-    query = look.query.float() * (1 / math.sqrt(look.query.shape[-1]))
-    key = look.key.float()
+def _capture_queries_keys(trace: Trace, call: AttentionCall) -> CapturedQueriesKeys:
+    query = call.query.float() * (1 / math.sqrt(call.query.shape[-1]))
+    key = call.key.float()
     key = key - key.mean(dim=2, keepdim=True)
-    added = None if look.mask is None else one.cached(look.mask, lambda: _added(look.mask))
+    mask = call.mask
+    bias = None if mask is None else trace.cached(mask, lambda: _mask_bias(mask))
     return CapturedQueriesKeys(
-        Int16Array.from_float(query.cpu().numpy()), Int16Array.from_float(key.cpu().numpy()), added
+        query=Int16Array.from_float(query.cpu().numpy()), key=Int16Array.from_float(key.cpu().numpy()), bias=bias
     )
 
 
-def _added(mask: BoundMask | None) -> Half:
-    assert mask is not None
-    return _half(mask.additive(torch.float32).masked_fill(~mask.dense, -torch.inf)[:, 0])
+def _mask_bias(mask: BoundMask) -> FloatArray:
+    """Additive mask with -∞ at masked keys, [B|1, Q, K] in half precision."""
+    bias = mask.additive(torch.float32).masked_fill(~mask.dense, -torch.inf)[:, 0]
+    return bias.to(torch.float16).cpu().numpy().copy()
 
 
-def _inside(look: AttentionCall) -> CapturedQKV:
-    query, key = look.query.float(), look.key.float()
-    scores = look.score(query, key)
-    if look.bias is not None:
-        scores = scores + look.bias
-    if look.mask is not None:
-        scores = (scores + look.mask.additive(torch.float32)).masked_fill(~look.mask.dense, -torch.inf)
-    value = look.value.float()
-    return CapturedQKV(*(part.cpu().numpy().copy() for part in (query, key, value, scores)))
-
-
-def _half(values: Tensor) -> Half:
-    return values.to(torch.float16).cpu().numpy().copy()
+def _capture_qkv(call: AttentionCall) -> CapturedQKV:
+    query = call.query.float()
+    key = call.key.float()
+    scores = call.score(query, key)
+    if call.bias is not None:
+        scores = scores + call.bias
+    if call.mask is not None:
+        scores = (scores + call.mask.additive(torch.float32)).masked_fill(~call.mask.dense, -torch.inf)
+    return CapturedQKV(
+        query=query.cpu().numpy().copy(),
+        key=key.cpu().numpy().copy(),
+        value=call.value.float().cpu().numpy().copy(),
+        scores=scores.cpu().numpy().copy(),
+    )
 
 
 def attention_weights(
@@ -140,7 +158,7 @@ def attention_weights(
     score: Score,
     normalize: Normalize,
 ) -> Tensor:
-    """Return the weights [B, H, Q, K]."""
+    """Attention weights in plain operations, [B, H, Q, K]."""
     scores = score(query, key)
     if bias is not None:
         scores = scores + bias
@@ -148,6 +166,6 @@ def attention_weights(
         return normalize(scores, None if mask is None else mask.dense)
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    # the least number, not -∞: a masked place gets exactly zero next to any allowed one, and no row becomes NaN
+    # the smallest finite number instead of -∞: masked keys still get exactly zero, and no row becomes NaN
     weights = torch.softmax(scores + mask.additive(scores.dtype), dim=-1)
     return weights if mask.masked_queries is None else weights.masked_fill(mask.masked_queries, 0)

@@ -1,7 +1,7 @@
-"""Heads switched off: while a block runs, what chosen heads found counts for nothing.
+"""Head ablation: while a block runs, the output of the named heads is zero.
 
-Like a trace, an intervention is held in a context variable, so that two requests never mix; models know nothing of it.
-A head is named by its site and its number, `encoder.3.self:2`; a site alone means all its heads.
+Like a trace, an intervention lives in a context variable, so that concurrent requests do not mix and models need no
+code for it. A head is named by site and index, `encoder.3.self:2`; a site alone names all its heads.
 """
 
 from __future__ import annotations
@@ -19,89 +19,99 @@ if TYPE_CHECKING:
 
 
 class Intervention:
-    """Which heads are off, and which sites were met since."""
+    """Ablated heads by site (an empty set: all heads), and the sites that ran meanwhile."""
 
     def __init__(self, heads: Mapping[str, set[int]]) -> None:
         self.heads = dict(heads)
-        self.met: dict[str, int] = {}  # site → how many heads it has
+        self.visited_sites: dict[str, int] = {}  # site → number of heads
 
     def apply(self, output: Tensor, site: str) -> Tensor:
-        """Return what the heads of a site found, [B, H, Q, v], with zeros for those that are off."""
+        """Zero the ablated heads in a site's output, [B, H, Q, v]."""
         if not site:
             return output
-        count = self.met[site] = output.shape[1]
-        chosen = self.heads.get(site)
-        if chosen is None:
+        num_heads = output.shape[1]
+        self.visited_sites[site] = num_heads
+        heads = self.heads.get(site)
+        if heads is None:
             return output
-        check_heads(site, chosen, count)
-        if not chosen or len(chosen) == count:
+        check_heads(site, heads, num_heads)
+        if not heads or len(heads) == num_heads:
             return output.new_zeros(output.shape)
-        kept = output.new_ones(count, 1, 1)
-        kept[list(chosen)] = 0
-        return output * kept
+        factors = output.new_ones(num_heads, 1, 1)
+        factors[list(heads)] = 0
+        return output * factors
 
     def check(self, sites: Mapping[str, int]) -> None:
-        """Refuse a head that a model with these sites, each with its number of heads, has not."""
-        for site, chosen in self.heads.items():
+        """Reject heads that a model with these sites (site → number of heads) does not have."""
+        for site, heads in self.heads.items():
             if site not in sites:
-                raise UsageError(unknown_site_message(site, sites, "switch off"))
-            check_heads(site, chosen, sites[site])
+                raise UsageError(unknown_site_message(site, sites, "ablate"))
+            check_heads(site, heads, sites[site])
 
     def __str__(self) -> str:
-        named = ((site, chosen) for site, chosen in self.heads.items())
-        return ",".join(
-            name for site, chosen in named for name in ([f"{site}:{head}" for head in sorted(chosen)] or [site])
-        )
+        names: list[str] = []
+        for site, heads in self.heads.items():
+            names += [f"{site}:{head}" for head in sorted(heads)] or [site]
+        return ",".join(names)
 
 
-_open: ContextVar[Intervention | None] = ContextVar("regard_intervention", default=None)
+_active: ContextVar[Intervention | None] = ContextVar("regard_intervention", default=None)
 
 
 def active_intervention() -> Intervention | None:
-    """Return which heads are off now; None where all are on."""
-    return _open.get()
+    """Return the innermost ablation; None without one."""
+    return _active.get()
 
 
 def apply_ablation(output: Tensor, site: str) -> Tensor:
-    """Return what the heads of a site found, with zeros for those that are off; as it is where all are on."""
-    chosen = _open.get()
-    return output if chosen is None else chosen.apply(output, site)
+    """Zero the ablated heads in a site's output; without an ablation, return it unchanged."""
+    intervention = _active.get()
+    return output if intervention is None else intervention.apply(output, site)
 
 
 @contextmanager
 def disable_ablation() -> Iterator[None]:
-    """Let all heads count while the block runs, whatever is off around it."""
-    token = _open.set(None)
+    """Enable all heads while the block runs, whatever is ablated around it."""
+    token = _active.set(None)
     try:
         yield
     finally:
-        _open.reset(token)
+        _active.reset(token)
 
 
 @contextmanager
 def ablate(heads: str | Iterable[str]) -> Iterator[Intervention]:
-    """Switch heads off while the block runs: what they found is zero, as if they had found nothing.
+    """Ablate heads while the block runs: their output is zero.
 
-    Heads are named `encoder.3.self:2`, several parted by commas or in a list. One block within another adds to it.
-    Where models ran and none of them has a site that was named, the end of the block says so.
+    Heads are named `encoder.3.self:2`, several separated by commas or in a list. Nested blocks add up. If models ran
+    and none of them has a named site, leaving the block raises an error.
 
     >>> import torch
     >>> from regard.attention.attend import attend
-    >>> one = torch.ones(1, 2, 1, 1)
+    >>> ones = torch.ones(1, 2, 1, 1)
     >>> with ablate("hop.0:1"):
-    ...     attend(one, one, one, site="hop.0").flatten().tolist()
+    ...     attend(ones, ones, ones, site="hop.0").flatten().tolist()
     [1.0, 0.0]
     """
-    before, chosen = _open.get(), parse_heads(heads)
-    for site, held in (before.heads if before else {}).items():
-        chosen[site] = chosen.get(site, held) | held if held and chosen.get(site, held) else set()
-    found = Intervention(chosen)
-    token = _open.set(found)
+    outer = _active.get()
+    intervention = Intervention(_merge_heads(parse_heads(heads), outer.heads if outer is not None else {}))
+    token = _active.set(intervention)
     try:
-        yield found
+        yield intervention
     finally:
-        _open.reset(token)
-        if before is not None:
-            before.met.update(found.met)
-    if found.met and not found.heads.keys() <= found.met.keys():
-        found.check(found.met)
+        _active.reset(token)
+        if outer is not None:
+            outer.visited_sites.update(intervention.visited_sites)
+    visited = intervention.visited_sites
+    if visited and not intervention.heads.keys() <= visited.keys():
+        intervention.check(visited)
+
+
+def _merge_heads(heads: dict[str, set[int]], outer: Mapping[str, set[int]]) -> dict[str, set[int]]:
+    """Union of two ablations by site; an empty set stands for all heads of a site and absorbs any other."""
+    merged = dict(heads)
+    for site, outer_heads in outer.items():
+        inner_heads = merged.get(site, outer_heads)
+        has_all_heads = not outer_heads or not inner_heads
+        merged[site] = set() if has_all_heads else inner_heads | outer_heads
+    return merged

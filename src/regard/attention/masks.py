@@ -1,6 +1,7 @@
-"""Who may look at whom: a printable expression, placed once per forward and shared by all layers.
+"""Attention masks: printable expressions, bound to positions once per forward pass and shared by all layers.
 
-Masks are true where a query may look. A mask reads *slots*: where a query or key stands in its row.
+A mask is true where a query may attend to a key. It is a function of *positions*: where query and key stand in their
+sequence.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from regard.errors import UsageError
 
 
 class Mask:
-    """An expression that says which key slots a query slot may look at; combine with `&`, `|` and `~`.
+    """Expression for the key positions that a query position may attend to; combine with `&`, `|` and `~`.
 
     >>> print(causal() & ~window(0))
     causal() & ~window(0)
     """
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
-        """Return a Boolean [B|1, 1, Q, K] for slots [B|1, 1, Q, 1] and [B|1, 1, 1, K] in rows of `size` keys."""
+        """Boolean mask [B|1, 1, Q, K] at positions [B|1, 1, Q, 1] and [B|1, 1, 1, K] of sequences of `size` keys."""
         raise NotImplementedError
 
     def bind(self, query: Tensor, key: Tensor) -> BoundMask:
-        """Return the mask at the given slots, [B|1, Q] and [B|1, K]."""
+        """Bind the mask to query positions [B|1, Q] and key positions [B|1, K]."""
         return BoundMask(self, query, key)
 
     def __and__(self, other: Mask) -> Mask:
@@ -41,7 +42,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class And(Mask):
-    """Both masks allow it."""
+    """Intersection: both masks allow the pair."""
 
     left: Mask
     right: Mask
@@ -50,12 +51,12 @@ class And(Mask):
         return self.left.allows(query, key, size) & self.right.allows(query, key, size)
 
     def __str__(self) -> str:
-        return f"{_bracketed(self.left, Or)} & {_bracketed(self.right, Or)}"
+        return f"{_parenthesize(self.left, Or)} & {_parenthesize(self.right, Or)}"
 
 
 @dataclass(frozen=True)
 class Or(Mask):
-    """One of the masks allows it."""
+    """Union: at least one of the masks allows the pair."""
 
     left: Mask
     right: Mask
@@ -69,7 +70,7 @@ class Or(Mask):
 
 @dataclass(frozen=True)
 class Not(Mask):
-    """The mask does not allow it."""
+    """Complement: the mask does not allow the pair."""
 
     inner: Mask
 
@@ -77,16 +78,16 @@ class Not(Mask):
         return ~self.inner.allows(query, key, size)
 
     def __str__(self) -> str:
-        return f"~{_bracketed(self.inner, (And, Or))}"
+        return f"~{_parenthesize(self.inner, (And, Or))}"
 
 
-def _bracketed(mask: Mask, kinds: type | tuple[type, ...]) -> str:
+def _parenthesize(mask: Mask, kinds: type | tuple[type, ...]) -> str:
     return f"({mask})" if isinstance(mask, kinds) else str(mask)
 
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """Nobody looks ahead."""
+    """A query attends to its own position and to earlier ones."""
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
         return key <= query
@@ -97,7 +98,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """Nobody looks past the end of a row."""
+    """No query attends past the end of its sequence."""
 
     lengths: Tensor  # [B]
 
@@ -110,7 +111,7 @@ class Padding(Mask):
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """Everybody looks at most `reach` slots to either side."""
+    """A query attends to at most `size` positions on either side."""
 
     size: int
 
@@ -123,13 +124,13 @@ class Window(Mask):
 
 @dataclass(frozen=True)
 class Global(Mask):
-    """The chosen slots look at all and are looked at by all; negative ones count from the end."""
+    """Global positions attend to all keys and all queries attend to them; negative ones count from the end."""
 
     positions: tuple[int, ...]
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
-        chosen = torch.tensor([slot % size for slot in self.positions], device=key.device)
-        return torch.isin(query, chosen) | torch.isin(key, chosen)
+        global_positions = torch.tensor([position % size for position in self.positions], device=key.device)
+        return torch.isin(query, global_positions) | torch.isin(key, global_positions)
 
     def __str__(self) -> str:
         return f"global_tokens({', '.join(map(str, self.positions))})"
@@ -137,28 +138,29 @@ class Global(Mask):
 
 @dataclass(frozen=True)
 class Random(Mask):
-    """Each query looks at `count` keys drawn by the seed: the same ones wherever the row is computed."""
+    """A query attends to `num_keys` pseudo-random keys: a function of seed, query position and sequence length."""
 
-    num_blocks: int
+    num_keys: int
     seed: int
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
         rows = query.reshape(-1).unique()
         keys = torch.arange(size, device=key.device)
-        mixed = (rows.view(-1, 1) * 2_654_435_761 + keys * 40_503 + self.seed * 97) & 0x7FFFFFFF
-        for _ in range(2):  # a small integer hash: multiply, fold, multiply
-            mixed = ((mixed ^ (mixed >> 15)) * 739_982_445 + 12_345) & 0x7FFFFFFF
-        drawn = torch.zeros_like(mixed, dtype=torch.bool)
-        drawn.scatter_(1, mixed.topk(min(self.num_blocks, size), dim=1, largest=False).indices, True)
-        return drawn[torch.searchsorted(rows, query), key]
+        hashes = (rows.view(-1, 1) * 2_654_435_761 + keys * 40_503 + self.seed * 97) & 0x7FFFFFFF
+        for _ in range(2):  # a small integer hash: fold, multiply, add
+            hashes = ((hashes ^ (hashes >> 15)) * 739_982_445 + 12_345) & 0x7FFFFFFF
+        smallest = hashes.topk(min(self.num_keys, size), dim=1, largest=False).indices
+        allowed = torch.zeros_like(hashes, dtype=torch.bool)
+        allowed.scatter_(1, smallest, True)
+        return allowed[torch.searchsorted(rows, query), key]
 
     def __str__(self) -> str:
-        return f"random({self.num_blocks}, seed={self.seed})"
+        return f"random({self.num_keys}, seed={self.seed})"
 
 
 @dataclass(frozen=True)
 class Blocks(Mask):
-    """A mask over blocks of slots instead of slots."""
+    """A mask over blocks of positions."""
 
     inner: Mask
     size: int
@@ -172,105 +174,108 @@ class Blocks(Mask):
 
 @dataclass(frozen=True)
 class Graph(Mask):
-    """A query looks along the edges of a graph: pairs (query, key)."""
+    """A query attends along the edges of a graph: pairs (query, key)."""
 
     edges: tuple[tuple[int, int], ...]
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
-        longest = max([size, int(query.max()) + 1, *(max(edge) + 1 for edge in self.edges)])
-        linked = torch.zeros(longest, longest, dtype=torch.bool, device=key.device)
+        num_nodes = max([size, int(query.max()) + 1, *(max(edge) + 1 for edge in self.edges)])
+        adjacency = torch.zeros(num_nodes, num_nodes, dtype=torch.bool, device=key.device)
         if self.edges:
             ends = torch.tensor(self.edges, device=key.device)
-            linked[ends[:, 0], ends[:, 1]] = True
-        return linked[query, key]
+            adjacency[ends[:, 0], ends[:, 1]] = True
+        return adjacency[query, key]
 
     def __str__(self) -> str:
         return f"graph({len(self.edges)} edges)"
 
 
 def causal() -> Mask:
-    """Nobody looks ahead.
+    """A query attends to its own position and to earlier ones.
 
-    >>> slots = torch.arange(3)[None]
-    >>> causal().bind(slots, slots).dense.int().tolist()
+    >>> positions = torch.arange(3)[None]
+    >>> causal().bind(positions, positions).dense.int().tolist()
     [[[[1, 0, 0], [1, 1, 0], [1, 1, 1]]]]
     """
     return Causal()
 
 
 def padding(lengths: Tensor) -> Mask:
-    """Nobody looks past the end of a row; `lengths` is [B]."""
+    """No query attends past the end of its sequence; `lengths` is [B]."""
     return Padding(lengths)
 
 
 def window(size: int) -> Mask:
-    """Everybody looks at most `reach` slots to either side."""
+    """A query attends to at most `size` positions on either side."""
     return Window(size)
 
 
 def global_tokens(*positions: int) -> Mask:
-    """The chosen slots look at all and are looked at by all; negative ones count from the end."""
+    """Global positions attend to all keys and all queries attend to them; negative ones count from the end."""
     return Global(positions)
 
 
-def random(count: int, seed: int) -> Mask:
-    """Each query looks at `count` keys that are a function of the seed."""
-    return Random(count, seed)
+def random(num_keys: int, seed: int) -> Mask:
+    """A query attends to `num_keys` pseudo-random keys, a function of the seed."""
+    return Random(num_keys, seed)
 
 
 def blocks(mask: Mask, size: int) -> Mask:
-    """The mask holds for blocks of `size` slots."""
+    """Apply a mask to blocks of `size` positions."""
     return Blocks(mask, size)
 
 
 def graph(edges: list[tuple[int, int]]) -> Mask:
-    """A query looks along the edges (query, key) of a graph."""
-    if any(slot < 0 for edge in edges for slot in edge):
-        raise UsageError("edges of a graph are pairs of slots counted from 0; a negative slot was given")
+    """A query attends along the edges (query, key) of a graph."""
+    if any(min(edge) < 0 for edge in edges):
+        raise UsageError("edges of a graph are pairs of positions counted from 0: one of them is negative")
     return Graph(tuple((int(query), int(key)) for query, key in edges))
 
 
 class BoundMask:
-    """A mask at given slots; what kernels ask of it is built once, on first use."""
+    """A mask at fixed positions; the tensors that kernels need are computed on first use."""
 
     def __init__(self, mask: Mask, query: Tensor, key: Tensor) -> None:
-        self.mask, self.query, self.key = mask, query, key
+        self.mask = mask
+        self.query = query  # [B|1, Q]
+        self.key = key  # [B|1, K]
 
     @cached_property
     def dense(self) -> Tensor:
-        """Where a query may look, [B|1, 1, Q, K]."""
+        """Boolean mask, [B|1, 1, Q, K]."""
         size = int(self.key.max()) + 1 if self.key.numel() else 0
         return self.mask.allows(self.query[:, None, :, None], self.key[:, None, None, :], size)
 
     @cached_property
     def masked_queries(self) -> Tensor | None:
-        """Queries that may look at nothing, [B|1, 1, Q, 1]; None when every query sees something."""
-        blank = ~self.dense.any(-1, keepdim=True)
-        return blank if bool(blank.any()) else None
+        """Queries that may attend to nothing, [B|1, 1, Q, 1]; None without any."""
+        is_masked = ~self.dense.any(-1, keepdim=True)
+        return is_masked if bool(is_masked.any()) else None
 
     @cached_property
     def is_full(self) -> bool:
-        """Whether every query may look everywhere."""
+        """Whether every query may attend to every key."""
         return bool(self.dense.all())
 
     def additive(self, dtype: torch.dtype) -> Tensor:
-        """Zero where one may look and the least number elsewhere, [B|1, 1, Q, K]."""
-        key = f"_additive_{dtype}"
-        if key not in self.__dict__:
+        """Zero at allowed keys, the smallest finite number at masked ones, [B|1, 1, Q, K]."""
+        name = f"_additive_{dtype}"
+        if name not in self.__dict__:
             zeros = torch.zeros(self.dense.shape, dtype=dtype, device=self.dense.device)
-            self.__dict__[key] = zeros.masked_fill_(~self.dense, torch.finfo(dtype).min)
-        made: Tensor = self.__dict__[key]
-        return made
+            self.__dict__[name] = zeros.masked_fill_(~self.dense, torch.finfo(dtype).min)
+        additive: Tensor = self.__dict__[name]
+        return additive
 
     def select_queries(self, rows: slice | Tensor) -> BoundMask:
-        """Return the mask of some of the queries."""
+        """The mask restricted to these queries."""
         return BoundMask(self.mask, self.query[:, rows], self.key)
 
     def block_layout(self, size: int) -> Tensor:
-        """Which blocks of queries look at which blocks of keys at all, [B|1, ⌈Q/size⌉, ⌈K/size⌉]."""
+        """Which blocks of queries attend to which blocks of keys, [B|1, ⌈Q/size⌉, ⌈K/size⌉]."""
         queries, keys = self.dense.shape[-2:]
-        room = (0, -keys % size, 0, -queries % size)
-        grid = torch.nn.functional.pad(self.dense[:, 0], room)
+        right_padding = -keys % size
+        bottom_padding = -queries % size
+        grid = torch.nn.functional.pad(self.dense[:, 0], (0, right_padding, 0, bottom_padding))
         return grid.unflatten(1, (-1, size)).unflatten(3, (-1, size)).any(dim=4).any(dim=2)
 
     def __str__(self) -> str:

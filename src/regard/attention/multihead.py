@@ -1,4 +1,4 @@
-"""Project, split into heads, attend, merge: the only place where tokens exchange information."""
+"""Multi-head self-attention and cross-attention: project, split into heads, attend, merge, project."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from regard.attention.trace import active_trace
 
 
 class SelfAttention(nn.Module):
-    """Tokens of a row look at one another (Vaswani et al. 2017, section 3.2.2)."""
+    """Multi-head self-attention within each sequence of a packed batch (Vaswani et al. 2017, section 3.2.2)."""
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0, bias: bool = True) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.num_heads = num_heads
+        self.dropout = dropout
         self.site = ""
-        self.qkv = nn.Linear(width, 3 * width, bias=bias)
-        self.out = nn.Linear(width, width, bias=bias)
+        self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=bias)
+        self.out = nn.Linear(hidden_size, hidden_size, bias=bias)
 
     def forward(
         self,
@@ -35,16 +36,17 @@ class SelfAttention(nn.Module):
         *,
         noise: Noise | None = None,
         selected: SelectedTokens | None = None,
-    ) -> Tensor:  # [N, D], or [M, D] of chosen ones
-        """Return what each token takes from the tokens it may look at, or each chosen one."""
+    ) -> Tensor:  # [N, D], or [M, D] for selected tokens
+        """Attention output of all tokens, or of the selected ones."""
         if selected is not None:
-            return self._of_chosen(hidden, batch, selected, mask, positions, noise)
-        query, key, value = self._heads(self.qkv(hidden), batch, 3)
-        query, key = positions.rotate(query, batch.padded_positions), positions.rotate(key, batch.padded_positions)
-        mixed = attend(query, key, value, mask=mask, dropout=self.dropout, noise=noise, site=self.site)
-        return self.out(batch.pack(mixed.transpose(1, 2).flatten(2)))
+            return self._attend_selected(hidden, batch, selected, mask, positions, noise)
+        query, key, value = self._split_heads(self.qkv(hidden), batch, 3)
+        query = positions.rotate(query, batch.padded_positions)
+        key = positions.rotate(key, batch.padded_positions)
+        context = attend(query, key, value, mask=mask, dropout=self.dropout, noise=noise, site=self.site)
+        return self.out(batch.pack(context.transpose(1, 2).flatten(2)))
 
-    def _of_chosen(
+    def _attend_selected(
         self,
         hidden: Tensor,
         batch: PackedBatch,
@@ -53,60 +55,71 @@ class SelfAttention(nn.Module):
         positions: Positions,
         noise: Noise | None,
     ) -> Tensor:
-        """Return what chosen tokens take from their whole rows; who watches sees all tokens look."""
-        width = hidden.shape[1]
-        (query,) = self._heads(self._made(hidden.index_select(0, selected.indices), 0, width), selected, 1)
-        key, value = self._heads(self._made(hidden, width, 3 * width), batch, 2)
-        query, key = positions.rotate(query, selected.padded_positions), positions.rotate(key, batch.padded_positions)
-        whole = batch.cross_mask(selected)
-        mixed = attend(
-            query, key, value, mask=whole, dropout=self.dropout, noise=noise, site=self.site, is_traced=False
+        """Selected tokens attend to their whole sequences; an active trace still captures the queries of all tokens."""
+        hidden_size = hidden.shape[1]
+        selected_queries = self._project_qkv(hidden.index_select(0, selected.indices), 0, hidden_size)
+        (query,) = self._split_heads(selected_queries, selected, 1)
+        key, value = self._split_heads(self._project_qkv(hidden, hidden_size, 3 * hidden_size), batch, 2)
+        query = positions.rotate(query, selected.padded_positions)
+        key = positions.rotate(key, batch.padded_positions)
+        context = attend(
+            query,
+            key,
+            value,
+            mask=batch.cross_mask(selected),
+            dropout=self.dropout,
+            noise=noise,
+            site=self.site,
+            is_traced=False,
         )
-        if (seen := active_trace(self.site)) is not None:
-            (every,) = self._heads(self._made(hidden, 0, width), batch, 1)
-            look = AttentionCall(
-                positions.rotate(every, batch.padded_positions), key, value, mask, None, SCALED_DOT, softmax
+        trace = active_trace(self.site)
+        if trace is not None:
+            (all_queries,) = self._split_heads(self._project_qkv(hidden, 0, hidden_size), batch, 1)
+            all_queries = positions.rotate(all_queries, batch.padded_positions)
+            call = AttentionCall(
+                all_queries, key, value=value, mask=mask, bias=None, score=SCALED_DOT, normalize=softmax
             )
-            capture(seen, self.site, look)
-        return self.out(selected.pack(mixed.transpose(1, 2).flatten(2)))
+            capture(trace, self.site, call)
+        return self.out(selected.pack(context.transpose(1, 2).flatten(2)))
 
-    def _heads(self, made: Tensor, batch: PackedBatch, parts: int) -> Tensor:
-        """Return queries, keys, values, so many of them, of packed tokens: [parts, B, H, T, d]."""
-        return batch.pad(made).unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
+    def _split_heads(self, projected: Tensor, batch: PackedBatch, parts: int) -> Tensor:
+        """Pad packed projections [N, parts · D] and split them: [parts, B, H, T, d]."""
+        return batch.pad(projected).unflatten(-1, (parts, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
 
-    def _made(self, hidden: Tensor, first: int, last: int) -> Tensor:
-        """Return these of the 3D numbers that are made of each state."""
+    def _project_qkv(self, hidden: Tensor, start: int, stop: int) -> Tensor:
+        """Project with rows `start:stop` of the fused QKV weight."""
         bias = self.qkv.bias
-        return linear(hidden, self.qkv.weight[first:last], None if bias is None else bias[first:last])
+        return linear(hidden, self.qkv.weight[start:stop], None if bias is None else bias[start:stop])
 
 
 class CrossAttention(nn.Module):
-    """Tokens of one text look at the states of another."""
+    """Multi-head attention of target tokens to the hidden states of the source."""
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.num_heads = num_heads
+        self.dropout = dropout
         self.site = ""
-        self.query = nn.Linear(width, width)
-        self.key_value = nn.Linear(width, 2 * width)
-        self.out = nn.Linear(width, width)
+        self.query = nn.Linear(hidden_size, hidden_size)
+        self.key_value = nn.Linear(hidden_size, 2 * hidden_size)
+        self.out = nn.Linear(hidden_size, hidden_size)
 
     def precompute_keys_values(self, hidden: Tensor, batch: PackedBatch) -> CrossKeyValues:
-        """Return keys and values of the states [M, D], made once however often they are looked at."""
+        """Keys and values of the source's hidden states [M, D], computed once per source."""
         padded = batch.pad(self.key_value(hidden))  # [S, K, 2D]
-        key, value = padded.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each [S, H, K, d]
+        key, value = padded.unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # each [S, H, K, d]
         return CrossKeyValues(key, value)
 
     def forward(
         self,
         hidden: Tensor,  # [N, D]
         batch: PackedBatch,
-        memory: CrossKeyValues,
+        source: CrossKeyValues,
         mask: BoundMask | None,
         *,
         noise: Noise | None = None,
     ) -> Tensor:  # [N, D]
-        """Return what each token takes from the memory of the row with its number."""
-        query = batch.pad(self.query(hidden)).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, d]
-        mixed = attend(query, memory.key, memory.value, mask=mask, dropout=self.dropout, noise=noise, site=self.site)
-        return self.out(batch.pack(mixed.transpose(1, 2).flatten(2)))
+        """Attention output of the target tokens; target sequence b attends to source sentence b."""
+        query = batch.pad(self.query(hidden)).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, H, T, d]
+        context = attend(query, source.key, source.value, mask=mask, dropout=self.dropout, noise=noise, site=self.site)
+        return self.out(batch.pack(context.transpose(1, 2).flatten(2)))

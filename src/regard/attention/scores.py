@@ -1,4 +1,4 @@
-"""What is compared, and how scores become weights."""
+"""Attention scores, and the functions that turn scores into weights."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.autograd.function import once_differentiable
 
 from regard.attention.dropout import Noise
 
-MAX_CHUNK_ELEMENTS = 1 << 18  # sums of queries and keys that exist at a time
-MIN_PROBABILITY = 1e-20  # of a place that was drawn
+MAX_CHUNK_ELEMENTS = 1 << 18  # elements of q + k that exist at the same time
+MIN_PROBABILITY = 1e-20  # lower bound of a sampled key's probability
 
 
 class Score(Protocol):
-    """Compares queries with keys; what can be done once per key is done in `prepare`."""
+    """Compares queries with keys; `prepare` holds the part that depends on the key alone."""
 
     def prepare(self, key: Tensor) -> Tensor:
-        """Return the key as it is stored."""
+        """Project the key as `__call__` expects it."""
         ...
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the scores [B, H, Q, K]."""
+        """Scores [B, H, Q, K] of queries and prepared keys."""
         ...
 
 
@@ -50,13 +50,13 @@ class ScaledDot(Dot):
 
 
 class Additive(nn.Module):
-    """v · tanh(W q + U k) (Bahdanau et al. 2015, appendix A.1.2); U k is prepared once per key."""
+    """v · tanh(W q + U k) (Bahdanau et al. 2015, appendix A.1.2); U k is computed once per key."""
 
-    def __init__(self, query_width: int, key_width: int, width: int, bias: bool = True) -> None:
+    def __init__(self, query_size: int, key_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__()
-        self.query = nn.Linear(query_width, width, bias=False)
-        self.key = nn.Linear(key_width, width, bias=bias)
-        self.weigh = nn.Linear(width, 1, bias=False)
+        self.query = nn.Linear(query_size, hidden_size, bias=False)
+        self.key = nn.Linear(key_size, hidden_size, bias=bias)
+        self.weigh = nn.Linear(hidden_size, 1, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
         return self.key(key)
@@ -66,71 +66,77 @@ class Additive(nn.Module):
 
 
 class Concat(Additive):
-    """v · tanh(W [q; k]) (Luong et al. 2015, "concat"); the half of W that meets the key is prepared once per key."""
+    """v · tanh(W [q; k]) (Luong et al. 2015, "concat"); the product of W and the key is computed once per key."""
 
-    def __init__(self, query_width: int, key_width: int, width: int) -> None:
-        super().__init__(query_width, key_width, width, bias=False)
+    def __init__(self, query_size: int, key_size: int, hidden_size: int) -> None:
+        super().__init__(query_size, key_size, hidden_size, bias=False)
 
 
-class _TanhSums(torch.autograd.Function):
+class _AdditiveScores(torch.autograd.Function):
     """v · tanh(q + k) for every query [B, H, Q, w] and key [B, H, K, w], with v [w].
 
-    Processors compute the logistic function several times faster than the hyperbolic tangent, which is 2 σ(2x) − 1.
-    The sums of all pairs never exist at once: they are made in blocks that a cache holds, and again for the gradient.
+    tanh x = 2 σ(2x) − 1: processors compute σ several times faster than tanh. The sums of all pairs never exist at
+    once: they are computed in chunks that fit into a cache, and again for the gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, weigh: Tensor) -> Tensor:
-        ctx.save_for_backward(query, key, weigh)
+    def forward(ctx: Any, query: Tensor, key: Tensor, v: Tensor) -> Tensor:
+        ctx.save_for_backward(query, key, v)
         scores = query.new_empty(*query.shape[:3], key.shape[2])
-        for part, squashed in _TanhSums.blocks(query, key):
-            scores.flatten(0, 1)[part] = squashed @ weigh
-        return scores.mul_(2).sub_(weigh.sum())
+        for chunk, sigmoid in _AdditiveScores.chunks(query, key):
+            scores.flatten(0, 1)[chunk] = sigmoid @ v
+        return scores.mul_(2).sub_(v.sum())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, weigh = ctx.saved_tensors
+        query, key, v = ctx.saved_tensors
         gradient = gradient.flatten(0, 1).unsqueeze(-1)  # [BH, Q, K, 1]
-        to_query, to_key, to_weigh = torch.empty_like(query), torch.empty_like(key), torch.zeros_like(weigh)
-        for part, squashed in _TanhSums.blocks(query, key):
-            told = gradient[part]
-            to_weigh += (squashed.flatten(0, 2).mT @ told.flatten(0, 2)).squeeze(-1)
-            slope = torch.ops.aten.sigmoid_backward.grad_input(told.expand_as(squashed), squashed, grad_input=squashed)
-            to_query.flatten(0, 1)[part] = slope.sum(2)
-            to_key.flatten(0, 1)[part] = slope.sum(1) if slope.shape[1] > 1 else slope[:, 0]
-        steep = 4 * weigh
-        return to_query.mul_(steep), to_key.mul_(steep), to_weigh.mul_(2).sub_(gradient.sum())
+        query_gradient = torch.empty_like(query)
+        key_gradient = torch.empty_like(key)
+        v_gradient = torch.zeros_like(v)
+        for chunk, sigmoid in _AdditiveScores.chunks(query, key):
+            chunk_gradient = gradient[chunk]
+            v_gradient += (sigmoid.flatten(0, 2).mT @ chunk_gradient.flatten(0, 2)).squeeze(-1)
+            slope = torch.ops.aten.sigmoid_backward.grad_input(
+                chunk_gradient.expand_as(sigmoid), sigmoid, grad_input=sigmoid
+            )
+            query_gradient.flatten(0, 1)[chunk] = slope.sum(2)
+            key_gradient.flatten(0, 1)[chunk] = slope.sum(1) if slope.shape[1] > 1 else slope[:, 0]
+        scale = 4 * v
+        return query_gradient.mul_(scale), key_gradient.mul_(scale), v_gradient.mul_(2).sub_(gradient.sum())
 
     @staticmethod
-    def blocks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield σ(2q + 2k), [rows, Q, K, w], for some rows of the batch at a time."""
-        query, key = query.flatten(0, 1) * 2, key.flatten(0, 1)
-        rows, pairs = query.shape[0], (query.shape[1], *key.shape[1:])
-        size = min(rows, max(1, MAX_CHUNK_ELEMENTS // max(1, math.prod(pairs))))
-        room = query.new_empty(size, *pairs)
-        for first in range(0, rows, size):
-            part = slice(first, first + size)
-            made = room[: rows - first]
-            yield part, torch.add(query[part, :, None], key[part, None], alpha=2, out=made).sigmoid_()
+    def chunks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield σ(2q + 2k), [rows, Q, K, w], for chunks of the flattened batch and heads, in one reused buffer."""
+        query = query.flatten(0, 1) * 2
+        key = key.flatten(0, 1)
+        rows = query.shape[0]
+        pair_shape = (query.shape[1], *key.shape[1:])
+        chunk_rows = min(rows, max(1, MAX_CHUNK_ELEMENTS // max(1, math.prod(pair_shape))))
+        buffer = query.new_empty(chunk_rows, *pair_shape)
+        for start in range(0, rows, chunk_rows):
+            chunk = slice(start, start + chunk_rows)
+            sums = torch.add(query[chunk, :, None], key[chunk, None], alpha=2, out=buffer[: rows - start])
+            yield chunk, sums.sigmoid_()
 
 
 def additive_scores(query: Tensor, key: Tensor, v: Tensor) -> Tensor:
-    """Return v · tanh(q + k), [B, H, Q, K] in the format of the keys, for projected queries and keys and v [w].
+    """v · tanh(q + k) of projected queries and keys and v [w], in the dtype of the keys, [B, H, Q, K].
 
     >>> additive_scores(torch.full((1, 1, 1, 2), 9.0), torch.ones(1, 1, 3, 2), torch.tensor([2.0, 3.0])).tolist()
     [[[[5.0, 5.0, 5.0]]]]
     """
-    scores: Tensor = _TanhSums.apply(query.to(key.dtype), key, v.to(key.dtype))
+    scores: Tensor = _AdditiveScores.apply(query.to(key.dtype), key, v.to(key.dtype))
     return scores
 
 
 class Bilinear(nn.Module):
-    """q · W k (Luong et al. 2015, "general"); W k is prepared once per key."""
+    """q · W k (Luong et al. 2015, "general"); W k is computed once per key."""
 
-    def __init__(self, query_width: int, key_width: int) -> None:
+    def __init__(self, query_size: int, key_size: int) -> None:
         super().__init__()
-        self.key = nn.Linear(key_width, query_width, bias=False)
+        self.key = nn.Linear(key_size, query_size, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
         return self.key(key)
@@ -139,78 +145,80 @@ class Bilinear(nn.Module):
         return query @ key.transpose(-1, -2)
 
 
-# Scores [B, H, Q, K] and where one may look (None: everywhere) become weights; a row that may look nowhere is all zero.
+# Scores [B, H, Q, K] and allowed keys (None: all) → weights; a query without allowed keys gets all zeros.
 Normalize = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def softmax(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """Return weights that are positive and sum to one over the allowed places.
+    """Softmax over the allowed keys.
 
     >>> softmax(torch.zeros(1, 1, 1, 2), torch.tensor([True, False])).tolist()
     [[[[1.0, 0.0]]]]
     """
     if allowed is None:
         return torch.softmax(scores, dim=-1)
-    least = torch.finfo(scores.dtype).min
-    weights = torch.softmax(scores.masked_fill(~allowed, least), dim=-1)
+    smallest = torch.finfo(scores.dtype).min
+    weights = torch.softmax(scores.masked_fill(~allowed, smallest), dim=-1)
     return weights.masked_fill(~allowed, 0)
 
 
 def unnormalized(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """Return the scores as they are, zero where one may not look (the linear start of memory networks)."""
+    """Scores as weights, zero at masked keys (linear start of memory networks)."""
     return scores if allowed is None else scores.masked_fill(~allowed, 0)
 
 
 def hard_argmax(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """Return weight one at the best place; gradients flow as if through softmax (straight-through).
+    """Weight one at the key with the highest score; the gradient is that of the softmax (straight-through).
 
     >>> hard_argmax(torch.tensor([[[[0.5, 2.0, 1.0]]]])).tolist()
     [[[[0.0, 1.0, 0.0]]]]
     """
-    soft = softmax(scores, allowed)
-    return _one_place(soft, soft, allowed)
+    probabilities = softmax(scores, allowed)
+    return _one_hot_argmax(probabilities, probabilities, allowed)
 
 
 def gumbel_argmax(noise: Noise, site: str) -> Normalize:
-    """Return a normaliser that draws one place with softmax's chances (Gumbel's trick), straight-through."""
+    """Build a normaliser that samples one key from the softmax (Gumbel trick), with a straight-through gradient."""
 
     def normalize(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
-        soft = softmax(scores, allowed)
-        return _one_place(soft, _drawn(scores, allowed, noise, site), allowed)
+        probabilities = softmax(scores, allowed)
+        return _one_hot_argmax(probabilities, _add_gumbel_noise(scores, allowed, noise, site), allowed)
 
     return normalize
 
 
 class ReinforceSample:
-    """A normaliser that draws one place with softmax's chances, without a gradient; what REINFORCE needs is in `told`.
+    """Normaliser that samples one key from the softmax, without a gradient; REINFORCE needs its `log_prob`.
 
-    >>> draw = ReinforceSample(Noise(seed=1, step=1), "site")
-    >>> draw(torch.zeros(1, 1, 1, 2)).sum().item(), round(draw.log_prob.item(), 4)
+    >>> sample = ReinforceSample(Noise(seed=1, step=1), "site")
+    >>> sample(torch.zeros(1, 1, 1, 2)).sum().item(), round(sample.log_prob.item(), 4)
     (1.0, -0.6931)
     """
 
     def __init__(self, noise: Noise, site: str) -> None:
-        self.noise, self.site = noise, site
-        self.log_prob = torch.empty(0)  # [B, H, Q], the log-chance of each place drawn
+        self.noise = noise
+        self.site = site
+        self.log_prob = torch.empty(0)  # [B, H, Q], log-probability of each sampled key
 
     def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
-        """Return weight one at the place drawn."""
-        soft = softmax(scores, allowed)
-        chosen = _one_place(soft.detach(), _drawn(scores.detach(), allowed, self.noise, self.site), allowed)
-        if torch.is_grad_enabled() or not self.log_prob.numel():  # whoever looks on keeps nothing
-            self.log_prob = (soft * chosen).sum(-1).clamp_min(MIN_PROBABILITY).log()
-        return chosen
+        """Weight one at the sampled key."""
+        probabilities = softmax(scores, allowed)
+        perturbed = _add_gumbel_noise(scores.detach(), allowed, self.noise, self.site)
+        one_hot = _one_hot_argmax(probabilities.detach(), perturbed, allowed)
+        if torch.is_grad_enabled() or not self.log_prob.numel():  # a trace calls again without gradients
+            self.log_prob = (probabilities * one_hot).sum(-1).clamp_min(MIN_PROBABILITY).log()
+        return one_hot
 
 
-def _drawn(scores: Tensor, allowed: Tensor | None, noise: Noise, site: str) -> Tensor:
-    """Return ranks whose best place is a draw with softmax's chances."""
+def _add_gumbel_noise(scores: Tensor, allowed: Tensor | None, noise: Noise, site: str) -> Tensor:
+    """Softmax of scores with Gumbel noise; its argmax is a sample of the softmax of the scores."""
     uniform = noise.uniform(tuple(scores.shape), site).clamp_(1e-20, 1 - 1e-7).to(scores)
     return softmax(scores - torch.log(-torch.log(uniform)), allowed)
 
 
-def _one_place(soft: Tensor, ranked: Tensor, allowed: Tensor | None) -> Tensor:
-    """Return one-hot weights at the highest rank, with the gradient of `soft`."""
-    chosen = torch.zeros_like(soft).scatter_(-1, ranked.argmax(-1, keepdim=True), 1)
+def _one_hot_argmax(probabilities: Tensor, ranking: Tensor, allowed: Tensor | None) -> Tensor:
+    """One-hot weights at the argmax of `ranking`, with the gradient of `probabilities`."""
+    one_hot = torch.zeros_like(probabilities).scatter_(-1, ranking.argmax(-1, keepdim=True), 1)
     if allowed is not None:
-        chosen = chosen.masked_fill(~allowed, 0)
-    return chosen + (soft - soft.detach())  # the bracket is exactly zero: only its gradient counts
+        one_hot = one_hot.masked_fill(~allowed, 0)
+    return one_hot + (probabilities - probabilities.detach())  # the bracket is exactly zero: it adds the gradient

@@ -1,8 +1,8 @@
-"""Attention whose cost and memory grow with the length of a row and not with its square.
+"""Attention whose cost and memory grow linearly with the sequence length.
 
-In blocks (BigBird, Zaheer et al. 2020): who looks at whom is a mask over blocks, and keys of the blocks that are looked
-at are gathered. Each row is computed alone, in its own length. Near (Beltagy et al. 2020): stretches of queries look at
-the keys around them.
+Block-sparse attention (BigBird, Zaheer et al. 2020): a mask over blocks of positions selects the key blocks that each
+query block gathers; every sequence is computed on its own, at its own length. Local attention (Beltagy et al. 2020):
+chunks of queries attend to the keys around them.
 """
 
 from __future__ import annotations
@@ -17,182 +17,204 @@ from torch.nn import functional
 
 from regard.attention.masks import BoundMask, Mask, blocks, global_tokens, padding, random, window
 
-MIN_CHUNK_QUERIES = 64  # queries of a stretch
-BLOCKS_PER_GATHER = 8  # blocks of queries whose keys are gathered at a time: few enough for a cache
+MIN_CHUNK_QUERIES = 64  # queries of a chunk of local attention
+BLOCKS_PER_GATHER = 8  # query blocks whose keys are gathered at a time: few enough for the processor's cache
 
 
-Plain = Callable[[Tensor, Tensor, Tensor, BoundMask], Tensor]  # attention with a mask
+AttendDense = Callable[[Tensor, Tensor, Tensor, BoundMask], Tensor]  # attention with a dense mask
 
 
 def big_bird(random_blocks: int, seed: int = 0) -> Mask:
-    """Return who looks at whom among blocks: neighbours, the first and the last one at all, and some drawn by a seed.
+    """BigBird's mask over blocks: neighbours, global first and last block, and pseudo-random blocks.
 
     >>> print(big_bird(2, seed=5))
     window(1) | global_tokens(0, -1) | random(2, seed=5)
     """
-    near = window(1) | global_tokens(0, -1)
-    return near | random(random_blocks, seed) if random_blocks else near
+    pattern = window(1) | global_tokens(0, -1)
+    return pattern | random(random_blocks, seed) if random_blocks else pattern
 
 
 class BlockSparseMask(BoundMask):
-    """A mask over blocks of rows that are longer than a threshold; in the others everybody looks at everybody.
+    """A mask over blocks of sequences longer than `max_full_length`; shorter sequences have full attention.
 
-    `repeats`: how many times more than once the first block's keys count, where blocks do not see all of their row.
+    `extra_first_block`: how many more times the keys of the first block count for query blocks that do not attend to
+    their whole sequence.
     """
 
-    def __init__(self, pattern: Mask, size: int, lengths: Tensor, *, longest_full: int = 0, repeats: int = 0) -> None:
+    def __init__(
+        self, pattern: Mask, size: int, lengths: Tensor, *, max_full_length: int = 0, extra_first_block: int = 0
+    ) -> None:
         self.lengths = [int(length) for length in lengths.tolist()]
-        slots = torch.arange(max(self.lengths, default=0), device=lengths.device)[None]
-        super().__init__(blocks(pattern, size) & padding(lengths), slots, slots)
-        self.pattern, self.size, self.longest_full, self.repeats = pattern, size, longest_full, repeats
-        self._layouts: dict[int, Tensor] = {}
+        positions = torch.arange(max(self.lengths, default=0), device=lengths.device)[None]
+        super().__init__(blocks(pattern, size) & padding(lengths), positions, positions)
+        self.pattern = pattern
+        self.size = size
+        self.max_full_length = max_full_length
+        self.extra_first_block = extra_first_block
+        self._block_biases: dict[int, Tensor] = {}
 
     def block_bias(self, length: int) -> Tensor | None:
-        """Return what is added to the scores of a row, block by block, [n, n]: -∞ where a block does not look.
-
-        Nothing for a row that is short enough to be looked at as a whole.
-        """
-        if length <= self.longest_full:
+        """Additive mask of a sequence by blocks, [blocks, blocks], -∞ at masked blocks; None for full attention."""
+        if length <= self.max_full_length:
             return None
-        count = -(-length // self.size)
-        if count not in self._layouts:
-            places = torch.arange(count, device=self.key.device)
-            seen = self.pattern.allows(places[None, None, :, None], places[None, None, None, :], count)[0, 0]
-            made = torch.zeros(count, count, device=self.key.device).masked_fill(~seen, -torch.inf)
-            partly = ~seen.all(1)
-            made[partly, 0] += math.log(1 + self.repeats)
-            self._layouts[count] = made
-        return self._layouts[count]
+        num_blocks = -(-length // self.size)
+        if num_blocks not in self._block_biases:
+            block_indices = torch.arange(num_blocks, device=self.key.device)
+            query_blocks = block_indices[None, None, :, None]
+            key_blocks = block_indices[None, None, None, :]
+            allowed = self.pattern.allows(query_blocks, key_blocks, num_blocks)[0, 0]
+            bias = torch.zeros(num_blocks, num_blocks, device=self.key.device).masked_fill(~allowed, -torch.inf)
+            is_partial = ~allowed.all(1)
+            bias[is_partial, 0] += math.log(1 + self.extra_first_block)
+            self._block_biases[num_blocks] = bias
+        return self._block_biases[num_blocks]
 
     @cached_property
-    def _added(self) -> Tensor:
-        """What is added to the scores of padded rows, [B, 1, T, T]: the plain kernels and the tap ask for it."""
-        longest = self.key.shape[1]
-        made = torch.full((len(self.lengths), 1, longest, longest), -torch.inf, device=self.key.device)
+    def _dense_bias(self) -> Tensor:
+        """Additive mask of the padded batch, [B, 1, T, T]; only dense kernels and captures need it."""
+        max_length = self.key.shape[1]
+        dense_bias = torch.full((len(self.lengths), 1, max_length, max_length), -torch.inf, device=self.key.device)
         for row, length in enumerate(self.lengths):
-            layout = self.block_bias(length)
-            wide: Tensor | float = 0.0
-            if layout is not None:
-                wide = layout.repeat_interleave(self.size, 0).repeat_interleave(self.size, 1)[:length, :length]
-            made[row, 0, :length, :length] = wide
-        return made
+            block_bias = self.block_bias(length)
+            row_bias: Tensor | float = 0.0
+            if block_bias is not None:
+                row_bias = block_bias.repeat_interleave(self.size, 0).repeat_interleave(self.size, 1)[:length, :length]
+            dense_bias[row, 0, :length, :length] = row_bias
+        return dense_bias
 
     @cached_property
     def dense(self) -> Tensor:
-        """Where a query may look, [B, 1, T, T]."""
-        return self._added > -torch.inf
+        """Boolean mask, [B, 1, T, T]."""
+        return self._dense_bias > -torch.inf
 
     @cached_property
     def is_full(self) -> bool:
-        """Whether every query may look everywhere; that would be no block mask."""
+        """Always false: a full mask needs no blocks."""
         return False
 
     def additive(self, dtype: torch.dtype) -> Tensor:
-        """How often a key counts, as its logarithm, and the least number where one may not look, [B, 1, T, T]."""
-        return self._added.to(dtype).clamp(min=torch.finfo(dtype).min)
+        """Log-multiplicity of each key, the smallest finite number at masked keys, [B, 1, T, T]."""
+        return self._dense_bias.to(dtype).clamp(min=torch.finfo(dtype).min)
 
     def select_queries(self, rows: slice | Tensor) -> BoundMask:
-        """Return the mask of some of the queries."""
+        """The mask restricted to these queries."""
         return _BlockQueries(self, rows)
 
 
 class _BlockQueries(BoundMask):
-    """A block mask's view of some queries."""
+    """A block-sparse mask restricted to some queries."""
 
-    def __init__(self, whole: BlockSparseMask | _BlockQueries, rows: slice | Tensor) -> None:
-        super().__init__(whole.mask, whole.query[:, rows], whole.key)
-        self.whole, self.rows = whole, rows
+    def __init__(self, parent: BlockSparseMask | _BlockQueries, rows: slice | Tensor) -> None:
+        super().__init__(parent.mask, parent.query[:, rows], parent.key)
+        self.parent = parent
+        self.rows = rows
 
     @cached_property
-    def _added(self) -> Tensor:
-        return self.whole._added[:, :, self.rows]
+    def _dense_bias(self) -> Tensor:
+        return self.parent._dense_bias[:, :, self.rows]
 
     @cached_property
     def dense(self) -> Tensor:
-        return self._added > -torch.inf
+        return self._dense_bias > -torch.inf
 
     def additive(self, dtype: torch.dtype) -> Tensor:
-        return self._added.to(dtype).clamp(min=torch.finfo(dtype).min)
+        return self._dense_bias.to(dtype).clamp(min=torch.finfo(dtype).min)
 
     def select_queries(self, rows: slice | Tensor) -> BoundMask:
         return _BlockQueries(self, rows)
 
 
 class LocalMask(BoundMask):
-    """Everybody looks at what is at most `reach` slots away in its own row, of rows that begin at slot 0."""
+    """Sliding window: a token attends to at most `window_size` tokens on either side, in sequences from position 0."""
 
-    def __init__(self, reach: int, lengths: Tensor, max_length: int) -> None:
-        slots = torch.arange(max_length, device=lengths.device)[None]
-        super().__init__(padding(lengths) & window(reach), slots, slots)
-        self.window = reach
+    def __init__(self, window_size: int, lengths: Tensor, max_length: int) -> None:
+        positions = torch.arange(max_length, device=lengths.device)[None]
+        super().__init__(padding(lengths) & window(window_size), positions, positions)
+        self.window = window_size
 
     @cached_property
     def is_full(self) -> bool:
-        """Whether every query may look everywhere."""
+        """Whether every query may attend to every key."""
         return self.query.shape[1] <= self.window + 1 and bool(self.dense.all())
 
     @cached_property
     def chunks(self) -> list[tuple[slice, slice, BoundMask]]:
-        """Stretches of queries, each with the keys that it needs and the mask between the two."""
-        made, size = [], max(MIN_CHUNK_QUERIES, 2 * self.window)
-        for first in range(0, self.query.shape[1], size):
-            asking = slice(first, first + size)
-            around = slice(max(0, first - self.window), first + size + self.window)
-            made.append((asking, around, BoundMask(self.mask, self.query[:, asking], self.key[:, around])))
-        return made
+        """Chunks of queries, each with the range of its keys and the mask between the two."""
+        chunks = []
+        chunk_size = max(MIN_CHUNK_QUERIES, 2 * self.window)
+        for start in range(0, self.query.shape[1], chunk_size):
+            queries = slice(start, start + chunk_size)
+            keys = slice(max(0, start - self.window), start + chunk_size + self.window)
+            chunks.append((queries, keys, BoundMask(self.mask, self.query[:, queries], self.key[:, keys])))
+        return chunks
 
 
-def attend_local(query: Tensor, key: Tensor, value: Tensor, mask: LocalMask, attend_dense: Plain) -> Tensor:
-    """Return what `plain` attention does with the mask, [B, H, T, v], computed in stretches of the row."""
-    made = [
-        attend_dense(query[:, :, asking], key[:, :, around], value[:, :, around], part)
-        for asking, around, part in mask.chunks
+def attend_local(query: Tensor, key: Tensor, value: Tensor, mask: LocalMask, attend_dense: AttendDense) -> Tensor:
+    """Sliding-window attention, [B, H, T, v], computed by `attend_dense` in chunks of queries."""
+    contexts = [
+        attend_dense(query[:, :, queries], key[:, :, keys], value[:, :, keys], chunk_mask)
+        for queries, keys, chunk_mask in mask.chunks
     ]
-    return torch.cat(made, dim=2)
+    return torch.cat(contexts, dim=2)
 
 
 def attend_block_sparse(
     query: Tensor, key: Tensor, value: Tensor, mask: BlockSparseMask
 ) -> Tensor:  # each [B, H, T, d]
-    """Return what `attend` would with the mask's dense form, [B, H, T, v]; places after a row's end are zero."""
-    made = []
+    """Block-sparse attention, equal to dense attention with the same mask, [B, H, T, v]; zeros at padding."""
+    contexts = []
     for row, length in enumerate(mask.lengths):
-        own, keys, values = (part[row, :, :length] for part in (query, key, value))  # each [H, T, d]
-        layout = mask.block_bias(length)
-        mixed = _mixed(own, keys, values) if layout is None else _one_row(own, keys, values, layout, mask.size)
-        made.append(functional.pad(mixed, (0, 0, 0, query.shape[2] - length)))
-    return torch.stack(made)
+        row_query = query[row, :, :length]  # [H, T, d]
+        row_key = key[row, :, :length]
+        row_value = value[row, :, :length]
+        block_bias = mask.block_bias(length)
+        if block_bias is None:
+            context = _attend_full(row_query, row_key, row_value)
+        else:
+            context = _attend_blocks(row_query, row_key, row_value, block_bias, mask.size)
+        contexts.append(functional.pad(context, (0, 0, 0, query.shape[2] - length)))
+    return torch.stack(contexts)
 
 
-def _mixed(query: Tensor, key: Tensor, value: Tensor, added: Tensor | None = None) -> Tensor:
-    """Return plain attention over the last two dimensions; `added` broadcasts to the scores."""
+def _attend_full(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Scaled dot-product attention over the last two axes; `bias` broadcasts to the scores."""
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
-    if added is not None:
-        scores = scores + added.to(scores.dtype)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
     return torch.softmax(scores, dim=-1) @ value
 
 
-def _one_row(query: Tensor, key: Tensor, value: Tensor, layout: Tensor, size: int) -> Tensor:  # [H, T, d]
-    count, length = len(layout), query.shape[1]
-    spare = count * size - length
-    queries, keys, values = (
-        functional.pad(part, (0, 0, 0, spare)).unflatten(1, (count, size)) for part in (query, key, value)
-    )  # each [H, n, S, d]
-    filled = torch.zeros(count * size, device=query.device)
-    filled[length:] = -torch.inf  # what was padded is not looked at
-    filled = filled.view(count, size)
-    seen = layout > -torch.inf
-    everywhere, some = seen.all(1).nonzero()[:, 0], (~seen.all(1)).nonzero()[:, 0]
-    made = []
-    if len(everywhere):
-        asking = queries[:, everywhere].flatten(1, 2)
-        found = _mixed(asking, keys.flatten(1, 2), values.flatten(1, 2), filled.flatten())
-        made.append(found.unflatten(1, (-1, size)))
-    for chosen in some.split(BLOCKS_PER_GATHER) if len(some) else ():
-        most = int(seen[chosen].sum(1).max())
-        at = seen[chosen].int().argsort(dim=1, descending=True, stable=True)[:, :most]  # [m, K]
-        added = layout[chosen].gather(1, at)[:, :, None] + filled[at]  # [m, K, S]
-        near, told = (part[:, at].flatten(2, 3) for part in (keys, values))  # each [H, m, K·S, d]
-        made.append(_mixed(queries[:, chosen], near, told, added.flatten(1)[:, None]))
-    order = torch.cat([everywhere, some]).argsort()
-    return torch.cat(made, dim=1)[:, order].flatten(1, 2)[:, :length]
+def _attend_blocks(query: Tensor, key: Tensor, value: Tensor, block_bias: Tensor, size: int) -> Tensor:  # [H, T, d]
+    """Block-sparse attention of one sequence: global query blocks at once, the others in groups."""
+    num_blocks = len(block_bias)
+    length = query.shape[1]
+    queries = _split_blocks(query, num_blocks, size)  # [H, n, S, d]
+    keys = _split_blocks(key, num_blocks, size)
+    values = _split_blocks(value, num_blocks, size)
+    padding_bias = torch.zeros(num_blocks * size, device=query.device)
+    padding_bias[length:] = -torch.inf
+    padding_bias = padding_bias.view(num_blocks, size)
+    allowed = block_bias > -torch.inf
+    global_blocks = allowed.all(1).nonzero()[:, 0]
+    sparse_blocks = (~allowed.all(1)).nonzero()[:, 0]
+    contexts = []
+    if len(global_blocks):
+        global_queries = queries[:, global_blocks].flatten(1, 2)
+        context = _attend_full(global_queries, keys.flatten(1, 2), values.flatten(1, 2), padding_bias.flatten())
+        contexts.append(context.unflatten(1, (-1, size)))
+    for group in sparse_blocks.split(BLOCKS_PER_GATHER) if len(sparse_blocks) else ():
+        max_key_blocks = int(allowed[group].sum(1).max())
+        by_allowed = allowed[group].int().argsort(dim=1, descending=True, stable=True)
+        key_blocks = by_allowed[:, :max_key_blocks]  # [m, K]
+        bias = block_bias[group].gather(1, key_blocks)[:, :, None] + padding_bias[key_blocks]  # [m, K, S]
+        group_keys = keys[:, key_blocks].flatten(2, 3)  # [H, m, K·S, d]
+        group_values = values[:, key_blocks].flatten(2, 3)
+        contexts.append(_attend_full(queries[:, group], group_keys, group_values, bias.flatten(1)[:, None]))
+    order = torch.cat([global_blocks, sparse_blocks]).argsort()
+    return torch.cat(contexts, dim=1)[:, order].flatten(1, 2)[:, :length]
+
+
+def _split_blocks(heads: Tensor, num_blocks: int, size: int) -> Tensor:
+    """Pad a sequence [H, T, d] to whole blocks, [H, n, S, d]."""
+    padded = functional.pad(heads, (0, 0, 0, num_blocks * size - heads.shape[1]))
+    return padded.unflatten(1, (num_blocks, size))

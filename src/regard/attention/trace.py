@@ -1,8 +1,8 @@
-"""What is seen: a tap on `attend` that is open only while someone watches and never touches the output.
+"""`trace`: a context that captures attention beside the output, without changing it; and what it stores.
 
-What a trace keeps of one look: weights, or queries and keys that weights are computed from when they are asked for.
-
-All arrays are NumPy's, most in half precision. Rows come out as float32, one head at a time.
+A trace stores attention weights, their entropy, the queries and keys from which weights are computed on access, or
+queries, keys, values and scores. Stored arrays are NumPy arrays, most of them in half precision; weights are returned
+in float32, one head at a time.
 """
 
 from __future__ import annotations
@@ -21,168 +21,276 @@ from regard.attention.sites import check_heads, parse_heads, site_layer, unknown
 from regard.errors import UsageError, nearest
 
 STORES = ("weights", "queries", "entropy", "inside")
+INT16_LEVELS = 32_000  # int16 values on either side of zero
+Float32Array = NDArray[np.float32]
+FloatArray = NDArray[np.floating[Any]]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CapturedWeights:
+    """Attention weights."""
+
+    values: FloatArray  # [B, H, Q, K]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """B, H, Q, K."""
+        return self.values.shape
+
+    def query_rows(self, row: int, head: int, queries: Indices) -> Float32Array:
+        """Weights of some queries of one captured head, [queries, K]."""
+        return np.asarray(self.values[row, head, queries], dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Int16Array:
+    """Numbers quantized to int16, with one scale per head and dimension.
+
+    Half precision would spend its bits on small numbers; the large ones decide the scores.
+
+    >>> Int16Array.from_float(np.array([[[[1.0, -0.5]]]], np.float32)).select(0, 0).round(4).tolist()
+    [[1.0, -0.5]]
+    """
+
+    levels: NDArray[np.int16]  # [B, H, T, d]
+    scale: Float32Array  # [B, H, 1, d]
+
+    @classmethod
+    def from_float(cls, values: Float32Array) -> Int16Array:
+        """Quantize numbers [B, H, T, d]."""
+        scale = np.abs(values).max(axis=2, keepdims=True, initial=0.0) / INT16_LEVELS
+        return cls(np.rint(values / np.maximum(scale, 1e-30)).astype(np.int16), scale.astype(np.float32))
+
+    def select(self, row: int, head: int, positions: Indices | slice = slice(None)) -> Float32Array:
+        """Dequantize some positions of one head, [positions, d]."""
+        return np.asarray(self.levels[row, head, positions] * self.scale[row, head], dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class CapturedQueriesKeys:
+    """Queries and keys of scaled dot-product attention: much smaller than weights of long sequences.
+
+    The mean key is subtracted from all keys, which changes no weight, so that 16 bits suffice.
+
+    >>> ones = Int16Array.from_float(np.ones((1, 1, 2, 4), np.float32))
+    >>> CapturedQueriesKeys(ones, ones, None).query_rows(0, 0, np.array([1])).tolist()
+    [[0.5, 0.5]]
+    """
+
+    query: Int16Array  # [B, H, Q, d], scaled by 1 / √d
+    key: Int16Array  # [B, H, K, d]
+    bias: FloatArray | None  # [B|1, Q|1, K], added to the scores: -∞ at masked keys
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """B, H, Q, K."""
+        return (*self.query.levels.shape[:3], self.key.levels.shape[2])
+
+    def query_rows(self, row: int, head: int, queries: Indices) -> Float32Array:
+        """Weights of some queries of one captured head, [queries, K]."""
+        scores = self.query.select(row, head, queries) @ self.key.select(row, head).T
+        if self.bias is not None:
+            row_bias = self.bias[row if len(self.bias) > 1 else 0]
+            scores += row_bias[queries if len(row_bias) > 1 else [0] * len(queries)]
+        maximum = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+        # a query whose keys are all masked has the maximum -∞ and gets zeros
+        exponentials = np.exp(scores - np.where(np.isfinite(maximum), maximum, 0.0))
+        total = exponentials.sum(axis=-1, keepdims=True)
+        return np.asarray(exponentials / np.maximum(total, 1e-30), dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class CapturedEntropy:
+    """Entropy of the attention weights, in bits."""
+
+    values: FloatArray  # [B, H, Q]
+
+
+@dataclass(frozen=True)
+class CapturedQKV:
+    """Queries, keys, values and scores of the heads, in full precision."""
+
+    query: Float32Array  # [B, H, Q, d]
+    key: Float32Array  # [B, H, K, d]
+    value: Float32Array  # [B, H, K, v]
+    scores: Float32Array  # [B, H, Q, K], -∞ at masked keys
+
+
+Captured = CapturedWeights | CapturedQueriesKeys | CapturedEntropy | CapturedQKV
 
 
 @dataclass
 class SiteTrace:
-    """What was seen at one site; successive steps join along the query axis."""
+    """What was captured at one site; successive calls are joined along the query axis."""
 
     site: str
     mask: str
-    head_indices: tuple[int, ...]  # of the heads that were kept
-    captures: list[Kept] = field(default_factory=list)
+    head_indices: tuple[int, ...]  # captured heads
+    captures: list[Captured] = field(default_factory=list)
 
     @property
     def role(self) -> str:
-        """`self`, `cross`, …: the last part of the site's name."""
+        """`self`, `cross`, …: the last component of the site's name."""
         return self.site.rpartition(".")[2]
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Rows of the batch, heads kept, queries in all, keys."""
-        shapes = [part.shape for part in self._looks()]
+        """Rows of the batch, captured heads, queries of all calls, keys."""
+        shapes = [captured.shape for captured in self._weight_captures()]
         if len({shape[0] for shape in shapes}) > 1:
             raise UsageError(
-                f"{self.site}: the rows changed while it was watched, as in a beam search: ask the answer where the "
-                "model looked (its attention), or search greedily"
+                f"{self.site}: the number of rows changed during the trace, as in a beam search: use the attention of "
+                "the result, or search greedily"
             )
-        return shapes[0][0], shapes[0][1], sum(shape[2] for shape in shapes), max(shape[3] for shape in shapes)
+        batch, heads = shapes[0][:2]
+        return batch, heads, sum(shape[2] for shape in shapes), max(shape[3] for shape in shapes)
 
     @property
     def weights(self) -> Float32Array:
-        """All weights seen, [B, H, Q, K]; a step that saw fewer keys has zeros at the others."""
+        """All captured weights, [B, H, Q, K]; a call with fewer keys has zeros at the others."""
         batch, heads, _, _ = self.shape
-        return np.stack([[self._matrix(row, head) for head in range(heads)] for row in range(batch)])
+        return np.stack([[self._head_matrix(row, head) for head in range(heads)] for row in range(batch)])
 
     def matrix(self, head: int, row: int = 0) -> Float32Array:
-        """Return one head's weights [Q, K] of one row of the batch; from queries and keys where these are kept."""
+        """Weights of one head and one row of the batch, [Q, K]."""
         if head not in self.head_indices:
             check_heads(self.site, [head], max(self.head_indices) + 1)
-            raise UsageError(f"{self.site}:{head} was not watched: {', '.join(map(str, self.head_indices))} were")
-        return self._matrix(row, self.head_indices.index(head))
+            captured = ", ".join(map(str, self.head_indices))
+            raise UsageError(f"{self.site}:{head} was not captured: the trace has heads {captured}")
+        return self._head_matrix(row, self.head_indices.index(head))
 
-    def query_rows(self, head: int, indices: NDArray[np.int64], row: int = 0) -> Float32Array:
-        """Return the weights of some queries [R, K]; `head` counts those that were kept."""
-        made = np.zeros((len(indices), self.shape[3]), dtype=np.float32)
-        first = 0
-        for part in self._looks():
-            count, wide = part.shape[2:]
-            mine = (indices >= first) & (indices < first + count)
-            if mine.any():
-                made[mine, :wide] = part.rows(row, head, indices[mine] - first)
-            first += count
-        return made
+    def query_rows(self, head: int, indices: Indices, row: int = 0) -> Float32Array:
+        """Weights of some queries, [queries, K]; `head` is an index among the captured heads."""
+        weights = np.zeros((len(indices), self.shape[3]), dtype=np.float32)
+        start = 0
+        for captured in self._weight_captures():
+            queries, keys = captured.shape[2:]
+            is_within = (indices >= start) & (indices < start + queries)
+            if is_within.any():
+                weights[is_within, :keys] = captured.query_rows(row, head, indices[is_within] - start)
+            start += queries
+        return weights
 
     @property
     def has_weights(self) -> bool:
-        """Whether weights were kept, and not what they are computed from."""
-        return all(isinstance(part, CapturedWeights) for part in self.captures)
+        """Whether weights are stored, not the queries and keys that they are computed from."""
+        return all(isinstance(captured, CapturedWeights) for captured in self.captures)
 
-    def _matrix(self, row: int, head: int) -> Float32Array:
+    def _head_matrix(self, row: int, head: int) -> Float32Array:
         return self.query_rows(head, np.arange(self.shape[2]), row)
 
     @property
     def entropy(self) -> Float32Array:
-        """How spread the weights of each head and query were, in bits, [B, H, Q]."""
-        if all(isinstance(part, CapturedEntropy) for part in self.captures):
-            return np.concatenate([part.values for part in self.captures], axis=2).astype(np.float32)  # type: ignore[union-attr]
+        """Entropy of the weights of each head and query, in bits, [B, H, Q]."""
+        if all(isinstance(captured, CapturedEntropy) for captured in self.captures):
+            return np.concatenate([captured.values for captured in self.captures], axis=2).astype(np.float32)  # type: ignore[union-attr]
         weights = self.weights
         return np.asarray(-(weights * np.log2(np.maximum(weights, 1e-12))).sum(axis=-1), dtype=np.float32)
 
     @property
     def qkv(self) -> CapturedQKV:
-        """The numbers inside the heads, where `keep` was `inside`; of the last step that was seen."""
-        part = self.captures[-1]
-        if not isinstance(part, CapturedQKV):
-            raise UsageError(f"{self.site}: what is inside its heads was not kept: open the trace with keep='inside'")
-        return part
+        """Queries, keys, values and scores of the last call, captured with `store="inside"`."""
+        captured = self.captures[-1]
+        if not isinstance(captured, CapturedQKV):
+            raise UsageError(f"{self.site}: queries, keys and values were not captured: trace with store='inside'")
+        return captured
 
-    def _looks(self) -> list[CapturedWeights | CapturedQueriesKeys]:
-        made = [part for part in self.captures if isinstance(part, CapturedWeights | CapturedQueriesKeys)]
-        if len(made) != len(self.captures):
-            raise UsageError(f"{self.site}: no weights were kept: open the trace with keep='weights' or 'queries'")
-        return made
+    def _weight_captures(self) -> list[CapturedWeights | CapturedQueriesKeys]:
+        """The captures, which must determine weights."""
+        captures = [
+            captured for captured in self.captures if isinstance(captured, CapturedWeights | CapturedQueriesKeys)
+        ]
+        if len(captures) != len(self.captures):
+            raise UsageError(f"{self.site}: weights were not captured: trace with store='weights' or 'queries'")
+        return captures
 
 
 class Trace:
-    """What was watched, by site."""
+    """Captured attention by site."""
 
     def __init__(
         self,
-        only: str = "*",
+        sites: str = "*",
         *,
         heads: Collection[int] | None = None,
-        rows: Collection[int] | None = None,
-        keep: str = "weights",
-        exact: bool = False,
+        queries: Collection[int] | None = None,
+        store: str = "weights",
+        full_precision: bool = False,
         layers: Collection[int] | None = None,
     ) -> None:
-        if keep not in STORES:
-            raise UsageError(f"keep must be one of {', '.join(STORES)}, not {keep!r}{nearest(keep, STORES)}")
-        self.store, self.full_precision = keep, exact
+        if store not in STORES:
+            raise UsageError(f"store must be one of {', '.join(STORES)}, not {store!r}{nearest(store, STORES)}")
+        self.store = store
+        self.full_precision = full_precision
         self.heads = None if heads is None else sorted(set(heads))
         self.layers = None if layers is None else set(layers)
-        self.queries = None if rows is None else np.unique(np.fromiter(rows, np.int64))
-        self.patterns = parse_heads(only)  # site pattern → heads named with it; none: all
+        self.queries = None if queries is None else np.unique(np.fromiter(queries, np.int64))
+        self.patterns = parse_heads(sites)  # site pattern → heads named with it; an empty set: all
         self.records: dict[str, SiteTrace] = {}
-        self.met: dict[str, int] = {}  # sites that anything looked at, wanted or not, with their heads where known
+        self.visited_sites: dict[str, int] = {}  # every site that ran → number of heads, 0 where unknown
         self.outer: Trace | None = None
-        self._queries: dict[str, int] = {}  # queries so far, by site
-        self._shared: dict[int, tuple[object, Half]] = {}
+        self._num_queries: dict[str, int] = {}  # queries so far, by site
+        self._cache: dict[int, tuple[object, FloatArray]] = {}
 
     def matches(self, site: str) -> bool:
-        """Whether this site is watched."""
-        self.met.setdefault(site, 0)
+        """Whether the trace selects the site."""
+        self.visited_sites.setdefault(site, 0)
         if self.layers is not None and site_layer(site) not in self.layers:
             return False
         return any(fnmatch.fnmatchcase(site, pattern) for pattern in self.patterns)
 
     def active_for(self, site: str) -> Iterator[Trace]:
-        """Yield this trace and those that were open before it, as far as they want a site."""
-        one: Trace | None = self
-        while one is not None:
-            if one.matches(site):
-                yield one
-            one = one.outer
+        """Yield this trace and the outer ones, as far as they select the site."""
+        trace: Trace | None = self
+        while trace is not None:
+            if trace.matches(site):
+                yield trace
+            trace = trace.outer
 
-    def selected_heads(self, site: str, count: int) -> list[int] | None:
-        """Return the heads of a site that are wanted; None: all of them."""
-        self.met[site] = count
-        named = [heads for pattern, heads in self.patterns.items() if fnmatch.fnmatchcase(site, pattern)]
-        chosen = self.heads if set() in named else sorted(set[int]().union(*named))
-        if chosen is not None:
-            check_heads(site, chosen, count)
-        return chosen
+    def selected_heads(self, site: str, num_heads: int) -> list[int] | None:
+        """Heads to capture at a site with `num_heads` heads; None: all of them."""
+        self.visited_sites[site] = num_heads
+        matching = [heads for pattern, heads in self.patterns.items() if fnmatch.fnmatchcase(site, pattern)]
+        selected = self.heads if set() in matching else sorted(set[int]().union(*matching))
+        if selected is not None:
+            check_heads(site, selected, num_heads)
+        return selected
 
-    def selected_queries(self, site: str, count: int) -> NDArray[np.int64] | None:
-        """Return which of the next `count` queries of a site are wanted; None: all of them."""
-        first = self._queries.get(site, 0)
-        self._queries[site] = first + count
+    def selected_queries(self, site: str, num_queries: int) -> Indices | None:
+        """Which of the next `num_queries` queries of a site to capture; None: all of them."""
+        start = self._num_queries.get(site, 0)
+        self._num_queries[site] = start + num_queries
         if self.queries is None:
             return None
-        return self.queries[(self.queries >= first) & (self.queries < first + count)] - first
+        return self.queries[(self.queries >= start) & (self.queries < start + num_queries)] - start
 
-    def cached(self, key: object, build: Callable[[], Half]) -> Half:
-        """Return what is made of a thing that many sites share, made once."""
-        if id(key) not in self._shared:
-            self._shared[id(key)] = key, build()  # the thing is kept, so that its number stays its own
-        return self._shared[id(key)][1]
+    def cached(self, key: object, build: Callable[[], FloatArray]) -> FloatArray:
+        """An array that several sites share, built once per key object."""
+        if id(key) not in self._cache:
+            self._cache[id(key)] = key, build()  # a reference to the key keeps its id unique
+        return self._cache[id(key)][1]
 
-    def add(self, site: str, mask: str, kept: Kept, heads: list[int] | None) -> None:
-        """File what was kept under its site."""
-        numbers = tuple(range(self.met[site]) if heads is None else heads)
-        self.records.setdefault(site, SiteTrace(site, mask, numbers)).captures.append(kept)
+    def add(self, site: str, mask: str, captured: Captured, heads: list[int] | None) -> None:
+        """Append a capture to its site."""
+        head_indices = tuple(range(self.visited_sites[site]) if heads is None else heads)
+        self.records.setdefault(site, SiteTrace(site, mask, head_indices)).captures.append(captured)
 
     def check(self) -> None:
-        """Refuse sites that were named and that nothing has that ran."""
+        """Reject sites and layers that were named but that no model that ran has."""
         for pattern in self.patterns:
-            plain = not any(sign in pattern for sign in "*?[")
-            if self.met and plain and pattern not in self.met:
-                raise UsageError(unknown_site_message(pattern, self.met))
-        found = {site_layer(site) for site in self.met}
-        for layer in sorted((self.layers or set()) - found) if found else ():
-            near = min(found, key=lambda one: abs(one - layer))
-            raise UsageError(f"there is no layer {layer} (did you mean {near}?): they are {min(found)} to {max(found)}")
+            is_literal = not any(wildcard in pattern for wildcard in "*?[")
+            if self.visited_sites and is_literal and pattern not in self.visited_sites:
+                raise UsageError(unknown_site_message(pattern, self.visited_sites))
+        visited_layers = {site_layer(site) for site in self.visited_sites}
+        missing_layers = sorted((self.layers or set()) - visited_layers)
+        if visited_layers and missing_layers:
+            layer = missing_layers[0]
+            nearest_layer = min(visited_layers, key=lambda visited: abs(visited - layer))
+            raise UsageError(
+                f"there is no layer {layer} (did you mean {nearest_layer}?): "
+                f"they are {min(visited_layers)} to {max(visited_layers)}"
+            )
 
     def __getitem__(self, site: str) -> SiteTrace:
         if site not in self.records:
@@ -196,20 +304,21 @@ class Trace:
         return len(self.records)
 
 
-_open: ContextVar[Trace | None] = ContextVar("regard_trace", default=None)
+_active: ContextVar[Trace | None] = ContextVar("regard_trace", default=None)
 
 
 def is_tracing() -> bool:
-    """Whether a trace is open, whatever it wants to see."""
-    return _open.get() is not None
+    """Whether a trace is active, whatever it selects."""
+    return _active.get() is not None
 
 
 def active_trace(site: str) -> Trace | None:
-    """Return the innermost open trace if it, or one around it, wants this site."""
-    seen = _open.get()
-    if seen is None:
+    """Return the innermost active trace if it or an outer one selects the site."""
+    active = _active.get()
+    if active is None or not site:
         return None
-    return seen if site and next(seen.active_for(site), None) is not None else None
+    is_selected = next(active.active_for(site), None) is not None
+    return active if is_selected else None
 
 
 @contextmanager
@@ -222,123 +331,26 @@ def trace(
     full_precision: bool = False,
     layers: Collection[int] | None = None,
 ) -> Iterator[Trace]:
-    """Watch the sites that match `only` (shell patterns, separated by commas) while the block runs.
+    """Capture attention at the matching sites (shell patterns, separated by commas) while the block runs.
 
-    `layers`, `heads` and `rows` (queries, counted from the first that the site sees) narrow it; `encoder.3.self:2` is a
-    pattern with a head of its own. `keep` is what is stored: `weights` in half precision (`exact`: in full), `queries`
-    and keys instead wherever these are smaller, `entropy` alone, or all numbers `inside` the heads. A trace within
-    another one leaves that one open.
+    `layers`, `heads` and `queries` (indices among all queries of a site) narrow the selection; a pattern may name a
+    head, `encoder.3.self:2`. `store` is what is kept: `weights` in half precision (or `full_precision`); `queries` and
+    keys wherever these are smaller than weights; `entropy` alone; or queries, keys, values and scores (`inside`). An
+    outer trace remains active.
 
     >>> import torch
     >>> from regard.attention.attend import attend
-    >>> one = torch.ones(1, 1, 2, 4)
-    >>> with trace("hop.*") as seen:
-    ...     _ = attend(one, one, one, site="hop.0")
-    >>> seen["hop.0"].weights.tolist()
+    >>> ones = torch.ones(1, 1, 2, 4)
+    >>> with trace("hop.*") as captured:
+    ...     _ = attend(ones, ones, ones, site="hop.0")
+    >>> captured["hop.0"].weights.tolist()
     [[[[0.5, 0.5], [0.5, 0.5]]]]
     """
-    seen = Trace(sites, heads=heads, rows=queries, keep=store, exact=full_precision, layers=layers)
-    seen.outer = _open.get()
-    token = _open.set(seen)
+    active = Trace(sites, heads=heads, queries=queries, store=store, full_precision=full_precision, layers=layers)
+    active.outer = _active.get()
+    token = _active.set(active)
     try:
-        yield seen
+        yield active
     finally:
-        _open.reset(token)
-    seen.check()
-
-
-Float32Array = NDArray[np.float32]
-Half = NDArray[np.floating[Any]]
-Numbers = NDArray[np.int64]
-INT16_LEVELS = 32_000  # of 16 bits, to either side of zero
-
-
-@dataclass(frozen=True)
-class CapturedWeights:
-    """The weights themselves."""
-
-    values: Half  # [B, H, Q, K]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """B, H, Q, K."""
-        return self.values.shape
-
-    def rows(self, row: int, head: int, rows: Numbers) -> Float32Array:
-        """Return the weights of some queries of one head, [R, K]; heads count those that were kept."""
-        return np.asarray(self.values[row, head, rows], dtype=np.float32)
-
-
-@dataclass(frozen=True)
-class Int16Array:
-    """Numbers in 16 bits: as whole steps, of a size of its own for each head and entry.
-
-    Half precision would spend its bits on small numbers; what scores hang on are the large ones.
-
-    >>> Int16Array.from_float(np.array([[[[1.0, -0.5]]]], np.float32)).select(0, 0).round(4).tolist()
-    [[1.0, -0.5]]
-    """
-
-    steps: NDArray[np.int16]  # [B, H, T, d]
-    shape_size: Float32Array  # [B, H, 1, d]
-
-    @classmethod
-    def from_float(cls, values: Float32Array) -> Int16Array:
-        """Return numbers [B, H, T, d] in 16 bits."""
-        size = np.abs(values).max(axis=2, keepdims=True, initial=0.0) / INT16_LEVELS
-        return cls(np.rint(values / np.maximum(size, 1e-30)).astype(np.int16), size.astype(np.float32))
-
-    def select(self, row: int, head: int, positions: Numbers | slice = slice(None)) -> Float32Array:
-        """Return the numbers of some places of one head, [T, d]."""
-        return np.asarray(self.steps[row, head, positions] * self.shape_size[row, head], dtype=np.float32)
-
-
-@dataclass(frozen=True)
-class CapturedQueriesKeys:
-    """Queries and keys of scaled dots: much smaller than weights where rows are long.
-
-    The mean of all keys is taken off each of them, which no weight notices, so that 16 bits go further.
-
-    >>> one = Int16Array.from_float(np.ones((1, 1, 2, 4), np.float32))
-    >>> CapturedQueriesKeys(one, one, None).rows(0, 0, np.array([1])).tolist()
-    [[0.5, 0.5]]
-    """
-
-    query: Int16Array  # [B, H, Q, d], scaled
-    key: Int16Array  # [B, H, K, d]
-    added: Half | None  # [B|1, Q|1, K], to the scores: -∞ where one may not look
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """B, H, Q, K."""
-        return (*self.query.steps.shape[:3], self.key.steps.shape[2])
-
-    def rows(self, row: int, head: int, rows: Numbers) -> Float32Array:
-        """Return the weights of some queries of one head, [R, K]; heads count those that were kept."""
-        scores = self.query.select(row, head, rows) @ self.key.select(row, head).T
-        if self.added is not None:
-            own = self.added[row if len(self.added) > 1 else 0]
-            scores += own[rows if len(own) > 1 else [0] * len(rows)]
-        most = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-        made = np.exp(scores - np.where(np.isfinite(most), most, 0.0))  # a row that sees nothing becomes all zero
-        return np.asarray(made / np.maximum(made.sum(axis=-1, keepdims=True), 1e-30), dtype=np.float32)
-
-
-@dataclass(frozen=True)
-class CapturedEntropy:
-    """How spread the weights were, in bits."""
-
-    values: Half  # [B, H, Q]
-
-
-@dataclass(frozen=True)
-class CapturedQKV:
-    """The numbers that a head's weights and its output are made of, in full precision."""
-
-    query: Float32Array  # [B, H, Q, d]
-    key: Float32Array  # [B, H, K, d]
-    value: Float32Array  # [B, H, K, v]
-    scores: Float32Array  # [B, H, Q, K], -∞ where one may not look
-
-
-Kept = CapturedWeights | CapturedQueriesKeys | CapturedEntropy | CapturedQKV
+        _active.reset(token)
+    active.check()

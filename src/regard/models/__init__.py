@@ -1,4 +1,4 @@
-"""Models: one family a file; `build` makes one from its config."""
+"""Model families, one per file; `build_model` builds a model from its config."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.models.rnn_text import RnnClassifier, RnnTagger
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
 
-FAMILIES: dict[str, tuple[Any, Any]] = {
+FAMILIES: dict[str, tuple[Any, Any]] = {  # family → config class, model class
     "translator": (TransformerConfig, Transformer),
     "seq2seq": (Seq2SeqConfig, Seq2Seq),
     "memory_network": (MemoryNetworkConfig, MemoryNetwork),
@@ -61,14 +61,15 @@ def build_model(config: BertConfig) -> Bert: ...
 @overload
 def build_model(config: GptConfig) -> Gpt: ...
 def build_model(config: AnyConfig) -> AnyModel:
-    """Return the model of this config with fresh weights.
+    """Build the model of a config, with freshly initialised weights.
 
     >>> from regard.config.models import TRANSFORMER_PRESETS
     >>> build_model(TRANSFORMER_PRESETS["tiny"].override({"source_vocab_size": 9, "target_vocab_size": 9})).vocab_size
     9
     """
     if config.family not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise ConfigError(f"family must be one of {known}, not {config.family}{nearest(config.family, FAMILIES)}")
-    model: AnyModel = FAMILIES[config.family][1](config)
+        allowed = ", ".join(FAMILIES)
+        raise ConfigError(f"family must be one of {allowed}, not {config.family}{nearest(config.family, FAMILIES)}")
+    _, model_class = FAMILIES[config.family]
+    model: AnyModel = model_class(config)
     return model

@@ -1,7 +1,4 @@
-"""What all models share: their door between NumPy and tensors, and their first weights.
-
-What all models that read one text and write another share: words, the output, shifted rows, the search's face.
-"""
+"""Base classes of all models (conversion to tensors, packing for inference, initialisation) and of encoder–decoders."""
 
 from __future__ import annotations
 
@@ -21,53 +18,64 @@ from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import Learned
 from regard.errors import UsageError
-from regard.models.layers.losses import CHUNK, target_logprobs, top_tokens, vocabulary_loss
+from regard.models.layers.losses import RANKING_CHUNK, target_logprobs, top_tokens, vocabulary_loss
 from regard.models.layers.packed import PackedLinear, can_pack
 from regard.tokens import Candidates, Tokens
 
-LSTM = dict.fromkeys(("lstm_input", "lstm_state", "lstm_feed"), 4)
-GRU = dict.fromkeys(("gru_input", "gru_state", "gru_feed"), 3)
-FUSED = {"qkv": 3, "key_value": 2, **LSTM, **GRU}  # names of linear layers that are several in one, and how many
+TOKEN_MULTIPLE = 128  # training batches have a multiple of this many tokens
+FUSED_PARTS = {  # linear layers that are several in one matrix → how many
+    "qkv": 3,
+    "key_value": 2,
+    "lstm_input": 4,
+    "lstm_state": 4,
+    "lstm_feed": 4,
+    "gru_input": 3,
+    "gru_state": 3,
+    "gru_feed": 3,
+}
 
 
 class Model(nn.Module):
-    """A config and a composition of blocks; NumPy becomes tensors here and nowhere else."""
+    """A config and a composition of layers; the only place where NumPy arrays become tensors."""
 
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(self.parameters()).device
 
     def to_tensors(self, tokens: Tokens, multiple: int = 1) -> tuple[Tensor, PackedBatch]:
-        """Return token numbers [N] and their layout as tensors; N is rounded up to a multiple of `block`."""
-        rows = PackedBatch.from_tokens(tokens, self.device(), multiple)
-        ids = np.append(tokens.ids.astype(np.int64), np.zeros(rows.num_padding, dtype=np.int64))
-        return torch.from_numpy(ids).to(self.device()), rows
+        """Token ids [N] and their layout as tensors; N is rounded up to a multiple of `multiple`."""
+        batch = PackedBatch.from_tokens(tokens, self.device(), multiple)
+        ids = np.append(tokens.ids.astype(np.int64), np.zeros(batch.num_padding, dtype=np.int64))
+        return torch.from_numpy(ids).to(self.device()), batch
 
     def attention_sites(self) -> dict[str, int]:
-        """Return every place where this model looks, first layer first, each with the number of its heads."""
-        looking = (one for one in self.modules() if isinstance(one, SelfAttention | CrossAttention))
-        return {one.site: one.heads for one in looking}
+        """Attention sites of the model, first layer first, with their number of heads."""
+        return {
+            module.site: module.num_heads
+            for module in self.modules()
+            if isinstance(module, SelfAttention | CrossAttention)
+        }
 
     def num_parameters(self) -> int:
-        """How many numbers are learned."""
+        """Number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def hidden_matrices(self) -> dict[str, tuple[int, int]]:
-        """Return the weights that map states to states, by name, with the shape of one of their parts.
+        """Hidden-to-hidden weights by name, each with the shape of one of its fused parts, for Muon.
 
-        Tables of words and the output are not among them: their rows stand for words, not for directions of a space.
+        Embeddings and output projection are not among them: their rows stand for tokens, not for directions of a space.
         """
         return {
-            f"{name}.weight": (module.out_features // _parts(name), module.in_features)
+            f"{name}.weight": (module.out_features // _num_fused_parts(name), module.in_features)
             for name, module in self.named_modules()
             if isinstance(module, nn.Linear) and name != "output"
         }
 
 
 class _SkipInitialization(TorchFunctionMode):
-    """Leaves tensors as they are where a layer would fill them with its first numbers."""
+    """Skips the functions with which layers initialise their weights."""
 
-    def __torch_function__(self, function: Any, token_types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(function, "__name__", "") in ("normal_", "uniform_", "kaiming_uniform_", "zeros_", "ones_"):
             return args[0] if args else kwargs["tensor"]
         return function(*args, **(kwargs or {}))
@@ -75,7 +83,7 @@ class _SkipInitialization(TorchFunctionMode):
 
 @contextmanager
 def meta_device() -> Iterator[None]:
-    """Make models that have shapes only: at once, without memory.
+    """Build models with shapes only: instantly and without memory.
 
     >>> with meta_device():
     ...     layer = nn.Linear(100_000, 100_000)
@@ -90,7 +98,7 @@ Placed = TypeVar("Placed", bound=Model)
 
 
 def move_to_device(model: Placed, device: str, dtype: torch.dtype = torch.float32) -> Placed:
-    """Return the model where it is to compute, in a number format; a device that is not there is refused."""
+    """Move a model to a device and dtype; raise a clear error if the device is not available."""
     try:
         return model.to(device=device, dtype=dtype)
     except (RuntimeError, AssertionError) as error:
@@ -98,19 +106,19 @@ def move_to_device(model: Placed, device: str, dtype: torch.dtype = torch.float3
         raise UsageError(f"the model cannot be put on the device {device!r}: {reason}") from None
 
 
-def _parts(name: str) -> int:
-    return FUSED.get(name.rpartition(".")[2], 1)
+def _num_fused_parts(name: str) -> int:
+    return FUSED_PARTS.get(name.rpartition(".")[2], 1)
 
 
 def initialize_weights(model: nn.Module, seed: int) -> None:
-    """Fill all matrices of linear layers by Glorot's rule, biases with zero, embeddings by width; a function of seed.
+    """Initialise linear layers by Glorot's rule, biases with zero, embeddings by their width; a function of the seed.
 
-    Fused projections (query, key and value in one matrix) start as the separate ones would.
+    Fused projections (query, key and value in one matrix) are initialised as separate ones would be.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, module in sorted(model.named_modules()):
         if isinstance(module, nn.Linear):
-            bound = (6 / (module.in_features + module.out_features / _parts(name))) ** 0.5
+            bound = (6 / (module.in_features + module.out_features / _num_fused_parts(name))) ** 0.5
             with torch.no_grad():
                 module.weight.uniform_(-bound, bound, generator=generator)
                 if module.bias is not None:
@@ -121,41 +129,44 @@ def initialize_weights(model: nn.Module, seed: int) -> None:
 
 
 def top_candidates(logits: Tensor, k: int, vocab_size: int, eos_id: int) -> Candidates:
-    """Return the k likeliest tokens of each row, likeliest first; for k = 0 all of them in their own order.
+    """Top-k tokens of each row, most likely first; with k = 0, all tokens in vocabulary order.
 
-    Columns from `vocabulary` on stand for nothing.
+    Columns from `vocab_size` on are padding.
 
     >>> top_candidates(torch.tensor([[-3.0, -1.0, -2.0]]), 2, 3, eos_id=0).ids.tolist()
     [[1, 2]]
     """
     logits = logits.float()
     if k == 0:
-        ids = np.broadcast_to(np.arange(vocab_size, dtype=np.int32), (len(logits), vocab_size))
-        return Candidates(ids, torch.log_softmax(logits[:, :vocab_size], dim=-1).cpu().numpy())
-    found, logp = top_tokens(logits, min(k, vocab_size))
-    ending = logits[:, eos_id] - logits.gather(1, found[:, :1])[:, 0] + logp[:, 0]
-    return Candidates(found.cpu().numpy().astype(np.int32), logp.cpu().numpy(), ending.cpu().numpy())
+        all_ids = np.broadcast_to(np.arange(vocab_size, dtype=np.int32), (len(logits), vocab_size))
+        return Candidates(all_ids, torch.log_softmax(logits[:, :vocab_size], dim=-1).cpu().numpy())
+    ids, logprobs = top_tokens(logits, min(k, vocab_size))
+    top_logits = logits.gather(1, ids[:, :1])[:, 0]
+    eos_logprobs = logits[:, eos_id] - top_logits + logprobs[:, 0]
+    return Candidates(
+        ids.cpu().numpy().astype(np.int32), logprobs.cpu().numpy(), eos_logprobs=eos_logprobs.cpu().numpy()
+    )
 
 
 class Packable(Model):
-    """A model whose parts can be laid out for fast use."""
+    """A model whose weights can be packed for inference."""
 
     def prepare_for_inference(self, pack: bool) -> Any:
-        """Return the parts that decoding uses; packed, they keep the weights of the moment."""
+        """Build the layers that inference uses; packed, they keep the current weights."""
         raise NotImplementedError
 
     def pack(self) -> Self:
-        """Lay out the weights for fast decoding on this processor; they must not change by hand from now on."""
+        """Pack the weights for fast inference on this processor; they must not be changed in place afterwards."""
         with torch.inference_mode(False), torch.no_grad():
             self.__dict__["packed"] = self.prepare_for_inference(pack=True)
         return self
 
-    def used(self) -> Any:
-        """Return the packed parts, or parts that follow the weights."""
+    def inference_layers(self) -> Any:
+        """The packed layers, or unpacked ones that use the current weights."""
         return self.__dict__.get("packed") or self.prepare_for_inference(pack=False)
 
     def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
-        """Take other weights; what was packed is forgotten."""
+        """Load other weights; packed layers are discarded."""
         self.__dict__.pop("packed", None)
         return super().load_state_dict(*arguments, **options)
 
@@ -164,21 +175,20 @@ class Packable(Model):
         return super()._apply(*arguments, **options)
 
 
-def output_product(weight: Tensor, bias: Tensor | None, pack: bool) -> PackedLinear:
-    """Return the way from hidden states to logits; packed, in whole chunks: what is added is never likely."""
-    spare = -len(weight) % CHUNK if pack and can_pack(weight) else 0
-    if spare:
-        weight = torch.cat([weight, weight.new_zeros(spare, weight.shape[1])])
-        given = weight.new_zeros(len(weight) - spare) if bias is None else bias
-        bias = torch.cat([given, weight.new_full((spare,), -torch.inf)])
+def build_output_projection(weight: Tensor, bias: Tensor | None, pack: bool) -> PackedLinear:
+    """Projection from hidden states to logits; packed, it is padded to whole ranking chunks with logits of -∞."""
+    num_padding = -len(weight) % RANKING_CHUNK if pack and can_pack(weight) else 0
+    if num_padding:
+        vocab_size = len(weight)
+        weight = torch.cat([weight, weight.new_zeros(num_padding, weight.shape[1])])
+        if bias is None:
+            bias = weight.new_zeros(vocab_size)
+        bias = torch.cat([bias, weight.new_full((num_padding,), -torch.inf)])
     return PackedLinear(weight, bias, pack)
 
 
-TOKEN_MULTIPLE = 128  # training batches have a multiple of this many tokens
-
-
 class EncoderDecoderConfig(Protocol):
-    """The settings that every writer has."""
+    """Settings that every encoder–decoder has."""
 
     @property
     def source_vocab_size(self) -> int: ...
@@ -205,12 +215,12 @@ class EncoderDecoderConfig(Protocol):
 
 
 class EncoderDecoder(Packable):
-    """Reads a source text, writes a target text; how, its kinds say."""
+    """Reads a source text and generates a target text."""
 
     settings: EncoderDecoderConfig
 
     def build_embeddings(self, config: EncoderDecoderConfig, embedding_size: int, output_size: int) -> None:
-        """Make tables of words of a width, and the output from states of width `written`."""
+        """Build the source and target embeddings and the output projection of hidden states of `output_size`."""
         self.settings = config
         if config.share_embeddings:
             self.words = nn.Embedding(config.target_vocab_size, embedding_size)
@@ -221,7 +231,7 @@ class EncoderDecoder(Packable):
             self.output = nn.Linear(output_size, config.target_vocab_size, bias=False)
         self.output_bias = nn.Parameter(torch.zeros(config.target_vocab_size)) if config.output_bias else None
 
-    # the generator's face: what a search needs to know
+    # what a search needs (`decoding.generator.Generator`)
     @property
     def vocab_size(self) -> int:
         return self.settings.target_vocab_size
@@ -239,105 +249,107 @@ class EncoderDecoder(Packable):
         return self.settings.pad_id
 
     def start(self, source: Tokens, max_length: int) -> Any:
-        """Return the state before the first token: one row for each source sentence."""
+        """State before the first token: one row per source sentence."""
         raise NotImplementedError
 
     def step(self, tokens: NDArray[np.int32], state: Any, k: int) -> tuple[Candidates, Any]:
-        """Return the best next tokens for each row, given one more token of each; k = 0: all log-probabilities."""
+        """Append one token to each row; return the top-k next tokens, with k = 0 all log-probabilities."""
         raise NotImplementedError
 
     def keep_attention(self, state: Any) -> None:
-        """Let each following step keep where it looked."""
+        """Store the cross-attention of the following steps in the state."""
         if not self.cross_attention_sites():
-            raise UsageError("a model without attention looks nowhere: set coverage to 0")
-        state.watched = True
+            raise UsageError("a model without attention has no coverage: set coverage to 0")
+        state.should_keep_attention = True
 
     def last_attention(self, state: Any) -> NDArray[np.float32]:
-        """Return where each row looked in the last step, [R, S]: the last layer's heads averaged."""
+        """Cross-attention of each row in the last step, [R, S]: the mean over the heads of the last layer."""
         if state.last_attention is None:
-            raise UsageError("call watch(state) before the step whose attention is asked for")
-        looked: NDArray[np.float32] = state.last_attention
-        return looked
+            raise UsageError("the last step kept no attention: call keep_attention(state) before it")
+        weights: NDArray[np.float32] = state.last_attention
+        return weights
 
     def cross_attention_sites(self) -> dict[str, int]:
-        """Return the sites where what is written looks at the source, first layer first, each with its heads."""
+        """Sites that attend to the source, first layer first, with their number of heads."""
         raise NotImplementedError
 
-    # words and output
+    # embeddings and output
     @property
     def output_weight(self) -> Tensor:
-        """The matrix that turns hidden states into logits, [V, D]."""
+        """Matrix of the output projection, [V, D]."""
         return self.embedding("target").weight if self.settings.tie_embeddings else self.output.weight
 
     def embedding(self, side: str) -> nn.Embedding:
-        """Return the table of words of a side, source or target."""
+        """Embedding of a side, `source` or `target`."""
         if self.settings.share_embeddings:
             return self.words
         return self.source_words if side == "source" else self.target_words
 
     def embed_tokens(self, ids: Tensor, side: str) -> Tensor:
-        """Return the words of a side, scaled where that is asked for."""
-        words = self.embedding(side)
-        states: Tensor = words(ids)
-        return states * math.sqrt(words.embedding_dim) if self.settings.scale_embedding else states
+        """Token embeddings of a side, scaled by √width if the config says so."""
+        embedding = self.embedding(side)
+        hidden: Tensor = embedding(ids)
+        return hidden * math.sqrt(embedding.embedding_dim) if self.settings.scale_embedding else hidden
 
     def embedding_dropout(self, hidden: Tensor, side: str, noise: Noise | None) -> Tensor:
-        """Return embedded states with dropout."""
+        """Dropout after the embedding."""
         return apply_dropout(hidden, self.settings.dropout, noise, f"{side}.embedding")
 
     @staticmethod
     def token_multiple(noise: Noise | None) -> int:
-        """Training meets thousands of batches: their sizes are rounded so that products are prepared for few."""
+        """Multiple to which training rounds token counts up, so that oneDNN caches few matmul shapes."""
         return 1 if noise is None else TOKEN_MULTIPLE
 
     def shift_targets(self, target: Tokens) -> tuple[Tokens, Tokens]:
-        """Return the rows with the start in front, and the rows with the end behind."""
-        given = np.insert(target.ids, target.offsets[:-1], self.settings.bos_id)
-        wanted = np.insert(target.ids, target.offsets[1:], self.settings.eos_id)
+        """Decoder input (bos in front of each sequence) and labels (eos at its end)."""
+        input_ids = np.insert(target.ids, target.offsets[:-1], self.settings.bos_id)
+        label_ids = np.insert(target.ids, target.offsets[1:], self.settings.eos_id)
         offsets = (target.offsets + np.arange(len(target) + 1)).astype(np.int32)
-        return Tokens(given, offsets), Tokens(wanted, offsets)
+        return Tokens(input_ids, offsets), Tokens(label_ids, offsets)
 
     def loss(
         self, source: Tokens, target: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the sums of the smoothed and of the plain loss over all target tokens and the end."""
-        given, wanted = self.shift_targets(target)
-        hidden = self(source, given, noise)
-        targets, rows = self.to_tensors(wanted, self.token_multiple(noise))
-        return vocabulary_loss(hidden, self.output_weight, self.output_bias, targets, smoothing, rows.num_tokens)
+        """Sums of the label-smoothed and of the plain cross-entropy over all target tokens and eos."""
+        decoder_input, labels = self.shift_targets(target)
+        hidden = self(source, decoder_input, noise)
+        targets, batch = self.to_tensors(labels, self.token_multiple(noise))
+        return vocabulary_loss(hidden, self.output_weight, self.output_bias, targets, smoothing, batch.num_tokens)
 
     @torch.no_grad()
     def target_logprobs(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
-        """Return the log-probability of each target token and of the end, row by row."""
-        given, wanted = self.shift_targets(target)
-        hidden = self(source, given)
-        found = target_logprobs(hidden, self.output_weight, self.output_bias, self.to_tensors(wanted)[0])
-        return np.split(found.cpu().numpy(), wanted.offsets[1:-1])
+        """Log-probability of every target token and of eos, by sequence."""
+        decoder_input, labels = self.shift_targets(target)
+        hidden = self(source, decoder_input)
+        targets, _ = self.to_tensors(labels)
+        logprobs = target_logprobs(hidden, self.output_weight, self.output_bias, targets)
+        return np.split(logprobs.cpu().numpy(), labels.offsets[1:-1])
 
     @torch.no_grad()
     def next_token_logprobs(self, source: Tokens, target: Tokens) -> NDArray[np.float32]:
-        """Return the log-probabilities of all tokens before each target token and before the end, [N, V]."""
-        hidden = self(source, self.shift_targets(target)[0])
+        """Full distributions before every target token and before eos, as log-probabilities, [N, V]."""
+        decoder_input, _ = self.shift_targets(target)
+        hidden = self(source, decoder_input)
         logits = nn.functional.linear(hidden, self.output_weight, self.output_bias)
         return torch.log_softmax(logits.float(), dim=-1).cpu().numpy()
 
-    def output_product(self, pack: bool) -> PackedLinear:
-        """Return the way from hidden states to logits."""
-        return output_product(self.output_weight, self.output_bias, pack)
+    def output_projection(self, pack: bool) -> PackedLinear:
+        """Projection from hidden states to logits, for inference."""
+        return build_output_projection(self.output_weight, self.output_bias, pack)
 
 
 def sentences_of_rows(rows: NDArray[np.int64], num_rows: int, num_sentences: int) -> NDArray[np.int64]:
-    """Return which sentences' memories chosen rows need; `before`: rows there were, equally many a sentence.
+    """Source sentences whose keys and values the selected rows need; all sentences have equally many of `num_rows`.
 
-    Where each sentence keeps equally many rows, its memory is needed once; elsewhere each row has one of its own.
+    If every sentence keeps equally many rows, each is needed once; otherwise, one sentence per row is returned.
 
     >>> sentences_of_rows(np.array([0, 1, 4, 5]), num_rows=6, num_sentences=3).tolist()
     [0, 2]
     >>> sentences_of_rows(np.array([0, 4, 5]), num_rows=6, num_sentences=3).tolist()
     [0, 2, 2]
     """
-    owner = rows // max(1, num_rows // max(1, num_sentences))
-    first = np.flatnonzero(np.diff(owner, prepend=-1))
-    counts = np.diff(np.append(first, len(owner)))
-    even = len(counts) > 0 and bool((counts == counts[0]).all())
-    return owner[first] if even else owner
+    sentences = rows // max(1, num_rows // max(1, num_sentences))
+    starts = np.flatnonzero(np.diff(sentences, prepend=-1))
+    counts = np.diff(np.append(starts, len(sentences)))
+    is_even = len(counts) > 0 and bool((counts == counts[0]).all())
+    return sentences[starts] if is_even else sentences

@@ -1,8 +1,8 @@
-"""A Transformer encoder (Devlin et al. 2019): a state for each token of a text, seen from both sides.
+"""Transformer encoders: BERT (Devlin et al. 2019) and its relatives.
 
-DistilBERT (no types, no pooler), RoBERTa and XLM-R (places from 2, other heads), BigBird (long rows in blocks), ELECTRA
-(narrow tables of words), ALBERT (layers that share weights besides) and ModernBERT (turned places, layers that look
-near, gates) are configs of it.
+DistilBERT (no token types, no pooler), RoBERTa and XLM-R (positions from 2, other heads), BigBird (block-sparse
+attention), ELECTRA (small embeddings), ALBERT (small embeddings and shared layers) and ModernBERT (rotary positions,
+local attention, gated feed-forward layers) are configs of it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from regard.models.layers.packed import PackedStack
 from regard.models.layers.pooling import Pooling
 from regard.tokens import Ids, Tokens
 
-POSITION_INIT_SCALE = 2 * 2**0.5  # of places: twice the deviation that words begin with
-EMBEDDING_INIT_STD = 0.02  # deviation that the words of published models begin with
-NORM_EPS_FLOOR = 1e-6  # added to a variance: next to nothing beside that of words of the usual size
-NO_POSITIONS = Positions()  # places are in the states, attention needs no more of them
+POSITION_INIT_SCALE = 2 * 2**0.5  # position embeddings start with twice the deviation of token embeddings
+EMBEDDING_INIT_STD = 0.02  # initial standard deviation of published models' embeddings
+NORM_EPS_FLOOR = 1e-6  # epsilon of a norm that is negligible beside the variance of usual embeddings
+NO_POSITIONS = Positions()  # positions are in the embeddings: attention adds nothing
 
 
 class MaskedLMHead(nn.Module):
-    """Turns states into ones that the table of words can score, or any head of a model with `transform`."""
+    """Transform before the tied output embedding (dense, activation, norm); before any head with `head_transform`."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -45,13 +45,13 @@ class MaskedLMHead(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.embedding_dim, bias=config.bias)
         self.norm = nn.LayerNorm(config.embedding_dim, config.norm_eps, bias=config.bias)
 
-    def forward(self, hidden: Tensor) -> Tensor:  # [M, D]
-        made: Tensor = self.norm(ACTIVATIONS[self.activation](self.dense(hidden)))
-        return made
+    def forward(self, hidden: Tensor) -> Tensor:  # [M, D] → [M, E]
+        transformed: Tensor = self.norm(ACTIVATIONS[self.activation](self.dense(hidden)))
+        return transformed
 
 
 class Bert(Packable):
-    """Reads texts, gives a state for each token; a head makes scores of them.
+    """Transformer encoder with an optional head.
 
     >>> from regard.config.models import StackConfig
     >>> stack = StackConfig(num_layers=1, num_heads=2, feed_forward_size=8)
@@ -63,30 +63,45 @@ class Bert(Packable):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
-        width, inner, layers = config.hidden_size, config.embedding_dim, config.stack.num_layers
-        self.words = nn.Embedding(config.vocab_size, inner)
-        learned = config.positions == "learned"
-        self.places = Learned(config.position_offset + config.max_positions, inner) if learned else NO_POSITIONS
-        self.far, self.near = (
-            (NO_POSITIONS, NO_POSITIONS) if learned else (Rotary(config.rope_theta), Rotary(config.local_rope_theta))
-        )
-        self.types = nn.Embedding(config.num_token_types, inner) if config.num_token_types else None
-        self.norm = nn.LayerNorm(inner, config.norm_eps, bias=config.bias)
-        self.widening = nn.Linear(inner, width) if config.embedding_size else None
-        shared = [config.layer_group(layer) for layer in range(layers)] if config.layer_groups else []
-        self.stack = EncoderStack(layers, _shape(config), shared=shared)
-        self.pooler = nn.Linear(width, width) if config.has_pooler else None
-        masked = config.head in ("masked", "pretraining")
-        self.masked = MaskedLMHead(config) if masked or (config.head_transform and config.head != "plain") else None
-        self.masked_bias = nn.Parameter(torch.zeros(config.vocab_size)) if masked else None
-        self.masked_output = (
-            nn.Linear(inner, config.vocab_size, bias=False) if masked and not config.tie_embeddings else None
-        )
-        self.next = nn.Linear(width, 2) if config.head in ("next", "pretraining") else None
-        spans = config.head == "span" and config.span_feed_forward
-        self.span = FeedForward(_shape(config)) if spans else None
-        self.span_norm = nn.LayerNorm(width, config.norm_eps) if spans else None
-        self.output = nn.Linear(width, config.num_outputs) if config.num_outputs else None
+        self._build_embeddings(config)
+        num_layers = config.stack.num_layers
+        shared = [config.layer_group(layer) for layer in range(num_layers)] if config.layer_groups else []
+        self.stack = EncoderStack(num_layers, _block_config(config), shared=shared)
+        self._build_heads(config)
+
+    def _build_embeddings(self, config: BertConfig) -> None:
+        embedding_dim = config.embedding_dim
+        self.words = nn.Embedding(config.vocab_size, embedding_dim)
+        self.places: Positions
+        self.global_positions: Positions
+        self.local_positions: Positions
+        if config.positions == "learned":
+            self.places = Learned(config.position_offset + config.max_positions, embedding_dim)
+            self.global_positions = NO_POSITIONS
+            self.local_positions = NO_POSITIONS
+        else:
+            self.places = NO_POSITIONS
+            self.global_positions = Rotary(config.rope_theta)
+            self.local_positions = Rotary(config.local_rope_theta)
+        self.types = nn.Embedding(config.num_token_types, embedding_dim) if config.num_token_types else None
+        self.norm = nn.LayerNorm(embedding_dim, config.norm_eps, bias=config.bias)
+        self.widening = nn.Linear(embedding_dim, config.hidden_size) if config.embedding_size else None
+
+    def _build_heads(self, config: BertConfig) -> None:
+        hidden_size = config.hidden_size
+        is_masked_lm = config.head in ("masked", "pretraining")
+        has_transform = is_masked_lm or (config.head_transform and config.head != "plain")
+        has_own_output = is_masked_lm and not config.tie_embeddings
+        has_next_sentence = config.head in ("next", "pretraining")
+        has_span_layer = config.head == "span" and config.span_feed_forward
+        self.pooler = nn.Linear(hidden_size, hidden_size) if config.has_pooler else None
+        self.masked = MaskedLMHead(config) if has_transform else None
+        self.masked_bias = nn.Parameter(torch.zeros(config.vocab_size)) if is_masked_lm else None
+        self.masked_output = nn.Linear(config.embedding_dim, config.vocab_size, bias=False) if has_own_output else None
+        self.next = nn.Linear(hidden_size, 2) if has_next_sentence else None
+        self.span = FeedForward(_block_config(config)) if has_span_layer else None
+        self.span_norm = nn.LayerNorm(hidden_size, config.norm_eps) if has_span_layer else None
+        self.output = nn.Linear(hidden_size, config.num_outputs) if config.num_outputs else None
 
     def forward(
         self,
@@ -95,96 +110,101 @@ class Bert(Packable):
         token_types: Tensor | None = None,  # [N]
         noise: Noise | None = None,
         selected: SelectedTokens | None = None,
-    ) -> Tensor:
-        """Return a state for each token, [N, D], or for each chosen one, [M, D]; types are 0 where none are given."""
-        return self.stack(self.embed(ids, batch, token_types, noise), batch, self.layer_masks(batch), noise, selected)
+    ) -> Tensor:  # [N, D], or [M, D] of the selected tokens
+        """Hidden states of all tokens, or of the selected ones. `token_types` defaults to zeros."""
+        embedded = self.embed(ids, batch, token_types, noise)
+        return self.stack(embedded, batch, self.layer_masks(batch), noise, selected)
 
     def layers(
         self, ids: Tensor, batch: PackedBatch, token_types: Tensor | None = None, noise: Noise | None = None
-    ) -> list[Tensor]:  # ids and types [N]
-        """Return the states after each layer, each [N, D]; the last are those that the model gives."""
-        *made, last = self.stack.hidden_states(
-            self.embed(ids, batch, token_types, noise), batch, self.layer_masks(batch), noise
-        )
-        return [*made, self.stack.norm(last)]
+    ) -> list[Tensor]:  # each [N, D]
+        """Hidden states after each layer; the last are the output of the model."""
+        embedded = self.embed(ids, batch, token_types, noise)
+        *inner, last = self.stack.hidden_states(embedded, batch, self.layer_masks(batch), noise)
+        return [*inner, self.stack.norm(last)]
 
     def embed(self, ids: Tensor, batch: PackedBatch, token_types: Tensor | None, noise: Noise | None) -> Tensor:
-        """Return the states before the first block: word, place and type, normed."""
-        config, words = self.config, self.words(ids)
+        """Sum of token, position and token-type embeddings, normalised: the input of the first block, [N, D]."""
+        config = self.config
+        hidden = self.words(ids)
         if config.scale_embedding:
-            words = words * math.sqrt(config.hidden_size)
-        states = self.places.embed(words, batch.positions + config.position_offset)
+            hidden = hidden * math.sqrt(config.hidden_size)
+        hidden = self.places.embed(hidden, batch.positions + config.position_offset)
         if self.types is not None:
-            states = states + (self.types.weight[0] if token_types is None else self.types(token_types))
+            hidden = hidden + (self.types.weight[0] if token_types is None else self.types(token_types))
         if config.dropout_before_norm:
-            states = self.norm(apply_dropout(states, config.dropout, noise, "embedding"))
+            hidden = self.norm(apply_dropout(hidden, config.dropout, noise, "embedding"))
         else:
-            states = apply_dropout(self.norm(states), config.dropout, noise, "embedding")
-        return states if self.widening is None else self.widening(states)
+            hidden = apply_dropout(self.norm(hidden), config.dropout, noise, "embedding")
+        return hidden if self.widening is None else self.widening(hidden)
 
     def layer_masks(self, batch: PackedBatch) -> list[LayerMask]:
-        """Return what each layer is told of who may look at whom: at whole rows, or at what is near."""
-        config, far = self.config, LayerMask(self._sight(batch), self.far)
+        """Mask and positional scheme of each layer: global, or local within the attention window."""
+        config = self.config
+        global_mask = self._global_mask(batch)
         if not config.attention_window:
-            return self.stack.same_for_all_layers(*far)
-        close = batch.max_length <= config.attention_window + 1  # nothing is farther away
-        near = LayerMask(far.mask if close else batch.local_mask(config.attention_window), self.near)
-        return [near if config.is_local(layer) else far for layer in range(config.stack.num_layers)]
+            return self.stack.same_for_all_layers(global_mask, self.global_positions)
+        is_within_window = batch.max_length <= config.attention_window + 1
+        local_mask = global_mask if is_within_window else batch.local_mask(config.attention_window)
+        global_layer = LayerMask(global_mask, self.global_positions)
+        local_layer = LayerMask(local_mask, self.local_positions)
+        return [local_layer if config.is_local(layer) else global_layer for layer in range(config.stack.num_layers)]
 
-    def _sight(self, batch: PackedBatch) -> BoundMask:
-        """Return who may look at whom: everybody at its whole row, or in long rows blocks at few blocks."""
+    def _global_mask(self, batch: PackedBatch) -> BoundMask:
+        """Full attention, or block-sparse attention if sequences are long."""
         config = self.config
         if config.attention == "full" or batch.max_length <= config.max_full_attention:
             return batch.full_mask()
-        drawn, repeats = (config.num_random_blocks, 0) if config.random_once else (0, config.num_random_blocks)
         return BlockSparseMask(
-            big_bird(drawn), config.block_size, batch.lengths, longest_full=config.max_full_attention, repeats=repeats
+            big_bird(config.num_random_blocks if config.random_once else 0),
+            config.block_size,
+            batch.lengths,
+            max_full_length=config.max_full_attention,
+            extra_first_block=0 if config.random_once else config.num_random_blocks,
         )
 
     @property
     def position_scheme(self) -> tuple[Positions, int]:
-        """How places are told, and the width of what tells them: of the table, or of a head that is turned."""
-        turned = self.config.positions == "rotary"
-        return (
-            (self.far, self.config.hidden_size // self.config.stack.num_heads)
-            if turned
-            else (self.places, self.config.embedding_dim)
-        )
+        """Positional scheme and its width: that of the embeddings, or of a head with rotary positions."""
+        if self.config.positions == "rotary":
+            return self.global_positions, self.config.hidden_size // self.config.stack.num_heads
+        return self.places, self.config.embedding_dim
 
-    # heads: states in, scores out; which of them a model has, `config.head` says
+    # heads: hidden states → logits; `config.head` determines which of them a model has
     def pool(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:
-        """Return one state for each text, made of its first token's or of their mean, [B, D]."""
+        """One vector per text, from its first token or from the mean of all, [B, D]."""
         config = self.config
         if self.pooler is None:
-            return self.masked_lm_hidden(_pooled("cls" if config.pooling == "first" else config.pooling, hidden, batch))
+            kind = "cls" if config.pooling == "first" else config.pooling
+            return self.masked_lm_hidden(_pool_tokens(kind, hidden, batch))
         first = apply_dropout(hidden[batch.first_indices], config.pooler_dropout, noise, "pooler")
         return ACTIVATIONS[config.pooler_activation](self.pooler(first))
 
     def masked_lm_hidden(self, hidden: Tensor) -> Tensor:  # [M, D]
-        """Return what is multiplied with `output_weight`, plus `output_bias`, to score words at chosen places."""
+        """Transform of the masked-LM head; logits are its product with `output_weight` plus `output_bias`."""
         assert self.masked is not None
-        made: Tensor = self.masked(hidden)
-        return made
+        transformed: Tensor = self.masked(hidden)
+        return transformed
 
     @property
     def output_weight(self) -> Tensor:
-        """The matrix that scores words at masked places, [V, D]."""
+        """Matrix of the masked-LM output projection, [V, D]."""
         return self.words.weight if self.masked_output is None else self.masked_output.weight
 
     @property
     def output_bias(self) -> Tensor:
-        """What is added to those scores, [V]."""
+        """Bias of the masked-LM output projection, [V]."""
         assert self.masked_bias is not None
         return self.masked_bias
 
     def next_sentence_logits(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:
-        """Return for each pair the scores of: the second text follows, it does not, [B, 2]."""
+        """Logits of each pair, [B, 2]: the second text follows the first, it does not."""
         assert self.next is not None
-        made: Tensor = self.next(self.pool(hidden, batch, noise))
-        return made
+        logits: Tensor = self.next(self.pool(hidden, batch, noise))
+        return logits
 
     def head_logits(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:
-        """Return the scores of the labels: of each text with a label head, [B, labels]; else of each token, [N, …]."""
+        """Logits of a sequence head, [B, labels], or of a token or span head, [N, …]."""
         assert self.output is not None
         if self.config.head == "label":
             hidden = self.pool(hidden, batch, noise)
@@ -192,101 +212,108 @@ class Bert(Packable):
             hidden = self.masked_lm_hidden(hidden)
         if self.span is not None and self.span_norm is not None:
             hidden = self.span_norm(hidden + self.span(hidden, noise))
-        made: Tensor = self.output(apply_dropout(hidden, self.config.classifier_dropout, noise, "head"))
-        return made
+        logits: Tensor = self.output(apply_dropout(hidden, self.config.classifier_dropout, noise, "head"))
+        return logits
 
     # NumPy in, NumPy out
     @torch.inference_mode()
     def encode(self, tokens: Tokens, token_types: Ids | None = None) -> NDArray[np.float32]:
-        """Return a state for each token, [N, D]; types are the tokens' segments where none are given."""
-        return self._states(tokens, token_types)[0].float().cpu().numpy()
+        """Hidden states of all tokens, [N, D]. `token_types` defaults to those of the tokens."""
+        hidden, _ = self._encode_packed(tokens, token_types)
+        return hidden.float().cpu().numpy()
 
     @torch.inference_mode()
     def embed_texts(self, tokens: Tokens, pooling: Sequence[str] = ("mean",)) -> NDArray[np.float32]:
-        """Return one vector for each text, [B, D · poolings]: the mean or maximum of its states, or the first one."""
-        states, rows = self._states(tokens, None)
-        states = states.float()
-        made = [_pooled(kind, states, rows) for kind in pooling]
-        return (made[0] if len(made) == 1 else torch.cat(made, dim=1)).cpu().numpy()
+        """Embedding of each text, [B, D · poolings]: mean or maximum of its hidden states, or that of [CLS]."""
+        hidden, batch = self._encode_packed(tokens, None)
+        hidden = hidden.float()
+        pooled = [_pool_tokens(kind, hidden, batch) for kind in pooling]
+        embeddings = pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1)
+        return embeddings.cpu().numpy()
 
     @torch.inference_mode()
     def pooler_output(self, tokens: Tokens, token_types: Ids | None = None) -> NDArray[np.float32]:
-        """Return one state for each text, [B, D], of a model that has them."""
-        return self.pool(*self._states(tokens, token_types)).float().cpu().numpy()
+        """Pooler output of each text, [B, D]."""
+        hidden, batch = self._encode_packed(tokens, token_types)
+        return self.pool(hidden, batch).float().cpu().numpy()
 
     @torch.inference_mode()
     def logits(self, tokens: Tokens, token_types: Ids | None = None) -> NDArray[np.float32]:
-        """Return the head's scores: of texts [B, …] for label and next, of tokens [N, …] for token, span, masked."""
-        states, rows = self._states(tokens, token_types)
+        """Logits of the head: of texts [B, …] (label, next) or of tokens [N, …] (token, span, masked)."""
+        hidden, batch = self._encode_packed(tokens, token_types)
         match self.config.head:
             case "plain":
-                raise UsageError("a model without a head gives states, not scores")
+                raise UsageError("a model without a head has hidden states, not logits")
             case "masked" | "pretraining":
-                made = nn.functional.linear(self.masked_lm_hidden(states), self.output_weight, self.output_bias)
+                logits = nn.functional.linear(self.masked_lm_hidden(hidden), self.output_weight, self.output_bias)
             case "next":
-                made = self.next_sentence_logits(states, rows)
+                logits = self.next_sentence_logits(hidden, batch)
             case _:
-                made = self.head_logits(states, rows)
-        return made.float().cpu().numpy()
+                logits = self.head_logits(hidden, batch)
+        return logits.float().cpu().numpy()
 
-    def _states(self, tokens: Tokens, token_types: Ids | None) -> tuple[Tensor, PackedBatch]:
-        ids, rows = self.to_tensors(tokens)
-        if rows.max_length > self.config.max_positions:
+    def _encode_packed(self, tokens: Tokens, token_types: Ids | None) -> tuple[Tensor, PackedBatch]:
+        """Hidden states for inference, [N, D], and their layout."""
+        ids, batch = self.to_tensors(tokens)
+        if batch.max_length > self.config.max_positions:
             raise UsageError(
-                f"a row has {rows.max_length} tokens but the model takes {self.config.max_positions}: split it"
+                f"a row has {batch.max_length} tokens but the model takes {self.config.max_positions}: split it"
             )
-        kinds = self.token_type_tensor(
-            tokens if token_types is None else Tokens(tokens.ids, tokens.offsets, token_types)
-        )
-        used: PackedStack = self.used()
-        return used.encode(self.embed(ids, rows, kinds, None), rows, self.layer_masks(rows)), rows
+        if token_types is not None:
+            tokens = Tokens(tokens.ids, tokens.offsets, token_types)
+        stack: PackedStack = self.inference_layers()
+        embedded = self.embed(ids, batch, self.token_type_tensor(tokens), None)
+        return stack.encode(embedded, batch, self.layer_masks(batch)), batch
 
     def token_type_tensor(self, tokens: Tokens, padding: int = 0) -> Tensor | None:
-        """Return the segments of tokens as a tensor, [N + spare]; nothing where there are none."""
+        """Token types as a tensor, [N + padding]; None if model or tokens have none."""
         if tokens.token_types is None or self.config.num_token_types < 2:
             return None
-        segments = np.append(tokens.token_types.astype(np.int64), np.zeros(padding, dtype=np.int64))
-        return torch.from_numpy(segments).to(self.device())
+        token_types = np.append(tokens.token_types.astype(np.int64), np.zeros(padding, dtype=np.int64))
+        return torch.from_numpy(token_types).to(self.device())
 
     def attention_sites(self) -> dict[str, int]:
-        """Return every place where this model looks; layers that share their weights look each for itself."""
+        """Attention sites of the model, with their number of heads; layers that share weights have separate sites."""
         stack = self.config.stack
         return {f"encoder.{layer}.self": stack.num_heads for layer in range(stack.num_layers)}
 
     def prepare_for_inference(self, pack: bool) -> PackedStack:
-        """Return the stack as it is used; packed, it keeps the weights of the moment."""
+        """Build the stack for inference; packed, it keeps the current weights."""
         return PackedStack(self.stack, NO_POSITIONS, pack, by_length=True)
 
     def hidden_matrices(self) -> dict[str, tuple[int, int]]:
-        """Return the weights that map states to states; what scores words, pairs or labels is not among them."""
-        scoring = ("masked_output.weight", "next.weight", "output.weight")
-        return {name: shape for name, shape in super().hidden_matrices().items() if name not in scoring}
+        """Hidden-to-hidden weights, for Muon; without those of the heads' outputs."""
+        output_weights = ("masked_output.weight", "next.weight", "output.weight")
+        return {name: shape for name, shape in super().hidden_matrices().items() if name not in output_weights}
 
 
-def _shape(config: BertConfig) -> BlockConfig:
+def _block_config(config: BertConfig) -> BlockConfig:
     return BlockConfig(
         hidden_size=config.hidden_size,
-        heads=config.stack.num_heads,
-        feedforward=config.stack.feed_forward_size,
+        num_heads=config.stack.num_heads,
+        feed_forward_size=config.stack.feed_forward_size,
         activation=config.activation,
-        norm_before=config.norm == "before",
+        pre_norm=config.norm == "before",
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         activation_dropout=0.0,
         gated=config.gated,
-        biases=config.bias,
-        first_norm=config.first_attention_norm,
+        bias=config.bias,
+        first_attention_norm=config.first_attention_norm,
     )
 
 
-def _pooled(kind: str, hidden: Tensor, batch: PackedBatch) -> Tensor:
-    """Return one state of all states of a row, [B, D]."""
-    return hidden[batch.first_indices] if kind == "cls" else Pooling(kind, hidden.shape[1])(hidden, batch)
+def _pool_tokens(kind: str, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    """Pool the hidden states of each sequence, [B, D]."""
+    if kind == "cls":
+        return hidden[batch.first_indices]
+    pooled: Tensor = Pooling(kind, hidden.shape[1])(hidden, batch)
+    return pooled
 
 
 def initialize_bert(model: Bert, seed: int, std: float = EMBEDDING_INIT_STD) -> None:
-    """Fill all matrices and tables with normal numbers, biases with 0, norms with 1; a function of the seed."""
+    """Initialise matrices and embeddings from normal(0, std), biases with 0, norms with 1; a function of the seed."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -299,16 +326,17 @@ def initialize_bert(model: Bert, seed: int, std: float = EMBEDDING_INIT_STD) -> 
 
 
 def initialize_local_attention(model: Bert) -> None:
-    """Let a new model look at what is near from its first update on; it is the same for all seeds.
+    """Initialise attention to prefer neighbours, the same for all seeds.
 
-    Learned places begin as sines and cosines, so that near ones are alike, and queries as keys, so that a token looks
-    at those like it: at its neighbours. From chance alone a model tells words by their counts for many updates before
-    it finds that their neighbours say more.
+    Learned positions start as sinusoids, so that nearby ones are similar, and keys start equal to queries, so that a
+    token attends to similar ones: its neighbours. From a purely random start a model predicts tokens by their frequency
+    for many updates before it discovers that their neighbours are more informative.
     """
     with torch.no_grad():
         if isinstance(model.places, Learned):
-            places, width = model.places.weight.shape
-            model.places.weight.copy_(sinusoids(torch.arange(places), width) * POSITION_INIT_SCALE * width**-0.5)
+            weight = model.places.weight
+            num_positions, width = weight.shape
+            weight.copy_(sinusoids(torch.arange(num_positions), width) * POSITION_INIT_SCALE * width**-0.5)
         for module in model.modules():
             if isinstance(module, SelfAttention):
                 query, key, _ = module.qkv.weight.chunk(3)
@@ -316,29 +344,29 @@ def initialize_local_attention(model: Bert) -> None:
 
 
 def rescale_embeddings(weights: Mapping[str, Tensor], config: BertConfig) -> dict[str, Tensor]:
-    """Return the same model with tables of words, places and types that are no larger than usual.
+    """Scale the embeddings down to the usual norm without changing the model's function.
 
-    They are normed before anything looks at them, so their size means nothing to the model, but it decides how much an
-    update of given size changes them: of a model that learned at high rates they are so large that fine-tuning would
-    hardly move them. Where words are scored by the same table, the norm before it makes up for the size; where other
-    heads read that norm, too, or where what is added to the variance would count, the model stays as it is.
+    The sum of embeddings is normalised at once, so their scale means nothing to the model, but it determines how much
+    an update of fixed size changes them: after training at high learning rates they are so large that fine-tuning
+    hardly moves them. If the output projection is tied to the embedding, the norm before it compensates for the scale.
+    If other heads use that norm, too, or if the epsilon of the norm is not negligible, the weights stay as they are.
 
     >>> config = BertConfig(vocab_size=9, hidden_size=4, head="masked")
     >>> model = Bert(config)
-    >>> made = rescale_embeddings({name: 1 + tensor for name, tensor in model.state_dict().items()}, config)
-    >>> round(made["words.weight"].square().mean().sqrt().item(), 3), made["norm.weight"][0].item()
+    >>> rescaled = rescale_embeddings({name: 1 + tensor for name, tensor in model.state_dict().items()}, config)
+    >>> round(rescaled["words.weight"].square().mean().sqrt().item(), 3), rescaled["norm.weight"][0].item()
     (0.02, 2.0)
     """
-    made = dict(weights)
-    size = float(made["words.weight"].float().square().mean().sqrt())
-    if config.head_transform or config.norm_eps > NORM_EPS_FLOOR or size <= EMBEDDING_INIT_STD:
-        return made
-    share = EMBEDDING_INIT_STD / size
-    for table in ("words", "places", "types"):
-        if f"{table}.weight" in made:
-            made[f"{table}.weight"] = made[f"{table}.weight"] * share
+    rescaled = dict(weights)
+    std = float(rescaled["words.weight"].float().square().mean().sqrt())
+    if config.head_transform or config.norm_eps > NORM_EPS_FLOOR or std <= EMBEDDING_INIT_STD:
+        return rescaled
+    factor = EMBEDDING_INIT_STD / std
+    for name in ("words.weight", "places.weight", "types.weight"):
+        if name in rescaled:
+            rescaled[name] = rescaled[name] * factor
     if config.tie_embeddings:
         for name in ("masked.norm.weight", "masked.norm.bias"):
-            if name in made:
-                made[name] = made[name] / share
-    return made
+            if name in rescaled:
+                rescaled[name] = rescaled[name] / factor
+    return rescaled

@@ -1,7 +1,7 @@
-"""Two recurrent language models over one text, from the left and from the right: their layers are features of words.
+"""ELMo: two recurrent language models, from the left and from the right, whose layers are features of the tokens.
 
-They share the table of words, which is also the output, and nothing else (Peters et al. 2018). A text stands between
-two boundary tokens: the model from the left reads the first one, the model from the right the last one.
+They share the embedding, which is also the output projection, and nothing else (Peters et al. 2018). A text stands
+between two boundary tokens: the model from the left reads the first one, the model from the right the last one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from regard.models.layers.losses import vocabulary_loss
 from regard.models.layers.recurrent import StackedRNN, TimeMajor
 from regard.tokens import Tokens
 
-Told = tuple[Tensor, Tensor]  # states [N, D] and the token that each is to tell [N]
+HiddenAndTargets = tuple[Tensor, Tensor]  # hidden states [N, D] and the token that each of them predicts [N]
 
 
 class Elmo(Model):
-    """Tells the next token from those before, the last token from those after, and what it knows of each token.
+    """Bidirectional language model: the next token from those before, the previous token from those after.
 
     >>> model = Elmo(ElmoConfig(vocab_size=11, hidden_size=6))
     >>> [loss.item() > 0 for loss in model.losses(Tokens.from_rows([[1, 5, 6, 7, 1]]))]
@@ -43,96 +43,109 @@ class Elmo(Model):
 
     @property
     def num_feature_layers(self) -> int:
-        """How many layers of features there are: the words and what each layer of cells says."""
+        """Number of feature layers: the embedding and the recurrent layers."""
         return 1 + self.config.num_layers
 
     @property
     def feature_width(self) -> int:
-        """How wide each of them is: both directions side by side."""
+        """Width of a feature layer: both directions side by side."""
         return 2 * self.config.hidden_size
 
     def _embed(self, ids: Tensor, site: str, noise: Noise | None) -> Tensor:
-        return apply_dropout(self.words(ids) * math.sqrt(self.config.hidden_size), self.config.dropout, noise, site)
+        hidden = self.words(ids) * math.sqrt(self.config.hidden_size)
+        return apply_dropout(hidden, self.config.dropout, noise, site)
 
-    def _read(self, tokens: Tokens, backwards: bool, noise: Noise | None) -> tuple[list[Tensor], TimeMajor]:
-        """Return what each layer of one direction says step by step, [T, B, D], and where tokens stand in it."""
-        reading, site = (self.from_right, "from_right") if backwards else (self.from_left, "from_left")
-        ids, rows = self.to_tensors(tokens)
-        walk = TimeMajor(rows, backwards)
-        return reading(self._embed(ids, site, noise), walk, self.config.dropout, noise, site), walk
+    def _run_direction(self, tokens: Tokens, backwards: bool, noise: Noise | None) -> tuple[list[Tensor], TimeMajor]:
+        """Outputs of every layer of one direction as time steps, [T, B, D], and their layout."""
+        rnn = self.from_right if backwards else self.from_left
+        site = "from_right" if backwards else "from_left"
+        ids, batch = self.to_tensors(tokens)
+        time_major = TimeMajor(batch, backwards)
+        return rnn(self._embed(ids, site, noise), time_major, self.config.dropout, noise, site), time_major
 
-    def _told(self, rows: Tokens, noise: Noise | None) -> tuple[Told, Told]:
-        """Return, from the left and from the right, the last layer's states and what they are to tell."""
-        earlier, later = drop_last_tokens(rows), drop_first_tokens(rows)
-        made = []
-        for given, wanted, backwards in ((earlier, later, False), (later, earlier, True)):
-            layers, walk = self._read(given, backwards, noise)
-            hidden = apply_dropout(walk.pack(layers[-1]), self.config.dropout, noise, f"out.{int(backwards)}")
-            made.append((hidden, self.to_tensors(wanted)[0]))
-        return made[0], made[1]
+    def _predict_direction(
+        self, tokens: Tokens, targets: Tokens, backwards: bool, noise: Noise | None
+    ) -> HiddenAndTargets:
+        layers, time_major = self._run_direction(tokens, backwards, noise)
+        hidden = apply_dropout(time_major.pack(layers[-1]), self.config.dropout, noise, f"out.{int(backwards)}")
+        target_ids, _ = self.to_tensors(targets)
+        return hidden, target_ids
 
-    def loss(self, rows: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
-        """Return the sums of the smoothed and of the plain loss over both directions.
+    def _predict(self, tokens: Tokens, noise: Noise | None) -> tuple[HiddenAndTargets, HiddenAndTargets]:
+        """Hidden states of the last layer and their targets, from the left and from the right."""
+        earlier = drop_last_tokens(tokens)
+        later = drop_first_tokens(tokens)
+        from_left = self._predict_direction(earlier, later, False, noise)
+        from_right = self._predict_direction(later, earlier, True, noise)
+        return from_left, from_right
 
-        Every token of a row but the first is told from the left, every one but the last from the right.
+    def loss(self, tokens: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
+        """Sums of the label-smoothed and of the plain cross-entropy over both directions.
+
+        From the left, every token but the first of a sequence is predicted; from the right, every one but the last.
         """
-        left, right = self._told(rows, noise)
-        hidden, targets = torch.cat([left[0], right[0]]), torch.cat([left[1], right[1]])
+        (left_hidden, left_targets), (right_hidden, right_targets) = self._predict(tokens, noise)
+        hidden = torch.cat([left_hidden, right_hidden])
+        targets = torch.cat([left_targets, right_targets])
         return vocabulary_loss(hidden, self.words.weight, self.output_bias, targets, smoothing)
 
     @torch.no_grad()
-    def losses(self, rows: Tokens) -> tuple[Tensor, Tensor]:
-        """Return the sums of the plain loss from the left and from the right."""
+    def losses(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Sums of the plain cross-entropy from the left and from the right."""
         left, right = (
             vocabulary_loss(hidden, self.words.weight, self.output_bias, targets)[1]
-            for hidden, targets in self._told(rows, None)
+            for hidden, targets in self._predict(tokens, None)
         )
         return left, right
 
     @torch.inference_mode()
     def features(self, texts: Tokens) -> NDArray[np.float32]:
-        """Return each layer's features of each token of whole texts, [N, layers, 2D].
+        """Features of every token, [N, layers, 2D].
 
-        The lowest layer is the words themselves, twice; those above have what was read up to and including the token,
+        The lowest layer is the token embedding, twice. The layers above encode the text up to and including the token,
         from the left and from the right.
         """
         boundary = np.array([self.config.boundary_id], dtype=np.int32)
-        left = Tokens.from_rows([np.concatenate([boundary, text]) for text in texts])
-        right = Tokens.from_rows([np.concatenate([text, boundary]) for text in texts])
-        words = self._embed(self.to_tensors(texts)[0], "", None)
-        layers = [torch.cat([words, words], dim=1)]
-        every = np.arange(len(left.ids))
-        own = [  # where tokens stand that are no boundaries
-            torch.from_numpy(np.delete(every, boundaries)).to(self.device())
-            for boundaries in (left.offsets[:-1], right.offsets[1:] - 1)
-        ]
-        read = [self._read(left, False, None), self._read(right, True, None)]
-        for number in range(self.config.num_layers):
-            sides = [
-                walk.pack(made[number]).index_select(0, kept) for (made, walk), kept in zip(read, own, strict=True)
-            ]
-            layers.append(torch.cat(sides, dim=1))
+        left_texts = Tokens.from_rows([np.concatenate([boundary, text]) for text in texts])
+        right_texts = Tokens.from_rows([np.concatenate([text, boundary]) for text in texts])
+        ids, _ = self.to_tensors(texts)
+        embedded = self._embed(ids, "", None)
+        layers = [torch.cat([embedded, embedded], dim=1)]
+        left_indices = self._indices_without(left_texts, left_texts.offsets[:-1])
+        right_indices = self._indices_without(right_texts, right_texts.offsets[1:] - 1)
+        left_layers, left_time_major = self._run_direction(left_texts, False, None)
+        right_layers, right_time_major = self._run_direction(right_texts, True, None)
+        for left_layer, right_layer in zip(left_layers, right_layers, strict=True):
+            left = left_time_major.pack(left_layer).index_select(0, left_indices)
+            right = right_time_major.pack(right_layer).index_select(0, right_indices)
+            layers.append(torch.cat([left, right], dim=1))
         return torch.stack(layers, dim=1).float().cpu().numpy()
 
+    def _indices_without(self, tokens: Tokens, boundaries: NDArray[np.int32]) -> Tensor:
+        """Indices of all packed tokens but the boundaries."""
+        indices = np.delete(np.arange(len(tokens.ids)), boundaries)
+        return torch.from_numpy(indices).to(self.device())
 
-def drop_last_tokens(rows: Tokens) -> Tokens:
-    """Return the rows without their last tokens.
+
+def drop_last_tokens(tokens: Tokens) -> Tokens:
+    """The sequences without their last tokens.
 
     >>> drop_last_tokens(Tokens.from_rows([[5, 6], [7, 8, 9]])).ids.tolist()
     [5, 7, 8]
     """
-    return _without(rows, rows.offsets[1:] - 1)
+    return _drop_tokens(tokens, tokens.offsets[1:] - 1)
 
 
-def drop_first_tokens(rows: Tokens) -> Tokens:
-    """Return the rows without their first tokens.
+def drop_first_tokens(tokens: Tokens) -> Tokens:
+    """The sequences without their first tokens.
 
     >>> drop_first_tokens(Tokens.from_rows([[5, 6], [7, 8, 9]])).ids.tolist()
     [6, 8, 9]
     """
-    return _without(rows, rows.offsets[:-1])
+    return _drop_tokens(tokens, tokens.offsets[:-1])
 
 
-def _without(rows: Tokens, places: NDArray[np.int32]) -> Tokens:
-    fewer = np.arange(len(rows.offsets), dtype=np.int32)
-    return Tokens(np.delete(rows.ids, places), np.subtract(rows.offsets, fewer, dtype=np.int32))
+def _drop_tokens(tokens: Tokens, indices: NDArray[np.int32]) -> Tokens:
+    """Drop one token of each sequence, by its packed index."""
+    num_dropped = np.arange(len(tokens.offsets), dtype=np.int32)
+    return Tokens(np.delete(tokens.ids, indices), np.subtract(tokens.offsets, num_dropped, dtype=np.int32))

@@ -1,6 +1,7 @@
-"""The causal Transformer (Radford et al. 2018, 2019): every token is told from those before it.
+"""The causal language model (Radford et al. 2018, 2019): every token is predicted from those before it.
 
-Training reads whole rows at once; generation reads what is given at once and then steps, with the translator's caches.
+Training reads whole sequences at once. Generation prefills the key–value cache with the prompt and then decodes token
+by token.
 """
 
 from __future__ import annotations
@@ -18,43 +19,45 @@ from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import build_positions
 from regard.config.models import GptConfig
 from regard.errors import UsageError
-from regard.models.base import TOKEN_MULTIPLE, Packable, output_product, top_candidates
+from regard.models.base import TOKEN_MULTIPLE, Packable, build_output_projection, top_candidates
 from regard.models.elmo import drop_first_tokens, drop_last_tokens
 from regard.models.layers.block import BlockConfig, Encoder, LayerMask
 from regard.models.layers.losses import vocabulary_loss
 from regard.models.layers.packed import PackedStack
 from regard.tokens import Candidates, Ids, Tokens
 
-MIN_LOGIT = -1e4  # the logit of an end that does not exist: it is not drawn, but a limit can still use it
-CACHE_CAPACITY = 64  # tokens that a new cache has places for beyond those it starts with
+MIN_LOGIT = (
+    -1e4
+)  # logit of the eos that a model lacks: never sampled, but finite, so that a length limit can end a text
+CACHE_CAPACITY = 64  # capacity of a new cache beyond the prompt, in tokens
 
 
 class GptInference:
-    """The parts as generation uses them."""
+    """The layers of a causal language model for generation."""
 
     def __init__(self, model: Gpt, pack: bool) -> None:
         self.stack = PackedStack(model.stack, model.positions, pack)
-        self.output = output_product(model.output_weight, None, pack)
+        self.output = build_output_projection(model.output_weight, None, pack)
 
 
 @dataclass
 class GptState:
-    """What generation remembers: keys and values by row, and the last tokens themselves."""
+    """State of generation: the key–value cache and the latest tokens."""
 
-    used: GptInference
+    inference: GptInference
     cache: KeyValueCache
-    tokens: Ids  # [R, T], the last ones read or written, as many as the model takes
-    has_pending_token: bool  # whether the last of them is still to be read
+    tokens: Ids  # [R, T], the latest tokens, at most `max_positions`
+    has_pending_token: bool  # whether the last of them is not in the cache yet
 
     @torch.inference_mode()
     def select(self, rows: NDArray[np.int64]) -> GptState:
-        """Return the rows with these numbers, in this order."""
-        numbers = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.cache.values.device)
-        return replace(self, cache=self.cache.select(numbers), tokens=self.tokens[rows])
+        """State of these rows in this order."""
+        row_indices = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.cache.values.device)
+        return replace(self, cache=self.cache.select(row_indices), tokens=self.tokens[rows])
 
 
 class Gpt(Packable):
-    """Tells the next token of each text.
+    """Causal language model of Transformer blocks.
 
     >>> from regard.config.models import StackConfig
     >>> stack = StackConfig(num_layers=1, num_heads=2, feed_forward_size=8)
@@ -68,14 +71,14 @@ class Gpt(Packable):
         self.config = config
         self.words = nn.Embedding(config.vocab_size, config.hidden_size)
         self.positions = build_positions(config.positions, config.max_positions, config.hidden_size)
-        self.stack = Encoder(config.stack.num_layers, _shape(config), "decoder")
+        self.stack = Encoder(config.stack.num_layers, _block_config(config), "decoder")
         if not config.tie_embeddings:
             self.output = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
-    # the generator's face: what a search needs to know
+    # what a search needs (`decoding.generator.Generator`)
     @property
     def vocab_size(self) -> int:
-        """Token numbers; a model without an end has one more, which is never likely."""
+        """Size of the vocabulary; a model without eos has one more token, which is never likely."""
         return self.config.vocab_size + (self.config.eos_id < 0)
 
     @property
@@ -92,74 +95,82 @@ class Gpt(Packable):
 
     @property
     def output_weight(self) -> Tensor:
-        """The matrix that turns hidden states into logits, [V, D]."""
+        """Matrix of the output projection, [V, D]."""
         return self.words.weight if self.config.tie_embeddings else self.output.weight
 
     def prepare_for_inference(self, pack: bool) -> GptInference:
-        """Return the parts that generation uses; packed, they keep the weights of the moment."""
+        """Build the layers for generation; packed, they keep the current weights."""
         return GptInference(self, pack)
 
-    def _embed(self, ids: Tensor, at: Tensor, noise: Noise | None) -> Tensor:
-        return apply_dropout(self.positions.embed(self.words(ids), at), self.config.dropout, noise, "embedding")
+    def _embed(self, ids: Tensor, positions: Tensor, noise: Noise | None) -> Tensor:
+        hidden = self.positions.embed(self.words(ids), positions)
+        return apply_dropout(hidden, self.config.dropout, noise, "embedding")
 
-    # whole rows at once
+    # whole sequences at once
     def forward(self, tokens: Tokens, noise: Noise | None = None) -> Tensor:
-        """Return the hidden states [N, D] at each token of each row."""
-        ids, rows = self.to_tensors(tokens, TOKEN_MULTIPLE if noise is not None else 1)
-        return self.stack(self._embed(ids, rows.positions, noise), rows, self._views(rows), noise)
+        """Hidden states of all tokens, [N, D]."""
+        ids, batch = self.to_tensors(tokens, _token_multiple(noise))
+        hidden = self._embed(ids, batch.positions, noise)
+        return self.stack(hidden, batch, self._layer_masks(batch), noise)
 
-    def _views(self, batch: PackedBatch) -> list[LayerMask]:
+    def _layer_masks(self, batch: PackedBatch) -> list[LayerMask]:
         return self.stack.same_for_all_layers(batch.causal_mask(), self.positions)
 
     @torch.no_grad()
     def logits(self, tokens: Tokens) -> Tensor:
-        """Return the logits of what follows each token, [N, V]."""
+        """Logits of the token after each token, [N, V]."""
         return nn.functional.linear(self(tokens), self.output_weight)
 
-    def loss(self, rows: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
-        """Return the sums of the smoothed and of the plain loss over every token of a row but the first."""
-        hidden = self(drop_last_tokens(rows), noise)
-        targets, layout = self.to_tensors(drop_first_tokens(rows), TOKEN_MULTIPLE if noise is not None else 1)
-        return vocabulary_loss(hidden, self.output_weight, None, targets, smoothing, layout.num_tokens)
+    def loss(self, tokens: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
+        """Sums of the label-smoothed and of the plain cross-entropy over all tokens but the first of each sequence."""
+        hidden = self(drop_last_tokens(tokens), noise)
+        targets, batch = self.to_tensors(drop_first_tokens(tokens), _token_multiple(noise))
+        return vocabulary_loss(hidden, self.output_weight, None, targets, smoothing, batch.num_tokens)
 
-    # one token after another
+    # token by token
     @torch.inference_mode()
-    def start(self, source: Tokens, room: int) -> GptState:
-        """Return the state before the first token to be written: the source texts are what is continued.
+    def start(self, source: Tokens, max_length: int) -> GptState:
+        """Prefill the prompts, of which all have the same length of at least one token.
 
-        All have equally many tokens, at least one; of more than the model takes, the last are read.
+        Of a prompt longer than `max_positions`, only the end is read.
         """
         if len(set(source.lengths.tolist())) != 1 or not len(source.ids):
             raise UsageError("texts that are continued together must have equally many tokens, at least one")
         tokens = source.ids.reshape(len(source), -1)
         if tokens.shape[1] > self.config.max_positions:
             tokens = self._sliding_window(tokens)
-        used: GptInference = self.used()
-        return GptState(used, self._prefill(tokens[:, :-1], used, room), tokens, has_pending_token=True)
+        inference: GptInference = self.inference_layers()
+        cache = self._prefill(tokens[:, :-1], inference, max_length)
+        return GptState(inference, cache, tokens=tokens, has_pending_token=True)
 
     def _sliding_window(self, tokens: Ids) -> Ids:
-        """Return the tokens that are read again where there is no place for one more: half of what the model takes."""
+        """Tokens that are read again when positions run out: the last `max_positions` / 2."""
         return tokens[:, -max(1, self.config.max_positions // 2) :]
 
-    def _prefill(self, tokens: Ids, used: GptInference, room: int) -> KeyValueCache:
-        """Return keys and values of tokens [R, T], read at once."""
-        count, length = tokens.shape
+    def _prefill(self, tokens: Ids, inference: GptInference, max_length: int) -> KeyValueCache:
+        """Cache with the keys and values of tokens [R, T]."""
+        num_rows, length = tokens.shape
         stack = self.config.stack
-        places = min(length + min(room, CACHE_CAPACITY) + 1, self.config.max_positions)
         cache = KeyValueCache.empty(
-            stack.num_layers, count, stack.num_heads, places, self.config.hidden_size // stack.num_heads, self.device()
+            layers=stack.num_layers,
+            rows=num_rows,
+            heads=stack.num_heads,
+            capacity=min(length + min(max_length, CACHE_CAPACITY) + 1, self.config.max_positions),
+            head_size=self.config.hidden_size // stack.num_heads,
+            device=self.device(),
         )
         if length:
             ids = torch.from_numpy(tokens.reshape(-1).astype(np.int64)).to(self.device())
-            rows = PackedBatch(np.full(count, length), self.device())
-            used.stack.encode(self._embed(ids, rows.positions, None), rows, self._views(rows), cache)
+            batch = PackedBatch(np.full(num_rows, length), self.device())
+            hidden = self._embed(ids, batch.positions, None)
+            inference.stack.encode(hidden, batch, self._layer_masks(batch), cache)
         return cache
 
     @torch.inference_mode()
     def step(self, tokens: NDArray[np.int32], state: GptState, k: int) -> tuple[Candidates, GptState]:
-        """Return the best next tokens for each row, given one more token of each; k = 0: all log-probabilities.
+        """Append one token to each row; return the top-k next tokens, with k = 0 all log-probabilities.
 
-        The first step reads the last token of what is continued instead of the start that it is given.
+        The first step reads the last token of the prompt and ignores `tokens`.
         """
         if state.has_pending_token:
             state.has_pending_token = False
@@ -167,22 +178,27 @@ class Gpt(Packable):
             state.tokens = np.concatenate([state.tokens, tokens[:, None]], axis=1)[:, -self.config.max_positions :]
         if state.cache.length == self.config.max_positions:
             state.tokens = self._sliding_window(state.tokens)
-            state.cache = self._prefill(state.tokens[:, :-1], state.used, CACHE_CAPACITY)
+            state.cache = self._prefill(state.tokens[:, :-1], state.inference, CACHE_CAPACITY)
         ids = torch.from_numpy(state.tokens[:, -1].astype(np.int64)).to(self.device())
-        states = self._embed(ids, torch.full_like(ids, state.cache.length), None)
-        logits = state.used.output(state.used.stack.step(states, state.cache, [], None))
+        hidden = self._embed(ids, torch.full_like(ids, state.cache.length), None)
+        logits = state.inference.output(state.inference.stack.step(hidden, state.cache, [], None))
         if self.config.eos_id < 0:
             logits = nn.functional.pad(logits[:, : self.config.vocab_size], (0, 1), value=MIN_LOGIT)
         return top_candidates(logits, k, self.vocab_size, self.eos_id), state
 
 
-def _shape(config: GptConfig) -> BlockConfig:
+def _token_multiple(noise: Noise | None) -> int:
+    """Multiple to which training rounds token counts up."""
+    return 1 if noise is None else TOKEN_MULTIPLE
+
+
+def _block_config(config: GptConfig) -> BlockConfig:
     return BlockConfig(
         hidden_size=config.hidden_size,
-        heads=config.stack.num_heads,
-        feedforward=config.stack.feed_forward_size,
+        num_heads=config.stack.num_heads,
+        feed_forward_size=config.stack.feed_forward_size,
         activation=config.activation,
-        norm_before=True,
+        pre_norm=True,
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,

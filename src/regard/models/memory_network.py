@@ -1,10 +1,11 @@
 """The end-to-end memory network (Sukhbaatar et al. 2015).
 
-A question is a vector; each hop compares it with every sentence of its story under one embedding, takes a mix of the
-sentences under another and adds what it found. The answer is the word whose embedding fits the last vector best.
+A question is a vector. Each hop compares it with every sentence of its story under one embedding and adds the attention
+output over the sentences under another embedding. The answer is the word whose embedding has the largest product with
+the last vector.
 
-Several networks of one shape can stand side by side, their weights on an axis of their own: training from ten starts
-then costs little more than training from one. They share the sentences that they read and nothing else.
+Several networks of one shape can be trained side by side, with an axis of their own in every weight: ten restarts cost
+little more than one. They share the sentences that they read and nothing else.
 """
 
 from __future__ import annotations
@@ -25,148 +26,166 @@ from regard.models.layers.memory import BagOfWords, memory_hop, position_encodin
 from regard.tokens import Tokens
 
 Numbers = NDArray[np.int64]
-INIT_STD = 0.1  # standard deviation of the first weights
+INIT_STD = 0.1  # standard deviation of the initial weights
 
 
 @dataclass(frozen=True)
 class StoryBatch:
-    """Questions, each with the sentences told before it, as word numbers."""
+    """Questions, each with the sentences of its story, as word ids."""
 
     questions: Tokens  # B rows
-    sentences: Tokens  # N rows: those of all stories end to end, in the order told
-    ages: Numbers  # [N], how long ago each was told; 0: the last one before the question
-    counts: Numbers  # [B], sentences of each story
+    sentences: Tokens  # N rows: the sentences of all stories end to end, oldest first
+    ages: Numbers  # [N], age of each sentence; 0: the last one before the question
+    counts: Numbers  # [B], number of sentences of each story
 
     def __len__(self) -> int:
         return len(self.counts)
 
 
 class MemoryNetwork(Model):
-    """Reads sentences and a question, answers with one of its words.
+    """Answers a question about a story with one word of the vocabulary.
 
-    >>> model = MemoryNetwork(MemoryNetworkConfig(vocab_size=7, max_sentence_words=3, memory_size=4, embedding_size=5, hops=2))
-    >>> told = StoryBatch(Tokens.from_rows([[0, 1]]), Tokens.from_rows([[2, 3], [4, 5, 6]]), np.array([1, 0]), np.array([2]))
-    >>> model(told).shape, model.logits(model(told)).shape
+    >>> config = MemoryNetworkConfig(vocab_size=7, max_sentence_words=3, memory_size=4, embedding_size=5, hops=2)
+    >>> model = MemoryNetwork(config)
+    >>> sentences = Tokens.from_rows([[2, 3], [4, 5, 6]])
+    >>> batch = StoryBatch(Tokens.from_rows([[0, 1]]), sentences, ages=np.array([1, 0]), counts=np.array([2]))
+    >>> model(batch).shape, model.logits(model(batch)).shape
     (torch.Size([1, 1, 5]), torch.Size([1, 1, 7]))
     """
 
     def __init__(self, config: MemoryNetworkConfig, members: int = 1) -> None:
         super().__init__()
         if not (config.vocab_size and config.max_sentence_words and config.embedding_size):
-            raise ConfigError("vocabulary, longest and width come from the training stories: none may be 0 in a model")
-        self.config, self.members = config, members
-        self.size = config.vocab_size + (
-            config.memory_size if config.temporal_encoding else 0
-        )  # words, then one for each age
-        tied = config.tying == "adjacent"
-        # which table holds the question, each hop's keys and values, and the answer
-        self.hops = [(number, number + 1) if tied else (1, 2) for number in range(config.hops)]
-        self.answer = config.hops if tied else 3
-        shape = self.size, members, config.embedding_size
-        self.tables = nn.ParameterList(nn.Parameter(torch.empty(shape)) for _ in range(self.answer + 1))
-        self.turn = None if tied else nn.Parameter(torch.empty(members, config.embedding_size, config.embedding_size))
-        tilt, places = position_encoding_factors(
-            config.embedding_size, config.max_sentence_words + int(config.temporal_encoding)
+            raise ConfigError(
+                "vocab_size, max_sentence_words and embedding_size come from the training stories: "
+                "none of them may be 0 in a model"
+            )
+        self.config = config
+        self.members = members
+        num_ages = config.memory_size if config.temporal_encoding else 0
+        self.table_size = config.vocab_size + num_ages  # words, then one row for each age
+        is_adjacent = config.tying == "adjacent"
+        # which table holds the question, the keys and values of each hop, and the answers
+        self.hop_tables = [(hop, hop + 1) if is_adjacent else (1, 2) for hop in range(config.hops)]
+        self.answer_table = config.hops if is_adjacent else 3
+        table_shape = (self.table_size, members, config.embedding_size)
+        self.tables = nn.ParameterList(nn.Parameter(torch.empty(table_shape)) for _ in range(self.answer_table + 1))
+        map_shape = (members, config.embedding_size, config.embedding_size)
+        self.turn = None if is_adjacent else nn.Parameter(torch.empty(map_shape))  # linear map between hops
+        max_words = config.max_sentence_words + int(config.temporal_encoding)
+        dimension_factors, position_factors = position_encoding_factors(config.embedding_size, max_words)
+        has_position_encoding = config.sentence_encoding == "position"
+        self.register_buffer(
+            "dimension_factors", dimension_factors if has_position_encoding else None, persistent=False
         )
-        self.register_buffer("tilt", tilt if config.sentence_encoding == "position" else None, persistent=False)
-        self.places = places.numpy()
+        self.position_factors = position_factors.numpy()
         if not self.tables[0].is_meta:
             self.initialize(seed=0)
 
     @torch.no_grad()
     def initialize(self, seed: int) -> None:
-        """Give every network its first weights: number m those of seed + m."""
+        """Initialise the weights of restart m as a function of seed + m."""
         for member in range(self.members):
-            drawn = Noise(seed + member, step=0)
-            for name, weights in self.named_parameters():
-                one = weights[member] if name == "turn" else weights[:, member]
-                first = drawn.generator(name).standard_normal(tuple(one.shape), dtype=np.float32)
-                one.copy_(torch.from_numpy(first) * INIT_STD)
+            noise = Noise(seed + member, step=0)
+            for name, parameter in self.named_parameters():
+                weights = parameter[member] if name == "turn" else parameter[:, member]
+                initial = noise.generator(name).standard_normal(tuple(weights.shape), dtype=np.float32)
+                weights.copy_(torch.from_numpy(initial) * INIT_STD)
 
     @torch.no_grad()
     def restart(self, index: int) -> MemoryNetwork:
-        """Return one of the networks as a model of its own."""
-        alone = MemoryNetwork(self.config)
-        for (name, weights), (_, whole) in zip(alone.named_parameters(), self.named_parameters(), strict=True):
-            weights.copy_(whole[index : index + 1] if name == "turn" else whole[:, index : index + 1])
-        return alone.to(self.device())
+        """One of the restarts as a model of its own."""
+        single = MemoryNetwork(self.config)
+        member = slice(index, index + 1)
+        for (name, weights), (_, all_weights) in zip(single.named_parameters(), self.named_parameters(), strict=True):
+            weights.copy_(all_weights[member] if name == "turn" else all_weights[:, member])
+        return single.to(self.device())
 
     def attention_sites(self) -> dict[str, int]:
-        """Return every hop, with a head for each network."""
-        return {f"hop.{number}": self.members for number in range(len(self.hops))}
+        """Attention sites of the model: every hop, with one head per restart."""
+        return {f"hop.{hop}": self.members for hop in range(len(self.hop_tables))}
 
-    def forward(self, told: StoryBatch, *, linear: bool = False) -> Tensor:
-        """Return each network's state after the last hop, [M, B, d]; `linear` leaves out the softmax of every hop."""
-        config, device = self.config, self.device()
-        asked, facts = self._bags(told)
-        tilt: Tensor | None = self.tilt  # type: ignore[assignment]
-        used = sorted({table for pair in self.hops for table in pair})
-        memory = {table: facts.matmul(self.tables[table], tilt) for table in used}  # each [N, M, d]
-        mask = story_mask(told.counts, num_shared=int(config.empty_memories), device=device)
-        bias = self._emptiness(told) if config.empty_memories and not linear else None
-        state = asked.matmul(self.tables[0], tilt).transpose(0, 1)[None]  # [1, M, B, d]
-        for number, (key, value) in enumerate(self.hops):
-            found = memory_hop(
+    def forward(self, batch: StoryBatch, *, linear: bool = False) -> Tensor:
+        """State after the last hop, [M, B, d]; `linear` leaves out the softmax of every hop."""
+        config = self.config
+        questions, sentences = self._bags_of_words(batch)
+        dimension_factors: Tensor | None = self.dimension_factors  # type: ignore[assignment]
+        used_tables = sorted({table for tables in self.hop_tables for table in tables})
+        memories = {
+            table: sentences.matmul(self.tables[table], dimension_factors) for table in used_tables
+        }  # [N, M, d]
+        mask = story_mask(batch.counts, num_shared=int(config.empty_memories), device=self.device())
+        bias = self._empty_memory_bias(batch) if config.empty_memories and not linear else None
+        state = questions.matmul(self.tables[0], dimension_factors).transpose(0, 1)[None]  # [1, M, B, d]
+        for hop, (key_table, value_table) in enumerate(self.hop_tables):
+            output = memory_hop(
                 state,
-                memory[key],
-                memory[value],
+                memories[key_table],
+                memories[value_table],
                 mask=mask,
                 bias=bias,
                 normalize=unnormalized if linear else softmax,
-                site=f"hop.{number}",
+                site=f"hop.{hop}",
             )
-            state = found + (state if self.turn is None else state @ self.turn)
+            state = output + (state if self.turn is None else state @ self.turn)
         return state[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return how well each word answers, [M, B, V]."""
-        answers = self.tables[self.answer][: self.config.vocab_size]  # [V, M, d]
+        """Logits of the words as answers, [M, B, V]."""
+        answers = self.tables[self.answer_table][: self.config.vocab_size]  # [V, M, d]
         return hidden @ answers.permute(1, 2, 0)
 
-    def loss(self, told: StoryBatch, answers: Numbers, *, linear: bool = False) -> tuple[Tensor, NDArray[np.bool_]]:
-        """Return each network's summed loss, [M], and which questions it answers right, [M, B]."""
-        logits = self.logits(self(told, linear=linear))
-        wanted = torch.from_numpy(answers).to(logits.device)
-        picked = logits.gather(2, wanted.expand(self.members, -1)[:, :, None])[:, :, 0]
-        right = (logits.argmax(-1) == wanted).cpu().numpy()
-        return (logits.logsumexp(-1) - picked).sum(1), right
+    def loss(self, batch: StoryBatch, answers: Numbers, *, linear: bool = False) -> tuple[Tensor, NDArray[np.bool_]]:
+        """Summed cross-entropy of each restart, [M], and which questions it answers correctly, [M, B]."""
+        logits = self.logits(self(batch, linear=linear))
+        targets = torch.from_numpy(answers).to(logits.device)
+        target_logits = logits.gather(2, targets.expand(self.members, -1)[:, :, None])[:, :, 0]
+        is_correct = (logits.argmax(-1) == targets).cpu().numpy()
+        return (logits.logsumexp(-1) - target_logits).sum(1), is_correct
 
-    def _emptiness(self, told: StoryBatch) -> Tensor:
-        """Return what stands for the memories that are empty: one that all look at, as often as there are such."""
-        bias = torch.zeros(1, 1, len(told), len(told.ages) + 1, device=self.device())
-        empty = np.maximum(self.config.memory_size - told.counts, 0)
-        bias[0, 0, :, -1] = torch.from_numpy(np.log(np.maximum(empty, 1e-30), dtype=np.float32))
+    def _empty_memory_bias(self, batch: StoryBatch) -> Tensor:
+        """Bias [1, 1, B, N + 1] that counts the one shared empty memory as often as a story has empty memories."""
+        bias = torch.zeros(1, 1, len(batch), len(batch.ages) + 1, device=self.device())
+        num_empty = np.maximum(self.config.memory_size - batch.counts, 0)
+        bias[0, 0, :, -1] = torch.from_numpy(np.log(np.maximum(num_empty, 1e-30), dtype=np.float32))
         return bias
 
-    def _bags(self, told: StoryBatch) -> tuple[BagOfWords, BagOfWords]:
-        """Return the words of questions and sentences with their places; the age is a sentence's last word."""
+    def _bags_of_words(self, batch: StoryBatch) -> tuple[BagOfWords, BagOfWords]:
+        """Questions and sentences as bags of words; the age is the last word of a sentence."""
         config = self.config
-        self._check(told)
-        words = told.sentences
+        self._check(batch)
+        sentences = batch.sentences
         if config.temporal_encoding:
-            ids = np.insert(words.ids, words.offsets[1:], config.vocab_size + told.ages)
-            words = Tokens(ids, words.offsets + np.arange(len(words) + 1))
-        slots = np.arange(len(words.ids)) - np.repeat(words.offsets[:-1], words.lengths)
+            ids = np.insert(sentences.ids, sentences.offsets[1:], config.vocab_size + batch.ages)
+            sentences = Tokens(ids, sentences.offsets + np.arange(len(sentences) + 1))
+        positions = _word_positions(sentences)
         if config.temporal_encoding:
-            slots[words.offsets[1:] - 1] = config.max_sentence_words
+            positions[sentences.offsets[1:] - 1] = config.max_sentence_words
         if config.empty_memories:
-            words = Tokens(words.ids, np.append(words.offsets, words.offsets[-1]))
-        asked = told.questions
-        places = np.arange(len(asked.ids)) - np.repeat(asked.offsets[:-1], asked.lengths)
+            sentences = Tokens(sentences.ids, np.append(sentences.offsets, sentences.offsets[-1]))
+        questions = batch.questions
         device = self.device()
+        question_weights = self.position_factors[_word_positions(questions)]
         return (
-            BagOfWords(asked, self.places[places], self.size, device),
-            BagOfWords(words, self.places[slots], self.size, device),
+            BagOfWords(questions, question_weights, self.table_size, device),
+            BagOfWords(sentences, self.position_factors[positions], self.table_size, device),
         )
 
-    def _check(self, told: StoryBatch) -> None:
-        for name, rows in (("question", told.questions), ("sentence", told.sentences)):
-            longest = int(rows.lengths.max(initial=0))
-            if longest > self.config.max_sentence_words:
+    def _check(self, batch: StoryBatch) -> None:
+        """Reject texts that exceed the model's sizes."""
+        for name, texts in (("question", batch.questions), ("sentence", batch.sentences)):
+            num_words = int(texts.lengths.max(initial=0))
+            if num_words > self.config.max_sentence_words:
                 raise UsageError(
-                    f"a {name} has {longest} words but the model holds {self.config.max_sentence_words}: shorten it"
+                    f"a {name} has {num_words} words but the model takes {self.config.max_sentence_words}: shorten it"
                 )
-        if int(told.counts.max(initial=0)) > self.config.memory_size:
+        if int(batch.counts.max(initial=0)) > self.config.memory_size:
             raise UsageError(
-                f"a story has {told.counts.max()} sentences but the model remembers {self.config.memory_size}"
+                f"a story has {batch.counts.max()} sentences but the model has {self.config.memory_size} memories: "
+                "drop the oldest ones"
             )
+
+
+def _word_positions(texts: Tokens) -> Numbers:
+    """Position of each word in its text, [N]."""
+    return np.arange(len(texts.ids)) - np.repeat(texts.offsets[:-1], texts.lengths)

@@ -1,8 +1,7 @@
-"""Readers with words of their own: recurrent layers both ways, frozen features beside the words where there are any.
+"""RNN text classifier and tagger: a bidirectional recurrent encoder with its own vocabulary.
 
-A classifier: an encoder gives a state for each token, pooling makes one of them, the output scores the labels.
-
-A tagger: a reader gives a state for each token, the output scores the tags of words at their first tokens.
+Frozen features, such as those of ELMo, may be concatenated with the embeddings. The classifier pools the hidden states
+of a text; the tagger labels words at their first tokens.
 """
 
 from __future__ import annotations
@@ -26,62 +25,65 @@ from regard.tokens import Tokens
 
 @dataclass(frozen=True)
 class TextBatch:
-    """What an encoder reads: rows of tokens, and what is known of each token beforehand."""
+    """Input of an RNN text encoder: token ids, and frozen features of each token."""
 
     tokens: Tokens
     features: NDArray[np.float16] | None = None  # [N, layers, F]
 
 
 class RnnTextEncoder(nn.Module):
-    """The words of a text, with a mix of frozen layers beside each, read both ways (Peters et al. 2018, section 3)."""
+    """Embeddings and a scalar mix of frozen layers, encoded in both directions (Peters et al. 2018, section 3)."""
 
     def __init__(self, config: RnnTextConfig) -> None:
         super().__init__()
         self.config = config
-        self.width = 2 * config.hidden_size
+        self.output_size = 2 * config.hidden_size
         self.words = nn.Embedding(config.vocab_size, config.embedding_size)
         self.mix = ScalarMix(config.num_feature_layers) if config.num_feature_layers else None
-        settings = Seq2SeqConfig(
+        recurrent_config = Seq2SeqConfig(
             cell=config.cell,
             embedding_size=config.embedding_size + config.feature_size,
             hidden_size=config.hidden_size,
             num_layers=config.num_layers,
             dropout=config.dropout,
         )
-        self.recurrent = RecurrentEncoder(settings)
+        self.recurrent = RecurrentEncoder(recurrent_config)
 
     def forward(self, ids: Tensor, batch: PackedBatch, features: Tensor | None, noise: Noise | None) -> Tensor:
-        """Return a state for each token, [N, width]."""
-        states = self.words(ids)
+        """Hidden states of all tokens, [N, 2D]."""
+        embedded = self.words(ids)
         if self.mix is not None:
             assert features is not None
-            states = torch.cat([states, self.mix(features.to(states.dtype))], dim=1)
-        states, _ = self.recurrent(apply_dropout(states, self.config.dropout, noise, "words"), batch, noise)
-        return states
+            embedded = torch.cat([embedded, self.mix(features.to(embedded.dtype))], dim=1)
+        hidden, _ = self.recurrent(apply_dropout(embedded, self.config.dropout, noise, "words"), batch, noise)
+        return hidden
 
     def mix_weights(self) -> tuple[list[float], float]:
-        """Return how much of each frozen layer is in the mix, and its scale; nothing where there are none."""
-        return ([], 0.0) if self.mix is None else (self.mix.layer_weights().tolist(), self.mix.scale.item())
+        """Softmax weights of the frozen layers and the scale of their mix; empty and 0 without frozen layers."""
+        if self.mix is None:
+            return [], 0.0
+        return self.mix.layer_weights().tolist(), self.mix.scale.item()
 
 
 class RnnTextModel(Model):
-    """A model whose encoder is a `Reader`."""
+    """A model with an RNN text encoder."""
 
     encoder: RnnTextEncoder
 
     def hidden_states(self, batch: TextBatch, noise: Noise | None) -> tuple[Tensor, PackedBatch]:
-        """Return a state for each token, [N, width], and how the texts lie in them."""
-        ids, rows = self.to_tensors(batch.tokens)
+        """Hidden states of all tokens, [N, 2D], and their layout."""
+        ids, packed = self.to_tensors(batch.tokens)
         features = None if batch.features is None else torch.from_numpy(batch.features).to(self.device())
-        return self.encoder(ids, rows, features, noise), rows
+        return self.encoder(ids, packed, features, noise), packed
 
 
 class RnnClassifier(RnnTextModel):
-    """Reads texts, scores labels.
+    """Text classifier: encoder, pooling, linear output.
 
     >>> from regard.config.rnn_models import RnnTextConfig
     >>> from regard.tokens import Tokens
-    >>> model = RnnClassifier(RnnClassifierConfig(num_labels=3, encoder=RnnTextConfig(vocab_size=11, embedding_size=5, hidden_size=7)))
+    >>> encoder = RnnTextConfig(vocab_size=11, embedding_size=5, hidden_size=7)
+    >>> model = RnnClassifier(RnnClassifierConfig(num_labels=3, encoder=encoder))
     >>> model.probabilities(TextBatch(Tokens.from_rows([[5, 6, 7], [8]]))).shape
     (2, 3)
     """
@@ -90,37 +92,38 @@ class RnnClassifier(RnnTextModel):
         super().__init__()
         self.config = config
         self.encoder = RnnTextEncoder(config.encoder)
-        self.pooling = Pooling(config.pooling, self.encoder.width)
-        self.output = nn.Linear(self.encoder.width, config.num_labels)
+        self.pooling = Pooling(config.pooling, self.encoder.output_size)
+        self.output = nn.Linear(self.encoder.output_size, config.num_labels)
 
     def attention_sites(self) -> dict[str, int]:
-        """Return every place where this model looks: all tokens of a text, if pooling does."""
+        """Attention sites of the model, with their number of heads: the pooling's, if it has attention."""
         return {POOLING: 1} if self.pooling.kind == "attention" else {}
 
-    def forward(self, texts: TextBatch, noise: Noise | None = None) -> Tensor:
-        """Return one state for each text, [B, width]."""
-        pooled = self.pooling(*self.hidden_states(texts, noise))
-        return apply_dropout(pooled, self.config.dropout, noise, "pooled")
+    def forward(self, batch: TextBatch, noise: Noise | None = None) -> Tensor:
+        """Pooled hidden state of each text, [B, 2D]."""
+        hidden, packed = self.hidden_states(batch, noise)
+        return apply_dropout(self.pooling(hidden, packed), self.config.dropout, noise, "pooled")
 
     def loss(
-        self, texts: TextBatch, labels: NDArray[np.int64], *, smoothing: float = 0.0, noise: Noise | None = None
+        self, batch: TextBatch, labels: NDArray[np.int64], *, smoothing: float = 0.0, noise: Noise | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the sums of the smoothed and of the plain loss over the texts."""
-        wanted = torch.from_numpy(labels).to(self.device())
-        return vocabulary_loss(self(texts, noise), self.output.weight, self.output.bias, wanted, smoothing)
+        """Sums of the label-smoothed and of the plain cross-entropy over the texts."""
+        targets = torch.from_numpy(labels).to(self.device())
+        return vocabulary_loss(self(batch, noise), self.output.weight, self.output.bias, targets, smoothing)
 
     @torch.inference_mode()
     def probabilities(self, batch: TextBatch) -> NDArray[np.float32]:
-        """Return the probability of each label for each text, [B, labels]."""
+        """Label probabilities of each text, [B, labels]."""
         return torch.softmax(self.output(self(batch)).float(), dim=1).cpu().numpy()
 
 
 class RnnTagger(RnnTextModel):
-    """Reads sentences, scores the tags of words.
+    """Tagger: encoder, linear output at the selected tokens.
 
     >>> from regard.config.rnn_models import RnnTextConfig
     >>> from regard.tokens import Tokens
-    >>> model = RnnTagger(RnnTaggerConfig(num_labels=3, encoder=RnnTextConfig(vocab_size=11, embedding_size=5, hidden_size=7)))
+    >>> encoder = RnnTextConfig(vocab_size=11, embedding_size=5, hidden_size=7)
+    >>> model = RnnTagger(RnnTaggerConfig(num_labels=3, encoder=encoder))
     >>> model.logits(TextBatch(Tokens.from_rows([[5, 6, 7], [8]]))).shape
     (4, 3)
     """
@@ -129,15 +132,16 @@ class RnnTagger(RnnTextModel):
         super().__init__()
         self.config = config
         self.encoder = RnnTextEncoder(config.encoder)
-        self.output = nn.Linear(self.encoder.width, config.num_labels)
+        self.output = nn.Linear(self.encoder.output_size, config.num_labels)
 
-    def forward(self, texts: TextBatch, places: Tensor, noise: Noise | None = None) -> Tensor:
-        """Return the scores of all tags at these places among all tokens, [places, tags]."""
-        states, _ = self.hidden_states(texts, noise)
-        scores: Tensor = self.output(apply_dropout(states[places], self.config.dropout, noise, "tagged"))
-        return scores
+    def forward(self, batch: TextBatch, indices: Tensor, noise: Noise | None = None) -> Tensor:
+        """Tag logits of the tokens with these packed indices, [M, tags]."""
+        hidden, _ = self.hidden_states(batch, noise)
+        logits: Tensor = self.output(apply_dropout(hidden[indices], self.config.dropout, noise, "tagged"))
+        return logits
 
     @torch.inference_mode()
     def logits(self, batch: TextBatch) -> NDArray[np.float32]:
-        """Return the scores of all tags for each token, [N, tags]."""
-        return self.output(self.hidden_states(batch, None)[0]).float().cpu().numpy()
+        """Tag logits of all tokens, [N, tags]."""
+        hidden, _ = self.hidden_states(batch, None)
+        return self.output(hidden).float().cpu().numpy()

@@ -1,7 +1,7 @@
-"""The recurrent encoder–decoder: a last state alone (Sutskever et al. 2014; Cho et al. 2014), or attention.
+"""The recurrent encoder–decoder: from the last state alone (Sutskever et al. 2014; Cho et al. 2014), or with attention.
 
-Attention is Bahdanau's (2015; `attention` additive, `input_feeding` context) or Luong's (2015; dot, bilinear or concat,
-`input_feeding` none or output), over all places or at one that is chosen (Xu et al. 2015).
+Attention follows Bahdanau et al. (2015; `attention` additive, `input_feeding` context) or Luong et al. (2015; dot,
+bilinear or concat, `input_feeding` none or output), soft or hard (Xu et al. 2015).
 """
 
 from __future__ import annotations
@@ -29,37 +29,47 @@ from regard.tokens import Candidates, Tokens
 
 @dataclass
 class Seq2SeqState:
-    """What the decoder remembers: its cells by row, the source once per sentence."""
+    """State of decoding: the decoder's cells by row, the keys and values of the source by sentence."""
 
-    inner: DecoderState
-    memory: CrossKeyValues | None
+    decoder: DecoderState
+    source: CrossKeyValues | None
     lengths: Tensor  # [S], of the source sentences
-    rows: int  # rows in all; each sentence has the same number of them, side by side
-    watched: bool = False  # whether each step keeps where it looked
-    last_attention: NDArray[np.float32] | None = None  # [R, S], in the last step
+    num_rows: int  # all sentences have equally many rows, which are adjacent
+    should_keep_attention: bool = False
+    last_attention: NDArray[np.float32] | None = None  # [R, S], attention of the last step
 
     @cached_property
     def mask(self) -> BoundMask | None:
-        """Which places of its source a row may look at; the same for all rows of a sentence."""
-        if self.memory is None:
+        """Mask of the source's padding, the same for all rows of a sentence; None without attention."""
+        if self.source is None:
             return None
-        slots = torch.arange(self.memory.key.shape[2], device=self.lengths.device)
-        return padding(self.lengths).bind(slots[None, :1], slots[None])
+        positions = torch.arange(self.source.key.shape[2], device=self.lengths.device)
+        return padding(self.lengths).bind(positions[None, :1], positions[None])
 
     def select(self, rows: NDArray[np.int64]) -> Seq2SeqState:
-        """Return the rows with these numbers, in this order; a sentence that no row needs is forgotten."""
-        sentences, numbers = len(self.lengths), np.asarray(rows, dtype=np.int64)
-        kept = sentences_of_rows(numbers, self.rows, sentences)
-        memory, lengths, device = self.memory, self.lengths, self.lengths.device
-        if not np.array_equal(kept, np.arange(sentences)):
-            chosen = torch.from_numpy(kept).to(device)
-            memory, lengths = memory and memory.select(chosen), lengths.index_select(0, chosen)
-        inner = self.inner.select(torch.from_numpy(numbers).to(device))
-        return Seq2SeqState(inner, memory, lengths, len(numbers), self.watched)
+        """State of these rows in this order; the keys and values of unused sentences are dropped."""
+        row_indices = np.asarray(rows, dtype=np.int64)
+        num_sentences = len(self.lengths)
+        device = self.lengths.device
+        sentences = sentences_of_rows(row_indices, self.num_rows, num_sentences)
+        source = self.source
+        lengths = self.lengths
+        if not np.array_equal(sentences, np.arange(num_sentences)):
+            sentence_indices = torch.from_numpy(sentences).to(device)
+            source = None if source is None else source.select(sentence_indices)
+            lengths = lengths.index_select(0, sentence_indices)
+        decoder = self.decoder.select(torch.from_numpy(row_indices).to(device))
+        return Seq2SeqState(
+            decoder,
+            source,
+            lengths=lengths,
+            num_rows=len(row_indices),
+            should_keep_attention=self.should_keep_attention,
+        )
 
 
 class Seq2Seq(EncoderDecoder):
-    """Reads a source text, writes a target text.
+    """Encoder–decoder of recurrent layers.
 
     >>> config = Seq2SeqConfig(source_vocab_size=11, target_vocab_size=11, embedding_size=4, hidden_size=6)
     >>> model = Seq2Seq(config)
@@ -70,22 +80,22 @@ class Seq2Seq(EncoderDecoder):
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
         self.config = config
-        written = config.embedding_size if config.tie_embeddings else config.hidden_size
-        self.build_embeddings(config, config.embedding_size, written)
+        output_size = config.embedding_size if config.tie_embeddings else config.hidden_size
+        self.build_embeddings(config, config.embedding_size, output_size)
         self.encoder = RecurrentEncoder(config)
-        self.decoder = RecurrentDecoder(config, written)
+        self.decoder = RecurrentDecoder(config, output_size)
 
     def cross_attention_sites(self) -> dict[str, int]:
-        """Return the site where what is written looks at the source; none without attention."""
+        """The site that attends to the source, with its number of heads; empty without attention."""
         return {} if self.config.attention == "none" else {SITE: 1}
 
     def attention_sites(self) -> dict[str, int]:
-        """Return every place where this model looks: the source, if any."""
+        """Attention sites of the model, with their number of heads: the decoder's, if it has attention."""
         return self.cross_attention_sites()
 
     def prepare_for_inference(self, pack: bool) -> PackedLinear:
-        """Return the output; packed, it keeps the weights of the moment."""
-        return self.output_product(pack)
+        """Build the output projection for decoding; packed, it keeps the current weights."""
+        return self.output_projection(pack)
 
     def _embed(self, ids: Tensor, side: str, noise: Noise | None) -> Tensor:
         return self.embedding_dropout(self.embed_tokens(ids, side), side, noise)
@@ -93,74 +103,73 @@ class Seq2Seq(EncoderDecoder):
     def encode(
         self, source: Tokens, noise: Noise | None = None
     ) -> tuple[DecoderState, CrossKeyValues | None, PackedBatch]:
-        """Return how the decoder starts, what it may look at, and the source's layout."""
-        ids, rows = self.to_tensors(source, self.token_multiple(noise))
-        states, last = self.encoder(self._embed(ids, "source", noise), rows, noise)
-        return self.decoder.initial_state(last), self.decoder.precompute_keys_values(states, rows), rows
+        """Initial state of the decoder, keys and values of the source, and the source's layout."""
+        ids, batch = self.to_tensors(source, self.token_multiple(noise))
+        hidden, last_states = self.encoder(self._embed(ids, "source", noise), batch, noise)
+        return self.decoder.initial_state(last_states), self.decoder.precompute_keys_values(hidden, batch), batch
 
     def forward(self, source: Tokens, target: Tokens, noise: Noise | None = None) -> Tensor:
-        """Return the hidden states [N, O] at each target token."""
-        return self._write(source, target, noise).hidden
+        """Hidden states of the target tokens, [N, O]."""
+        return self._decode(source, target, noise).hidden
 
-    def _write(self, source: Tokens, target: Tokens, noise: Noise | None) -> DecoderOutput:
-        state, memory, source_rows = self.encode(source, noise)
-        ids, rows = self.to_tensors(target, self.token_multiple(noise))
-        mask = source_rows.cross_mask(
-            rows if self.config.input_feeding == "none" else PackedBatch(np.ones(1, np.int64))
-        )
-        return self.decoder(self._embed(ids, "target", noise), rows, state, memory, mask, noise)
+    def _decode(self, source: Tokens, target: Tokens, noise: Noise | None) -> DecoderOutput:
+        state, keys_values, source_batch = self.encode(source, noise)
+        ids, batch = self.to_tensors(target, self.token_multiple(noise))
+        queries = batch if self.config.input_feeding == "none" else PackedBatch(np.ones(1, np.int64))
+        mask = source_batch.cross_mask(queries)
+        return self.decoder(self._embed(ids, "target", noise), batch, state, keys_values, mask, noise)
 
     def loss(
         self, source: Tokens, target: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the sums of the smoothed and of the plain loss over all target tokens and the end."""
-        given, wanted = self.shift_targets(target)
-        written = self._write(source, given, noise)
-        targets, rows = self.to_tensors(wanted, self.token_multiple(noise))
+        """Sums of the label-smoothed and of the plain cross-entropy over all target tokens and eos."""
+        decoder_input, labels = self.shift_targets(target)
+        output = self._decode(source, decoder_input, noise)
+        targets, batch = self.to_tensors(labels, self.token_multiple(noise))
         smoothed, plain = vocabulary_loss(
-            written.hidden, self.output_weight, self.output_bias, targets, smoothing, rows.num_tokens
+            output.hidden, self.output_weight, self.output_bias, targets, smoothing, batch.num_tokens
         )
-        if written.sample_log_prob is not None:
-            smoothed = smoothed + self._rewards(written.hidden, written.sample_log_prob, targets, rows)
+        if output.sample_log_prob is not None:
+            smoothed = smoothed + self._reinforce_loss(output.hidden, output.sample_log_prob, targets, batch)
         return smoothed, plain
 
-    def _rewards(self, hidden: Tensor, told: Tensor, targets: Tensor, rows: PackedBatch) -> Tensor:
-        """Return zero, with the gradient that makes places likelier the better what follows (Williams 1992).
+    def _reinforce_loss(self, hidden: Tensor, log_prob: Tensor, targets: Tensor, batch: PackedBatch) -> Tensor:
+        """Zero, with the REINFORCE gradient for the sampled keys (Williams 1992).
 
-        What follows a place is the log-probability of the token that it helped to tell, and of all later ones where
-        what was seen goes into the cell. The baseline is the mean over the batch's other rows at the same step.
+        The reward of a key is the log-probability of the token predicted with it and, with input feeding, of all later
+        tokens. The baseline is the mean reward of the batch's other sequences at the same step.
         """
         with torch.no_grad():
-            found = target_logprobs(hidden, self.output_weight, self.output_bias, targets)
-            reward = rows.pad(found)  # [B, T]
+            logprobs = target_logprobs(hidden, self.output_weight, self.output_bias, targets)
+            reward = batch.pad(logprobs)  # [B, T]
             if self.config.input_feeding != "none":
                 reward = reward.flip(1).cumsum(1).flip(1)
-            here = rows.pad(torch.ones_like(found))
-            others = (here.sum(0) - here).clamp_min(1)
-            better = (reward - (reward.sum(0) - reward) / others) * here
-        surprise = -(better * rows.pad(told)).sum()
-        return surprise - surprise.detach()
+            is_token = batch.pad(torch.ones_like(logprobs))
+            num_others = (is_token.sum(0) - is_token).clamp_min(1)
+            baseline = (reward.sum(0) - reward) / num_others
+            advantage = (reward - baseline) * is_token
+        loss = -(advantage * batch.pad(log_prob)).sum()
+        return loss - loss.detach()
 
     @torch.inference_mode()
     def start(self, source: Tokens, max_length: int) -> Seq2SeqState:
-        """Return the state before the first token: one row for each source sentence."""
-        state, memory, rows = self.encode(source)
-        return Seq2SeqState(state, memory, rows.lengths, len(source))
+        """State before the first token: one row per source sentence."""
+        state, keys_values, batch = self.encode(source)
+        return Seq2SeqState(state, keys_values, lengths=batch.lengths, num_rows=len(source))
 
     @torch.inference_mode()
     def step(self, tokens: NDArray[np.int32], state: Seq2SeqState, k: int) -> tuple[Candidates, Seq2SeqState]:
-        """Return the best next tokens for each row, given one more token of each; k = 0: all log-probabilities."""
-        rows = PackedBatch(np.ones(len(tokens), dtype=np.int64), self.device())
+        """Append one token to each row; return the top-k next tokens, with k = 0 all log-probabilities."""
+        batch = PackedBatch(np.ones(len(tokens), dtype=np.int64), self.device())
         ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).to(self.device())
-        states = self._embed(ids, "target", None)
-        if state.watched:
-            with trace(SITE, full_precision=True) as seen:
-                written = self.decoder(states, rows, state.inner, state.memory, state.mask)
-            state.last_attention = seen[SITE].weights.reshape(
-                len(tokens), -1
-            )  # one head: [S, 1, rows of a sentence, K]
+        hidden = self._embed(ids, "target", None)
+        if state.should_keep_attention:
+            with trace(SITE, full_precision=True) as captured:
+                output = self.decoder(hidden, batch, state.decoder, state.source, state.mask)
+            weights = captured[SITE].weights  # one head: [S, 1, rows of a sentence, K]
+            state.last_attention = weights.reshape(len(tokens), -1)
         else:
-            written = self.decoder(states, rows, state.inner, state.memory, state.mask)
-        state.inner = written.state
-        output: PackedLinear = self.used()
-        return top_candidates(output(written.hidden), k, self.vocab_size, self.eos_id), state
+            output = self.decoder(hidden, batch, state.decoder, state.source, state.mask)
+        state.decoder = output.state
+        output_projection: PackedLinear = self.inference_layers()
+        return top_candidates(output_projection(output.hidden), k, self.vocab_size, self.eos_id), state

@@ -1,4 +1,4 @@
-"""Feed-forward part, residual arrangement, encoder and decoder blocks and their stacks."""
+"""The Transformer block (self-attention, cross-attention, feed-forward) and stacks of blocks."""
 
 from __future__ import annotations
 
@@ -21,58 +21,74 @@ from regard.attention.positions import Positions
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
-    "gelu_tanh": lambda states: functional.gelu(states, approximate="tanh"),
+    "gelu_tanh": lambda hidden: functional.gelu(hidden, approximate="tanh"),
     "silu": functional.silu,
     "tanh": torch.tanh,
-    "quick_gelu": lambda states: states * torch.sigmoid(1.702 * states),
+    "quick_gelu": lambda hidden: hidden * torch.sigmoid(1.702 * hidden),
 }
 
 
 class LayerMask(NamedTuple):
-    """What a layer is told beside the states: who may look at whom, and how places turn queries and keys."""
+    """Mask and positional scheme of one layer."""
 
     mask: BoundMask | None
     positions: Positions
 
     @property
     def is_global(self) -> bool:
-        """Whether everybody looks at its whole row."""
+        """Whether every token attends to its whole sequence."""
         return type(self.mask) is BoundMask and type(self.mask.mask) is Padding
 
 
 @dataclass(frozen=True)
+class LayerContext:
+    """What the sublayers of one block share in a forward pass."""
+
+    batch: PackedBatch
+    mask: BoundMask | None
+    positions: Positions
+    noise: Noise | None = None
+    selected: SelectedTokens | None = None  # tokens whose output is needed; None: all
+    source: CrossKeyValues | None = None  # the layer's keys and values of the source
+    source_mask: BoundMask | None = None
+
+
+@dataclass(frozen=True)
 class BlockConfig:
-    """What blocks of one stack have in common."""
+    """Settings that all blocks of a stack share."""
 
     hidden_size: int
-    heads: int
-    feedforward: int
+    num_heads: int
+    feed_forward_size: int
     activation: str
-    norm_before: bool
+    pre_norm: bool
     norm_eps: float
     dropout: float
     attention_dropout: float
     activation_dropout: float
     gated: bool = False
-    biases: bool = True
-    first_norm: bool = True
+    bias: bool = True
+    first_attention_norm: bool = True  # whether the first block normalises the input of its attention
 
-    def norm(self) -> nn.LayerNorm:
-        """Return a fresh layer norm."""
-        return nn.LayerNorm(self.hidden_size, self.norm_eps, bias=self.biases)
+    def build_norm(self) -> nn.LayerNorm:
+        """Build a layer norm."""
+        return nn.LayerNorm(self.hidden_size, self.norm_eps, bias=self.bias)
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between them, for each token alone.
+    """Two linear layers with an activation in between (Vaswani et al. 2017, section 3.3), gated (Shazeer 2020) or not.
 
-    A gated part makes twice as much inside, and multiplies the activated half with the other (Shazeer 2020).
+    A gated layer has a first matrix of twice the size: the activation of one half is multiplied by the other half.
     """
 
-    def __init__(self, shape: BlockConfig) -> None:
+    def __init__(self, config: BlockConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(shape.hidden_size, shape.feedforward * (2 if shape.gated else 1), bias=shape.biases)
-        self.outer = nn.Linear(shape.feedforward, shape.hidden_size, bias=shape.biases)
-        self.activation, self.gated, self.dropout = shape.activation, shape.gated, shape.activation_dropout
+        inner_size = config.feed_forward_size * (2 if config.gated else 1)
+        self.inner = nn.Linear(config.hidden_size, inner_size, bias=config.bias)
+        self.outer = nn.Linear(config.feed_forward_size, config.hidden_size, bias=config.bias)
+        self.activation = config.activation
+        self.gated = config.gated
+        self.dropout = config.activation_dropout
         self.site = ""
 
     def forward(self, hidden: Tensor, noise: Noise | None) -> Tensor:
@@ -81,7 +97,7 @@ class FeedForward(nn.Module):
 
 
 def activate(inner: Tensor, activation: str, is_gated: bool) -> Tensor:
-    """Return what the second layer is given, of what the first one makes.
+    """Apply the activation, with a gate where there is one.
 
     >>> activate(torch.tensor([[-1.0, 2.0, 3.0, 4.0]]), "relu", is_gated=True).tolist()
     [[0.0, 8.0]]
@@ -92,166 +108,127 @@ def activate(inner: Tensor, activation: str, is_gated: bool) -> Tensor:
     return ACTIVATIONS[activation](left) * gate
 
 
-class Residual(nn.Module):
-    """Adds a part's result to its input, with the norm before the part or after the sum."""
+class TransformerBlock(nn.Module):
+    """Self-attention, cross-attention in a decoder, feed-forward (Vaswani et al. 2017, section 3.1)."""
 
-    def __init__(self, shape: BlockConfig) -> None:
+    def __init__(self, config: BlockConfig, has_cross_attention: bool = False) -> None:
         super().__init__()
-        self.norm_before, self.dropout = shape.norm_before, shape.dropout
+        self.pre_norm = config.pre_norm
+        self.dropout = config.dropout
+        self.attention = SelfAttention(config.hidden_size, config.num_heads, config.attention_dropout, config.bias)
+        self.attention_norm: nn.Module = config.build_norm()
+        self.feedforward = FeedForward(config)
+        self.feedforward_norm = config.build_norm()
+        self.cross: CrossAttention | None = None
+        if has_cross_attention:
+            self.cross = CrossAttention(config.hidden_size, config.num_heads, config.attention_dropout)
+            self.cross_norm = config.build_norm()
 
-    def add(
-        self,
-        hidden: Tensor,
-        norm: nn.Module,
-        part: Callable[[Tensor], Tensor],
-        noise: Noise | None,
-        site: str,
-        selected: SelectedTokens | None = None,
-    ) -> Tensor:
-        """Return states + drop(part(norm(states))), or norm(states + drop(part(states))); of chosen ones alone."""
-        kept = hidden if selected is None else hidden.index_select(0, selected.indices)
-        if self.norm_before:
-            return kept + apply_dropout(part(norm(hidden)), self.dropout, noise, site)
-        summed: Tensor = norm(kept + apply_dropout(part(hidden), self.dropout, noise, site))
-        return summed
+    def forward(self, hidden: Tensor, context: LayerContext) -> Tensor:  # [N, D] → [N, D], or [M, D] if selected
+        """Self-attention, cross-attention if there is a source, feed-forward; each with a residual connection."""
+        selected = context.selected
+        residual = hidden if selected is None else hidden.index_select(0, selected.indices)
+        if self.pre_norm:
+            hidden = residual + self.self_attend(self.attention_norm(hidden), context)
+            if self.cross is not None:
+                hidden = hidden + self.cross_attend(self.cross_norm(hidden), context)
+            return hidden + self.feed_forward(self.feedforward_norm(hidden), context)
+        hidden = self.attention_norm(residual + self.self_attend(hidden, context))
+        if self.cross is not None:
+            hidden = self.cross_norm(hidden + self.cross_attend(hidden, context))
+        return self.feedforward_norm(hidden + self.feed_forward(hidden, context))
 
+    def self_attend(self, hidden: Tensor, context: LayerContext) -> Tensor:
+        """Self-attention with dropout."""
+        attention = self.attention(
+            hidden,
+            context.batch,
+            context.mask,
+            context.positions,
+            noise=context.noise,
+            selected=context.selected,
+        )
+        return apply_dropout(attention, self.dropout, context.noise, f"{self.attention.site}.out")
 
-class TransformerBlock(Residual):
-    """Self-attention, then feed-forward."""
+    def cross_attend(self, hidden: Tensor, context: LayerContext) -> Tensor:
+        """Cross-attention to the source, with dropout."""
+        assert self.cross is not None
+        attention = self.cross(hidden, context.batch, context.source, context.source_mask, noise=context.noise)
+        return apply_dropout(attention, self.dropout, context.noise, f"{self.cross.site}.out")
 
-    def __init__(self, shape: BlockConfig) -> None:
-        super().__init__(shape)
-        self.attention = SelfAttention(shape.hidden_size, shape.heads, shape.attention_dropout, shape.biases)
-        self.attention_norm: nn.Module = shape.norm()
-        self.feedforward = FeedForward(shape)
-        self.feedforward_norm = shape.norm()
-
-    def forward(
-        self,
-        hidden: Tensor,  # [N, D]
-        batch: PackedBatch,
-        mask: BoundMask | None,
-        positions: Positions,
-        *,
-        noise: Noise | None = None,
-        selected: SelectedTokens | None = None,
-    ) -> Tensor:
-        return self.feed_forward(self.self_attend(hidden, batch, mask, positions, noise, selected), noise)
-
-    def self_attend(
-        self,
-        hidden: Tensor,
-        batch: PackedBatch,
-        mask: BoundMask | None,
-        positions: Positions,
-        noise: Noise | None,
-        selected: SelectedTokens | None = None,
-    ) -> Tensor:
-        """The self-attention part."""
-
-        def part(inner: Tensor) -> Tensor:
-            return self.attention(inner, batch, mask, positions, noise=noise, selected=selected)
-
-        return self.add(hidden, self.attention_norm, part, noise, f"{self.attention.site}.out", selected)
-
-    def feed_forward(self, hidden: Tensor, context: Noise | None) -> Tensor:
-        """The feed-forward part."""
-        site = self.feedforward.site
-        return self.add(hidden, self.feedforward_norm, lambda inner: self.feedforward(inner, context), context, site)
-
-
-class DecoderBlock(TransformerBlock):
-    """Self-attention, then cross-attention to the source, then feed-forward."""
-
-    def __init__(self, shape: BlockConfig) -> None:
-        super().__init__(shape)
-        self.cross = CrossAttention(shape.hidden_size, shape.heads, shape.attention_dropout)
-        self.cross_norm = shape.norm()
-
-    def decode(
-        self,
-        hidden: Tensor,  # [N, D]
-        view: LayerContext,
-        memory: CrossKeyValues,
-        *,
-        noise: Noise | None = None,
-    ) -> Tensor:
-        """Return the states after this block."""
-        hidden = self.self_attend(hidden, view.batch, view.mask, view.positions, noise)
-
-        def part(inner: Tensor) -> Tensor:
-            return self.cross(inner, view.batch, memory, view.source_mask, noise=noise)
-
-        hidden = self.add(hidden, self.cross_norm, part, noise, f"{self.cross.site}.out")
-        return self.feed_forward(hidden, noise)
-
-
-@dataclass(frozen=True)
-class LayerContext:
-    """What all decoder blocks share in one forward: who stands where and who may look at whom."""
-
-    batch: PackedBatch  # the target's
-    mask: BoundMask | None
-    positions: Positions
-    source_mask: BoundMask | None
+    def feed_forward(self, hidden: Tensor, context: LayerContext) -> Tensor:
+        """Feed-forward layer with dropout."""
+        output = self.feedforward(hidden, context.noise)
+        return apply_dropout(output, self.dropout, context.noise, self.feedforward.site)
 
 
 class TransformerStack(nn.Module):
-    """Blocks one after another, with a last norm where norms come first; layers may share blocks."""
+    """Blocks in sequence, with a final norm in pre-norm stacks; layers may share blocks.
+
+    `shared` has the index of each layer's block; empty: every layer has its own.
+    """
 
     def __init__(
-        self, kind: type[TransformerBlock], layers: int, shape: BlockConfig, name: str, shared: Sequence[int] = ()
+        self,
+        num_layers: int,
+        config: BlockConfig,
+        name: str,
+        shared: Sequence[int] = (),
+        has_cross_attention: bool = False,
     ) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(kind(shape) for _ in range(max(shared) + 1 if shared else layers))
-        self.norm: nn.Module = shape.norm() if shape.norm_before else nn.Identity()
-        if not shape.first_norm:
+        num_blocks = max(shared) + 1 if shared else num_layers
+        self.blocks = nn.ModuleList(TransformerBlock(config, has_cross_attention) for _ in range(num_blocks))
+        self.norm: nn.Module = config.build_norm() if config.pre_norm else nn.Identity()
+        if not config.first_attention_norm:
             self.blocks[0].attention_norm = nn.Identity()
-        self._seen = [_seen(self.blocks[number]) for number in shared]  # not modules of the stack: no weights of theirs
-        for number, block in enumerate(self.layer_blocks):
-            site = f"{name}.{number}"
-            assert isinstance(block, TransformerBlock)
-            block.attention.site = f"{site}.self"
-            block.feedforward.site = f"{site}.feedforward"
-            if isinstance(block, DecoderBlock):
-                block.cross.site = f"{site}.cross"
+        # a plain list: the copies are not submodules, so their weights appear once in the state dict
+        self._shared_blocks = [_copy_with_own_sites(self.blocks[index]) for index in shared]
+        for layer, block in enumerate(self.layer_blocks):
+            block.attention.site = f"{name}.{layer}.self"
+            block.feedforward.site = f"{name}.{layer}.feedforward"
+            if block.cross is not None:
+                block.cross.site = f"{name}.{layer}.cross"
 
     @property
-    def layer_blocks(self) -> Sequence[nn.Module]:
+    def layer_blocks(self) -> Sequence[TransformerBlock]:
         """The block of each layer."""
-        return self._seen or [*self.blocks]
+        return self._shared_blocks or [*self.blocks]
 
     def same_for_all_layers(self, mask: BoundMask | None, positions: Positions) -> list[LayerMask]:
-        """Return the same view for each layer."""
+        """One mask and positional scheme for all layers."""
         return [LayerMask(mask, positions)] * len(self.layer_blocks)
 
 
-def _seen(block: nn.Module) -> nn.Module:
-    """Return a block with the same weights, whatever becomes of them, that has sites of its own."""
-    view = copy(block)
-    view._modules = {**block._modules, **{name: copy(block._modules[name]) for name in ("attention", "feedforward")}}
-    return view
+def _copy_with_own_sites(block: nn.Module) -> TransformerBlock:
+    """Copy a block that shares its weights with the original but has its own site names."""
+    assert isinstance(block, TransformerBlock)
+    shared = copy(block)
+    own_modules = {name: copy(block._modules[name]) for name in ("attention", "feedforward")}
+    shared._modules = {**block._modules, **own_modules}
+    return shared
 
 
 class Encoder(TransformerStack):
-    """A stack of encoder blocks; `shared` has the number of each layer's block where layers share them."""
+    """A stack of blocks without cross-attention; with a causal mask, also a GPT decoder."""
 
-    def __init__(self, layers: int, shape: BlockConfig, name: str = "encoder", shared: Sequence[int] = ()) -> None:
-        super().__init__(TransformerBlock, layers, shape, name, shared)
+    def __init__(self, num_layers: int, config: BlockConfig, name: str = "encoder", shared: Sequence[int] = ()) -> None:
+        super().__init__(num_layers, config, name, shared)
 
     def forward(
         self,
-        hidden: Tensor,
+        hidden: Tensor,  # [N, D]
         batch: PackedBatch,
-        views: Sequence[LayerMask],
+        layer_masks: Sequence[LayerMask],
         noise: Noise | None,
         selected: SelectedTokens | None = None,
-    ) -> Tensor:
-        """Return the states after all blocks; of chosen tokens alone the last block need not make any others."""
-        few = selected if views[-1].is_global else None
-        for made in self.hidden_states(hidden, batch, views, noise, few):
-            hidden = made
-        if selected is not None and few is None:
+    ) -> Tensor:  # [N, D], or [M, D] of the selected tokens
+        """Hidden states of all tokens, or of the selected ones."""
+        # the last block computes the selected tokens alone if these attend to their whole sequences
+        selected_in_block = selected if layer_masks[-1].is_global else None
+        for layer_output in self.hidden_states(hidden, batch, layer_masks, noise, selected_in_block):
+            hidden = layer_output
+        if selected is not None and selected_in_block is None:
             hidden = hidden.index_select(0, selected.indices)
         normed: Tensor = self.norm(hidden)
         return normed
@@ -264,27 +241,53 @@ class Encoder(TransformerStack):
         noise: Noise | None,
         selected: SelectedTokens | None = None,
     ) -> Iterator[Tensor]:
-        """Yield the states after each block, before the last norm; of the last block only few where they are chosen."""
-        for number, (block, view) in enumerate(zip(self.layer_blocks, masks, strict=True), 1):
-            chosen = selected if number == len(masks) else None
-            hidden = block(hidden, batch, view.mask, view.positions, noise=noise, selected=chosen)
+        """Yield the hidden states after each block, before the final norm; after the last one, of selected tokens."""
+        last_layer = len(masks) - 1
+        for layer, (block, layer_mask) in enumerate(zip(self.layer_blocks, masks, strict=True)):
+            context = LayerContext(
+                batch,
+                layer_mask.mask,
+                positions=layer_mask.positions,
+                noise=noise,
+                selected=selected if layer == last_layer else None,
+            )
+            hidden = block(hidden, context)
             yield hidden
 
 
 class Decoder(TransformerStack):
-    """A stack of decoder blocks."""
+    """A stack of blocks with cross-attention."""
 
-    def __init__(self, layers: int, shape: BlockConfig) -> None:
-        super().__init__(DecoderBlock, layers, shape, "decoder")
+    def __init__(self, num_layers: int, config: BlockConfig) -> None:
+        super().__init__(num_layers, config, "decoder", has_cross_attention=True)
 
     def precompute_keys_values(self, hidden: Tensor, batch: PackedBatch) -> list[CrossKeyValues]:
-        """Return each layer's keys and values of the source."""
-        return [block.cross.precompute_keys_values(hidden, batch) for block in self.blocks]  # type: ignore[operator, union-attr]
+        """Keys and values of the source for every layer."""
+        keys_values = []
+        for block in self.layer_blocks:
+            assert block.cross is not None
+            keys_values.append(block.cross.precompute_keys_values(hidden, batch))
+        return keys_values
 
     def forward(
-        self, hidden: Tensor, view: LayerContext, memories: Sequence[CrossKeyValues], noise: Noise | None = None
-    ) -> Tensor:
-        for block, memory in zip(self.blocks, memories, strict=True):
-            hidden = block.decode(hidden, view, memory, noise=noise)  # type: ignore[operator]
+        self,
+        hidden: Tensor,  # [N, D]
+        batch: PackedBatch,
+        layer_mask: LayerMask,
+        sources: Sequence[CrossKeyValues],
+        source_mask: BoundMask | None,
+        noise: Noise | None = None,
+    ) -> Tensor:  # [N, D]
+        """Hidden states of the target tokens; `sources` has each layer's keys and values of the source."""
+        for block, source in zip(self.layer_blocks, sources, strict=True):
+            context = LayerContext(
+                batch,
+                layer_mask.mask,
+                positions=layer_mask.positions,
+                noise=noise,
+                source=source,
+                source_mask=source_mask,
+            )
+            hidden = block(hidden, context)
         normed: Tensor = self.norm(hidden)
         return normed

@@ -1,13 +1,13 @@
-"""Recurrent cells: a whole sequence in one fused kernel, or a single step for loops that need the last one's output.
+"""Recurrent cells: a whole sequence in one fused kernel, or single steps for loops that need the previous output.
 
-In such a loop only the product of a state with its matrix has to wait. All else is hoisted: inputs are projected for
-all steps at once, and the gradient of a matrix is one product over all steps. The gradients of a step are written by
-hand. Where weights are bf16 only products are: what is carried from step to step is float32.
+In a loop only the product of the state with its matrix has to wait for the previous step. Everything else is hoisted:
+inputs are projected for all steps at once, and the gradient of a matrix is one matmul over all steps. The gradients of
+a step are written by hand. With bf16 weights only the matmuls are in bf16: the state of the loop is float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,15 +15,18 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-FORGET_BIAS = 1.0  # added to the sums of the forget gate, so that a fresh cell remembers (Jozefowicz et al. 2015)
-GATE_SATURATION = 1e4  # sums of a gate that is shut, or open, whatever else is added
-State = tuple[Tensor, ...]  # of one layer, each [R, D]: the output, and the memory cell where there is one
-Step = Callable[[Tensor, State], State]  # sums of a step's inputs [R, gates · D] and the last state give the next one
-sigmoid_gradient, tanh_gradient = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
+from regard.attention.dropout import Noise, apply_dropout
+
+FORGET_BIAS = 1.0  # added to the forget gate's preactivation, so that a fresh cell remembers (Jozefowicz et al. 2015)
+GATE_SATURATION = 1e4  # preactivation that shuts or opens a gate whatever else is added
+State = tuple[Tensor, ...]  # of one layer, each [R, D]: the output, and the memory cell of an LSTM
+Step = Callable[[Tensor, State], State]  # input preactivation [R, gates · D] and previous state → next state
+sigmoid_gradient = torch.ops.aten.sigmoid_backward
+tanh_gradient = torch.ops.aten.tanh_backward
 
 
 def to_accumulation_dtype(hidden: Tensor) -> Tensor:
-    """Return the states in a format to add up many steps in: float32, or float64 where they are.
+    """Convert to a dtype in which many steps can be summed: float32, or float64 as it is.
 
     >>> to_accumulation_dtype(torch.ones(2, dtype=torch.bfloat16)).dtype
     torch.float32
@@ -32,186 +35,201 @@ def to_accumulation_dtype(hidden: Tensor) -> Tensor:
 
 
 class _LoopMatrixGrad(torch.autograd.Function):
-    """A matrix as it is; its gradient is made of what the steps noted, in one product."""
+    """The identity of a matrix; its gradient is one matmul over the operands that the steps recorded."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, notes: list[tuple[Tensor, Tensor]]) -> Tensor:
-        ctx.notes = notes
+    def forward(ctx: Any, matrix: Tensor, recorded: list[tuple[Tensor, Tensor]]) -> Tensor:
+        ctx.recorded = recorded
         ctx.set_materialize_grads(False)
         return matrix.view_as(matrix)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor, None]:
-        left, gradient = (torch.cat(parts, dim=-2) for parts in zip(*ctx.notes, strict=True))
-        ctx.notes.clear()
+        lefts, gradients = zip(*ctx.recorded, strict=True)
+        left = torch.cat(lefts, dim=-2)
+        gradient = torch.cat(gradients, dim=-2)
+        ctx.recorded.clear()
         return left.mT @ gradient, None
 
 
 class _LoopMatmul(torch.autograd.Function):
-    """A product with a held matrix."""
+    """A product with a loop matrix; the backward pass records the operands of the matrix's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, left: Tensor, matrix: Tensor, notes: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def forward(ctx: Any, left: Tensor, matrix: Tensor, recorded: list[tuple[Tensor, Tensor]]) -> Tensor:
         ctx.save_for_backward(left, matrix)
-        ctx.notes = notes
+        ctx.recorded = recorded
         return left @ matrix
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         left, matrix = ctx.saved_tensors
-        ctx.notes.append((left, gradient))
+        ctx.recorded.append((left, gradient))
         return gradient @ matrix.mT, None, None
 
 
 class LoopMatrix:
-    """A matrix, or one for each row of a batch, that every step of a loop multiplies by; its gradient is made once.
+    """A matrix (or one per row of a batch) used in every step of a loop; its gradient is one matmul at the end.
 
     >>> matrix = torch.ones(3, 2, requires_grad=True)
-    >>> held = LoopMatrix(matrix)
-    >>> (held.matmul(torch.full((1, 3), 1.0)) + held.matmul(torch.full((1, 3), 5.0))).sum().backward()
+    >>> loop_matrix = LoopMatrix(matrix)
+    >>> products = loop_matrix.matmul(torch.full((1, 3), 1.0)) + loop_matrix.matmul(torch.full((1, 3), 5.0))
+    >>> products.sum().backward()
     >>> matrix.grad.tolist()
     [[6.0, 6.0], [6.0, 6.0], [6.0, 6.0]]
     """
 
     def __init__(self, matrix: Tensor) -> None:
-        self._notes: list[tuple[Tensor, Tensor]] = []
-        self._matrix: Tensor = _LoopMatrixGrad.apply(matrix, self._notes)
+        self._recorded: list[tuple[Tensor, Tensor]] = []
+        self._matrix: Tensor = _LoopMatrixGrad.apply(matrix, self._recorded)
 
     def matmul(self, left: Tensor) -> Tensor:
-        """Return left [R, I] times the matrix [I, O], or [B, R, I] times the matrices [B, I, O], in their format."""
-        product: Tensor = _LoopMatmul.apply(left.to(self._matrix.dtype), self._matrix, self._notes)
+        """left [R, I] · matrix [I, O], or left [B, R, I] · matrices [B, I, O], in the matrix's dtype."""
+        product: Tensor = _LoopMatmul.apply(left.to(self._matrix.dtype), self._matrix, self._recorded)
         return product
 
 
 def _tanh_(hidden: Tensor) -> Tensor:
-    """Return the hyperbolic tangent in place, by the logistic function, which is several times faster."""
+    """Hyperbolic tangent in place, by way of the logistic function, which is several times faster."""
     return hidden.mul_(2).sigmoid_().mul_(2).sub_(1)
 
 
 class _LSTMStep(torch.autograd.Function):
-    """Sums [R, 4D] of input gate, forget gate, candidate and output gate, over inputs and over the last output, and a
-    cell become output and new cell.
+    """One LSTM step: preactivations [R, 4D] (input gate, forget gate, candidate, output gate) and the memory cell
+    [R, D] → output and next cell, each [R, D].
     """
 
     @staticmethod
-    def forward(ctx: Any, sums: Tensor, turned: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.dtypes = sums.dtype, turned.dtype
-        gates = sums.to(cell.dtype) + turned
-        write, keep, candidate, show = gates.chunk(4, dim=1)
+    def forward(ctx: Any, input_sums: Tensor, state_sums: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.dtypes = input_sums.dtype, state_sums.dtype
+        gates = input_sums.to(cell.dtype) + state_sums
+        input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=1)
         candidate.mul_(2)  # tanh x = 2 σ(2x) − 1
         gates.sigmoid_()
         candidate.mul_(2).sub_(1)
-        new = torch.mul(keep, cell).addcmul_(write, candidate)
-        seen = _tanh_(new.clone())
-        ctx.save_for_backward(gates, cell, seen)
-        return show * seen, new
+        next_cell = torch.mul(forget_gate, cell).addcmul_(input_gate, candidate)
+        activated_cell = _tanh_(next_cell.clone())
+        ctx.save_for_backward(gates, cell, activated_cell)
+        return output_gate * activated_cell, next_cell
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_output: Tensor, to_new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gates, cell, seen = ctx.saved_tensors
-        write, keep, candidate, show = gates.chunk(4, dim=1)
-        made = torch.empty_like(gates)
-        to_write, to_keep, to_candidate, to_show = made.chunk(4, dim=1)
-        inner = tanh_gradient(to_output * show, seen).add_(to_new)
-        torch.mul(inner, candidate, out=to_write)
-        torch.mul(inner, cell, out=to_keep)
-        torch.mul(to_output, seen, out=to_show)
-        tanh_gradient.grad_input(inner * write, candidate, grad_input=to_candidate)
-        for gradient, gate in ((made[:, : 2 * cell.shape[1]], gates[:, : 2 * cell.shape[1]]), (to_show, show)):
-            sigmoid_gradient.grad_input(gradient, gate, grad_input=gradient)
-        return made.to(ctx.dtypes[0]), made.to(ctx.dtypes[1]), inner.mul_(keep)
+    def backward(ctx: Any, d_output: Tensor, d_next_cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gates, cell, activated_cell = ctx.saved_tensors
+        input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=1)
+        d_gates = torch.empty_like(gates)
+        d_input_gate, d_forget_gate, d_candidate, d_output_gate = d_gates.chunk(4, dim=1)
+        d_cell = tanh_gradient(d_output * output_gate, activated_cell).add_(d_next_cell)
+        torch.mul(d_cell, candidate, out=d_input_gate)
+        torch.mul(d_cell, cell, out=d_forget_gate)
+        torch.mul(d_output, activated_cell, out=d_output_gate)
+        tanh_gradient.grad_input(d_cell * input_gate, candidate, grad_input=d_candidate)
+        first_two = slice(0, 2 * cell.shape[1])  # input and forget gate are adjacent: one call
+        for d_gate, gate in ((d_gates[:, first_two], gates[:, first_two]), (d_output_gate, output_gate)):
+            sigmoid_gradient.grad_input(d_gate, gate, grad_input=d_gate)
+        input_dtype, state_dtype = ctx.dtypes
+        return d_gates.to(input_dtype), d_gates.to(state_dtype), d_cell.mul_(forget_gate)
 
 
 class _GRUStep(torch.autograd.Function):
-    """Sums [R, 3D] of reset gate, update gate and candidate, over inputs and over a state, become the next state."""
+    """One GRU step: preactivations [R, 3D] (reset gate, update gate, candidate) of the inputs and of the state, and
+    the state [R, D] → next state [R, D].
+    """
 
     @staticmethod
-    def forward(ctx: Any, sums: Tensor, turned: Tensor, before: Tensor) -> Tensor:
-        ctx.dtypes = sums.dtype, turned.dtype
-        width = before.shape[1]
-        gates, turned = sums.to(before.dtype, copy=True), turned.to(before.dtype)
+    def forward(ctx: Any, input_sums: Tensor, state_sums: Tensor, state: Tensor) -> Tensor:
+        ctx.dtypes = input_sums.dtype, state_sums.dtype
+        gate_size = 2 * state.shape[1]
+        gates = input_sums.to(state.dtype, copy=True)
+        state_sums = state_sums.to(state.dtype)
+        candidate_sums = state_sums[:, gate_size:]
         reset, update, candidate = gates.chunk(3, dim=1)
-        gates[:, : 2 * width].add_(turned[:, : 2 * width]).sigmoid_()
-        _tanh_(candidate.addcmul_(reset, turned[:, 2 * width :]))
-        ctx.save_for_backward(gates, turned[:, 2 * width :], before)
-        return torch.lerp(candidate, before, update)
+        gates[:, :gate_size].add_(state_sums[:, :gate_size]).sigmoid_()
+        _tanh_(candidate.addcmul_(reset, candidate_sums))
+        ctx.save_for_backward(gates, candidate_sums, state)
+        return torch.lerp(candidate, state, update)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gates, turned, before = ctx.saved_tensors
+    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gates, candidate_sums, state = ctx.saved_tensors
+        gate_size = 2 * state.shape[1]
         reset, update, candidate = gates.chunk(3, dim=1)
-        made = torch.empty_like(gates)
-        to_reset, to_update, to_candidate = made.chunk(3, dim=1)
-        to_before = to_output * update
-        tanh_gradient.grad_input(to_output - to_before, candidate, grad_input=to_candidate)
-        torch.mul(to_candidate, turned, out=to_reset)
-        torch.mul(before - candidate, to_output, out=to_update)
-        logistic, width = made[:, : 2 * before.shape[1]], before.shape[1]
-        sigmoid_gradient.grad_input(logistic, gates[:, : 2 * width], grad_input=logistic)
-        to_turned = made.clone()
-        to_turned[:, 2 * width :].mul_(reset)
-        return made.to(ctx.dtypes[0]), to_turned.to(ctx.dtypes[1]), to_before
+        d_gates = torch.empty_like(gates)
+        d_reset, d_update, d_candidate = d_gates.chunk(3, dim=1)
+        d_state = d_output * update
+        tanh_gradient.grad_input(d_output - d_state, candidate, grad_input=d_candidate)
+        torch.mul(d_candidate, candidate_sums, out=d_reset)
+        torch.mul(state - candidate, d_output, out=d_update)
+        d_logistic = d_gates[:, :gate_size]
+        sigmoid_gradient.grad_input(d_logistic, gates[:, :gate_size], grad_input=d_logistic)
+        d_state_sums = d_gates.clone()
+        d_state_sums[:, gate_size:].mul_(reset)
+        input_dtype, state_dtype = ctx.dtypes
+        return d_gates.to(input_dtype), d_state_sums.to(state_dtype), d_state
 
 
 class LSTM(nn.Module):
     """A layer of long short-term memory (Hochreiter & Schmidhuber 1997; Gers et al. 2000)."""
 
-    gates, parts = 4, 2
+    num_gates = 4
+    num_states = 2  # output and memory cell
 
-    def __init__(self, inputs: int, width: int, fed: int = 0) -> None:
+    def __init__(self, input_size: int, hidden_size: int, feed_size: int = 0) -> None:
         super().__init__()
-        self.hidden_size = width
-        self.lstm_input = nn.Linear(inputs, 4 * width)
-        self.lstm_state = nn.Linear(width, 4 * width, bias=False)
-        if fed:
-            self.lstm_feed = nn.Linear(fed, 4 * width, bias=False)
+        self.hidden_size = hidden_size
+        self.lstm_input = nn.Linear(input_size, 4 * hidden_size)
+        self.lstm_state = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
+        if feed_size:
+            self.lstm_feed = nn.Linear(feed_size, 4 * hidden_size, bias=False)
 
     @property
     def input_weight(self) -> Tensor:
-        """The matrix that inputs meet, [4D, I]."""
+        """Matrix of the inputs, [4D, I]."""
         return self.lstm_input.weight
 
     @property
     def feed_weight(self) -> Tensor:
-        """The matrix that what is fed beside the inputs meets, [4D, F]."""
+        """Matrix of the input feed, [4D, F]."""
         return self.lstm_feed.weight
 
     @property
     def bias(self) -> Tensor:
-        """What every step adds to its sums, [4D]."""
-        return self.lstm_input.bias + self._forget()
+        """Bias of the preactivations, [4D]."""
+        return self.lstm_input.bias + self._forget_bias()
 
-    def _forget(self) -> Tensor:
-        return functional.pad(
-            self.input_weight.new_full((self.hidden_size,), FORGET_BIAS), (self.hidden_size, 2 * self.hidden_size)
-        )
+    def _forget_bias(self) -> Tensor:
+        """`FORGET_BIAS` at the forget gate, zero elsewhere, [4D]."""
+        forget_bias = self.input_weight.new_full((self.hidden_size,), FORGET_BIAS)
+        return functional.pad(forget_bias, (self.hidden_size, 2 * self.hidden_size))
 
     def forward(self, inputs: Tensor, state: State, ended: Tensor | None) -> tuple[Tensor, State]:
-        """Return the outputs [T, B, D] for inputs [T, B, I], and the last state; the whole sequence in one kernel.
+        """Outputs [T, B, D] of inputs [T, B, I], and the last state; the whole sequence in one kernel.
 
-        Where `over` [T, B] is true a row has ended, and its cell stays as it is. Its output goes on.
+        Where `ended` [T, B] is true, a sequence has ended and its memory cell stays as it is; its outputs do not.
         """
-        entry = self.input_weight
+        input_weight = self.input_weight
         if ended is not None:  # one more input shuts the input gate and opens the forget gate
             inputs = torch.cat([inputs, ended.to(inputs.dtype).unsqueeze(-1)], dim=-1)
-            signs = entry.new_tensor([-GATE_SATURATION, GATE_SATURATION, 0, 0]).repeat_interleave(self.hidden_size)
-            entry = torch.cat([entry, signs.unsqueeze(-1)], dim=-1)
-        weights = [entry, self.lstm_state.weight, self.lstm_input.bias, self._forget()]
-        start = [part.to(inputs.dtype).unsqueeze(0) for part in state]
-        training = torch.is_grad_enabled()
-        outputs, output, cell = torch.lstm(inputs, start, weights, True, 1, 0.0, training, False, False)
+            saturation = input_weight.new_tensor([-GATE_SATURATION, GATE_SATURATION, 0, 0])
+            column = saturation.repeat_interleave(self.hidden_size).unsqueeze(-1)
+            input_weight = torch.cat([input_weight, column], dim=-1)
+        weights = [input_weight, self.lstm_state.weight, self.lstm_input.bias, self._forget_bias()]
+        initial = [tensor.to(inputs.dtype).unsqueeze(0) for tensor in state]
+        is_training = torch.is_grad_enabled()
+        outputs, output, cell = torch.lstm(inputs, initial, weights, True, 1, 0.0, is_training, False, False)
         return outputs, (output[0], cell[0])
 
     def step_function(self) -> Step:
-        """Return a function for one step of a loop."""
-        held = LoopMatrix(self.lstm_state.weight.t())
+        """Build the function of a single step, for loops."""
+        state_weight = LoopMatrix(self.lstm_state.weight.t())
 
-        def step(sums: Tensor, state: State) -> State:
-            output, cell = _LSTMStep.apply(sums, held.matmul(state[0]), to_accumulation_dtype(state[1]))
+        def step(input_sums: Tensor, state: State) -> State:
+            previous_output, previous_cell = state
+            state_sums = state_weight.matmul(previous_output)
+            output, cell = _LSTMStep.apply(input_sums, state_sums, to_accumulation_dtype(previous_cell))
             return output, cell
 
         return step
@@ -220,48 +238,83 @@ class LSTM(nn.Module):
 class GRU(nn.Module):
     """A layer of gated recurrent units (Cho et al. 2014); the reset gate acts on the projected state."""
 
-    gates, parts = 3, 1
+    num_gates = 3
+    num_states = 1
 
-    def __init__(self, inputs: int, width: int, fed: int = 0) -> None:
+    def __init__(self, input_size: int, hidden_size: int, feed_size: int = 0) -> None:
         super().__init__()
-        self.hidden_size = width
-        self.gru_input = nn.Linear(inputs, 3 * width)
-        self.gru_state = nn.Linear(width, 3 * width)
-        if fed:
-            self.gru_feed = nn.Linear(fed, 3 * width, bias=False)
+        self.hidden_size = hidden_size
+        self.gru_input = nn.Linear(input_size, 3 * hidden_size)
+        self.gru_state = nn.Linear(hidden_size, 3 * hidden_size)
+        if feed_size:
+            self.gru_feed = nn.Linear(feed_size, 3 * hidden_size, bias=False)
 
     @property
     def input_weight(self) -> Tensor:
-        """The matrix that inputs meet, [3D, I]."""
+        """Matrix of the inputs, [3D, I]."""
         return self.gru_input.weight
 
     @property
     def feed_weight(self) -> Tensor:
-        """The matrix that what is fed beside the inputs meets, [3D, F]."""
+        """Matrix of the input feed, [3D, F]."""
         return self.gru_feed.weight
 
     @property
     def bias(self) -> Tensor:
-        """What every step adds to the sums of its inputs, [3D]."""
+        """Bias of the input preactivations, [3D]."""
         return self.gru_input.bias
 
-    def forward(self, inputs: Tensor, state: State, over: Tensor | None) -> tuple[Tensor, State]:
-        """Return the outputs [T, B, D] for inputs [T, B, I], and the last state; the whole sequence in one kernel."""
+    def forward(self, inputs: Tensor, state: State, ended: Tensor | None) -> tuple[Tensor, State]:
+        """Outputs [T, B, D] of inputs [T, B, I], and the last state; the whole sequence in one kernel.
+
+        `ended` is unused: the last state of a GRU is its last output.
+        """
         weights = [self.input_weight, self.gru_state.weight, self.gru_input.bias, self.gru_state.bias]
-        start = state[0].to(inputs.dtype).unsqueeze(0)
-        outputs, output = torch.gru(inputs, start, weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)
+        initial = state[0].to(inputs.dtype).unsqueeze(0)
+        is_training = torch.is_grad_enabled()
+        outputs, output = torch.gru(inputs, initial, weights, True, 1, 0.0, is_training, False, False)
         return outputs, (output[0],)
 
     def step_function(self) -> Step:
-        """Return a function for one step of a loop."""
-        held, bias = LoopMatrix(self.gru_state.weight.t()), to_accumulation_dtype(self.gru_state.bias)
+        """Build the function of a single step, for loops."""
+        state_weight = LoopMatrix(self.gru_state.weight.t())
+        state_bias = to_accumulation_dtype(self.gru_state.bias)
 
-        def step(sums: Tensor, state: State) -> State:
-            before = to_accumulation_dtype(state[0])
-            return (_GRUStep.apply(sums, held.matmul(before) + bias, before),)
+        def step(input_sums: Tensor, state: State) -> State:
+            previous_output = to_accumulation_dtype(state[0])
+            state_sums = state_weight.matmul(previous_output) + state_bias
+            return (_GRUStep.apply(input_sums, state_sums, previous_output),)
 
         return step
 
 
 Cell = LSTM | GRU
 CELLS: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
+
+
+def zero_state(cell: Cell, rows: int) -> State:
+    """All-zero state of a cell."""
+    return (cell.input_weight.new_zeros(rows, cell.hidden_size),) * cell.num_states
+
+
+class CellStack:
+    """The cells of a decoder's layers, one step at a time."""
+
+    def __init__(self, cells: Sequence[Cell], dropout: float, noise: Noise | None) -> None:
+        self.dropout = dropout
+        self.noise = noise
+        self.step_functions = [cell.step_function() for cell in cells]
+        self.input_projections = [
+            (LoopMatrix(cell.input_weight.t()), to_accumulation_dtype(cell.bias)) for cell in cells[1:]
+        ]
+        self.step_index = 0
+
+    def step(self, sums: Tensor, layers: Sequence[State]) -> list[State]:
+        """Next states of all layers, from the input preactivation of the lowest one."""
+        states = [self.step_functions[0](sums, layers[0])]
+        for layer, (input_weight, bias) in enumerate(self.input_projections, start=1):
+            output_below = states[-1][0]
+            inputs = apply_dropout(output_below, self.dropout, self.noise, f"decoder.{layer}.{self.step_index}")
+            states.append(self.step_functions[layer](input_weight.matmul(inputs) + bias, layers[layer]))
+        self.step_index += 1
+        return states

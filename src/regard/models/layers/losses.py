@@ -1,4 +1,4 @@
-"""Heads: from hidden states to a loss, to logits or to the best candidates."""
+"""From hidden states to the vocabulary: cross-entropy loss, log-probabilities and top-k tokens."""
 
 from __future__ import annotations
 
@@ -7,59 +7,66 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LOGITS = 1 << 23  # logits that exist at a time
-LEAST = 1e-38  # probability that a loss is told of; anything less likely costs as much
+MAX_CHUNK_LOGITS = 1 << 23  # logits that exist at the same time
+MIN_PROBABILITY = 1e-38  # lower bound of a target's probability in the loss
+RANKING_CHUNK = 64  # logits whose maximum is taken before any are ranked
 
 
-def _rows(vocabulary: int) -> int:
-    """How many rows are projected onto the vocabulary at a time."""
-    return max(128, LOGITS // vocabulary // 128 * 128)
+def _rows_per_chunk(vocab_size: int) -> int:
+    """Number of rows that are projected onto the vocabulary at a time."""
+    return max(128, MAX_CHUNK_LOGITS // vocab_size // 128 * 128)
 
 
 class _VocabularyLoss(torch.autograd.Function):
-    """Sum over rows of label-smoothed cross-entropy of softmax(hidden · weightᵀ + bias).
+    """Sum over rows of the label-smoothed cross-entropy of softmax(hidden · weightᵀ + bias).
 
-    Projection and loss go together in blocks of rows, gradients are made in the same pass: the logits of all rows
-    never exist at once.
+    Projection, loss and gradients are computed together in chunks of rows: the logits of all rows never exist at once.
     """
 
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, count: int
     ) -> tuple[Tensor, Tensor]:
-        needed = any(ctx.needs_input_grad[:3])
-        vocabulary, size = weight.shape[0], _rows(weight.shape[0])
-        middle = weight.mean(0) if smoothing else None  # its product with a row is the row's mean logit
-        middle_bias = 0 if bias is None else bias.mean()
-        smoothed, plain = hidden.new_zeros((), dtype=torch.float32), hidden.new_zeros((), dtype=torch.float32)
-        bias_gradient = None if bias is None else torch.zeros(vocabulary, device=weight.device)
+        needs_gradient = any(ctx.needs_input_grad[:3])
+        vocab_size = weight.shape[0]
+        chunk_rows = _rows_per_chunk(vocab_size)
+        mean_weight = weight.mean(0) if smoothing else None  # its product with a row is the row's mean logit
+        mean_bias = 0 if bias is None else bias.mean()
+        smoothed = hidden.new_zeros((), dtype=torch.float32)
+        plain = hidden.new_zeros((), dtype=torch.float32)
+        bias_gradient = None if bias is None else torch.zeros(vocab_size, device=weight.device)
         hidden_gradient = torch.empty_like(hidden)
         weight_gradient: Tensor | None = None
-        for first in range(0, hidden.shape[0], size):
-            rows, wanted = hidden[first : first + size], targets[first : first + size]
+        for start in range(0, hidden.shape[0], chunk_rows):
+            rows = hidden[start : start + chunk_rows]
+            chunk_targets = targets[start : start + chunk_rows]
             logits = rows @ weight.t()
             if bias is not None:
-                logits += bias  # of large outputs faster than a product that begins with it
-            chances = torch.softmax(logits, dim=1)
-            right = -chances.gather(1, wanted[:, None])[:, 0].float().clamp_min_(LEAST).log_()
-            counted = max(0, min(size, count - first))  # rows after `count` belong to nobody
-            plain += right[:counted].sum()
-            smoothed += (1 - smoothing) * right[:counted].sum()
-            if middle is not None:
-                total = logits.gather(1, wanted[:, None])[:, 0].float() + right  # log Σ exp
-                mean = total - (rows @ middle + middle_bias).float()
-                smoothed += smoothing * mean[:counted].sum()
-            if not needed:
+                logits += bias  # for large outputs faster than addmm
+            probabilities = torch.softmax(logits, dim=1)
+            target_probabilities = probabilities.gather(1, chunk_targets[:, None])[:, 0]
+            losses = -target_probabilities.float().clamp_min_(MIN_PROBABILITY).log_()
+            counted = max(0, min(chunk_rows, count - start))  # rows from `count` on are padding
+            plain += losses[:counted].sum()
+            smoothed += (1 - smoothing) * losses[:counted].sum()
+            if mean_weight is not None:
+                logsumexp = logits.gather(1, chunk_targets[:, None])[:, 0].float() + losses
+                mean_losses = logsumexp - (rows @ mean_weight + mean_bias).float()
+                smoothed += smoothing * mean_losses[:counted].sum()
+            if not needs_gradient:
                 continue
-            gradient = chances.sub_(smoothing / vocabulary) if smoothing else chances
-            gradient[torch.arange(len(wanted), device=wanted.device), wanted] -= 1 - smoothing
+            gradient = probabilities.sub_(smoothing / vocab_size) if smoothing else probabilities
+            gradient[torch.arange(len(chunk_targets), device=chunk_targets.device), chunk_targets] -= 1 - smoothing
             gradient[counted:] = 0
             if bias_gradient is not None:
-                bias_gradient += (gradient.new_ones(1, len(rows)) @ gradient)[0]  # a sum over rows, by a product
-            torch.mm(gradient, weight, out=hidden_gradient[first : first + size])
-            made = gradient.t() @ rows
-            weight_gradient = made if weight_gradient is None else weight_gradient.float().add_(made)
-        if needed:
+                bias_gradient += (gradient.new_ones(1, len(rows)) @ gradient)[0]  # sum over rows, as a matmul
+            torch.mm(gradient, weight, out=hidden_gradient[start : start + chunk_rows])
+            chunk_gradient = gradient.t() @ rows
+            if weight_gradient is None:
+                weight_gradient = chunk_gradient
+            else:
+                weight_gradient = weight_gradient.float().add_(chunk_gradient)
+        if needs_gradient:
             weight_gradient = torch.zeros_like(weight) if weight_gradient is None else weight_gradient.to(weight.dtype)
             ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
         ctx.mark_non_differentiable(plain)
@@ -67,10 +74,12 @@ class _VocabularyLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias = ctx.saved_tensors
+        hidden_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
         scale = gradients[0]
-        scaled_bias = None if bias is None else (bias * scale).to(hidden.dtype)
-        return hidden * scale.to(hidden.dtype), weight * scale.to(weight.dtype), scaled_bias, None, None, None
+        dtype = hidden_gradient.dtype
+        scaled_bias = None if bias_gradient is None else (bias_gradient * scale).to(dtype)
+        scaled_hidden = hidden_gradient * scale.to(dtype)
+        return scaled_hidden, weight_gradient * scale.to(weight_gradient.dtype), scaled_bias, None, None, None
 
 
 def vocabulary_loss(
@@ -79,54 +88,53 @@ def vocabulary_loss(
     bias: Tensor | None,  # [V]
     targets: Tensor,  # [N]
     smoothing: float = 0.0,
-    count: int | None = None,  # rows that count; all
+    count: int | None = None,  # rows that count; None: all
 ) -> tuple[Tensor, Tensor]:
-    """Return the sums over rows of the smoothed loss (to differentiate) and of the plain one (to report).
+    """Sums over rows of the label-smoothed cross-entropy (to differentiate) and of the plain one (to report).
 
     >>> smoothed, plain = vocabulary_loss(torch.zeros(3, 2), torch.zeros(4, 2), None, torch.tensor([0, 1, 2]))
     >>> round(plain.item(), 4), bool(smoothed == plain)
     (4.1589, True)
     """
-    smoothed, plain = _VocabularyLoss.apply(
-        hidden, weight, bias, targets, smoothing, hidden.shape[0] if count is None else count
-    )
+    if count is None:
+        count = hidden.shape[0]
+    smoothed, plain = _VocabularyLoss.apply(hidden, weight, bias, targets, smoothing, count)
     return smoothed, plain
 
 
-CHUNK = 64  # logits whose largest is found before any is ranked
-
-
 def top_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:  # [N, V] float32
-    """Return the k likeliest tokens of each row, likeliest first, and their log-probabilities.
+    """Top-k tokens of each row, most likely first, and their log-probabilities.
 
-    Only the chunks with the largest logits are ranked: whatever is among the k best stands in one of the k best chunks.
+    Only the chunks with the largest maxima are ranked: the k best tokens lie in the k best chunks.
 
-    >>> ids, logp = top_tokens(torch.tensor([[0.0, 2.0, 1.0]]), 2)
-    >>> ids.tolist(), [round(one, 3) for one in logp[0].tolist()]
+    >>> ids, logprobs = top_tokens(torch.tensor([[0.0, 2.0, 1.0]]), 2)
+    >>> ids.tolist(), [round(logprob, 3) for logprob in logprobs[0].tolist()]
     ([[1, 2]], [-0.408, -1.408])
     """
-    rows, vocabulary = logits.shape
-    if vocabulary % CHUNK or k >= vocabulary // CHUNK:
+    rows, vocab_size = logits.shape
+    if vocab_size % RANKING_CHUNK or k >= vocab_size // RANKING_CHUNK:
         highest, ids = logits.topk(k, dim=1)
     else:
-        chunks = logits.view(rows, -1, CHUNK)
-        best_chunks = chunks.amax(2).topk(k, dim=1).indices.sort(1).values  # in their order: of equals the first wins
-        kept = chunks.gather(1, best_chunks.unsqueeze(2).expand(-1, -1, CHUNK)).view(rows, -1)
-        highest, places = kept.topk(k, dim=1)
-        ids = best_chunks.gather(1, places // CHUNK) * CHUNK + places % CHUNK
-    spread = (logits - highest[:, :1]).exp_().sum(1, keepdim=True).log_()
-    return ids, highest - highest[:, :1] - spread
+        chunks = logits.view(rows, -1, RANKING_CHUNK)
+        best_chunks = chunks.amax(2).topk(k, dim=1).indices.sort(1).values  # in vocabulary order: of ties, the first
+        candidates = chunks.gather(1, best_chunks.unsqueeze(2).expand(-1, -1, RANKING_CHUNK)).view(rows, -1)
+        highest, columns = candidates.topk(k, dim=1)
+        ids = best_chunks.gather(1, columns // RANKING_CHUNK) * RANKING_CHUNK + columns % RANKING_CHUNK
+    log_total = (logits - highest[:, :1]).exp_().sum(1, keepdim=True).log_()
+    return ids, highest - highest[:, :1] - log_total
 
 
 def vocabulary_logprobs(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return log-probabilities over the vocabulary, [N, V] float32."""
+    """Log-probabilities over the vocabulary, [N, V] float32."""
     return torch.log_softmax(torch.nn.functional.linear(hidden, weight, bias).float(), dim=-1)
 
 
 def target_logprobs(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """Return the log-probability of each row's target, [N] float32, in blocks of rows."""
-    made, size = [], _rows(weight.shape[0])
-    for first in range(0, hidden.shape[0], size):
-        rows, wanted = hidden[first : first + size], targets[first : first + size, None]
-        made.append(vocabulary_logprobs(rows, weight, bias).gather(1, wanted)[:, 0])
-    return torch.cat(made) if made else hidden.new_zeros(0, dtype=torch.float32)
+    """Log-probability of each row's target, [N] float32, in chunks of rows."""
+    chunks = []
+    chunk_rows = _rows_per_chunk(weight.shape[0])
+    for start in range(0, hidden.shape[0], chunk_rows):
+        rows = hidden[start : start + chunk_rows]
+        chunk_targets = targets[start : start + chunk_rows, None]
+        chunks.append(vocabulary_logprobs(rows, weight, bias).gather(1, chunk_targets)[:, 0])
+    return torch.cat(chunks) if chunks else hidden.new_zeros(0, dtype=torch.float32)

@@ -1,7 +1,7 @@
-"""Blocks in use: the same arithmetic as in training with fewer and larger operators.
+"""Transformer blocks for inference: the arithmetic of training in fewer and larger operators.
 
-Weights are packed for this processor where torch can do that; sums and activations go into the products. The training
-blocks stay the definition: tests hold both to the same numbers.
+Weights are packed for the processor where torch supports it; residual sums and activations are fused into the matmuls.
+The training blocks are the definition: tests compare both.
 """
 
 from __future__ import annotations
@@ -20,267 +20,301 @@ from regard.attention.cache import CrossKeyValues, KeyValueCache
 from regard.attention.capture import AttentionCall, capture
 from regard.attention.intervention import apply_ablation
 from regard.attention.masks import BoundMask
+from regard.attention.multihead import CrossAttention
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import Positions
 from regard.attention.scores import softmax
 from regard.attention.trace import active_trace
-from regard.models.layers.block import (
-    ACTIVATIONS,
-    DecoderBlock,
-    LayerMask,
-    TransformerBlock,
-    TransformerStack,
-    activate,
-)
+from regard.models.layers.block import ACTIVATIONS, LayerMask, TransformerBlock, TransformerStack, activate
 
-LEAST = 32  # tokens that runs of equally long rows have on average where attention goes run by run
-ROWS = 64  # how many rows weights are packed for; others work too
-FUSED = {"relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "silu": ("swish", "")}
+MIN_TOKENS_PER_RUN = 32  # mean tokens of the runs of equal-length sequences from which attention goes run by run
+PACKING_ROWS = 64  # batch size that oneDNN packs weights for; other sizes work, too
+FUSED_ACTIVATIONS = {  # activation → name and algorithm of oneDNN's fused operator
+    "relu": ("relu", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "silu": ("swish", ""),
+}
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether torch packs weights of this kind on this device."""
+    """Whether torch can pack a weight of this dtype on its device."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
-    halves = weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return weight.dtype == torch.float32 or bool(halves)
+    if weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32
 
 
 class PackedLinear:
-    """A linear layer, with what usually follows it in the same operator.
+    """A linear layer whose activation or residual sum runs in the same operator.
 
     >>> layer = nn.Linear(3, 2)
-    >>> product = PackedLinear(layer.weight, layer.bias)
+    >>> packed = PackedLinear(layer.weight, layer.bias)
     >>> with torch.inference_mode():
-    ...     bool(torch.allclose(product(torch.ones(1, 3)), layer(torch.ones(1, 3)), atol=1e-6))
+    ...     bool(torch.allclose(packed(torch.ones(1, 3)), layer(torch.ones(1, 3)), atol=1e-6))
     True
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, pack: bool = True) -> None:
-        weight, self.bias = weight.detach(), None if bias is None else bias.detach()
-        self.packed = pack and can_pack(weight)
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self.packed else weight
+        weight = weight.detach()
+        self.bias = None if bias is None else bias.detach()
+        self.is_packed = pack and can_pack(weight)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKING_ROWS) if self.is_packed else weight
+
+    @classmethod
+    def from_module(cls, layer: nn.Linear, pack: bool) -> PackedLinear:
+        """Pack the weights of a linear module."""
+        return cls(layer.weight, layer.bias, pack)
 
     def __call__(self, hidden: Tensor, activation: str = "") -> Tensor:
-        """Return activation(states · weightᵀ + bias)."""
-        if not self.packed:
-            made = functional.linear(hidden, self.weight, self.bias)
-            return ACTIVATIONS[activation](made) if activation else made
-        if activation in FUSED:
-            name, kind = FUSED[activation]
-            fused: Tensor = torch.ops.mkldnn._linear_pointwise(hidden, self.weight, self.bias, name, [], kind)
+        """activation(hidden · weightᵀ + bias)."""
+        if not self.is_packed:
+            output = functional.linear(hidden, self.weight, self.bias)
+        elif activation in FUSED_ACTIVATIONS:
+            name, algorithm = FUSED_ACTIVATIONS[activation]
+            fused: Tensor = torch.ops.mkldnn._linear_pointwise(hidden, self.weight, self.bias, name, [], algorithm)
             return fused
-        plain: Tensor = torch.ops.mkldnn._linear_pointwise(hidden, self.weight, self.bias, "none", [], "")
-        return ACTIVATIONS[activation](plain) if activation else plain
+        else:
+            output = torch.ops.mkldnn._linear_pointwise(hidden, self.weight, self.bias, "none", [], "")
+        return ACTIVATIONS[activation](output) if activation else output
 
-    def added(self, hidden: Tensor, to: Tensor) -> Tensor:
-        """Return to + states · weightᵀ + bias."""
-        if not self.packed:
-            return to + functional.linear(hidden, self.weight, self.bias)
-        summed: Tensor = torch.ops.mkldnn._linear_pointwise.binary(hidden, to, self.weight, self.bias, "add")
-        return summed
+    def add_residual(self, hidden: Tensor, residual: Tensor) -> Tensor:
+        """residual + hidden · weightᵀ + bias."""
+        if not self.is_packed:
+            return residual + functional.linear(hidden, self.weight, self.bias)
+        output: Tensor = torch.ops.mkldnn._linear_pointwise.binary(hidden, residual, self.weight, self.bias, "add")
+        return output
 
 
 class _LayerNorm:
-    """A layer norm without its module's overhead."""
+    """A layer norm without the overhead of its module; the identity where the module is one."""
 
     def __init__(self, norm: nn.Module) -> None:
         self.norm = norm if isinstance(norm, nn.LayerNorm) else None
         if isinstance(norm, nn.LayerNorm):
-            self.shape, self.weight, self.bias, self.epsilon = norm.normalized_shape, norm.weight, norm.bias, norm.eps
+            self.shape = norm.normalized_shape
+            self.weight = norm.weight
+            self.bias = norm.bias
+            self.eps = norm.eps
 
     def __call__(self, hidden: Tensor) -> Tensor:
         if self.norm is None:
             return hidden
-        return torch.layer_norm(hidden, self.shape, self.weight, self.bias, self.epsilon)
+        return torch.layer_norm(hidden, self.shape, self.weight, self.bias, self.eps)
 
 
 class PackedBlock:
-    """An encoder or decoder block in use."""
+    """A Transformer block for inference."""
 
     def __init__(self, block: TransformerBlock, pack: bool) -> None:
-        attention, feedforward = block.attention, block.feedforward
-        self.norm_before, self.heads, self.site = block.norm_before, attention.heads, attention.site
-        self.qkv, self.out = _product(attention.qkv, pack), _product(attention.out, pack)
-        self.inner, self.outer = _product(feedforward.inner, pack), _product(feedforward.outer, pack)
-        self.activation, self.gated = feedforward.activation, feedforward.gated
-        self.attention_norm, self.feedforward_norm = (
-            _LayerNorm(block.attention_norm),
-            _LayerNorm(block.feedforward_norm),
-        )
-        self.cross = _PackedCrossAttention(block, pack) if isinstance(block, DecoderBlock) else None
+        attention = block.attention
+        feed_forward = block.feedforward
+        self.pre_norm = block.pre_norm
+        self.num_heads = attention.num_heads
+        self.site = attention.site
+        self.qkv = PackedLinear.from_module(attention.qkv, pack)
+        self.out = PackedLinear.from_module(attention.out, pack)
+        self.inner = PackedLinear.from_module(feed_forward.inner, pack)
+        self.outer = PackedLinear.from_module(feed_forward.outer, pack)
+        self.activation = feed_forward.activation
+        self.gated = feed_forward.gated
+        self.attention_norm = _LayerNorm(block.attention_norm)
+        self.feed_forward_norm = _LayerNorm(block.feedforward_norm)
+        self.cross = None if block.cross is None else _PackedCrossAttention(block, block.cross, pack)
 
     def encode(
         self,
         hidden: Tensor,  # [N, D]
         batch: PackedBatch,
-        view: LayerMask,
-        keep: Callable[[Tensor, Tensor], None] | None = None,
+        layer_mask: LayerMask,
+        store_keys_values: Callable[[Tensor, Tensor], None] | None = None,
         by_length: bool = False,
     ) -> Tensor:
-        """Return the states of whole rows after this block; `keep` is told keys and values, each [B, H, T, d]."""
+        """Hidden states of whole sequences after this block; `store_keys_values` receives both, each [B, H, T, d]."""
+        normed = self.attention_norm(hidden) if self.pre_norm else hidden
+        qkv = self.qkv(normed)
+        if by_length:
+            context = self._attend_by_length(qkv, batch, layer_mask)
+        else:
+            context = self._attend_padded(qkv, batch, layer_mask, store_keys_values)
+        hidden = self.out.add_residual(context, hidden)
+        if not self.pre_norm:
+            hidden = self.attention_norm(hidden)
+        return self._feed_forward(hidden)
 
-        def look(normed: Tensor, hidden: Tensor) -> Tensor:
-            if by_length:
-                return self.out.added(self._by_length(self.qkv(normed), batch, view), hidden)
-            padded = batch.pad(self.qkv(normed))  # [B, T, 3D]
-            query, key, value = padded.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-            query, key = (
-                view.positions.rotate(query, batch.padded_positions),
-                view.positions.rotate(key, batch.padded_positions),
-            )
-            if keep is not None:
-                keep(key, value)
-            mixed = attend(query, key, value, mask=view.mask, site=self.site)
-            return self.out.added(batch.pack(mixed.transpose(1, 2).flatten(2)), hidden)
+    def _attend_padded(
+        self,
+        qkv: Tensor,  # [N, 3D]
+        batch: PackedBatch,
+        layer_mask: LayerMask,
+        store_keys_values: Callable[[Tensor, Tensor], None] | None,
+    ) -> Tensor:  # [N, D]
+        """Self-attention of the padded batch."""
+        query, key, value = batch.pad(qkv).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        query = layer_mask.positions.rotate(query, batch.padded_positions)
+        key = layer_mask.positions.rotate(key, batch.padded_positions)
+        if store_keys_values is not None:
+            store_keys_values(key, value)
+        context = attend(query, key, value, mask=layer_mask.mask, site=self.site)
+        return batch.pack(context.transpose(1, 2).flatten(2))
 
-        return self._think(self._with(self.attention_norm, hidden, look))
-
-    def _by_length(self, three: Tensor, batch: PackedBatch, view: LayerMask) -> Tensor:  # [N, 3D]
-        """Return what tokens take from their own rows, [N, D]: rows of one length together, no padding, in float32."""
-        heads = three.float().unflatten(-1, (3, self.heads, -1))  # [N, 3, H, d]
-        made = []
-        for first, count, length in batch.equal_length_runs:
-            run = heads[first : first + count * length].unflatten(0, (count, length))
+    def _attend_by_length(self, qkv: Tensor, batch: PackedBatch, layer_mask: LayerMask) -> Tensor:  # [N, 3D] → [N, D]
+        """Self-attention of sequences of equal length together: no padding, in float32."""
+        heads = qkv.float().unflatten(-1, (3, self.num_heads, -1))  # [N, 3, H, d]
+        positions = layer_mask.positions
+        contexts = []
+        for start, count, length in batch.equal_length_runs:
+            run = heads[start : start + count * length].unflatten(0, (count, length))
             query, key, value = run.permute(2, 0, 3, 1, 4)
-            slots = batch.padded_positions[:, :length]
-            query, key = view.positions.rotate(query, slots), view.positions.rotate(key, slots)
-            mixed = apply_ablation(attend(query, key, value), self.site)
-            made.append(mixed.transpose(1, 2).flatten(0, 1).flatten(1))
-        if (
-            seen := active_trace(self.site)
-        ) is not None:  # what is seen is padded as ever; what is computed stays the same
+            run_positions = batch.padded_positions[:, :length]
+            query = positions.rotate(query, run_positions)
+            key = positions.rotate(key, run_positions)
+            context = apply_ablation(attend(query, key, value), self.site)
+            contexts.append(context.transpose(1, 2).flatten(0, 1).flatten(1))
+        trace = active_trace(self.site)
+        if trace is not None:  # captures are padded as everywhere; the output stays the same
             query, key, value = batch.pad(heads).permute(2, 0, 3, 1, 4)
-            query, key = (
-                view.positions.rotate(query, batch.padded_positions),
-                view.positions.rotate(key, batch.padded_positions),
+            query = positions.rotate(query, batch.padded_positions)
+            key = positions.rotate(key, batch.padded_positions)
+            call = AttentionCall(
+                query, key, value=value, mask=layer_mask.mask, bias=None, score=SCALED_DOT, normalize=softmax
             )
-            capture(seen, self.site, AttentionCall(query, key, value, view.mask, None, SCALED_DOT, softmax))
-        return torch.cat(made).to(three.dtype)
+            capture(trace, self.site, call)
+        return torch.cat(contexts).to(qkv.dtype)
 
-    def step(self, hidden: Tensor, past: PackedCache, number: int) -> Tensor:  # [R, D]
-        """Return the states of one more token of each row; `number` is the layer's."""
-        normed = self.attention_norm(hidden) if self.norm_before else hidden
-        three = self.qkv(normed).float().view(len(hidden), 3, self.heads, -1)
-        if past.turned:
-            three = torch.cat([past.positions.rotate(three[:, :2], past.at), three[:, 2:]], dim=1)
-        keys, values = past.cache.append(number, three[:, 1:])
-        mixed = attend(three[:, 0].unsqueeze(2), keys, values, site=self.site)
-        hidden = self.out.added(mixed.flatten(1).to(hidden.dtype), hidden)
-        hidden = hidden if self.norm_before else self.attention_norm(hidden)
+    def step(self, hidden: Tensor, context: StepContext, layer: int) -> Tensor:  # [R, D]
+        """Hidden states of one more token of each row."""
+        normed = self.attention_norm(hidden) if self.pre_norm else hidden
+        qkv = self.qkv(normed).float().view(len(hidden), 3, self.num_heads, -1)
+        if context.is_rotary:
+            rotated = context.positions.rotate(qkv[:, :2], context.position)
+            qkv = torch.cat([rotated, qkv[:, 2:]], dim=1)
+        keys, values = context.cache.append(layer, qkv[:, 1:])
+        attention = attend(qkv[:, 0].unsqueeze(2), keys, values, site=self.site)
+        hidden = self.out.add_residual(attention.flatten(1).to(hidden.dtype), hidden)
+        if not self.pre_norm:
+            hidden = self.attention_norm(hidden)
         if self.cross is not None:
-            hidden = self.cross.step(hidden, past.memories[number], past.mask, self.norm_before)
-        return self._think(hidden)
+            hidden = self.cross.step(hidden, context.sources[layer], context.source_mask, self.pre_norm)
+        return self._feed_forward(hidden)
 
-    def _think(self, hidden: Tensor) -> Tensor:
-        return self._with(
-            self.feedforward_norm, hidden, lambda normed, states: self.outer.added(self._inside(normed), states)
-        )
+    def _feed_forward(self, hidden: Tensor) -> Tensor:
+        """Feed-forward sublayer with its norm and residual connection."""
+        if self.pre_norm:
+            return self.outer.add_residual(self._activate(self.feed_forward_norm(hidden)), hidden)
+        return self.feed_forward_norm(self.outer.add_residual(self._activate(hidden), hidden))
 
-    def _inside(self, hidden: Tensor) -> Tensor:
-        return (
-            activate(self.inner(hidden), self.activation, True) if self.gated else self.inner(hidden, self.activation)
-        )
-
-    def _with(self, norm: _LayerNorm, hidden: Tensor, part: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return states + part(norm(states)), or norm(states + part(states)); the part adds the states itself."""
-        return part(norm(hidden), hidden) if self.norm_before else norm(part(hidden, hidden))
+    def _activate(self, hidden: Tensor) -> Tensor:
+        if self.gated:
+            return activate(self.inner(hidden), self.activation, is_gated=True)
+        return self.inner(hidden, self.activation)
 
 
 class _PackedCrossAttention:
-    """A decoder block's look at the source."""
+    """A block's cross-attention for inference."""
 
-    def __init__(self, block: DecoderBlock, pack: bool) -> None:
-        self.heads, self.site = block.cross.heads, block.cross.site
-        self.query, self.out = _product(block.cross.query, pack), _product(block.cross.out, pack)
+    def __init__(self, block: TransformerBlock, cross: CrossAttention, pack: bool) -> None:
+        self.site = cross.site
+        self.query = PackedLinear.from_module(cross.query, pack)
+        self.out = PackedLinear.from_module(cross.out, pack)
         self.norm = _LayerNorm(block.cross_norm)
 
-    def step(self, hidden: Tensor, memory: CrossKeyValues, mask: BoundMask | None, norm_before: bool) -> Tensor:
-        """Return the states with what they take from their sentence's memory added, normed before or after."""
-        sentences, heads, _, width = memory.key.shape
-        normed = self.norm(hidden) if norm_before else hidden
-        grouped = self.query(normed).float().view(sentences, -1, heads, width).transpose(1, 2)  # [S, H, rows, d]
-        mixed = attend(grouped, memory.key, memory.value, mask=mask, site=self.site)
-        hidden = self.out.added(mixed.transpose(1, 2).reshape(hidden.shape).to(hidden.dtype), hidden)
-        return hidden if norm_before else self.norm(hidden)
+    def step(self, hidden: Tensor, source: CrossKeyValues, mask: BoundMask | None, pre_norm: bool) -> Tensor:
+        """Cross-attention of one token of each row, with norm and residual connection."""
+        sentences, heads, _, head_size = source.key.shape
+        normed = self.norm(hidden) if pre_norm else hidden
+        query = self.query(normed).float().view(sentences, -1, heads, head_size).transpose(1, 2)  # [S, H, rows, d]
+        context = attend(query, source.key, source.value, mask=mask, site=self.site)
+        hidden = self.out.add_residual(context.transpose(1, 2).reshape(hidden.shape).to(hidden.dtype), hidden)
+        return hidden if pre_norm else self.norm(hidden)
 
 
-def _product(layer: nn.Linear, pack: bool) -> PackedLinear:
-    return PackedLinear(layer.weight, layer.bias, pack)
-
-
-def _packed_blocks(stack: TransformerStack, pack: bool) -> list[PackedBlock]:
-    """Return the block of each layer; those that layers share are packed once."""
-    made, packed = [], {}
+def _pack_blocks(stack: TransformerStack, pack: bool) -> list[PackedBlock]:
+    """Pack the block of each layer; blocks that layers share are packed once."""
+    layers = []
+    packed_by_weight: dict[int, PackedBlock] = {}
     for block in stack.layer_blocks:
-        assert isinstance(block, TransformerBlock)
-        weights = id(block.attention.qkv)
-        if weights not in packed:
-            packed[weights] = PackedBlock(block, pack)
-        one = copy(packed[weights])
-        one.site = block.attention.site
-        made.append(one)
-    return made
+        weight_id = id(block.attention.qkv)
+        if weight_id not in packed_by_weight:
+            packed_by_weight[weight_id] = PackedBlock(block, pack)
+        packed = copy(packed_by_weight[weight_id])
+        packed.site = block.attention.site
+        layers.append(packed)
+    return layers
 
 
 @dataclass(frozen=True)
-class PackedCache:
-    """What a step looks back at."""
+class StepContext:
+    """What all layers share in one decoding step."""
 
     cache: KeyValueCache
-    memories: Sequence[CrossKeyValues]
-    mask: BoundMask | None  # which places of its memory a row may look at
+    sources: Sequence[CrossKeyValues]  # keys and values of the source, by layer
+    source_mask: BoundMask | None
     positions: Positions
-    at: Tensor  # [1, 1], the place of the token
-    turned: bool  # whether places turn queries and keys
+    position: Tensor  # [1, 1], position of the token
+    is_rotary: bool  # whether the positional scheme rotates queries and keys
 
 
 class PackedStack:
-    """A stack of blocks in use; not packed, it follows its modules' weights."""
+    """A stack of blocks for inference; unpacked, it uses its modules' current weights."""
 
     def __init__(
         self, stack: TransformerStack, positions: Positions, pack: bool = True, by_length: bool = False
     ) -> None:
-        self.by_length = by_length  # where rows are whole and sorted, those of one length look around together
-        self.blocks = _packed_blocks(stack, pack)
-        self.norm, self.positions = _LayerNorm(stack.norm), positions
-        self.turned = type(positions).rotate is not Positions.rotate
-        self.remembering = [
-            (_product(block.cross.key_value, pack), block.cross.heads)
-            for block in stack.blocks
-            if isinstance(block, DecoderBlock)
+        self.by_length = by_length  # whether sequences of equal length may attend together, without padding
+        self.blocks = _pack_blocks(stack, pack)
+        self.norm = _LayerNorm(stack.norm)
+        self.positions = positions
+        self.is_rotary = type(positions).rotate is not Positions.rotate
+        self._source_projections = [
+            (PackedLinear.from_module(block.cross.key_value, pack), block.cross.num_heads)
+            for block in stack.layer_blocks
+            if block.cross is not None
         ]
 
     def encode(
-        self, hidden: Tensor, batch: PackedBatch, views: Sequence[LayerMask], cache: KeyValueCache | None = None
+        self, hidden: Tensor, batch: PackedBatch, layer_masks: Sequence[LayerMask], cache: KeyValueCache | None = None
     ) -> Tensor:
-        """Return the states of whole rows after all blocks, [N, D]; an empty cache is filled with equally long rows."""
-        plain = batch.num_padding == 0 and all(view.is_global for view in views)
-        by_length = self.by_length and plain and 0 < LEAST * len(batch.equal_length_runs) <= batch.num_tokens
-        for number, (block, view) in enumerate(zip(self.blocks, views, strict=True)):
-            keep = None if cache is None else partial(cache.prefill, number)
-            hidden = block.encode(hidden, batch, view, keep, by_length)
+        """Hidden states of whole sequences, [N, D]; sequences of equal length fill an empty cache."""
+        by_length = self._should_attend_by_length(batch, layer_masks)
+        for layer, (block, layer_mask) in enumerate(zip(self.blocks, layer_masks, strict=True)):
+            store_keys_values = None if cache is None else partial(cache.prefill, layer)
+            hidden = block.encode(hidden, batch, layer_mask, store_keys_values, by_length)
         if cache is not None:
             cache.length = batch.max_length
         return self.norm(hidden)
 
-    def remember(self, hidden: Tensor, batch: PackedBatch) -> list[CrossKeyValues]:
-        """Return each layer's keys and values of the source, in float32."""
-        made = []
-        for product, heads in self.remembering:
-            padded = batch.pad(product(hidden).float())  # [S, K, 2D]
-            key, value = padded.unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4).contiguous()  # each [S, H, K, d]
-            made.append(CrossKeyValues(key, value))
-        return made
+    def _should_attend_by_length(self, batch: PackedBatch, layer_masks: Sequence[LayerMask]) -> bool:
+        """Whether runs of equal-length sequences are long enough, and all attention is global."""
+        if not self.by_length or batch.num_padding or not all(layer_mask.is_global for layer_mask in layer_masks):
+            return False
+        num_runs = len(batch.equal_length_runs)
+        return 0 < MIN_TOKENS_PER_RUN * num_runs <= batch.num_tokens
+
+    def precompute_keys_values(self, hidden: Tensor, batch: PackedBatch) -> list[CrossKeyValues]:
+        """Keys and values of the source for every layer, in float32."""
+        keys_values = []
+        for projection, num_heads in self._source_projections:
+            padded = batch.pad(projection(hidden).float())  # [S, K, 2D]
+            key, value = padded.unflatten(-1, (2, num_heads, -1)).permute(2, 0, 3, 1, 4).contiguous()  # [S, H, K, d]
+            keys_values.append(CrossKeyValues(key, value))
+        return keys_values
 
     def step(
-        self, hidden: Tensor, cache: KeyValueCache, memories: Sequence[CrossKeyValues], mask: BoundMask | None
+        self, hidden: Tensor, cache: KeyValueCache, sources: Sequence[CrossKeyValues], source_mask: BoundMask | None
     ) -> Tensor:
-        """Return the last states [R, D] of one more token of each row, whose keys and values join the cache."""
+        """Last hidden states of one more token of each row, [R, D]; its keys and values are appended to the cache."""
         cache.reserve()
-        at = torch.full((1, 1), cache.length, device=hidden.device)
-        past = PackedCache(cache, memories, mask, self.positions, at, self.turned)
-        for number, block in enumerate(self.blocks):
-            hidden = block.step(hidden, past, number)
+        context = StepContext(
+            cache,
+            sources,
+            source_mask=source_mask,
+            positions=self.positions,
+            position=torch.full((1, 1), cache.length, device=hidden.device),
+            is_rotary=self.is_rotary,
+        )
+        for layer, block in enumerate(self.blocks):
+            hidden = block.step(hidden, context, layer)
         cache.length += 1
         return self.norm(hidden)

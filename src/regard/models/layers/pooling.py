@@ -1,4 +1,4 @@
-"""Reading a text: layers from one end to the other, a mix of layers, one state for a whole text."""
+"""Scalar mix of layers, and pooling of a text's hidden states into one vector."""
 
 from __future__ import annotations
 
@@ -10,59 +10,61 @@ from regard.attention.attend import attend
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.scores import Dot
 
-POOLING = "pooling"  # the site where a text's own query looks at its tokens
+POOLING = "pooling"  # site of attention pooling
 DOT = Dot()
 
 
 class ScalarMix(nn.Module):
-    """One vector of several layers: γ Σ softmax(s)ₖ · layerₖ, each layer normalised first (Peters et al. 2018, eq. 1).
+    """γ Σ softmax(s)ₖ · layerₖ, each layer normalised first (Peters et al. 2018, eq. 1).
 
     >>> ScalarMix(2)(torch.tensor([[[1.0, 3.0], [2.0, 7.0]]])).round(decimals=3).tolist()
     [[-1.0, 1.0]]
     """
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, num_layers: int) -> None:
         super().__init__()
-        self.weights = nn.Parameter(torch.zeros(layers))
+        self.weights = nn.Parameter(torch.zeros(num_layers))
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, layers: Tensor) -> Tensor:
-        """Return the mix [N, F] of layers [N, K, F]."""
-        shares = self.layer_weights().to(layers.dtype)
-        return self.scale * torch.einsum("k,nkf->nf", shares, functional.layer_norm(layers, layers.shape[-1:]))
+        """Mix layers [N, K, F] into [N, F]."""
+        layer_weights = self.layer_weights().to(layers.dtype)
+        normed = functional.layer_norm(layers, layers.shape[-1:])
+        return self.scale * torch.einsum("k,nkf->nf", layer_weights, normed)
 
     def layer_weights(self) -> Tensor:
-        """Return how much of each layer is in the mix, [K] float32."""
+        """Softmax weights of the layers, [K] float32."""
         return torch.softmax(self.weights.float(), dim=0)
 
 
 class Pooling(nn.Module):
-    """One state of all states of a row: their mean, their maximum, or what a learned query takes of them.
+    """Pool the hidden states of each sequence: mean, maximum, or attention with a learned query.
 
-    The query looks through one more layer (Yang et al. 2016, eq. 5–7), by `attend`, so that a trace shows what counted.
+    Attention pooling compares the query with keys from one more layer (Yang et al. 2016, eq. 5–7). It calls `attend`,
+    so that a trace captures its weights.
     """
 
-    def __init__(self, kind: str, width: int) -> None:
+    def __init__(self, kind: str, hidden_size: int) -> None:
         super().__init__()
         self.kind = kind
         if kind == "attention":
-            self.key = nn.Linear(width, width)
-            self.query = nn.Linear(width, 1, bias=False)
+            self.key = nn.Linear(hidden_size, hidden_size)
+            self.query = nn.Linear(hidden_size, 1, bias=False)
 
     def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
-        """Return [B, D] for states [N, D]; every row has at least one token."""
+        """Pool hidden states [N, D] into [B, D]; every sequence has at least one token."""
         padded = batch.pad(hidden)  # [B, T, D]
         if self.kind == "attention":
             key = batch.pad(torch.tanh(self.key(hidden))).unsqueeze(1)
             query = self.query.weight.expand(batch.num_rows, 1, 1, -1)
-            mask = batch.cross_mask(_alone(batch))
+            mask = batch.cross_mask(_one_query_per_row(batch))
             return attend(query, key, padded.unsqueeze(1), mask=mask, score=DOT, site=POOLING)[:, 0, 0]
-        ended = batch.padded_positions >= batch.lengths[:, None]  # [B, T]
+        is_padding = batch.padded_positions >= batch.lengths[:, None]  # [B, T]
         if self.kind == "max":
-            return padded.masked_fill(ended.unsqueeze(2), torch.finfo(padded.dtype).min).amax(1)
+            return padded.masked_fill(is_padding.unsqueeze(2), torch.finfo(padded.dtype).min).amax(1)
         return padded.sum(1) / batch.lengths[:, None]
 
 
-def _alone(batch: PackedBatch) -> PackedBatch:
-    """Return rows of one token each, as many as there are."""
+def _one_query_per_row(batch: PackedBatch) -> PackedBatch:
+    """Batch with as many sequences, each of one token."""
     return PackedBatch(torch.ones_like(batch.lengths).cpu().numpy(), batch.lengths.device)

@@ -1,7 +1,4 @@
-"""The recurrent encoder, and the decoder that looks at what the encoder read – at each step, or not at all.
-
-Reading a text: layers from one end to the other, a mix of layers, one state for a whole text.
-"""
+"""Recurrent encoder, recurrent decoder with or without attention to the source, and stacked unidirectional RNNs."""
 
 from __future__ import annotations
 
@@ -31,360 +28,413 @@ from regard.attention.scores import (
     softmax,
 )
 from regard.config.rnn_models import Seq2SeqConfig
-from regard.models.layers.cells import CELLS, Cell, LoopMatrix, State, to_accumulation_dtype
+from regard.models.layers.cells import CELLS, Cell, CellStack, LoopMatrix, State, to_accumulation_dtype, zero_state
 
-SITE = "decoder.attention"  # where a step of the decoder looks at the source
+SITE = "decoder.attention"  # site of the decoder's attention to the source
 
 
 class TimeMajor:
-    """Where packed tokens stand when all rows are read step by step, from their first token or from their last."""
+    """Packed tokens as time steps [T, B], from the first token of each sequence or, backwards, from the last."""
 
     def __init__(self, batch: PackedBatch, backwards: bool = False) -> None:
         self.batch = batch
-        row, place = batch.padded_indices // max(1, batch.max_length), batch.padded_indices % max(1, batch.max_length)
-        step = batch.lengths[row] - 1 - place if backwards else place
-        self.padded_indices = step * batch.num_rows + row  # [filled], among [T · B]
-        numbers = torch.arange(batch.num_rows, device=row.device)
-        self.last_indices = (batch.lengths.clamp_min(1) - 1) * batch.num_rows + numbers  # [B], each row's last step
+        row = batch.padded_indices // max(1, batch.max_length)
+        position = batch.padded_indices % max(1, batch.max_length)
+        step = batch.lengths[row] - 1 - position if backwards else position
+        self.padded_indices = step * batch.num_rows + row  # [num_tokens], among [T · B]
+        rows = torch.arange(batch.num_rows, device=row.device)
+        self.last_indices = (batch.lengths.clamp_min(1) - 1) * batch.num_rows + rows  # [B], each row's last step
         steps = torch.arange(batch.max_length, device=row.device)
         self.ended = None if batch.is_rectangular else steps[:, None] >= batch.lengths  # [T, B]
 
     def pad(self, hidden: Tensor) -> Tensor:
-        """Return the states [N, I] step by step, [T, B, I]; zeros where a row has ended."""
-        count, longest = self.batch.num_rows, self.batch.max_length
-        inputs = hidden.new_zeros(longest * count, hidden.shape[1]).index_copy_(
-            0, self.padded_indices, hidden[: self.batch.num_tokens]
-        )
-        return inputs.view(longest, count, -1)
+        """Packed states [N, I] → time steps [T, B, I]; zeros after the end of a sequence."""
+        max_length = self.batch.max_length
+        num_rows = self.batch.num_rows
+        zeros = hidden.new_zeros(max_length * num_rows, hidden.shape[1])
+        inputs = zeros.index_copy_(0, self.padded_indices, hidden[: self.batch.num_tokens])
+        return inputs.view(max_length, num_rows, -1)
 
     def pack(self, outputs: Tensor) -> Tensor:
-        """Return what came out step by step, [T, B, D], at each token, [N, D]."""
+        """Time steps [T, B, D] → packed states [N, D]."""
         packed = outputs.flatten(0, 1).index_select(0, self.padded_indices)
         if self.batch.num_padding:
             packed = torch.cat([packed, packed.new_zeros(self.batch.num_padding, packed.shape[1])])
         return packed
 
-    def run(self, cell: Cell, hidden: Tensor, start: State) -> tuple[Tensor, State]:
-        """Return the outputs at each token, [N, D] for states [N, I], and each row's last state."""
-        outputs, state = cell.forward(self.pad(hidden), start, self.ended)
-        return self.pack(outputs), (outputs.flatten(0, 1).index_select(0, self.last_indices), *state[1:])
+    def run(self, cell: Cell, hidden: Tensor, initial: State) -> tuple[Tensor, State]:
+        """Run a cell over packed inputs [N, I]: outputs [N, D], and each sequence's last state."""
+        outputs, state = cell.forward(self.pad(hidden), initial, self.ended)
+        last_output = outputs.flatten(0, 1).index_select(0, self.last_indices)
+        return self.pack(outputs), (last_output, *state[1:])
 
 
 class RecurrentEncoder(nn.Module):
-    """Layers of cells that read rows forwards, or forwards and backwards side by side."""
+    """Layers of cells that read a text forwards, or forwards and backwards (Schuster & Paliwal 1997)."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
-        self.dropout, self.directions = config.dropout, config.num_directions
-        widths = [config.embedding_size] + [self.directions * config.hidden_size] * (config.num_layers - 1)
-        kind = CELLS[config.cell]
+        self.dropout = config.dropout
+        self.num_directions = config.num_directions
+        output_size = self.num_directions * config.hidden_size
+        input_sizes = [config.embedding_size] + [output_size] * (config.num_layers - 1)
+        cell_class = CELLS[config.cell]
         self.layers = nn.ModuleList(
-            nn.ModuleList(kind(inputs, config.hidden_size) for _ in range(self.directions)) for inputs in widths
+            nn.ModuleList(cell_class(input_size, config.hidden_size) for _ in range(self.num_directions))
+            for input_size in input_sizes
         )
 
     def forward(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None) -> tuple[Tensor, list[State]]:
-        """Return the states at each token [N, directions · D], and each layer's last ones [B, directions · D]."""
-        walks = [TimeMajor(batch, backwards=number == 1) for number in range(self.directions)]
-        last = []
-        for number, cells in enumerate(self.layers):
-            if number:
-                hidden = apply_dropout(hidden, self.dropout, noise, f"encoder.{number}")
-            sides: list[Cell] = list(cells)  # type: ignore[call-overload]
-            read = [
-                walk.run(cell, hidden, zero_state(cell, batch.num_rows))
-                for walk, cell in zip(walks, sides, strict=True)
-            ]
-            hidden = torch.cat([outputs for outputs, _ in read], dim=-1)
-            last.append(tuple(torch.cat(parts, dim=-1) for parts in zip(*(state for _, state in read), strict=True)))
-        return hidden, last
+        """Hidden states of all tokens [N, directions · D], and each layer's last states [B, directions · D]."""
+        time_majors = [TimeMajor(batch, backwards=direction == 1) for direction in range(self.num_directions)]
+        last_states: list[State] = []
+        for layer, cells in enumerate(self.layers):
+            if layer:
+                hidden = apply_dropout(hidden, self.dropout, noise, f"encoder.{layer}")
+            outputs: list[Tensor] = []
+            states: list[State] = []
+            for time_major, cell in zip(time_majors, cells, strict=True):  # type: ignore[call-overload]
+                output, state = time_major.run(cell, hidden, zero_state(cell, batch.num_rows))
+                outputs.append(output)
+                states.append(state)
+            hidden = torch.cat(outputs, dim=-1)
+            last_states.append(tuple(torch.cat(directions, dim=-1) for directions in zip(*states, strict=True)))
+        return hidden, last_states
 
 
 @dataclass(frozen=True)
 class DecoderState:
-    """What the decoder knows before a step."""
+    """State of the decoder before a step."""
 
     layers: list[State]
-    feed: Tensor | None = None  # [R, ·], what goes in beside the token: the last output, or the whole source's state
+    feed: Tensor | None = None  # [R, ·], extra input of each step: the last output, or the source's last state
 
     def select(self, rows: Tensor) -> DecoderState:
-        """Return the rows with these numbers, in this order; rows may repeat."""
-        layers = [tuple(part.index_select(0, rows) for part in state) for state in self.layers]
-        return DecoderState(layers, None if self.feed is None else self.feed.index_select(0, rows))
+        """State of these rows in this order; rows may repeat."""
+        layers = [tuple(tensor.index_select(0, rows) for tensor in state) for state in self.layers]
+        feed = None if self.feed is None else self.feed.index_select(0, rows)
+        return DecoderState(layers, feed)
 
 
 @dataclass(frozen=True)
 class DecoderOutput:
-    """What comes out of the decoder."""
+    """Output of the decoder."""
 
-    hidden: Tensor  # [N, O], from which the next tokens are told
-    state: DecoderState  # after each row's last step
-    sample_log_prob: Tensor | None  # [N], log-chances of the places that were drawn, where rewards are to train them
+    hidden: Tensor  # [N, O], input of the output projection
+    state: DecoderState  # after the last step of each row
+    sample_log_prob: Tensor | None  # [N], log-probabilities of sampled keys, for REINFORCE
 
 
 class RecurrentDecoder(nn.Module):
-    """Layers of cells whose output, with what it sees of the source, becomes what tells the next token.
+    """Layers of cells and a readout of their output and the attention context.
 
-    What is seen only ever enters sums – those of the output, and those of the first cell where it is fed. So the source
-    is projected to what it adds to those sums once, and a look is a mix of that.
+    The context only enters sums: those of the readout, and those of the first cell with input feeding. So the source is
+    projected onto these sums once, as the values of attention.
     """
 
-    def __init__(self, config: Seq2SeqConfig, written: int) -> None:
+    def __init__(self, config: Seq2SeqConfig, output_size: int) -> None:
         super().__init__()
         self.config = config
-        read = config.hidden_size * config.num_directions
-        attends, repeated = config.attention != "none", config.source_context == "every"
-        fed = {"none": 0, "context": read, "output": written}[config.input_feeding]
-        kind, width = CELLS[config.cell], config.hidden_size
-        first = config.embedding_size + (width if repeated else 0)
-        self.layers = nn.ModuleList(
-            kind(width if number else first, width, 0 if number else fed) for number in range(config.num_layers)
-        )
+        hidden_size = config.hidden_size
+        encoder_size = hidden_size * config.num_directions
+        has_attention = config.attention != "none"
+        repeats_source = config.source_context == "every"
+        feed_size = {"none": 0, "context": encoder_size, "output": output_size}[config.input_feeding]
+        input_size = config.embedding_size + (hidden_size if repeats_source else 0)
+        cell_class = CELLS[config.cell]
+        self.layers = nn.ModuleList()
+        for layer in range(config.num_layers):
+            is_first = layer == 0
+            cell = cell_class(input_size if is_first else hidden_size, hidden_size, feed_size if is_first else 0)
+            self.layers.append(cell)
         if config.bridge == "dense":
             self.bridge = nn.ModuleList(
-                nn.ModuleList(nn.Linear(read, width) for _ in range(kind.parts)) for _ in range(config.num_layers)
+                nn.ModuleList(nn.Linear(encoder_size, hidden_size) for _ in range(cell_class.num_states))
+                for _ in range(config.num_layers)
             )
-        self.score = _score(config, read)
-        self.readout = nn.Linear(width, written)
-        if attends or repeated:
-            self.readout_context = nn.Linear(read if attends else width, written, bias=False)
+        self.score = _build_score(config, encoder_size)
+        self.readout = nn.Linear(hidden_size, output_size)
+        if has_attention or repeats_source:
+            context_size = encoder_size if has_attention else hidden_size
+            self.readout_context = nn.Linear(context_size, output_size, bias=False)
 
     @property
     def cells(self) -> list[Cell]:
-        """The cells, from the lowest to the highest."""
+        """The cells, from the lowest layer to the highest."""
         return list(self.layers)  # type: ignore[arg-type]
 
     def initial_state(self, encoder_states: Sequence[State]) -> DecoderState:
-        """Return the state before the first token, from the encoder's last ones."""
-        config, layers = self.config, list(encoder_states)
+        """State before the first token, from the encoder's last states."""
+        config = self.config
+        layers = list(encoder_states)
         if config.bridge == "dense":
-            layers = [self._cross(number, state) for number, state in enumerate(encoder_states)]
+            layers = [self._bridge_state(layer, state) for layer, state in enumerate(encoder_states)]
+        top_output = layers[-1][0]
         if config.source_context == "every":
-            return DecoderState(layers, layers[-1][0])
+            return DecoderState(layers, top_output)
         if config.input_feeding == "output":
-            return DecoderState(layers, layers[-1][0].new_zeros(len(layers[-1][0]), self.readout.out_features))
+            return DecoderState(layers, top_output.new_zeros(len(top_output), self.readout.out_features))
         return DecoderState(layers)
 
-    def _cross(self, number: int, state: State) -> State:
-        bridges = self.bridge[number]
+    def _bridge_state(self, layer: int, state: State) -> State:
+        """Map an encoder state to the decoder's size; only the output has an activation."""
+        bridges = self.bridge[layer]
         assert isinstance(bridges, nn.ModuleList)
-        output, *cell = (bridge(part) for bridge, part in zip(bridges, state, strict=True))
+        output, *cell = (bridge(tensor) for bridge, tensor in zip(bridges, state, strict=True))
         return torch.tanh(output), *cell
 
     def precompute_keys_values(self, hidden: Tensor, batch: PackedBatch) -> CrossKeyValues | None:
-        """Return keys and values of the source's states [N, D]: prepared keys, and what is added to sums."""
+        """Prepared keys of the source's hidden states [N, D], and their projection onto the sums as values."""
         if self.score is None:
             return None
-        matrix = self.readout_context.weight
+        value_weight = self.readout_context.weight
         if self.config.input_feeding == "context":
-            matrix = torch.cat([self.cells[0].feed_weight, matrix])
-        key, value = self.score.prepare(hidden), functional.linear(hidden, matrix)
-        return CrossKeyValues(*(to_accumulation_dtype(batch.pad(made)).unsqueeze(1) for made in (key, value)))
+            value_weight = torch.cat([self.cells[0].feed_weight, value_weight])
+        key = self.score.prepare(hidden)
+        value = functional.linear(hidden, value_weight)
+        padded_key = to_accumulation_dtype(batch.pad(key)).unsqueeze(1)
+        padded_value = to_accumulation_dtype(batch.pad(value)).unsqueeze(1)
+        return CrossKeyValues(padded_key, padded_value)
 
     def forward(
         self,
         hidden: Tensor,  # [N, E]
         batch: PackedBatch,
         state: DecoderState,
-        memory: CrossKeyValues | None,
+        source: CrossKeyValues | None,
         mask: BoundMask | None,
         noise: Noise | None = None,
     ) -> DecoderOutput:
-        """Return what the rows' tokens lead to; rows that look at one source sentence stand side by side."""
+        """Decode whole target sequences; rows that attend to the same source sentence are adjacent."""
         if self.config.input_feeding != "none":
-            assert memory is not None
-            return self._input_feeding_loop(hidden, batch, state, _LoopAttention(self, memory, mask, noise), noise)
-        beside = None if state.feed is None else _spread(state.feed, batch)
-        if beside is not None:
-            hidden = torch.cat([hidden, beside], dim=-1)
-        walk, layers = TimeMajor(batch), []
-        for number, cell in enumerate(self.cells):
-            hidden = apply_dropout(hidden, self.config.dropout, noise, f"decoder.{number}") if number else hidden
-            hidden, last = walk.run(cell, hidden, state.layers[number])
-            layers.append(last)
-        sums, told = self.readout(hidden), None
-        if memory is not None:
-            normalize = self.normalize(noise)
-            query = to_accumulation_dtype(batch.pad(hidden)).view(len(memory.key), 1, -1, hidden.shape[1])
-            seen = attend(
-                query, memory.key, memory.value, mask=mask, score=self.attention_score, normalize=normalize, site=SITE
-            )
-            sums = sums + batch.pack(seen.view(batch.num_rows, batch.max_length, -1))
-            told = (
-                batch.pack(normalize.log_prob.view(batch.num_rows, -1))
-                if isinstance(normalize, ReinforceSample)
-                else None
-            )
-        elif beside is not None:
-            sums = sums + self.readout_context(beside)
-        return self._written(torch.tanh(sums.to(hidden.dtype)), DecoderState(layers, state.feed), told, noise)
+            assert source is not None
+            attention = _LoopAttention(self, source, mask, noise)
+            return self._input_feeding_loop(hidden, batch, state, attention, noise)
+        source_state = None if state.feed is None else _repeat_per_token(state.feed, batch)
+        if source_state is not None:
+            hidden = torch.cat([hidden, source_state], dim=-1)
+        time_major = TimeMajor(batch)
+        layers: list[State] = []
+        for layer, cell in enumerate(self.cells):
+            if layer:
+                hidden = apply_dropout(hidden, self.config.dropout, noise, f"decoder.{layer}")
+            hidden, last_state = time_major.run(cell, hidden, state.layers[layer])
+            layers.append(last_state)
+        readout = self.readout(hidden)
+        log_prob = None
+        if source is not None:
+            context, log_prob = self._attend(hidden, batch, source, mask, noise)
+            readout = readout + context
+        elif source_state is not None:
+            readout = readout + self.readout_context(source_state)
+        output = torch.tanh(readout.to(hidden.dtype))
+        return self._build_output(output, DecoderState(layers, state.feed), log_prob, noise)
+
+    def _attend(
+        self, hidden: Tensor, batch: PackedBatch, source: CrossKeyValues, mask: BoundMask | None, noise: Noise | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention of all steps at once: the context [N, O], and log-probabilities [N] of sampled keys."""
+        normalize = self.normalize(noise)
+        query = to_accumulation_dtype(batch.pad(hidden)).view(len(source.key), 1, -1, hidden.shape[1])
+        context = attend(
+            query, source.key, source.value, mask=mask, score=self.attention_score, normalize=normalize, site=SITE
+        )
+        packed = batch.pack(context.view(batch.num_rows, batch.max_length, -1))
+        if not isinstance(normalize, ReinforceSample):
+            return packed, None
+        return packed, batch.pack(normalize.log_prob.view(batch.num_rows, -1))
 
     def _input_feeding_loop(
-        self, states: Tensor, rows: PackedBatch, state: DecoderState, look: _LoopAttention, noise: Noise | None
+        self, hidden: Tensor, batch: PackedBatch, state: DecoderState, attention: _LoopAttention, noise: Noise | None
     ) -> DecoderOutput:
-        """The pass in which each step needs the one before: a loop, with nothing in it that can be done outside."""
-        cells = _CellStack(self.cells, self.config.dropout, noise)
-        sums = rows.pad(
-            to_accumulation_dtype(functional.linear(states, self.cells[0].input_weight, self.cells[0].bias))
-        ).unbind(1)
-        layers, beside, made = state.layers, state.feed, []
-        if beside is None:  # what the last state sees goes into the cell
-            fed, shown = look.value.split([sums[0].shape[1], self.readout.out_features], dim=2)
-            held, looked = LoopMatrix(fed), []
-            for given in sums:
-                looked.append(look(layers[-1][0]))
-                layers = cells.step(given + held.matmul(looked[-1]).flatten(0, 1), layers)
-                made.append(layers[-1][0])
-            read = self.readout(rows.pack(torch.stack(made, dim=1)).to(states.dtype))
-            seen = (torch.cat(looked, dim=1) @ shown).view(rows.num_rows, rows.max_length, -1)
-            hidden = torch.tanh((read + rows.pack(seen)).to(states.dtype))
+        """Decode step by step, where each step needs the one before; everything else is outside the loop."""
+        cells = CellStack(self.cells, self.config.dropout, noise)
+        first_cell = self.cells[0]
+        input_sums = functional.linear(hidden, first_cell.input_weight, first_cell.bias)
+        step_sums = batch.pad(to_accumulation_dtype(input_sums)).unbind(1)
+        if state.feed is None:
+            output, layers = self._feed_context(step_sums, batch, state.layers, cells, attention, hidden.dtype)
+            feed = None
         else:
-            feed, readout, held = (
-                LoopMatrix(self.cells[0].feed_weight.t()),
-                LoopMatrix(self.readout.weight.t()),
-                LoopMatrix(look.value),
-            )
-            bias = to_accumulation_dtype(self.readout.bias)
-            for given in sums:
-                layers = cells.step(given + feed.matmul(beside), layers)
-                top = layers[-1][0]
-                beside = torch.tanh(readout.matmul(top) + bias + held.matmul(look(top)).flatten(0, 1))
-                made.append(beside)
-            hidden = rows.pack(torch.stack(made, dim=1)).to(states.dtype)
-        told = rows.pack(torch.cat(look.log_probs, dim=2).squeeze(1)) if look.log_probs else None
-        return self._written(hidden, DecoderState(layers, beside), told, noise)
+            output, layers, feed = self._feed_output(step_sums, batch, state, cells, attention, hidden.dtype)
+        log_prob = None
+        if attention.log_probs:
+            log_prob = batch.pack(torch.cat(attention.log_probs, dim=2).squeeze(1))
+        return self._build_output(output, DecoderState(layers, feed), log_prob, noise)
 
-    def _written(self, hidden: Tensor, state: DecoderState, told: Tensor | None, noise: Noise | None) -> DecoderOutput:
-        return DecoderOutput(apply_dropout(hidden, self.config.dropout, noise, "decoder.out"), state, told)
+    def _feed_context(
+        self,
+        step_sums: Sequence[Tensor],  # T times [R, gates · D]
+        batch: PackedBatch,
+        layers: list[State],
+        cells: CellStack,
+        attention: _LoopAttention,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, list[State]]:
+        """Feed the context of the previous output into the first cell (Bahdanau et al. 2015)."""
+        value_sizes = [step_sums[0].shape[1], self.readout.out_features]
+        fed_values, readout_values = attention.value.split(value_sizes, dim=2)
+        feed_values = LoopMatrix(fed_values)
+        weights: list[Tensor] = []
+        outputs: list[Tensor] = []
+        for sums in step_sums:
+            weights.append(attention(layers[-1][0]))
+            layers = cells.step(sums + feed_values.matmul(weights[-1]).flatten(0, 1), layers)
+            outputs.append(layers[-1][0])
+        readout = self.readout(batch.pack(torch.stack(outputs, dim=1)).to(dtype))
+        context = (torch.cat(weights, dim=1) @ readout_values).view(batch.num_rows, batch.max_length, -1)
+        return torch.tanh((readout + batch.pack(context)).to(dtype)), layers
+
+    def _feed_output(
+        self,
+        step_sums: Sequence[Tensor],  # T times [R, gates · D]
+        batch: PackedBatch,
+        state: DecoderState,
+        cells: CellStack,
+        attention: _LoopAttention,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, list[State], Tensor]:
+        """Feed the previous readout into the first cell (Luong et al. 2015, section 3.3)."""
+        layers = state.layers
+        feed = state.feed
+        assert feed is not None
+        feed_weight = LoopMatrix(self.cells[0].feed_weight.t())
+        readout_weight = LoopMatrix(self.readout.weight.t())
+        values = LoopMatrix(attention.value)
+        bias = to_accumulation_dtype(self.readout.bias)
+        outputs: list[Tensor] = []
+        for sums in step_sums:
+            layers = cells.step(sums + feed_weight.matmul(feed), layers)
+            top_output = layers[-1][0]
+            # the order of the next two lines decides in which order the gradients of top_output are summed
+            readout = readout_weight.matmul(top_output) + bias
+            context = values.matmul(attention(top_output)).flatten(0, 1)
+            feed = torch.tanh(readout + context)
+            outputs.append(feed)
+        return batch.pack(torch.stack(outputs, dim=1)).to(dtype), layers, feed
+
+    def _build_output(
+        self, hidden: Tensor, state: DecoderState, log_prob: Tensor | None, noise: Noise | None
+    ) -> DecoderOutput:
+        dropped = apply_dropout(hidden, self.config.dropout, noise, "decoder.out")
+        return DecoderOutput(dropped, state, sample_log_prob=log_prob)
 
     @property
     def attention_score(self) -> Score:
-        """The score, where there is attention."""
+        """The score of a decoder with attention."""
         assert self.score is not None
         return self.score
 
     def normalize(self, noise: Noise | None, step: int = 0) -> Normalize:
-        """Return how scores become weights: one place is chosen by chance in training and by rank in use."""
+        """Normaliser of the scores: softmax, or one key, sampled in training and the argmax in inference."""
         if self.config.attention_mode == "soft":
             return softmax
         if noise is None:
             return hard_argmax
-        draw = ReinforceSample if self.config.attention_mode == "reinforce" else gumbel_argmax
-        return draw(noise, f"{SITE}.{step}")
-
-
-class _CellStack:
-    """The cells of a loop above one another, one step at a time."""
-
-    def __init__(self, cells: Sequence[Cell], dropout: float, noise: Noise | None) -> None:
-        self.dropout, self.noise = dropout, noise
-        self.steppers = [cell.step_function() for cell in cells]
-        self.entries = [(LoopMatrix(cell.input_weight.t()), to_accumulation_dtype(cell.bias)) for cell in cells[1:]]
-        self.steps = 0
-
-    def step(self, sums: Tensor, layers: Sequence[State]) -> list[State]:
-        """Return each layer's next state, given the sums of the lowest one's inputs."""
-        made = [self.steppers[0](sums, layers[0])]
-        for number, (entry, bias) in enumerate(self.entries, start=1):
-            below = apply_dropout(made[-1][0], self.dropout, self.noise, f"decoder.{number}.{self.steps}")
-            made.append(self.steppers[number](entry.matmul(below) + bias, layers[number]))
-        self.steps += 1
-        return made
+        sampler = ReinforceSample if self.config.attention_mode == "reinforce" else gumbel_argmax
+        return sampler(noise, f"{SITE}.{step}")
 
 
 class _LoopAttention:
-    """A look at the source in each step of a loop.
+    """Attention to the source in each step of a loop.
 
-    `attend` mixes the places themselves, and so returns where each row looks. The mix of values is left to the loop,
-    which makes the gradient of the values once for all steps.
+    `attend` gets the identity matrix as values, so that it returns attention weights. The loop itself multiplies them
+    with the values, whose gradient is then computed once for all steps.
     """
 
     def __init__(
-        self, decoder: RecurrentDecoder, memory: CrossKeyValues, mask: BoundMask | None, noise: Noise | None
+        self, decoder: RecurrentDecoder, source: CrossKeyValues, mask: BoundMask | None, noise: Noise | None
     ) -> None:
-        self.decoder, self.key, self.mask, self.noise = decoder, memory.key, mask, noise
-        sentences, _, places, _ = memory.key.shape
-        self.positions = torch.eye(places, dtype=memory.key.dtype, device=memory.key.device).expand(
-            sentences, 1, -1, -1
-        )
-        self.value = memory.value.squeeze(1)  # [S, K, V]
-        self.score = _LoopScore(decoder.attention_score, memory.key)
-        self.log_probs: list[Tensor] = []  # log-chances of the places drawn in each step
-        self.steps = 0
+        self.decoder = decoder
+        self.key = source.key
+        self.mask = mask
+        self.noise = noise
+        sentences, _, num_keys, _ = source.key.shape
+        identity = torch.eye(num_keys, dtype=source.key.dtype, device=source.key.device)
+        self.identity = identity.expand(sentences, 1, -1, -1)
+        self.value = source.value.squeeze(1)  # [S, K, V]
+        self.score = _LoopScore(decoder.attention_score, source.key)
+        self.log_probs: list[Tensor] = []  # log-probabilities of the keys sampled in each step
+        self.step_index = 0
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Return where rows look, [S, rows of a sentence, K] for their states [R, D]."""
+        """Attention weights of states [R, D], [S, rows of a sentence, K]."""
         query = to_accumulation_dtype(hidden).view(len(self.key), 1, -1, hidden.shape[1])
-        normalize = self.decoder.normalize(self.noise, self.steps)
+        normalize = self.decoder.normalize(self.noise, self.step_index)
         weights = attend(
-            query, self.key, self.positions, mask=self.mask, score=self.score, normalize=normalize, site=SITE
+            query, self.key, self.identity, mask=self.mask, score=self.score, normalize=normalize, site=SITE
         )
         if isinstance(normalize, ReinforceSample):
             self.log_probs.append(normalize.log_prob)
-        self.steps += 1
+        self.step_index += 1
         return weights.squeeze(1)
 
 
 class _LoopScore:
-    """A score in a loop: what its queries meet is held."""
+    """A score in a loop: the matrix that multiplies its queries is a loop matrix."""
 
     def __init__(self, score: Score, key: Tensor) -> None:
         self.score = score
         if isinstance(score, Additive):
-            self.held, self.weigh = LoopMatrix(score.query.weight.t()), score.weigh.weight[0].to(key.dtype)
+            self.query_matrix = LoopMatrix(score.query.weight.t())
+            self.v = score.weigh.weight[0].to(key.dtype)
         else:
-            self.held = LoopMatrix(key.squeeze(1).mT)
+            self.query_matrix = LoopMatrix(key.squeeze(1).mT)
 
     def prepare(self, key: Tensor) -> Tensor:
         return self.score.prepare(key)
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the scores [B, 1, Q, K]."""
+        """Scores [B, 1, Q, K]."""
         if isinstance(self.score, Additive):
-            return additive_scores(self.held.matmul(query.flatten(0, 2)).view(*query.shape[:3], -1), key, self.weigh)
-        return self.held.matmul(query.squeeze(1)).unsqueeze(1)
+            projected = self.query_matrix.matmul(query.flatten(0, 2)).view(*query.shape[:3], -1)
+            return additive_scores(projected, key, self.v)
+        return self.query_matrix.matmul(query.squeeze(1)).unsqueeze(1)
 
 
-def _score(config: Seq2SeqConfig, read: int) -> Additive | Bilinear | Dot | None:
-    width = config.hidden_size
+def _build_score(config: Seq2SeqConfig, encoder_size: int) -> Additive | Bilinear | Dot | None:
+    hidden_size = config.hidden_size
     match config.score:
         case "none":
             return None
         case "dot":
             return Dot()
         case "bilinear":
-            return Bilinear(width, read)
+            return Bilinear(hidden_size, encoder_size)
         case "concat":
-            return Concat(width, read, width)
+            return Concat(hidden_size, encoder_size, hidden_size)
         case _:
-            return Additive(width, read, width)
+            return Additive(hidden_size, encoder_size, hidden_size)
 
 
-def zero_state(cell: Cell, rows: int) -> State:
-    """Return the state of a cell that has read nothing."""
-    return (cell.input_weight.new_zeros(rows, cell.hidden_size),) * cell.parts
-
-
-def _spread(hidden: Tensor, batch: PackedBatch) -> Tensor:
-    """Return each row's state [B, D] at each of its tokens, [N, D]."""
-    spread = hidden.repeat_interleave(batch.lengths, dim=0)
-    return torch.cat([spread, spread.new_zeros(batch.num_padding, spread.shape[1])]) if batch.num_padding else spread
+def _repeat_per_token(hidden: Tensor, batch: PackedBatch) -> Tensor:
+    """Repeat the state of each sequence [B, D] for each of its tokens, [N, D]."""
+    repeated = hidden.repeat_interleave(batch.lengths, dim=0)
+    if batch.num_padding:
+        repeated = torch.cat([repeated, repeated.new_zeros(batch.num_padding, repeated.shape[1])])
+    return repeated
 
 
 class StackedRNN(nn.Module):
-    """Cells above one another that read rows from one end; what every layer says of every token is there to be used.
+    """Unidirectional layers of cells, with the outputs of every layer.
 
-    Whole sequences in fused kernels. Nothing of a row that has ended is used, so rows of unequal length need no mask.
+    Whole sequences run in fused kernels. Nothing is used of a sequence after its end, so no mask is needed.
     """
 
-    def __init__(self, cell: str, width: int, layers: int) -> None:
+    def __init__(self, cell: str, hidden_size: int, num_layers: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(CELLS[cell](width, width) for _ in range(layers))
+        self.layers = nn.ModuleList(CELLS[cell](hidden_size, hidden_size) for _ in range(num_layers))
 
-    def forward(self, hidden: Tensor, walk: TimeMajor, dropout: float, noise: Noise | None, site: str) -> list[Tensor]:
-        """Return each layer's outputs step by step, [T, B, D], for states [N, D]."""
-        steps, made = walk.pad(hidden), list[Tensor]()
-        for number, layer in enumerate(self.layers):
-            cell: Cell = layer  # type: ignore[assignment]
-            given = apply_dropout(made[-1], dropout, noise, f"{site}.{number}") if made else steps
-            made.append(cell.forward(given, zero_state(cell, walk.batch.num_rows), None)[0])
-        return made
+    def forward(
+        self, hidden: Tensor, time_major: TimeMajor, dropout: float, noise: Noise | None, site: str
+    ) -> list[Tensor]:
+        """Outputs of every layer as time steps, [T, B, D], for packed states [N, D]."""
+        inputs = time_major.pad(hidden)
+        layer_outputs: list[Tensor] = []
+        for layer, module in enumerate(self.layers):
+            cell: Cell = module  # type: ignore[assignment]
+            if layer:
+                inputs = apply_dropout(layer_outputs[-1], dropout, noise, f"{site}.{layer}")
+            outputs, _ = cell.forward(inputs, zero_state(cell, time_major.batch.num_rows), None)
+            layer_outputs.append(outputs)
+        return layer_outputs
