@@ -205,7 +205,7 @@ def test_machines_without_files_in_common_train_one_model_and_survive_a_kill(
     assert [code for _, code in told] == [0, 0], told
     assert same(checkpoint(whole, 30), checkpoint(machines[0] / "out", 30))
     assert sorted(path.name for path in (machines[1] / "out").iterdir()) == ["run.json", "tokenizers"]
-    assert "going on from step" in told[0][0][1]
+    assert "resuming from step" in told[0][0][1]
     assert "the first machine reports" in told[1][0][1]
     assert not told[1][0][0]
 
@@ -257,12 +257,12 @@ def test_a_signal_stops_all_ranks_with_a_checkpoint(
         if not is_finished(out):
             break
     assert launcher.returncode == 0, stderr
-    stopped = re.search(rf"stopped at step (\d+) \({number.name}\); all is saved", stderr)
+    stopped = re.search(rf"stopped at step (\d+) \({number.name}\); checkpoint saved", stderr)
     assert stopped
     assert checkpoint(out, int(stopped[1]))
     again = run(command(pairs, out, "--workers", "2"))
     assert again.returncode == 0, again.stderr
-    assert f"going on from step {stopped[1]}" in again.stderr
+    assert f"resuming from step {stopped[1]}" in again.stderr
     assert same(checkpoint(whole, 30), checkpoint(out, 30))
 
 
