@@ -289,7 +289,7 @@ def test_a_label_that_the_teacher_does_not_know_has_its_place(
 def test_who_cannot_teach_is_named(room: Path, tmp_path: Path, capfd: Output) -> None:
     words = [str(room / "train.tsv"), "--layers", "1", "--out", str(tmp_path / "out")]
     assert run(["distil", str(room / "encoder"), *words]) == 2
-    assert "not an encoder that classifies, tags or answers" in capfd.readouterr().err
+    assert "not an encoder fine-tuned to classify, tag or answer" in capfd.readouterr().err
     assert run(["distil", str(tmp_path), *words]) == 2
     assert "a run's or model's folder is needed" in capfd.readouterr().err
     assert run(["train", "classify", words[0], "--distillation.student_layers", "2", "--out", words[-1]]) == 2

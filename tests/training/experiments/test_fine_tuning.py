@@ -141,7 +141,7 @@ def test_an_error_book_is_written(room: Path, mood: Path, tmp_path: Path, capfd:
     assert run(["evaluate", str(mood), str(tmp_path / "test.tsv"), "--errors", str(book), "--threads", "1"]) == 0
     page = book.read_text()
     assert "1 of 3 texts" in page
-    assert "Likely wrong labels" in page
+    assert "Doubtful labels" in page
     assert "test.tsv:1" in page
     assert "<script" not in page
     assert "calibration error" in capfd.readouterr().out
