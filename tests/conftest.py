@@ -1,4 +1,4 @@
-"""What holds for all tests: slow ones run in `make test-all` alone, and none changes the threads of the next."""
+"""Rules for all tests: slow ones run in `make test-all` only, and no test changes the thread count of the next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.scale import RUN_ALL
 
-# Hypothesis fails by the clock, too: cases that are slow, and data that is slow to draw.
+# By default Hypothesis also fails on slow cases and on data that are slow to generate.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 

@@ -1,4 +1,4 @@
-"""Small folders of encoders, for tests of those who fine-tune and use them."""
+"""Small encoder folders for tests of fine-tuning and inference."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from regard.text.special_tokens import with_mask_token
 from regard.text.train import train_tokenizer
 
 
-def saved_encoder(folder: Path, texts: Sequence[str], *, width: int = 32, places: int = 64) -> Path:
-    """Write a small encoder with weights by chance and a tokenizer of words learned from the texts."""
+def saved_encoder(folder: Path, texts: Sequence[str], *, hidden_size: int = 32, max_positions: int = 64) -> Path:
+    """Write a small encoder with random weights and a word tokenizer trained on the texts."""
     tokenizer = with_mask_token(train_tokenizer([*texts] * 3, TokenizerConfig(kind="words")))
-    stack = StackConfig(num_layers=2, num_heads=2, feed_forward_size=2 * width)
+    stack = StackConfig(num_layers=2, num_heads=2, feed_forward_size=2 * hidden_size)
     config = BertConfig(
         vocab_size=tokenizer.vocab_size,
-        hidden_size=width,
+        hidden_size=hidden_size,
         stack=stack,
-        max_positions=places,
+        max_positions=max_positions,
         dropout=0.0,
         attention_dropout=0.0,
     )

@@ -1,4 +1,4 @@
-"""Small folders of language models, for tests of those who use them."""
+"""Small ELMo folders for tests of models that use their features."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from regard.models.base import initialize_weights
 from regard.text.train import train_tokenizer
 
 
-def saved_elmo(folder: Path, texts: Sequence[str], width: int = 5) -> Path:
-    """Write a language model with weights by chance and a tokenizer learned from the texts."""
+def saved_elmo(folder: Path, texts: Sequence[str], hidden_size: int = 5) -> Path:
+    """Write an ELMo model with random weights and a tokenizer trained on the texts."""
     tokenizer = train_tokenizer([*texts] * 3, TokenizerConfig())
-    config = ElmoConfig(vocab_size=tokenizer.vocab_size, hidden_size=width, boundary_id=tokenizer.eos_id)
+    config = ElmoConfig(vocab_size=tokenizer.vocab_size, hidden_size=hidden_size, boundary_id=tokenizer.eos_id)
     model = build_model(config)
     initialize_weights(model, 1)
-    facts = {"step": 1, "data": {}, "metrics": {}}
-    save_rnn_text(folder, config, model.state_dict(), tokenizer=tokenizer, task="language", facts=facts, card="")
+    metadata = {"step": 1, "data": {}, "metrics": {}}
+    save_rnn_text(folder, config, model.state_dict(), tokenizer=tokenizer, task="language", facts=metadata, card="")
     return folder

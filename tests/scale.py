@@ -1,4 +1,4 @@
-"""How much `make test` runs, and how much `make test-all`: the environment variable REGARD_TEST_ALL=1 asks for all."""
+"""Sizes of tests in `make test` and in `make test-all`, which sets the environment variable REGARD_TEST_ALL=1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 RUN_ALL = os.environ.get("REGARD_TEST_ALL", "") not in ("", "0")
-# Seconds after which a process, or a page in a browser, is taken to hang: far more than a busy machine needs.
+# Seconds after which a process, or a page in a browser, is assumed to hang: far more than a busy machine needs.
 HANG_GUARD = 1200
 PAGE_GUARD = 300
 

@@ -1,4 +1,4 @@
-"""Which build of torch `make` installs, decided alone and by the real script against servers on this machine."""
+"""Which build of torch `make` installs: the decision itself, and the script against local servers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ CPU_VERSION = f"{install.pinned_torch()}+cpu"
 only_linux = pytest.mark.skipif(platform.system() != "Linux", reason="only Linux has a choice of builds")
 
 
-def choose(**facts: object) -> install.TorchSource:
-    """The choice on Linux without a card, with a reachable index, but for the given facts."""
-    usual: dict[str, object] = {
+def choose(**conditions: object) -> install.TorchSource:
+    """The choice on Linux without a GPU and with a reachable index, except for the conditions."""
+    defaults: dict[str, object] = {
         "system": "Linux",
         "installed": "",
         "configured": [],
@@ -39,17 +39,17 @@ def choose(**facts: object) -> install.TorchSource:
         "cpu_index": INDEX,
         "index_error": lambda: "",
     }
-    return install.choose_torch_source(**{**usual, **facts})  # type: ignore[arg-type]
+    return install.choose_torch_source(**{**defaults, **conditions})  # type: ignore[arg-type]
 
 
-def test_linux_without_a_card_gets_the_cpu_build() -> None:
+def test_linux_without_a_gpu_gets_the_cpu_build() -> None:
     source = choose()
     assert source.index == INDEX
     assert source.reason == f"torch: CPU build from {INDEX} (Linux without an NVIDIA card)"
 
 
 @pytest.mark.parametrize(
-    ("facts", "reason"),
+    ("conditions", "reason"),
     [
         ({"has_nvidia_card": lambda: True}, "nvidia-smi found an NVIDIA card"),
         ({"index_error": lambda: "HTTP 503"}, f"{INDEX} is unreachable: HTTP 503"),
@@ -59,19 +59,19 @@ def test_linux_without_a_card_gets_the_cpu_build() -> None:
         ({"installed": "2.13.0+cpu", "configured": ["PIP_INDEX_URL"]}, "torch 2.13.0+cpu is already installed"),
     ],
 )
-def test_otherwise_no_index_is_chosen_and_one_line_says_why(facts: dict[str, object], reason: str) -> None:
-    source = choose(**facts)
+def test_otherwise_no_index_is_chosen_and_one_line_gives_the_reason(conditions: dict[str, object], reason: str) -> None:
+    source = choose(**conditions)
     assert source.index is None
     assert reason in source.reason
     assert "\n" not in source.reason
 
 
-@pytest.mark.parametrize("facts", [{"system": "Darwin"}, {"configured": ["UV_INDEX"]}, {"installed": "2.13.0"}])
-def test_nothing_is_asked_where_the_answer_does_not_matter(facts: dict[str, object]) -> None:
-    def asked() -> bool:
-        raise AssertionError("asked in vain")
+@pytest.mark.parametrize("conditions", [{"system": "Darwin"}, {"configured": ["UV_INDEX"]}, {"installed": "2.13.0"}])
+def test_nothing_is_probed_where_it_does_not_matter(conditions: dict[str, object]) -> None:
+    def fail() -> bool:
+        raise AssertionError("probed in vain")
 
-    assert choose(has_nvidia_card=asked, index_error=asked, **facts).index is None
+    assert choose(has_nvidia_card=fail, index_error=fail, **conditions).index is None
 
 
 @pytest.mark.parametrize(
@@ -98,24 +98,28 @@ class Machine:
         self.bin = folder / "bin"
         self.bin.mkdir()
         self.venv = folder / "venv"
-        kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(("PIP_", "UV_"))}
-        self.environment = {name: value for name, value in kept.items() if not name.lower().endswith("_proxy")} | {
+        inherited = {
+            name: setting
+            for name, setting in os.environ.items()
+            if not name.upper().startswith(("PIP_", "UV_")) and not name.lower().endswith("_proxy")
+        }
+        self.environment = inherited | {
             "PATH": str(self.bin),
             "HOME": str(folder),
             "PIP_CONFIG_FILE": os.devnull,
             "UV_NO_CONFIG": "1",
             "UV_CACHE_DIR": str(folder / "uv-cache"),
-            "TORCH_INDEX_TIMEOUT": "120",  # a busy machine answers late
+            "TORCH_INDEX_TIMEOUT": "120",  # a busy machine responds late
         }
 
     def add_program(self, name: str, status: int = 0) -> None:
-        """Put a program on PATH that does nothing but exit."""
+        """Put a program on PATH that only exits."""
         program = self.bin / name
         program.write_text(f"#!/bin/sh\nexit {status}\n", encoding="utf-8")
         program.chmod(0o755)
 
     def run(self, *arguments: str, **environment: str) -> str:
-        """Run the script; return what it printed."""
+        """Run the script; return its output."""
         done = subprocess.run(
             [sys.executable, str(SCRIPT), "--venv", str(self.venv), *arguments],
             env=self.environment | environment,
@@ -140,21 +144,21 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
     """Serves a folder without a log."""
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def write_wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
-    """Write a wheel that holds nothing into the folder of its name, as an index has it."""
+    """Write an empty wheel into the folder of its name, the layout of an index."""
     record = f"{name}-{version}.dist-info"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     if requires:
         lines.append(f"Requires-Dist: {requires}")
-    place = folder / name
-    place.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(place / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+    wheel_folder = folder / name
+    wheel_folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(wheel_folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{record}/METADATA", "\n".join(lines) + "\n")
         wheel.writestr(f"{record}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{record}/RECORD", "".join(f"{record}/{part},,\n" for part in ("METADATA", "WHEEL", "RECORD")))
+        wheel.writestr(f"{record}/RECORD", "".join(f"{record}/{file},,\n" for file in ("METADATA", "WHEEL", "RECORD")))
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +213,7 @@ def test_make_shows_the_same_choice(machine: Machine, indexes: str) -> None:
 
 
 @only_linux
-def test_a_card_is_one_that_nvidia_smi_finds(machine: Machine, indexes: str) -> None:
+def test_a_gpu_is_one_that_nvidia_smi_reports(machine: Machine, indexes: str) -> None:
     machine.add_program("nvidia-smi", status=9)
     assert "CPU build" in machine.run("--dry-run", TORCH_CPU_INDEX=f"{indexes}/cpu")
     machine.add_program("nvidia-smi")
@@ -219,7 +223,7 @@ def test_a_card_is_one_that_nvidia_smi_finds(machine: Machine, indexes: str) -> 
 
 
 def send_bytes_for_ever(server: socket.socket) -> None:
-    """Answer with a header that never ends."""
+    """Respond with a header that never ends."""
     connection, _ = server.accept()
     with connection:
         try:
@@ -240,7 +244,7 @@ def send_bytes_for_ever(server: socket.socket) -> None:
         ("missing", "HTTP 404"),
     ],
 )
-def test_an_unreachable_index_is_given_up(machine: Machine, indexes: str, answer: str, reason: str) -> None:
+def test_an_unreachable_index_is_abandoned(machine: Machine, indexes: str, answer: str, reason: str) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
@@ -266,7 +270,7 @@ def test_giving_up_takes_less_than_five_seconds(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf"])
-def test_a_wrong_timeout_is_told(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_a_wrong_timeout_is_an_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("TORCH_INDEX_TIMEOUT", value)
     with pytest.raises(SystemExit, match=f"TORCH_INDEX_TIMEOUT is '{value}': give a number of seconds above 0"):
         install.index_timeout()
@@ -323,7 +327,7 @@ def test_an_environment_without_pip_hides_no_configuration(machine: Machine, tmp
 
 
 @only_linux
-def test_other_settings_are_no_index(machine: Machine, indexes: str) -> None:
+def test_other_settings_do_not_count_as_an_index(machine: Machine, indexes: str) -> None:
     settings = {"PIP_DEFAULT_TIMEOUT": "100", "PIP_NO_INDEX": "0", "PIP_EXTRA_INDEX_URL": "", "UV_LINK_MODE": "copy"}
     assert "CPU build" in machine.run("--dry-run", TORCH_CPU_INDEX=f"{indexes}/cpu", **settings)
 

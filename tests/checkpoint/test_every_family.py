@@ -183,11 +183,11 @@ def test_language_models_are_scored_on_text(
 @pytest.mark.parametrize(
     ("family", "flags", "message"),
     [
-        ("plain", [], "which no test set scores (`regard embed` uses this one)"),
-        ("label", ["--beam", "2"], "--beam means nothing to"),
+        ("plain", [], "which cannot be evaluated (`regard embed` uses this one)"),
+        ("label", ["--beam", "2"], "--beam does not apply to"),
         ("token", ["--errors", "x.html"], "--errors is for classify"),
-        ("masked", ["--precision", "int8"], "int8 is the engine's, which does not compute it"),
-        ("masked", ["--backend", "engine"], "--backend means nothing to"),
+        ("masked", ["--precision", "int8"], "int8 needs the engine, which does not run it"),
+        ("masked", ["--backend", "engine"], "--backend does not apply to"),
     ],
 )
 def test_models_and_options_that_cannot_be_evaluated_are_rejected(

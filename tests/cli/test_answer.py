@@ -1,4 +1,4 @@
-"""The command line with stories: train, go on, ask, evaluate – by the commands that users type."""
+"""`regard train stories`, `answer` and `evaluate` on stories, by the commands that users type."""
 
 from __future__ import annotations
 
@@ -22,58 +22,69 @@ Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with data and a model that was trained by the command line."""
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data and a memory network trained by the command line."""
     folder = tmp_path_factory.mktemp("stories")
     write(folder, "walks_train.txt", 240, seed=1)
-    for number in (1, 2, 3):
-        write(folder, f"walks{number}_test.txt", 11 * number, seed=10 + number)
+    for index in (1, 2, 3):
+        write(folder, f"walks{index}_test.txt", 11 * index, seed=10 + index)
     (folder / "story.txt").write_text(STORY)
     (folder / "numbered.txt").write_text(NUMBERED)
-    assert run(command(folder)) == 0
+    assert run(train_command(folder)) == 0
     return folder
 
 
-def command(room: Path) -> list[str]:
-    valid = [str(room / f"walks{number}_test.txt") for number in (1, 2, 3)]
-    return ["train", "stories", str(room / "walks_train.txt"), "--valid", *valid, *PLAN, "--out", str(room / "run")]
+def train_command(workspace: Path) -> list[str]:
+    valid = [str(workspace / f"walks{index}_test.txt") for index in (1, 2, 3)]
+    return [
+        "train",
+        "stories",
+        str(workspace / "walks_train.txt"),
+        "--valid",
+        *valid,
+        *PLAN,
+        "--out",
+        str(workspace / "run"),
+    ]
 
 
-def ask(room: Path, *words: str, story: str = "story.txt") -> list[str]:
-    return ["answer", str(room / "run"), "--story", str(room / story), "--threads", "1", *words]
+def answer_command(workspace: Path, *arguments: str, story: str = "story.txt") -> list[str]:
+    return ["answer", str(workspace / "run"), "--story", str(workspace / story), "--threads", "1", *arguments]
 
 
-def test_all_files_after_valid_are_its_own_and_errors_are_told_by_task(room: Path, capfd: Output) -> None:
-    assert run([*command(room), "--json"]) == 0
+def test_all_files_after_valid_are_validation_data_and_errors_are_reported_by_task(
+    workspace: Path, capfd: Output
+) -> None:
+    assert run([*train_command(workspace), "--json"]) == 0
     events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert "is finished: nothing to do" in events[0]["text"]
     report = events[-1]
     assert (report["event"], report["step"], report["reason"]) == ("report", 14, "finished before")
     tasks = report["metrics"]["valid"]["tasks"]
-    assert [(one["task"], one["questions"]) for one in tasks] == [("walks1", 11), ("walks2", 22), ("walks3", 33)]
-    assert run(command(room)) == 0
+    assert [(task["task"], task["questions"]) for task in tasks] == [("walks1", 11), ("walks2", 22), ("walks3", 33)]
+    assert run(train_command(workspace)) == 0
     out = capfd.readouterr().out
     assert "pass 14, finished before" in out
-    assert f"try it: regard answer {room / 'run'} --story" in out
-    assert run([*command(room), "--hops", "3"]) == 2
+    assert f"try it: regard answer {workspace / 'run'} --story" in out
+    assert run([*train_command(workspace), "--hops", "3"]) == 2
     assert "memory_network.hops: 2 there, 3 now" in capfd.readouterr().err
 
 
-def test_info_tells_what_the_run_is(room: Path, capfd: Output) -> None:
-    assert run(["info", str(room / "run")]) == 0
+def test_info_describes_the_run(workspace: Path, capfd: Output) -> None:
+    assert run(["info", str(workspace / "run")]) == 0
     text = capfd.readouterr().out
     assert "model: memory_network" in text and "2 hops" in text and "embedding size 20" in text
     assert "tokens: 12 in vocabulary.json" in text
     assert "  walks2" in text and "mean of 3 tasks" in text
     assert "training: finished at pass 14" in text
-    assert run(["info", str(room / "run"), "--json"]) == 0
-    found = json.loads(capfd.readouterr().out)
-    assert (found["model"]["hops"], found["task"]["task"], found["run"]["unit"]) == (2, "stories", "pass")
+    assert run(["info", str(workspace / "run"), "--json"]) == 0
+    info = json.loads(capfd.readouterr().out)
+    assert (info["model"]["hops"], info["task"]["task"], info["run"]["unit"]) == (2, "stories", "pass")
 
 
-def test_questions_are_answered_with_the_sentences_looked_at(room: Path, tmp_path: Path, capfd: Output) -> None:
+def test_answers_come_with_the_attention_of_every_hop(workspace: Path, tmp_path: Path, capfd: Output) -> None:
     page = tmp_path / "page.html"
-    assert run(ask(room, "Where is Mary?", "Where is John?", "--page", str(page))) == 0
+    assert run(answer_command(workspace, "Where is Mary?", "Where is John?", "--page", str(page))) == 0
     out, error = capfd.readouterr()
     first, second = out.split("\n\nWhere is John?\n")
     assert first.splitlines()[0] == "Where is Mary?"
@@ -85,60 +96,60 @@ def test_questions_are_answered_with_the_sentences_looked_at(room: Path, tmp_pat
     assert str(page) in error
 
 
-def test_answers_as_json(room: Path, capfd: Output) -> None:
-    assert run(ask(room, "Where is Mary?", "--json", "--best", "2")) == 0
-    (found,) = map(json.loads, capfd.readouterr().out.splitlines())
-    assert (found["question"], found["answer"], found["forgotten"]) == ("Where is Mary?", "office", 0)
-    assert len(found["alternatives"]) == 1
-    assert [len(row) for row in found["hops"]] == [3, 3]
-    assert found["looked_at"][0]["sentence"] == "Mary went to the office."
+def test_answers_are_printed_as_json(workspace: Path, capfd: Output) -> None:
+    assert run(answer_command(workspace, "Where is Mary?", "--json", "--best", "2")) == 0
+    (answer,) = map(json.loads, capfd.readouterr().out.splitlines())
+    assert (answer["question"], answer["answer"], answer["forgotten"]) == ("Where is Mary?", "office", 0)
+    assert len(answer["alternatives"]) == 1
+    assert [len(row) for row in answer["hops"]] == [3, 3]
+    assert answer["looked_at"][0]["sentence"] == "Mary went to the office."
 
 
-def test_questions_come_from_the_story_too_or_from_standard_input(
-    room: Path, tmp_path: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch
+def test_questions_are_read_from_the_story_or_from_standard_input(
+    workspace: Path, tmp_path: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(ask(room, "--json", story="numbered.txt")) == 0
-    (found,) = map(json.loads, capfd.readouterr().out.splitlines())
-    assert (found["answer"], found["sentences"]) == ("kitchen", ["Mary went to the kitchen."])
-    assert run(ask(room, "Where is Mary?", "--json", story="numbered.txt")) == 0
+    assert run(answer_command(workspace, "--json", story="numbered.txt")) == 0
+    (answer,) = map(json.loads, capfd.readouterr().out.splitlines())
+    assert (answer["answer"], answer["sentences"]) == ("kitchen", ["Mary went to the kitchen."])
+    assert run(answer_command(workspace, "Where is Mary?", "--json", story="numbered.txt")) == 0
     out, error = capfd.readouterr()
     assert json.loads(out)["answer"] == "office"
-    assert "questions in the story (1) are not asked" in error
-    asked = tmp_path / "questions.txt"
-    asked.write_text("Where is John?\n\nWhere is Mary?\n")
-    with asked.open("rb") as stream:
+    assert "questions of the story (1) are skipped" in error
+    questions = tmp_path / "questions.txt"
+    questions.write_text("Where is John?\n\nWhere is Mary?\n")
+    with questions.open("rb") as stream:
         monkeypatch.setattr("sys.stdin", type("Stdin", (), {"buffer": stream}))
-        assert run(ask(room, "--json")) == 0
+        assert run(answer_command(workspace, "--json")) == 0
     answers = [json.loads(line)["answer"] for line in capfd.readouterr().out.splitlines()]
     assert answers == ["garden", "office"]
 
 
-def test_test_files_are_scored_by_task(room: Path, tmp_path: Path, capfd: Output) -> None:
-    files = [str(room / f"walks{number}_test.txt") for number in (1, 3)]
-    said = tmp_path / "said.txt"
-    assert run(["evaluate", str(room / "run"), *files, "--threads", "1", "--json", "--out", str(said)]) == 0
-    found = json.loads(capfd.readouterr().out)
-    assert [(one["task"], one["questions"]) for one in found["tasks"]] == [("walks1", 11), ("walks3", 33)]
-    assert found["error"] == pytest.approx(sum(one["error"] for one in found["tasks"]) / 2)
-    assert found["error"] < 20 and found["support"] > 80
-    assert len(said.read_text().splitlines()) == 44
-    assert run(["evaluate", str(room / "run"), *files, "--threads", "1"]) == 0
+def test_test_files_are_evaluated_by_task(workspace: Path, tmp_path: Path, capfd: Output) -> None:
+    files = [str(workspace / f"walks{index}_test.txt") for index in (1, 3)]
+    predictions = tmp_path / "predictions.txt"
+    assert run(["evaluate", str(workspace / "run"), *files, "--threads", "1", "--json", "--out", str(predictions)]) == 0
+    scores = json.loads(capfd.readouterr().out)
+    assert [(task["task"], task["questions"]) for task in scores["tasks"]] == [("walks1", 11), ("walks3", 33)]
+    assert scores["error"] == pytest.approx(sum(task["error"] for task in scores["tasks"]) / 2)
+    assert scores["error"] < 20 and scores["support"] > 80
+    assert len(predictions.read_text().splitlines()) == 44
+    assert run(["evaluate", str(workspace / "run"), *files, "--threads", "1"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert [line.split("  ")[0].strip() for line in lines] == ["walks1", "walks3", "mean of 2 tasks"]
     assert all("error" in line and "support seen" in line for line in lines)
 
 
-def test_an_answer_unseen_in_training_is_refused_or_wrong(room: Path, tmp_path: Path, capfd: Output) -> None:
-    odd = tmp_path / "odd.txt"
-    odd.write_text(walks(3, seed=1) + "1 Mary went to the office.\n2 Where is Mary?\tmary\t1\n")
-    assert run(["evaluate", str(room / "run"), str(odd)]) == 2
+def test_an_answer_that_is_not_in_training_is_refused_or_wrong(workspace: Path, tmp_path: Path, capfd: Output) -> None:
+    unknown = tmp_path / "unknown.txt"
+    unknown.write_text(walks(3, seed=1) + "1 Mary went to the office.\n2 Where is Mary?\tmary\t1\n")
+    assert run(["evaluate", str(workspace / "run"), str(unknown)]) == 2
     assert "the answer 'mary' was never seen in training" in capfd.readouterr().err
-    assert run(["evaluate", str(room / "run"), str(odd), "--unseen", "wrong", "--json"]) == 0
+    assert run(["evaluate", str(workspace / "run"), str(unknown), "--unseen", "wrong", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["error"] >= 25
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "message"),
+    ("story", "arguments", "message"),
     [
         (STORY, ["Where is Marry?"], "question 1: the model does not know the word 'marry' (did you mean mary?)"),
         (STORY, ["Where is Mary?", "Where?", "Who?"], "question 3: the model does not know the word 'who'"),
@@ -147,28 +158,36 @@ def test_an_answer_unseen_in_training_is_refused_or_wrong(room: Path, tmp_path: 
         (STORY, ["Where is Mary the the office"], "question 1: the question has 6 words, the model holds 5"),
         ("\n\n", ["Where is Mary?"], "story.txt: the story is empty — write one sentence per line"),
         ("Where is Mary?\n", [], "story.txt: the story is empty"),
-        ("1 Where is Mary?\tkitchen\n2 Mary went to the kitchen.\n", [], "story.txt:1: the question precedes all sentences"),
-        ("1 Mary went to the kitchen.\n3 Mary went to the office.\n", ["Where?"], "story.txt:2: the line has the number 3"),
+        (
+            "1 Where is Mary?\tkitchen\n2 Mary went to the kitchen.\n",
+            [],
+            "story.txt:1: the question precedes all sentences",
+        ),
+        (
+            "1 Mary went to the kitchen.\n3 Mary went to the office.\n",
+            ["Where?"],
+            "story.txt:2: the line has the number 3",
+        ),
         (NUMBERED + NUMBERED, ["Where is Mary?"], "story.txt:5: a second story begins"),
-        (STORY, [], "no question: give one behind"),
+        (STORY, [], "no question: add one as an argument"),
         (STORY, ["Where?", "--precision", "bf16"], "compute in float32"),
         (STORY, ["Where?", "--best", "0"], "--best"),
     ],
 )
-def test_what_cannot_be_asked_is_one_message(
-    room: Path,
+def test_a_question_that_cannot_be_answered_is_one_message(
+    workspace: Path,
     tmp_path: Path,
     capfd: Output,
     monkeypatch: pytest.MonkeyPatch,
-    text: str,
-    words: list[str],
+    story: str,
+    arguments: list[str],
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("story.txt").write_text(text)
-    with open("/dev/null", "rb") as nothing:
-        monkeypatch.setattr("sys.stdin", type("Stdin", (), {"buffer": nothing}))
-        code = run(["answer", str(room / "run"), "--story", "story.txt", *words])
+    Path("story.txt").write_text(story)
+    with open("/dev/null", "rb") as empty:
+        monkeypatch.setattr("sys.stdin", type("Stdin", (), {"buffer": empty}))
+        code = run(["answer", str(workspace / "run"), "--story", "story.txt", *arguments])
     error = capfd.readouterr().err
     assert code == 2
     assert error.startswith("regard: ") and message in error
@@ -189,7 +208,7 @@ def test_what_cannot_be_asked_is_one_message(
         (["empty.txt"], "empty.txt: the file is empty"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(
+def test_a_run_that_cannot_be_trained_is_refused(
     tmp_path: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -204,24 +223,25 @@ def test_what_cannot_be_trained_is_refused(
     assert "Traceback" not in error
 
 
-def test_a_folder_of_another_task_is_named_with_its_verb(room: Path, tmp_path: Path, capfd: Output) -> None:
-    folder, test = str(room / "run"), str(room / "walks1_test.txt")
-    for words, message in (
+def test_a_model_for_another_task_is_named_with_its_verb(workspace: Path, tmp_path: Path, capfd: Output) -> None:
+    folder = str(workspace / "run")
+    test = str(workspace / "walks1_test.txt")
+    for arguments, message in (
         (["translate", folder, "a"], "one for 'translate' is needed (`regard answer` uses this one)"),
         (["score", folder, test, test], "(`regard answer` uses this one)"),
         (["convert", folder, str(tmp_path / "out")], "(`regard answer` uses this one)"),
-        (["evaluate", folder, test, "--beam", "2"], "--beam means nothing to"),
-        (["evaluate", folder, test, "--split"], "--split means nothing to"),
+        (["evaluate", folder, test, "--beam", "2"], "--beam does not apply to"),
+        (["evaluate", folder, test, "--split"], "--split does not apply to"),
         (["answer", folder, "Where is Mary?"], "--story"),
     ):
-        assert run(words) == 2
+        assert run(arguments) == 2
         assert message in capfd.readouterr().err
-    task = json.loads((room / "run/task.json").read_text())
+    task = json.loads((workspace / "run/task.json").read_text())
     other = tmp_path / "other"
     other.mkdir()
     (other / "config.json").write_text("{}")
     (other / "task.json").write_text(json.dumps({**task, "task": "translate"}))
-    assert run(["answer", str(other), "--story", str(room / "story.txt"), "Where?"]) == 2
+    assert run(["answer", str(other), "--story", str(workspace / "story.txt"), "Where?"]) == 2
     assert "which answers no questions (`regard translate` uses this one)" in capfd.readouterr().err
     assert run(["evaluate", str(other), test, test, "--unseen", "wrong"]) == 2
     assert "--unseen is for stories" in capfd.readouterr().err

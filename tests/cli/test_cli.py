@@ -1,4 +1,4 @@
-"""The command line from outside: what it answers, what it refuses, and how."""
+"""The command line as a process: help, errors, settings, data files and the doctor."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from tests.scale import HANG_GUARD
 ROOT = Path(__file__).parents[2]
 
 
-def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run_process(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    words = [sys.executable, "-m", "regard", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, input=stdin, env=environment, timeout=HANG_GUARD)
+    command = [sys.executable, "-m", "regard", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, input=stdin, env=environment, timeout=HANG_GUARD)
 
 
 def verbs() -> dict[str, click.Command]:
-    """Every command by its whole name."""
+    """Every command by its full name."""
     context = click.Context(regard)
-    found = {}
+    commands = {}
     for name in VERBS:
         verb = regard.get_command(context, name)
         assert verb is not None
         if isinstance(verb, click.Group):
-            found |= {f"{name} {inner}": one for inner, one in verb.commands.items()}
+            commands |= {f"{name} {inner}": command for inner, command in verb.commands.items()}
         else:
-            found[name] = verb
-    return found
+            commands[name] = verb
+    return commands
 
 
 # ---- help
 
 
-def test_no_words_at_all_show_the_help() -> None:
-    done = command()
+def test_no_arguments_show_the_help() -> None:
+    done = run_process()
     assert done.returncode == 0
     assert "Commands:" in done.stdout
     assert all(f"  {name}" in done.stdout for name in VERBS)
@@ -73,11 +73,11 @@ def test_every_setting_of_a_run_is_a_flag() -> None:
     assert {f"--{path}" for path in paths} <= flags
 
 
-# ---- refusals
+# ---- errors
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["trian"], "did you mean train?"),
         (["train", "--setps", "3"], "no such option: --setps (did you mean --steps?)"),
@@ -85,7 +85,10 @@ def test_every_setting_of_a_run_is_a_flag() -> None:
         (["train", "translate", "a.tsv"], "missing option '--out'"),
         (["train", "translate", "a.tsv", "--out", "x", "--steps", "-1"], "--steps"),
         (["train", "translate", "a.tsv", "--out", "x", "--preset", "tinny"], "tiny"),
-        (["train", "translate", "--valid", "a.tsv", "b.tsv", "--out", "x"], "those after --valid are its own"),
+        (
+            ["train", "translate", "--valid", "a.tsv", "b.tsv", "--out", "x"],
+            "the files after --valid are validation data",
+        ),
         (["train", "translat", "a.tsv", "--out", "x"], "did you mean translate?"),
         (["train", "--recipe", "no-such.json", "--out", "x"], "no-such.json"),
         (
@@ -104,15 +107,19 @@ def test_every_setting_of_a_run_is_a_flag() -> None:
         (["data", "make", "dates", "--count", "3", "--out", "/dev/null/x.tsv"], "cannot be written"),
     ],
 )
-def test_what_is_wrong_is_said_once_and_exits_with_two(
-    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_an_error_is_one_message_and_exit_code_two(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(arguments) == 2
     out, error = capfd.readouterr()
     assert out == ""
     assert error.startswith("regard: ")
-    assert words in error
+    assert message in error
     assert "Traceback" not in error
     assert len(error.splitlines()) <= 2
     assert not list(tmp_path.iterdir())
@@ -126,19 +133,19 @@ def test_a_recipe_with_an_unknown_setting_names_the_nearest(tmp_path: Path, capf
     assert "recipe.json.training: unknown setting 'stesp' (did you mean steps?)" in error
 
 
-def test_an_unexpected_fault_is_one_message_and_a_report(
+def test_an_unexpected_error_is_one_message_and_a_saved_traceback(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(**_: Any) -> None:
+    def fail(**_: Any) -> None:
         raise ZeroDivisionError("all is lost")
 
-    monkeypatch.setattr("regard.report.doctor.diagnose", broken)
+    monkeypatch.setattr("regard.report.doctor.diagnose", fail)
     monkeypatch.delenv("REGARD_DEBUG", raising=False)
     assert run(["doctor"]) == 1
     error = capfd.readouterr().err
-    found = re.fullmatch(r"regard: unexpected ZeroDivisionError: all is lost\n  .*please report it with (\S+)\n", error)
-    assert found
-    report = Path(found[1])
+    match = re.fullmatch(r"regard: unexpected ZeroDivisionError: all is lost\n  .*please report it with (\S+)\n", error)
+    assert match
+    report = Path(match[1])
     assert "ZeroDivisionError: all is lost" in report.read_text()
     report.unlink()
     monkeypatch.setenv("REGARD_DEBUG", "1")
@@ -147,33 +154,33 @@ def test_an_unexpected_fault_is_one_message_and_a_report(
 
 
 def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    def stopped(**_: Any) -> None:
+    def interrupt(**_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("regard.report.doctor.diagnose", stopped)
+    monkeypatch.setattr("regard.report.doctor.diagnose", interrupt)
     assert run(["doctor"]) == 130
     assert capfd.readouterr().err.strip() == ""
 
 
-def test_a_reader_that_leaves_is_no_fault() -> None:
-    words = f"{sys.executable} -m regard train --help | head -n 1"
+def test_a_closed_pipe_is_not_an_error() -> None:
+    command = f"{sys.executable} -m regard train --help | head -n 1"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
     assert done.stderr == ""
 
 
 # ---- settings
 
 
-def test_files_flags_and_dotted_settings_make_one_run() -> None:
-    given = {"training.steps": 7, "data.valid": ("c", "d"), "decoding.beam": 3}
-    config = build_run(("translate", "a", "b"), None, given)
+def test_files_flags_and_dotted_settings_are_one_config() -> None:
+    settings = {"training.steps": 7, "data.valid": ("c", "d"), "decoding.beam": 3}
+    config = build_run(("translate", "a", "b"), None, settings)
     assert config.data.train == ("a", "b")
     assert config.data.valid == ("c", "d")
     assert (config.training.steps, config.decoding.beam, config.preset) == (7, 3, "auto")
 
 
-def test_flags_win_over_a_recipe(tmp_path: Path) -> None:
+def test_flags_override_a_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps({"data": {"train": ["a", "b"]}, "training": {"steps": 5, "seed": 3}}))
     config = build_run((), str(recipe), {"training.steps": 9})
@@ -211,8 +218,12 @@ def test_training_needs_files_and_a_known_task(tmp_path: Path) -> None:
 # ---- data, doctor
 
 
-def test_made_data_is_written_checked_and_cleaned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    both, left, right = (str(tmp_path / name) for name in ("all.tsv", "in.txt.gz", "out.txt"))
+def test_synthetic_data_are_written_checked_joined_and_cleaned(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    both = str(tmp_path / "all.tsv")
+    left = str(tmp_path / "in.txt.gz")
+    right = str(tmp_path / "out.txt")
     assert run(["data", "make", "sort", "--count", "53", "--out", both]) == 0
     assert run(["data", "make", "sort", "--count", "53", "--out", left, right, "--json"]) == 0
     assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"pairs": 53, "files": [left, right]}
@@ -231,13 +242,13 @@ def test_made_data_is_written_checked_and_cleaned(tmp_path: Path, capfd: pytest.
     assert run(["data", "join", both, "--most", "3", "--out", joined, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["rows"] == len(Path(joined).read_text().splitlines()) < 53
     assert run(["data", "clean", both, "--max-words", "7", "--out", clean, "--json"]) == 0
-    facts = json.loads(capfd.readouterr().out)
-    kept = [json.loads(line) for line in Path(clean).read_text().splitlines()]
-    assert len(kept) == facts["kept"] == sum(len(source.split()) <= 7 for source, _ in rows)
-    assert facts["kept"] + sum(facts["removed"].values()) == 53
+    counts = json.loads(capfd.readouterr().out)
+    pairs = [json.loads(line) for line in Path(clean).read_text().splitlines()]
+    assert len(pairs) == counts["kept"] == sum(len(source.split()) <= 7 for source, _ in rows)
+    assert counts["kept"] + sum(counts["removed"].values()) == 53
 
 
-def test_a_tab_cannot_slip_into_a_tsv(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_text_with_a_tab_is_not_written_to_a_tsv(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text(json.dumps({"source": "a\tb", "target": "c"}) + "\n")
     out = tmp_path / "out.tsv"
@@ -246,11 +257,11 @@ def test_a_tab_cannot_slip_into_a_tsv(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "tab" in capfd.readouterr().err
 
 
-def test_the_doctor_says_what_is_here(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_describes_this_machine(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--quick", "--json"]) == 0
-    found = json.loads(capfd.readouterr().out)
-    assert found["cores"] >= 1
-    assert found["versions"]["torch"]
-    assert found["products"] == {}
+    diagnosis = json.loads(capfd.readouterr().out)
+    assert diagnosis["cores"] >= 1
+    assert diagnosis["versions"]["torch"]
+    assert diagnosis["products"] == {}
     assert run(["doctor", "--quick"]) == 0
-    assert "advice" in capfd.readouterr().out or not found["advice"]
+    assert "advice" in capfd.readouterr().out or not diagnosis["advice"]

@@ -27,18 +27,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(saved_encoder(tmp_path_factory.mktemp("encoder") / "model", TEXTS))
 
 
-def test_a_model_is_asked_and_drawn(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_attention_of_a_model_is_drawn(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "figure.svg"
-    asked = ["figure", folder, TEXTS[0], "--threads", "1"]
-    assert run([*asked, "--view", "align", "--attention", "encoder.1.self:0", "--out", str(out), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["view"], told["out"], told["millimetres"][0]) == ("align", str(out), 84.0)
+    command = ["figure", folder, TEXTS[0], "--threads", "1"]
+    assert run([*command, "--view", "align", "--attention", "encoder.1.self:0", "--out", str(out), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["view"], result["out"], result["millimetres"][0]) == ("align", str(out), 84.0)
     assert "encoder.1.self:0" in "".join(tree.fromstring(out.read_text()).itertext())
-    assert run([*asked, "--view", "maths", "--row", "dogs"]) == 0
+    assert run([*command, "--view", "maths", "--row", "dogs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("dogs")
-    shares = [float(line.split()[-1]) for line in lines[2:] if line and "q·k" not in line]
-    assert sum(shares) == pytest.approx(1, abs=0.06)
+    weights = [float(line.split()[-1]) for line in lines[2:] if line and "q·k" not in line]
+    assert sum(weights) == pytest.approx(1, abs=0.06)
 
 
 @pytest.mark.parametrize("ending", ["svg", "tex", "pdf", "png"])
@@ -47,11 +47,11 @@ def test_a_record_is_drawn_by_the_ending_of_the_file(saved: str, tmp_path: Path,
         needs_converter()
     out = tmp_path / f"figure.{ending}"
     assert run(["figure", saved, "--view", "steps", "--width", "page", "--theme", "dark", "--out", str(out)]) == 0
-    starts = {"svg": b"<svg", "tex": b"%", "pdf": b"%PDF", "png": b"\x89PNG"}
-    assert out.read_bytes().startswith(starts[ending])
+    signatures = {"svg": b"<svg", "tex": b"%", "pdf": b"%PDF", "png": b"\x89PNG"}
+    assert out.read_bytes().startswith(signatures[ending])
 
 
-def test_without_a_file_the_terminal_shows_it(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_file_the_view_is_printed(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["figure", saved, "--view", "verdict"]) == 0
     assert capsys.readouterr().out.splitlines()[0].split() == ["tired", "█████▋", "70.0", "%"]
     assert run(["figure", saved, "--json"]) == 0
@@ -59,23 +59,26 @@ def test_without_a_file_the_terminal_shows_it(saved: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    "wish, message",
+    ("arguments", "message"),
     [
         (["--view", "algin"], "no such view: algin (did you mean align?)"),
-        (["--out", "figure.gif"], "a figure cannot be written as .gif: the extension must be one of .svg, .png, .pdf, .tex"),
+        (
+            ["--out", "figure.gif"],
+            "a figure cannot be written as .gif: the extension must be one of .svg, .png, .pdf, .tex",
+        ),
         (["--width", "wide"], "width must be column, page or millimetres"),
         (["--attention", "decoder.9.cross"], "decoder.cross has no layer 9"),
-        (["a text"], "is a record: it has its text already"),
+        (["a text"], "is a record: it has its own text"),
         (["--view", "maths", "--layer", "0"], "the record has no queries, keys and values of that head"),
     ],
 )
-def test_mistakes_are_told(
-    saved: str, wish: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_error_is_one_message(
+    saved: str, arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["figure", saved, *wish]) == 2
+    assert run(["figure", saved, *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_folder_needs_a_text(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_needs_a_text(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["figure", folder]) == 2
-    assert "the text is missing: write it behind the folder" in capsys.readouterr().err
+    assert "the text is missing: write it after the model" in capsys.readouterr().err

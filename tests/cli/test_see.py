@@ -1,4 +1,4 @@
-"""`regard see` by its command line: files by their endings, records read again, and what is refused."""
+"""`regard see` from the command line: output formats, saved records, ablation, and errors."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(saved_encoder(tmp_path_factory.mktemp("see") / "model", [TEXT, "the old cat sleeps"]))
 
 
-def test_a_text_is_seen_as_every_kind_of_file(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = tmp_path / "x.json"
-    assert cli.run(["see", folder, TEXT, "--out", str(place), "--threads", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["out"] == str(place)
-    record = Record.read(place)
+def test_attention_is_written_in_every_format(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.json"
+    assert cli.run(["see", folder, TEXT, "--out", str(path), "--threads", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["out"] == str(path)
+    record = Record.read(path)
     assert record.attention[0].shape == (2, 2, 7, 7) and record.task == "embed"
     assert record.made["model"] == "model" and record.made["version"] and record.inside
     heads = ["--heads", "encoder.0.self:1", "--view", "look"]
     for ending in (".html", ".svg", ".tex"):
-        assert cli.run(["see", str(place), "--out", str(tmp_path / f"x{ending}"), *heads]) == 0
+        assert cli.run(["see", str(path), "--out", str(tmp_path / f"x{ending}"), *heads]) == 0
         assert (tmp_path / f"x{ending}").stat().st_size > 500
     capsys.readouterr()
-    assert cli.run(["see", str(place), "--json", "--layers", "1", *heads]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["view"] | {"measured": False} == said["view"]
-    assert {key: said["view"][key] for key in ("attn", "layer", "head", "view")} == {
+    assert cli.run(["see", str(path), "--json", "--layers", "1", *heads]) == 0
+    record_json = json.loads(capsys.readouterr().out)
+    assert record_json["view"] | {"measured": False} == record_json["view"]
+    assert {key: record_json["view"][key] for key in ("attn", "layer", "head", "view")} == {
         "attn": "encoder.self",
         "layer": 0,
         "head": 1,
         "view": "look",
     }
-    assert [block["code"] for block in said["attention"][0]["blocks"]] == ["sparse", "root8"]
+    assert [block["code"] for block in record_json["attention"][0]["blocks"]] == ["sparse", "root8"]
 
 
-def test_heads_that_are_off_are_compared(folder: str, tmp_path: Path) -> None:
+def test_an_ablated_model_is_compared_with_the_whole_one(folder: str, tmp_path: Path) -> None:
     out = tmp_path / "both.html"
     arguments = ["see", folder, TEXT, "--off", "encoder.0.self:1", "--compare", "--threads", "1", "--out", str(out)]
     assert cli.run(arguments) == 0
@@ -58,22 +58,22 @@ def test_heads_that_are_off_are_compared(folder: str, tmp_path: Path) -> None:
         (["TEXT", "--view", "aling"], "did you mean align?"),
         (["TEXT", "--out", "x.json", "--heads", "encoder.7.self:0"], "did you mean encoder.1.self?"),
         (["TEXT", "--out", "x.json", "--store-qkv", "encoder.0.self:9"], "did you mean encoder.0.self:1?"),
-        (["TEXT", "--out", "x.json", "--layers", "a"], "numbers parted by commas"),
+        (["TEXT", "--out", "x.json", "--layers", "a"], "numbers separated by commas"),
         (["TEXT", "--out", "x.json", "--compare"], "nothing to compare"),
         (["TEXT", "--off", "encoder.5.self:1", "--out", "x.json"], "did you mean encoder.1.self?"),
         ([" ", "--out", "x.json"], "the text is blank"),
         (["--out", "x.json"], "the text is missing"),
     ],
 )
-def test_what_cannot_be_seen_is_refused(
+def test_an_error_is_one_message(
     folder: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [TEXT if word == "TEXT" else word for word in arguments]
-    assert cli.run(["see", folder, *given, "--threads", "1"]) == 2
+    arguments = [TEXT if argument == "TEXT" else argument for argument in arguments]
+    assert cli.run(["see", folder, *arguments, "--threads", "1"]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_text_beyond_a_file_is_refused(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_too_large_for_a_file_is_refused(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.errors import UsageError
     from regard.view import export
     from tests.view.samples import sample_record

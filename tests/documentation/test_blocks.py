@@ -11,52 +11,52 @@ import pytest
 
 from regard.report import demo
 from tests.documentation.blocks import ROOT, RUN, SHOWN, Block, blocks, commands, pages
-from tests.documentation.room import Room
+from tests.documentation.workspace import Workspace
 
 PAGES = [str(page.relative_to(ROOT)) for page in pages()]
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setattr(demo, "PAIRS", {"train": 500, "valid": 11})  # as in the demo's own test
-        patch.setattr(demo, "UNSEEN", 43)
-        yield Room.furnished(folder)
+        patch.setattr(demo, "NUM_PAIRS", {"train": 500, "valid": 11})  # as in the demo's own test
+        patch.setattr(demo, "NUM_TEST_DATES", 43)
+        yield Workspace.create(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_blocks_of_a_page_run(page: str, room: Room) -> None:
+def test_the_blocks_of_a_page_run(page: str, workspace: Workspace) -> None:
     names: dict[str, Any] = {"__name__": "__page__"}
     for block in blocks(ROOT / page):
         if block.language == "console":
-            for line, command in commands(block):
-                room.run(command, f"{page}:{line}")
+            for line_number, command in commands(block):
+                workspace.run(command, f"{page}:{line_number}")
         elif block.language == "python":
-            room.python(block, names)
+            workspace.run_python(block, names)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_says_what_it_is(page: str) -> None:
+def test_every_block_has_a_known_language(page: str) -> None:
     for block in blocks(ROOT / page):
-        assert block.language in (*RUN, *SHOWN), f"{block.place}: a block is {', '.join((*RUN, *SHOWN))}"
+        assert block.language in (*RUN, *SHOWN), f"{block.location}: a block is {', '.join((*RUN, *SHOWN))}"
 
 
-def test_a_block_that_fails_is_told_with_its_place(room: Room) -> None:
-    with pytest.raises(AssertionError, match="here:7: exit code 2: regard info nowhere"):
-        room.run("regard info nowhere", "here:7")
+def test_a_failing_block_is_reported_with_its_location(workspace: Workspace) -> None:
+    with pytest.raises(AssertionError, match="page.md:7: exit code 2: regard info nowhere"):
+        workspace.run("regard info nowhere", "page.md:7")
     block = Block(ROOT / "README.md", 3, "python", ">>> 1 + 1\n3\n")
     with pytest.raises(AssertionError, match="Expected:\n    3\nGot:\n    2"):
-        room.python(block, {})
+        workspace.run_python(block, {})
 
 
-def test_blocks_are_found_with_their_lines(tmp_path: Path) -> None:
+def test_blocks_have_their_line_numbers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "# A\n\n```console\nregard a \\\n  b\n# only words\nregard c\n```\n\n  ```text\n  out\n  ```\n", "utf-8"
+        "# A\n\n```console\nregard a \\\n  b\n# a comment\nregard c\n```\n\n  ```text\n  out\n  ```\n", "utf-8"
     )
     first, second = blocks(page)
     assert (first.line, first.language, [*commands(first)]) == (4, "console", [(4, "regard a   b"), (7, "regard c")])

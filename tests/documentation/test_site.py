@@ -1,4 +1,4 @@
-"""The site's pages: links that lead somewhere, words that are words, a whole reference, pictures that are drawn."""
+"""Pages of the site: links, spelling, a complete reference, pictures that scripts draw, and a strict build."""
 
 from __future__ import annotations
 
@@ -24,27 +24,29 @@ CODE = re.compile(r"`[^`]*`")
 HEADING = re.compile(r"^#+ (.*)$")
 
 
-def name_of(page: Path) -> str:
+def page_name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
 def anchor(heading: str) -> str:
-    """The name by which a heading is linked, as Python-Markdown makes it.
+    """Anchor of a heading, as Python-Markdown builds it.
 
     >>> anchor("Completion in the `shell`!")
     'completion-in-the-shell'
     """
-    plain = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
-    return re.sub(r"[\s-]+", "-", plain)
+    words_only = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
+    return re.sub(r"[\s-]+", "-", words_only)
 
 
 def anchors(page: Path) -> set[str]:
-    return {anchor(found[1]) for _, line in prose(page) if (found := HEADING.match(line))}
+    headings = [HEADING.match(line) for _, line in prose(page)]
+    return {anchor(heading[1]) for heading in headings if heading}
 
 
 def links(page: Path) -> Iterator[tuple[int, str]]:
-    for number, line in prose(page):
-        yield from ((number, found) for found in LINK.findall(CODE.sub("", line)))
+    for line_number, line in prose(page):
+        for link in LINK.findall(CODE.sub("", line)):
+            yield line_number, link
 
 
 @pytest.fixture(scope="module")
@@ -52,53 +54,54 @@ def generated() -> reference.Pages:
     return reference.pages()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page: Path, generated: reference.Pages) -> None:
-    for line, link in links(page):
-        place, _, part = unquote(link).partition("#")
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_have_a_target(page: Path, generated: reference.Pages) -> None:
+    for line_number, link in links(page):
+        location = f"{page}:{line_number}"
+        path, _, fragment = unquote(link).partition("#")
         if link.startswith(("http:", "https:")):
-            assert link.startswith("https:"), f"{page}:{line}: {link} is not encrypted"
+            assert link.startswith("https:"), f"{location}: {link} is not encrypted"
             continue
-        target = (page.parent / place).resolve() if place else page
-        made = str(target.relative_to(DOCS)) if target.is_relative_to(DOCS) else ""
-        assert target.exists() or made in generated, f"{page}:{line}: {link} leads nowhere"
-        inside = part and target.suffix == ".md" and made not in generated
-        assert not inside or part in anchors(target), f"{page}:{line}: {target.name} has no heading #{part}"
+        target = (page.parent / path).resolve() if path else page
+        generated_name = str(target.relative_to(DOCS)) if target.is_relative_to(DOCS) else ""
+        assert target.exists() or generated_name in generated, f"{location}: {link} has no target"
+        has_fragment = fragment and target.suffix == ".md" and generated_name not in generated
+        assert not has_fragment or fragment in anchors(target), f"{location}: {target.name} has no heading #{fragment}"
         if page.is_relative_to(DOCS):
-            assert target.is_relative_to(DOCS), f"{page}:{line}: {link} leaves the site"
+            assert target.is_relative_to(DOCS), f"{location}: {link} leaves the site"
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
     listed = re.findall(r"([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    there = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
-    assert sorted(listed) == sorted(there)
+    existing = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
+    assert sorted(listed) == sorted(existing)
 
 
 # ---- words
 
 
 def words(line: str) -> Iterator[str]:
-    """Yield the words of a line of prose; code, addresses and markup have none."""
-    plain = re.sub(r"\]\([^)]*\)|<[^>]*>|https?://\S+", " ", CODE.sub(" ", line))
-    yield from re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)*", plain)
+    """Yield the words of a line of prose without code, addresses and markup."""
+    text = re.sub(r"\]\([^)]*\)|<[^>]*>|https?://\S+", " ", CODE.sub(" ", line))
+    yield from re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)*", text)
 
 
-def plain(word: str) -> str:
+def normalize(word: str) -> str:
     return word.replace("’", "'").removesuffix("'s").lower()
 
 
 @pytest.fixture(scope="module")
-def known() -> set[str]:
+def allowed_words() -> set[str]:
     return set(WORDS.read_text(encoding="utf-8").split())
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
-def test_words_are_spelled_as_in_the_list(page: Path, known: set[str]) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=page_name)
+def test_words_are_spelled_as_in_the_list(page: Path, allowed_words: set[str]) -> None:
     unknown = [
-        f"{page.relative_to(ROOT)}:{number}: {word}"
-        for number, line in prose(page)
+        f"{page.relative_to(ROOT)}:{line_number}: {word}"
+        for line_number, line in prose(page)
         for word in words(line)
-        if plain(word) not in known
+        if normalize(word) not in allowed_words
     ]
     assert not unknown, f"correct them, or add them to {WORDS.name}"
 
@@ -108,7 +111,7 @@ def test_the_list_of_words_is_sorted() -> None:
     assert listed == sorted(set(listed))
 
 
-# ---- what is made
+# ---- generated pages and pictures
 
 
 def test_the_reference_has_every_command_and_every_name(generated: reference.Pages) -> None:
@@ -121,25 +124,25 @@ def test_the_reference_has_every_command_and_every_name(generated: reference.Pag
     assert " object at 0x" not in python
 
 
-def test_every_picture_is_made_by_a_script_and_every_drawing_shown_in_both_themes() -> None:
+def test_every_picture_has_a_script_and_every_drawing_is_shown_in_both_themes() -> None:
     drawn = {f"{name}-{theme}.svg" for name in make_pictures.ALL for theme in make_pictures.THEMES}
-    others = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("make_screens.py", "draw_pictures.py"))
+    scripts = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("make_screens.py", "draw_pictures.py"))
     for path in make_pictures.PICTURES.rglob("*.*"):
-        assert path.name in drawn or f'"{path.stem}"' in others, f"{path.name}: no script makes it"
+        assert path.name in drawn or f'"{path.stem}"' in scripts, f"{path.name}: no script draws it"
     shown = {Path(link.partition("#")[0]).name for page in pages() for _, link in links(page) if "pictures/" in link}
     shown |= set(re.findall(r"docs/pictures/([\w.-]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
-    there = {path.name for path in make_pictures.PICTURES.glob("*.svg")}
-    assert there <= shown
+    drawings = {path.name for path in make_pictures.PICTURES.glob("*.svg")}
+    assert drawings <= shown
     for path in make_pictures.PICTURES.glob("*.svg"):
         text = path.read_text(encoding="utf-8")
         assert "<script" not in text
-        assert "href=" not in text, f"{path.name} loads something"
+        assert "href=" not in text, f"{path.name} loads a resource"
 
 
 def test_masks_are_drawn(tmp_path: Path) -> None:
-    drawn = make_pictures.draw(tmp_path, "mask-causal", tmp_path)
-    assert [path.name for path in drawn] == ["mask-causal-light.svg", "mask-causal-dark.svg"]
-    assert all(path.read_text(encoding="utf-8").startswith("<svg") for path in drawn)
+    paths = make_pictures.draw(tmp_path, "mask-causal", tmp_path)
+    assert [path.name for path in paths] == ["mask-causal-light.svg", "mask-causal-dark.svg"]
+    assert all(path.read_text(encoding="utf-8").startswith("<svg") for path in paths)
 
 
 def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:

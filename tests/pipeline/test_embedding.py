@@ -56,7 +56,9 @@ def test_long_texts_are_truncated_with_a_report_or_read_in_windows_or_rejected(t
     assert (windowed.truncation.truncated_texts, windowed.windows) == (0, 2)
     assert np.allclose(windowed.vectors[0], truncated.vectors[0], atol=1e-6)
     assert not np.allclose(windowed.vectors[1], truncated.vectors[1], atol=1e-6)
-    with pytest.raises(UsageError, match=r"1 of 2 texts truncated \(rows of 23 tokens\): 29 of 51 tokens \(57%\) are not"):
+    with pytest.raises(
+        UsageError, match=r"1 of 2 texts truncated \(rows of 23 tokens\): 29 of 51 tokens \(57%\) are not"
+    ):
         model.embed(["w3", long_text], EmbeddingConfig(long_texts="refuse"))
     with pytest.raises(UsageError, match="23 tokens at most"):
         model.embed(["w3"], EmbeddingConfig(max_length=24))

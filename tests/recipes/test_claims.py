@@ -142,4 +142,4 @@ def test_faults_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert run(str(file), "--train", "x.tsv", "--out", str(tmp_path / "out")) == 2
     assert "go together" in capfd.readouterr().err
     assert run(str(file), "--ouput", "x") == 2
-    assert f"no such option: --ouput (did you mean --out?)\n  {PROGRAM} --help lists" in capfd.readouterr().err
+    assert f"no such option: --ouput (did you mean --out?)\n  {PROGRAM} --help shows" in capfd.readouterr().err

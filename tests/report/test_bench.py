@@ -1,4 +1,4 @@
-"""`regard bench MODEL`: every family is measured in the setups that it supports; others are named with a reason."""
+"""`regard bench MODEL`: every family is measured in the setups that it supports; others are skipped with a reason."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.checkpoint.test_every_family import SORTS, memory
 
 TINY = Effort(texts=3, single_texts=2, rounds=2)
 GENERATIVE = ("translator", "recurrent", "gpt")
-ENGINE = ("translator", "plain", "label", "token", "span", "gpt")  # families that the engine computes
+ENGINE = ("translator", "plain", "label", "token", "span", "gpt")  # families that the engine runs
 needs_engine = pytest.mark.skipif(bool(unavailable_reason()), reason="the engine is not built")
 
 
-@pytest.mark.parametrize("sort", SORTS)
-def test_every_family_is_measured_in_torch(sort: str, tmp_path: Path) -> None:
-    SORTS[sort](tmp_path / "model")
+@pytest.mark.parametrize("family", SORTS)
+def test_every_family_is_measured_in_torch(family: str, tmp_path: Path) -> None:
+    SORTS[family](tmp_path / "model")
     report = benchmark_model(
         tmp_path / "model", backends=["torch"], precisions=["float32"], threads=[1, 2], effort=TINY
     )
     assert [result.setup for result in report.results] == [Setup("torch", "float32", 1), Setup("torch", "float32", 2)]
-    assert report.unit == ("tokens/s" if sort in GENERATIVE else "texts/s")
+    assert report.unit == ("tokens/s" if family in GENERATIVE else "texts/s")
     assert report.skipped == ()
     for result in report.results:
         assert len(result.throughputs) == TINY.rounds
@@ -35,10 +35,10 @@ def test_every_family_is_measured_in_torch(sort: str, tmp_path: Path) -> None:
 
 
 @needs_engine
-@pytest.mark.parametrize("sort", SORTS)
-def test_the_engine_is_measured_where_it_computes_the_family(sort: str, tmp_path: Path) -> None:
-    SORTS[sort](tmp_path / "model")
-    if sort not in ENGINE:
+@pytest.mark.parametrize("family", SORTS)
+def test_the_engine_is_measured_where_it_runs_the_family(family: str, tmp_path: Path) -> None:
+    SORTS[family](tmp_path / "model")
+    if family not in ENGINE:
         with pytest.raises(UsageError, match="cannot be measured: engine float32, 1 thread: .*engine"):
             benchmark_model(tmp_path / "model", backends=["engine"], threads=[1], effort=TINY)
         return
@@ -47,16 +47,18 @@ def test_the_engine_is_measured_where_it_computes_the_family(sort: str, tmp_path
 
 
 @needs_engine
-def test_what_an_engine_folder_cannot_do_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_setups_that_an_engine_folder_cannot_run_are_skipped_with_a_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     SORTS["translator"](tmp_path / "model")
     assert run(["convert", str(tmp_path / "model"), str(tmp_path / "int8"), "--precision", "int8"]) == 0
     capsys.readouterr()
     flags = "--quick --rounds 1 --count 2 --threads 1 --precision float32,int8 --json".split()
     assert run(["bench", str(tmp_path / "int8"), *flags]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert [(result["backend"], result["precision"]) for result in facts["results"]] == [("engine", "int8")]
-    assert len(facts["skipped"]) == 2
-    assert all("holds int8 weights" in reason for reason in facts["skipped"])
+    report = json.loads(capsys.readouterr().out)
+    assert [(result["backend"], result["precision"]) for result in report["results"]] == [("engine", "int8")]
+    assert len(report["skipped"]) == 2
+    assert all("holds int8 weights" in reason for reason in report["skipped"])
 
 
 def test_texts_of_a_file_are_measured_and_shown_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,15 +108,15 @@ def test_synthetic_texts_are_a_function_of_the_seed() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--backend", "engin"], "backend must be of engine, torch, not 'engin' (did you mean engine?)"),
+        (["--backend", "engin"], "backend must be one of engine, torch, not 'engin' (did you mean engine?)"),
         (["--precision", "bf61"], "(did you mean bf16?)"),
         (["--threads", "two"], "--threads takes numbers separated by commas, not 'two'"),
         (["--threads", "0"], "threads (0) must be at least 1"),
-        (["--backend", "torch", "--precision", "int8"], "torch does not compute in int8"),
+        (["--backend", "torch", "--precision", "int8"], "torch has no int8"),
         (["--rounds", "0"], "--rounds"),
     ],
 )
-def test_a_mistake_is_one_message(
+def test_an_error_is_one_message(
     flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     SORTS["label"](tmp_path / "model")

@@ -1,4 +1,4 @@
-"""Comparing architectures: trained alike, measured alike, one report; wrong names are told first."""
+"""Comparison of architectures: same training budget, same test set, one report; unknown names are refused first."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from regard.report.compare import ComparedRun, compare, train_architectures, wri
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("data")
-    paths = folder / "train.tsv", folder / "test.tsv"
-    for path, count, split in zip(paths, (300, 40), ("train", "test"), strict=True):
-        path.write_text(
-            "".join(f"{one}\t{other}\n" for one, other in generate_pairs("reverse", count, split=split)), "utf-8"
-        )
-    return paths
+    paths = []
+    for split, count in (("train", 300), ("test", 40)):
+        pairs = generate_pairs("reverse", count, split=split)
+        path = folder / f"{split}.tsv"
+        path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
+        paths.append(path)
+    train, test = paths
+    return train, test
 
 
-def test_recurrent_models_and_a_transformer_train_translate_and_are_compared(
-    data: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_seq2seq_models_and_a_transformer_are_trained_and_compared(data: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = data
     settings = {"preset": "micro", "data.train": [str(train)], "tokenizer.kind": "characters", "training.steps": 30}
     config = RunConfig().override({**settings, "training.threads": 1, "training.precision": "float32"})
-    told: list[str] = []
-    entries = ["lstm:none", "gru:additive", "gru:hard", "transformer"]
-    contenders = train_architectures(config, entries, tmp_path, [], told.append)
-    assert [line.split(": ", 1)[1] for line in told] == entries
-    report = compare(contenders, read_pairs([str(test)], config.data.read), title="made", notify=told.append, threads=1)
-    assert [one.name for one in report.models] == entries
-    for one in report.models:
-        assert one.low <= one.bleu <= one.high
-        assert one.training is not None and one.training > 0
-        assert ("<svg" in one.picture) == (one.name != "lstm:none")
-    assert sum(one.p_value is None for one in report.models) == 1
+    messages: list[str] = []
+    architectures = ["lstm:none", "gru:additive", "gru:hard", "transformer"]
+    runs = train_architectures(config, architectures, tmp_path, [], messages.append)
+    assert [line.split(": ", 1)[1] for line in messages] == architectures
+    report = compare(
+        runs, read_pairs([str(test)], config.data.read), title="reverse", notify=messages.append, threads=1
+    )
+    assert [model.name for model in report.models] == architectures
+    for model in report.models:
+        assert model.low <= model.bleu <= model.high
+        assert model.tokens_per_second is not None and model.tokens_per_second > 0
+        assert ("<svg" in model.picture) == (model.name != "lstm:none")
+    assert sum(model.p_value is None for model in report.models) == 1
     files = write_report(report, tmp_path / "report")
     assert [file.name for file in files] == ["report.html", "report.json", "report.md"]
     assert json.loads(files[1].read_text("utf-8"))["models"][1]["name"] == "gru:additive"
-    # a second call finds the runs finished and trains nothing
-    assert [one.folder for one in train_architectures(config, entries, tmp_path, [], told.append)] == [
-        one.folder for one in contenders
-    ]
+    repeated = train_architectures(config, architectures, tmp_path, [], messages.append)  # finished: nothing is trained
+    assert [run.folder for run in repeated] == [run.folder for run in runs]
 
 
 @pytest.mark.parametrize("name", ["gru", "gru:addtive", "rnn:none", "transformer:dot", ""])
@@ -65,7 +65,7 @@ def test_every_named_architecture_is_a_config() -> None:
             assert RunConfig().override(parse_architecture(f"{cell}:{attention}")).seq2seq.cell == cell
 
 
-def test_one_model_is_no_comparison(data: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_comparison_needs_two_models(data: tuple[Path, Path], tmp_path: Path) -> None:
     pairs = read_pairs([str(data[1])], RunConfig().data.read)
     with pytest.raises(UsageError, match="at least two"):
         compare([ComparedRun("a", tmp_path)], pairs, title="", notify=print)

@@ -1,4 +1,4 @@
-"""The demo on a small scale: everything it shows, though not how good it gets."""
+"""The demo on a small scale: its output, but not the quality of its model."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from regard.view.record.record import Record
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "PAIRS", {"train": 500, "valid": 11})
-    monkeypatch.setattr(demo, "UNSEEN", 43)
+def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "NUM_PAIRS", {"train": 500, "valid": 11})
+    monkeypatch.setattr(demo, "NUM_TEST_DATES", 43)
 
 
-@pytest.mark.usefixtures("small")
-def test_the_demo_shows_figures_alignment_and_page(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("small_demo")
+def test_the_demo_shows_scores_attention_and_page(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--out", str(tmp_path), "--seconds", "2"]) == 0
     out, _ = capfd.readouterr()
     lines = out.splitlines()
     assert any(re.fullmatch(r"exact match: \d+\.\d %", line) for line in lines[-8:])
     assert "┌─viernes," in out
-    assert f"--out {tmp_path.with_name(tmp_path.name + '-longer')}" in out  # two seconds are too few
+    assert f"--out {tmp_path.with_name(tmp_path.name + '-longer')}" in out  # two seconds are too short
     page = (tmp_path / demo.PAGE).read_text(encoding="utf-8")
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    records = [Record.from_dict(one) for one in json.loads(found[1])["records"]]
-    assert records[0].texts["source"].text == demo.SHOWN
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert match
+    records = [Record.from_dict(fields) for fields in json.loads(match[1])["records"]]
+    assert records[0].texts["source"].text == demo.EXAMPLE_SOURCE
     assert len(records) > 5
     assert records[0].made["model"] == "dates"
 
-    assert run(["demo", "--out", str(tmp_path), "--seconds", "2", "--json"]) == 0  # again: only shown
+    assert run(["demo", "--out", str(tmp_path), "--seconds", "2", "--json"]) == 0  # again: no training
     out, _ = capfd.readouterr()
-    facts = json.loads(out.splitlines()[-1])
-    assert sum(one["of"] for one in facts["by_language"].values()) == 43
-    right = sum(one["right"] for one in facts["by_language"].values())
-    assert facts["exact_match"] == pytest.approx(100 * right / 43)
+    result = json.loads(out.splitlines()[-1])
+    assert sum(language["of"] for language in result["by_language"].values()) == 43
+    correct = sum(language["right"] for language in result["by_language"].values())
+    assert result["exact_match"] == pytest.approx(100 * correct / 43)
 
 
-@pytest.mark.usefixtures("small")
-def test_a_demo_that_ran_out_of_time_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("small_demo")
+def test_a_demo_that_runs_out_of_time_reports_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--out", str(tmp_path / "short"), "--seconds", "1"]) == 0
     out, _ = capfd.readouterr()
     assert "try next" not in out
-    assert f", which is wrong: {demo.SHOWN} is 2017-03-03:" in out
+    assert f", which is wrong: {demo.EXAMPLE_SOURCE} is 2017-03-03:" in out
     *_, verdict, failure, remedy = out.splitlines()
     assert verdict.startswith(("learned nothing: ", "more time is needed: "))
     assert failure.startswith("not good enough: ")
@@ -57,29 +57,29 @@ def test_a_demo_that_ran_out_of_time_says_so(tmp_path: Path, capfd: pytest.Captu
     assert remedy.endswith(f"regard demo --seconds 300 --out {tmp_path / 'short-longer'}")
 
     assert run(["demo", "--out", str(tmp_path / "short"), "--seconds", "1", "--json"]) == 0
-    facts = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert facts["goal_reached"] is False
-    assert facts["verdict"]["status"] in ("learned_nothing", "needs_more_time")
-    assert facts["shown"]["right"] is False
+    result = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert result["goal_reached"] is False
+    assert result["verdict"]["status"] in ("learned_nothing", "needs_more_time")
+    assert result["shown"]["right"] is False
 
 
-def test_a_demo_ends_when_validation_is_good(
+def test_a_demo_stops_when_validation_is_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "PAIRS", {"train": 20, "valid": 20})
-    monkeypatch.setattr(demo, "UNSEEN", 20)
+    monkeypatch.setattr(demo, "NUM_PAIRS", {"train": 20, "valid": 20})
+    monkeypatch.setattr(demo, "NUM_TEST_DATES", 20)
     monkeypatch.setattr(demo, "GOAL", 0.0)
     monkeypatch.setattr(demo, "STOP_AT", 1.0)
     monkeypatch.setattr(demo, "EVALUATE_EVERY", 5)
     assert run(["demo", "--out", str(tmp_path), "--minutes", "600"]) == 0
     assert "try next:" in capfd.readouterr().out
-    record = json.loads((tmp_path / "model/run.json").read_text())
-    assert record["config"]["training"]["stop_at"] == 1.0
-    assert record["finished"]["step"] % 5 == 0
+    run_json = json.loads((tmp_path / "model/run.json").read_text())
+    assert run_json["config"]["training"]["stop_at"] == 1.0
+    assert run_json["finished"]["step"] % 5 == 0
 
 
-@pytest.mark.usefixtures("small")
-def test_without_an_engine_the_demo_says_what_to_install(
+@pytest.mark.usefixtures("small_demo")
+def test_without_the_engine_the_demo_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(library, "FILE", Path("nowhere/regard_engine.so"))
@@ -89,15 +89,17 @@ def test_without_an_engine_the_demo_says_what_to_install(
     finally:
         library._found.cache_clear()
     assert (
-        "the engine is absent, so torch translates: it was not built: install a C++ compiler" in capfd.readouterr().err
+        "the engine is unavailable, torch translates: it was not built: install a C++ compiler"
+        in capfd.readouterr().err
     )
 
 
-def test_no_unseen_date_is_in_the_training_data_in_any_language() -> None:
-    seen = {row.target for row in demo.generate_rows("dates", 3000, split="train")}
-    assert not seen & {row.target for row in demo.generate_rows("dates", demo.UNSEEN, split="test")}
+def test_no_test_date_is_in_the_training_data_in_any_language() -> None:
+    trained = {pair.target for pair in demo.generate_rows("dates", 3000, split="train")}
+    tested = {pair.target for pair in demo.generate_rows("dates", demo.NUM_TEST_DATES, split="test")}
+    assert not trained & tested
 
 
-def test_a_time_is_given_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_minutes_and_seconds_exclude_each_other(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--seconds", "3", "--minutes", "1"]) == 2
     assert "both given" in capfd.readouterr().err

@@ -211,7 +211,7 @@ def test_machines_without_a_shared_disk_train_one_model_and_survive_a_kill(
     assert have_same_checkpoint(uninterrupted, machines[0] / "out")
     assert sorted(path.name for path in (machines[1] / "out").iterdir()) == ["run.json", "tokenizers"]
     (_, first_stderr), (second_stdout, second_stderr) = outputs
-    assert "going on from step" in first_stderr
+    assert "resuming from step" in first_stderr
     assert "training with rank 0" in second_stderr
     assert not second_stdout
 
@@ -268,7 +268,7 @@ def test_a_signal_stops_all_ranks_with_a_checkpoint(
     assert load_checkpoint(out, int(stopped[1]))
     resumed = run(command(pairs, out, "--workers", "2"))
     assert resumed.returncode == 0, resumed.stderr
-    assert f"going on from step {stopped[1]}" in resumed.stderr
+    assert f"resuming from step {stopped[1]}" in resumed.stderr
     assert have_same_checkpoint(uninterrupted, out)
 
 

@@ -1,4 +1,4 @@
-"""The command line: a table of verbs, and what every one of them shares – errors in one message, quiet interrupts."""
+"""The command line: a table of verbs, and what they all share: one message per error, quiet interrupts."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ import click
 from regard import __version__
 from regard.errors import RegardError, nearest
 
-# verb → (module, one line of help); a verb's module is imported when it is used
+# verb → (module, one line of help); a verb's module is imported when the verb is used
 VERBS = {
-    "demo": ("demo", "make data, train a small model, translate and show where it looked"),
+    "demo": ("demo", "generate data, train a small model, translate, and show its attention"),
     "train": ("train", "train a model on your files"),
-    "distil": ("distil", "teach a smaller model what a fine-tuned one knows"),
+    "distil": ("distil", "distil a fine-tuned encoder into a smaller one"),
     "translate": ("translate", "translate texts, a file or standard input"),
-    "fill": ("fill", "the likeliest words for the gaps of a text"),
-    "generate": ("generate", "continue texts with a language model"),
-    "classify": ("classify", "label texts, a file or standard input"),
-    "tag": ("tag", "tag the words of texts, of a file or of standard input"),
-    "answer": ("answer", "answer questions about a passage by spans of it, or about a story"),
-    "embed": ("embed", "one vector for each text: a NumPy file, or lines of numbers"),
-    "similar": ("similar", "how alike texts are; the nearest lines of a file"),
-    "evaluate": ("evaluate", "score a model on a test set: BLEU, chrF, TER; accuracy, F1; errors by task"),
+    "fill": ("fill", "fill-mask: predict the masked tokens of a text"),
+    "generate": ("generate", "generate text with a causal language model"),
+    "classify": ("classify", "classify texts, a file or standard input"),
+    "tag": ("tag", "token classification: tag the words of texts, a file or standard input"),
+    "answer": ("answer", "question answering: spans of a passage, or a memory network over a story"),
+    "embed": ("embed", "text embeddings: a NumPy file, or one line of values per text"),
+    "similar": ("similar", "semantic similarity of texts; nearest lines of a file"),
+    "evaluate": ("evaluate", "evaluate a model on a test set: BLEU, chrF, TER; accuracy, F1; error rate by task"),
     "score": ("score", "log-probability of given translations"),
-    "figure": ("figure", "one view of where a model looked, for a paper: SVG, PDF, PNG, TikZ"),
-    "see": ("see", "where a model looked: a page in the browser, or a file"),
-    "heads": ("heads", "what each head does on your data, and what is lost without it"),
+    "figure": ("figure", "one figure of a model's attention, for a paper: SVG, PDF, PNG, TikZ"),
+    "see": ("see", "attention of a model: a page in the browser, or a file"),
+    "heads": ("heads", "statistics and importance of every attention head on your data"),
     "compare": ("compare", "several models on one data set: one report"),
-    "info": ("info", "what a model or run folder holds, and how to go on"),
-    "convert": ("convert", "write a model in another tool's layout"),
-    "data": ("data", "check, clean or make data files"),
-    "doctor": ("doctor", "this machine: processors, kernels, extras, advice"),
+    "info": ("info", "contents and state of a model or run folder"),
+    "convert": ("convert", "convert a model to another format"),
+    "data": ("data", "check, clean, join or generate data files"),
+    "doctor": ("doctor", "report on this machine: processor, kernels, extras, advice"),
     "bench": ("bench", "throughput and latency of a model on this machine"),
 }
 
-HELP = """Attention models from your own files: train, translate, and see where the model looked.
+HELP = """Train, run and visualise attention models on your own text.
 
 \b
   regard demo
@@ -47,21 +47,24 @@ HELP = """Attention models from your own files: train, translate, and see where 
   regard translate runs/en-de "Two dogs run in the snow."
 """
 
-INTERRUPTED, PIPE_CLOSED = 130, 141  # what shells report for SIGINT and SIGPIPE
+# exit codes that shells report for SIGINT and SIGPIPE
+INTERRUPTED = 130
+PIPE_CLOSED = 141
 
 
 class Verbs(click.Group):
-    """The table of verbs as a command."""
+    """Command group that imports a verb's module when the verb is used."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """Return the verbs in the table's order."""
+        """Verbs in the order of the table."""
         return list(VERBS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Return a verb, imported now."""
+        """Import the module of a verb and return its command."""
         if name not in VERBS:
             context.fail(f"no such command: {name}{nearest(name, VERBS)}")
-        module = importlib.import_module(f"regard.cli.{VERBS[name][0]}")
+        module_name, _ = VERBS[name]
+        module = importlib.import_module(f"regard.cli.{module_name}")
         command = getattr(module, name)
         assert isinstance(command, click.Command)
         return command
@@ -79,63 +82,65 @@ regard = click.version_option(__version__, prog_name="regard", message="%(prog)s
 def main(
     arguments: Sequence[str] | None = None, *, command: click.Command | None = None, program: str = "regard"
 ) -> None:
-    """Run the command line and leave the process with its exit code; `command` is that of another program."""
+    """Run the command line and exit with its code; other programs pass a `command` and a name of their own."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     code = run(arguments or ["--help"], command, program)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        code = _closed_pipe()
+        code = _silence_stdout()
     sys.exit(code)
 
 
 def run(arguments: Sequence[str], command: click.Command | None = None, program: str = "regard") -> int:
-    """Run one command and return its exit code; whatever goes wrong is one message on standard error."""
+    """Run one command and return its exit code; every error is one message on standard error."""
     try:
         started = time.monotonic()  # time budgets count from here: a verb's imports take seconds
-        result = (command or regard).main(args=list(arguments), prog_name=program, standalone_mode=False, obj=started)
-        return result if isinstance(result, int) else 0
+        status = (command or regard).main(args=list(arguments), prog_name=program, standalone_mode=False, obj=started)
+        return status if isinstance(status, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.NoSuchOption as error:
-        close = nearest(error.option_name, error.possibilities or ())
-        return _refuse(f"no such option: {error.option_name}{close}", error)
+        suggestion = nearest(error.option_name, error.possibilities or ())
+        return _report_usage_error(f"no such option: {error.option_name}{suggestion}", error)
     except click.UsageError as error:
-        return _refuse(_lowered(error.format_message()), error)
+        return _report_usage_error(_in_our_style(error.format_message()), error)
     except RegardError as error:
-        _say(str(error))
+        _print_error(str(error))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        return _closed_pipe()
+        return _silence_stdout()
     except Exception as error:
         if os.environ.get("REGARD_DEBUG"):
             raise
-        _say(f"unexpected {type(error).__name__}: {_first_line(error)}\n  {_report(error)}")
+        _print_error(f"unexpected {type(error).__name__}: {_first_line(error)}\n  {_save_traceback(error)}")
         return 1
 
 
-def _refuse(message: str, error: click.UsageError) -> int:
-    _say(f"{message}\n  {error.ctx.command_path if error.ctx else 'regard'} --help lists what there is")
+def _report_usage_error(message: str, error: click.UsageError) -> int:
+    program = error.ctx.command_path if error.ctx else "regard"
+    _print_error(f"{message}\n  {program} --help shows the usage")
     return error.exit_code
 
 
-def _say(message: str) -> None:
+def _print_error(message: str) -> None:
     print(f"regard: {message}", file=sys.stderr)
 
 
-def _lowered(message: str) -> str:
-    """Return click's message in our manner: it follows a colon and has no full stop."""
+def _in_our_style(message: str) -> str:
+    """Convert a message of click: ours follow a colon and have no full stop."""
     return message[:1].lower() + message[1:].rstrip(".")
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or "no message").splitlines()[0]
+    message = str(error).strip()
+    return message.splitlines()[0] if message else "no message"
 
 
-def _report(error: Exception) -> str:
-    """Write the traceback to a file and return what the user can do with it."""
+def _save_traceback(error: Exception) -> str:
+    """Write the traceback to a file and return the advice for the user."""
     import tempfile
     import traceback
 
@@ -144,11 +149,11 @@ def _report(error: Exception) -> str:
             file.write(f"regard {__version__}, Python {sys.version}\n{sys.argv}\n")
             traceback.print_exception(error, file=file)
     except OSError:
-        return "this is a fault of Regard: please report it with what REGARD_DEBUG=1 shows"
-    return f"this is a fault of Regard: please report it with {file.name}"
+        return "this is a bug in Regard: please report it with the output of REGARD_DEBUG=1"
+    return f"this is a bug in Regard: please report it with {file.name}"
 
 
-def _closed_pipe() -> int:
-    """Let the reader of our output leave in peace: nothing is written at exit."""
+def _silence_stdout() -> int:
+    """Redirect standard output to nowhere after its reader has closed the pipe, so that exiting writes nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return PIPE_CLOSED

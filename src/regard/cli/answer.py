@@ -1,4 +1,4 @@
-"""`regard answer`: questions about a passage, by spans of it, or about a story, with what each hop looked at."""
+"""`regard answer`: extractive answers from a passage, or a memory network's answers about a story, with its hops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE, FOLDER, TestSet, iter_windows
+from regard.cli.model_options import ENGINE_OPTIONS, FOLDER, TestSet, iter_windows
 from regard.cli.options import Option, verb
 from regard.cli.output import json_line, note, print_result, show_progress, write_lines
 from regard.cli.texts import ENCODING, TextInput
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from regard.pipeline.question_answering import Answer
     from regard.pipeline.story_qa import StoryAnswer
 
-HELP = """Answer QUESTIONS about a passage by exact spans of it, or about a story with a memory network.
+HELP = """Answer QUESTIONS by spans of a passage, or about a story with a memory network.
 
-A passage is a text file, read in windows where it is long; each answer comes with its probability and its place in
-characters. Without QUESTIONS, those on standard input are answered, line by line.
+A passage is a text file; a long one is read in windows. Each answer has its probability and its character offsets.
+Without QUESTIONS, they are read from standard input, one per line.
 
-A story is a file of one sentence a line, plain or with the numbers of the bAbI tasks; which sentences were looked at is
-shown hop by hop. Without QUESTIONS, those in the file are answered, each from what was told before it.
+A story is a file with one sentence per line, plain or numbered as in the bAbI tasks; the output shows the attention of
+each hop to its sentences. Without QUESTIONS, those of the file are answered, each from the sentences before it.
 
 \b
   regard answer runs/qa --passage notes.txt "Who was Jim Henson?"
@@ -36,7 +36,8 @@ shown hop by hop. Without QUESTIONS, those in the file are answered, each from w
   regard answer runs/babi --story story.txt --json < questions.txt
   regard answer runs/babi --story story.txt "Where is the apple?" --page apple.html
 """
-WIDTH = 110  # terminal columns at most
+MAX_WIDTH = 110  # terminal columns
+MIN_SCORE = 0.0005  # alternatives below it are not printed
 
 
 @verb(
@@ -44,185 +45,196 @@ WIDTH = 110  # terminal columns at most
     [
         FOLDER,
         click.Argument(["questions"], nargs=-1, metavar="[QUESTION]…"),
-        Option(["--passage"], metavar="FILE", help="the text that the answers are in"),
-        Option(["--in", "source"], metavar="FILE", help="take the questions from this file, one a line"),
-        Option(["--story"], metavar="FILE", help="what was told, one sentence a line"),
-        Option(["--best"], type=click.IntRange(1), default=3, help="answers shown for each question [default: 3]"),
-        Option(["--page"], metavar="FILE", help="write a page that shows where each hop looked"),
+        Option(["--passage"], metavar="FILE", help="text file that contains the answers"),
+        Option(["--in", "source"], metavar="FILE", help="read the questions from this file, one per line"),
+        Option(["--story"], metavar="FILE", help="story file, one sentence per line"),
+        Option(["--best", "top_k"], type=click.IntRange(1), default=3, help="answers shown per question [default: 3]"),
+        Option(["--page"], metavar="FILE", help="write a page with the attention of each hop"),
         ENCODING,
-        *ENGINE,
+        *ENGINE_OPTIONS,
     ],
 )
 def answer(context: click.Context, folder: str, questions: tuple[str, ...], as_json: bool, **settings: Any) -> None:
-    """Answer what was asked, in the way of the folder's task."""
+    """Answer questions by the task of the model."""
     from regard.checkpoint.model_dir import folder_task
 
     task = folder_task(folder)
-    if task not in ANSWERS:
+    if task not in ANSWERERS:
         raise UsageError(f"{folder}: a model for the task {task!r}, which answers no questions{usage_hint(task)}")
-    ANSWERS[task](folder, questions, as_json, **settings)
+    ANSWERERS[task](folder, questions, as_json, **settings)
 
 
-def _about_story(
+def _answer_about_story(
     folder: str,
     questions: tuple[str, ...],
     as_json: bool,
     *,
     story: str | None,
-    best: int,
+    top_k: int,
     page: str | None,
     encoding: str,
     passage: str | None,
     source: str | None,
     backend: str,
     precision: str | None,
-    **computing: Any,
+    **load_options: Any,
 ) -> None:
     """Answer questions about a story with a memory network."""
     if backend == "engine":
-        raise UsageError(f"{folder}: the engine does not compute memory networks; leave out --backend")
+        raise UsageError(f"{folder}: the engine does not run memory networks; leave out --backend")
     if passage or source:
-        raise UsageError(f"{folder} answers questions about stories: --passage and --in are not for it, see --story")
+        raise UsageError(f"{folder} answers questions about stories: use --story, not --passage or --in")
     if not story:
-        raise UsageError("what the questions are about is missing: give a file of one sentence a line with --story")
+        raise UsageError("the story is missing: add --story FILE, a file with one sentence per line")
     from regard.data.babi import read_story
     from regard.pipeline.loaders import load_stories
 
-    told = read_story(story, ReadConfig(encoding=encoding))
-    model = load_stories(folder, precision=precision or "float32", **computing)
+    parsed_story = read_story(story, ReadConfig(encoding=encoding))
+    model = load_stories(folder, precision=precision or "float32", **load_options)
     answers: list[StoryAnswer] = []
-    for asked in _asked(told, questions, encoding):
-        found = model.answer_batch([asked], top_k=best)[0]
-        for line in [json_line(found.to_dict())] if as_json else format_story_answer(found, first=not answers):
-            print(line, flush=True)
-        answers.append(found)
+    for question in _story_questions(parsed_story, questions, encoding):
+        story_answer = model.answer_batch([question], top_k=top_k)[0]
+        if as_json:
+            print(json_line(story_answer.to_dict()), flush=True)
+        else:
+            _print_lines(format_story_answer(story_answer, first=not answers))
+        answers.append(story_answer)
     if not answers:
-        raise UsageError(f"no question: give one behind {story}, in it, or on standard input")
+        raise UsageError(f"no question: add one as an argument, in {story}, or on standard input")
     if page:
-        from regard.view.page import page as made
+        from regard.view.page import page as render_page
 
-        write_lines(page, [made([one.record() for one in answers], title=str(story))])
+        records = [story_answer.record() for story_answer in answers]
+        write_lines(page, [render_page(records, title=str(story))])
         note(f"page: {page}")
 
 
-def _about_passage(
+def _answer_from_passage(
     folder: str,
     questions: tuple[str, ...],
     as_json: bool,
     *,
     passage: str | None,
     source: str | None,
-    best: int,
+    top_k: int,
     story: str | None,
     page: str | None,
     encoding: str,
-    **computing: Any,
+    **load_options: Any,
 ) -> None:
-    """Answer questions about a passage by spans of it."""
+    """Answer questions by spans of a passage."""
     if story or page:
-        raise UsageError(f"{folder} answers by spans of a passage: --story and --page are not for it, see --passage")
+        raise UsageError(f"{folder} answers by spans of a passage: use --passage, not --story or --page")
     if not passage:
-        raise UsageError("what the questions are about is missing: give a text file with --passage")
+        raise UsageError("the passage is missing: add --passage FILE, a text file")
     from regard.data.ledger import read_lines
     from regard.pipeline.loaders import load_answerer
 
     text = "\n".join(read_lines(passage, ReadConfig(encoding=encoding)))
     if not text.strip():
         raise UsageError(f"{passage}: the passage is blank")
-    waiting, _ = TextInput(questions, source, None, encoding, as_json).windows()
-    model = load_answerer(folder, **computing)
-    asked = 0
-    for window in waiting:
-        filled = [question for question in window if question.strip()]
-        for found in model.answer([(question, text) for question in filled], top_k=best):
-            for line in [json_line(found.to_dict())] if as_json else format_answer(found, first=not asked):
-                print(line, flush=True)
-            asked += 1
-    if not asked:
-        raise UsageError("no question: give one behind the folder, with --in, or on standard input")
+    windows, _ = TextInput(questions, source, out=None, encoding=encoding, as_json=as_json).windows()
+    model = load_answerer(folder, **load_options)
+    num_answers = 0
+    for window in windows:
+        pairs = [(question, text) for question in window if question.strip()]
+        for span in model.answer(pairs, top_k=top_k):
+            if as_json:
+                print(json_line(span.to_dict()), flush=True)
+            else:
+                _print_lines(format_answer(span, first=not num_answers))
+            num_answers += 1
+    if not num_answers:
+        raise UsageError("no question: add one as an argument, with --in, or on standard input")
     note(model.account.format())
 
 
-def format_answer(found: Answer, *, first: bool = True) -> list[str]:
-    """Return an answer for people: the question, the span with its place and probability, and the next best."""
+ANSWERERS: dict[str, Callable[..., None]] = {  # by task
+    "stories": _answer_about_story,
+    "answer": _answer_from_passage,
+}
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+def format_answer(answer: Answer, *, first: bool = True) -> list[str]:
+    """Format an answer for reading: the question, the span with its offsets and probability, and the next best."""
     from regard.view.record.texts import escape_invisible
 
-    said = escape_invisible(found.text) if found.text else "no answer"
-    place = f"  (characters {found.start} to {found.end})" if found.text else ""
-    others = [
-        f"  {100 * one.score:5.1f} %  {escape_invisible(one.text)}" for one in found.alternatives if one.score >= 0.0005
-    ]
-    return [
-        *([] if first else [""]),
-        escape_invisible(found.question),
-        f"→ {said}  {100 * found.score:.1f} %{place}",
-        *others,
-    ]
+    text = escape_invisible(answer.text) if answer.text else "no answer"
+    location = f"  (characters {answer.start} to {answer.end})" if answer.text else ""
+    lines = [] if first else [""]
+    lines += [escape_invisible(answer.question), f"→ {text}  {100 * answer.score:.1f} %{location}"]
+    for alternative in answer.alternatives:
+        if alternative.score >= MIN_SCORE:
+            lines.append(f"  {100 * alternative.score:5.1f} %  {escape_invisible(alternative.text)}")
+    return lines
 
 
-ANSWERS: dict[str, Callable[..., None]] = {
-    "stories": _about_story,
-    "answer": _about_passage,
-}  # task → what answers for it
-
-
-def _asked(told: Story, questions: tuple[str, ...], encoding: str) -> Iterable[StoryQuestion]:
-    """Return the questions given as arguments, those in the story, or those on standard input as they come."""
+def _story_questions(story: Story, questions: tuple[str, ...], encoding: str) -> Iterable[StoryQuestion]:
+    """Questions of the command line, else those of the story, else those of standard input as they arrive."""
     if questions:
-        if told.questions:
-            note(f"questions in the story ({len(told.questions)}) are not asked, as others are given")
-        return [told.ask(text, f"question {number}") for number, text in enumerate(questions, 1)]
-    return told.questions or _typed(told, encoding)
+        if story.questions:
+            note(f"questions of the story ({len(story.questions)}) are skipped: the command line has others")
+        return [story.ask(text, f"question {index}") for index, text in enumerate(questions, 1)]
+    return story.questions or _iter_stdin_questions(story, encoding)
 
 
-def _typed(told: Story, encoding: str) -> Iterator[StoryQuestion]:
+def _iter_stdin_questions(story: Story, encoding: str) -> Iterator[StoryQuestion]:
     from regard.data.ledger import iter_lines
 
-    for number, text in enumerate(iter_lines(sys.stdin.buffer, ReadConfig(encoding=encoding)), 1):
+    for line_number, text in enumerate(iter_lines(sys.stdin.buffer, ReadConfig(encoding=encoding)), 1):
         if text.strip():
-            yield told.ask(text.strip(), f"standard input:{number}")
+            yield story.ask(text.strip(), f"standard input:{line_number}")
 
 
-def format_story_answer(found: StoryAnswer, *, first: bool = True) -> list[str]:
-    """Return an answer for people: the question, what is said and how likely it is, and where each hop looked."""
+def format_story_answer(answer: StoryAnswer, *, first: bool = True) -> list[str]:
+    """Format an answer for reading: the question, the answer with its probability, and the attention of each hop."""
     from shutil import get_terminal_size
 
     from regard.view.record.texts import escape_invisible
     from regard.view.terminal import hop_table
 
-    others = ", ".join(f"{one} {100 * one.score:.1f} %" for one in found.alternatives)
-    said = f"→ {found}  {100 * found.score:.1f} %" + (f"  (then {others})" if others else "")
-    width = min(WIDTH, get_terminal_size((100, 24)).columns)
-    table = hop_table(found.sentences, found.hops, width=width, forgotten=found.forgotten)
-    return [*([] if first else [""]), escape_invisible(found.question), said, "", *table]
+    line = f"→ {answer}  {100 * answer.score:.1f} %"
+    alternatives = ", ".join(f"{word} {100 * word.score:.1f} %" for word in answer.alternatives)
+    if alternatives:
+        line += f"  (then {alternatives})"
+    width = min(MAX_WIDTH, get_terminal_size((100, 24)).columns)
+    table = hop_table(answer.sentences, answer.hops, width=width, forgotten=answer.forgotten)
+    separator = [] if first else [""]
+    return [*separator, escape_invisible(answer.question), line, "", *table]
 
 
 def evaluate_stories(test: TestSet) -> None:
-    """Answer the questions of files, each a task; give the errors, and how often the supporting sentences were seen."""
+    """Evaluate on story files, each a task: error rates, and how often attention is on the supporting sentences."""
     from regard.data.babi import read_stories
     from regard.pipeline.loaders import load_stories
 
-    stories = read_stories(test.files, test.reading)
-    scores, said = load_stories(test.folder, **test.computing).evaluate(stories, refuse=test.unseen == "refuse")
+    stories = read_stories(test.files, test.read_config)
+    model = load_stories(test.folder, **test.load_options)
+    scores, predictions = model.evaluate(stories, refuse=test.unknown_answers == "refuse")
     if test.out:
-        write_lines(test.out, said)
+        write_lines(test.out, predictions)
     print_result(scores.to_dict(), scores.lines(), test.as_json)
 
 
 def evaluate_answers(test: TestSet) -> None:
-    """Answer the questions of files in the form of SQuAD; give exact match and F1."""
+    """Evaluate on SQuAD files: exact match and F1."""
     from regard.data.squad import read_squad
     from regard.pipeline.loaders import load_answerer
     from regard.pipeline.question_answering import question_passage_pairs
 
-    rows = read_squad(test.files, test.reading)
-    model = load_answerer(test.folder, **test.computing)
-    answered = (model.answer(window) for window in iter_windows(question_passage_pairs(rows.examples)))
-    said = list(show_progress(answered, len(rows), "questions"))
+    questions = read_squad(test.files, test.read_config)
+    model = load_answerer(test.folder, **test.load_options)
+    batches = (model.answer(window) for window in iter_windows(question_passage_pairs(questions.examples)))
+    answers = list(show_progress(batches, len(questions), "questions"))
     if test.out:
-        pairs = zip(rows.examples, said, strict=True)
-        write_lines(test.out, (json_line({"id": one.name, **found.to_dict()}) for one, found in pairs))
-    scores = model.scores(rows, said)
-    parts = [f"{key.replace('_', ' ')} {scores[key]:.2f} %" for key in scores if key.endswith(("exact", "f1"))]
-    lines = [f"{len(rows):,} questions: {', '.join(parts)}", model.account.format()]
+        pairs = zip(questions.examples, answers, strict=True)
+        write_lines(test.out, (json_line({"id": example.name, **answer.to_dict()}) for example, answer in pairs))
+    scores = model.scores(questions, answers)
+    metrics = [f"{key.replace('_', ' ')} {scores[key]:.2f} %" for key in scores if key.endswith(("exact", "f1"))]
+    lines = [f"{len(questions):,} questions: {', '.join(metrics)}", model.account.format()]
     print_result({**scores, "account": model.account.to_dict()}, lines, test.as_json)

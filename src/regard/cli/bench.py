@@ -1,4 +1,4 @@
-"""`regard bench`: how fast a model is on this machine."""
+"""`regard bench`: throughput and latency of a model on this machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from regard.errors import UsageError
 
 HELP = """Measure throughput and latency of MODEL on this machine, by backend, precision and number of threads.
 
-Translators and causal language models are measured in generated tokens per second, other models in texts per second;
-latencies are those of single texts. Without --texts, sentences of random English words are used: give your own texts
-for figures that hold for them.
+Translation models and causal language models are measured in generated tokens per second, other models in texts per
+second; latencies are those of single texts. Without --texts, the texts are random English words: pass your own texts
+for representative figures.
 
 \b
   regard bench runs/en-de --quick
@@ -33,11 +33,11 @@ for figures that hold for them.
             ["--precision", "precisions"],
             metavar="LIST",
             default="",
-            help="of float32, bf16 and int8, separated by commas [default: all that the model supports]",
+            help="any of float32, bf16 and int8, separated by commas [default: all that the model supports]",
         ),
         Option(["--threads"], metavar="LIST", default="", help="thread counts, as in 1,2,4 [default: all cores]"),
-        Option(["--rounds"], type=click.IntRange(1), help="rounds that count [default: 5; with --quick 3]"),
-        Option(["--count"], type=click.IntRange(1), help="texts of a batch [default: 200; with --quick 32]"),
+        Option(["--rounds"], type=click.IntRange(1), help="measured rounds [default: 5; with --quick 3]"),
+        Option(["--count"], type=click.IntRange(1), help="texts per batch [default: 200; with --quick 32]"),
         Option(["--quick"], is_flag=True, help="fewer texts and rounds"),
     ],
 )
@@ -53,23 +53,23 @@ def bench(
     quick: bool,
     as_json: bool,
 ) -> None:
-    """Measure the model and print a row for each setup."""
+    """Benchmark the model and print one row per setup."""
     from dataclasses import replace
 
     from regard.data.ledger import read_lines
     from regard.report.bench import FULL, QUICK, benchmark_model
 
-    effort = QUICK if quick else FULL
-    effort = replace(effort, rounds=rounds or effort.rounds, texts=count or effort.texts)
+    preset = QUICK if quick else FULL
+    effort = replace(preset, rounds=rounds or preset.rounds, texts=count or preset.texts)
     lines = read_lines(texts) if texts else []
     if texts and not any(line.strip() for line in lines):
-        raise UsageError(f"{texts} has no texts: give a file with one text per line")
+        raise UsageError(f"{texts} has no texts: name a file with one text per line")
     report = benchmark_model(
         model,
         lines,
-        backends=_split(backends),
-        precisions=_split(precisions),
-        threads=_thread_counts(threads),
+        backends=_split_list(backends),
+        precisions=_split_list(precisions),
+        threads=_parse_thread_counts(threads),
         effort=effort,
         log=note,
     )
@@ -78,12 +78,12 @@ def bench(
     print_result(report.to_dict(), [*align_columns(report.table()), "", summary, *skipped], as_json)
 
 
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
+def _split_list(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _thread_counts(names: str) -> Sequence[int]:
+def _parse_thread_counts(text: str) -> Sequence[int]:
     try:
-        return [int(name) for name in _split(names)]
+        return [int(count) for count in _split_list(text)]
     except ValueError:
-        raise UsageError(f"--threads takes numbers separated by commas, not {names!r}") from None
+        raise UsageError(f"--threads takes numbers separated by commas, not {text!r}") from None

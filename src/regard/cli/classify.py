@@ -1,26 +1,27 @@
-"""`regard classify`: labels of texts, of a file, or of standard input line by line."""
+"""`regard classify`: labels of texts, with their probabilities; and the evaluation of classifiers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE, TestSet, iter_windows
+from regard.cli.model_options import ENGINE_OPTIONS, TestSet, iter_windows
 from regard.cli.options import Option
 from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
 from regard.cli.texts import TextInput, process_texts, text_verb
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
+    from regard.config.data import ReadConfig
     from regard.data.labelled import LabelledTexts
     from regard.pipeline.classification import ClassificationPipeline, Label
     from regard.text.special_tokens import TruncationReport
 
-HELP = """Label TEXT, the lines of a file, or standard input line by line, in order: label, tab, probability.
+HELP = """Classify TEXT, the lines of a file, or standard input line by line, in order: label, tab, probability.
 
-A text longer than the model reads is read in windows. Where texts come in pairs, a tab stands between the two.
+A text longer than the model's limit is read in windows. In a pair of texts, a tab separates the two.
 
 \b
   regard classify runs/mood "A quiet triumph."
@@ -29,103 +30,116 @@ A text longer than the model reads is read in windows. Where texts come in pairs
 """
 
 
-@text_verb(HELP, [Option(["--all", "every"], is_flag=True, help="give the probability of every label"), *ENGINE])
-def classify(context: click.Context, folder: str, given: TextInput, every: bool, **computing: Any) -> None:
-    """Label what was given."""
+@text_verb(
+    HELP,
+    [Option(["--all", "all_labels"], is_flag=True, help="print the probability of every label"), *ENGINE_OPTIONS],
+)
+def classify(context: click.Context, folder: str, inputs: TextInput, all_labels: bool, **load_options: Any) -> None:
+    """Print a label for each text."""
 
-    def opened() -> ClassificationPipeline:
+    def load_model() -> ClassificationPipeline:
         from regard.pipeline.loaders import load_classifier
 
-        return load_classifier(folder, **computing)
+        return load_classifier(folder, **load_options)
 
     process_texts(
-        given,
-        opened,
-        lambda model, window: model.stream(*_sides(window, bool(model.task.get("pairs")))),
-        lambda _, number, label: [format_label(label, number, every, given.as_json)],
+        inputs,
+        load_model,
+        lambda model, window: model.stream(*_split_pairs(window, bool(model.task.get("pairs")))),
+        lambda _, index, label: [format_label(label, index, all_labels, inputs.as_json)],
     )
 
 
-def _sides(texts: Sequence[str], pairs: bool) -> tuple[list[str], list[str] | None]:
-    """Return texts, and the second text of each where they come in pairs."""
-    if not pairs:
+def _split_pairs(texts: Sequence[str], has_pairs: bool) -> tuple[list[str], list[str] | None]:
+    """First texts, and second texts where the model reads pairs."""
+    if not has_pairs:
         return list(texts), None
-    sides = [text.split("\t") for text in texts]
-    for text, found in zip(texts, sides, strict=True):
-        if len(found) != 2 and text.strip():
+    pairs = [text.split("\t") for text in texts]
+    for text, sides in zip(texts, pairs, strict=True):
+        if len(sides) != 2 and text.strip():
             raise UsageError(f"{text[:60]!r}: this model reads pairs of texts: put a tab between the two")
-    return [found[0] for found in sides], [found[-1] for found in sides]
+    return [sides[0] for sides in pairs], [sides[-1] for sides in pairs]
 
 
-def format_label(label: Label, number: int, every: bool, as_json: bool) -> str:
-    """Return the line for one text."""
+def format_label(label: Label, index: int, all_labels: bool, as_json: bool) -> str:
+    """Format the prediction for one text as a line."""
     if as_json:
-        facts: dict[str, Any] = {"number": number, "text": label.text, "label": str(label) or None}
-        facts |= {"probability": round(label.probability, 6), "cut": label.truncated, "windows": label.windows}
-        facts["labels"] = list(label.labels)
-        if every:
-            facts["probabilities"] = {name: round(chance, 6) for name, chance in label.probabilities.items()}
-        return json_line(facts)
-    if every:
-        return "\t".join(f"{name}\t{chance:.4f}" for name, chance in label.probabilities.items())
+        result: dict[str, Any] = {
+            "number": index,
+            "text": label.text,
+            "label": str(label) or None,
+            "probability": round(label.probability, 6),
+            "cut": label.truncated,
+            "windows": label.windows,
+            "labels": list(label.labels),
+        }
+        if all_labels:
+            result["probabilities"] = {name: round(p, 6) for name, p in label.probabilities.items()}
+        return json_line(result)
+    if all_labels:
+        return "\t".join(f"{name}\t{probability:.4f}" for name, probability in label.probabilities.items())
     return f"{label}\t{label.probability:.4f}"
 
 
 def evaluate_labels(test: TestSet) -> None:
-    """Label a test set and give accuracy with its interval, macro-F1 and the table of confusions."""
+    """Evaluate a classifier: accuracy with its confidence interval, macro-F1 and the confusion matrix."""
     from regard.data.labelled import read_labelled
     from regard.pipeline.loaders import load_classifier
 
-    reading = test.reading
-    model = load_classifier(test.folder, **test.computing)
-    separator = model.task.get("separator")
-    if model.thresholds is not None and separator and not reading.label_separator:
-        reading = reading.override({"label_separator": separator})
-    rows = read_labelled(test.files, reading)
-    rows.label_matrix(model.labels)  # an unknown label is refused before anything is computed
-    numbers = iter_windows(range(len(rows)))
-    found = (list(model.stream(*_chosen(rows, some))) for some in numbers)
-    said = list(show_progress(found, len(rows), "texts"))
+    model = load_classifier(test.folder, **test.load_options)
+    examples = read_labelled(test.files, _with_label_separator(test.read_config, model))
+    examples.label_matrix(model.labels)  # raises for an unknown label before anything is computed
+    batches = (list(model.stream(*_select(examples, window))) for window in iter_windows(range(len(examples))))
+    predictions = list(show_progress(batches, len(examples), "texts"))
     if test.out:
-        write_lines(test.out, (f"{label}\t{label.probability:.4f}" for label in said))
-    scores = model.evaluate(rows, said)
+        write_lines(test.out, (f"{label}\t{label.probability:.4f}" for label in predictions))
+    scores = model.evaluate(examples, predictions)
     if test.errors:
         from regard.report.error_analysis import analyse_errors, errors_page
 
-        page = errors_page(analyse_errors(rows, said, model.labels), title=test.folder)
-        write_lines(test.errors, [page])
-        note(f"error book: {test.errors}")
-    if "confusion" not in scores:
-        _give_several(scores, model.account, test.as_json)
-        return
-    low, high = scores["accuracy_low"], scores["accuracy_high"]
-    lines = [
-        f"{len(rows):,} texts, accuracy {scores['accuracy']:.2f} % (95 % interval {low:.1f} to {high:.1f}), "
-        f"macro-F1 {scores['macro_f1']:.2f} %",
-        "rows are what is right, columns what was said:",
-        *align_columns([["", *model.labels], *([label, *map(str, row)] for label, row in _rows(scores))]),
-        f"calibration error {scores['calibration_error']:.4f} (15 bins)",
-        model.account.format(),
-    ]
+        analysis = analyse_errors(examples, predictions, model.labels)
+        write_lines(test.errors, [errors_page(analysis, title=test.folder)])
+        note(f"error analysis: {test.errors}")
+    if "confusion" in scores:
+        lines = _format_single_label(scores, model.labels, model.account)
+    else:
+        lines = _format_multi_label(scores, model.account)
     print_result({**scores, "account": model.account.to_dict()}, lines, test.as_json)
 
 
-def _chosen(rows: LabelledTexts, numbers: Sequence[int]) -> tuple[list[str], list[str] | None]:
-    pairs = None if rows.pairs is None else [rows.pairs[number] for number in numbers]
-    return [rows.texts[number] for number in numbers], pairs
+def _with_label_separator(config: ReadConfig, model: ClassificationPipeline) -> ReadConfig:
+    """Read several labels per text as in training, unless the command line sets a separator."""
+    separator = model.task.get("separator")
+    if model.thresholds is not None and separator and not config.label_separator:
+        return config.override({"label_separator": separator})
+    return config
 
 
-def _give_several(scores: dict[str, Any], account: TruncationReport, as_json: bool) -> None:
-    """Give the scores of texts that may have several labels."""
-    lines = [
-        f"{scores['texts']:,} texts, macro-F1 {scores['macro_f1']:.2f} %, micro-F1 {scores['micro_f1']:.2f} %, "
-        f"all labels right {scores['exact']:.2f} %",
-        *align_columns([[label, f"{value:.2f}"] for label, value in scores["f1_by_label"].items()]),
+def _select(examples: LabelledTexts, indices: Sequence[int]) -> tuple[list[str], list[str] | None]:
+    """Texts at the indices, and their second texts where there are pairs."""
+    pairs = None if examples.pairs is None else [examples.pairs[index] for index in indices]
+    return [examples.texts[index] for index in indices], pairs
+
+
+def _format_single_label(scores: dict[str, Any], labels: Sequence[str], account: TruncationReport) -> list[str]:
+    interval = f"{scores['accuracy_low']:.1f} to {scores['accuracy_high']:.1f}"
+    confusion = zip(scores["labels"], scores["confusion"], strict=True)
+    rows = [[label, *map(str, counts)] for label, counts in confusion]
+    return [
+        f"{scores['texts']:,} texts, accuracy {scores['accuracy']:.2f} % (95 % interval {interval}), "
+        f"macro-F1 {scores['macro_f1']:.2f} %",
+        "confusion matrix (rows: true labels, columns: predictions):",
+        *align_columns([["", *labels], *rows]),
         f"calibration error {scores['calibration_error']:.4f} (15 bins)",
         account.format(),
     ]
-    print_result({**scores, "account": account.to_dict()}, lines, as_json)
 
 
-def _rows(scores: dict[str, Any]) -> Iterator[tuple[str, list[int]]]:
-    return zip(scores["labels"], scores["confusion"], strict=True)
+def _format_multi_label(scores: dict[str, Any], account: TruncationReport) -> list[str]:
+    return [
+        f"{scores['texts']:,} texts, macro-F1 {scores['macro_f1']:.2f} %, micro-F1 {scores['micro_f1']:.2f} %, "
+        f"all labels right {scores['exact']:.2f} %",
+        *align_columns([[label, f"{f1:.2f}"] for label, f1 in scores["f1_by_label"].items()]),
+        f"calibration error {scores['calibration_error']:.4f} (15 bins)",
+        account.format(),
+    ]

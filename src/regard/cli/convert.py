@@ -1,4 +1,4 @@
-"""`regard convert`: a model in another tool's layout."""
+"""`regard convert`: a model in the format of another tool, or packed for the engine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import click
 from regard.cli.options import Option, verb
 from regard.cli.output import print_result
 
-HELP = """Write the model of FOLDER into the new folder OUT, in another layout.
+HELP = """Convert MODEL to another format, in the new folder OUT.
 
-FOLDER is a run, a model of ours, a folder from elsewhere (bert, distilbert, roberta, xlm-roberta, big_bird, electra,
-albert, modernbert, gpt2, gpt_neox, marian, pegasus), or the name of a published one.
+MODEL is a run, a model folder of Regard or of Hugging Face (bert, distilbert, roberta, xlm-roberta, big_bird, electra,
+albert, modernbert, gpt2, gpt_neox, marian, pegasus), or the name of a model on the hub.
 
 \b
   regard convert runs/en-de out/ --to huggingface
@@ -20,26 +20,26 @@ albert, modernbert, gpt2, gpt_neox, marian, pegasus), or the name of a published
   regard convert runs/en-de small/ --precision int8
   regard convert runs/en-de quick/ --precision int8 --shortlist train.en train.de
 """
-LAYOUTS = "huggingface: for transformers; ctranslate2: for CTranslate2; onnx: for ONNX run-times; regard: for ourselves"
+FORMATS = "huggingface: for transformers; ctranslate2: for CTranslate2; onnx: for ONNX runtimes; regard: our own format"
 
 
 @verb(
     HELP,
     [
-        click.Argument(["folder"], metavar="FOLDER"),
+        click.Argument(["folder"], metavar="MODEL"),
         click.Argument(["out"], metavar="OUT"),
-        Option(["--to"], default="huggingface", metavar="LAYOUT", help=f"{LAYOUTS} [default: huggingface]"),
+        Option(["--to", "format"], default="huggingface", metavar="LAYOUT", help=f"{FORMATS} [default: huggingface]"),
         Option(
             ["--precision"],
             type=click.Choice(["float32", "bf16", "int8"]),
-            help="for our engine, in this number format and ready to use; translators, encoders and causal models",
+            help="pack weights for the engine in this precision; translation models, encoders and causal models",
         ),
         Option(
             ["--shortlist"],
             multiple=True,
             metavar="FILES…",
-            help="parallel text that tells which few words a translation is chosen from: faster, and what it costs "
-            "is told",
+            help="parallel text for a lexicon that limits the output vocabulary of each sentence: faster; the loss in "
+            "quality is reported",
         ),
     ],
     greedy=("--shortlist",),
@@ -48,14 +48,16 @@ def convert(
     context: click.Context,
     folder: str,
     out: str,
-    to: str,
+    format: str,
     precision: str | None,
     shortlist: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Convert a folder."""
+    """Convert a model folder."""
     from regard.checkpoint.export.convert import convert as convert_folder
 
-    made = convert_folder(folder, out, format=to, precision=precision, shortlist=shortlist)
-    facts = {"folder": str(made.folder), "model_type": made.model_type, "weights": vars(made.report)}
-    print_result(facts, [f"{made.folder}: written as {made.model_type}", *made.report.format_lines()], as_json)
+    converted = convert_folder(folder, out, format=format, precision=precision, shortlist=shortlist)
+    report = converted.report
+    result = {"folder": str(converted.folder), "model_type": converted.model_type, "weights": vars(report)}
+    lines = [f"{converted.folder}: written as {converted.model_type}", *report.format_lines()]
+    print_result(result, lines, as_json)

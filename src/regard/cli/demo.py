@@ -1,4 +1,4 @@
-"""`regard demo`: the whole way on made data."""
+"""`regard demo`: data, training, translation and attention on synthetic dates."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from regard.cli.options import Option, verb
 from regard.cli.output import note, print_result, progress_listener
 from regard.errors import UsageError
 
-HELP = """Make dates in twenty languages, train a small model to write them as 2017-03-03, and show where it looked.
+HELP = """Train a small model that normalises dates in twenty languages to 2017-03-03, and show its attention.
 
-Nothing is fetched. Training ends when nearly all validation dates are right: after a minute or less on a quiet machine,
-later on a busy one. A second call shows the trained model again.
+The data are generated; nothing is downloaded. Training ends when nearly all validation dates are right: within a
+minute on an idle machine, later on a busy one. A second call shows the trained model again.
 
 \b
   regard demo
@@ -27,13 +27,16 @@ later on a busy one. A second call shows the trained model again.
     HELP,
     [
         Option(
-            ["--out"], default="runs/demo", metavar="FOLDER", help="where data, model and page go [default: runs/demo]"
+            ["--out"],
+            default="runs/demo",
+            metavar="FOLDER",
+            help="folder for data, model and page [default: runs/demo]",
         ),
         Option(
             ["--minutes"],
             type=click.FloatRange(min=0, min_open=True),
             metavar="X",
-            help="limit of the time for training, in minutes [default: 5]",
+            help="limit of the training time, in minutes [default: 5]",
         ),
         Option(["--seconds"], type=click.FloatRange(min=0, min_open=True), metavar="X", help="the same in seconds"),
     ],
@@ -42,15 +45,16 @@ def demo(context: click.Context, out: str, minutes: float | None, seconds: float
     """Run the demo."""
     if minutes and seconds:
         raise UsageError("--minutes and --seconds are both given: keep one of them")
-    from regard.report.demo import SECONDS, run_demo
+    from regard.report.demo import MAX_SECONDS, run_demo
 
-    with progress_listener(as_json) as watcher:
-        shown = run_demo(Path(out), seconds or 60 * (minutes or 0) or SECONDS, [watcher], note)
-    print_result(shown.to_dict(), shown.lines(colour=sys.stdout.isatty(), command=_command()), as_json)
+    max_seconds = seconds or 60 * (minutes or 0) or MAX_SECONDS
+    with progress_listener(as_json) as listener:
+        result = run_demo(Path(out), max_seconds, [listener], note)
+    print_result(result.to_dict(), result.lines(colour=sys.stdout.isatty(), command=_own_command()), as_json)
 
 
-def _command() -> str:
-    """Return what to type to call this program from here."""
+def _own_command() -> str:
+    """Command that runs this program from the current folder."""
     if shutil.which("regard"):
         return "regard"
     return sys.argv[0] if Path(sys.argv[0]).name == "regard" else "python -m regard"

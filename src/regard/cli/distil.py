@@ -1,4 +1,4 @@
-"""`regard distil`: a student with fewer layers of a fine-tuned encoder."""
+"""`regard distil`: knowledge distillation of a fine-tuned encoder into a student with fewer layers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from regard.config.defaults import FINE_TUNED_TASKS, USED_BY
 from regard.config.runs import RunConfig
 from regard.errors import CheckpointError, UsageError
 
-HELP = """Teach a smaller model what the classifier, tagger or answerer in FOLDER knows, on DATA of its task.
+HELP = """Distil the classifier, tagger or question answering model in MODEL into a smaller one, on DATA of its task.
 
-The student has some of the teacher's layers, spread evenly, the first and the last among them, and learns from the
-teacher's softened labels and from its states, beside the true labels. In the end it is measured beside its teacher:
-how much of the score is kept, and how many times as fast it is.
+The student starts from some of the teacher's layers, evenly spaced, including the first and the last. It learns from
+the teacher's softened probabilities and hidden states, and from the true labels. The final report compares it with its
+teacher: how much of the score remains, and how many times as fast it is.
 
-Ctrl-C finishes the step and saves; the same command goes on from there.
+Ctrl-C finishes the step and saves a checkpoint; the same command resumes.
 
 \b
   regard distil runs/mood reviews.csv --layers 3 --out runs/mood-small
@@ -28,6 +28,7 @@ Ctrl-C finishes the step and saves; the same command goes on from there.
   regard distil runs/answers squad.json --layers 3 --minutes 20 --out runs/answers-small
 """
 
+SHARED_FLAGS = ("fine_tuning.test", "fine_tuning.seeds", "fine_tuning.class_weights")
 FLAGS = {
     "distillation.student_layers": "--layers",
     "distillation.temperature": "--temperature",
@@ -36,18 +37,21 @@ FLAGS = {
     **{
         path: flag
         for path, flag in TRAIN_FLAGS.items()
-        if path.startswith(("training.", "data."))
-        or path in ("fine_tuning.test", "fine_tuning.seeds", "fine_tuning.class_weights")
+        if path.startswith(("training.", "data.")) or path in SHARED_FLAGS
     },
 }
-AS_TAUGHT = {"max_length": "data.max_length", "separator": "data.read.label_separator"}  # what a teacher's folder says
+TEACHER_SETTINGS = {"max_length": "data.max_length", "separator": "data.read.label_separator"}  # in task.json → path
 SECTIONS = {"distillation.": "Student", "training.": "Training", "data.read.": "Reading files", "": "Run"}
-READ = ("distillation.", "training.", "data.", "fine_tuning.", "passages.")  # groups of settings that it reads
+CONFIG_GROUPS = ("distillation.", "training.", "data.", "fine_tuning.", "passages.")  # that distillation reads
 SKIPPED = (
     "data.train",
-    *(knob.path for knob in RunConfig.knobs() if not knob.path.startswith(READ)),
-    *("fine_tuning.features", "fine_tuning.feature_cache_mb", "fine_tuning.freeze_encoder", "fine_tuning.random_init"),
-    *("data.read.source", "data.read.target"),
+    *(knob.path for knob in RunConfig.knobs() if not knob.path.startswith(CONFIG_GROUPS)),
+    "fine_tuning.features",
+    "fine_tuning.feature_cache_mb",
+    "fine_tuning.freeze_encoder",
+    "fine_tuning.random_init",
+    "data.read.source",
+    "data.read.target",
 )
 OPTIONS = dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated={}, skip=SKIPPED)
 
@@ -62,38 +66,38 @@ OPTIONS = dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated={}, 
             metavar="FOLDER",
             required=True,
             section="Run",
-            help="the student's folder; an unfinished run is continued",
+            help="run directory of the student; an unfinished run is resumed",
         ),
         *sorted(OPTIONS, key=lambda option: getattr(option, "section", "") != "Student"),
     ],
     greedy=("--valid", "--data.valid"),
-    most=len,
+    max_values=len,
 )
 def distil(context: click.Context, folder: str, files: tuple[str, ...], out: str, as_json: bool) -> None:
     """Train a student."""
-    given = changed_settings(context)
-    if not given.get("distillation.student_layers"):
-        raise UsageError("how many layers should the student have? add --layers N, fewer than its teacher has")
-    task, known = read_teacher(folder)
-    taught = {path: known[name] for name, path in AS_TAUGHT.items() if known.get(name)}
-    config = build_run((task, *files), None, {**taught, **given, "pretrained": folder})
+    settings = changed_settings(context)
+    if not settings.get("distillation.student_layers"):
+        raise UsageError("the number of the student's layers is missing: add --layers N, fewer than its teacher has")
+    task, metadata = read_teacher(folder)
+    inherited = {path: metadata[name] for name, path in TEACHER_SETTINGS.items() if metadata.get(name)}
+    config = build_run((task, *files), None, {**inherited, **settings, "pretrained": folder})
     train_and_report(context, config, out, as_json)
 
 
 def read_teacher(folder: str) -> tuple[str, dict[str, Any]]:
-    """Return the task of a folder whose model can teach, and what its folder says of it."""
+    """Task of a teacher and the metadata of its folder; raise for a model that cannot be a teacher."""
     from regard.checkpoint.atomic import read_json
     from regard.checkpoint.hub import resolve_model
     from regard.checkpoint.locate import TASK_FILE, resolve_model_path
     from regard.checkpoint.model_dir import folder_task, is_encoder_folder
 
-    place = resolve_model(folder)
-    task = folder_task(place)
-    if not is_encoder_folder(place) or task not in FINE_TUNED_TASKS:
-        use = f" (`{USED_BY[task]}` uses it)" if task in USED_BY else ""
+    path = resolve_model(folder)
+    task = folder_task(path)
+    if not is_encoder_folder(path) or task not in FINE_TUNED_TASKS:
+        hint = f" (`{USED_BY[task]}` uses it)" if task in USED_BY else ""
         raise CheckpointError(
-            f"{folder}: a model for the task {task!r}{use}, not an encoder that classifies, tags or answers: "
-            f"`regard train {'|'.join(FINE_TUNED_TASKS)} DATA --from ENCODER` makes one that can teach"
+            f"{folder}: a model for the task {task!r}{hint}, not an encoder fine-tuned to classify, tag or answer: "
+            f"train a teacher with `regard train {'|'.join(FINE_TUNED_TASKS)} DATA --from ENCODER`"
         )
-    described = resolve_model_path(place) / TASK_FILE
-    return task, read_json(described) if described.exists() else {}
+    task_file = resolve_model_path(path) / TASK_FILE
+    return task, read_json(task_file) if task_file.exists() else {}

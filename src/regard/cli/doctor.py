@@ -1,4 +1,4 @@
-"""`regard doctor`: what this machine offers."""
+"""`regard doctor`: report on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from regard.cli.options import Option, verb
 from regard.cli.output import print_result
 
-HELP = """Show versions, processors, number formats, extras and free disk, with advice.
+HELP = """Show versions, processor, matmul speed by precision, extras and free disk space, with advice.
 
 \b
   regard doctor
@@ -17,8 +17,8 @@ HELP = """Show versions, processors, number formats, extras and free disk, with 
 
 @verb(HELP, [Option(["--quick"], is_flag=True, help="skip the timing of matrix products")])
 def doctor(context: click.Context, quick: bool, as_json: bool) -> None:
-    """Show what was found."""
+    """Print the diagnosis of this machine."""
     from regard.report.doctor import diagnose
 
-    found = diagnose(quick=quick)
-    print_result(found.to_dict(), found.lines(), as_json)
+    diagnosis = diagnose(quick=quick)
+    print_result(diagnosis.to_dict(), diagnosis.lines(), as_json)

@@ -1,75 +1,111 @@
-"""`regard embed`: vectors of texts."""
+"""`regard embed`: embeddings of texts."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE
+from regard.cli.model_options import ENGINE_OPTIONS
 from regard.cli.options import changed_settings, knob_options
 from regard.cli.output import json_line, note, print_result, show_progress, write_array
 from regard.cli.texts import TextInput, text_verb
 from regard.config.inference import EmbeddingConfig
 from regard.errors import UsageError
 
-HELP = """Make one vector of TEXT, of each line of a file, or of standard input line by line.
+if TYPE_CHECKING:
+    from regard.pipeline.embedding import EmbeddingPipeline
+    from regard.text.special_tokens import TruncationReport
 
-FOLDER is an encoder's: a run, a folder of bert, distilbert, roberta or xlm-roberta from elsewhere, or the name of a
-published one. --out is a NumPy file; without it each vector is a line of numbers.
+HELP = """Compute an embedding of TEXT, of each line of a file, or of standard input line by line.
+
+MODEL is an encoder: a run, a Hugging Face folder of bert, distilbert, roberta or xlm-roberta, or the name of a model on
+the hub. --out is a NumPy file; without it each embedding is printed as a line of values.
 
 \b
   regard embed runs/adapted --in texts.txt --out vectors.npy
   regard embed sentence-transformers/all-MiniLM-L6-v2 "A quiet triumph." --json
 """
-EMBEDDING = knob_options(EmbeddingConfig, section="Vectors")
+EMBEDDING_OPTIONS = knob_options(EmbeddingConfig, section="Embeddings")
 
 
-@text_verb(HELP, [*EMBEDDING, *ENGINE])
-def embed(context: click.Context, folder: str, given: TextInput, **computing: Any) -> None:
-    """Make vectors of what was given."""
-    import numpy as np
-
-    out = given.out
-    if out and not out.endswith(".npy"):
-        raise UsageError(f"{out}: vectors are written as a NumPy file: name it *.npy")
+@text_verb(HELP, [*EMBEDDING_OPTIONS, *ENGINE_OPTIONS])
+def embed(context: click.Context, folder: str, inputs: TextInput, **load_options: Any) -> None:
+    """Print or write the embedding of each text."""
+    if inputs.out and not inputs.out.endswith(".npy"):
+        raise UsageError(f"{inputs.out}: embeddings are written as a NumPy file: name it *.npy")
     config = EmbeddingConfig().override(changed_settings(context, EmbeddingConfig))
-    waiting, total = given.windows()
+    windows, total = inputs.windows()
     from regard.pipeline.load import load_embedder
 
-    model = load_embedder(folder, **computing)
-    accounts, windows = [], 0
-    made: list[Any] = []
+    stream = _EmbeddingStream(load_embedder(folder, **load_options), config)
+    batches = stream.embed_windows(windows)
+    if inputs.out:
+        _write_embeddings(inputs, stream, show_progress(batches, total, "texts") if total else _flatten(batches))
+    else:
+        _print_embeddings(_flatten(batches), inputs.as_json)
+    if stream.truncation is not None:
+        num_windows = stream.num_windows
+        extra = f"; {num_windows:,} additional windows of long texts" if num_windows else ""
+        note(stream.truncation.format() + extra)
 
-    def each() -> Any:
-        nonlocal windows
-        for window in waiting:
-            found = model.embed(window, config)
-            accounts.append(found.truncation)
-            windows += found.windows
-            yield list(zip(window, found.vectors, strict=True))
 
-    shown = show_progress(each(), total, "texts") if out and total else (row for rows in each() for row in rows)
-    for number, (text, vector) in enumerate(shown):
-        if out:
-            made.append(vector)
-        elif given.as_json:
-            print(json_line({"number": number, "text": text, "vector": [round(float(one), 7) for one in vector]}))
+class _EmbeddingStream:
+    """Embeds windows of texts and adds up their truncation reports."""
+
+    def __init__(self, model: EmbeddingPipeline, config: EmbeddingConfig) -> None:
+        self.model = model
+        self.config = config
+        self.truncation: TruncationReport | None = None  # None before the first window
+        self.num_windows = 0  # additional windows of long texts
+
+    def embed_windows(self, windows: Iterable[Sequence[str]]) -> Iterator[list[tuple[str, Any]]]:
+        """Yield the texts of each window with their embeddings."""
+        for window in windows:
+            embeddings = self.model.embed(window, self.config)
+            if self.truncation is None:
+                self.truncation = embeddings.truncation
+            else:
+                self.truncation = self.truncation + embeddings.truncation
+            self.num_windows += embeddings.windows
+            yield list(zip(window, embeddings.vectors, strict=True))
+
+
+def _flatten(batches: Iterator[list[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
+    for batch in batches:
+        yield from batch
+
+
+def _print_embeddings(pairs: Iterator[tuple[str, Any]], as_json: bool) -> None:
+    for index, (text, vector) in enumerate(pairs):
+        if as_json:
+            print(json_line({"number": index, "text": text, "vector": [round(float(x), 7) for x in vector]}))
         else:
-            print(" ".join(f"{one:.6g}" for one in vector), flush=True)
-    account = sum(accounts[1:], accounts[0]) if accounts else None
-    if out:
-        vectors = np.stack(made) if made else np.zeros((0, model.embedding_size), np.float32)
-        write_array(out, vectors)
-        facts = {"file": out, "texts": len(vectors), "width": int(vectors.shape[1]), "windows": windows}
-        facts |= {"truncation": _truncation_counts(account) if account else None}
-        print_result(facts, [f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} numbers"], given.as_json)
-    if account is not None:
-        note(account.format() + (f"; {windows:,} more windows were made of long texts" if windows else ""))
+            print(" ".join(f"{x:.6g}" for x in vector), flush=True)
 
 
-def _truncation_counts(report: Any) -> dict[str, int]:
-    """Counts of a `TruncationReport` under the keys of this command's JSON."""
+def _write_embeddings(inputs: TextInput, stream: _EmbeddingStream, pairs: Iterator[tuple[str, Any]]) -> None:
+    """Write all embeddings as one array and report its shape."""
+    import numpy as np
+
+    assert inputs.out is not None
+    vectors = [vector for _, vector in pairs]
+    array = np.stack(vectors) if vectors else np.zeros((0, stream.model.embedding_size), np.float32)
+    write_array(inputs.out, array)
+    num_texts, embedding_size = array.shape
+    result = {
+        "file": inputs.out,
+        "texts": num_texts,
+        "width": embedding_size,
+        "windows": stream.num_windows,
+        "truncation": _truncation_counts(stream.truncation) if stream.truncation is not None else None,
+    }
+    print_result(result, [f"{inputs.out}: {num_texts:,} embeddings of size {embedding_size}"], inputs.as_json)
+
+
+def _truncation_counts(report: TruncationReport) -> dict[str, int]:
+    """Counts of a truncation report under the keys of this command's JSON."""
     return {
         "texts": report.texts,
         "tokens": report.tokens,

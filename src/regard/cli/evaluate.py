@@ -1,4 +1,4 @@
-"""`regard evaluate`: a test set translated, labelled or answered, and scored."""
+"""`regard evaluate`: metrics of a model on a test set."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import click
 
 from regard.cli.answer import evaluate_answers, evaluate_stories
 from regard.cli.classify import evaluate_labels
-from regard.cli.fill import evaluate_gaps
-from regard.cli.generate import evaluate_writing
+from regard.cli.fill import evaluate_masked_lm
+from regard.cli.generate import evaluate_causal_lm
 from regard.cli.model_options import (
-    ENGINE,
+    DECODING_OPTIONS,
+    ENGINE_OPTIONS,
     ENSEMBLE,
     FILES,
     FOLDER,
-    READING,
-    SEARCHING,
+    READ_OPTIONS,
     SPLIT,
     TestSet,
     iter_windows,
     load_translation_pipeline,
 )
-from regard.cli.options import Option, changed_settings, is_given, reject_other_options, verb
+from regard.cli.options import Option, changed_settings, is_on_command_line, reject_other_options, verb
 from regard.cli.output import align_columns, print_result, show_progress, write_lines
 from regard.cli.tag import evaluate_tags
 from regard.config.data import ReadConfig
@@ -34,30 +34,30 @@ from regard.errors import UsageError
 
 
 def evaluate_elmo(test: TestSet) -> None:
-    """Give the perplexity of running text, told from the left and from the right."""
+    """Perplexity of running text, forward and backward."""
     from regard.data.documents import read_documents
     from regard.pipeline.loaders import load_features
 
-    scores = load_features(test.folder, **test.computing).scores(read_documents(test.files, test.reading))
+    model = load_features(test.folder, **test.load_options)
+    scores = model.scores(read_documents(test.files, test.read_config))
     line = (
         f"{scores['documents']:,} documents, {scores['tokens']:,} tokens: perplexity {scores['perplexity']:.2f} "
-        f"(from the left {scores['perplexity_forward']:.2f}, from the right {scores['perplexity_backward']:.2f})"
+        f"(forward {scores['perplexity_forward']:.2f}, backward {scores['perplexity_backward']:.2f})"
     )
     print_result(scores, [line], test.as_json)
 
 
-HELP = """Score a model on FILES.
+HELP = """Evaluate a model on FILES.
 
-A translator translates their source side; BLEU, chrF and TER compare it with the target side. A classifier labels their
-texts: accuracy with its 95 % interval, macro-F1 and which labels it confuses; --errors makes a page of its mistakes. A
-tagger tags their sentences (CoNLL columns): strict F1 of entities. Answers to questions in the form of SQuAD: exact
-match and F1. A memory network answers the questions of stories, each file a task: the share of wrong answers, and how
-often the sentences that support a right answer are those that were looked at most. Language models tell plain text,
-masked-word models hidden tokens of it: their perplexity.
+Translation: BLEU, chrF and TER of the translated source side against the target side. Classification: accuracy with its
+95 % interval, macro-F1 and the confusion matrix; --errors writes a page of error analysis. Token classification (CoNLL
+columns): strict F1 of entities. Question answering (SQuAD format): exact match and F1. Memory networks (bAbI format,
+each file a task): error rate, and how often attention is highest on the supporting sentences. Language models, causal
+or masked: perplexity on plain text.
 
 \b
   regard evaluate runs/en-de test.en test.de
-  regard evaluate runs/en-de test.tsv --beam 8 --out said.de --json
+  regard evaluate runs/en-de test.tsv --beam 8 --out hypotheses.de --json
   regard evaluate runs/en-de test.en test.de --precision int8
   regard evaluate runs/mood test.csv --errors mistakes.html
   regard evaluate runs/names test.conll
@@ -65,27 +65,20 @@ masked-word models hidden tokens of it: their perplexity.
   regard evaluate runs/bert test.txt
   regard evaluate runs/babi qa1_test.txt qa2_test.txt --json
 """
-TEXT = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--off", "--json")
-COLUMNS = ("--format", "--text", "--label", "--pair", "--label-separator", "--no-header", "--delimiter")
-SCORED: dict[str, tuple[Callable[[TestSet], None], tuple[str, ...]]] = {  # task → what scores it, and its flags
-    "classify": (evaluate_labels, ("--backend", "--out", "--errors", *COLUMNS, *TEXT)),
-    "tag": (evaluate_tags, ("--backend", "--out", "--text", "--label", *TEXT)),
-    "answer": (evaluate_answers, ("--backend", "--out", *TEXT)),
-    "stories": (evaluate_stories, ("--out", "--unseen", *(flag for flag in TEXT if flag != "--precision"))),
-    "fill": (evaluate_gaps, TEXT),
-    "generate": (evaluate_writing, ("--backend", *TEXT)),
-    "language": (evaluate_elmo, TEXT),
+TEXT_FLAGS = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--off", "--json")
+COLUMN_FLAGS = ("--format", "--text", "--label", "--pair", "--label-separator", "--no-header", "--delimiter")
+STORY_FLAGS = tuple(flag for flag in TEXT_FLAGS if flag != "--precision")
+EVALUATORS: dict[str, tuple[Callable[[TestSet], None], tuple[str, ...]]] = {  # task → function and flags
+    "classify": (evaluate_labels, ("--backend", "--out", "--errors", *COLUMN_FLAGS, *TEXT_FLAGS)),
+    "tag": (evaluate_tags, ("--backend", "--out", "--text", "--label", *TEXT_FLAGS)),
+    "answer": (evaluate_answers, ("--backend", "--out", *TEXT_FLAGS)),
+    "stories": (evaluate_stories, ("--out", "--unseen", *STORY_FLAGS)),
+    "fill": (evaluate_masked_lm, TEXT_FLAGS),
+    "generate": (evaluate_causal_lm, ("--backend", *TEXT_FLAGS)),
+    "language": (evaluate_elmo, TEXT_FLAGS),
 }
-ONLY = {"--unseen": "stories", "--errors": "classify"}  # flags of one task
-NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", "ter": "TER"}
-
-
-def _in_torch(computing: dict[str, Any], folder: str, task: str) -> dict[str, Any]:
-    """Return where a model computes that the engine never does."""
-    kept = {name: value for name, value in computing.items() if name != "backend"}
-    if kept["precision"] == "int8":
-        raise UsageError(f"{folder}, a model for the task {task!r}: int8 is the engine's, which does not compute it")
-    return {**kept, "precision": kept["precision"] or "float32"}
+SINGLE_TASK_FLAGS = {"--unseen": "stories", "--errors": "classify"}
+METRIC_NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", "ter": "TER"}
 
 
 @verb(
@@ -93,19 +86,19 @@ def _in_torch(computing: dict[str, Any], folder: str, task: str) -> dict[str, An
     [
         FOLDER,
         FILES,
-        Option(["--out"], metavar="FILE", help="write the translations, labels or answers here"),
+        Option(["--out"], metavar="FILE", help="write the predictions here"),
         SPLIT,
         ENSEMBLE,
-        Option(["--errors"], metavar="FILE", help="write a page about a classifier's mistakes here"),
+        Option(["--errors"], metavar="FILE", help="write a page of error analysis of a classifier here"),
         Option(
-            ["--unseen"],
+            ["--unseen", "unknown_answers"],
             type=click.Choice(UNKNOWN_ANSWERS),
             default="refuse",
-            help="answers unseen in training: refuse them, or count them as wrong [default: refuse]",
+            help="answers that never occur in training: refuse them, or count them as wrong [default: refuse]",
         ),
-        *READING,
-        *SEARCHING,
-        *ENGINE,
+        *READ_OPTIONS,
+        *DECODING_OPTIONS,
+        *ENGINE_OPTIONS,
     ],
 )
 def evaluate(
@@ -115,47 +108,76 @@ def evaluate(
     out: str | None,
     split: bool,
     ensemble: tuple[str, ...],
-    unseen: str,
+    unknown_answers: str,
     errors: str | None,
     as_json: bool,
-    **computing: Any,
+    **load_options: Any,
 ) -> None:
-    """Score a test set."""
+    """Evaluate a model by its task."""
     from regard.checkpoint.model_dir import folder_task
 
-    reading = ReadConfig().override(changed_settings(context, ReadConfig))
     task = folder_task(folder)
-    for flag, owner in ONLY.items():
-        if task != owner and is_given(context, flag):
-            raise UsageError(f"{flag} is for {owner}: {folder} is a model for the task {task!r}")
-    if task in SCORED:
-        score, flags = SCORED[task]
-        reject_other_options(context, flags, f"{folder}, a model for the task {task!r}")
-        if "--backend" not in flags:
-            computing = _in_torch(computing, folder, task)
-        score(TestSet(folder, files, reading, computing, as_json, out, errors, unseen))
-        return
-    if task != "translate":
-        raise UsageError(f"{folder}: a model for the task {task!r}, which no test set scores{usage_hint(task)}")
+    for flag, flag_task in SINGLE_TASK_FLAGS.items():
+        if task != flag_task and is_on_command_line(context, flag):
+            raise UsageError(f"{flag} is for {flag_task}: {folder} is a model for the task {task!r}")
+    test = TestSet(
+        folder,
+        files,
+        read_config=ReadConfig().override(changed_settings(context, ReadConfig)),
+        load_options=load_options,
+        as_json=as_json,
+        out=out,
+        errors=errors,
+        unknown_answers=unknown_answers,
+    )
+    if task in EVALUATORS:
+        _evaluate_task(context, task, test)
+    elif task == "translate":
+        _evaluate_translation(test, ensemble, split, changed_settings(context, DecodingConfig))
+    else:
+        raise UsageError(f"{folder}: a model for the task {task!r}, which cannot be evaluated{usage_hint(task)}")
+
+
+def _evaluate_task(context: click.Context, task: str, test: TestSet) -> None:
+    """Check the flags against the task and evaluate."""
+    from dataclasses import replace
+
+    evaluate_model, flags = EVALUATORS[task]
+    reject_other_options(context, flags, f"{test.folder}, a model for the task {task!r}")
+    if "--backend" not in flags:
+        test = replace(test, load_options=_torch_options(test, task))
+    evaluate_model(test)
+
+
+def _torch_options(test: TestSet, task: str) -> dict[str, Any]:
+    """Load options of a model that only torch runs."""
+    options = {name: option for name, option in test.load_options.items() if name != "backend"}
+    if options["precision"] == "int8":
+        raise UsageError(f"{test.folder}, a model for the task {task!r}: int8 needs the engine, which does not run it")
+    return {**options, "precision": options["precision"] or "float32"}
+
+
+def _evaluate_translation(
+    test: TestSet, ensemble: tuple[str, ...], split: bool, decoding_settings: dict[str, Any]
+) -> None:
+    """Translate the source side and compare with the target side."""
     from regard.data.pairs import read_pairs
     from regard.tasks.metrics import scores_by_length, translation_scores
 
-    pairs = read_pairs(files, reading)
-    model = load_translation_pipeline(folder, computing, ensemble)
-    settings = changed_settings(context, DecodingConfig)
-    found = (model.translate(window, split=split, **settings) for window in iter_windows(pairs.source))
-    said = [str(one) for one in show_progress(found, len(pairs), "sentences")]
-    if out:
-        write_lines(out, said)
-    scores = translation_scores(said, pairs.target)
-    lengths = scores_by_length(pairs.source, said, pairs.target)
-    rows = [[name, f"{scores[key]:.2f}", scores[f"{key}_signature"]] for key, name in NAMES.items()]
-    lines = [f"{len(pairs):,} sentences, exact match {scores['exact_match']:.1f} %", *align_columns(rows)]
-    lines += ["by words of the source:"]
-    lines += [
-        f"  {line}"
-        for line in align_columns(
-            [[one["words"], f"{one['sentences']:,}", f"BLEU {one['bleu']:.2f}"] for one in lengths]
-        )
+    pairs = read_pairs(test.files, test.read_config)
+    model = load_translation_pipeline(test.folder, test.load_options, ensemble)
+    batches = (model.translate(window, split=split, **decoding_settings) for window in iter_windows(pairs.source))
+    hypotheses = [str(translation) for translation in show_progress(batches, len(pairs), "sentences")]
+    if test.out:
+        write_lines(test.out, hypotheses)
+    scores = translation_scores(hypotheses, pairs.target)
+    groups = scores_by_length(pairs.source, hypotheses, pairs.target)
+    metrics = [[name, f"{scores[key]:.2f}", scores[f"{key}_signature"]] for key, name in METRIC_NAMES.items()]
+    by_length = [[group["words"], f"{group['sentences']:,}", f"BLEU {group['bleu']:.2f}"] for group in groups]
+    lines = [
+        f"{len(pairs):,} sentences, exact match {scores['exact_match']:.1f} %",
+        *align_columns(metrics),
+        "by source words:",
+        *(f"  {line}" for line in align_columns(by_length)),
     ]
-    print_result({**scores, "by_length": lengths}, lines, as_json)
+    print_result({**scores, "by_length": groups}, lines, test.as_json)

@@ -1,4 +1,4 @@
-"""`regard figure`: one view of where a model looked, drawn for a paper, or in the terminal."""
+"""`regard figure`: one view of a model's attention, as a figure for a paper or in the terminal."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from regard import __version__
 from regard.cli.model_options import COMPUTING
 from regard.cli.options import Option, verb
 from regard.cli.output import note, print_result
+from regard.cli.see import read_passage, read_record, read_story_file
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
     from regard.view.record.record import Record
 
-HELP = """Draw one view of where a model looked while it worked on TEXT: .svg, .pdf, .png or .tex by the name's ending.
+HELP = """Draw one view of a model's attention on TEXT; the name of the file selects .svg, .pdf, .png or .tex.
 
-Without --out the view is drawn in the terminal. FOLDER may be a record that was saved (.json). Views:
+Without --out the view is printed in the terminal. MODEL may also be a saved record (.json). Views:
 
 \b
-  look     lines between tokens; --row picks one of them
-  heads    a small picture of every head
-  align    one matrix: rows look at columns
-  steps    each token that was written, and what else was likely; beams: the tree of the search
-  maths    six steps from a query to its new value
-  place    position codes, and how alike positions are
-  verdict  how likely each label or answer is
-  flow     what reaches one token through all layers
-  hops     what each hop of a memory network looked at
+  look     lines between tokens; --row selects one token
+  heads    small multiples of every head
+  align    attention matrix: rows attend to columns
+  steps    generated tokens and their alternatives; beams: the tree of the beam search
+  maths    query, key and value to output in six steps
+  place    positional encodings and their similarity
+  verdict  probabilities of labels or answers
+  flow     attention rollout to one token through all layers
+  hops     attention of each hop of a memory network
 
 \b
   regard figure runs/en-de "Two dogs run in the snow." --view align --words --out figure.svg
@@ -38,72 +39,74 @@ Without --out the view is drawn in the terminal. FOLDER may be a record that was
   regard figure bert-base-uncased "A [MASK] runs." --view heads --width page --theme dark --out heads.png
   regard figure saved.json --view steps
 """
-LOOK = "What it shows"
-SHAPE = "How it looks"
+VIEW_SECTION = "What it shows"
+LAYOUT_SECTION = "How it looks"
 
 
 @verb(
     HELP,
     [
-        click.Argument(["folder"], metavar="FOLDER"),
+        click.Argument(["folder"], metavar="MODEL"),
         click.Argument(["text"], required=False, metavar="[TEXT]"),
-        Option(["--view"], default="", metavar="NAME", section=LOOK, help="the view [default: by the task]"),
+        Option(["--view"], default="", metavar="NAME", section=VIEW_SECTION, help="the view [default: by the task]"),
         Option(
             ["--attention"],
             default="",
             metavar="SITE",
-            section=LOOK,
-            help="which attention, as in decoder.cross, or a head: decoder.2.cross:4 [default: the best]",
+            section=VIEW_SECTION,
+            help="attention site, as in decoder.cross, or a head: decoder.2.cross:4 [default: the best]",
         ),
         Option(
             ["--layer"],
             type=click.IntRange(0),
-            section=LOOK,
-            help="its layer, counted from 0 [default: of the best head, or the last]",
+            section=VIEW_SECTION,
+            help="layer, counted from 0 [default: that of the best head, or the last]",
         ),
         Option(
             ["--head"],
             type=click.IntRange(0),
-            section=LOOK,
-            help="its head, counted from 0 [default: the best, or the mean of all]",
+            section=VIEW_SECTION,
+            help="head, counted from 0 [default: the best, or the mean of all]",
         ),
-        Option(["--words/--pieces"], default=False, section=LOOK, help="put the pieces of words together"),
+        Option(["--words/--pieces"], default=False, section=VIEW_SECTION, help="merge subwords into words"),
         Option(
-            ["--row"],
+            ["--row", "token"],
             metavar="TOKEN",
-            section=LOOK,
-            help="the row that look, maths and flow are about: a token, or its number from 0",
+            section=VIEW_SECTION,
+            help="token of the views look, maths and flow: its text, or its index from 0",
         ),
         Option(
             ["--norm"],
             default="raw",
             metavar="NAME",
-            section=LOOK,
-            help="raw, row (share of the row's largest) or content (without special tokens) [default: raw]",
+            section=VIEW_SECTION,
+            help="raw, row (relative to the row's maximum) or content (without special tokens) [default: raw]",
         ),
-        Option(["--passage"], metavar="FILE", help="the text that a question is about"),
-        Option(["--story"], metavar="FILE", help="what was told before a question, one sentence a line"),
-        Option(["--pair"], metavar="TEXT", help="a second text that is read beside the first"),
+        Option(["--passage"], metavar="FILE", help="passage of a question"),
+        Option(["--story"], metavar="FILE", help="story of a question, one sentence per line"),
+        Option(["--pair"], metavar="TEXT", help="second text of a pair"),
         Option(
             ["--out"],
             metavar="FILE",
-            section=SHAPE,
-            help="write here: .svg, .pdf, .png or .tex; otherwise the terminal shows it",
+            section=LAYOUT_SECTION,
+            help="output file: .svg, .pdf, .png or .tex [default: print in the terminal]",
         ),
         Option(
             ["--width"],
             default="column",
             metavar="WIDTH",
-            section=SHAPE,
+            section=LAYOUT_SECTION,
             help="column (84 mm), page (174 mm), or millimetres [default: column]",
         ),
-        Option(["--theme"], default="light", metavar="NAME", section=SHAPE, help="light or dark [default: light]"),
+        Option(
+            ["--theme"], default="light", metavar="NAME", section=LAYOUT_SECTION, help="light or dark [default: light]"
+        ),
         Option(
             ["--dpi"],
             type=click.IntRange(30, 2400),
             default=300,
-            section=SHAPE,
-            help="dots an inch of a .png [default: 300]",
+            section=LAYOUT_SECTION,
+            help="resolution of a .png in dots per inch [default: 300]",
         ),
         *COMPUTING,
     ],
@@ -125,83 +128,75 @@ def figure(
     layer: int | None,
     head: int | None,
     words: bool,
-    row: str | None,
+    token: str | None,
     norm: str,
-    **computing: Any,
+    **load_options: Any,
 ) -> None:
-    """Draw what was asked for."""
+    """Draw or print one view."""
     from regard.view.figure import check_figure_options
 
-    check_figure_options(view, out, width, theme, norm)  # before a model is opened
+    check_figure_options(view, out, width, theme, norm)  # before a model is loaded
     if folder.lower().endswith(".json") and Path(folder).is_file():
-        record = _saved(folder, text)
+        record = read_record(folder, text)
     else:
-        inside = _inside(attention, layer, head) if view == "maths" else ""
-        record = _made(folder, text, computing, inside, passage=passage, story=story, pair=pair)
-    chosen = {"attention": attention, "layer": layer, "head": head, "words": words, "token": row, "norm": norm}
+        qkv_head = _qkv_head(attention, layer, head) if view == "maths" else ""
+        record = _record_text(folder, text, load_options, qkv_head, passage=passage, story=story, pair=pair)
+    selection = {"attention": attention, "layer": layer, "head": head, "words": words, "token": token, "norm": norm}
     if out is None:
-        _print(record, view, chosen, as_json)
+        _print_view(record, view, selection, as_json)
         return
-    from regard.view.figure import figure as drawn
+    from regard.view.figure import figure as draw_figure
 
-    made = drawn(record, view, width=width, theme=theme, **chosen)  # type: ignore[arg-type]
-    with warnings.catch_warnings(record=True) as told:
+    drawing = draw_figure(record, view, width=width, theme=theme, **selection)  # type: ignore[arg-type]
+    with warnings.catch_warnings(record=True) as user_warnings:
         warnings.simplefilter("always", UserWarning)
-        made.save(out, dpi=dpi)
-    for one in told:
-        note(f"note: {one.message}")
-    facts = {"out": out, "view": made.view, "millimetres": made.millimetres, "notes": list(made.notes)}
-    wide, tall = made.millimetres
-    print_result(facts, [f"{out}: {made.about}, {wide:g} × {tall:g} mm"], as_json)
+        drawing.save(out, dpi=dpi)
+    for warning in user_warnings:
+        note(f"note: {warning.message}")
+    width_mm, height_mm = drawing.millimetres
+    result = {"out": out, "view": drawing.view, "millimetres": drawing.millimetres, "notes": list(drawing.notes)}
+    print_result(result, [f"{out}: {drawing.about}, {width_mm:g} × {height_mm:g} mm"], as_json)
 
 
-def _saved(file: str, text: str | None) -> Record:
-    from regard.view.record.record import Record
-
-    if text is not None:
-        raise UsageError(f"{file} is a record: it has its text already, and no model to read another one")
-    return Record.read(file)
-
-
-def _made(
+def _record_text(
     folder: str,
     text: str | None,
-    computing: dict[str, Any],
-    inside: str,
+    load_options: dict[str, Any],
+    qkv_head: str,
     *,
     passage: str | None,
     story: str | None,
     pair: str | None,
 ) -> Record:
-    """Return the record of a text that the folder's model works on."""
+    """Run the model on the text and record its attention, with queries, keys and values of `qkv_head`."""
     if text is None:
-        raise UsageError("the text is missing: write it behind the folder")
-    from regard.cli.see import read_passage, read_story_file
+        raise UsageError("the text is missing: write it after the model")
     from regard.config.inference import RecordConfig
     from regard.interpret.request import PipelineRequest, record_request
     from regard.pipeline.load import load
 
-    asked = PipelineRequest(text, read_passage(passage), read_story_file(story), pair)
-    made = {"version": __version__, "model": Path(folder).name or folder}
-    return record_request(load(folder, **computing), asked, RecordConfig(store_qkv=inside), provenance=made)
+    request = PipelineRequest(text, read_passage(passage), read_story_file(story), pair)
+    provenance = {"version": __version__, "model": Path(folder).name or folder}
+    pipeline = load(folder, **load_options)
+    return record_request(pipeline, request, RecordConfig(store_qkv=qkv_head), provenance=provenance)
 
 
-def _print(record: Record, view: str, chosen: dict[str, Any], as_json: bool) -> None:
+def _print_view(record: Record, view: str, selection: dict[str, Any], as_json: bool) -> None:
     from regard.view.terminal_views import render_view, supports_colour
 
-    lines = render_view(record, view, colour=supports_colour() and not as_json, **chosen)
-    print_result({"view": view, "title": record.title, "lines": lines.split("\n")}, [lines], as_json)
+    rendered = render_view(record, view, colour=supports_colour() and not as_json, **selection)
+    print_result({"view": view, "title": record.title, "lines": rendered.split("\n")}, [rendered], as_json)
 
 
-def _inside(attention: str, layer: int | None, head: int | None) -> str:
-    """Return the head whose numbers are to be kept."""
+def _qkv_head(attention: str, layer: int | None, head: int | None) -> str:
+    """Head whose queries, keys and values are recorded."""
     if ":" in attention:
         return attention
     if attention and layer is not None and head is not None:
         from regard.attention.sites import site_name
 
-        plain = ".".join(part for part in attention.split(".") if not part.isdigit())
-        return f"{site_name(plain, layer)}:{head}"
+        site_kind = ".".join(part for part in attention.split(".") if not part.isdigit())
+        return f"{site_name(site_kind, layer)}:{head}"
     if attention or layer is not None or head is not None:
-        raise UsageError("maths shows one head: name it whole, as in --attention encoder.3.self:2, or not at all")
+        raise UsageError("maths shows one head: name site and head, as in --attention encoder.3.self:2, or neither")
     return "best"

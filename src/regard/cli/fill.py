@@ -1,4 +1,4 @@
-"""`regard fill`: the likeliest words for the gaps of texts, of a file, or of standard input line by line."""
+"""`regard fill`: the most probable tokens for the masks of texts."""
 
 from __future__ import annotations
 
@@ -14,76 +14,83 @@ from regard.cli.texts import TextInput, process_texts, text_verb
 if TYPE_CHECKING:
     from regard.pipeline.fill_mask import FilledText, FillMaskPipeline
 
-HELP = """Tell the likeliest words for the gaps of TEXT, of the lines of a file, or of standard input line by line.
+HELP = """Predict the masked tokens of TEXT, of the lines of a file, or of standard input line by line.
 
-A gap is written as the model's mask token, [MASK] or <mask>. Each line is a word, its probability, and the text with
-it; with several gaps, those of the first gap come first.
+Write a mask as the model's mask token, [MASK] or <mask>. Each output line is a token, its probability, and the text
+with the token filled in; with several masks, the predictions for the first mask come first.
 
 \b
   regard fill runs/bert "Paris is the [MASK] of France."
   regard fill bert-base-uncased "The [MASK] sat on the [MASK]." --best 3
-  regard fill runs/bert --in gaps.txt --json
+  regard fill runs/bert --in masked.txt --json
 """
 
 
 @text_verb(
     HELP,
     [
-        Option(["--best"], type=click.IntRange(1, 1000), default=5, help="words for each gap [default: 5]"),
+        Option(["--best", "top_k"], type=click.IntRange(1, 1000), default=5, help="tokens per mask [default: 5]"),
         *COMPUTING,
     ],
 )
-def fill(context: click.Context, folder: str, given: TextInput, best: int, **computing: Any) -> None:
-    """Fill what was given."""
-    cut = 0
+def fill(context: click.Context, folder: str, inputs: TextInput, top_k: int, **load_options: Any) -> None:
+    """Print the predictions for each mask."""
+    num_truncated = 0
 
-    def opened() -> FillMaskPipeline:
+    def load_model() -> FillMaskPipeline:
         from regard.pipeline.loaders import load_filler
 
-        return load_filler(folder, **computing)
+        return load_filler(folder, **load_options)
 
-    def told(model: FillMaskPipeline, number: int, filled: FilledText) -> list[str]:
-        nonlocal cut
-        cut += filled.truncated > 0
-        return [shown(filled, number, given.as_json)]
+    def format_prediction(model: FillMaskPipeline, index: int, filled: FilledText) -> list[str]:
+        nonlocal num_truncated
+        num_truncated += filled.truncated > 0
+        return [format_filled_text(filled, index, inputs.as_json)]
 
-    process_texts(given, opened, lambda model, window: model.stream(window, k=best), told)
-    if cut:
-        note(f"{cut:,} texts were read only around their gaps: --json says how many tokens were cut")
+    process_texts(inputs, load_model, lambda model, window: model.stream(window, k=top_k), format_prediction)
+    if num_truncated:
+        note(f"{num_truncated:,} texts were truncated around their masks: --json shows how many tokens were cut")
 
 
-def shown(filled: FilledText, number: int, as_json: bool) -> str:
-    """Return the lines for one text."""
+def format_filled_text(filled: FilledText, index: int, as_json: bool) -> str:
+    """Format the predictions for one text: one line per prediction, or one JSON object."""
+    predictions = [prediction for mask in filled.masks for prediction in mask]
     if not as_json:
-        return "\n".join(f"{one.token}\t{one.probability:.4f}\t{one.text}" for gap in filled.masks for one in gap)
-    gaps = [
+        lines = [f"{prediction.token}\t{prediction.probability:.4f}\t{prediction.text}" for prediction in predictions]
+        return "\n".join(lines)
+    masks = [
         [
-            {"word": one.token, "probability": round(one.probability, 6), "token": one.token_id, "text": one.text}
-            for one in gap
+            {
+                "word": prediction.token,
+                "probability": round(prediction.probability, 6),
+                "token": prediction.token_id,
+                "text": prediction.text,
+            }
+            for prediction in mask
         ]
-        for gap in filled.masks
+        for mask in filled.masks
     ]
     return json_line(
-        {"number": number, "text": filled.text, "best": filled.best_text, "gaps": gaps, "cut": filled.truncated}
+        {"number": index, "text": filled.text, "best": filled.best_text, "gaps": masks, "cut": filled.truncated}
     )
 
 
-def evaluate_gaps(test: TestSet) -> None:
-    """Hide some tokens of running text and give the perplexity of telling them."""
+def evaluate_masked_lm(test: TestSet) -> None:
+    """Perplexity of masked tokens of running text."""
     from regard.data.documents import read_documents
     from regard.pipeline.loaders import load_filler
 
-    documents = read_documents(test.files, test.reading)
-    scores = load_filler(test.folder, **test.computing).scores(documents)
+    documents = read_documents(test.files, test.read_config)
+    scores = load_filler(test.folder, **test.load_options).scores(documents)
     lines = [
-        f"{scores['documents']:,} documents, {scores['tokens']:,} tokens, {scores['hidden']:,} of them hidden: "
+        f"{scores['documents']:,} documents, {scores['tokens']:,} tokens, {scores['hidden']:,} of them masked: "
         f"perplexity {scores['perplexity']:.2f}"
     ]
     if "perplexity_unigram" in scores:
         lines.append(
-            f"told by their counts alone: perplexity {scores['perplexity_unigram']:.2f}, "
+            f"unigram baseline: perplexity {scores['perplexity_unigram']:.2f}, "
             f"{scores['times_better']:.2f} times that of the model"
         )
     if "next_accuracy" in scores:
-        lines.append(f"pairs told apart: {scores['next_accuracy']:.1f} %")
+        lines.append(f"next-sentence accuracy: {scores['next_accuracy']:.1f} %")
     print_result(scores, lines, test.as_json)

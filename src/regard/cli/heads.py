@@ -1,4 +1,4 @@
-"""`regard heads`: what each head does on a corpus, and what is lost without it."""
+"""`regard heads`: statistics of every attention head on a corpus, and its importance by ablation."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Any
 
 import click
 
-from regard.cli.model_options import COMPUTING, FILES, FOLDER, READING
+from regard.cli.model_options import COMPUTING, FILES, FOLDER, READ_OPTIONS
 from regard.cli.options import Option, changed_settings, verb
 from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
 from regard.config.data import ReadConfig
 from regard.errors import DataError, UsageError
 
-HELP = """Say what each head of a model does on FILES, and what is lost without it.
+HELP = """Measure statistics and importance of every attention head of a model on FILES.
 
-While the model reads, the heads' entropy, distance and shares (on special tokens, on the previous, own and next token,
-on the same word elsewhere, near the diagonal) are added up. Then each head is switched off once, and the model is
-measured on a sample: translators by the loss of the given translations or BLEU, classifiers, taggers and answerers by
-loss, accuracy or F1, language models by loss, encoders without a head by how far their vectors turn. The sample is as
-large as --minutes allow, and said. Of translators, the head that aligns words best is named.
+Statistics of attention weights: entropy, distance, and the share on special tokens, on the previous, same and next
+token, on repetitions of the token, and near the diagonal. For importance, each head is ablated once and the model is
+evaluated on a sample: translation models by the loss of the reference translations or BLEU; classifiers, taggers and
+question answering by loss, accuracy or F1; language models by loss; encoders without a task head by the angle between
+embeddings. --minutes limits the sample; its size is reported. For translation models, the head with the best word
+alignment is named.
 
 \b
   regard heads runs/en-de dev.tsv
@@ -36,28 +37,30 @@ ENDINGS = (".html", ".json", ".tsv")
     [
         FOLDER,
         FILES,
-        Option(["--metric"], default="", metavar="NAME", help="what is measured [default: loss, or the task's own]"),
+        Option(
+            ["--metric"], default="", metavar="NAME", help="metric of importance [default: loss, or the task's own]"
+        ),
         Option(
             ["--sample"],
             type=click.IntRange(1),
             metavar="N",
-            help="examples that are measured [default: what time allows, 1,000 at most]",
+            help="examples to evaluate [default: as many as time allows, at most 1,000]",
         ),
         Option(
             ["--minutes"],
             type=click.FloatRange(0.05),
             default=4.0,
-            help="time for all of it, where no --sample is given [default: 4]",
+            help="time limit, unless --sample is set [default: 4]",
         ),
         Option(
             ["--alignment"],
             metavar="FILE",
-            help="right word links of every pair (0-0 1-2 …), a line each: the errors of heads are counted",
+            help="gold word alignments (0-0 1-2 …), one line per pair: adds the alignment error of heads",
         ),
-        Option(["--sort"], default="importance", metavar="COLUMN", help="order of the table [default: importance]"),
-        Option(["--all", "every"], is_flag=True, help="show every head, not only the first 20"),
+        Option(["--sort"], default="importance", metavar="COLUMN", help="sort column [default: importance]"),
+        Option(["--all", "all_heads"], is_flag=True, help="show all heads, not only the first 20"),
         Option(["--out"], metavar="FILE", help="write the table here: .html (a page), .tsv or .json"),
-        *READING,
+        *READ_OPTIONS,
         *COMPUTING,
     ],
 )
@@ -70,10 +73,10 @@ def heads(
     minutes: float,
     alignment: str | None,
     sort: str,
-    every: bool,
+    all_heads: bool,
     out: str | None,
     as_json: bool,
-    **computing: Any,
+    **load_options: Any,
 ) -> None:
     """Study the heads of a model."""
     if out and not out.endswith(ENDINGS):
@@ -82,35 +85,39 @@ def heads(
     from regard.pipeline.load import load
     from regard.view.head_report import SHOWN, find_column
 
-    find_column(sort)  # an unknown one is refused before anything is computed
-    reading = ReadConfig().override(changed_settings(context, ReadConfig))
-    pipeline = load(folder, backend="torch", **computing)
+    find_column(sort)  # raises for an unknown column before anything is computed
+    read_config = ReadConfig().override(changed_settings(context, ReadConfig))
+    pipeline = load(folder, backend="torch", **load_options)
     report = study_heads(
-        build_probe(pipeline, files, reading),
+        build_probe(pipeline, files, read_config),
         metric=metric,
         sample=sample or 0,
         minutes=minutes,
-        gold=_links(alignment, reading) if alignment else None,
+        gold=_read_alignments(alignment, read_config) if alignment else None,
         model=folder,
-        data=" ".join(Path(name).name for name in files),
+        data=" ".join(Path(file).name for file in files),
         progress=show_progress,
     ).sorted_by(sort)
     if out:
-        kinds = {".html": report.page, ".json": lambda: json_line(report.to_dict()), ".tsv": report.tsv}
-        made = kinds[Path(out).suffix]()
-        write_lines(out, [made] if isinstance(made, str) else made)
+        if out.endswith(".html"):
+            write_lines(out, [report.page()])
+        elif out.endswith(".json"):
+            write_lines(out, [json_line(report.to_dict())])
+        else:
+            write_lines(out, report.tsv())
         note(f"table: {out}")
-    print_result(report.to_dict(), report.lines(align_columns, 0 if every else SHOWN), as_json)
+    print_result(report.to_dict(), report.lines(align_columns, 0 if all_heads else SHOWN), as_json)
 
 
-def _links(path: str, reading: ReadConfig) -> list[list[tuple[int, int]]]:
+def _read_alignments(path: str, read_config: ReadConfig) -> list[list[tuple[int, int]]]:
+    """Word alignments of a file in Pharaoh format, one line per sentence pair."""
     from regard.data.ledger import read_lines
     from regard.tasks.alignment import parse_pharaoh
 
-    made = []
-    for number, line in enumerate(read_lines(path, reading), 1):
+    alignments = []
+    for line_number, line in enumerate(read_lines(path, read_config), 1):
         try:
-            made.append(parse_pharaoh(line))
+            alignments.append(parse_pharaoh(line))
         except UsageError as error:
-            raise DataError(str(error), location=f"{path}:{number}") from None
-    return made
+            raise DataError(str(error), location=f"{path}:{line_number}") from None
+    return alignments

@@ -1,4 +1,4 @@
-"""`regard info`: what a folder holds."""
+"""`regard info`: contents and state of a folder."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import click
 from regard.cli.options import verb
 from regard.cli.output import print_result
 
-HELP = """Show what the model or run in FOLDER is: sizes, tokenizer, scores, best aligning head, files.
+HELP = """Describe the model or run in MODEL: sizes, tokenizer, scores, best alignment head, files.
 
-For a run also where it stands and how to go on.
+For a run, also show how far training is and how to resume it.
 
 \b
   regard info runs/en-de
 """
 
 
-@verb(HELP, [click.Argument(["folder"], metavar="FOLDER")])
+@verb(HELP, [click.Argument(["folder"], metavar="MODEL")])
 def info(context: click.Context, folder: str, as_json: bool) -> None:
-    """Show what was found."""
+    """Print the description of a folder."""
     from regard.report.info import describe_folder
 
-    found = describe_folder(folder)
-    print_result(found.to_dict(), found.lines(), as_json)
+    description = describe_folder(folder)
+    print_result(description.to_dict(), description.lines(), as_json)

@@ -1,4 +1,4 @@
-"""What the verbs that use a model share: where it computes, how it searches, and how it is opened."""
+"""Options and helpers shared by the verbs that use a model: computing, decoding, reading data, loading."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from regard.cli.options import OFF, Option, knob_options
+from regard.cli.options import ABLATE, Option, knob_options
 from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 Item = TypeVar("Item")
-FOLDER = click.Argument(["folder"], metavar="FOLDER")
+FOLDER = click.Argument(["folder"], metavar="MODEL")
 FILES = click.Argument(["files"], nargs=-1, required=True, metavar="FILES…")
 SPLIT = Option(
-    ["--split"], is_flag=True, help="part each text into sentences first; otherwise a row is one, as in training"
+    ["--split"],
+    is_flag=True,
+    help="split each text into sentences first; without it a row is one sentence, as in training",
 )
-ENSEMBLE = Option(
-    ["--ensemble"], multiple=True, metavar="FOLDER", help="another model that decides too; may be repeated"
-)
-SEARCHING = knob_options(DecodingConfig, section="Search (defaults are those saved with the model)")
-RANKING = [
+ENSEMBLE = Option(["--ensemble"], multiple=True, metavar="MODEL", help="another model of the ensemble; may be repeated")
+DECODING_OPTIONS = knob_options(DecodingConfig, section="Search (defaults are those saved with the model)")
+RANKING_OPTIONS = [
     option
-    for option in SEARCHING
+    for option in DECODING_OPTIONS
     if getattr(option, "path", "") in ("length_penalty", "coverage_penalty", "batch_tokens")
 ]
-READING = knob_options(ReadConfig, section="Reading files")
+READ_OPTIONS = knob_options(ReadConfig, section="Reading files")
 COMPUTING: list[click.Parameter] = [
     Option(["--device"], default="cpu", section="Computing", help="cpu, cuda, cuda:1 or mps [default: cpu]"),
     Option(
@@ -40,30 +40,30 @@ COMPUTING: list[click.Parameter] = [
         type=click.Choice(["float32", "bf16"]),
         default="float32",
         section="Computing",
-        help="number format [default: float32]",
+        help="precision of weights and activations [default: float32]",
     ),
     Option(
         ["--threads"],
         type=click.IntRange(0),
         default=0,
         section="Computing",
-        help="processor threads; 0: all cores [default: 0]",
+        help="number of threads; 0: all cores [default: 0]",
     ),
-    OFF,
+    ABLATE,
 ]
-ENGINE: list[click.Parameter] = [  # of what the engine computes, too
+ENGINE_OPTIONS: list[click.Parameter] = [  # for the models that the engine runs, too
     Option(
         ["--backend"],
         type=click.Choice(["auto", "engine", "torch"]),
         default="auto",
         section="Computing",
-        help="what computes; auto: the engine where it is there and fits [default: auto]",
+        help="inference backend; auto: the engine where it is available and supports the model [default: auto]",
     ),
     Option(
         ["--precision"],
         type=click.Choice(["float32", "bf16", "int8"]),
         section="Computing",
-        help="number format; int8: the engine's, fastest [default: that of the folder; float32 as trained]",
+        help="precision; int8 needs the engine and is fastest [default: that of the model; float32 after training]",
     ),
     *(option for option in COMPUTING if option.name != "precision"),
 ]
@@ -71,36 +71,36 @@ ENGINE: list[click.Parameter] = [  # of what the engine computes, too
 
 @dataclass(frozen=True)
 class TestSet:
-    """Files that a model is scored on, how they are read, and where what it says goes."""
+    """Request to evaluate a model: test files, how they are read, and where predictions and reports go."""
 
     folder: str
     files: tuple[str, ...]
-    reading: ReadConfig
-    computing: dict[str, Any]
+    read_config: ReadConfig
+    load_options: dict[str, Any]
     as_json: bool
-    out: str | None = None
-    errors: str | None = None  # a page about a classifier's mistakes
-    unseen: str = "refuse"  # answers to stories that were unseen in training
+    out: str | None = None  # file for the predictions
+    errors: str | None = None  # page about a classifier's errors
+    unknown_answers: str = "refuse"  # what to do with answers to stories that never occur in training
 
 
-WINDOW = 512  # texts that are sorted by length and translated together; progress is told after each such window
+WINDOW = 512  # texts that are sorted by length and processed together; progress is reported after each window
 
 
-def iter_windows(texts: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Yield texts, or their numbers, some at a time."""
-    return (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
+def iter_windows(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Split texts, or their indices, into windows."""
+    return (items[start : start + WINDOW] for start in range(0, len(items), WINDOW))
 
 
 def load_translation_pipeline(
-    folder: str, computing: dict[str, Any], ensemble: tuple[str, ...] = ()
+    folder: str, load_options: dict[str, Any], ensemble: tuple[str, ...] = ()
 ) -> TranslationPipeline:
-    """Return the pipeline of a folder, or of several that translate together."""
+    """Load the pipeline of a folder, or of an ensemble."""
     from regard.attention.intervention import active_intervention
     from regard.cli.output import note
     from regard.pipeline.load import load_translator
 
-    model = load_translator(folder, ensemble=ensemble, **computing)
+    model = load_translator(folder, ensemble=ensemble, **load_options)
     if model.engines and active_intervention() is not None:
-        note("heads are switched off: torch computes in float32, not the engine, which has no switches")
-    gc.freeze()  # what is loaded stays: searching it for garbage again and again takes time
+        note("heads are ablated: torch computes in float32, as the engine cannot ablate heads")
+    gc.freeze()  # the model stays: repeated garbage collection over its objects takes time
     return model

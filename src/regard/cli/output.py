@@ -1,4 +1,4 @@
-"""Where words go: results to standard output, everything else to standard error."""
+"""Output of the command line: results go to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -17,56 +17,55 @@ from regard.errors import UsageError
 Item = TypeVar("Item")
 
 
-def print_result(facts: Any, lines: Iterable[str], as_json: bool) -> None:
-    """Write a result: one line of JSON, or lines for people."""
+def print_result(result: Any, lines: Iterable[str], as_json: bool) -> None:
+    """Print a result: the object as one line of JSON, or the readable lines."""
     if as_json:
-        print(json_line(facts))
+        print(json_line(result))
     else:
         for line in lines:
             print(line)
 
 
-def json_line(facts: Any) -> str:
-    """Return facts as one line of JSON.
+def json_line(result: Any) -> str:
+    """Serialise a result as one line of JSON.
 
     >>> json_line({"text": "né"})
     '{"text": "né"}'
     """
-    return json.dumps(facts, ensure_ascii=False)
+    return json.dumps(result, ensure_ascii=False)
 
 
 def note(text: str) -> None:
-    """Tell the user something that is no result."""
+    """Print a message that is not part of the result."""
     print(text, file=sys.stderr)
 
 
 @contextmanager
 def progress_listener(as_json: bool) -> Iterator[JsonListener | ProgressBarListener | LogListener]:
-    """Show a training run while the block runs: JSON lines, a live bar on a terminal, or plain lines."""
+    """Listener that shows a training run: JSON lines, a live bar on a terminal, or log lines."""
     if as_json:
         yield JsonListener(lambda line: print(line, flush=True))
     elif not sys.stderr.isatty():
         yield LogListener(note)
     else:
-        live = ProgressBarListener()
+        bar = ProgressBarListener()
         try:
-            yield live
+            yield bar
         finally:
-            live.close()
+            bar.close()
 
 
-def show_progress(windows: Iterable[list[Item]], total: int, what: str) -> Iterator[Item]:
-    """Pass on the items of windows and show how far they are: a bar on a terminal, a line now and then otherwise."""
-    return with_progress(windows, total, what, note, is_terminal=sys.stderr.isatty())
+def show_progress(windows: Iterable[list[Item]], total: int, unit: str) -> Iterator[Item]:
+    """Yield the items of all windows and report progress: a bar on a terminal, an occasional line otherwise."""
+    return with_progress(windows, total, unit, note, is_terminal=sys.stderr.isatty())
 
 
 def write_lines(path: str, lines: Iterable[str]) -> None:
-    """Write lines to a file that appears whole when the last one is written; a name in .gz is compressed.
+    """Write lines to a file that appears complete when the last one is written; a name in .gz is compressed.
 
-    The place is tried before the first line is asked for, so that a long job does not end in a refusal.
+    The path is checked before the first line is computed, so that a long computation does not end in a refusal.
     """
-    place = Path(path)
-    if place.is_dir():
+    if Path(path).is_dir():
         raise UsageError(f"{path} is a folder: name a file")
 
     def write(sink: Sink) -> None:
@@ -74,28 +73,28 @@ def write_lines(path: str, lines: Iterable[str]) -> None:
             for line in lines:
                 sink.write(f"{line}\n".encode())
             return
-        with gzip.GzipFile(filename="", mode="wb", fileobj=cast(IO[bytes], sink), mtime=0) as packed:
+        with gzip.GzipFile(filename="", mode="wb", fileobj=cast(IO[bytes], sink), mtime=0) as compressed:
             for line in lines:
-                packed.write(f"{line}\n".encode())
+                compressed.write(f"{line}\n".encode())
 
-    write_file(place, write)
+    write_file(Path(path), write)
 
 
-def write_array(path: str, values: Any) -> None:
-    """Write numbers as a NumPy file that appears whole."""
+def write_array(path: str, array: Any) -> None:
+    """Write an array as a NumPy file that appears complete."""
     import io
 
     import numpy as np
 
     content = io.BytesIO()
-    np.save(content, values, allow_pickle=False)
+    np.save(content, array, allow_pickle=False)
     if Path(path).is_dir():
         raise UsageError(f"{path} is a folder: name a file")
     write_file(Path(path), content.getvalue())
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows with their columns aligned, numbers to the right.
+    """Format rows with aligned columns; columns of numbers are aligned to the right.
 
     >>> align_columns([["beam", "5"], ["nbest", "10"]])
     ['beam    5', 'nbest  10']
@@ -104,9 +103,9 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
     lines = [""] * len(rows)
     for column in zip(*rows, strict=True):
-        wide = max(map(cell_len, column))
-        right = all(cell[:1].isdigit() for cell in column)
-        for place, cell in enumerate(column):
-            gap = " " * (wide - cell_len(cell))
-            lines[place] += "  " + (gap + cell if right else cell + gap)
+        width = max(map(cell_len, column))
+        is_numeric = all(cell[:1].isdigit() for cell in column)
+        for index, cell in enumerate(column):
+            padding = " " * (width - cell_len(cell))
+            lines[index] += "  " + (padding + cell if is_numeric else cell + padding)
     return [line[2:].rstrip() for line in lines]

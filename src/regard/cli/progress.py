@@ -1,6 +1,6 @@
-"""A run as it goes: a live bar in a terminal, plain lines in a log, JSON lines for programs.
+"""Progress of training and inference: a live bar on a terminal, log lines elsewhere, JSON lines for programs.
 
-A watcher has one method, `event(kind, facts)`; the kinds are those of `training.watch`.
+Listeners have one method, `on_event(event, data)`; `regard.training.listeners` lists the events.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Write = Callable[[str], object]
-EVERY = 10.0  # seconds between plain lines
+LOG_INTERVAL = 10.0  # seconds between log lines
 
 
 def format_event(event: str, data: dict[str, Any]) -> list[str]:
-    """Return an event as lines for people.
+    """Format an event as readable lines.
 
     >>> format_event("resume", {"step": 40})
-    ['going on from step 40']
+    ['resuming from step 40']
     >>> format_event("resume", {"step": 40, "unit": "pass"})
-    ['going on from pass 40']
+    ['resuming from pass 40']
     """
     match event:
         case "plan":
             return [str(line) for line in data.get("lines", [])] or [str(data.get("text", ""))]
         case "resume":
-            return [f"going on from {_place(data)}"]
+            return [f"resuming from {_format_step(data)}"]
         case "step":
             return [step_line(data)]
         case "evaluate":
@@ -45,59 +45,61 @@ def format_event(event: str, data: dict[str, Any]) -> list[str]:
     return []
 
 
-def step_line(facts: dict[str, Any]) -> str:
-    """Return where training stands, in one line.
+def step_line(data: dict[str, Any]) -> str:
+    """Format the state of training as one line.
 
     >>> step_line({"step": 3, "unit": "pass", "of": 9, "loss": 0.5, "error": 12.5, "questions_per_second": 812.0})
     'pass 3/9, loss 0.500, error 12.5 %, 812 questions/s'
     """
-    of = f"/{facts['of']}" if facts.get("of") else ""
-    return ", ".join([f"{_place(facts)}{of}", *_state(facts)])
+    total = f"/{data['of']}" if data.get("of") else ""
+    return ", ".join([f"{_format_step(data)}{total}", *_training_state(data)])
 
 
-def _place(facts: dict[str, Any]) -> str:
-    """Return what is counted and how far it is: step 40, pass 3."""
-    return f"{facts.get('unit', 'step')} {facts['step']}"
+def _format_step(data: dict[str, Any]) -> str:
+    """Unit and count: step 40, pass 3."""
+    return f"{data.get('unit', 'step')} {data['step']}"
 
 
-def _state(facts: dict[str, Any]) -> list[str]:
-    """Return loss, error where it is known, speed and time left."""
-    parts = [f"loss {facts['loss']:.3f}"]
-    if "error" in facts:
-        parts.append(f"error {facts['error']:.1f} %")
-    parts += [
-        f"{value:,.0f} {name.removesuffix('_per_second')}/s"
-        for name, value in facts.items()
-        if name.endswith("_per_second")
-    ]
-    if facts.get("seconds_left") is not None:
-        parts.append(f"{format_duration(facts['seconds_left'])} left")
-    return parts
+def _training_state(data: dict[str, Any]) -> list[str]:
+    """Loss, error rate where it is known, throughput and remaining time."""
+    fragments = [f"loss {data['loss']:.3f}"]
+    if "error" in data:
+        fragments.append(f"error {data['error']:.1f} %")
+    for name, rate in data.items():
+        if name.endswith("_per_second"):
+            fragments.append(f"{rate:,.0f} {name.removesuffix('_per_second')}/s")
+    if data.get("seconds_left") is not None:
+        fragments.append(f"{format_duration(data['seconds_left'])} left")
+    return fragments
 
 
-def evaluation_lines(facts: dict[str, Any]) -> list[str]:
-    """Return the scores and the sample translations of one evaluation."""
-    star = " (best so far)" if facts.get("best") else ""
-    lines = [f"{_place(facts)}: {format_metrics(facts['metrics'])}{star}"]
-    for source, reference, hypothesis in facts.get("samples", []):
+def evaluation_lines(data: dict[str, Any]) -> list[str]:
+    """Format the metrics and the sample translations of one evaluation."""
+    best = " (new best)" if data.get("best") else ""
+    lines = [f"{_format_step(data)}: {format_metrics(data['metrics'])}{best}"]
+    for source, reference, hypothesis in data.get("samples", []):
         lines += [f"    {source}", f"    → {hypothesis}"]
-        lines += [] if hypothesis == reference else [f"    = {reference}"]
+        if hypothesis != reference:
+            lines.append(f"    = {reference}")
     return lines
 
 
 def format_metrics(metrics: dict[str, Any]) -> str:
-    """Return the numbers of a set of measures, in one line.
+    """Format the numeric metrics as one line.
 
     >>> format_metrics({"bleu": 39.216, "bleu_signature": "…"})
     'bleu 39.22'
     """
-    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float))
+    return ", ".join(f"{name} {score:.4g}" for name, score in metrics.items() if isinstance(score, int | float))
 
 
-def _stop_lines(facts: dict[str, Any]) -> list[str]:
-    at = f" at {_place(facts)}" if "step" in facts else ""
-    advice = ["to go on: " + facts.get("command", "repeat the same command")] if facts.get("resumable") else []
-    return [f"stopped{at} ({facts['reason']})" + ("; all is saved" if advice else ""), *advice]
+def _stop_lines(data: dict[str, Any]) -> list[str]:
+    step = f" at {_format_step(data)}" if "step" in data else ""
+    line = f"stopped{step} ({data['reason']})"
+    if not data.get("resumable"):
+        return [line]
+    command = data.get("command", "repeat the same command")
+    return [f"{line}; checkpoint saved", f"to resume: {command}"]
 
 
 class JsonListener:
@@ -106,40 +108,41 @@ class JsonListener:
     def __init__(self, write: Write) -> None:
         self.write = write
 
-    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
+    def on_event(self, event: str, data: dict[str, Any]) -> None:
         """Write the event."""
-        self.write(json.dumps({"event": kind, **facts}, ensure_ascii=False, default=str))
+        self.write(json.dumps({"event": event, **data}, ensure_ascii=False, default=str))
 
 
 class LogListener:
-    """Writes events as lines; steps only every few seconds, so that a log stays readable."""
+    """Writes events as log lines; steps at most once per interval, so that a log stays readable."""
 
-    def __init__(self, write: Write, *, every: float = EVERY) -> None:
-        self.write, self.every = write, every
-        self._next = 0.0
+    def __init__(self, write: Write, *, interval: float = LOG_INTERVAL) -> None:
+        self.write = write
+        self.interval = interval
+        self._next_step_time = 0.0
 
-    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
-        """Write the event's lines, if it has any that are due."""
-        if kind == "step":
+    def on_event(self, event: str, data: dict[str, Any]) -> None:
+        """Write the event's lines; skip a step that is not due yet."""
+        if event == "step":
             now = time.monotonic()
-            if now < self._next:
+            if now < self._next_step_time:
                 return
-            self._next = now + self.every
-        for line in format_event(kind, facts):
+            self._next_step_time = now + self.interval
+        for line in format_event(event, data):
             self.write(line)
 
 
 class ProgressBarListener:
-    """Keeps one bar at the bottom of the terminal and writes everything else above it."""
+    """Shows a bar at the bottom of the terminal and writes everything else above it."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self.progress: Progress = Progress(
-            TextColumn("{task.fields[at]}", markup=False),
+            TextColumn("{task.fields[step]}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[facts]}", markup=False),
+            TextColumn("{task.fields[state]}", markup=False),
             TimeElapsedColumn(),
             console=Console(stderr=True, highlight=False),
             expand=True,
@@ -148,63 +151,78 @@ class ProgressBarListener:
         self._task: TaskID | None = None
         self._best = ""
 
-    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
-        """Move the bar, or write the event's lines above it."""
-        if kind == "step":
-            self._move(facts)
+    def on_event(self, event: str, data: dict[str, Any]) -> None:
+        """Advance the bar, or write the event's lines above it."""
+        if event == "step":
+            self._advance(data)
             return
-        if kind == "evaluate" and facts.get("best"):
-            self._best = f"best BLEU {facts['metrics']['bleu']:.2f}" if "bleu" in facts["metrics"] else ""
-        if kind in ("stop", "done"):
+        if event == "evaluate" and data.get("best"):
+            self._best = f"best BLEU {data['metrics']['bleu']:.2f}" if "bleu" in data["metrics"] else ""
+        if event in ("stop", "done"):
             self.close()
-        for line in format_event(kind, facts):
+        for line in format_event(event, data):
             self.progress.console.print(line, markup=False)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.progress.stop()
 
-    def _move(self, facts: dict[str, Any]) -> None:
-        shown = " · ".join([*_state(facts), *([self._best] if self._best else [])])
+    def _advance(self, data: dict[str, Any]) -> None:
+        state = _training_state(data)
+        if self._best:
+            state.append(self._best)
         if self._task is None:
             self.progress.start()
-            self._task = self.progress.add_task("", total=1.0, at="", facts="")
-        self.progress.update(self._task, completed=facts.get("fraction") or 0.0, at=_place(facts), facts=shown)
+            self._task = self.progress.add_task("", total=1.0, step="", state="")
+        completed = data.get("fraction") or 0.0
+        self.progress.update(self._task, completed=completed, step=_format_step(data), state=" · ".join(state))
 
 
 def with_progress(
-    windows: Iterable[list[Item]], total: int, unit: str, write: Write, *, is_terminal: bool, interval: float = EVERY
+    windows: Iterable[list[Item]],
+    total: int,
+    unit: str,
+    write: Write,
+    *,
+    is_terminal: bool,
+    interval: float = LOG_INTERVAL,
 ) -> Iterator[Item]:
-    """Pass on the items of windows, and show how many were done, at what rate, and how long the rest will take."""
-    return _counted_live(windows, total, unit) if is_terminal else _counted_plain(windows, total, unit, write, interval)
+    """Yield the items of all windows; report how many are done, the rate and the remaining time."""
+    if is_terminal:
+        return _with_progress_bar(windows, total, unit)
+    return _with_log_lines(windows, total, unit, write, interval)
 
 
-def _counted_plain(windows: Iterable[list[Item]], total: int, what: str, write: Write, every: float) -> Iterator[Item]:
-    done, start = 0, time.monotonic()
-    due = start + every
+def _with_log_lines(
+    windows: Iterable[list[Item]], total: int, unit: str, write: Write, interval: float
+) -> Iterator[Item]:
+    done = 0
+    start = time.monotonic()
+    due = start + interval
     for window in windows:
         done += len(window)
         now = time.monotonic()
         if now >= due and done:
-            due = now + every
+            due = now + interval
             rate = done / (now - start)
-            write(f"{done:,} of {total:,} {what}, {rate:,.1f}/s, {format_duration((total - done) / rate)} left")
+            write(f"{done:,} of {total:,} {unit}, {rate:,.1f}/s, {format_duration((total - done) / rate)} left")
         yield from window
 
 
-def _counted_live(windows: Iterable[list[Item]], total: int, what: str) -> Iterator[Item]:
+def _with_progress_bar(windows: Iterable[list[Item]], total: int, unit: str) -> Iterator[Item]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn(f"{what}{{task.fields[rate]}}", markup=False),
+        TextColumn(f"{unit}{{task.fields[rate]}}", markup=False),
         TimeRemainingColumn(),
     )
-    done, start = 0, time.monotonic()
+    done = 0
+    start = time.monotonic()
     with Progress(*columns, console=Console(stderr=True), expand=True, transient=True) as bar:
-        task = bar.add_task(what, total=total, rate="")
+        task = bar.add_task(unit, total=total, rate="")
         for window in windows:
             done += len(window)
             rate = done / max(1e-9, time.monotonic() - start)

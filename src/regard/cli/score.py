@@ -7,19 +7,28 @@ from typing import Any
 
 import click
 
-from regard.cli.model_options import COMPUTING, FILES, FOLDER, RANKING, READING, SPLIT, load_translation_pipeline
+from regard.cli.model_options import (
+    COMPUTING,
+    FILES,
+    FOLDER,
+    RANKING_OPTIONS,
+    READ_OPTIONS,
+    SPLIT,
+    load_translation_pipeline,
+)
 from regard.cli.options import Option, changed_settings, verb
 from regard.cli.output import json_line, note, print_result, write_lines
 from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
 
-HELP = """Give the log-probability of each translation in FILES.
+HELP = """Print the log-probability of each translation in FILES.
 
-A line has the score that a search would rank it by, the sum of the logarithms and the number of tokens.
+Each line has the score by which beam search ranks it, the log-probability and the number of tokens.
 
 \b
   regard score runs/en-de test.en test.de
 """
+MAX_LOSS = 100  # limits the exponent of the perplexity
 
 
 @verb(
@@ -29,8 +38,8 @@ A line has the score that a search would rank it by, the sum of the logarithms a
         FILES,
         Option(["--out"], metavar="FILE", help="write here instead of to standard output"),
         SPLIT,
-        *READING,
-        *RANKING,
+        *READ_OPTIONS,
+        *RANKING_OPTIONS,
         *COMPUTING,
     ],
 )
@@ -41,24 +50,29 @@ def score(
     out: str | None,
     split: bool,
     as_json: bool,
-    **computing: Any,
+    **load_options: Any,
 ) -> None:
-    """Score given translations."""
+    """Score the translations of a file."""
     from regard.data.pairs import read_pairs
 
     pairs = read_pairs(files, ReadConfig().override(changed_settings(context, ReadConfig)))
-    found = load_translation_pipeline(folder, computing).score(
-        pairs.source, pairs.target, split=split, **changed_settings(context, DecodingConfig)
-    )
-    lines = [
-        json_line({"score": one.score, "total": one.logprob, "tokens": one.num_tokens})
-        if as_json
-        else f"{one.score:.4f}\t{one.logprob:.4f}\t{one.num_tokens}"
-        for one in found
-    ]
+    model = load_translation_pipeline(folder, load_options)
+    settings = changed_settings(context, DecodingConfig)
+    translations = model.score(pairs.source, pairs.target, split=split, **settings)
+    lines = []
+    for translation in translations:
+        score = translation.score
+        logprob = translation.logprob
+        num_tokens = translation.num_tokens
+        if as_json:
+            lines.append(json_line({"score": score, "total": logprob, "tokens": num_tokens}))
+        else:
+            lines.append(f"{score:.4f}\t{logprob:.4f}\t{num_tokens}")
     if out:
         write_lines(out, lines)
     else:
         print_result(None, lines, as_json=False)
-    total, tokens = sum(one.logprob for one in found), sum(one.num_tokens for one in found)
-    note(f"{len(found):,} pairs, {tokens:,} tokens, perplexity {math.exp(min(-total / max(tokens, 1), 100)):.3f}")
+    total_logprob = sum(translation.logprob for translation in translations)
+    total_tokens = sum(translation.num_tokens for translation in translations)
+    perplexity = math.exp(min(-total_logprob / max(total_tokens, 1), MAX_LOSS))
+    note(f"{len(translations):,} pairs, {total_tokens:,} tokens, perplexity {perplexity:.3f}")

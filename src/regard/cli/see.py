@@ -1,4 +1,4 @@
-"""`regard see`: where a model looked while it read or wrote a text – served, or as a file by its ending."""
+"""`regard see`: attention of a model on a text, served as a page or written to a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard import __version__
-from regard.cli.model_options import ENGINE
+from regard.cli.model_options import ENGINE_OPTIONS
 from regard.cli.options import Option, changed_settings, knob_options, verb
 from regard.cli.output import json_line, note, print_result
 from regard.config.data import ReadConfig
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from regard.interpret.request import PipelineRequest
     from regard.view.record.record import Record
 
-HELP = """Show where the model of FOLDER looked while it read or wrote TEXT: a page, opened in the browser.
+HELP = """Show the attention of MODEL on TEXT: a page, opened in the browser.
 
-FOLDER is any that Regard reads: a run, a folder from elsewhere, or the name of a published model; or a record that was
-written before (.json). With --out, one file is written instead, and its ending says what: .html (a page that needs
-nothing else), .svg, .png, .pdf or .tex (a figure of one view), .json (the record).
+MODEL is a run, a model folder, or the name of a model on the hub; or a saved record (.json). With --out, a file is
+written instead; its ending selects the format: .html (a self-contained page), .svg, .png, .pdf or .tex (a figure of one
+view), .json (the record).
 
 \b
   regard see runs/en-de "The animal didn't cross the street because it was too tired."
@@ -37,188 +37,228 @@ nothing else), .svg, .png, .pdf or .tex (a figure of one view), .json (the recor
   regard see runs/en-de --epochs --view compare
   regard see dogs.json --view align --out dogs.svg
 """
-MOMENTS = 40  # evaluations of a training that are shown
-SHORT = 256  # tokens of a text whose best head's numbers are kept without being asked for
+MAX_SNAPSHOTS = 40  # evaluations of a training run that are shown
+MAX_QKV_WORDS = 256  # up to this length, queries, keys and values of the best head are recorded by default
 
 
 @verb(
     HELP,
     [
-        click.Argument(["folder"], metavar="FOLDER"),
+        click.Argument(["folder"], metavar="MODEL"),
         click.Argument(["text"], required=False, metavar="[TEXT]"),
-        Option(["--passage"], metavar="FILE", help="the text that a question is about"),
-        Option(["--story"], metavar="FILE", help="what was told before a question, one sentence a line"),
-        Option(["--pair"], metavar="TEXT", help="a second text that is read beside the first"),
+        Option(["--passage"], metavar="FILE", help="passage of a question"),
+        Option(["--story"], metavar="FILE", help="story of a question, one sentence per line"),
+        Option(["--pair"], metavar="TEXT", help="second text of a pair"),
         Option(
             ["--view"],
             default="",
             help="look, heads, align, steps, maths, place, verdict or flow [default: by the task]",
         ),
-        Option(["--out"], metavar="FILE", help="write a file: .html, .svg, .png, .pdf, .tex or .json"),
-        Option(
-            ["--heads"], default="", metavar="NAMES", help="heads to open with: encoder.3.self:2, … [default: the best]"
-        ),
+        Option(["--out"], metavar="FILE", help="output file: .html, .svg, .png, .pdf, .tex or .json"),
+        Option(["--heads"], default="", metavar="NAMES", help="initial heads: encoder.3.self:2, … [default: the best]"),
         Option(
             ["--layers"],
             default="",
             metavar="NUMBERS",
-            help="layers that a file has whole; of others the most [default: all that fit]",
+            help="layers stored in full in a file; others keep their largest weights [default: all that fit]",
         ),
         Option(["--words"], is_flag=True, help="figures of words instead of tokens"),
-        Option(["--compare"], is_flag=True, help="show it beside the same model with all heads on"),
-        Option(["--attribution"], is_flag=True, help="add what the answer hangs on, and how far attention agrees"),
-        Option(["--importance"], is_flag=True, help="add what this answer loses without each head"),
-        Option(["--epochs"], is_flag=True, help="a run's evaluations: where it looked at one text as it learned"),
-        Option(["--beam"], type=click.IntRange(1, 64), help="hypotheses that a translator keeps at each step"),
-        Option(["--most"], type=click.IntRange(1), help="tokens that a causal model writes [default: 24]"),
+        Option(["--compare"], is_flag=True, help="compare with the same model without ablation"),
+        Option(
+            ["--attribution"], is_flag=True, help="add attribution of the prediction, and its agreement with attention"
+        ),
+        Option(["--importance"], is_flag=True, help="add the importance of each head for this prediction"),
+        Option(["--epochs"], is_flag=True, help="attention on one validation text at each evaluation of a run"),
+        Option(["--beam"], type=click.IntRange(1, 64), help="beam size of a translation model"),
+        Option(["--most"], type=click.IntRange(1), help="tokens that a causal model generates [default: 24]"),
         Option(
             ["--port"],
             type=click.IntRange(0, 65535),
             default=0,
-            help="where it is served; 0: any that is free [default: 0]",
+            help="port of the server; 0: any free one [default: 0]",
         ),
-        Option(["--no-browser", "quiet"], is_flag=True, help="only say where the page is"),
+        Option(["--no-browser"], is_flag=True, help="only print the address of the page"),
         *knob_options(RecordConfig, section="What is kept"),
-        *ENGINE,
+        *ENGINE_OPTIONS,
     ],
 )
 def see(
     context: click.Context,
     folder: str,
     text: str | None,
-    passage: str | None,
-    story: str | None,
-    pair: str | None,
     view: str,
     out: str | None,
     heads: str,
     layers: str,
     words: bool,
-    compare: bool,
-    attribution: bool,
-    importance: bool,
     epochs: bool,
-    beam: int | None,
-    most: int | None,
     port: int,
-    quiet: bool,
+    no_browser: bool,
     as_json: bool,
-    **computing: Any,
+    **settings: Any,
 ) -> None:
-    """Show where a model looked."""
-    from regard.view.export import check_ending, write_record
-
+    """Show the attention of a model."""
     _check_view(view)
     if out is not None:
+        from regard.view.export import check_ending
+
         check_ending(out)
-    chosen = _numbers(layers)
+    layer_indices = _parse_layers(layers)
+    model: _ViewedModel | None = None
     if folder.lower().endswith(".json") and Path(folder).is_file():
-        from regard.view.record.record import Record
-
-        if text is not None:
-            raise UsageError(f"{folder} is a record: it has its text already, and no model to read another one")
-        records, run = [Record.read(folder)], None
+        records = [read_record(folder, text)]
     elif epochs:
-        from regard.interpret.training_records import training_records
-
-        if text is not None:
-            raise UsageError("--epochs shows the text that training kept: leave the text out")
-        records, run = training_records(folder, max_records=MOMENTS), None
+        records = _training_records(folder, text)
     else:
-        if text is None:
-            raise UsageError("the text is missing: write it behind the folder")
-        seeing = RecordConfig().override(changed_settings(context, RecordConfig))
-        options = {name: value for name, value in (("beam", beam), ("max_new_tokens", most)) if value is not None}
-        reasons = {"attribution": attribution, "importance": importance}
-        model = _ViewedModel(folder, computing, passage, story, pair, options, seeing, reasons)
-        records, run = model.records(text, compare), model.run
-    records = [_opened(record, view, heads) for record in records]
-    if out is not None and len(records) > 1 and not out.lower().endswith(".html"):
-        raise UsageError(f"{len(records)} records are shown, but {out} holds one: write .html, or look at them served")
+        model, records = _record_text(context, folder, text, **settings)
+    records = [_with_initial_view(record, view, heads) for record in records]
     if out is not None:
-        made = _page(records, out) if len(records) > 1 else None
-        figure = {"words": words, "attention": heads.partition(",")[0]}
-        made = made or write_record(records[0], out, view=view, layers=chosen, **figure)
-        print_result({"out": str(made), "id": records[0].id, "title": records[0].title}, [f"{made}"], as_json)
+        site = heads.partition(",")[0]
+        path = _write_records(records, out, view=view, layers=layer_indices, words=words, attention=site)
+        print_result({"out": str(path), "id": records[0].id, "title": records[0].title}, [f"{path}"], as_json)
         return
     if as_json:
-        print(json_line(records[0].to_dict(True if chosen is None else chosen)))
+        print(json_line(records[0].to_dict(True if layer_indices is None else layer_indices)))
         return
     from regard.server import serve
 
-    title, tasks = records[0].title, [records[0].task]
-    serve(records, run, port, not quiet, title=title, tasks=tasks, notify=lambda address: note(_where(address)))
+    serve(
+        records,
+        run=None if model is None else model.run,
+        port=port,
+        open_browser=not no_browser,
+        title=records[0].title,
+        tasks=[records[0].task],
+        notify=_print_address,
+    )
+
+
+def _record_text(
+    context: click.Context,
+    folder: str,
+    text: str | None,
+    *,
+    passage: str | None,
+    story: str | None,
+    pair: str | None,
+    beam: int | None,
+    most: int | None,
+    compare: bool,
+    attribution: bool,
+    importance: bool,
+    **load_options: Any,
+) -> tuple[_ViewedModel, list[Record]]:
+    """Load the model and record its attention on the text."""
+    if text is None:
+        raise UsageError("the text is missing: write it after the model")
+    decoding = {"beam": beam, "max_new_tokens": most}
+    model = _ViewedModel(
+        folder,
+        load_options,
+        passage=read_passage(passage),
+        story=read_story_file(story),
+        pair=pair,
+        options={name: option for name, option in decoding.items() if option is not None},
+        record_config=RecordConfig().override(changed_settings(context, RecordConfig)),
+    )
+    return model, model.records(text, compare=compare, attribution=attribution, importance=importance)
+
+
+def read_record(file: str, text: str | None) -> Record:
+    """Read a saved record, which comes without a text on the command line."""
+    from regard.view.record.record import Record
+
+    if text is not None:
+        raise UsageError(f"{file} is a record: it has its own text, and no model to run on another one")
+    return Record.read(file)
+
+
+def _training_records(folder: str, text: str | None) -> list[Record]:
+    """Snapshots of attention at the evaluations of a run."""
+    from regard.interpret.training_records import training_records
+
+    if text is not None:
+        raise UsageError("--epochs shows the validation text of the run: leave the text out")
+    return training_records(folder, max_records=MAX_SNAPSHOTS)
 
 
 class _ViewedModel:
-    """A model that was loaded to be asked, once or, over the page, again and again."""
+    """A loaded model that records its attention, once or repeatedly for the page."""
 
     def __init__(
         self,
         folder: str,
-        computing: Mapping[str, Any],
-        passage: str | None,
-        story: str | None,
+        load_options: Mapping[str, Any],
+        *,
+        passage: str,
+        story: tuple[str, ...],
         pair: str | None,
         options: Mapping[str, Any],
-        seeing: RecordConfig,
-        reasons: Mapping[str, bool],
+        record_config: RecordConfig,
     ) -> None:
         from regard.attention.intervention import active_intervention
         from regard.pipeline.load import load
 
-        self.passage, self.story = read_passage(passage), read_story_file(story)
-        self.pair, self.options, self.seeing, self.reasons = pair, options, seeing, reasons
-        self.pipeline = load(folder, **computing)
-        silent = active_intervention()
-        self.off = str(silent).split(",") if silent is not None else []
-        self.made = {"version": __version__, "model": Path(folder).name or folder, **_format(computing)}
+        self.passage = passage
+        self.story = story
+        self.pair = pair
+        self.options = options
+        self.record_config = record_config
+        self.pipeline = load(folder, **load_options)
+        intervention = active_intervention()
+        self.ablated_heads = str(intervention).split(",") if intervention is not None else []
+        self.provenance = {"version": __version__, "model": Path(folder).name or folder, **_format_dtype(load_options)}
 
-    def asked(self, text: str, options: Mapping[str, Any]) -> PipelineRequest:
-        from regard.interpret.request import PipelineRequest
-
-        return PipelineRequest(text, self.passage, self.story, self.pair, {**self.options, **options})
-
-    def records(self, text: str, compare: bool) -> list[Record]:
-        """Return the record of a text; to compare, first that with all heads on."""
+    def records(self, text: str, *, compare: bool, attribution: bool, importance: bool) -> list[Record]:
+        """Record the text with the requested explanations; to compare, first without ablation."""
         from regard.attention.intervention import disable_ablation
-        from regard.interpret.request import record_request
+        from regard.interpret.request import add_explanations, record_request
 
-        if compare and not self.off:
-            raise UsageError("there is nothing to compare: name heads to switch off with --off encoder.3.self:2")
-        asked = self.asked(text, {})
-        seeing = self._seeing(text)
-        made = [record_request(self.pipeline, asked, seeing, provenance=self.made)]
-        if any(self.reasons.values()):
-            from regard.interpret.request import add_explanations
-
-            made = [add_explanations(made[0], self.pipeline, asked, **self.reasons)]
-        if compare:
-            with disable_ablation():
-                made.insert(0, record_request(self.pipeline, asked, seeing, provenance=self.made))
-        return made
+        if compare and not self.ablated_heads:
+            raise UsageError("there is nothing to compare: ablate heads with --off encoder.3.self:2")
+        request = self._request(text)
+        config = self._record_config(text)
+        record = record_request(self.pipeline, request, config, provenance=self.provenance)
+        if attribution or importance:
+            record = add_explanations(record, self.pipeline, request, attribution=attribution, importance=importance)
+        if not compare:
+            return [record]
+        with disable_ablation():
+            unablated = record_request(self.pipeline, request, config, provenance=self.provenance)
+        return [unablated, record]
 
     def run(self, task: str, text: str, options: Mapping[str, Any]) -> Record:
-        """Return the record of a text that was asked for over the page."""
+        """Record a text that the page requests."""
         from regard.attention.intervention import disable_ablation
         from regard.interpret.request import record_request
 
-        given = {name: value for name, value in options.items() if name != "off"}
-        heads = [*self.off, *options.get("off", [])]
+        decoding = {name: option for name, option in options.items() if name != "off"}
+        heads = [*self.ablated_heads, *options.get("off", [])]
         with disable_ablation():
             return record_request(
-                self.pipeline, self.asked(text, given), self._seeing(text), provenance=self.made, ablated=heads
+                self.pipeline,
+                self._request(text, decoding),
+                self._record_config(text),
+                provenance=self.provenance,
+                ablated=heads,
             )
 
-    def _seeing(self, text: str) -> RecordConfig:
-        """Return what is kept: of a short text the numbers inside the best head, too."""
-        if self.seeing.store_qkv or len(text.split()) > SHORT or len(self.passage.split()) > SHORT:
-            return self.seeing
-        return self.seeing.override({"store_qkv": "best"})
+    def _request(self, text: str, options: Mapping[str, Any] | None = None) -> PipelineRequest:
+        from regard.interpret.request import PipelineRequest
+
+        merged = {**self.options, **(options or {})}
+        return PipelineRequest(text, self.passage, story=self.story, pair=self.pair, options=merged)
+
+    def _record_config(self, text: str) -> RecordConfig:
+        """For short texts, record queries, keys and values of the best head, too."""
+        is_long = max(len(text.split()), len(self.passage.split())) > MAX_QKV_WORDS
+        if self.record_config.store_qkv or is_long:
+            return self.record_config
+        return self.record_config.override({"store_qkv": "best"})
 
 
-def _opened(record: Record, view: str, heads: str) -> Record:
-    """Return the record opening with a view and with heads; heads that it has not are refused."""
+def _with_initial_view(record: Record, view: str, heads: str) -> Record:
+    """Make a record open with a view and with heads; raise for heads that it does not have."""
     from regard.attention.sites import site_kind, site_layer
     from regard.pipeline.result import AttentionMaps
 
@@ -226,14 +266,15 @@ def _opened(record: Record, view: str, heads: str) -> Record:
     names = [name.strip() for name in heads.split(",") if name.strip()]
     for name in names:
         if ":" not in name:
-            raise UsageError(f"{name!r} names no head: write site and number, as in encoder.3.self:2")
-        _ = AttentionMaps(record)[name]
+            raise UsageError(f"{name!r} names no head: write site and head, as in encoder.3.self:2")
+        _ = AttentionMaps(record)[name]  # raises for a head that the record does not have
     if names:
-        numbers = [int(name.partition(":")[2]) for name in names]
-        site = names[0].partition(":")[0]
-        if any(name.partition(":")[0] != site for name in names):
-            raise UsageError(f"--heads are of one site, but there are several: {heads}")
-        state |= {"attn": site_kind(site), "layer": site_layer(site), "head": numbers[0], "heads": numbers}
+        sites = {name.partition(":")[0] for name in names}
+        if len(sites) > 1:
+            raise UsageError(f"--heads must be of one site, but there are several: {heads}")
+        (site,) = sites
+        indices = [int(name.partition(":")[2]) for name in names]
+        state |= {"attn": site_kind(site), "layer": site_layer(site), "head": indices[0], "heads": indices}
     return replace(record, view={**record.view, **state}) if state else record
 
 
@@ -242,10 +283,23 @@ def _check_view(view: str) -> None:
     from regard.view.figure import FIGURE_VIEWS
 
     if view and view not in FIGURE_VIEWS:
-        raise UsageError(f"no such view: {view}{nearest(view, FIGURE_VIEWS)}: there are {', '.join(FIGURE_VIEWS)}")
+        raise UsageError(f"no such view: {view}{nearest(view, FIGURE_VIEWS)}: views are {', '.join(FIGURE_VIEWS)}")
 
 
-def _page(records: Sequence[Record], out: str) -> Path:
+def _write_records(
+    records: Sequence[Record], out: str, *, view: str, layers: list[int] | None, words: bool, attention: str
+) -> Path:
+    """Write one record in the format of the file's ending, or several as a page."""
+    from regard.view.export import write_record
+
+    if len(records) > 1:
+        if not out.lower().endswith(".html"):
+            raise UsageError(f"{len(records)} records do not fit {out}, a file for one: write .html or leave out --out")
+        return _write_page(records, out)
+    return write_record(records[0], out, view=view, layers=layers, words=words, attention=attention)
+
+
+def _write_page(records: Sequence[Record], out: str) -> Path:
     """Write a page of several records."""
     from regard.checkpoint.atomic import write_file
     from regard.view.export import check_size
@@ -257,22 +311,22 @@ def _page(records: Sequence[Record], out: str) -> Path:
     return Path(out)
 
 
-def _numbers(given: str) -> list[int] | None:
-    """Return the numbers of a list.
+def _parse_layers(text: str) -> list[int] | None:
+    """Parse a list of layer indices.
 
-    >>> _numbers("0, 3"), _numbers("")
+    >>> _parse_layers("0, 3"), _parse_layers("")
     ([0, 3], None)
     """
-    if not given:
+    if not text:
         return None
-    words = [word.strip() for word in given.split(",")]
-    if not all(word.isdecimal() for word in words):
-        raise UsageError(f"--layers are numbers parted by commas, not {given!r}")
-    return [int(word) for word in words]
+    layers = [layer.strip() for layer in text.split(",")]
+    if not all(layer.isdecimal() for layer in layers):
+        raise UsageError(f"--layers takes numbers separated by commas, not {text!r}")
+    return [int(layer) for layer in layers]
 
 
 def read_passage(path: str | None) -> str:
-    """Return the text of a file that a question is about."""
+    """Text of a passage file; empty without one."""
     if path is None:
         return ""
     from regard.data.ledger import read_lines
@@ -281,7 +335,7 @@ def read_passage(path: str | None) -> str:
 
 
 def read_story_file(path: str | None) -> tuple[str, ...]:
-    """Return the sentences of a file that a question is about."""
+    """Sentences of a story file; none without one."""
     if path is None:
         return ()
     from regard.data.babi import read_story
@@ -289,9 +343,9 @@ def read_story_file(path: str | None) -> tuple[str, ...]:
     return tuple(read_story(path, ReadConfig()).sentences)
 
 
-def _format(computing: Mapping[str, Any]) -> dict[str, str]:
-    return {"dtype": str(computing["precision"])} if computing.get("precision") else {}
+def _format_dtype(load_options: Mapping[str, Any]) -> dict[str, str]:
+    return {"dtype": str(load_options["precision"])} if load_options.get("precision") else {}
 
 
-def _where(address: str) -> str:
-    return f"{address}\n  shown on this machine only; the address is good for one use; end with Ctrl-C"
+def _print_address(address: str) -> None:
+    note(f"{address}\n  shown on this machine only; the address works once; stop with Ctrl-C")

@@ -1,23 +1,26 @@
-"""`regard similar`: how alike two texts are, or which lines of a file are nearest to a text."""
+"""`regard similar`: semantic similarity of texts, and semantic search in the lines of a file."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.embed import EMBEDDING
-from regard.cli.model_options import ENGINE, FOLDER
+from regard.cli.embed import EMBEDDING_OPTIONS
+from regard.cli.model_options import ENGINE_OPTIONS, FOLDER
 from regard.cli.options import Option, changed_settings, verb
 from regard.cli.output import note, print_result
 from regard.cli.texts import ENCODING, IN, TEXTS
 from regard.config.inference import EmbeddingConfig
 from regard.errors import UsageError
 
-HELP = """Say how alike texts are: the cosine of their vectors, from -1 to 1.
+if TYPE_CHECKING:
+    from regard.pipeline.embedding import Neighbours
 
-Two texts are compared with each other; more, each with every other. With --among, each TEXT (or each line of --in)
-is searched for among the lines of a file, whose vectors may be given too.
+HELP = """Compute the similarity of texts: the cosine of their embeddings, from -1 to 1.
+
+Two texts are compared with each other; of more, each with every other. With --among, find the lines of a file that are
+nearest to each TEXT (or to each line of --in); --vectors reuses their embeddings.
 
 \b
   regard similar runs/adapted "A man is eating food." "A man is eating a piece of bread."
@@ -32,12 +35,14 @@ is searched for among the lines of a file, whose vectors may be given too.
         FOLDER,
         TEXTS,
         IN,
-        Option(["--among"], metavar="FILE", help="search among the lines of this file"),
-        Option(["--vectors"], metavar="FILE", help="their vectors, as `regard embed --out` wrote them"),
-        Option(["--best"], type=click.IntRange(1), default=5, help="how many of the nearest lines [default: 5]"),
+        Option(["--among", "corpus"], metavar="FILE", help="search the lines of this file"),
+        Option(["--vectors"], metavar="FILE", help="their embeddings, written by `regard embed --out`"),
+        Option(
+            ["--best", "top_k"], type=click.IntRange(1), default=5, help="nearest lines shown per text [default: 5]"
+        ),
         ENCODING,
-        *EMBEDDING,
-        *ENGINE,
+        *EMBEDDING_OPTIONS,
+        *ENGINE_OPTIONS,
     ],
 )
 def similar(
@@ -45,81 +50,93 @@ def similar(
     folder: str,
     texts: tuple[str, ...],
     source: str | None,
-    among: str | None,
+    corpus: str | None,
     vectors: str | None,
-    best: int,
+    top_k: int,
     encoding: str,
     as_json: bool,
-    **computing: Any,
+    **load_options: Any,
 ) -> None:
-    """Compare texts."""
+    """Compare texts with each other or with the lines of a file."""
     from regard.config.data import ReadConfig
     from regard.data.ledger import read_lines
 
-    reading = ReadConfig(encoding=encoding)
+    read_config = ReadConfig(encoding=encoding)
     if bool(texts) == bool(source):
-        raise UsageError("give texts, or a file of them with --in" + (": not both" if texts else ""))
-    if vectors and not among:
-        raise UsageError("--vectors are those of the lines of --among: name that file too")
-    given = read_lines(source, reading) if source else list(texts)
-    if among is None and len(given) < 2:
-        raise UsageError("one text alone is like nothing: give two, or a file to search with --among")
-    lines = read_lines(among, reading) if among else []
+        raise UsageError("pass texts as arguments, or a file of them with --in" + (": not both" if texts else ""))
+    if vectors and not corpus:
+        raise UsageError("--vectors are the embeddings of the lines of --among: name that file too")
+    queries = read_lines(source, read_config) if source else list(texts)
+    if corpus is None and len(queries) < 2:
+        raise UsageError("one text cannot be compared: pass two, or a file to search with --among")
+    lines = read_lines(corpus, read_config) if corpus else []
     config = EmbeddingConfig().override(changed_settings(context, EmbeddingConfig))
     from regard.pipeline.embedding import nearest_neighbours
     from regard.pipeline.load import load_embedder
 
-    model = load_embedder(folder, **computing)
-    found = model.embed(given, config)
-    account = found.truncation
-    if among is None:
-        near = nearest_neighbours(found.vectors, found.vectors, len(given))
-        _give_pairs(given, near, as_json)
+    model = load_embedder(folder, **load_options)
+    query_embeddings = model.embed(queries, config)
+    query_vectors = query_embeddings.vectors
+    truncation = query_embeddings.truncation
+    if corpus is None:
+        _print_pairs(queries, nearest_neighbours(query_vectors, query_vectors, len(queries)), as_json)
     else:
-        known = _known(vectors, len(lines), found.vectors.shape[1], among) if vectors else None
-        if known is None:
-            searched = model.embed(lines, config)
-            known, account = searched.vectors, account + searched.truncation
-        _give_nearest(given, lines, nearest_neighbours(found.vectors, known, best), as_json)
-    if account.truncated_texts:
-        note(account.format())
+        if vectors:
+            line_vectors = _read_vectors(vectors, (len(lines), query_vectors.shape[1]), corpus)
+        else:
+            line_embeddings = model.embed(lines, config)
+            line_vectors = line_embeddings.vectors
+            truncation = truncation + line_embeddings.truncation
+        _print_nearest(queries, lines, nearest_neighbours(query_vectors, line_vectors, top_k), as_json)
+    if truncation.truncated_texts:
+        note(truncation.format())
 
 
-def _known(path: str, count: int, width: int, among: str) -> Any:
+def _read_vectors(path: str, shape: tuple[int, int], corpus: str) -> Any:
+    """Read the embeddings of the corpus lines and check their shape."""
     import numpy as np
 
     try:
-        found = np.load(path, allow_pickle=False)
+        vectors = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not a file of vectors: {str(error).splitlines()[0]}") from None
-    if found.shape != (count, width):
-        raise UsageError(f"{path}: {list(found.shape)} numbers, but {among} has {count} lines and vectors have {width}")
-    return found
+        raise UsageError(f"{path}: not a NumPy file of embeddings: {str(error).splitlines()[0]}") from None
+    if vectors.shape != shape:
+        num_lines, embedding_size = shape
+        raise UsageError(
+            f"{path}: the array has shape {list(vectors.shape)}, but {corpus} has {num_lines} lines and the model's "
+            f"embeddings have size {embedding_size}: embed {corpus} again with this model"
+        )
+    return vectors
 
 
-def _give_pairs(texts: list[str], near: Any, as_json: bool) -> None:
+def _print_pairs(texts: list[str], neighbours: Neighbours, as_json: bool) -> None:
+    """Print every pair of texts, the most similar first."""
     pairs = []
-    for number, (others, cosines) in enumerate(zip(near.indices, near.similarities, strict=True)):
-        pairs += [
-            {"first": number, "second": int(other), "cosine": round(float(cosine), 6)}
-            for other, cosine in zip(others, cosines, strict=True)
-            if other > number
-        ]
+    for first, (indices, cosines) in enumerate(zip(neighbours.indices, neighbours.similarities, strict=True)):
+        for second, cosine in zip(indices, cosines, strict=True):
+            if second > first:
+                pairs.append({"first": first, "second": int(second), "cosine": round(float(cosine), 6)})
     pairs.sort(key=lambda pair: -pair["cosine"])
-    shown = [f"{pair['cosine']:.4f}" for pair in pairs]
-    if len(texts) > 2:
-        shown = [f"{pair['cosine']:.4f}\t{texts[int(pair['first'])]}\t{texts[int(pair['second'])]}" for pair in pairs]
-    print_result({"texts": texts, "pairs": pairs}, shown, as_json)
+    lines = []
+    for pair in pairs:
+        line = f"{pair['cosine']:.4f}"
+        if len(texts) > 2:
+            line += f"\t{texts[int(pair['first'])]}\t{texts[int(pair['second'])]}"
+        lines.append(line)
+    print_result({"texts": texts, "pairs": pairs}, lines, as_json)
 
 
-def _give_nearest(texts: list[str], lines: list[str], near: Any, as_json: bool) -> None:
-    facts, shown = [], []
-    for text, numbers, cosines in zip(texts, near.indices, near.similarities, strict=True):
-        found = [
-            {"line": int(number) + 1, "text": lines[number], "cosine": round(float(cosine), 6)}
-            for number, cosine in zip(numbers, cosines, strict=True)
-        ]
-        facts.append({"text": text, "nearest": found})
-        shown += [text] if len(texts) > 1 else []
-        shown += [f"{one['cosine']:.4f}\t{one['line']}\t{one['text']}" for one in found]
-    print_result(facts, shown, as_json)
+def _print_nearest(queries: list[str], corpus_lines: list[str], neighbours: Neighbours, as_json: bool) -> None:
+    """Print the nearest lines of each query."""
+    results = []
+    output = []
+    for query, indices, cosines in zip(queries, neighbours.indices, neighbours.similarities, strict=True):
+        if len(queries) > 1:
+            output.append(query)
+        nearest = []
+        for index, cosine in zip(indices, cosines, strict=True):
+            neighbour = {"line": int(index) + 1, "text": corpus_lines[index], "cosine": round(float(cosine), 6)}
+            nearest.append(neighbour)
+            output.append(f"{neighbour['cosine']:.4f}\t{neighbour['line']}\t{neighbour['text']}")
+        results.append({"text": query, "nearest": nearest})
+    print_result(results, output, as_json)

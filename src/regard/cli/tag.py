@@ -1,4 +1,4 @@
-"""`regard tag`: words of texts with their tags, and what these mark."""
+"""`regard tag`: token classification of texts, and the entities that the tags mark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE, TestSet
+from regard.cli.model_options import ENGINE_OPTIONS, TestSet
 from regard.cli.options import Option
 from regard.cli.output import align_columns, json_line, print_result, write_lines
 from regard.cli.texts import TextInput, process_texts, text_verb
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 HELP = """Tag the words of TEXT, of the lines of a file, or of standard input line by line.
 
-What is found is given in order: number of the text, kind, exact words of the text, where they begin and end,
-probability; parted by tabs. A model whose tags mark no entities gives every word with its tag.
+Entities are printed in order, with tabs between the columns: index of the text, label, text of the entity, its start
+and end in characters, probability. A model whose tags mark no entities prints every word with its tag.
 
 \b
   regard tag runs/names "Ada Lovelace was born in London."
@@ -29,56 +29,71 @@ probability; parted by tabs. A model whose tags mark no entities gives every wor
 @text_verb(
     HELP,
     [
-        Option(["--columns"], is_flag=True, help="give a word and its tag a line, a blank line after each text"),
-        Option(["--words", "apart"], is_flag=True, help="words are what white space parts"),
-        *ENGINE,
+        Option(["--columns"], is_flag=True, help="print a word and its tag per line, a blank line after each text"),
+        Option(
+            ["--words", "is_pretokenized"], is_flag=True, help="texts are pretokenized: split words at white space only"
+        ),
+        *ENGINE_OPTIONS,
     ],
 )
-def tag(context: click.Context, folder: str, given: TextInput, columns: bool, apart: bool, **computing: Any) -> None:
-    """Tag what was given."""
+def tag(
+    context: click.Context,
+    folder: str,
+    inputs: TextInput,
+    columns: bool,
+    is_pretokenized: bool,
+    **load_options: Any,
+) -> None:
+    """Print the entities or the tags of each text."""
 
-    def opened() -> TokenClassificationPipeline:
+    def load_model() -> TokenClassificationPipeline:
         from regard.pipeline.loaders import load_tagger
 
-        return load_tagger(folder, **computing)
+        return load_tagger(folder, **load_options)
 
     process_texts(
-        given,
-        opened,
-        lambda model, window: model.stream(window, is_pretokenized=apart),
-        lambda model, number, found: shown(found, number, columns or not model.has_entities, given.as_json),
+        inputs,
+        load_model,
+        lambda model, window: model.stream(window, is_pretokenized=is_pretokenized),
+        lambda model, index, tagged: format_tagged_text(
+            tagged, index, columns=columns or not model.has_entities, as_json=inputs.as_json
+        ),
     )
 
 
-def shown(found: TaggedText, number: int, columns: bool, as_json: bool) -> list[str]:
-    """Return the lines for one text."""
+def format_tagged_text(tagged: TaggedText, index: int, *, columns: bool, as_json: bool) -> list[str]:
+    """Format one text: a JSON object, words with tags, or entities."""
     if as_json:
-        return [json_line({"number": number, **found.to_dict()})]
+        return [json_line({"number": index, **tagged.to_dict()})]
     if columns:
-        return [*(f"{word}\t{tag}" for word, tag in zip(found.words, found.tags, strict=True)), ""]
-    return [
-        "\t".join([str(number), one.label, one.text, str(one.start), str(one.end), f"{one.probability:.4f}"])
-        for one in found.entities
-    ]
+        return [*(f"{word}\t{tag}" for word, tag in zip(tagged.words, tagged.tags, strict=True)), ""]
+    lines = []
+    for entity in tagged.entities:
+        cells = [str(index), entity.label, entity.text, str(entity.start), str(entity.end), f"{entity.probability:.4f}"]
+        lines.append("\t".join(cells))
+    return lines
 
 
 def evaluate_tags(test: TestSet) -> None:
-    """Tag a test set and give strict F1 of entities, by kind too."""
+    """Evaluate a tagger: strict F1 of entities, overall and by label."""
     from regard.data.conll import read_tagged
     from regard.pipeline.loaders import load_tagger
 
-    rows = read_tagged(test.files, test.reading)
-    model = load_tagger(test.folder, **test.computing)
-    rows.tag_ids(model.tags)  # an unknown tag is refused before anything is computed
-    said = model.tag_sentences(rows)
+    examples = read_tagged(test.files, test.read_config)
+    model = load_tagger(test.folder, **test.load_options)
+    examples.tag_ids(model.tags)  # raises for an unknown tag before anything is computed
+    predictions = model.tag_sentences(examples)
     if test.out:
-        pairs = (zip(one.words, tags, strict=True) for one, tags in zip(rows.sentences, said, strict=True))
-        write_lines(test.out, (line for pair in pairs for line in [*map("\t".join, pair), ""]))
-    scores = model.scores(rows, said)
-    lines = [
-        f"{len(rows):,} sentences, F1 {scores['f1']:.2f} % (precision {scores['precision']:.2f} %, recall "
+        lines = []
+        for sentence, tags in zip(examples.sentences, predictions, strict=True):
+            lines += [f"{word}\t{tag}" for word, tag in zip(sentence.words, tags, strict=True)]
+            lines.append("")
+        write_lines(test.out, lines)
+    scores = model.scores(examples, predictions)
+    summary = [
+        f"{len(examples):,} sentences, F1 {scores['f1']:.2f} % (precision {scores['precision']:.2f} %, recall "
         f"{scores['recall']:.2f} %), {scores['accuracy']:.2f} % of the words have the right tag",
-        *align_columns([[kind, f"{value:.2f}"] for kind, value in scores["f1_by_kind"].items()]),
+        *align_columns([[label, f"{f1:.2f}"] for label, f1 in scores["f1_by_kind"].items()]),
         model.account.format(),
     ]
-    print_result({**scores, "account": model.account.to_dict()}, lines, test.as_json)
+    print_result({**scores, "account": model.account.to_dict()}, summary, test.as_json)

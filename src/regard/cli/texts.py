@@ -1,4 +1,4 @@
-"""What the verbs that take texts share: arguments, the lines of a file, or standard input line by line."""
+"""Input and output shared by the verbs that process texts: arguments, the lines of a file, or standard input."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from regard.cli.options import Option, Verb, verb
 from regard.cli.output import note, show_progress, write_lines
 from regard.errors import UsageError
 
-Item = TypeVar("Item")
-Opened = TypeVar("Opened")
+Prediction = TypeVar("Prediction")
+Model = TypeVar("Model")
 TEXTS = click.Argument(["texts"], nargs=-1, metavar="[TEXT]…")
-IN = Option(["--in", "source"], metavar="FILE", help="take the lines of this file")
+IN = Option(["--in", "source"], metavar="FILE", help="read the texts from this file, one per line")
 OUT = Option(["--out"], metavar="FILE", help="write here instead of to standard output; .gz is compressed")
-ENCODING = Option(["--encoding"], default="utf-8", help="text encoding of what is read [default: utf-8]")
+ENCODING = Option(["--encoding"], default="utf-8", help="text encoding of the input [default: utf-8]")
 
 
 @dataclass(frozen=True)
 class TextInput:
-    """What a verb is to work on, and where and how its lines are written."""
+    """Texts that a verb processes, and where and how its output is written."""
 
     texts: tuple[str, ...]
-    source: str | None  # a file of them
+    source: str | None  # file with one text per line
     out: str | None
     encoding: str
     as_json: bool
 
     def check(self) -> None:
-        """Refuse texts that are given twice."""
+        """Reject texts that come both as arguments and from a file."""
         if self.texts and self.source:
             raise UsageError("texts and --in are both given: keep one of them")
 
     def lines(self) -> list[str]:
-        """Return the texts that were given, or the lines of the file; nothing is waited for."""
+        """Texts of the arguments or of the file; standard input is not read."""
         self.check()
         if not self.source:
             return list(self.texts)
@@ -51,11 +51,12 @@ class TextInput:
         return list(read_lines(self.source, ReadConfig(encoding=self.encoding)))
 
     def windows(self) -> tuple[Iterable[Sequence[str]], int]:
-        """Return the texts, some at a time, and how many there are; 0 for standard input, where nobody knows yet."""
+        """Windows of texts, and the number of texts; 0 for standard input, where it is unknown."""
         if self.texts and not self.source:
             return [self.texts], len(self.texts)
-        if found := self.lines():
-            return iter_windows(found), len(found)
+        lines = self.lines()
+        if lines:
+            return iter_windows(lines), len(lines)
         if self.source:
             return [], 0
         from regard.config.data import ReadConfig
@@ -65,7 +66,7 @@ class TextInput:
 
 
 def text_verb(help: str, options: Sequence[click.Parameter] = ()) -> Callable[[Callable[..., None]], Verb]:
-    """Return a decorator that makes a function a verb for texts: it gets the context, a folder and what was `Given`."""
+    """Decorator that turns a function of context, model folder and `TextInput` into a verb."""
 
     def decorate(function: Callable[..., None]) -> Verb:
         def call(
@@ -78,7 +79,8 @@ def text_verb(help: str, options: Sequence[click.Parameter] = ()) -> Callable[[C
             as_json: bool,
             **settings: Any,
         ) -> None:
-            function(context, folder, TextInput(texts, source, out, encoding, as_json), **settings)
+            inputs = TextInput(texts, source, out=out, encoding=encoding, as_json=as_json)
+            function(context, folder, inputs, **settings)
 
         return verb(help, [FOLDER, TEXTS, IN, OUT, ENCODING, *options], name=function.__name__)(call)
 
@@ -86,7 +88,7 @@ def text_verb(help: str, options: Sequence[click.Parameter] = ()) -> Callable[[C
 
 
 def write_output(lines: Iterable[str], out: str | None) -> None:
-    """Write lines to a file, or to standard output as they come."""
+    """Write lines to a file, or to standard output as they are computed."""
     if out:
         write_lines(out, lines)
         return
@@ -95,58 +97,61 @@ def write_output(lines: Iterable[str], out: str | None) -> None:
 
 
 def process_texts(
-    given: TextInput,
-    opened: Callable[[], Opened],
-    read: Callable[[Opened, Sequence[str]], Iterable[Item]],
-    shown: Callable[[Opened, int, Item], Iterable[str]],
+    inputs: TextInput,
+    load_model: Callable[[], Model],
+    predict: Callable[[Model, Sequence[str]], Iterable[Prediction]],
+    format_prediction: Callable[[Model, int, Prediction], Iterable[str]],
 ) -> None:
-    """Let a model read texts as they come, write what it says of each, and tell how much of them it read.
+    """Stream texts through a model, write the formatted predictions, and report truncated texts.
 
-    The model is opened when the place to write to is known to be one.
+    The model is loaded once the output file is known to be writable.
     """
-    models: list[Opened] = []
+    models: list[Model] = []
 
     def lines() -> Iterator[str]:
-        waiting, total = given.windows()
-        models.append(model := opened())
-        found = (list(read(model, window)) for window in waiting)
-        said = show_progress(found, total, "texts") if given.out and total else chain.from_iterable(found)
-        for number, one in enumerate(said):
-            yield from shown(model, number, one)
+        windows, total = inputs.windows()
+        model = load_model()
+        models.append(model)
+        batches = (list(predict(model, window)) for window in windows)
+        should_report = bool(inputs.out and total)
+        predictions = show_progress(batches, total, "texts") if should_report else chain.from_iterable(batches)
+        for index, prediction in enumerate(predictions):
+            yield from format_prediction(model, index, prediction)
 
-    write_output(lines(), given.out)
+    write_output(lines(), inputs.out)
     for model in models:
-        if account := getattr(model, "account", None):
+        account = getattr(model, "account", None)
+        if account:
             note(account.format())
 
 
-def iter_available(lines: Iterable[str], most: int = WINDOW) -> Iterator[list[str]]:
-    """Yield lines as they come: alone when each is waited for, many together when they are all there.
+def iter_available(lines: Iterable[str], max_lines: int = WINDOW) -> Iterator[list[str]]:
+    """Yield lines in windows of those that are available: single lines from a slow source, many from a fast one.
 
     >>> list(iter_available(iter("abc")))[0][0]
     'a'
     """
-    waiting: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=4 * most)
+    pending: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=4 * max_lines)
 
     def read() -> None:
         try:
             for line in lines:
-                waiting.put(line)
-            waiting.put(None)
-        except BaseException as error:  # handed over: it is raised where the lines are used
-            waiting.put(error)
+                pending.put(line)
+            pending.put(None)
+        except BaseException as error:  # passed on: raised where the lines are consumed
+            pending.put(error)
 
     threading.Thread(target=read, daemon=True).start()
-    last: str | BaseException | None = ""
-    while isinstance(last, str):
+    entry: str | BaseException | None = ""
+    while isinstance(entry, str):
         window: list[str] = []
-        last = waiting.get()
-        while isinstance(last, str):
-            window.append(last)
-            if len(window) == most or waiting.empty():
+        entry = pending.get()
+        while isinstance(entry, str):
+            window.append(entry)
+            if len(window) == max_lines or pending.empty():
                 break
-            last = waiting.get()
+            entry = pending.get()
         if window:
             yield window
-    if last is not None:
-        raise last
+    if entry is not None:
+        raise entry

@@ -1,4 +1,4 @@
-"""`regard train`: a RunConfig from a recipe and flags, then a run."""
+"""`regard train`: build a run config from a recipe and flags, train, and report."""
 
 from __future__ import annotations
 
@@ -85,11 +85,16 @@ SECTIONS = {
     "data.read.": "Reading files",
     "": "Run",
 }
-NEGATED = {"tokenizer.joint": "a tokenizer for each language instead of one for both"}
+NEGATED = {"tokenizer.joint": "a tokenizer per language instead of one for both"}
 
-MANY_FILES = {"stories", "language", "tag", "answer"}  # tasks that take any number of files; the others two, or one
+MULTI_FILE_TASKS = {
+    "stories",
+    "language",
+    "tag",
+    "answer",
+}  # tasks with any number of files; the others have one or two
 
-TRIES = {  # task, or architecture where it has several uses → how its model is used
+USAGE_EXAMPLES = {  # task, or architecture of a language model → command that uses the trained model
     "translate": 'regard translate {} "…"',
     "stories": 'regard answer {} --story STORY.txt "…"',
     "language": "regard train classify TEXTS.csv --features {} --out FOLDER",
@@ -102,10 +107,10 @@ TRIES = {  # task, or architecture where it has several uses → how its model i
 
 HELP = """Train a model on FILES: two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too).
 
-A language model reads plain text, a classifier texts with a label each, a tagger a word and its tag a line; stories
-with questions are in the form of the bAbI tasks, one file a task.
+Language models are trained on plain text, classifiers on labelled texts, taggers on CoNLL columns, question answering
+on SQuAD files or, with memory networks, on stories in the format of the bAbI tasks, one file per task.
 
-Ctrl-C finishes the step, or the pass over stories, and saves; the same command goes on from there.
+Ctrl-C finishes the step, or the epoch over stories, and saves a checkpoint; the same command resumes.
 
 \b
   regard train translate train.en train.de --valid val.en val.de --out runs/en-de
@@ -125,36 +130,42 @@ Ctrl-C finishes the step, or the pass over stories, and saves; the same command 
 """
 
 
+def _max_values(arguments: Sequence[str]) -> int:
+    """Number of files after --valid: any for tasks with many files, else two."""
+    return len(arguments) if set(arguments) & MULTI_FILE_TASKS else 2
+
+
 @verb(
     HELP,
     [
-        click.Argument(["words"], nargs=-1, metavar="TASK FILES…"),
+        click.Argument(["arguments"], nargs=-1, metavar="TASK FILES…"),
         Option(
             ["--out"],
             metavar="FOLDER",
             required=True,
             section="Run",
-            help="the run's folder; an unfinished run is continued",
+            help="run directory; an unfinished run is resumed",
         ),
-        Option(["--recipe"], metavar="FILE", section="Run", help="a JSON file with a whole run's settings"),
+        Option(["--recipe"], metavar="FILE", section="Run", help="JSON file with the settings of a run"),
         Option(
-            ["--watch"], is_flag=True, section="Run", help="open a page that shows where the model looks as it learns"
+            ["--watch"], is_flag=True, section="Run", help="open a page that shows attention while the model trains"
         ),
         *dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated=NEGATED, skip=("task", "data.train")),
     ],
     greedy=("--valid", "--data.valid"),
-    most=lambda words: len(words) if {*words} & MANY_FILES else 2,
+    max_values=_max_values,
 )
 def train(
-    context: click.Context, words: tuple[str, ...], out: str, recipe: str | None, watch: bool, as_json: bool
+    context: click.Context, arguments: tuple[str, ...], out: str, recipe: str | None, watch: bool, as_json: bool
 ) -> None:
     """Train a model."""
-    config = build_run(words, recipe, changed_settings(context))
-    train_and_report(context, config, out, as_json, _open_page(config, out) if watch else [])
+    config = build_run(arguments, recipe, changed_settings(context))
+    listeners = [_serve_snapshots(config, out)] if watch else []
+    train_and_report(context, config, out, as_json, listeners)
 
 
-def _open_page(config: RunConfig, out: str) -> list[Listener]:
-    """Serve a page beside the training and return the watcher that puts what is seen there."""
+def _serve_snapshots(config: RunConfig, out: str) -> Listener:
+    """Serve a page during training; return the listener that adds snapshots of attention to it."""
     import sys
     import threading
 
@@ -163,61 +174,73 @@ def _open_page(config: RunConfig, out: str) -> list[Listener]:
     from regard.server.serve import serve
     from regard.server.store import RecordStore
 
-    assert create_app is not None
-    shelf = RecordStore()
+    assert create_app is not None  # a missing extra is reported here, not in the thread
+    store = RecordStore()
     settings = {
         "open_browser": sys.stderr.isatty(),
         "title": out,
         "live": True,
         "notify": lambda address: note(f"page while training runs: {address}"),
     }
-    threading.Thread(target=serve, args=[shelf], kwargs=settings, daemon=True).start()
-    return [SnapshotListener(Path(out), shelf.replace, config.task)]
+    threading.Thread(target=serve, args=[store], kwargs=settings, daemon=True).start()
+    return SnapshotListener(Path(out), store.replace, config.task)
 
 
 def train_and_report(
-    context: click.Context, config: RunConfig, out: str, as_json: bool, others: Sequence[Listener] = ()
+    context: click.Context, config: RunConfig, out: str, as_json: bool, extra_listeners: Sequence[Listener] = ()
 ) -> None:
-    """Train a run while it is shown, and give how it ended."""
+    """Train with progress output and print how the run ended."""
     from regard.training.run import train_run
 
-    with progress_listener(as_json) as watcher:
-        report = train_run(config, Path(out), listeners=[watcher, *others], started=context.obj)
+    with progress_listener(as_json) as listener:
+        report = train_run(config, Path(out), listeners=[listener, *extra_listeners], started=context.obj)
     if not report.leads:
         return
-    facts = {"folder": str(report.folder), "step": report.step, "reason": report.reason, "metrics": report.metrics}
-    lines = [
-        f"{report.folder}: {report.unit} {report.step}, {report.reason}, {format_duration(report.seconds)} of training"
-    ]
+    result = {
+        "event": "report",
+        "folder": str(report.folder),
+        "step": report.step,
+        "reason": report.reason,
+        "metrics": report.metrics,
+        "verdict": report.verdict.to_dict() if report.verdict is not None else None,
+        "seconds": round(report.seconds, 1),
+    }
+    duration = format_duration(report.seconds)
+    lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {duration} of training"]
     if report.finished:
-        lines += [format_metrics(report.metrics), *_last_lines(report.verdict, _tried(config).format(report.folder))]
-    facts["verdict"] = report.verdict.to_dict() if report.verdict is not None else None
-    print_result({"event": "report", **facts, "seconds": round(report.seconds, 1)}, lines, as_json)
+        command = _usage_example(config).format(report.folder)
+        lines += [format_metrics(report.metrics), *_closing_lines(report.verdict, command)]
+    print_result(result, lines, as_json)
 
 
-def _last_lines(verdict: Verdict | None, command: str) -> list[str]:
+def _closing_lines(verdict: Verdict | None, command: str) -> list[str]:
     """How to use the model, unless it learned nothing; then the verdict, if it is a warning."""
-    usable = verdict is None or verdict.status != "learned_nothing"
-    warning = verdict.text if verdict is not None else ""
-    return [*([f"try it: {command}"] if usable else []), *([warning] if warning else [])]
+    if verdict is None:
+        return [f"try it: {command}"]
+    lines = [] if verdict.status == "learned_nothing" else [f"try it: {command}"]
+    if verdict.text:
+        lines.append(verdict.text)
+    return lines
 
 
-def _tried(config: RunConfig) -> str:
-    """Return how the model of a run is used."""
-    return TRIES.get(config.architecture if config.task == "language" else config.task, TRIES[config.task])
+def _usage_example(config: RunConfig) -> str:
+    """Command that uses the model of a run."""
+    if config.task == "language" and config.architecture in USAGE_EXAMPLES:
+        return USAGE_EXAMPLES[config.architecture]
+    return USAGE_EXAMPLES[config.task]
 
 
-def build_run(words: tuple[str, ...], recipe: str | None, given: dict[str, Any]) -> RunConfig:
-    """Return the run that the command line asks for: the recipe or the defaults, then what was given."""
+def build_run(arguments: tuple[str, ...], recipe: str | None, settings: dict[str, Any]) -> RunConfig:
+    """Build the config of a run: the recipe or the defaults, then the settings of the command line."""
     config = RunConfig.from_dict(read_json(Path(recipe)), where=recipe) if recipe else RunConfig()
-    task, *files = words if words else (config.task,)
+    task, *files = arguments or (config.task,)
     if task not in TASKS:
-        advice = f"regard train translate {' '.join(words)} …" if Path(task).exists() else ", ".join(TASKS)
-        raise UsageError(f"unknown task {task!r}{nearest(task, TASKS)}: the first word says what to learn – {advice}")
-    given = apply_defaults(task, given) if task != config.task else in_own_names(task, given)
+        advice = f"regard train translate {' '.join(arguments)} …" if Path(task).exists() else ", ".join(TASKS)
+        raise UsageError(f"unknown task {task!r}{nearest(task, TASKS)}: the first argument is the task – {advice}")
+    settings = apply_defaults(task, settings) if task != config.task else in_own_names(task, settings)
     if files:
-        given["data.train"] = files
+        settings["data.train"] = files
     elif not config.data.train:
-        last = " (those after --valid are its own)" if given.get("data.valid") else ""
-        raise UsageError(f"no training files{last}: regard train {task} FILES… --out FOLDER")
-    return config.with_settings(given)
+        reason = " (the files after --valid are validation data)" if settings.get("data.valid") else ""
+        raise UsageError(f"no training files{reason}: regard train {task} FILES… --out FOLDER")
+    return config.with_settings(settings)

@@ -1,4 +1,4 @@
-"""`regard translate`: texts, a file, or standard input line by line."""
+"""`regard translate`: translations of texts, of a file, or of standard input line by line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE, ENSEMBLE, SEARCHING, load_translation_pipeline
+from regard.cli.model_options import DECODING_OPTIONS, ENGINE_OPTIONS, ENSEMBLE, load_translation_pipeline
 from regard.cli.options import Option, changed_settings
 from regard.cli.output import json_line
 from regard.cli.texts import TextInput, process_texts, text_verb
@@ -23,44 +23,44 @@ HELP = """Translate TEXT, the lines of a file, or standard input line by line, i
   regard translate runs/en-de --in big.txt --out big.de
   regard translate runs/en-de --nbest 3 --json < lines.txt
 """
-WORDS = "What it must say"
+CONSTRAINTS_SECTION = "Constraints"
 
 
 @text_verb(
     HELP,
     [
         Option(["--align"], is_flag=True, help="add word alignments (0-0 1-2 …) after a tab"),
-        Option(["--no-split"], is_flag=True, help="take each text as one sentence"),
+        Option(["--no-split"], is_flag=True, help="translate each text as one sentence"),
         ENSEMBLE,
-        Option(["--prefix"], metavar="TEXT", section=WORDS, help="what each translation begins with"),
+        Option(["--prefix"], metavar="TEXT", section=CONSTRAINTS_SECTION, help="prefix of each translation"),
         Option(
             ["--force-word"],
             multiple=True,
             metavar="TEXT",
-            section=WORDS,
-            help="a word or phrase to force; may be repeated",
+            section=CONSTRAINTS_SECTION,
+            help="word or phrase that each translation must contain; may be repeated",
         ),
         Option(
             ["--forbid-word"],
             multiple=True,
             metavar="TEXT",
-            section=WORDS,
-            help="a word or phrase to forbid; may be repeated",
+            section=CONSTRAINTS_SECTION,
+            help="word or phrase that no translation may contain; may be repeated",
         ),
         Option(
             ["--glossary"],
             metavar="FILE",
-            section=WORDS,
-            help="source phrase, tab, target phrase: forced where the source has it",
+            section=CONSTRAINTS_SECTION,
+            help="lines of source phrase, tab, target phrase, which is forced where the source contains the first",
         ),
-        *SEARCHING,
-        *ENGINE,
+        *DECODING_OPTIONS,
+        *ENGINE_OPTIONS,
     ],
 )
 def translate(
     context: click.Context,
     folder: str,
-    given: TextInput,
+    inputs: TextInput,
     align: bool,
     no_split: bool,
     ensemble: tuple[str, ...],
@@ -68,20 +68,24 @@ def translate(
     force_word: tuple[str, ...],
     forbid_word: tuple[str, ...],
     glossary: str | None,
-    **computing: Any,
+    **load_options: Any,
 ) -> None:
-    """Translate what was given."""
-    words = _constraints(force_word, forbid_word, glossary)
-    wishes = {"split": not no_split, "constraints": words, "prefix": prefix or "", **changed_settings(context)}
+    """Print the translation of each text."""
+    options = {
+        "split": not no_split,
+        "constraints": _build_constraints(force_word, forbid_word, glossary),
+        "prefix": prefix or "",
+        **changed_settings(context),
+    }
     process_texts(
-        given,
-        lambda: load_translation_pipeline(folder, computing, ensemble),
-        lambda model, window: model.stream(window, **wishes),
-        lambda _, number, translation: shown(translation, number, align, given.as_json),
+        inputs,
+        lambda: load_translation_pipeline(folder, load_options, ensemble),
+        lambda model, window: model.stream(window, **options),
+        lambda _, index, translation: format_translation(translation, index, align, inputs.as_json),
     )
 
 
-def _constraints(force: tuple[str, ...], forbid: tuple[str, ...], glossary: str | None) -> Constraints | None:
+def _build_constraints(force: tuple[str, ...], forbid: tuple[str, ...], glossary: str | None) -> Constraints | None:
     if not (force or forbid or glossary):
         return None
     from regard.decoding.constraints import Constraints, Glossary
@@ -89,19 +93,22 @@ def _constraints(force: tuple[str, ...], forbid: tuple[str, ...], glossary: str 
     return Constraints(force, forbid, Glossary.read(glossary) if glossary else None)
 
 
-def shown(translation: Translation, number: int, align: bool, as_json: bool) -> Iterator[str]:
-    """Yield the lines for one text: its translation, or its n-best list in the form `number ||| text ||| score`."""
-    several = [translation, *translation.alternatives]
+def format_translation(translation: Translation, index: int, align: bool, as_json: bool) -> Iterator[str]:
+    """Lines for one text: its translation, or its n-best list in the format `index ||| text ||| score`."""
+    hypotheses = [translation, *translation.alternatives]
     if as_json:
-        best, *rest = (facts(one, align) for one in several)
-        yield json_line({"number": number, "source": translation.source, **best, "alternatives": rest})
+        best, *alternatives = (_to_dict(hypothesis, align) for hypothesis in hypotheses)
+        yield json_line({"number": index, "source": translation.source, **best, "alternatives": alternatives})
         return
-    for one in several:
-        text = str(one) if len(several) == 1 else f"{number} ||| {one} ||| {one.score:.4f}"
-        yield f"{text}\t{one.pharaoh}" if align else text
+    for hypothesis in hypotheses:
+        line = str(hypothesis)
+        if len(hypotheses) > 1:
+            line = f"{index} ||| {hypothesis} ||| {hypothesis.score:.4f}"
+        yield f"{line}\t{hypothesis.pharaoh}" if align else line
 
 
-def facts(translation: Translation, align: bool) -> dict[str, Any]:
-    """Return a translation as plain values."""
-    found: dict[str, Any] = {"translation": str(translation), "score": round(translation.score, 6)}
-    return {**found, "alignment": translation.pharaoh} if align else found
+def _to_dict(translation: Translation, align: bool) -> dict[str, Any]:
+    result: dict[str, Any] = {"translation": str(translation), "score": round(translation.score, 6)}
+    if align:
+        result["alignment"] = translation.pharaoh
+    return result

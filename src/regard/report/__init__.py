@@ -1,1 +1,1 @@
-"""Reports about models, computed from their folders: what they contain, how fast they are, how they compare."""
+"""Reports about models: contents of a folder, speed, comparison, error analysis; the demo and the doctor."""

@@ -1,8 +1,8 @@
 """Throughput and latency of one model on this machine, by backend, precision and number of threads.
 
-All setups are loaded in one process and measured in interleaved rounds, so that a machine that slows down slows all of
-them down alike. A round runs a batch of texts through each setup, then some of the texts one at a time. The first round
-warms up and is not counted.
+All setups are loaded in one process and measured in interleaved rounds, so that a change in the speed of the machine
+affects all of them equally. A round runs a batch of texts through each setup, then some of the texts one at a time. The
+first round is a warm-up and is not counted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 BACKENDS = ("engine", "torch")
 TORCH_PRECISIONS = ("float32", "bf16")
-NEW_TOKENS = 32  # generated after each prompt
-QUESTION = "What is this text about?"  # put to every passage
+NEW_TOKENS = 32  # generated for each prompt
+QUESTION = "What is this text about?"  # for every passage
 WORDS = (
     "the a of and in to is was that for on with as by at from two three small large old young man woman child dog cat "
     "house street river city water snow rain morning people runs walks sits plays reads looks over near while"
@@ -46,10 +46,10 @@ Run = Callable[[Sequence[str]], int]  # texts → units produced
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """Size of a benchmark."""
 
-    texts: int
-    single_texts: int
+    texts: int  # per batch
+    single_texts: int  # texts whose latency is measured
     rounds: int
 
 
@@ -58,7 +58,7 @@ QUICK = Effort(texts=32, single_texts=5, rounds=3)
 
 
 class Workload(NamedTuple):
-    """A model's task as a function of texts, and the unit of its throughput."""
+    """A model's task as a function of texts, and its unit of throughput."""
 
     unit: str
     run: Run
@@ -81,8 +81,8 @@ class SetupResult:
     """Measurements of one setup."""
 
     setup: Setup
-    throughputs: tuple[float, ...]  # units per second, one for each round
-    latencies: tuple[float, ...]  # milliseconds of single texts, of all rounds
+    throughputs: tuple[float, ...]  # units per second of each round
+    latencies: tuple[float, ...]  # milliseconds per single text, all rounds
 
     def to_dict(self) -> dict[str, Any]:
         """Rounded figures for JSON."""
@@ -143,7 +143,7 @@ def benchmark_model(
     effort: Effort = FULL,
     log: Log = lambda line: None,
 ) -> ModelBenchmark:
-    """Measure a model in every setup that it supports, on the given texts or on synthetic ones.
+    """Measure a model in every setup that it supports, on `texts` or on synthetic ones.
 
     Without backends, precisions or threads, all backends and precisions are measured with one thread per core.
     """
@@ -178,21 +178,25 @@ def list_setups(backends: Sequence[str], precisions: Sequence[str], threads: Seq
     >>> [str(setup) for setup in list_setups(["torch"], [], [1, 2])][:3]
     ['torch float32, 1 thread', 'torch float32, 2 threads', 'torch bf16, 1 thread']
     """
-    for option, names, known in (("backend", backends, BACKENDS), ("precision", precisions, PRECISIONS)):
-        for name in set(names) - set(known):
-            raise UsageError(f"{option} must be of {', '.join(known)}, not {name!r}{nearest(name, known)}")
+    _check_names("backend", backends, BACKENDS)
+    _check_names("precision", precisions, PRECISIONS)
     if any(count < 1 for count in threads):
         raise UsageError(f"threads ({', '.join(map(str, threads))}) must be at least 1")
-    setups = itertools.product(backends or BACKENDS, precisions or PRECISIONS, threads or [available_cores()])
+    combinations = itertools.product(backends or BACKENDS, precisions or PRECISIONS, threads or [available_cores()])
     return [
         Setup(backend, precision, count)
-        for backend, precision, count in setups
+        for backend, precision, count in combinations
         if backend != "torch" or precision in TORCH_PRECISIONS
     ]
 
 
+def _check_names(option: str, names: Sequence[str], allowed: Sequence[str]) -> None:
+    for name in set(names) - set(allowed):
+        raise UsageError(f"{option} must be one of {', '.join(allowed)}, not {name!r}{nearest(name, allowed)}")
+
+
 def synthetic_texts(count: int, seed: int = 1) -> list[str]:
-    """English words in random order, as many as sentences have: the same texts for every model.
+    """Random English words in texts of sentence length, the same for every model.
 
     >>> lengths = [len(text.split()) for text in synthetic_texts(500)]
     >>> min(lengths) >= MIN_WORDS, max(lengths) <= MAX_WORDS, 12 < sum(lengths) / 500 < 18
@@ -206,12 +210,12 @@ def synthetic_texts(count: int, seed: int = 1) -> list[str]:
 def _load_setups(
     model: str | Path, setups: Sequence[Setup], is_precision_requested: bool, log: Log
 ) -> tuple[dict[Setup, Pipeline], list[str]]:
-    """Pipelines of the setups that can run here, and why the others cannot."""
+    """Pipelines of the setups that can run on this machine, and why the others cannot."""
     pipelines: dict[Setup, Pipeline] = {}
     skipped: list[str] = []
     for setup in setups:
         if not is_precision_requested and setup.backend == "torch" and setup.precision == "bf16" and _is_bf16_slow():
-            skipped.append(f"{setup}: bf16 is slow on this processor; --precision bf16 measures it all the same")
+            skipped.append(f"{setup}: bf16 is slow on this processor; --precision bf16 measures it nevertheless")
             continue
         log(f"loading {setup}")
         try:
@@ -221,7 +225,7 @@ def _load_setups(
         except UsageError as error:
             skipped.append(f"{setup}: {error}")
     if not pipelines:
-        raise UsageError(f"{model} cannot be measured: {'; '.join(skipped) or 'torch does not compute in int8'}")
+        raise UsageError(f"{model} cannot be measured: {'; '.join(skipped) or 'torch has no int8'}")
     return pipelines, skipped
 
 
@@ -232,7 +236,7 @@ def _is_bf16_slow() -> bool:
 
 
 def _bind(pipeline: Pipeline) -> Workload:
-    """What the pipeline does with texts; the last token of a generated text is its end."""
+    """Bind the pipeline's task to a function of texts; a generated text counts its end token."""
     import regard
 
     match pipeline:
@@ -254,36 +258,36 @@ def _bind(pipeline: Pipeline) -> Workload:
         case regard.FeaturePipeline():
             return Workload("texts/s", lambda texts: len(pipeline.features(texts)))
         case _:
-            raise UsageError("a memory network reads stories, not texts: there is nothing to measure it on")
+            raise UsageError("a memory network reads stories, not texts: it cannot be benchmarked")
 
 
 def _count_tokens(translations: Sequence[Translation]) -> int:
-    return sum(len(part.ids) + 1 for translation in translations for part in translation.sentences)
+    return sum(len(sentence.ids) + 1 for translation in translations for sentence in translation.sentences)
 
 
 def _time(run: Run, texts: Sequence[str]) -> tuple[int, float]:
-    """Units produced and seconds taken."""
+    """Units produced and seconds elapsed."""
     start = time.perf_counter()
     units = run(texts)
     return units, time.perf_counter() - start
 
 
 def _set_torch_threads(threads: int) -> None:
-    """Torch has one thread count for the whole process: the setup that was loaded last has set it."""
+    """Set the thread count of torch, which is global: loading another setup has changed it."""
     if "torch" in sys.modules:
         import torch
 
         torch.set_num_threads(threads)
 
 
-def _round_digits(number: float) -> float:
-    return float(f"{number:.5g}")
+def _round_digits(figure: float) -> float:
+    return float(f"{figure:.5g}")
 
 
-def _format_number(number: float) -> str:
-    """About three significant digits.
+def _format_number(figure: float) -> str:
+    """Format with about three significant digits.
 
-    >>> [_format_number(number) for number in (12345.6, 123.45, 1.2345)]
+    >>> [_format_number(figure) for figure in (12345.6, 123.45, 1.2345)]
     ['12,346', '123', '1.23']
     """
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"

@@ -1,4 +1,4 @@
-"""The demo: dates in twenty languages, made here, learned until validation is good, and where the model looked."""
+"""The demo: train a small model on synthetic dates in twenty languages, test it, and show its attention."""
 
 from __future__ import annotations
 
@@ -29,22 +29,24 @@ from regard.view.page import page
 from regard.view.record.record import Record
 from regard.view.terminal import render_record
 
-SECONDS = 300.0  # limit of training; it takes a minute or less where nothing else runs
-GOAL = 99.0  # per cent of the unseen dates exactly right: below it, the demo says that it failed
+MAX_SECONDS = 300.0  # of training; an idle machine needs a minute or less
+GOAL = 99.0  # exact match on the test dates in percent; below it the demo reports a failure
 STOP_AT = 99.8  # validation BLEU: at most one of the 500 dates is wrong
-WARMUP, EVALUATE_EVERY = 100, 100  # updates
-PAIRS = {"train": 100_000, "valid": 500}
-UNSEEN = 1000  # dates of the test, none of them in the training data in any language
-SAMPLES = 5
-SHOWN, SHOWN_TARGET = "viernes, 3 de marzo de 2017", "2017-03-03"
+WARMUP_STEPS = 100
+EVALUATE_EVERY = 100  # updates
+NUM_PAIRS = {"train": 100_000, "valid": 500}
+NUM_TEST_DATES = 1000  # none of them is in the training data in any language
+NUM_SAMPLES = 5
+EXAMPLE_SOURCE = "viernes, 3 de marzo de 2017"
+EXAMPLE_TARGET = "2017-03-03"
 PAGE = "attention.html"
 
 
-def demo_config(folder: Path, seconds: float) -> RunConfig:
-    """Return the demo's run: a small model of characters, trained until validation is good, for `seconds` at most.
+def demo_config(folder: Path, max_seconds: float) -> RunConfig:
+    """Config of a small character model, trained until validation is good or `max_seconds` are over.
 
-    Neither the warm-up nor the rate after it depends on the time, so a busy machine needs longer for the same updates.
-    One thread: products this small gain little from a second one, and a busy machine cannot stall them.
+    Neither the warm-up nor the learning rate after it depends on time: a busy machine needs longer for the same
+    updates. Matrix products this small gain little from a second thread, and one thread cannot be stalled by another.
     """
     return RunConfig(
         preset="custom",
@@ -57,11 +59,11 @@ def demo_config(folder: Path, seconds: float) -> RunConfig:
             dropout=0.0,
         ),
         training=TrainingConfig(
-            minutes=seconds / 60,
+            minutes=max_seconds / 60,
             batch_tokens=1024,
             stop_at=STOP_AT,
             evaluate_every=EVALUATE_EVERY,
-            warmup_steps=WARMUP,
+            warmup_steps=WARMUP_STEPS,
             learning_rate=1.5e-2,
             label_smoothing=0.0,
             precision="float32",
@@ -73,63 +75,66 @@ def demo_config(folder: Path, seconds: float) -> RunConfig:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo has to show."""
+    """Test results, samples and attention of the demo."""
 
-    folder: Path  # the model's
+    folder: Path  # of the model
     page: Path
-    exact_match: float  # percent of the unseen dates
-    by_language: dict[str, tuple[int, int]]  # right, all
-    samples: list[tuple[SyntheticPair, str]]
-    record: Record
-    seconds: float  # limit of training
+    exact_match: float  # percent of the test dates
+    by_language: dict[str, tuple[int, int]]  # correct, total
+    samples: list[tuple[SyntheticPair, str]]  # with their translations
+    record: Record  # attention on the example
+    max_seconds: float  # limit of training
     verdict: Verdict | None  # of the training run
 
     @property
-    def reached(self) -> bool:
-        """Whether enough of the unseen dates are right."""
+    def has_reached_goal(self) -> bool:
+        """Whether enough test dates are correct."""
         return self.exact_match >= GOAL
 
     @property
-    def translated(self) -> str:
-        """The translation of the date that is shown."""
+    def example_translation(self) -> str:
+        """Translation of the example."""
         return self.record.texts["target"].text
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain values."""
-        languages = {name: {"right": right, "of": count} for name, (right, count) in self.by_language.items()}
+        """The figures as plain values."""
+        translation = self.example_translation
+        by_language = {name: {"right": correct, "of": total} for name, (correct, total) in self.by_language.items()}
         return {
             "folder": str(self.folder),
             "page": str(self.page),
             "exact_match": self.exact_match,
-            "goal_reached": self.reached,
+            "goal_reached": self.has_reached_goal,
             "verdict": self.verdict.to_dict() if self.verdict is not None else None,
-            "shown": {"source": SHOWN, "translation": self.translated, "right": self.translated == SHOWN_TARGET},
-            "by_language": languages,
-            "samples": [{"source": row.source, "translation": said} for row, said in self.samples],
+            "shown": {"source": EXAMPLE_SOURCE, "translation": translation, "right": translation == EXAMPLE_TARGET},
+            "by_language": by_language,
+            "samples": [{"source": pair.source, "translation": text} for pair, text in self.samples],
         }
 
     def lines(self, *, colour: bool = False, command: str = "regard") -> list[str]:
-        """Return it for people; the last lines say how many dates came out right, and what to do with `command`."""
-        languages = [f"{name} {right}/{count}" for name, (right, count) in self.by_language.items()]
-        wide = max(len(row.source) for row, _ in self.samples)
+        """Format for reading; the last lines have the exact match and the next steps with `command`."""
+        languages = [f"{name} {correct}/{total}" for name, (correct, total) in self.by_language.items()]
+        width = max(len(pair.source) for pair, _ in self.samples)
         return [
             "",
-            *(f"  {row.source:<{wide}} → {said}" for row, said in self.samples),
+            *(f"  {pair.source:<{width}} → {translation}" for pair, translation in self.samples),
             "",
-            f"where it looked while it wrote each part of {self.translated}{self._correction()}:",
+            f"attention for each part of {self.example_translation}{self._correction()}:",
             "",
             render_record(self.record, colour=colour),
             "",
-            f"unseen dates exactly right, by language: {', '.join(languages)}",
+            f"test dates exactly right, by language: {', '.join(languages)}",
             f"page: {self.page} (open it in a browser: every layer, every head)",
             f"exact match: {self.exact_match:.1f} %",
             "",
-            *(self._next_steps(command) if self.reached else self._failure(command)),
+            *(self._next_steps(command) if self.has_reached_goal else self._failure(command)),
         ]
 
     def _correction(self) -> str:
-        """Say that the date that is shown is wrong, if it is."""
-        return "" if self.translated == SHOWN_TARGET else f", which is wrong: {SHOWN} is {SHOWN_TARGET}"
+        """Correct translation of the example, if the model is wrong."""
+        if self.example_translation == EXAMPLE_TARGET:
+            return ""
+        return f", which is wrong: {EXAMPLE_SOURCE} is {EXAMPLE_TARGET}"
 
     def _next_steps(self, command: str) -> list[str]:
         return [
@@ -140,70 +145,78 @@ class DemoResult:
         ]
 
     def _failure(self, command: str) -> list[str]:
-        """Say that the model is not good enough and what to do."""
-        other = self.folder.parent.with_name(f"{self.folder.parent.name}-longer")
-        verdict = [self.verdict.text] if self.verdict is not None and self.verdict.text else []
-        return [
-            *verdict,
-            f"not good enough: {self.exact_match:.1f} % of the unseen dates are right, {GOAL:g} % were the goal; the time "
-            f"limit of {format_duration(self.seconds)} was too short on this machine, or it was busy. Give it more time:",
-            f"  {command} demo --seconds {math.ceil(max(SECONDS, 4 * self.seconds))} --out {other}",
-        ]
+        """Report that the model is not good enough, and the command to train longer."""
+        longer_folder = self.folder.parent.with_name(f"{self.folder.parent.name}-longer")
+        longer_seconds = math.ceil(max(MAX_SECONDS, 4 * self.max_seconds))
+        lines = []
+        if self.verdict is not None and self.verdict.text:
+            lines.append(self.verdict.text)
+        lines.append(
+            f"not good enough: {self.exact_match:.1f} % of the test dates are right, the goal is {GOAL:g} %; the time "
+            f"limit of {format_duration(self.max_seconds)} was too short on this machine, or it was busy. Train longer:"
+        )
+        lines.append(f"  {command} demo --seconds {longer_seconds} --out {longer_folder}")
+        return lines
 
 
 def run_demo(
-    folder: Path, seconds: float, listeners: Sequence[Listener], notify: Callable[[str], object]
+    folder: Path, max_seconds: float, listeners: Sequence[Listener], notify: Callable[[str], object]
 ) -> DemoResult:
-    """Make the data, train, test on unseen dates, and write the page; a finished run is only tested again."""
-    data = folder / "data"
-    for name, count in PAIRS.items():
-        if not (data / f"{name}.tsv").exists():
-            notify(f"making {count:,} dates for {name}")
-            _write_rows(data / f"{name}.tsv", generate_rows("dates", count, split=name))
+    """Generate data, train, test on unseen dates, and write the page; a finished run is only tested again."""
+    data_folder = folder / "data"
+    for split, count in NUM_PAIRS.items():
+        path = data_folder / f"{split}.tsv"
+        if not path.exists():
+            notify(f"generating {count:,} dates for {split}")
+            _write_pairs(path, generate_rows("dates", count, split=split))
     model_folder = folder / "model"
-    report = train_run(demo_config(data, seconds), model_folder, listeners=listeners)
+    report = train_run(demo_config(data_folder, max_seconds), model_folder, listeners=listeners)
     model = load_translator(model_folder)
-    unseen = list(generate_rows("dates", UNSEEN, split="test"))
-    if why := unavailable_reason():
-        notify(f"the engine is absent, so torch translates: {why}")
-    notify(f"translating {UNSEEN:,} dates never seen in training, in any language")
-    said: list[Translation] = model.translate([row.source for row in unseen], split=False)
-    chosen = _one_of_each_language(unseen)
-    records = [
-        _record(model(SHOWN, split=False), "es"),
-        *(_record(said[number], unseen[number].group) for number in chosen),
-    ]
-    place = folder / PAGE
-    write_file(place, page(records, title="Dates in twenty languages").encode())
+    test_pairs = list(generate_rows("dates", NUM_TEST_DATES, split="test"))
+    reason = unavailable_reason()
+    if reason:
+        notify(f"the engine is unavailable, torch translates: {reason}")
+    notify(f"translating {NUM_TEST_DATES:,} dates that are not in the training data, in any language")
+    translations: list[Translation] = model.translate([pair.source for pair in test_pairs], split=False)
+    indices = _first_of_each_language(test_pairs)
+    example = _record_translation(model(EXAMPLE_SOURCE, split=False), "es")
+    records = [example]
+    records += [_record_translation(translations[index], test_pairs[index].group) for index in indices]
+    page_path = folder / PAGE
+    write_file(page_path, page(records, title="Dates in twenty languages").encode())
     return DemoResult(
         model_folder,
-        place,
-        exact_match(said, [row.target for row in unseen]),
-        _by_language(unseen, said),
-        [(unseen[number], str(said[number])) for number in chosen[:SAMPLES]],
-        records[0],
-        seconds=seconds,
+        page_path,
+        exact_match=exact_match(translations, [pair.target for pair in test_pairs]),
+        by_language=_count_by_language(test_pairs, translations),
+        samples=[(test_pairs[index], str(translations[index])) for index in indices[:NUM_SAMPLES]],
+        record=example,
+        max_seconds=max_seconds,
         verdict=report.verdict,
     )
 
 
-def _write_rows(path: Path, rows: Iterable[SyntheticPair]) -> None:
-    write_file(path, "".join(f"{row.source}\t{row.target}\n" for row in rows).encode())
+def _write_pairs(path: Path, pairs: Iterable[SyntheticPair]) -> None:
+    write_file(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs).encode())
 
 
-def _one_of_each_language(rows: Sequence[SyntheticPair]) -> list[int]:
-    """Return the number of the first row in each language."""
-    return sorted({row.group: number for number, row in reversed(list(enumerate(rows)))}.values())
+def _first_of_each_language(pairs: Sequence[SyntheticPair]) -> list[int]:
+    """Index of the first pair in each language, in increasing order."""
+    first: dict[str, int] = {}
+    for index, pair in enumerate(pairs):
+        first.setdefault(pair.group, index)
+    return list(first.values())
 
 
-def _record(said: Translation, language: str) -> Record:
-    made = {"model": "dates", "version": __version__, "when": datetime.now(UTC).isoformat(timespec="seconds")}
-    return replace(said.record(languages=(language, "")), made=made)
+def _record_translation(translation: Translation, language: str) -> Record:
+    provenance = {"model": "dates", "version": __version__, "when": datetime.now(UTC).isoformat(timespec="seconds")}
+    return replace(translation.record(languages=(language, "")), made=provenance)
 
 
-def _by_language(rows: Sequence[SyntheticPair], said: Sequence[str]) -> dict[str, tuple[int, int]]:
+def _count_by_language(pairs: Sequence[SyntheticPair], translations: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Numbers of correct translations and of all translations, by language in alphabetical order."""
     counts: dict[str, tuple[int, int]] = {}
-    for row, text in sorted(zip(rows, said, strict=True), key=lambda pair: pair[0].group):
-        right, count = counts.get(row.group, (0, 0))
-        counts[row.group] = (right + (row.target == text), count + 1)
+    for pair, translation in sorted(zip(pairs, translations, strict=True), key=lambda entry: entry[0].group):
+        correct, total = counts.get(pair.group, (0, 0))
+        counts[pair.group] = (correct + (pair.target == translation), total + 1)
     return counts

@@ -1,6 +1,6 @@
-"""An error book: which labels are confused, where a model is sure and wrong, and which given labels may be wrong.
+"""Error analysis of a classifier: confusions, confident errors, error rates by length, and doubtful gold labels.
 
-An error book as one self-contained page: what a classifier confuses, where it is sure and wrong, what to look at.
+`analyse_errors` computes it as plain values; `errors_page` renders them as one self-contained page.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-SHOWN = 40  # examples in a list
-LENGTHS = (5, 10, 20, 40, 80, 160)  # upper ends of groups, in words
-RARE = (0, 1, 2, 4)
-UNLIKELY = 0.2  # a given label with less than this chance may be wrong, where another one is sure
+MAX_ROWS = 40  # of each list
+LENGTH_BOUNDS = (5, 10, 20, 40, 80, 160)  # upper bounds of the length groups, in words
+RARE_WORD_BOUNDS = (0, 1, 2, 4)
+MAX_GOLD_PROBABILITY = 0.2  # a gold label below it is doubtful where another label is confident
 _WORD = re.compile(r"\w+")
 
 
 class LabelledRows(Protocol):
-    """Texts with the labels that people gave them."""
+    """Texts with their gold labels."""
 
     @property
     def texts(self) -> list[str]: ...
@@ -35,7 +35,7 @@ class LabelledRows(Protocol):
 
 
 class LabelPrediction(Protocol):
-    """What a model says of a text."""
+    """Prediction of a model for a text."""
 
     @property
     def labels(self) -> tuple[str, ...]: ...
@@ -48,79 +48,109 @@ class LabelPrediction(Protocol):
 def analyse_errors(
     texts: LabelledRows, predictions: Sequence[LabelPrediction], labels: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the error book of labels that were given, as plain values: what `view.errors_page` shows."""
-    wanted = texts.label_sets
-    wrong = [number for number, one in enumerate(predictions) if {*one.labels} != {*wanted[number]}]
-    confused: Counter[tuple[str, str]] = Counter()
-    for number in wrong:
-        pairs = product(wanted[number] or ("",), predictions[number].labels or ("",))
-        confused.update(pair for pair in pairs if pair[0] != pair[1])
-    counts = Counter(_WORD.findall(" ".join(texts.texts).lower()))
+    """Analyse the errors of predictions; the result has plain values only."""
+    gold = texts.label_sets
+    errors = [index for index, prediction in enumerate(predictions) if set(prediction.labels) != set(gold[index])]
+    confusions: Counter[tuple[str, str]] = Counter()
+    for index in errors:
+        pairs = product(gold[index] or ("",), predictions[index].labels or ("",))
+        confusions.update((true, predicted) for true, predicted in pairs if true != predicted)
+    word_counts = Counter(_WORD.findall(" ".join(texts.texts).lower()))
     lengths = [len(text.split()) for text in texts.texts]
-    rare = [sum(counts[word] == 1 for word in _WORD.findall(text.lower())) for text in texts.texts]
-    sure = sorted(wrong, key=lambda number: (-predictions[number].probability, number))[:SHOWN]
+    rare_words = [_count_rare_words(text, word_counts) for text in texts.texts]
+    confident = sorted(errors, key=lambda index: (-predictions[index].probability, index))[:MAX_ROWS]
+    doubtful = _find_doubtful_labels(predictions, gold, labels)[:MAX_ROWS]
     return {
         "texts": len(predictions),
-        "wrong": len(wrong),
+        "errors": len(errors),
         "labels": list(labels),
-        "confusions": [[*pair, count] for pair, count in confused.most_common(SHOWN)],
-        "sure": [_example(texts, predictions, number) for number in sure],
-        "by_length": _groups(lengths, LENGTHS, {*wrong}, "words"),
-        "by_rare_words": _groups(rare, RARE, {*wrong}, "words seen once"),
-        "doubtful": [_example(texts, predictions, number) for number in _doubtful(predictions, wanted, labels)[:SHOWN]],
+        "confusions": [[*pair, count] for pair, count in confusions.most_common(MAX_ROWS)],
+        "confident_errors": [_describe_example(texts, predictions[index], index) for index in confident],
+        "by_length": _group_errors(lengths, LENGTH_BOUNDS, set(errors), "words"),
+        "by_rare_words": _group_errors(rare_words, RARE_WORD_BOUNDS, set(errors), "words seen once"),
+        "doubtful_labels": [_describe_example(texts, predictions[index], index) for index in doubtful],
     }
 
 
-def _example(rows: LabelledRows, said: Sequence[LabelPrediction], number: int) -> dict[str, Any]:
-    one = said[number]
-    chance = min((one.probabilities.get(label, 0.0) for label in rows.label_sets[number]), default=0.0)
-    facts: dict[str, Any] = {"text": rows.texts[number], "place": rows.locations[number]}
-    facts |= {"wanted": list(rows.label_sets[number]), "said": list(one.labels)}
-    return {**facts, "probability": round(one.probability, 4), "wanted_probability": round(chance, 4)}
+def _count_rare_words(text: str, word_counts: Counter[str]) -> int:
+    """Number of words of a text that occur once in the data."""
+    return sum(word_counts[word] == 1 for word in _WORD.findall(text.lower()))
 
 
-def _groups(values: Sequence[int], ends: Sequence[int], wrong: set[int], what: str) -> list[dict[str, Any]]:
-    """Return how many texts of each size there are and how many of them are wrong.
+def _describe_example(texts: LabelledRows, prediction: LabelPrediction, index: int) -> dict[str, Any]:
+    gold = texts.label_sets[index]
+    gold_probability = min((prediction.probabilities.get(label, 0.0) for label in gold), default=0.0)
+    return {
+        "text": texts.texts[index],
+        "location": texts.locations[index],
+        "true_labels": list(gold),
+        "predicted_labels": list(prediction.labels),
+        "probability": round(prediction.probability, 4),
+        "true_probability": round(gold_probability, 4),
+    }
 
-    >>> _groups([1, 9, 8], (5,), {1}, "words")
-    [{'group': '0–5 words', 'texts': 1, 'wrong': 0}, {'group': 'over 5 words', 'texts': 2, 'wrong': 1}]
+
+def _group_errors(sizes: Sequence[int], bounds: Sequence[int], errors: set[int], unit: str) -> list[dict[str, Any]]:
+    """Count texts and errors by size; groups without texts are left out.
+
+    >>> _group_errors([1, 9, 8], (5,), {1}, "words")
+    [{'group': '0–5 words', 'texts': 1, 'errors': 0}, {'group': 'over 5 words', 'texts': 2, 'errors': 1}]
     """
-    made = []
-    for low, high in zip((-1, *ends), (*ends, 10**9), strict=True):
-        inside = [number for number, value in enumerate(values) if low < value <= high]
-        name = f"over {low}" if high == 10**9 else f"{low + 1}–{high}" if high > low + 1 else f"{high}"
-        if inside:
-            count = sum(number in wrong for number in inside)
-            made.append({"group": f"{name} {what}", "texts": len(inside), "wrong": count})
-    return made
+    groups = []
+    lower = -1
+    for upper in (*bounds, None):
+        members = [index for index, size in enumerate(sizes) if lower < size and (upper is None or size <= upper)]
+        if members:
+            name = _group_name(lower, upper)
+            num_errors = sum(index in errors for index in members)
+            groups.append({"group": f"{name} {unit}", "texts": len(members), "errors": num_errors})
+        if upper is not None:
+            lower = upper
+    return groups
 
 
-def _doubtful(said: Sequence[LabelPrediction], wanted: Sequence[tuple[str, ...]], labels: Sequence[str]) -> list[int]:
-    """Return texts whose given label is likely wrong, the likeliest first (after Northcutt et al. 2021).
+def _group_name(lower: int, upper: int | None) -> str:
+    """Name the group of sizes above `lower` and up to `upper`."""
+    if upper is None:
+        return f"over {lower}"
+    return f"{lower + 1}–{upper}" if upper > lower + 1 else f"{upper}"
 
-    A model is surer of another label than it usually is of texts that have that label, and hardly believes the given.
+
+def _find_doubtful_labels(
+    predictions: Sequence[LabelPrediction], gold: Sequence[tuple[str, ...]], labels: Sequence[str]
+) -> list[int]:
+    """Find texts whose gold label is likely wrong, the likeliest first (confident learning, Northcutt et al., 2021).
+
+    The model is at least as confident in another label as it is on average on texts with that label, and the gold label
+    has a low probability.
     """
 
-    def chance(number: int, label: str) -> float:
-        return said[number].probabilities.get(label, 0.0)
+    def probability(index: int, label: str) -> float:
+        return predictions[index].probabilities.get(label, 0.0)
 
-    usual = _means(labels, wanted, chance)
-    found = []
-    for number, given in enumerate(wanted):
-        other = [label for label in said[number].labels if label not in given]
-        if len(given) != 1 or not other or chance(number, given[0]) >= UNLIKELY:
+    thresholds = _mean_probabilities(labels, gold, probability)
+    doubtful = []
+    for index, gold_labels in enumerate(gold):
+        other_labels = [label for label in predictions[index].labels if label not in gold_labels]
+        if len(gold_labels) != 1 or not other_labels:
             continue
-        if chance(number, other[0]) >= usual[other[0]]:
-            found.append((chance(number, given[0]), number))
-    return [number for _, number in sorted(found)]
+        gold_probability = probability(index, gold_labels[0])
+        if gold_probability >= MAX_GOLD_PROBABILITY:
+            continue
+        if probability(index, other_labels[0]) >= thresholds[other_labels[0]]:
+            doubtful.append((gold_probability, index))
+    return [index for _, index in sorted(doubtful)]
 
 
-def _means(
-    labels: Sequence[str], wanted: Sequence[tuple[str, ...]], chance: Callable[[int, str], float]
+def _mean_probabilities(
+    labels: Sequence[str], gold: Sequence[tuple[str, ...]], probability: Callable[[int, str], float]
 ) -> dict[str, float]:
-    having = {label: [number for number, given in enumerate(wanted) if label in given] for label in labels}
-    found = {label: [chance(number, label) for number in numbers] for label, numbers in having.items()}
-    return {label: float(np.mean(values)) if values else 1.0 for label, values in found.items()}
+    """Mean probability of each label over the texts that have it; 1 for a label without texts."""
+    means = {}
+    for label in labels:
+        probabilities = [probability(index, label) for index, gold_labels in enumerate(gold) if label in gold_labels]
+        means[label] = float(np.mean(probabilities)) if probabilities else 1.0
+    return means
 
 
 _STYLE = """
@@ -131,39 +161,49 @@ p { color: GrayText; max-width: 48rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .7rem .3rem 0; border-bottom: 1px solid #8884; }
 th { font-weight: 600; font-size: 13px; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
-meter { width: 8rem; } .place { color: GrayText; font-size: 12px; }
+meter { width: 8rem; } .location { color: GrayText; font-size: 12px; }
 """
 
 
-def errors_page(book: Mapping[str, Any], *, title: str) -> str:
-    """Return the page; texts enter it escaped, and its policy allows no script at all.
+def errors_page(analysis: Mapping[str, Any], *, title: str) -> str:
+    """Render the page; texts are escaped, and its security policy allows no script.
 
-    >>> empty = {"texts": 2, "wrong": 1, "confusions": [["good", "<bad>", 1]], "sure": [], "doubtful": []}
-    >>> made = errors_page({**empty, "by_length": [], "by_rare_words": []}, title="runs/mood")
-    >>> "&lt;bad&gt;" in made, "<bad>" in made, "1 of 2 texts" in made
+    >>> empty = dict.fromkeys(("confident_errors", "doubtful_labels", "by_length", "by_rare_words"), [])
+    >>> analysis = {"texts": 2, "errors": 1, "confusions": [["good", "<bad>", 1]], **empty}
+    >>> page = errors_page(analysis, title="runs/mood")
+    >>> "&lt;bad&gt;" in page, "<bad>" in page, "1 of 2 texts" in page
     (True, False, True)
     """
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'"
-    share = 100 * book["wrong"] / max(1, book["texts"])
+    percent = 100 * analysis["errors"] / max(1, analysis["texts"])
+    confusions = [[_format_label(true), _format_label(label), count] for true, label, count in analysis["confusions"]]
     parts = [
-        f"<h1>Error book of {html.escape(title)}</h1>",
-        f"<p>{book['wrong']:,} of {book['texts']:,} texts ({share:.1f} %) have another label than they should.</p>",
+        f"<h1>Error analysis of {html.escape(title)}</h1>",
+        f"<p>{analysis['errors']:,} of {analysis['texts']:,} texts ({percent:.1f} %) have a wrong prediction.</p>",
         *_section(
             "Confusions",
-            "Which label was given instead of which, the most frequent first.",
-            ("right", "given", "texts"),
-            [[_name(right), _name(given), count] for right, given, count in book["confusions"]],
+            "Which label was predicted for which, the most frequent first.",
+            ("true label", "prediction", "texts"),
+            confusions,
         ),
-        *_section("Sure and wrong", "The mistakes that the model was surest of.", *_examples(book["sure"])),
         *_section(
-            "Likely wrong labels",
-            "The model hardly believes the label that the data has, and is surer of another one than it usually is of "
-            "texts that have that one: look at these first.",
-            *_examples(book["doubtful"]),
+            "Confident errors",
+            "Wrong predictions with the highest probabilities.",
+            _EXAMPLE_HEADER,
+            _example_rows(analysis["confident_errors"]),
         ),
-        *_section("By length", "", ("length", "texts", "wrong", ""), _shares(book["by_length"])),
-        *_section("By rare words", "", ("rare words", "texts", "wrong", ""), _shares(book["by_rare_words"])),
+        *_section(
+            "Doubtful labels",
+            "The label in the data has a low probability, and the model is more confident in another label than it is "
+            "on average on texts with that label: check these first.",
+            _EXAMPLE_HEADER,
+            _example_rows(analysis["doubtful_labels"]),
+        ),
+        *_section("By length", "", ("length", "texts", "errors", ""), _error_rate_rows(analysis["by_length"])),
+        *_section(
+            "By rare words", "", ("rare words", "texts", "errors", ""), _error_rate_rows(analysis["by_rare_words"])
+        ),
     ]
     head = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -175,47 +215,52 @@ def errors_page(book: Mapping[str, Any], *, title: str) -> str:
 
 
 class _Html(str):
-    """Text that is HTML already."""
+    """Markup that must not be escaped again."""
 
 
-def _name(label: str) -> str:
+def _format_label(label: str) -> str:
     return label or "(no label)"
 
 
-def _examples(found: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], list[list[Any]]]:
-    heads = ("text", "right", "given", "its chance", "chance of the right one")
-    return heads, [
-        [
-            _Html(f'{html.escape(one["text"])} <span class="place">{html.escape(one["place"])}</span>'),
-            _name(", ".join(one["wanted"])),
-            _name(", ".join(one["said"])),
-            one["probability"],
-            one["wanted_probability"],
-        ]
-        for one in found
-    ]
+_EXAMPLE_HEADER = ("text", "true label", "prediction", "its probability", "probability of the true label")
 
 
-def _shares(groups: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+def _example_rows(examples: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     rows: list[list[Any]] = []
-    for one in groups:
-        share = one["wrong"] / max(1, one["texts"])
-        meter = _Html(f'<meter value="{share:.4f}"></meter> {share:.1%}')
-        rows.append([one["group"], one["texts"], one["wrong"], meter])
+    for example in examples:
+        location = f'<span class="location">{html.escape(example["location"])}</span>'
+        row = [
+            _Html(f"{html.escape(example['text'])} {location}"),
+            _format_label(", ".join(example["true_labels"])),
+            _format_label(", ".join(example["predicted_labels"])),
+            example["probability"],
+            example["true_probability"],
+        ]
+        rows.append(row)
     return rows
 
 
-def _section(title: str, text: str, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+def _error_rate_rows(groups: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for group in groups:
+        error_rate = group["errors"] / max(1, group["texts"])
+        meter = _Html(f'<meter value="{error_rate:.4f}"></meter> {error_rate:.1%}')
+        rows.append([group["group"], group["texts"], group["errors"], meter])
+    return rows
+
+
+def _section(title: str, text: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Heading, explanation and table; nothing where the table has no rows."""
     if not rows:
         return []
-    cells = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in heads)
-    made = [f"<h2>{html.escape(title)}</h2>", f"<p>{html.escape(text)}</p>" if text else "", f"<table><tr>{cells}</tr>"]
-    for row in rows:
-        made.append(f"<tr>{''.join(map(_cell, row))}</tr>")
-    return [*made, "</table>"]
+    cells = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in header)
+    lines = [f"<h2>{html.escape(title)}</h2>", f"<p>{html.escape(text)}</p>" if text else ""]
+    lines.append(f"<table><tr>{cells}</tr>")
+    lines += [f"<tr>{''.join(map(_format_cell, row))}</tr>" for row in rows]
+    return [*lines, "</table>"]
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, int | float):
-        return f'<td class="number">{value:,}</td>'
-    return f"<td>{value if isinstance(value, _Html) else html.escape(str(value))}</td>"
+def _format_cell(content: Any) -> str:
+    if isinstance(content, int | float):
+        return f'<td class="number">{content:,}</td>'
+    return f"<td>{content if isinstance(content, _Html) else html.escape(str(content))}</td>"

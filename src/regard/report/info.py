@@ -1,8 +1,9 @@
-"""What a model or run folder holds: read from its small files, without loading its weights."""
+"""Description of a model or run folder, read from its small files without loading its weights."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,17 +28,21 @@ from regard.errors import CheckpointError
 from regard.tasks.story_qa import StoryScores
 from regard.training.verdict import Verdict
 
+MAX_LABELS = 20  # labels that are listed
 
-class Described(NativeConfig, Protocol):
-    """The config of a model of any family."""
+
+class DescribedConfig(NativeConfig, Protocol):
+    """Config of a model of any family."""
 
     def summary(self) -> str:
-        """Say what it is in a few words."""
+        """Describe the model in a few words."""
         ...
 
 
-# types of our own, whose config is read as ours; all other types are translators'
-KINDS: dict[str, type[ElmoConfig | RnnClassifierConfig | RnnTaggerConfig | MemoryNetworkConfig | GptConfig]] = {
+# native model types whose config class is known by the type; other types are encoders or encoder–decoders
+NATIVE_CONFIGS: dict[
+    str, type[ElmoConfig | RnnClassifierConfig | RnnTaggerConfig | MemoryNetworkConfig | GptConfig]
+] = {
     **native.MEMORY_NETWORK_TYPES,
     **native.RNN_TEXT_TYPES,
     causal_dir.OWN: GptConfig,
@@ -46,157 +51,181 @@ KINDS: dict[str, type[ElmoConfig | RnnClassifierConfig | RnnTaggerConfig | Memor
 
 @dataclass(frozen=True)
 class FolderInfo:
-    """A folder in words and numbers."""
+    """Contents and state of a folder."""
 
     folder: str
     kind: str  # run, model
-    model: Described | None = None  # nothing for a run that has not written its model yet
+    model: DescribedConfig | None = None  # None for a run that has not written its model yet
     parameters: int = 0
-    tokenizers: dict[str, int] = field(default_factory=dict)  # file → tokens
-    task: dict[str, Any] = field(default_factory=dict)
-    run: dict[str, Any] = field(default_factory=dict)  # where a run stands
+    tokenizers: dict[str, int] = field(default_factory=dict)  # file → number of tokens
+    task: dict[str, Any] = field(default_factory=dict)  # content of task.json
+    run: dict[str, Any] = field(default_factory=dict)  # state of a run
     files: dict[str, int] = field(default_factory=dict)  # bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+        """All of it as plain values."""
         return {**vars(self), "model": self.model.to_dict() if self.model else None}
 
     def lines(self) -> list[str]:
-        """Return it for people."""
+        """Format for reading."""
         lines = [f"{self.folder}: a {self.kind}" + ("" if self.model else " that has not written its model yet")]
         if self.model is not None:
             lines += self._model_lines(self.model)
         lines += self._state_lines()
         lines.append("files:")
-        wide = max(map(len, self.files), default=0)
-        return lines + [f"  {name:<{wide}}  {decimal(count):>9}" for name, count in self.files.items()]
+        width = max(map(len, self.files), default=0)
+        return lines + [f"  {name:<{width}}  {decimal(num_bytes):>9}" for name, num_bytes in self.files.items()]
 
-    def _model_lines(self, model: Described) -> list[str]:
+    def _model_lines(self, model: DescribedConfig) -> list[str]:
         lines = [f"model: {model.family}, {self.parameters:,} parameters, {model.summary()}"]
         lines += [f"tokens: {count:,} in {name}" for name, count in self.tokenizers.items()]
+        lines += self._score_lines()
+        labels = self.task.get("labels")
+        if labels:
+            more = f" and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
+            lines.append(f"labels: {', '.join(labels[:MAX_LABELS])}{more}")
+        features = self.task.get("features")
+        if features:
+            layer_weights = ", ".join(f"{weight:.2f}" for weight in features["weights"])
+            scale = f"{features['scale']:.3g}"
+            lines.append(f"features: frozen, in {features['folder']}/; layer weights {layer_weights}, scale {scale}")
+        alignment = self.task.get("align")
+        if alignment:
+            head = f"{alignment['site']}, head {alignment['head']}"
+            lines.append(f"best alignment head: {head} (score {alignment['score']:.3g})")
+        return lines
+
+    def _score_lines(self) -> list[str]:
+        """Metrics of the saved model, and the verdict of its run."""
         metrics = self.task.get("metrics", {})
-        shown = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float)]
-        place = f"{self.task.get('unit', 'step')} {self.task.get('step', '?')}"
-        lines += [f"scores at {place}: {', '.join(shown)}"] if shown else []
-        if (verdict := Verdict.from_dict(self.task.get("verdict"))) and verdict.text:
+        scores = [f"{name} {score:.4g}" for name, score in metrics.items() if isinstance(score, int | float)]
+        lines = []
+        if scores:
+            step = f"{self.task.get('unit', 'step')} {self.task.get('step', '?')}"
+            lines.append(f"scores at {step}: {', '.join(scores)}")
+        verdict = Verdict.from_dict(self.task.get("verdict"))
+        if verdict and verdict.text:
             lines.append(verdict.text)
         if self.task.get("task") == "stories":
             lines += [f"  {line}" for line in StoryScores.from_dict(metrics["valid"]).lines()]
-        lines += [f"  {value}" for name, value in metrics.items() if name.endswith("bleu_signature")]
-        if labels := self.task.get("labels"):
-            more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
-            lines.append(f"labels: {', '.join(labels[:20])}{more}")
-        if features := self.task.get("features"):
-            shares = ", ".join(f"{share:.2f}" for share in features["weights"])
-            scale = f"times {features['scale']:.3g}"
-            lines.append(f"features: frozen, in {features['folder']}/; layers mixed {shares}, {scale}")
-        if align := self.task.get("align"):
-            lines.append(f"best aligning head: {align['site']}, head {align['head']} (score {align['score']:.3g})")
+        lines += [f"  {signature}" for name, signature in metrics.items() if name.endswith("bleu_signature")]
         return lines
 
     def _state_lines(self) -> list[str]:
         if not self.run:
             return []
-        if self.run["finished"]:
-            return [f"training: finished at {self.run['unit']} {self.run['step']}"]
         unit = self.run["unit"]
+        step = f"{unit} {self.run['step']}"
+        if self.run["finished"]:
+            return [f"training: finished at {step}"]
+        checkpoints = ", ".join(map(str, self.run["checkpoints"])) or f"no {unit} yet"
         return [
-            f"training: stopped or still going, last report at {unit} {self.run['step']}; "
-            f"saved at {', '.join(map(str, self.run['checkpoints'])) or f'no {unit} yet'}",
-            f"to go on: repeat its train command with --out {self.folder}",
+            f"training: stopped or still running, last report at {step}; saved at {checkpoints}",
+            f"to resume: repeat its train command with --out {self.folder}",
         ]
 
 
 def describe_folder(folder: str | Path) -> FolderInfo:
-    """Return what a folder holds, or say that it is no model and no run."""
+    """Describe a folder; raise if it is neither a model nor a run."""
     path = resolve_model(folder)
     kind = folder_kind(path)
     if kind not in ("run", "model"):
-        what = "no such folder" if not path.exists() else "neither a run nor a model"
-        raise CheckpointError(f"{path}: {what}; a folder with {CONFIG} or run.json is needed")
-    place = published_path(path)
-    files = _sizes(path)
+        problem = "no such folder" if not path.exists() else "neither a run nor a model"
+        raise CheckpointError(f"{path}: {problem}; a folder with {CONFIG} or run.json is needed")
+    files = _file_sizes(path)
     run = _run_state(path) if kind == "run" else {}
-    if not (place / CONFIG).exists():
+    model_path = published_path(path)
+    config_path = model_path / CONFIG
+    if not config_path.exists():
         return FolderInfo(str(path), kind, run=run, files=files)
-    fields = read_json(place / CONFIG)
-    where = str(place / CONFIG)
-    model = _model(place, fields, where)
+    fields = read_json(config_path)
+    model = _read_config(model_path, fields, str(config_path))
+    task_path = model_path / TASK_FILE
+    task = read_json(task_path) if task_path.exists() else {}
     return FolderInfo(
         str(path),
         kind,
-        model,
-        sum(map(math.prod, expected_shapes(model).values())),
-        {name: count(place / name) for name, count in COUNTS.items() if (place / name).exists()},
-        {**_labels(place, fields), **(read_json(place / TASK_FILE) if (place / TASK_FILE).exists() else {})},
-        run,
-        files,
+        model=model,
+        parameters=sum(map(math.prod, expected_shapes(model).values())),
+        tokenizers=_vocabulary_sizes(model_path),
+        task={**_read_labels(model_path, fields), **task},
+        run=run,
+        files=files,
     )
 
 
-def _model(place: Path, fields: dict[str, Any], where: str) -> Described:
-    """Return what a folder's `config.json` describes, whatever the type."""
-    kind = fields.get("model_type")
-    if kind in KINDS:
-        return read_native_config(fields, KINDS, where)
-    if kind in causal.KINDS:
+def _read_config(path: Path, fields: dict[str, Any], where: str) -> DescribedConfig:
+    """Config of a folder of any model type; `fields` is the content of its `config.json`."""
+    model_type = fields.get("model_type")
+    if model_type in NATIVE_CONFIGS:
+        return read_native_config(fields, NATIVE_CONFIGS, where)
+    if model_type in causal.KINDS:
         return causal.read_config(fields, where)
     if not encoders.is_encoder(fields):
         return encoder_decoders.read_config(fields, where)
-    if is_engine_folder(place):
-        return read_encoder(place).config
-    return read_encoder_config(place)
+    if is_engine_folder(path):
+        return read_encoder(path).config
+    return read_encoder_config(path)
 
 
-def _labels(place: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the labels that an encoder's folder names."""
+def _read_labels(path: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """Labels of an encoder's folder."""
     if not encoders.is_encoder(fields):
         return {}
-    labels = read_encoder(place).labels if is_engine_folder(place) else read_encoder_labels(place)
+    labels = read_encoder(path).labels if is_engine_folder(path) else read_encoder_labels(path)
     return {"labels": list(labels)} if labels else {}
 
 
-def _sizes(path: Path) -> dict[str, int]:
-    """Return the bytes of each file of a folder, and of each folder in it that holds files."""
+def _file_sizes(path: Path) -> dict[str, int]:
+    """Bytes of each file of a folder, and of each subfolder with files."""
     sizes: dict[str, int] = {}
     for file in sorted(path.rglob("*")):
         if file.is_file() and not is_temporary(file):
-            inner = file.relative_to(path)
-            name = inner.name if inner.parent == Path() else f"{inner.parent}/"
+            relative = file.relative_to(path)
+            name = relative.name if relative.parent == Path() else f"{relative.parent}/"
             sizes[name] = sizes.get(name, 0) + file.stat().st_size
     return sizes
 
 
 def _run_state(path: Path) -> dict[str, Any]:
     directory = RunDirectory(path)
-    run, log = directory.read_run(), directory.read_log()
+    run = directory.read_run()
     finished = run.get("finished")
-    step = finished["step"] if finished else max((report.get("step", 0) for report in log), default=0)
+    logged_steps = [event.get("step", 0) for event in directory.read_log()]
     return {
         "finished": finished is not None,
-        "step": step,
+        "step": finished["step"] if finished else max(logged_steps, default=0),
         "unit": run.get("unit", "step"),
         "checkpoints": directory.steps(),
         "config": run.get("config"),
     }
 
 
-def _tokens(path: Path) -> int:
-    """Return how many tokens a tokenizer file lists."""
+def _vocabulary_sizes(path: Path) -> dict[str, int]:
+    """Number of tokens in each tokenizer file of a folder."""
+    counters: dict[str, Callable[[Path], int]] = {
+        TOKENIZER: _count_tokens,
+        PIECES: _count_lines,
+        TARGET_TOKENIZER: _count_tokens,
+        native.VOCABULARY: _count_words,
+    }
+    return {name: count(path / name) for name, count in counters.items() if (path / name).exists()}
+
+
+def _count_tokens(path: Path) -> int:
+    """Number of tokens in a tokenizer file."""
     content = read_json(path)
     vocabulary = content.get("model", {}).get("vocab", [])
-    added = {one["content"] for one in content.get("added_tokens", [])}
-    return len(added | set(vocabulary if isinstance(vocabulary, dict) else (token for token, _ in vocabulary)))
+    tokens = set(vocabulary) if isinstance(vocabulary, dict) else {token for token, _ in vocabulary}
+    added = {token["content"] for token in content.get("added_tokens", [])}
+    return len(added | tokens)
 
 
-def _words(path: Path) -> int:
-    """Return how many words a memory network's vocabulary has."""
+def _count_words(path: Path) -> int:
+    """Number of words in a memory network's vocabulary."""
     return len(read_json(path).get("words", []))
 
 
-def _lines(path: Path) -> int:
-    """Return how many tokens an older vocabulary file lists."""
+def _count_lines(path: Path) -> int:
+    """Number of tokens in a vocabulary file with one token per line."""
     return len(path.read_bytes().splitlines())
-
-
-COUNTS = {TOKENIZER: _tokens, PIECES: _lines, TARGET_TOKENIZER: _tokens, native.VOCABULARY: _words}

@@ -100,7 +100,7 @@ def test_faults_are_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
         (["complete", str(tmp_path)], "holds no model of images"),
         (["complete", str(folder), "--image", "a", "--index", "1"], "keep one of them"),
         (["complete", str(folder), "--image", "nowhere.txt"], "nowhere.txt: cannot be read"),
-        (["complete", str(folder), "--sampels", "2"], f"did you mean --samples?)\n  {PROGRAM} complete --help lists"),
+        (["complete", str(folder), "--sampels", "2"], f"did you mean --samples?)\n  {PROGRAM} complete --help shows"),
     ):
         assert run(*arguments) == 2, message
         assert message in capsys.readouterr().err

@@ -310,7 +310,7 @@ def test_folders_without_a_teacher_are_refused(workspace: Path, tmp_path: Path, 
     out = str(tmp_path / "out")
     options = [data, "--layers", "1", "--out", out]
     assert run(["distil", str(workspace / "encoder"), *options]) == 2
-    assert "not an encoder that classifies, tags or answers" in capfd.readouterr().err
+    assert "not an encoder fine-tuned to classify, tag or answer" in capfd.readouterr().err
     assert run(["distil", str(tmp_path), *options]) == 2
     assert "a run's or model's folder is needed" in capfd.readouterr().err
     assert run(["train", "classify", data, "--distillation.student_layers", "2", "--out", out]) == 2

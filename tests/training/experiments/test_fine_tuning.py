@@ -151,7 +151,7 @@ def test_a_page_of_errors_is_written(classifier: Path, tmp_path: Path, capfd: Ou
     assert run(["evaluate", str(classifier), str(tmp_path / "test.tsv"), "--errors", str(path), "--threads", "1"]) == 0
     page = path.read_text()
     assert "1 of 3 texts" in page
-    assert "Likely wrong labels" in page
+    assert "Doubtful labels" in page
     assert "test.tsv:1" in page
     assert "<script" not in page
     assert "calibration error" in capfd.readouterr().out
