@@ -38,7 +38,7 @@ def measure_training(folder: Path, preset: str, batch_tokens: int, *, warm_up: i
     def timed_step(trainer: Trainer, progress: float) -> None:
         nonlocal warm
         train_step(trainer, progress)
-        counters = trainer.counters
+        counters = trainer.state
         if counters.step == warm_up:
             warm = (time.perf_counter(), counters.tokens)
         if counters.step == warm_up + updates:

@@ -18,7 +18,7 @@ import click
 import regard
 from regard.cli import VERBS
 from regard.cli import regard as commands
-from regard.cli.options import EVERY
+from regard.cli.options import OTHER_SETTINGS
 from regard.config.settings import Config
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def command_page(name: str, verb: click.Command) -> str:
             sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
     usage = " ".join(verb.collect_usage_pieces(context))
     parts = [f"# regard {name}", f"```text\nregard {name} {usage}\n```", help_text(verb.help or "")]
-    for section in sorted(sections, key=("Options", "Options", EVERY).count):
+    for section in sorted(sections, key=("Options", "Options", OTHER_SETTINGS).count):
         title, _, note = section.partition(" (")
         parts.append(f"## {title}")
         if note:

@@ -27,5 +27,5 @@ def saved_encoder(folder: Path, texts: Sequence[str], *, hidden_size: int = 32, 
     )
     model = Bert(config.override({"classifier_dropout": 0.0}))
     initialize_bert(model, 1, 0.1)
-    save_encoder(folder, model.config, model.state_dict(), tokenizer=tokenizer, task="", facts={}, card="")
+    save_encoder(folder, model.config, model.state_dict(), tokenizer=tokenizer, task="", metadata={}, card="")
     return folder

@@ -1,4 +1,4 @@
-"""The rules of the tree, read from its source: floors, torch-free parts, the public surface, help for every setting."""
+"""Rules of the source tree: import layers, modules without torch, the public names, help for every setting."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ LAYERS = {
     "report": 9,
     "cli": 10,
 }  # fmt: skip
-TEXT_PARTS, TENSOR_PARTS = {"text", "data"}, {"attention", "models", "models.layers"}  # neither imports the other
+TEXT_PARTS = {"text", "data"}  # these and the tensor parts do not import each other
+TENSOR_PARTS = {"attention", "models", "models.layers"}
 WITHOUT_TORCH = {"config", "errors", "formatting", "tokens", "text", "data", "decoding", "engine", "view", "cli"}
-VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -49,7 +50,8 @@ def part_of(module: str) -> str:
     """
     names = module.split(".")[1:]
     for length in range(len(names), 0, -1):
-        if (part := ".".join(names[:length])) in LAYERS:
+        part = ".".join(names[:length])
+        if part in LAYERS:
             return part
     return names[0] if names else ""
 
@@ -60,7 +62,7 @@ def module_name(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """The modules that a file imports anywhere, except for type checking, with their lines."""
+    """Modules that a file imports, except for type checking, with line numbers."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     only_types = {
         id(inner)
@@ -99,7 +101,7 @@ def test_a_module_imports_only_from_lower_layers(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_torch_stays_where_tensors_are(path: Path) -> None:
+def test_only_tensor_parts_import_torch(path: Path) -> None:
     if part_of(module_name(path)) not in WITHOUT_TORCH:
         return
     for module, line in imports(path):
@@ -107,22 +109,22 @@ def test_torch_stays_where_tensors_are(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_the_package_imports_nothing_that_stands_beside_it(path: Path) -> None:
+def test_the_package_imports_no_sibling_folder(path: Path) -> None:
     for module, line in imports(path):
         assert module.split(".")[0] not in ("benchmarks", "docs", "examples", "recipes", "tests"), f"{path}:{line}"
 
 
-def test_names_of_modules_say_what_they_hold() -> None:
-    assert not [path for path in MODULES if path.stem in VAGUE or path.parent.name in VAGUE]
+def test_no_module_has_a_vague_name() -> None:
+    assert not [path for path in MODULES if path.stem in VAGUE_NAMES or path.parent.name in VAGUE_NAMES]
 
 
-def python(code: str) -> str:
+def run_python(code: str) -> str:
+    """Run code in a new interpreter and return what it prints."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=HANG_GUARD
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 @pytest.mark.parametrize(
@@ -136,63 +138,66 @@ def python(code: str) -> str:
     ],
 )
 def test_torch_is_not_imported_before_it_is_needed(code: str) -> None:
-    heavy = python(f"{code}\nimport sys; print('heavy:', [m for m in ('torch', 'transformers') if m in sys.modules])")
-    assert heavy.endswith("heavy: []")
+    list_heavy = "import sys; print('heavy:', [name for name in ('torch', 'transformers') if name in sys.modules])"
+    output = run_python(f"{code}\n{list_heavy}")
+    assert output.endswith("heavy: []")
 
 
-def test_the_command_line_answers_without_rich_or_numpy() -> None:
-    loaded = python(
+def test_help_does_not_import_rich_progress() -> None:
+    output = run_python(
         "from regard.cli import run; run(['train', '--help']); import sys; print('rich.progress' in sys.modules)"
     )
-    assert loaded.endswith("False")
+    assert output.endswith("False")
 
 
-def test_the_public_surface_is_sorted_and_resolves() -> None:
+def test_public_names_are_sorted_and_resolve() -> None:
     assert regard.__all__ == sorted(regard.__all__)
     assert set(regard._LAZY_EXPORTS) == set(regard.__all__)
     for name in regard.__all__:
-        home = getattr(importlib.import_module(f"regard.{regard._LAZY_EXPORTS[name]}"), name)
-        assert getattr(regard, name) is home
+        module = importlib.import_module(f"regard.{regard._LAZY_EXPORTS[name]}")
+        assert getattr(regard, name) is getattr(module, name)
     assert set(regard.__all__) <= set(dir(regard))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = regard.nothing
 
 
-def configs() -> Iterator[type[Config]]:
+def config_classes() -> Iterator[type[Config]]:
+    """Every config class that a module of `regard.config` defines."""
     import regard.config
 
-    for found in pkgutil.iter_modules(regard.config.__path__):
-        module = importlib.import_module(f"regard.config.{found.name}")
-        for _, value in inspect.getmembers(module, inspect.isclass):
-            if issubclass(value, Config) and value is not Config and value.__module__ == module.__name__:
-                yield value
+    for module_info in pkgutil.iter_modules(regard.config.__path__):
+        module = importlib.import_module(f"regard.config.{module_info.name}")
+        for _, member in inspect.getmembers(module, inspect.isclass):
+            if issubclass(member, Config) and member is not Config and member.__module__ == module.__name__:
+                yield member
 
 
-def test_every_setting_has_help_and_every_config_its_words() -> None:
-    seen = list(configs())
-    assert len(seen) >= 8
-    for config in seen:
-        assert config.__doc__, config
-        for knob in config.knobs():
-            assert knob.help, f"{config.__name__}.{knob.path} has no help"
+def test_every_setting_has_help_and_every_config_a_docstring() -> None:
+    classes = list(config_classes())
+    assert len(classes) >= 8
+    for config_class in classes:
+        assert config_class.__doc__, config_class
+        for setting in config_class.knobs():
+            assert setting.help, f"{config_class.__name__}.{setting.path} has no help"
 
 
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"  # a name, never fetched
+BANNED_IN_ASSETS = (
+    "innerHTML",
+    "outerHTML",
+    "insertAdjacentHTML",
+    "document.write",
+    "eval(",
+    "http://",
+    "https://",
+    "//cdn",
+)
 
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "view" / "assets").iterdir()), ids=lambda path: path.name)
-def test_assets_make_no_markup_from_text_and_name_no_address(path: Path) -> None:
+def test_assets_build_no_markup_from_text_and_load_nothing(path: Path) -> None:
     text = path.read_text(encoding="utf-8").replace(SVG_NAMESPACE, "")
-    for banned in (
-        "innerHTML",
-        "outerHTML",
-        "insertAdjacentHTML",
-        "document.write",
-        "eval(",
-        "http://",
-        "https://",
-        "//cdn",
-    ):
+    for banned in BANNED_IN_ASSETS:
         assert banned not in text, f"{path.name} uses {banned}"
 
 
@@ -214,29 +219,29 @@ def defines(path: Path, name: str) -> bool:
     return True
 
 
-def test_every_step_of_the_two_paths_exists_and_each_path_has_at_most_thirty() -> None:
+def test_every_step_of_the_documented_paths_exists_and_each_path_has_at_most_thirty() -> None:
     steps = STEP.findall(PAGE)
     assert len(steps) > 40
     missing = [f"{path}: {name}" for _, path, name in steps if not defines(SOURCE / path, name)]
     assert not missing
-    assert max(int(number) for number, _, _ in steps) <= 30
+    assert max(int(index) for index, _, _ in steps) <= 30
 
 
-def test_the_drawn_tree_has_every_folder() -> None:
-    drawn = set(re.findall(r"^  ([\w/]+)/ ", PAGE, re.MULTILINE))
+def test_the_documented_tree_has_every_folder() -> None:
+    documented = set(re.findall(r"^  ([\w/]+)/ ", PAGE, re.MULTILINE))
     folders = {
         str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*") if path.is_dir() and path.name != "__pycache__"
     }
-    assert drawn == folders
+    assert documented == folders
 
 
-def test_the_layers_are_those_of_the_page() -> None:
+def test_the_layers_match_the_documentation() -> None:
     rows = re.findall(r"^\| (\d+) \| ((?:`[\w.]+`|[ ,;]|below them)+) \|$", PAGE, re.MULTILINE)
-    layers = {part: int(number) for number, parts in rows for part in re.findall(r"`([\w.]+)`", parts)}
-    assert layers == {**LAYERS, "errors": 0}
+    documented = {part: int(layer) for layer, parts in rows for part in re.findall(r"`([\w.]+)`", parts)}
+    assert documented == {**LAYERS, "errors": 0}
 
 
-def test_a_change_goes_to_one_place_that_exists() -> None:
+def test_the_table_of_changes_names_existing_files() -> None:
     table = PAGE.partition("## Where a change goes")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|`]+) \|[^|]*?`([\w/.]+)`[^|`]* \|$", table, re.MULTILINE)
     assert 10 < len(rows) <= 20

@@ -9,7 +9,7 @@ from regard.config.models import BertConfig, StackConfig, TransformerConfig
 from regard.config.settings import Config, knob
 from regard.errors import ConfigError, nearest
 from regard.hardware import available_cores
-from regard.text.tokenizer import SPECIALS
+from regard.text.tokenizer import SPECIAL_TOKENS
 
 BENCHMARKS = ("training", "recurrent", "masked", "fine-tuning", "translation", "latency", "encoding", "growth")
 LIBRARIES = (
@@ -81,7 +81,7 @@ class EncoderSize:
             vocab_size=self.vocab_size,
             hidden_size=self.hidden_size,
             stack=stack,
-            pad_id=SPECIALS.index("<pad>"),
+            pad_id=SPECIAL_TOKENS.index("<pad>"),
         )
         return config.override({"pooler": False, **changes})
 

@@ -221,7 +221,7 @@ def build_embedder(size: EncoderSize, precision: str, threads: int) -> Embedding
     model = Bert(size.config(vocab_size=tokenizer.vocab_size))
     initialize_bert(model, 1)
     with tempfile.TemporaryDirectory() as folder:
-        save_encoder(folder, model.config, model.state_dict(), tokenizer=tokenizer, task="", facts={}, card="")
+        save_encoder(folder, model.config, model.state_dict(), tokenizer=tokenizer, task="", metadata={}, card="")
         return load_embedder(folder, precision=precision, threads=threads)
 
 
@@ -299,7 +299,7 @@ def run_corpus(job: Job, channel: Channel) -> None:
 def _prepare_corpus(path: Path) -> None:
     pairs = read_pairs((str(path),), ReadConfig())
     tokenizer = train_tokenizer([*pairs.source, *pairs.target], TokenizerConfig())
-    examples = TokenizerPair(tokenizer, tokenizer).examples(pairs)
+    examples = TokenizerPair(tokenizer, tokenizer).tokenize(pairs)
     epoch_batches(examples.lengths, max_tokens=CORPUS_BATCH_TOKENS, seed=1, epoch=0, digest=pairs.digest)
 
 

@@ -136,7 +136,9 @@ def masked_lm_metrics(size: TrainedEncoderSize) -> list[Metric]:
 
 def build_masked_lm_objective(size: TrainedEncoderSize) -> MaskedLMObjective:
     """Running text as rows with masked tokens."""
-    layout = MaskedRowLayout.of(workload.build_encoder_tokenizer(size.vocab_size), MaskingConfig(mask_rate=MASK_RATE))
+    layout = MaskedRowLayout.from_tokenizer(
+        workload.build_encoder_tokenizer(size.vocab_size), MaskingConfig(mask_rate=MASK_RATE)
+    )
     length = size.max_length - layout.num_special
     num_tokens = MASKED_LM_BATCHES * size.batch_size * length
     (ids,) = workload.draw_token_rows([num_tokens], size.vocab_size - 1, seed=3)
@@ -228,7 +230,7 @@ def write_translators(folder: Path, size: TranslatorSize, libraries: Sequence[st
         model.state_dict(),
         tokenizers={"source": tokenizer, "target": tokenizer},
         decoding=DecodingConfig(),
-        task={},
+        metadata={},
         card="# Random weights, for measuring speed only\n",
     )
     for library in libraries:

@@ -12,16 +12,16 @@ from tokenizers import models, pre_tokenizers
 
 from regard.data.batching import epoch_batches
 from regard.text.special_tokens import with_mask_token
-from regard.text.tokenizer import SPECIALS, Tokenizer
+from regard.text.tokenizer import SPECIAL_TOKENS, Tokenizer
 from regard.tokens import PairBatch, Tokens
 
 Lengths = NDArray[np.int64]
 Ids = NDArray[np.int64]
 PairLengths = tuple[list[int], list[int]]  # of the source and target rows of one batch
 
-BOS_ID = SPECIALS.index("<s>")
-EOS_ID = SPECIALS.index("</s>")
-FIRST_WORD_ID = len(SPECIALS)
+BOS_ID = SPECIAL_TOKENS.index("<s>")
+EOS_ID = SPECIAL_TOKENS.index("</s>")
+FIRST_WORD_ID = len(SPECIAL_TOKENS)
 
 POOL_PAIRS = 20_000  # sentence pairs that batches are taken from
 MIN_LENGTH = 4  # tokens of a sentence
@@ -142,11 +142,11 @@ def build_tokenizer(vocab_size: int) -> Tokenizer:
     >>> tokenizer.encode_batch(["eaab haab"]), tokenizer.decode([4, 7])
     ([[4, 7]], 'eaab haab')
     """
-    words = [*SPECIALS, *(spell_word(token_id) for token_id in range(FIRST_WORD_ID, vocab_size))]
+    words = [*SPECIAL_TOKENS, *(spell_word(token_id) for token_id in range(FIRST_WORD_ID, vocab_size))]
     vocabulary = {word: token_id for token_id, word in enumerate(words)}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.add_special_tokens(list(SPECIALS))
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
     return Tokenizer(backend)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from regard.data.conll import TaggedSentence, hold_out_sentences, read_tagged
 from regard.data.squad import SquadExample, hold_out_questions, read_squad
 from regard.tasks.entities import entity_scores, tag_spans
-from regard.tasks.question_answering import LONGEST_ANSWER, answer_scores
+from regard.tasks.question_answering import MAX_ANSWER_TOKENS, answer_scores
 
 IGNORED = -100  # label that transformers leaves out of the loss
 MAX_LENGTH = 384  # tokens of a window
@@ -180,7 +180,7 @@ def _evaluate_answers(trainer: Any, tokenizer: Any, questions: Sequence[SquadExa
         for first in best_starts:
             for last in best_ends:
                 score = float(starts[first] + ends[last])
-                if first <= last < first + LONGEST_ANSWER and score > best_scores[index]:
+                if first <= last < first + MAX_ANSWER_TOKENS and score > best_scores[index]:
                     best_scores[index] = score
                     answers[index] = _passage_text(questions[index], spans[first], spans[last])
     return answer_scores(answers, questions)

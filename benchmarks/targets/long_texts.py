@@ -54,7 +54,7 @@ def write_encoder(folder: Path, attention: str, hidden_size: int, layers: int) -
     )
     model = Bert(config)
     initialize_bert(model, 1)
-    save_encoder(folder, config, model.state_dict(), tokenizer=tokenizer, task="", facts={}, card="")
+    save_encoder(folder, config, model.state_dict(), tokenizer=tokenizer, task="", metadata={}, card="")
 
 
 def build_inference(folder: Path, length: int) -> Callable[[], object]:

@@ -55,7 +55,7 @@ def build_batches(files: Sequence[str], steps: int, batch_tokens: int) -> tuple[
     """A tokenizer trained on the files, and a batch for each update."""
     pairs = read_pairs(files, ReadConfig())
     tokenizer = train_tokenizer([*pairs.source, *pairs.target], TokenizerConfig())
-    examples = TokenizerPair(tokenizer, tokenizer).examples(pairs)
+    examples = TokenizerPair(tokenizer, tokenizer).tokenize(pairs)
 
     def all_batches() -> Iterator[PairBatch]:
         for epoch in range(steps):
@@ -102,7 +102,7 @@ def train_marian(config: TransformerConfig, tokenizer: Tokenizer, batches: Seque
             initial.state_dict(),
             tokenizers={"source": tokenizer, "target": tokenizer},
             decoding=DecodingConfig(),
-            task={},
+            metadata={},
             card="# Initial weights\n",
         )
         model = MarianMTModel.from_pretrained(folder).train()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from regard.cli import main
-from regard.cli.model_options import COMPUTING, FOLDER
+from regard.cli.model_options import MODEL_ARGUMENT, TORCH_OPTIONS
 from regard.cli.options import Option, changed_settings, knob_options, verb
 from regard.cli.output import print_result, progress_listener
 from regard.config.inference import GenerationConfig
@@ -64,14 +64,14 @@ def train(context: click.Context, out: str, as_json: bool, **options: Any) -> No
 @verb(
     COMPLETE_HELP,
     [
-        FOLDER,
+        MODEL_ARGUMENT,
         Option(["--image", "image_file"], metavar="FILE", help="the first rows of an image"),
         Option(["--index"], type=click.IntRange(0), metavar="N", help="a digit of the data set, from 0"),
         Option(["--rows"], type=click.IntRange(0), metavar="N", help="known rows [default: half, or the file's]"),
         Option(["--svg"], metavar="FILE", help="draw the images here"),
         Option(["--page"], metavar="FILE", help="write an HTML page"),
         *knob_options(GenerationConfig, section="Sampling", skip=("max_new_tokens",)),  # the missing pixels are counted
-        *COMPUTING,
+        *TORCH_OPTIONS,
     ],
 )
 def complete(

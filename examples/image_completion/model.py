@@ -66,7 +66,7 @@ def train_model(folder: Path, *, seed: int = 1, listeners: Sequence[Listener] = 
     """Train on the digits, or resume an unfinished run in `folder`; settings are those of `regard.train`."""
     images = load_digit_images()
     texts = images.texts()
-    train, valid = hold_out_documents(Documents.of(texts), seed)
+    train, valid = hold_out_documents(Documents.from_texts(texts), seed)
     folder.mkdir(parents=True, exist_ok=True)
     for name, documents in (("train.txt", train), ("valid.txt", valid)):
         (folder / name).write_text("".join(f"{text}\n" for text in documents.texts), "utf-8")

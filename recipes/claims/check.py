@@ -16,7 +16,7 @@ from recipes.claims.claim import METRICS, ClaimConfig, Expectation
 from recipes.claims.result import ClaimResult, ExpectationResult
 from regard.checkpoint.atomic import json_bytes, make_folder, write_file
 from regard.checkpoint.run_dir import RunDirectory
-from regard.config.defaults import in_own_names, parse_architecture, task_defaults
+from regard.config.defaults import move_shared_settings, parse_architecture, task_defaults
 from regard.config.runs import RunConfig
 from regard.data.babi import read_stories
 from regard.data.pairs import read_pairs
@@ -71,7 +71,7 @@ def check_claim(
             folder = out / f"{name}-{seed}"
             report(f"{name}, seed {seed}")
             training = train_run(run, folder, listeners=listeners)
-            if not training.finished:
+            if not training.is_finished:
                 raise UsageError(f"{training.reason} stopped {name} at {training.step}: the same command goes on")
             score = _evaluate(config, folder, data)
             scores[name].append(score)
@@ -114,7 +114,7 @@ def run_config(
         settings |= parse_architecture(settings.pop("model"))
     task = str(settings.get("task", "translate"))
     settings |= {**overrides, "training.seed": seed, "data.train": list(data.train), "data.valid": list(data.valid)}
-    return RunConfig().override({**task_defaults(task), **in_own_names(task, settings)})
+    return RunConfig().override({**task_defaults(task), **move_shared_settings(task, settings)})
 
 
 def _write_synthetic_data(settings: Mapping[str, Any], folder: Path) -> ClaimData:
@@ -143,7 +143,7 @@ def _evaluate(config: ClaimConfig, folder: Path, data: ClaimData) -> float:
     if isinstance(model, StoryQAPipeline):
         if config.measure != "error":
             raise ConfigError(f"measure must be error for stories, not {config.measure}")
-        scores, *_ = model.evaluate(read_stories(data.test), refuse=False)
+        scores, *_ = model.evaluate(read_stories(data.test), strict=False)
         return scores.error
     if not isinstance(model, TranslationPipeline) or config.measure == "error":
         raise ConfigError(f"{config.measure} is not measured of what this claim trains")

@@ -61,7 +61,7 @@ class PairBatch:
         return len(self.target.ids) + len(self.target)
 
     @property
-    def shape(self) -> str:
+    def description(self) -> str:
         """Describe the size of the batch."""
         return f"{len(self.source)} rows of up to {self.source.lengths.max()} and {self.target.lengths.max()} tokens"
 

@@ -1,4 +1,4 @@
-"""The command as users call it, at a size that is done in a moment."""
+"""The benchmark command: tiny runs beside other libraries, their rows and files, mistakes in options."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ from regard.models import build_model
 from tests.scale import HANG_GUARD
 
 ROOT = Path(__file__).parent.parent.parent
-FAST = fast_torch_precision()
+FAST_PRECISION = fast_torch_precision()
 
 
 def run_peers(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-m", "benchmarks.peers", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
 
 
-def test_a_tiny_run_gives_rows_a_file_and_a_plot(tmp_path: Path) -> None:
+def test_a_tiny_run_prints_rows_and_writes_a_file_and_a_plot(tmp_path: Path) -> None:
     flags = "--quick --size tiny --only training --repeats 2 --threads 1 --peers torch --json".split()
     completed = run_peers(*flags, "--out", str(tmp_path / "results"))
     assert completed.returncode == 0, completed.stderr
     rows = json.loads(completed.stdout)
-    trained = {row["peer"]: row for row in rows if row["bench"] == "training tiny"}
-    assert set(trained) == {f"regard {FAST}", f"torch {FAST}"}
-    for row in trained.values():
+    training_rows = {row["peer"]: row for row in rows if row["bench"] == "training tiny"}
+    assert set(training_rows) == {f"regard {FAST_PRECISION}", f"torch {FAST_PRECISION}"}
+    for row in training_rows.values():
         assert row["unit"] == "target tokens/s"
         assert row["value"] > 0
         assert row["low"] <= row["ratio"] <= row["high"]
         assert 0 < row["peak"] < 1
         assert row["memory"] > 10**7
-        assert row["against"] == f"torch {FAST}"
+        assert row["against"] == f"torch {FAST_PRECISION}"
         assert 1 <= len(row["rounds"]) <= 2  # a quick run ends early where time is short
-    assert trained[f"torch {FAST}"]["ratio"] == 1
-    assert [row["unit"] for row in rows if row["bench"].startswith("matrix product")] == ["GFLOP/s"] * (
-        2 if FAST == "bf16" else 1
-    )
-    written = json.loads((tmp_path / "results" / "bench.json").read_text())
-    assert written["rows"] == rows
-    assert written["machine"]["threads"] == 1
+    assert training_rows[f"torch {FAST_PRECISION}"]["ratio"] == 1
+    num_peaks = 2 if FAST_PRECISION == "bf16" else 1
+    assert [row["unit"] for row in rows if row["bench"].startswith("matrix product")] == ["GFLOP/s"] * num_peaks
+    report = json.loads((tmp_path / "results" / "bench.json").read_text())
+    assert report["rows"] == rows
+    assert report["machine"]["threads"] == 1
     plot = ElementTree.parse(tmp_path / "results" / "bench.svg").getroot()
-    text = " ".join(element.text or "" for element in plot.iter())
-    assert f"regard {FAST}" in text
-    assert f"torch {FAST}" in text
+    plot_text = " ".join(element.text or "" for element in plot.iter())
+    assert f"regard {FAST_PRECISION}" in plot_text
+    assert f"torch {FAST_PRECISION}" in plot_text
 
 
-def test_the_rnn_with_input_feeding_is_the_peers_model(tmp_path: Path) -> None:
-    """Both have as many weights, so that their speeds can be compared."""
+def test_the_rnn_with_input_feeding_has_the_size_of_the_peer(tmp_path: Path) -> None:
+    """Speeds can be compared because both have nearly as many weights."""
     size = RECURRENT_SIZES["tiny"]
     peer_weights = sum(weight.numel() for weight in StepwiseRNN(size, output_after_loop=True).parameters())
     regard_weights = build_model(size.config(INPUT_FEEDING["fed"])).num_parameters()
@@ -75,7 +75,7 @@ def test_the_rnn_with_input_feeding_is_the_peers_model(tmp_path: Path) -> None:
     assert all(row["value"] > 0 for row in rows)
 
 
-def test_a_peer_reports_the_setting_that_it_chose(tmp_path: Path) -> None:
+def test_a_peer_reports_its_best_setting(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     flags = "--quick --size tiny --only latency --repeats 1 --threads 2 --peers transformers --json".split()
     completed = run_peers(*flags, "--out", str(tmp_path / "results"))
@@ -91,8 +91,8 @@ def test_a_peer_reports_the_setting_that_it_chose(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "trainer_variants"),
     [
-        ("masked", {FAST}),
-        ("fine-tuning", {FAST, f"{FAST} by length"}),
+        ("masked", {FAST_PRECISION}),
+        ("fine-tuning", {FAST_PRECISION, f"{FAST_PRECISION} by length"}),
         ("encoding", set()),
     ],
 )
@@ -107,12 +107,14 @@ def test_encoders_are_trained_and_used_beside_transformers(
     trainers = {f"trainer {variant}" for variant in trainer_variants}
     if not load_library("trainer")[1].is_installed():
         trainers = set()
-    precision = "bf16" if name == "encoding" and not unavailable_reason() else FAST  # the engine has a bf16 of its own
-    assert {row["peer"] for row in rows} == {f"regard {precision}", f"transformers {FAST}", *trainers}
+    precision = (
+        "bf16" if name == "encoding" and not unavailable_reason() else FAST_PRECISION
+    )  # the engine has a bf16 of its own
+    assert {row["peer"] for row in rows} == {f"regard {precision}", f"transformers {FAST_PRECISION}", *trainers}
     assert all(row["value"] > 0 and row["peak"] > 0 for row in rows)
 
 
-def test_single_texts_are_encoded_beside_transformers(tmp_path: Path) -> None:
+def test_the_latency_of_single_texts_is_measured_beside_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     flags = "--size tiny --only encoding --repeats 1 --threads 1 --peers transformers --json".split()
     completed = run_peers(*flags, "--out", str(tmp_path / "results"))
@@ -133,7 +135,9 @@ def test_single_texts_are_encoded_beside_transformers(tmp_path: Path) -> None:
         (["--size", "huge"], "--size"),
     ],
 )
-def test_a_mistake_is_one_message(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_in_an_option_is_one_message(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(flags) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -146,9 +150,9 @@ def test_a_file_is_refused_as_the_folder_of_results(tmp_path: Path, capsys: pyte
     assert "is a file: choose a folder for --out" in capsys.readouterr().err
 
 
-def test_settings_choose_what_is_run() -> None:
-    every = ["training", "recurrent", "masked", "fine-tuning", "translation", "latency", "encoding", "growth"]
-    assert BenchmarkConfig().benchmarks() == every
+def test_options_select_benchmarks_sizes_and_libraries() -> None:
+    all_benchmarks = ["training", "recurrent", "masked", "fine-tuning", "translation", "latency", "encoding", "growth"]
+    assert BenchmarkConfig().benchmarks() == all_benchmarks
     assert BenchmarkConfig(only="growth, training").benchmarks() == ["training", "growth"]
     assert [size.name for size in BenchmarkConfig().translator_sizes()] == ["small", "base"]
     assert BenchmarkConfig(quick=True).rounds == 3

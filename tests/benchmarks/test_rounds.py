@@ -1,4 +1,4 @@
-"""Runners as processes: measurements, failures, loops of their own and libraries that are not installed."""
+"""Rounds of benchmarks: runners as processes, failures, training loops of libraries, libraries not installed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_gone(job, channel):
 
 @pytest.fixture
 def fake_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of runners without torch, as a part of the package that only workers find."""
+    """Add a module of runners without torch to the package of the worker processes."""
     import benchmarks.peers
 
     folder = tmp_path / "fake"
@@ -71,7 +71,7 @@ def spec(benchmark: str, library: str, **settings: object) -> RunnerSpec:
 
 
 @pytest.mark.usefixtures("fake_library")
-def test_a_runner_that_fails_is_left_out_with_a_message_and_the_others_continue() -> None:
+def test_a_failing_runner_is_reported_and_the_others_continue() -> None:
     specs = [
         spec("steady", "regard", value=6),
         spec("broken", "broken"),
@@ -96,37 +96,38 @@ def test_a_runner_that_fails_is_left_out_with_a_message_and_the_others_continue(
 
 
 @pytest.mark.usefixtures("fake_library")
-def test_there_is_one_round_even_without_time() -> None:
+def test_one_round_is_run_even_past_the_deadline() -> None:
     specs = [spec("steady", "regard", value=6)]
     metrics = [Metric("go", "race", "laps/s")]
     outcome = run_rounds(specs, metrics, 3, deadline=Deadline.after(0), log=print)
     assert [measurement.values for measurement in outcome.measurements["go"]] == [(6.0,)]
 
 
-def test_a_library_with_its_own_loop_is_paused_between_measurements() -> None:
+def test_a_library_with_its_own_training_loop_is_paused_between_measurements() -> None:
     answers = io.StringIO()
     pacer = LoopPacer(Channel(io.StringIO("training\ntraining\n"), answers), "training")
-    pacer.report(5)  # its warm-up
+    pacer.report(5)  # warm-up
     pacer.report(300, 2.0)
     with pytest.raises(SystemExit):
         pacer.report(100, 4.0)
     ready, first, second = (json.loads(line) for line in answers.getvalue().splitlines())
     assert ready == {"metrics": ["training"]}
-    assert (first["value"], second["value"]) == (150.0, 25.0)
+    assert first["value"] == 150.0
+    assert second["value"] == 25.0
 
 
-def test_the_best_setting_is_chosen_once() -> None:
-    tried: list[int] = []
+def test_the_best_setting_is_selected_once() -> None:
+    batch_sizes: list[int] = []
 
-    def run(size: int) -> float:
-        tried.append(size)
-        return float(abs(size - 20))
+    def measure_batch(batch_size: int) -> float:
+        batch_sizes.append(batch_size)
+        return float(abs(batch_size - 20))
 
-    measure = BestSetting(run, {"batch 8": 8, "batch 16": 16, "batch 64": 64}, lower_is_better=True)
+    measure = BestSetting(measure_batch, {"batch 8": 8, "batch 16": 16, "batch 64": 64}, lower_is_better=True)
     assert measure() == Sample(4.0, "batch 16")
-    assert tried == [8, 8, 16, 64]
+    assert batch_sizes == [8, 8, 16, 64]  # the first run is the warm-up
     assert measure() == Sample(4.0, "batch 16")
-    assert tried == [8, 8, 16, 64, 16]
+    assert batch_sizes == [8, 8, 16, 64, 16]
 
 
 def test_a_library_that_is_not_installed_is_skipped_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,9 +153,9 @@ def test_eole_may_be_installed_in_another_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_every_library_has_a_file_that_describes_its_benchmarks(name: str) -> None:
     module_name, library = load_library(name)
+    module = sys.modules[f"benchmarks.peers.{module_name}"]
     assert library.name == name
     assert library.benchmarks
-    module = sys.modules[f"benchmarks.peers.{module_name}"]
     assert all(callable(getattr(module, f"run_{benchmark}")) for benchmark in library.benchmarks)
     for benchmark, variants in library.quick.items():
         assert set(variants) <= set(library.benchmarks[benchmark])

@@ -1,3 +1,5 @@
+"""Statistics of benchmarks: ratios within rounds, spreads, fractions of the peak, rows and the report."""
+
 from __future__ import annotations
 
 import pytest
@@ -9,12 +11,13 @@ RATE = Metric("go", "speed", "tokens/s", tokens_per_unit=1.0, flops_per_unit=7.0
 LATENCY = Metric("go", "latency", "ms/sentence", lower_is_better=True, tokens_per_unit=11.0)
 
 
-def measurements(**values: tuple[float, ...]) -> list[Measurement]:
-    return [Measurement(f"{name} bf16", name, rounds, precision="bf16") for name, rounds in values.items()]
+def measurements(**rounds: tuple[float, ...]) -> list[Measurement]:
+    """One bf16 runner per library, with its values in each round."""
+    return [Measurement(f"{library} bf16", library, values, precision="bf16") for library, values in rounds.items()]
 
 
-def test_a_ratio_is_taken_within_the_round_and_then_over_rounds() -> None:
-    # the machine slows down to a half and to a third: values drift, ratios do not
+def test_ratios_are_computed_within_a_round_and_aggregated_over_rounds() -> None:
+    # the machine slows down to one half and one third: values drift, ratios do not
     rows = build_rows(RATE, measurements(slow=(6.0, 3.0, 2.0), fast=(12.0, 6.0, 4.0), regard=(30.0, 15.0, 10.0)))
     assert [row.runner for row in rows] == ["regard bf16", "fast bf16", "slow bf16"]
     assert [(row.ratio, row.low, row.high) for row in rows] == [(2.5, 2.5, 2.5), (1.0, 1.0, 1.0), (0.5, 0.5, 0.5)]
@@ -36,7 +39,7 @@ def test_a_shorter_latency_has_the_larger_ratio() -> None:
     assert rows[0].tokens_per_second == 1100.0
 
 
-def test_regard_is_compared_with_the_best_of_each_library() -> None:
+def test_regard_is_compared_with_the_fastest_runner_of_each_library() -> None:
     regard, *peers = build_rows(
         RATE,
         [
@@ -57,20 +60,19 @@ def test_without_a_peer_there_is_no_ratio() -> None:
     assert build_rows(RATE, []) == []
 
 
-def test_the_fraction_of_the_peak_is_of_the_same_round_and_precision() -> None:
+def test_the_peak_fraction_uses_the_peak_of_the_same_round_and_precision() -> None:
     peaks = {"float32": [70.0, 140.0, 70.0], "bf16": [700.0, 700.0, 700.0]}
     runners = [
         Measurement("regard float32", "regard", (5.0, 5.0, 5.0), precision="float32"),
         Measurement("regard bf16", "regard", (20.0, 20.0, 20.0), precision="bf16"),
         Measurement("a int8", "a", (30.0, 30.0, 30.0), precision="int8"),
     ]
-    assert {row.runner: row.peak_fraction for row in build_rows(RATE, runners, peaks)} == pytest.approx(
-        {"regard float32": 0.5, "regard bf16": 0.2, "a int8": 0.3}
-    )
-    assert build_rows(LATENCY, runners, peaks)[0].peak_fraction is None  # its FLOPs are unknown
+    fractions = {row.runner: row.peak_fraction for row in build_rows(RATE, runners, peaks)}
+    assert fractions == pytest.approx({"regard float32": 0.5, "regard bf16": 0.2, "a int8": 0.3})
+    assert build_rows(LATENCY, runners, peaks)[0].peak_fraction is None  # the metric has no FLOPs
 
 
-def test_rows_have_the_form_that_programs_read() -> None:
+def test_rows_keep_their_json_keys() -> None:
     rows = [row.to_dict() for row in build_rows(RATE, measurements(peer=(3.0, 3.0), regard=(7.0, 8.0)))]
     for row in rows:
         assert list(row)[:7] == ["bench", "peer", "value", "unit", "ratio", "low", "high"]
@@ -82,12 +84,12 @@ def test_rows_have_the_form_that_programs_read() -> None:
 def test_the_report_explains_ratios_and_names_missing_libraries() -> None:
     rows = build_rows(RATE, measurements(peer=(3.0, 3.0), regard=(7.0, 8.0)))
     curve = [
-        Row("growth", "regard bf16", value, "s", library="regard", peak_memory=10**8, axis="length", at=at)
-        for at, value in ((8.0, 1.0), (16.0, 4.0))
+        Row("growth", "regard bf16", seconds, "s", library="regard", peak_memory=10**8, axis="length", at=length)
+        for length, seconds in ((8.0, 1.0), (16.0, 4.0))
     ]
     missing = ["skipped: x is not installed (pip install x)"]
-    text = "\n".join(PeerReport([*rows, *curve], missing, machine={}, settings={}).lines())
-    assert "times as fast as the best peer" in text
-    assert "regard bf16 is 2.50× (2.33–2.67) peer bf16" in text
-    assert "value grows as length^2.00, memory as length^0.00" in text
-    assert text.endswith("skipped: x is not installed (pip install x)")
+    report = "\n".join(PeerReport([*rows, *curve], missing, machine={}, settings={}).lines())
+    assert "times as fast as the best peer" in report
+    assert "regard bf16 is 2.50× (2.33–2.67) peer bf16" in report
+    assert "value grows as length^2.00, memory as length^0.00" in report
+    assert report.endswith("skipped: x is not installed (pip install x)")

@@ -85,7 +85,7 @@ def save(folder: Path, model: Transformer, **changes: Any) -> None:
     defaults: Mapping[str, Any] = {
         "tokenizers": tokenizers(model.config.share_embeddings),
         "decoding": DecodingConfig(beam=3, length_penalty=0.7),
-        "task": {"step": 7},
+        "metadata": {"step": 7},
         "card": "# A small model\n",
     }
     save_translator(folder, model.config, model.state_dict(), **{**defaults, **changes})

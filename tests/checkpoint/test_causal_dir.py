@@ -190,9 +190,9 @@ def test_a_folder_is_written_back_unchanged(tmp_path: Path, save_model: Any) -> 
         loaded.config,
         loaded.weights,
         tokenizer=loaded.tokenizer,
-        facts={},
+        metadata={},
         card="",
-        fields=loaded.hf_config,
+        original_config=loaded.hf_config,
     )
     before, after = (weights.read_tensors(tmp_path / name / weights.FILE) for name in ("in", "out"))
     assert before.keys() == after.keys()
@@ -219,7 +219,7 @@ def test_our_model_opens_in_transformers_with_nothing_missing(
     )
     model = build_model(config)
     initialize_weights(model, 5)
-    save_causal_lm(tmp_path, config, model.state_dict(), tokenizer=TOKENIZER, facts={"step": 1}, card="a card")
+    save_causal_lm(tmp_path, config, model.state_dict(), tokenizer=TOKENIZER, metadata={"step": 1}, card="a card")
     opened, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()) and opened.config.model_type == model_type
     ids = random_sequences()[0]
@@ -229,7 +229,7 @@ def test_our_model_opens_in_transformers_with_nothing_missing(
         assert hf_tokenizer(text)["input_ids"] == TOKENIZER.encode_batch([text])[0], text  # no end token is appended
     assert hf_tokenizer.eos_token_id == TOKENIZER.eos_id
     loaded = load_causal_lm(tmp_path)
-    assert loaded.config == config and loaded.task["step"] == 1
+    assert loaded.config == config and loaded.metadata["step"] == 1
 
 
 def test_other_positions_have_a_native_type(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_other_positions_have_a_native_type(tmp_path: Path) -> None:
         vocab_size=TOKENIZER.vocab_size, hidden_size=12, stack=StackConfig(num_heads=2), positions="sinusoidal"
     )
     model = build_model(config)
-    save_causal_lm(tmp_path, config, model.state_dict(), tokenizer=TOKENIZER, facts={}, card="")
+    save_causal_lm(tmp_path, config, model.state_dict(), tokenizer=TOKENIZER, metadata={}, card="")
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "regard-gpt"
     loaded = load_causal_lm(tmp_path)
     assert loaded.config == config
@@ -299,14 +299,14 @@ def test_a_native_folder_is_converted_to_gpt_neox(tmp_path: Path) -> None:
         config,
         model.state_dict(),
         task="generate",
-        facts={"step": 3},
+        metadata={"step": 3},
         card="",
         extra_files=extra_files,
     )
     assert convert(tmp_path / "old", tmp_path / "new").model_type == "gpt_neox"
     assert "regard" not in json.loads((tmp_path / "new/config.json").read_text())
     loaded = load_causal_lm(tmp_path / "new")
-    assert loaded.config == config and loaded.task["step"] == 3
+    assert loaded.config == config and loaded.metadata["step"] == 3
     assert all(torch.equal(tensor, loaded.weights[name]) for name, tensor in model.state_dict().items())
 
 

@@ -35,12 +35,17 @@ def relative_error(array: np.ndarray, reference: np.ndarray) -> float:
 def save_loaded(loaded: LoadedEncoder, folder: Path, **changes: Any) -> str:
     options: dict[str, Any] = {
         "task": "",
-        "facts": {},
+        "metadata": {},
         "card": "",
         "labels": loaded.labels,
-        "problem": loaded.problem_type,
+        "problem_type": loaded.problem_type,
     }
-    options |= {"tokenizer": loaded.tokenizer, "kind": loaded.model_type, "fields": loaded.hf_config, **changes}
+    options |= {
+        "tokenizer": loaded.tokenizer,
+        "preferred_type": loaded.model_type,
+        "original_config": loaded.hf_config,
+        **changes,
+    }
     return save_encoder(folder, loaded.config, loaded.weights, **options)
 
 
@@ -170,7 +175,7 @@ def test_a_discriminator_is_read_for_its_hidden_states(tmp_path: Path) -> None:
     ("model_type", "head", "change", "message"),
     [
         ("albert", "plain", {"inner_group_num": 2}, "inner_group_num is 2: only 1 is read"),
-        ("albert", "plain", {"num_hidden_groups": 9}, r"groups \(9\) must be at most stack.layers \(5\)"),
+        ("albert", "plain", {"num_hidden_groups": 9}, r"layer_groups \(9\) must be at most stack.num_layers \(5\)"),
         ("albert", "plain", {"num_hidden_groups": 0}, "num_hidden_groups is 0"),
         ("electra", "masked", {"hidden_act": "relu"}, "hidden_act is not 'gelu'"),
         ("electra", "plain", {"embedding_size": 14}, r"has shape \[61, 6\], config.json asks for \[61, 14\]"),
@@ -297,10 +302,10 @@ def test_models_that_transformers_cannot_express_have_a_native_type(tmp_path: Pa
     config = BertConfig(vocab_size=61, hidden_size=15, stack=stack, norm="before", head="label", num_labels=2)
     model = Bert(config)
     initialize_bert(model, 3)
-    options: dict[str, Any] = {"tokenizer": tokenizer, "task": "classify", "facts": {"step": 7}, "card": "# It"}
+    options: dict[str, Any] = {"tokenizer": tokenizer, "task": "classify", "metadata": {"step": 7}, "card": "# It"}
     model_type = save_encoder(tmp_path / "ours", config, model.state_dict(), labels=("a", "b"), **options)
     loaded = load_encoder(tmp_path / "ours", task="classify")
-    assert (model_type, loaded.config, loaded.labels, loaded.task["step"]) == ("regard-bert", config, ("a", "b"), 7)
+    assert (model_type, loaded.config, loaded.labels, loaded.metadata["step"]) == ("regard-bert", config, ("a", "b"), 7)
     assert np.array_equal(loaded.model().logits(random_tokens(2)), model.logits(random_tokens(2)))
     with pytest.raises(CheckpointError, match="a model for the task 'classify'"):
         load_encoder(tmp_path / "ours", task="tag")
@@ -414,7 +419,7 @@ def test_unsupported_layer_settings_are_rejected(change: dict[str, Any], message
 def test_our_modernbert_opens_in_transformers_silently(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_transformers_model("modernbert", "plain", tmp_path / "there")
     loaded = load_encoder(tmp_path / "there")
-    assert save_loaded(loaded, tmp_path / "ours", fields=None) == "modernbert"
+    assert save_loaded(loaded, tmp_path / "ours", original_config=None) == "modernbert"
     from transformers import AutoModel
 
     _, problems = AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
@@ -428,8 +433,10 @@ def test_a_modernbert_with_fewer_layers_is_written_with_its_own_layer_types(tmp_
     loaded = load_encoder(tmp_path / "there")
     config = loaded.config.override({"stack.num_layers": 2})
     remaining = {name: tensor for name, tensor in loaded.weights.items() if not name.startswith(tuple(REMOVED_LAYERS))}
-    options = {"task": "", "facts": {}, "card": "", "tokenizer": loaded.tokenizer, "kind": "modernbert"}
-    assert save_encoder(tmp_path / "short", config, remaining, fields=loaded.hf_config, **options) == "modernbert"
+    options = {"task": "", "metadata": {}, "card": "", "tokenizer": loaded.tokenizer, "preferred_type": "modernbert"}
+    assert (
+        save_encoder(tmp_path / "short", config, remaining, original_config=loaded.hf_config, **options) == "modernbert"
+    )
     from transformers import AutoModelForMaskedLM
 
     reference, problems = AutoModelForMaskedLM.from_pretrained(tmp_path / "short", output_loading_info=True)

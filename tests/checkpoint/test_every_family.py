@@ -58,12 +58,12 @@ def save_translation_model(folder: Path, config: Any) -> None:
     tokenizers = {"source": TOKENIZER, "target": TOKENIZER}
     metadata = {**METADATA, "max_length": 32}
     save_translator(
-        folder, config, weights(config), tokenizers=tokenizers, decoding=DecodingConfig(), task=metadata, card=""
+        folder, config, weights(config), tokenizers=tokenizers, decoding=DecodingConfig(), metadata=metadata, card=""
     )
 
 
 def save_rnn_model(folder: Path, config: Any, task: str, metadata: Mapping[str, Any]) -> None:
-    save_rnn_text(folder, config, weights(config), tokenizer=TOKENIZER, task=task, facts=metadata, card="")
+    save_rnn_text(folder, config, weights(config), tokenizer=TOKENIZER, task=task, metadata=metadata, card="")
 
 
 def save_bert(folder: Path, head: str, task: str) -> None:
@@ -78,7 +78,7 @@ def save_bert(folder: Path, head: str, task: str) -> None:
     )
     metadata = {**METADATA, **({"labels": list(labels)} if labels else {})}
     save_encoder(
-        folder, config, weights(config), tokenizer=MASK_TOKENIZER, task=task, facts=metadata, card="", labels=labels
+        folder, config, weights(config), tokenizer=MASK_TOKENIZER, task=task, metadata=metadata, card="", labels=labels
     )
 
 
@@ -87,7 +87,7 @@ def save_gpt(folder: Path) -> None:
         vocab_size=TOKENIZER.vocab_size, hidden_size=8, stack=STACK, max_positions=16, eos_id=TOKENIZER.eos_id
     )
     save_causal_lm(
-        folder, config, weights(config), tokenizer=TOKENIZER.without_special_tokens(), facts=METADATA, card=""
+        folder, config, weights(config), tokenizer=TOKENIZER.without_special_tokens(), metadata=METADATA, card=""
     )
 
 
@@ -97,7 +97,7 @@ def save_memory(folder: Path) -> None:
     model.initialize(seed=3)
     vocabulary = {"words": ["mary", "went", "home", "where", "is", "john", "slept"], "answers": ["home"]}
     metadata = {**METADATA, "metrics": {}}
-    save_memory_network(folder, config, model.state_dict(), vocabulary=vocabulary, facts=metadata, card="")
+    save_memory_network(folder, config, model.state_dict(), vocabulary=vocabulary, metadata=metadata, card="")
 
 
 ELMO = ElmoConfig(vocab_size=TOKENIZER.vocab_size, hidden_size=5, boundary_id=TOKENIZER.eos_id)

@@ -41,14 +41,14 @@ def edit(path: Path, **changes: Any) -> None:
 def test_a_model_is_read_back_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     model = random_model(small_config(**changes))
     decoding = DecodingConfig(beam=3, length_penalty=0.7, coverage_penalty=0.2, max_length_b=11)
-    save(tmp_path, model, decoding=decoding, task={"align": {"head": 2}})
+    save(tmp_path, model, decoding=decoding, metadata={"align": {"head": 2}})
     loaded = load_translator(tmp_path)
     assert (loaded.config, loaded.decoding) == (model.config, decoding)
     assert loaded.weights.keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.weights.items())
     trained = tokenizers(model.config.share_embeddings)
     assert (loaded.source.digest, loaded.target.digest) == (trained["source"].digest, trained["target"].digest)
-    assert (loaded.task["task"], loaded.task["align"]) == ("translate", {"head": 2})
+    assert (loaded.metadata["task"], loaded.metadata["align"]) == ("translate", {"head": 2})
     assert (tmp_path / "target_tokenizer.json").exists() == (not model.config.share_embeddings)
 
 
@@ -199,7 +199,7 @@ def test_several_weight_files_bf16_and_older_names(tmp_path: Path) -> None:
         weight_map |= dict.fromkeys(tensors_of_shard, shard)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     loaded = load_translator(tmp_path)
-    assert (loaded.task, loaded.decoding.beam) == ({}, 6)
+    assert (loaded.metadata, loaded.decoding.beam) == ({}, 6)
     for name, tensor in model.state_dict().items():
         assert loaded.weights[name].dtype == torch.float32
         assert torch.equal(loaded.weights[name], tensor.bfloat16().float()), name
@@ -263,7 +263,10 @@ def test_a_folder_of_transformers_gives_the_same_logits_and_is_written_back_unch
         )
     assert max_error < 1e-5
     save(
-        tmp_path / "back", model, tokenizers={"source": loaded.source, "target": loaded.target}, fields=loaded.hf_config
+        tmp_path / "back",
+        model,
+        tokenizers={"source": loaded.source, "target": loaded.target},
+        original_config=loaded.hf_config,
     )
     assert json.loads((tmp_path / "back" / "config.json").read_text()) == json.loads(
         (tmp_path / "theirs" / "config.json").read_text()

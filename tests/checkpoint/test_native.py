@@ -24,7 +24,9 @@ def save_model(folder: Path, config: MemoryNetworkConfig = CONFIG) -> MemoryNetw
     model = MemoryNetwork(config)
     model.initialize(seed=3)
     vocabulary = {"words": WORDS, "answers": ["home"]}
-    save_memory_network(folder, config, model.state_dict(), vocabulary=vocabulary, facts={"step": 13}, card="# Small\n")
+    save_memory_network(
+        folder, config, model.state_dict(), vocabulary=vocabulary, metadata={"step": 13}, card="# Small\n"
+    )
     return model
 
 
@@ -39,7 +41,7 @@ def test_a_saved_model_is_read_back(tmp_path: Path, tying: str) -> None:
     loaded = load_memory_network(tmp_path)
     assert loaded.config == model.config
     assert loaded.vocabulary == {"words": WORDS, "answers": ["home"]}
-    assert loaded.task == {"task": "stories", "version": 1, "step": 13}
+    assert loaded.metadata == {"task": "stories", "version": 1, "step": 13}
     assert loaded.weights.keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.weights.items())
     assert folder_task(tmp_path) == "stories"

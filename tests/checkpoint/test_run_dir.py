@@ -40,7 +40,7 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("keep", "remaining"), [(1, [9, 11]), (2, [9, 11]), (3, [5, 9, 11])])
 def test_old_checkpoints_are_removed_and_at_least_two_stay(tmp_path: Path, keep: int, remaining: list[int]) -> None:
-    with start_run(tmp_path / "run", 2, 5, 9, 11, keep=keep) as run:
+    with start_run(tmp_path / "run", 2, 5, 9, 11, max_checkpoints=keep) as run:
         assert run.steps() == remaining
 
 

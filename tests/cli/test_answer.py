@@ -161,7 +161,7 @@ def test_an_answer_that_is_not_in_training_is_refused_or_wrong(workspace: Path, 
         (
             "1 Where is Mary?\tkitchen\n2 Mary went to the kitchen.\n",
             [],
-            "story.txt:1: the question precedes all sentences",
+            "story.txt:1: no sentence stands before the question",
         ),
         (
             "1 Mary went to the kitchen.\n3 Mary went to the office.\n",

@@ -24,7 +24,7 @@ def save_model(path: Path, texts: list[str], **metadata: object) -> str:
     )
     network = build_model(config)
     initialize_weights(network, 1)
-    save_causal_lm(path, config, network.state_dict(), tokenizer=tokenizer, facts=metadata, card="")
+    save_causal_lm(path, config, network.state_dict(), tokenizer=tokenizer, metadata=metadata, card="")
     return str(path)
 
 

@@ -44,7 +44,7 @@ def translator_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = translator(output_bias=True)
     folder = tmp_path_factory.mktemp("models") / "plain"
     tokenizers = {"source": tokenizer, "target": tokenizer}
-    settings: dict[str, Any] = {"decoding": DecodingConfig(beam=1), "task": {}, "card": "# x\n"}
+    settings: dict[str, Any] = {"decoding": DecodingConfig(beam=1), "metadata": {}, "card": "# x\n"}
     save_translator(folder, model.config, model.state_dict(), tokenizers=tokenizers, **settings)
     return folder
 

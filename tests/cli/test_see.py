@@ -25,7 +25,7 @@ def test_attention_is_written_in_every_format(folder: str, tmp_path: Path, capsy
     assert json.loads(capsys.readouterr().out)["out"] == str(path)
     record = Record.read(path)
     assert record.attention[0].shape == (2, 2, 7, 7) and record.task == "embed"
-    assert record.made["model"] == "model" and record.made["version"] and record.inside
+    assert record.provenance["model"] == "model" and record.provenance["version"] and record.qkv
     heads = ["--heads", "encoder.0.self:1", "--view", "look"]
     for ending in (".html", ".svg", ".tex"):
         assert cli.run(["see", str(path), "--out", str(tmp_path / f"x{ending}"), *heads]) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.config.defaults import USED_BY, in_own_names
+from regard.config.defaults import TASK_COMMANDS, move_shared_settings
 from regard.config.runs import TASKS, RunConfig
 from regard.errors import ConfigError
 
@@ -58,19 +58,19 @@ def test_settings_that_a_task_reads_are_accepted() -> None:
 
 def test_settings_declared_twice_have_one_name_and_one_value() -> None:
     overrides = {"training.seed": 3, "training.epochs": 7.0, "training.learning_rate": 0.02, "training.minutes": 2.0}
-    assert in_own_names("stories", overrides) == {
+    assert move_shared_settings("stories", overrides) == {
         "stories.seed": 3,
         "stories.epochs": 7.0,
         "stories.learning_rate": 0.02,
         "training.minutes": 2.0,
     }
-    assert in_own_names("translate", overrides) == overrides
-    assert in_own_names("stories", {"training.seed": 3, "stories.seed": 3}) == {"stories.seed": 3}
+    assert move_shared_settings("translate", overrides) == overrides
+    assert move_shared_settings("stories", {"training.seed": 3, "stories.seed": 3}) == {"stories.seed": 3}
     with pytest.raises(ConfigError, match="training.seed and stories.seed are one setting to stories"):
-        in_own_names("stories", {"stories.seed": 4, "training.seed": 3})
+        move_shared_settings("stories", {"stories.seed": 4, "training.seed": 3})
     with pytest.raises(ConfigError, match="epochs must be a whole number, not 2.5"):
         RunConfig().override({"task": "stories", "stories.epochs": 2.5})
 
 
 def test_every_task_has_a_command() -> None:
-    assert set(TASKS) <= set(USED_BY)  # which also lists the tasks that language models serve
+    assert set(TASKS) <= set(TASK_COMMANDS)  # which also lists the tasks that language models serve

@@ -7,7 +7,7 @@ import pytest
 
 from regard.cli import options
 from regard.config.defaults import parse_architecture
-from regard.config.rnn_models import SCORES, Seq2SeqConfig
+from regard.config.rnn_models import ATTENTION_SCORES, Seq2SeqConfig
 from regard.config.runs import RunConfig
 from regard.errors import ConfigError
 
@@ -29,7 +29,7 @@ def test_hard_attention_has_the_additive_score_and_a_gradient_estimator() -> Non
     assert "straight_through additive" in hard.summary()
 
 
-@pytest.mark.parametrize("attention", SCORES)
+@pytest.mark.parametrize("attention", ATTENTION_SCORES)
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_every_named_architecture_has_consistent_settings(cell: str, attention: str) -> None:
     config = RunConfig().override(parse_architecture(f"{cell}:{attention}"))

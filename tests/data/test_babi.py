@@ -56,7 +56,7 @@ def test_questions_come_with_the_sentences_before_them(tmp_path: Path, name: str
         ),
         StoryQuestion("qa1_facts", ("Sandra slept.",), "Who slept?", "sandra", (0,), f"{path}:7"),
     ]
-    assert (stories.num_read, stories.rejected, stories.tasks, stories.file_names) == (
+    assert (stories.num_read, stories.num_rejected, stories.tasks, stories.file_names) == (
         2,
         0,
         ["qa1_facts"],
@@ -114,7 +114,7 @@ def test_lenient_reading_rejects_whole_stories_and_writes_them_to_a_file(tmp_pat
     path = write(tmp_path, TWO_STORIES + "1 Mary slept.\n" + TWO_STORIES)
     assert "1 of 5 rows rejected" in read_error(tmp_path, path.read_text())
     stories = read_stories([path], ReadConfig(lenient=True, max_reject=50))
-    assert (len(stories), stories.num_read, stories.rejected) == (6, 5, 1)
+    assert (len(stories), stories.num_read, stories.num_rejected) == (6, 5, 1)
     assert stories.fault_counts == {"no question": 1}
     assert [Path(file).name for file in stories.reject_files] == ["qa1_facts_train.txt.rejected.jsonl"]
 
@@ -133,21 +133,27 @@ def question(task: str, text: str, location: str = "") -> StoryQuestion:
 
 def test_tasks_trained_together_must_share_words() -> None:
     check_same_language(
-        StoryQuestions.of([question("a", "Mary slept"), question("b", "John slept"), question("c", "John ate")])
+        StoryQuestions.from_questions(
+            [question("a", "Mary slept"), question("b", "John slept"), question("c", "John ate")]
+        )
     )
     with pytest.raises(DataError, match=r"^c: shares none of its 2 words with any other of the 3 files"):
         check_same_language(
-            StoryQuestions.of([question("a", "Mary slept"), question("b", "John slept"), question("c", "kuh muh")])
+            StoryQuestions.from_questions(
+                [question("a", "Mary slept"), question("b", "John slept"), question("c", "kuh muh")]
+            )
         )
 
 
 def test_two_versions_of_a_task_are_refused() -> None:
     english = question("qa1", "Mary went to the kitchen", "en/qa1_train.txt:1")
     hindi = question("qa1", "Mary kitchen mein gayi", "hn/qa1_train.txt:1")
-    check_same_language(StoryQuestions.of([english, question("qa1", "Mary went to the garden", "b/qa1_train.txt:1")]))
+    check_same_language(
+        StoryQuestions.from_questions([english, question("qa1", "Mary went to the garden", "b/qa1_train.txt:1")])
+    )
     with pytest.raises(DataError, match=r"^en/qa1_train.txt: is the same task as hn/qa1_train.txt in other words"):
         check_same_language(
-            StoryQuestions.of([question("qa1", "she went to the far kitchen", "en/qa1_train.txt:1"), hindi])
+            StoryQuestions.from_questions([question("qa1", "she went to the far kitchen", "en/qa1_train.txt:1"), hindi])
         )
 
 

@@ -21,7 +21,7 @@ def test_the_report_counts_words_and_their_quantiles() -> None:
     assert report.source.words == {0: 1, 5: 1, 25: 2, 50: 3, 75: 4, 95: 5, 99: 5, 100: 5}
     assert report.source.characters[100] == 23
     assert (report.source.running_words, report.source.distinct_words) == (15, 5)
-    assert report.source.max_length[0] == (5, 23)
+    assert report.source.longest[0] == (5, 23)
     assert report.digest == ParallelTexts.from_texts(source, distinct_texts(5)).digest
 
 

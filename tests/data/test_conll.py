@@ -53,29 +53,29 @@ def test_faults_are_reported_with_their_location(tmp_path: Path, content: str, l
 def test_faulty_sentences_are_rejected_in_lenient_mode(tmp_path: Path) -> None:
     (tmp_path / "x.conll").write_text("in\tO\n\nNew\tI-place\n\nRome\tB-place\n")
     tagged = read_tagged([tmp_path / "x.conll"], ReadConfig(lenient=True, max_reject=50))
-    assert ([sentence.words for sentence in tagged.sentences], tagged.rejected) == ([("in",), ("Rome",)], 1)
+    assert ([sentence.words for sentence in tagged.sentences], tagged.num_rejected) == ([("in",), ("Rome",)], 1)
 
 
 def test_tags_outside_the_bio_scheme_mark_no_entities() -> None:
-    rows = TaggedSentences.of([TaggedSentence(("a", "dog"), ("DET", "NOUN"))])
+    rows = TaggedSentences.from_sentences([TaggedSentence(("a", "dog"), ("DET", "NOUN"))])
     assert (rows.has_entities, rows.tags) == (False, ["DET", "NOUN"])
 
 
 def test_unknown_and_single_tags_are_refused() -> None:
-    rows = TaggedSentences.of([TaggedSentence(("a", "dog"), ("O", "B-beast"), "x:1")])
+    rows = TaggedSentences.from_sentences([TaggedSentence(("a", "dog"), ("O", "B-beast"), "x:1")])
     with pytest.raises(DataError, match=r"x:1: the tag 'B-beast' is not one that was learned \(did you mean B-beat"):
         rows.tag_ids(["O", "B-beat"])
     with pytest.raises(DataError, match="all words have the tag 'O'"):
-        check_tags(TaggedSentences.of([TaggedSentence(("a",), ("O",))]), "x")
+        check_tags(TaggedSentences.from_sentences([TaggedSentence(("a",), ("O",))]), "x")
 
 
 def test_equal_sentences_are_held_out_together() -> None:
-    rows = TaggedSentences.of([TaggedSentence((f"w{index % 20}",), ("O",)) for index in range(60)])
+    rows = TaggedSentences.from_sentences([TaggedSentence((f"w{index % 20}",), ("O",)) for index in range(60)])
     train, valid = hold_out_sentences(rows)
     assert (len(train) + len(valid), len(valid)) == (60, 6)
     assert not {sentence.words for sentence in train.sentences} & {sentence.words for sentence in valid.sentences}
     with pytest.raises(UsageError, match="too few"):
-        hold_out_sentences(TaggedSentences.of([TaggedSentence(("a",), ("O",))] * 5))
+        hold_out_sentences(TaggedSentences.from_sentences([TaggedSentence(("a",), ("O",))] * 5))
 
 
 def test_real_files_are_read(request: pytest.FixtureRequest) -> None:

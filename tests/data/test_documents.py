@@ -65,7 +65,7 @@ def test_a_fault_is_reported_with_its_location(tmp_path: Path, content: bytes, l
 def test_faulty_lines_are_rejected_and_counted_in_lenient_mode(tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_bytes(b"one\nca\xe9\n" + b"two\n" * 200)
     documents = read_documents([tmp_path / "bad.txt"], ReadConfig(lenient=True))
-    assert (len(documents), documents.num_read, documents.rejected) == (201, 202, 1)
+    assert (len(documents), documents.num_read, documents.num_rejected) == (201, 202, 1)
     assert Path(documents.reject_file).read_text().count("not utf-8") == 1
     assert read_documents([tmp_path / "bad.txt"], ReadConfig(encoding="latin-1")).texts[1] == "caé"
 

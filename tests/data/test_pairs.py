@@ -55,7 +55,7 @@ def test_parallel_lines_keep_everything_but_line_endings(tmp_path: Path) -> None
     pairs = read_pairs([source, target])
     assert pairs.source == ["one\u2028two", "three \u0085four", " five\tsix"]
     assert pairs.target == ["eins", "zwei", "drei"]
-    assert (len(pairs), pairs.num_read, pairs.rejected, pairs.locations.tolist()) == (3, 3, 0, [1, 2, 3])
+    assert (len(pairs), pairs.num_read, pairs.num_rejected, pairs.locations.tolist()) == (3, 3, 0, [1, 2, 3])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_csv_quotes_may_contain_delimiters_quotes_and_line_breaks(tmp_path: Path
     path = write(tmp_path, "p.csv", 'a,b\r\n"x, ""y""","1\r\n2"\r\n"",""\r\nlast,"z"')
     pairs = read_pairs([path], ReadConfig(lenient=True, max_reject=50))
     assert (pairs.source, pairs.target) == (['x, "y"', "last"], ["1\n2", "z"])
-    assert (pairs.locations.tolist(), pairs.rejected) == ([2, 5], 1)
+    assert (pairs.locations.tolist(), pairs.num_rejected) == ([2, 5], 1)
 
 
 def test_other_encodings_are_read_if_they_extend_ascii(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_every_fault_is_reported_at_its_line(tmp_path: Path, format: str, seed: 
         bad[line].rstrip(b"\r") for line in sorted(bad)
     ]
     assert list(zip(pairs.source, pairs.target, strict=True)) == [*expected, ("the", "end")]
-    assert len(pairs) + pairs.rejected == pairs.num_read == len(rows)
+    assert len(pairs) + pairs.num_rejected == pairs.num_read == len(rows)
 
     message_lines = read_error([path], ReadConfig(**options)).splitlines()  # type: ignore[arg-type]
     assert [int(re.match(rf"{re.escape(str(path))}:(\d+)", line)[1]) for line in message_lines[:20]] == sorted(bad)[:20]
@@ -262,7 +262,7 @@ def test_faults_of_parallel_files_name_the_right_file(tmp_path: Path) -> None:
         line: file for line, (file, _) in expected.items()
     }
     assert all(expected[reject["line"]][1] in reject["reason"] for reject in rejects)
-    assert (pairs.num_read, pairs.rejected, len(pairs)) == (400, 60, 340)
+    assert (pairs.num_read, pairs.num_rejected, len(pairs)) == (400, 60, 340)
     accepted = [index for index in range(400) if index not in faulty]
     assert [text.encode() for text in pairs.target] == [sides[1][index] for index in accepted]
     assert pairs.locations.tolist() == [index + 1 for index in accepted]
@@ -283,7 +283,7 @@ def test_an_unclosed_quote_is_reported_where_it_opens(tmp_path: Path, content: b
     path = write(tmp_path, "p.csv", content)
     assert f"{path}:3:3: the quote opened here is not closed" in read_error([path])
     pairs = read_pairs([path], ReadConfig(lenient=True, max_reject=50))
-    assert pairs.rejected == 1
+    assert pairs.num_rejected == 1
     assert pairs.source == [row[:1].decode() for row in content.split(b"\n")[1:] if row and b'"' not in row]
 
 
@@ -400,7 +400,7 @@ def test_any_bytes_are_read_or_refused_with_a_location(tmp_path: Path, data: byt
     except DataError as error:
         assert str(path) in str(error)
     else:
-        assert len(pairs) + pairs.rejected == pairs.num_read
+        assert len(pairs) + pairs.num_rejected == pairs.num_read
 
 
 # Lines and digests

@@ -67,14 +67,16 @@ def test_answers_with_a_wrong_start_are_counted_and_listed(tmp_path: Path) -> No
     with pytest.raises(DataError, match="2 of 3 rows rejected: 2 × wrong answer_start"):
         read(tmp_path, content)
     squad = read(tmp_path, content, lenient=True, max_reject=80.0)
-    assert (len(squad), squad.rejected) == (1, 2)
+    assert (len(squad), squad.num_rejected) == (1, 2)
     assert len(Path(squad.reject_file).read_text().splitlines()) == 2
 
 
 def test_whole_passages_are_held_out() -> None:
-    rows = SquadExamples.of([SquadExample("who", f"passage {index % 20}", ((0, "passage"),)) for index in range(60)])
+    rows = SquadExamples.from_examples(
+        [SquadExample("who", f"passage {index % 20}", ((0, "passage"),)) for index in range(60)]
+    )
     train, valid = hold_out_questions(rows)
     assert (len(train), len(valid)) == (54, 6)
     assert not {example.passage for example in train.examples} & {example.passage for example in valid.examples}
     with pytest.raises(UsageError, match="too few"):
-        hold_out_questions(SquadExamples.of([SquadExample("who", "a", ((0, "a"),))] * 9))
+        hold_out_questions(SquadExamples.from_examples([SquadExample("who", "a", ((0, "a"),))] * 9))

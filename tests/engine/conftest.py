@@ -51,7 +51,7 @@ def translator(seed: int = 1, **changes: object) -> Transformer:
 
 def build_engine(model: Transformer, precision: str = "float32", instructions: str = "") -> TranslatorEngine:
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    return TranslatorEngine.of(model.config, weights, precision, instructions)
+    return TranslatorEngine.from_weights(model.config, weights, precision, instructions)
 
 
 def draw_sources(model: Transformer, lengths: tuple[int, ...], seed: int = 5) -> Tokens:
@@ -84,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.state_dict(),
         tokenizers={"source": tokenizer, "target": tokenizer},
         decoding=DecodingConfig(),
-        task={},
+        metadata={},
         card="# x\n",
     )
     return path

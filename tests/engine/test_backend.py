@@ -64,7 +64,7 @@ def test_an_ensemble_of_engines_agrees_with_torch(folder: Path) -> None:
 
 def test_without_the_library_torch_computes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "FILE", Path("nowhere/regard_engine.so"))
-    library._found.cache_clear()
+    library._load_library_or_reason.cache_clear()
     try:
         assert not load_translator(folder).engines
         with pytest.raises(UsageError, match="the engine cannot be used: it was not built: install a C\\+\\+ compiler"):
@@ -72,7 +72,7 @@ def test_without_the_library_torch_computes(folder: Path, monkeypatch: pytest.Mo
         with pytest.raises(UsageError, match="int8 is computed by the engine, which cannot be used"):
             load_translator(folder, precision="int8")
     finally:
-        library._found.cache_clear()
+        library._load_library_or_reason.cache_clear()
 
 
 def test_wrong_names_are_refused(folder: Path) -> None:

@@ -46,7 +46,7 @@ def build_gpt(seed: int = 1, **changes: object) -> Gpt:
 
 def build_engine(model: Gpt, precision: str = "float32", instructions: str = "") -> CausalEngine:
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    return CausalEngine.of(model.config, weights, precision, instructions)
+    return CausalEngine.from_weights(model.config, weights, precision, instructions)
 
 
 def draw_prompts(rows: int = 7, length: int = 6) -> Tokens:
@@ -109,7 +109,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = build_gpt(vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id, max_positions=16, positions="learned")
     path = tmp_path_factory.mktemp("models") / "gpt"
     save_causal_lm(
-        path, model.config, model.state_dict(), tokenizer=tokenizer, facts={"document": "file"}, card="# x\n"
+        path, model.config, model.state_dict(), tokenizer=tokenizer, metadata={"document": "file"}, card="# x\n"
     )
     return path
 

@@ -23,8 +23,8 @@ from tests.engine.conftest import draw_sources, translator
 def write_engine_file(folder: Path, precision: str, **changes: object) -> tuple[Path, TranslatorEngine, Transformer]:
     model = translator(output_bias=True, **changes)
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    engine = TranslatorEngine.of(model.config, weights, precision)
-    path = folder / file.FILE
+    engine = TranslatorEngine.from_weights(model.config, weights, precision)
+    path = folder / file.ENGINE_FILE
     with open(path, "wb") as sink:
         file.serialize(model.config, precision, engine.arrays)(sink)
     return path, engine, model
@@ -177,7 +177,7 @@ def test_a_converted_folder_translates_as_its_original(folder: Path, tmp_path: P
 def test_a_changed_folder_is_noticed(folder: Path, tmp_path: Path) -> None:
     converted = convert(folder, tmp_path / "int8", precision="int8").folder
     shutil.copytree(converted, tmp_path / "copy")
-    path = tmp_path / "copy" / file.FILE
+    path = tmp_path / "copy" / file.ENGINE_FILE
     content = bytearray(path.read_bytes())
     content[-100] ^= 1
     path.write_bytes(content)

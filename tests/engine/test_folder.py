@@ -51,7 +51,7 @@ def headed(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
             loaded.weights,
             tokenizer=loaded.tokenizer,
             task=task,
-            facts={"max_length": 32, "labels": list(labels or ())},
+            metadata={"max_length": 32, "labels": list(labels or ())},
             card="",
             labels=labels or (),
         )
@@ -129,7 +129,7 @@ def test_engine_folders_refuse_other_precisions_other_tasks_and_damage(
         load_embedder(folder, precision="int8")
     with pytest.raises(CheckpointError, match="a model for the task 'embed'"):
         load_classifier(folder)
-    path = folder / file.FILE
+    path = folder / file.ENGINE_FILE
     content = bytearray(path.read_bytes())
     content[-3000] ^= 1
     path.write_bytes(content)
@@ -141,7 +141,7 @@ def test_engine_folders_refuse_other_precisions_other_tasks_and_damage(
 def test_random_damage_never_crashes(plain: Path, tmp_path: Path) -> None:
     folder = convert(plain, tmp_path / "plain", precision="int8").folder
     (folder / "MANIFEST.json").unlink()  # its digests would reveal all damage
-    path = folder / file.FILE
+    path = folder / file.ENGINE_FILE
     rng = np.random.default_rng(3)
     num_read = 0
     valid = path.read_bytes()
@@ -201,7 +201,7 @@ def test_translating_from_an_engine_folder_needs_no_torch(tmp_path: Path) -> Non
         model.state_dict(),
         tokenizers={"source": tokenizer, "target": tokenizer},
         decoding=DecodingConfig(),
-        task={},
+        metadata={},
         card="",
     )
     folder = convert(tmp_path / "torch", tmp_path / "engine", precision="int8").folder

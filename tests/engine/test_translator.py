@@ -11,7 +11,7 @@ from regard.config.models import ACTIVATIONS, POSITIONS
 from regard.decoding.constraints import ForcedPhrases
 from regard.decoding.search import _Search, _SearchRequest, search
 from regard.engine import layout
-from regard.engine.library import CODES, VARIABLE, load_library, pointer, select_instruction_set
+from regard.engine.library import CODES, INSTRUCTIONS_VARIABLE, load_library, pointer, select_instruction_set
 from regard.engine.translator import TranslatorEngine
 from regard.errors import ConfigError, UsageError
 from regard.tokens import Tokens
@@ -220,7 +220,7 @@ def test_wrong_inputs_and_arrays_are_refused() -> None:
     with pytest.raises(UsageError, match="no row 4"):
         state.select(np.array([4]))
     with pytest.raises(ConfigError, match="precision must be one of"):
-        TranslatorEngine.of(model.config, {}, "int4")
+        TranslatorEngine.from_weights(model.config, {}, "int4")
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     arrays = layout.pack_weights(model.config, weights, "int8")
     with pytest.raises(UsageError, match=r"array encoder_self_norm\.weight of layer 0 has 60 bytes instead of 128"):
@@ -228,8 +228,8 @@ def test_wrong_inputs_and_arrays_are_refused() -> None:
 
 
 def test_an_instruction_set_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "portable")
+    monkeypatch.setenv(INSTRUCTIONS_VARIABLE, "portable")
     assert select_instruction_set() == "portable"
-    monkeypatch.setenv(VARIABLE, "abacus")
+    monkeypatch.setenv(INSTRUCTIONS_VARIABLE, "abacus")
     with pytest.raises(ConfigError, match="no instruction set 'abacus'"):
         select_instruction_set()

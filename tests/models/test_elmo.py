@@ -80,7 +80,7 @@ def test_features_are_embeddings_and_both_directions_of_every_layer(cell: str) -
     elmo = build_elmo(cell)
     text = [7, 3, 9]
     features = elmo.features(Tokens.from_rows([text]))
-    assert features.shape == (3, elmo.num_feature_layers, elmo.feature_width) == (3, 3, 2 * HIDDEN_SIZE)
+    assert features.shape == (3, elmo.num_feature_layers, elmo.feature_size) == (3, 3, 2 * HIDDEN_SIZE)
     embedded = embed(elmo, text)
     left_layers = run_plain_loop(elmo.from_left, embed(elmo, [BOUNDARY, *text]))
     right_layers = run_plain_loop(elmo.from_right, embed(elmo, [*text, BOUNDARY]).flip(0))

@@ -100,7 +100,7 @@ def test_answers_and_weights_are_those_computed_by_hand(changes: dict[str, objec
     with trace("hop.*", full_precision=True) as captured:
         logits = model.logits(model(batch, linear=linear))
     assert list(captured) == [f"hop.{hop}" for hop in range(model.config.hops)]
-    offsets = np.append(0, np.cumsum(batch.counts))
+    offsets = np.append(0, np.cumsum(batch.sentence_counts))
     for index in range(3):
         expected, hop_weights = answer_by_hand(model, index, linear=linear)
         np.testing.assert_allclose(logits[0, index].detach().numpy(), expected, rtol=2e-4, atol=2e-4)

@@ -11,7 +11,7 @@ from regard.attention.packed_batch import PackedBatch
 from regard.attention.trace import trace
 from regard.config.rnn_models import RnnClassifierConfig, RnnTextConfig
 from regard.models.base import initialize_weights
-from regard.models.layers.pooling import POOLING, Pooling, ScalarMix
+from regard.models.layers.pooling import POOLING_SITE, Pooling, ScalarMix
 from regard.models.rnn_text import RnnClassifier, TextBatch
 from regard.tokens import Tokens
 
@@ -54,11 +54,11 @@ def test_every_pooling_is_what_its_name_says() -> None:
         keys = torch.tanh(hidden @ attention.key.weight.T + attention.key.bias)
         weights = torch.softmax(keys[:3] @ attention.query.weight[0], dim=0)
         expected = torch.stack([weights @ hidden[:3], hidden[3]])
-        with trace(POOLING, full_precision=True) as captured:
+        with trace(POOLING_SITE, full_precision=True) as captured:
             pooled = attention(hidden, batch)
     torch.testing.assert_close(pooled, expected)
-    np.testing.assert_allclose(captured[POOLING].weights[0, 0, 0], weights, rtol=1e-5)
-    assert captured[POOLING].weights[1, 0, 0].tolist() == [1.0, 0.0, 0.0]
+    np.testing.assert_allclose(captured[POOLING_SITE].weights[0, 0, 0], weights, rtol=1e-5)
+    assert captured[POOLING_SITE].weights[1, 0, 0].tolist() == [1.0, 0.0, 0.0]
 
 
 def test_the_scalar_mix_weights_normalised_layers() -> None:

@@ -289,7 +289,7 @@ def test_gates_count_as_separate_matrices() -> None:
         ({"attention": "none", "input_feeding": "context"}, r"input_feeding \(context\) needs attention"),
         ({"attention": "none", "hard_attention": "reinforce"}, r"hard_attention \(reinforce\) needs attention"),
         ({"source_context": "every"}, "without attention"),
-        ({"source_vocab_size": 3}, "set shared to false"),
+        ({"source_vocab_size": 3}, "set share_embeddings to false"),
         ({"cell": "gro"}, "did you mean gru"),
     ],
 )

@@ -55,10 +55,10 @@ def hf_model(folder: Path) -> Any:
 
 def test_tokens_and_probabilities_are_those_of_transformers(model: FillMaskPipeline, hf_model: Any) -> None:
     for text, filled in zip(MASKED, model.fill(MASKED, top_k=7), strict=True):
-        ids = torch.tensor([model.framing.encode(text, parse_special=True).ids])
+        ids = torch.tensor([model.special_tokens.encode(text, parse_special=True).ids])
         with torch.no_grad():
             probabilities = hf_model(ids).logits[0].softmax(-1)
-        positions = (ids[0] == model.framing.mask).nonzero()[:, 0]
+        positions = (ids[0] == model.special_tokens.mask_id).nonzero()[:, 0]
         assert len(filled.masks) == len(positions) == text.count("[MASK]")
         for predictions, position in zip(filled.masks, positions, strict=True):
             expected, expected_ids = probabilities[position].topk(7)
@@ -107,7 +107,7 @@ def test_a_long_text_is_read_around_its_mask(model: FillMaskPipeline) -> None:
 
 
 def test_perplexity_of_a_text_by_a_model_of_transformers(model: FillMaskPipeline) -> None:
-    scores = model.scores(Documents.of(TEXTS))
+    scores = model.evaluate(Documents.from_texts(TEXTS))
     assert scores["hidden"] > 20 and scores["perplexity"] > 5
     assert "perplexity_unigram" not in scores  # it has no counts of its training text
 

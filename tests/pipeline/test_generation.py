@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_sample_and_another_does_not() -> None:
 def test_streamed_text_adds_up_to_the_continuation(kind: str) -> None:
     generator = build_pipeline(kind)
     fragments: list[str] = []
-    ((generation,),) = generator.generate(["the"], GenerationConfig(max_new_tokens=60), hear=fragments.append)
+    ((generation,),) = generator.generate(["the"], GenerationConfig(max_new_tokens=60), on_text=fragments.append)
     assert "".join(fragments) == generation
     assert len(fragments) > 5
     assert generation.full_text == "the" + generation
@@ -109,6 +109,6 @@ def test_truncated_and_unknown_tokens_of_a_prompt_are_counted() -> None:
 def test_wrong_requests_are_rejected() -> None:
     generator = build_pipeline()
     with pytest.raises(UsageError, match="only one continuation of one text"):
-        generator.generate(["a", "b"], GenerationConfig(), hear=print)
+        generator.generate(["a", "b"], GenerationConfig(), on_text=print)
     with pytest.raises(ConfigError, match="drop --greedy or --samples"):
         GenerationConfig(greedy=True, samples=2)

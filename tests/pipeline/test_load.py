@@ -29,7 +29,10 @@ def save_pipeline(pipeline, path, tokenizer=None):
         model.state_dict(),
         tokenizers={"source": shared_tokenizer, "target": shared_tokenizer},
         decoding=pipeline.decoding,
-        task={"max_length": pipeline.max_source_length, "align": {"site": "decoder.1.cross", "head": 0, "shift": 1}},
+        metadata={
+            "max_length": pipeline.max_source_length,
+            "align": {"site": "decoder.1.cross", "head": 0, "shift": 1},
+        },
         card="# toy",
     )
     return path

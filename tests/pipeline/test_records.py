@@ -105,10 +105,10 @@ def rnn_tagger() -> TokenClassificationPipeline:
 
 
 def story_qa() -> StoryQAPipeline:
-    questions = StoryQuestions.of(
+    questions = StoryQuestions.from_questions(
         [StoryQuestion("one", ("Mary went home.", "John went out."), "Where is Mary?", "home")]
     )
-    vocabulary = StoryVocabulary.of(questions)
+    vocabulary = StoryVocabulary.from_questions(questions)
     model: Any = build_model(
         MemoryNetworkConfig(
             vocab_size=len(vocabulary.words), max_sentence_words=4, memory_size=5, embedding_size=6, hops=2
@@ -174,14 +174,14 @@ def test_every_result_has_a_record_that_survives_its_json_form(name: str) -> Non
     assert record.task == task_name(pipeline)
     for attention in record.attention:
         for layer in attention.layers:
-            for head in range(attention.heads):
+            for head in range(attention.num_heads):
                 matrix = attention.matrix(layer, head)
                 assert np.abs(matrix.sum(-1) - 1).max() < 2e-3
-                assert not attention.causal or not np.triu(matrix, 1).any()
+                assert not attention.is_causal or not np.triu(matrix, 1).any()
     restored = Record.from_dict(json.loads(json.dumps(record.to_dict())))
     assert restored.texts == record.texts
     assert restored.steps == tuple(DecodingStep.from_dict(step.to_dict()) for step in record.steps)
-    assert restored.made["model"] == "small" and restored.id == record.id
+    assert restored.provenance["model"] == "small" and restored.id == record.id
     if record.steps:
         assert len(record.steps) == len(record.texts["target"].tokens)
         for step, token in zip(record.steps, record.texts["target"].tokens, strict=True):
@@ -204,11 +204,11 @@ def test_a_translation_has_steps_beams_and_attention_maps() -> None:
     for token, step in zip(record.texts["target"].tokens, record.steps, strict=True):
         parents = {index for index, (parent, name, _) in enumerate(step.beams) if parent in parents and name == token}
         assert parents
-    (qkv,) = record.inside
+    (qkv,) = record.qkv
     weights = np.exp(qkv.scores - qkv.scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     assert np.abs(weights - record["decoder.cross"].matrix(1, 1)).max() < 1e-3
-    assert record.places is not None and record.places.kind == "sinusoidal"
+    assert record.positions is not None and record.positions.kind == "sinusoidal"
     attention_map = translation.attention["decoder.cross"]
     assert attention_map.site == "decoder.1.cross" and attention_map.rows[-1] == "</s>"
     assert np.allclose(attention_map.matrix, record["decoder.cross"].weights[1].mean(0), atol=1e-6)
@@ -237,7 +237,7 @@ def test_sentences_of_a_text_are_diagonal_blocks() -> None:
         attention = record["encoder.self"]
         length = len(model.recorder.source_ids(translation.sentences[0]))
         assert not attention.matrix(1, 0)[:length, length:].any() and not attention.matrix(1, 0)[length:, :length].any()
-        assert "in 2 parts" in record.cut[0].why and not record.inside
+        assert "in 2 parts" in record.omissions[0].reason and not record.qkv
 
 
 def test_the_alignment_head_of_an_older_seq2seq_folder_is_read() -> None:
@@ -262,20 +262,20 @@ def test_all_models_of_an_ensemble_are_recorded() -> None:
 def test_a_record_lists_what_it_leaves_out() -> None:
     long_text = " ".join([TEXT] * 9)
     label = PIPELINES["classify"][0]()(long_text)
-    (omission,) = label.record().cut
-    assert "45 tokens" in omission.why and omission.dropped == "all but its tokens 1 to 18"
+    (omission,) = label.record().omissions
+    assert "45 tokens" in omission.reason and omission.omitted == "all but its tokens 1 to 18"
     assert label.windows > 1
     answer = PIPELINES["answer"][0]().answer([("who slept", PASSAGE)], top_k=3)[0]
     record = answer.record()
-    assert isinstance(record.verdict, SpanProbabilities) and len(record.cut) == 1
+    assert isinstance(record.prediction, SpanProbabilities) and len(record.omissions) == 1
     tokens = record.texts["source"].tokens
-    assert len(record.verdict.start) == len(tokens)
-    assert sum(record.verdict.start) == pytest.approx(1, abs=1e-4)
-    for first, last, text, _ in record.verdict.answers:
+    assert len(record.prediction.start) == len(tokens)
+    assert sum(record.prediction.start) == pytest.approx(1, abs=1e-4)
+    for first, last, text, _ in record.prediction.answers:
         assert " ".join(tokens[first : last + 1]).replace("▁", "").split() == text.split()
     story_answer = story_qa().answer(["John went out."] * 4 + ["Mary went home."] * 3, "Where is Mary?")
-    assert story_answer.forgotten == 2 and "first 2 sentences" in story_answer.record().cut[0].dropped
-    assert isinstance(story_answer.record().verdict, LabelProbabilities)
+    assert story_answer.forgotten == 2 and "first 2 sentences" in story_answer.record().omissions[0].omitted
+    assert isinstance(story_answer.record().prediction, LabelProbabilities)
 
 
 def test_ablated_heads_are_ablated_in_the_record() -> None:
@@ -334,7 +334,7 @@ def test_any_weights_can_be_shown(tmp_path: Path) -> None:
     for invalid_weights, options, message in (
         (np.ones(3), {}, "not \\[3\\]"),
         (np.ones((2, 2)) * 3, {}, "the largest is 3"),
-        (weights, {"rows": ["a"]}, r"rows \(1\) must be as many"),
+        (weights, {"rows": ["a"]}, r"rows has 1 labels, but the weights have 3"),
     ):
         with pytest.raises(UsageError, match=message):
             regard.see(invalid_weights, **options, path=tmp_path / "no.json")

@@ -42,7 +42,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = build_model(config)
     initialize_weights(model, 1)
     metadata = {"labels": ["bad", "fair", "good"], "max_length": 5, "step": 1, "metrics": {}}
-    save_rnn_text(folder, config, model.state_dict(), tokenizer=tokenizer, task="classify", facts=metadata, card="")
+    save_rnn_text(folder, config, model.state_dict(), tokenizer=tokenizer, task="classify", metadata=metadata, card="")
     return folder
 
 

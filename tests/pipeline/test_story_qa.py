@@ -83,7 +83,7 @@ def test_the_views_draw_the_record(model: StoryQAPipeline) -> None:
     record = Record.from_dict(answer.record().to_dict())
     assert record.texts["memory"].tokens[: len(STORY)] == tuple(STORY)
     assert record.texts["question"].tokens == ("Where is John?",)
-    assert record["hop"].layers == (0, 1) and record.verdict.best[0] == "garden"  # type: ignore[union-attr]
+    assert record["hop"].layers == (0, 1) and record.prediction.best[0] == "garden"  # type: ignore[union-attr]
     assert "John went to the gard…" in render_record(record)
     assert "John went to the garden." in page([record], title="John")
 

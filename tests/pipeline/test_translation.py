@@ -349,7 +349,7 @@ def test_a_translation_has_a_record(aligning_pipeline):
     record = aligning_pipeline("dog cat. Tree.").record("title", ("en", "de"))
     assert record.title == "title" and record.best == ("decoder.cross", 1, 1)
     assert record.texts["source"].special.count(True) == 2  # the end of each sentence
-    assert record.texts["source"].words[0] == 0 and max(record.texts["source"].words) == 2
+    assert record.texts["source"].word_ids[0] == 0 and max(record.texts["source"].word_ids) == 2
     assert {attention.name for attention in record.attention} == {"decoder.cross", "encoder.self", "decoder.self"}
     assert record.to_dict()["texts"]["target"]["lang"] == "de"
 

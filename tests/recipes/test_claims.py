@@ -1,4 +1,4 @@
-"""Claims: expectations are parsed, evaluated on real runs and judged; every recipe in the tree is well formed."""
+"""Claims: expectations are parsed, evaluated on training runs and judged; every recipe is well formed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -21,7 +22,7 @@ from tests.scale import HANG_GUARD
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(ROOT.glob("recipes/claims/*.json"))
-SMALL = {
+SMALL_CLAIM: dict[str, Any] = {
     "claim": "Models that learn longer are better at copying.",
     "measure": "exact_match",
     "make": {"kind": "copy", "count": 400, "tested": 20, "lengths": [2, 3]},
@@ -39,12 +40,14 @@ SMALL = {
 
 
 def run(*arguments: str) -> int:
+    """Run the command line and return its exit code."""
     return cli.run(arguments, claim, PROGRAM)
 
 
-def test_expectations_compare_one_model_or_two_with_a_number() -> None:
+def test_expectations_compare_a_score_a_difference_or_a_ratio_with_a_threshold() -> None:
     scores = {"a": 30.0, "b": 20.0}
-    assert Expectation.parse("a >= 30").holds(Expectation.parse("a >= 30").evaluate(scores))
+    at_least_thirty = Expectation.parse("a >= 30")
+    assert at_least_thirty.holds(at_least_thirty.evaluate(scores))
     assert not Expectation.parse("a > 30").holds(30.0)
     assert Expectation.parse("a - b < 11").evaluate(scores) == 10
     assert Expectation.parse(" b / a <= 0.5 ").evaluate(scores) == pytest.approx(2 / 3)
@@ -52,8 +55,8 @@ def test_expectations_compare_one_model_or_two_with_a_number() -> None:
         Expectation.parse("a better than b")
 
 
-def test_a_verdict_says_by_how_much_and_which_seeds_disagree() -> None:
-    config = ClaimConfig.from_dict({**SMALL, "expect": ["longer - short > 5"]})
+def test_a_verdict_reports_the_margin_and_how_many_seeds_agree() -> None:
+    config = ClaimConfig.from_dict({**SMALL_CLAIM, "expect": ["longer - short > 5"]})
     result = judge(config, {"short": [10.0, 20.0], "longer": [30.0, 22.0]}, [1, 2])
     assert result.holds
     assert result.verdict() == "holds here: longer - short > 5: found 11, holds by 6 (1 of 2 seeds alone)"
@@ -62,21 +65,23 @@ def test_a_verdict_says_by_how_much_and_which_seeds_disagree() -> None:
     assert failed.verdict() == "does not hold here: longer - short > 5: found 2, fails by 3"
 
 
-def test_a_claim_is_checked_by_training_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "claim.json"
-    file.write_text(json.dumps(SMALL))
-    assert run(str(file), "--out", str(tmp_path / "out"), "--json") == 0
+def test_a_second_check_reuses_the_trained_models(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    claim_file = tmp_path / "claim.json"
+    claim_file.write_text(json.dumps(SMALL_CLAIM))
+    output_dir = tmp_path / "out"
+    assert run(str(claim_file), "--out", str(output_dir), "--json") == 0
     events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert events[-1]["holds"] is True
-    assert set(events[-1]["measured"]) == {"short", "longer"}
-    assert [set(outcome) for outcome in events[-1]["found"]] == [
-        {"expected", "value", "margin", "holds", "alone", "seeds"}
-    ]
-    before = (tmp_path / "out/longer-1/model.safetensors").stat().st_mtime_ns
-    again = check_claim(ClaimConfig.from_dict(SMALL), tmp_path / "out")
-    assert (tmp_path / "out/longer-1/model.safetensors").stat().st_mtime_ns == before
-    assert again.to_dict()["measured"] == events[-1]["measured"]
-    assert [path.name for path in write_result(again, tmp_path / "out")] == ["claim.json", "claim.md"]
+    first_result = events[-1]
+    assert first_result["holds"] is True
+    assert set(first_result["measured"]) == {"short", "longer"}
+    outcome_fields = [set(outcome) for outcome in first_result["found"]]
+    assert outcome_fields == [{"expected", "value", "margin", "holds", "alone", "seeds"}]
+    weights_file = output_dir / "longer-1/model.safetensors"
+    saved_at = weights_file.stat().st_mtime_ns
+    second_result = check_claim(ClaimConfig.from_dict(SMALL_CLAIM), output_dir)
+    assert weights_file.stat().st_mtime_ns == saved_at
+    assert second_result.to_dict()["measured"] == first_result["measured"]
+    assert [path.name for path in write_result(second_result, output_dir)] == ["claim.json", "claim.md"]
 
 
 def test_the_command_runs_as_a_module_of_the_repository(tmp_path: Path) -> None:
@@ -89,31 +94,39 @@ def test_the_command_runs_as_a_module_of_the_repository(tmp_path: Path) -> None:
 
 def test_the_help_shows_an_example_and_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
-    text = capsys.readouterr().out
-    assert f"Usage: {PROGRAM} [OPTIONS] FILE" in text
-    assert f"{PROGRAM} recipes/claims/" in text
+    help_text = capsys.readouterr().out
+    assert f"Usage: {PROGRAM} [OPTIONS] FILE" in help_text
+    assert f"{PROGRAM} recipes/claims/" in help_text
     for option in claim.params:
         if isinstance(option, click.Option):
-            assert option.help and option.opts[0] in text, f"{option.opts} has no help"
+            assert option.help, f"{option.opts} has no help"
+            assert option.opts[0] in help_text, f"{option.opts} is not listed"
 
 
-def test_time_to_a_quality_and_distance_of_heads_are_measured(tmp_path: Path) -> None:
-    settings = {**SMALL["settings"], "training.evaluate_every": 1}  # type: ignore[dict-item]
-    models = {"a": {"training.steps": 2}}
-    timed = {"measure": "minutes_to_bleu", "bleu": 0, "expect": ["a < 5"], "settings": settings, "models": models}
-    reached = check_claim(ClaimConfig.from_dict({**SMALL, **timed}), tmp_path / "out")
+def test_minutes_to_a_bleu_and_the_distance_between_heads_are_measured(tmp_path: Path) -> None:
+    timed_claim = {
+        **SMALL_CLAIM,
+        "measure": "minutes_to_bleu",
+        "bleu": 0,
+        "expect": ["a < 5"],
+        "settings": {**SMALL_CLAIM["settings"], "training.evaluate_every": 1},
+        "models": {"a": {"training.steps": 2}},
+    }
+    output_dir = tmp_path / "out"
+    reached = check_claim(ClaimConfig.from_dict(timed_claim), output_dir)
     assert 0 < reached.scores["a"][0] < float("inf")
-    unreached = check_claim(ClaimConfig.from_dict({**SMALL, **timed, "bleu": 100.5}), tmp_path / "out")
+    unreached = check_claim(ClaimConfig.from_dict({**timed_claim, "bleu": 100.5}), output_dir)
     assert unreached.scores["a"][0] == float("inf")
-    distance = check_claim(ClaimConfig.from_dict({**SMALL, **timed, "measure": "heads_apart"}), tmp_path / "out")
+    distance = check_claim(ClaimConfig.from_dict({**timed_claim, "measure": "heads_apart"}), output_dir)
     assert 0 < distance.scores["a"][0] < 1
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_well_formed(path: Path, tmp_path: Path) -> None:
     config = ClaimConfig.from_dict(json.loads(path.read_text("utf-8")), where=str(path))
+    data = ClaimData(["train"], ["test"])
     for settings in config.models.values():
-        assert isinstance(run_config(config, settings, ClaimData(["train"], ["test"]), seed=1, overrides={}), RunConfig)
+        assert isinstance(run_config(config, settings, data, seed=1, overrides={}), RunConfig)
     if not config.make:
         assert "--train" in config.about
         with pytest.raises(UsageError, match="needs data"):
@@ -126,7 +139,9 @@ def test_every_setting_of_a_claim_has_help() -> None:
         assert setting.help, f"{setting.path} has no help"
 
 
-def test_faults_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_in_a_claim_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    claim_file = tmp_path / "claim.json"
+    output_dir = tmp_path / "out"
     for changes, message in (
         ({"expect": ["longr < 3"]}, "did you mean longer"),
         ({"models": {}}, "needs claim, models"),
@@ -135,11 +150,10 @@ def test_faults_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
         ({"models": {"longer": {"model": "gru:nothing"}, "short": {}}}, "unknown architecture"),
         ({"measure": "error"}, "not measured of what this claim trains"),
     ):
-        file = tmp_path / "claim.json"
-        file.write_text(json.dumps({**SMALL, **changes}))
-        assert run(str(file), "--out", str(tmp_path / "out")) == 2, message
+        claim_file.write_text(json.dumps({**SMALL_CLAIM, **changes}))
+        assert run(str(claim_file), "--out", str(output_dir)) == 2, message
         assert message in capfd.readouterr().err
-    assert run(str(file), "--train", "x.tsv", "--out", str(tmp_path / "out")) == 2
+    assert run(str(claim_file), "--train", "x.tsv", "--out", str(output_dir)) == 2
     assert "go together" in capfd.readouterr().err
-    assert run(str(file), "--ouput", "x") == 2
+    assert run(str(claim_file), "--ouput", "x") == 2
     assert f"no such option: --ouput (did you mean --out?)\n  {PROGRAM} --help shows" in capfd.readouterr().err

@@ -34,7 +34,7 @@ def test_the_demo_shows_scores_attention_and_page(tmp_path: Path, capfd: pytest.
     records = [Record.from_dict(fields) for fields in json.loads(match[1])["records"]]
     assert records[0].texts["source"].text == demo.EXAMPLE_SOURCE
     assert len(records) > 5
-    assert records[0].made["model"] == "dates"
+    assert records[0].provenance["model"] == "dates"
 
     assert run(["demo", "--out", str(tmp_path), "--seconds", "2", "--json"]) == 0  # again: no training
     out, _ = capfd.readouterr()
@@ -83,11 +83,11 @@ def test_without_the_engine_the_demo_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(library, "FILE", Path("nowhere/regard_engine.so"))
-    library._found.cache_clear()
+    library._load_library_or_reason.cache_clear()
     try:
         assert run(["demo", "--out", str(tmp_path), "--seconds", "1"]) == 0
     finally:
-        library._found.cache_clear()
+        library._load_library_or_reason.cache_clear()
     assert (
         "the engine is unavailable, torch translates: it was not built: install a C++ compiler"
         in capfd.readouterr().err

@@ -117,7 +117,7 @@ def test_neighbouring_matrices_are_prefetched(tab: Seen) -> None:
 
 
 def test_the_page_follows_a_training(tab: Seen) -> None:
-    first = whole_record(made={"model": "run", "epoch": 1}, id="e1")
+    first = whole_record(provenance={"model": "run", "epoch": 1}, id="e1")
     store = RecordStore()
     with running(create_app(store, token="once", is_live=True)) as port:
         tab.page.goto(f"http://127.0.0.1:{port}/newest?token=once")
@@ -125,9 +125,14 @@ def test_the_page_follows_a_training(tab: Seen) -> None:
         store.replace(first)
         tab.page.wait_for_selector("html[data-ready]")
         tab.settle()
-        reversed_heads = replace(first.attention[0], kept=np.ascontiguousarray(first.attention[0].weights[:, ::-1]))
+        reversed_heads = replace(first.attention[0], stored=np.ascontiguousarray(first.attention[0].weights[:, ::-1]))
         store.replace(
-            replace(first, id="e2", made={"model": "run", "epoch": 2}, attention=(reversed_heads, *first.attention[1:]))
+            replace(
+                first,
+                id="e2",
+                provenance={"model": "run", "epoch": 2},
+                attention=(reversed_heads, *first.attention[1:]),
+            )
         )
         tab.page.wait_for_function("() => document.querySelector('.about').textContent.includes('epoch 2')")
         tab.keys("9")

@@ -32,7 +32,7 @@ TOKEN = "a-token-for-the-tests"
 def run(task: str, text: str, options: Mapping[str, Any]) -> Record:
     if text == "bad":
         raise UsageError("this text is refused")
-    return whole_record(text, "neu", id="new", made={"off": options.get("off", [])})
+    return whole_record(text, "neu", id="new", provenance={"off": options.get("off", [])})
 
 
 HttpResponse = tuple[int, dict[str, str], bytes]  # status, headers, body

@@ -39,7 +39,7 @@ def test_features_of_many_texts_are_those_of_each(features: ElmoFeatures) -> Non
     text_spans = [WORD_TOKENIZER.encode(text).spans for text in TEXTS]
     text_layers = list(features.extract(TEXTS, text_spans))
     for text, spans, layers in zip(TEXTS, text_spans, text_layers, strict=True):
-        assert layers.shape == (len(spans), features.layers, features.hidden_size) == (len(spans), 3, 14)
+        assert layers.shape == (len(spans), features.num_layers, features.hidden_size) == (len(spans), 3, 14)
         encoding = SUBWORD_TOKENIZER.encode(text)
         subword_layers = features.model.features(Tokens.from_rows([encoding.ids]))
         np.testing.assert_allclose(layers, pool_spans(subword_layers, encoding.spans, spans), atol=1e-5)

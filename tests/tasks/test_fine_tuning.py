@@ -141,12 +141,12 @@ def test_the_bag_of_words_baseline_learns_words_and_pairs() -> None:
     texts = [f"{'good' if index % 2 else 'bad'} w{rng.integers(9)}" for index in range(80)]
     labels = np.arange(80) % 2
     baseline = BagOfWordsBaseline.fit(texts, labels, 2, valid=(texts, None, labels))
-    assert (baseline.scores(texts).argmax(1) == labels).all()
-    assert baseline.scores(["", "never seen"]).shape == (2, 2)
+    assert (baseline.logits(texts).argmax(1) == labels).all()
+    assert baseline.logits(["", "never seen"]).shape == (2, 2)
     first_texts = [f"w{index % 7}" for index in range(80)]
     second_texts = [f"w{index % 7}" if index % 2 else "else" for index in range(80)]
     pair_baseline = BagOfWordsBaseline.fit(first_texts, labels, 2, pairs=second_texts)
-    assert (pair_baseline.scores(first_texts, second_texts).argmax(1) == labels).all()
+    assert (pair_baseline.logits(first_texts, second_texts).argmax(1) == labels).all()
 
 
 def test_gains_come_with_an_interval() -> None:

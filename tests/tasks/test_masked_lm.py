@@ -22,7 +22,7 @@ from regard.tasks.masked_lm import (
     continuation_tokens,
     evaluation_batches,
     masked_lm_loss,
-    masked_scores,
+    masked_lm_scores,
     token_counts,
     unigram_loss,
 )
@@ -42,7 +42,7 @@ def build_stream(length: int = 61, num_tokens: int = 12_007) -> TokenStream:
 
 
 def build_layout(**settings: object) -> MaskedRowLayout:
-    return MaskedRowLayout.of(TOKENIZER, MaskingConfig().override(settings))
+    return MaskedRowLayout.from_tokenizer(TOKENIZER, MaskingConfig().override(settings))
 
 
 def build_model(head: str = "masked") -> Bert:
@@ -71,8 +71,8 @@ def test_mask_rate_and_replacements_are_those_of_the_config() -> None:
     stream = build_stream()
     objective = MaskedLMObjective(build_stream(), build_layout(mask_rate=0.2), seed=1)
     batch = objective.batch(np.arange(len(stream)), 3)
-    mask_id = objective.layout.masking.mask
-    ordinary = objective.layout.masking.ordinary
+    mask_id = objective.layout.masker.mask_id
+    ordinary = objective.layout.masker.is_maskable
     replacements = batch.rows.ids[batch.positions]
     targets = batch.targets
     assert ordinary[targets].all()
@@ -96,7 +96,9 @@ def test_each_row_has_its_share_of_masks_whatever_its_tokens() -> None:
 
 
 def test_whole_words_are_masked_together() -> None:
-    stream = TokenStream.of(Documents.of(["catsdogs sleepdogs the barkthecats cats"] * 60), TOKENIZER, 40)
+    stream = TokenStream.from_documents(
+        Documents.from_texts(["catsdogs sleepdogs the barkthecats cats"] * 60), TOKENIZER, 40
+    )
     layout = build_layout(mask_rate=0.3, whole_word_masking=True, mask_token_share=1.0, random_token_share=0.0)
     batch = MaskedLMObjective(stream, layout, seed=1).batch(np.arange(len(stream)), 0)
     is_masked = masked_flags(batch)
@@ -108,8 +110,8 @@ def test_whole_words_are_masked_together() -> None:
     continuations = np.flatnonzero(is_continuation)
     assert (is_masked[continuations] == is_masked[continuations - 1]).all()
     assert 0.2 < is_masked.mean() < 0.3
-    subword_config = layout.masking.config.override({"whole_word_masking": False})
-    subword_layout = replace(layout, masking=replace(layout.masking, config=subword_config))
+    subword_config = layout.masker.config.override({"whole_word_masking": False})
+    subword_layout = replace(layout, masker=replace(layout.masker, config=subword_config))
     subword_batch = MaskedLMObjective(stream, subword_layout, seed=1).batch(np.arange(len(stream)), 0)
     is_masked = masked_flags(subword_batch)
     assert (is_masked[continuations] != is_masked[continuations - 1]).any()
@@ -159,7 +161,7 @@ def test_second_texts_follow_the_first_or_are_random() -> None:
     for train in (stream, numbered):
         layout = build_layout(next_sentence=True)
         all_tokens = np.ones(5000, bool)
-        layout = replace(layout, masking=replace(layout.masking, ordinary=all_tokens, continues=~all_tokens))
+        layout = replace(layout, masker=replace(layout.masker, is_maskable=all_tokens, continues_word=~all_tokens))
         batch = MaskedLMObjective(train, layout, seed=1).batch(np.arange(len(train)), 0)
     assert batch.next_sentence_labels is not None and batch.rows.token_types is not None
     assert 0.3 < batch.next_sentence_labels.mean() < 0.7
@@ -211,16 +213,16 @@ def test_evaluations_mask_the_same_tokens_every_time_and_show_none_of_them() -> 
     batches = list(evaluation_batches(stream, training_layout))
     repeated = list(evaluation_batches(stream, training_layout))
     assert all((batch.rows.ids == again.rows.ids).all() for batch, again in zip(batches, repeated, strict=True))
-    mask_id = build_layout().masking.mask
+    mask_id = build_layout().masker.mask_id
     assert all((batch.rows.ids[batch.positions] == mask_id).all() for batch in batches)
     count = sum(batch.num_predictions for batch in batches)
     assert abs(count / len(stream.ids) - 0.15) < 0.01
     model = build_model()
-    scores = masked_scores(model, stream, build_layout())
+    scores = masked_lm_scores(model, stream, build_layout())
     with torch.inference_mode():
         losses = [masked_lm_loss(model, batch).unsmoothed for batch in evaluation_batches(stream, build_layout())]
         total = sum(float(loss) for loss in losses)
-    assert scores.count == count and scores.together is None
+    assert scores.num_predictions == count and scores.next_sentence_accuracy is None
     assert scores.loss == pytest.approx(total / count)
 
 
@@ -230,7 +232,7 @@ def test_the_unigram_baseline_is_the_loss_of_smoothed_counts() -> None:
     counts = token_counts(stream, TOKENIZER.vocab_size)
     assert counts[7] == 1500 and counts[8] == 500
     targets = np.concatenate([batch.targets for batch in evaluation_batches(stream, layout)])
-    total = 2000 + int(layout.masking.ordinary.sum())
+    total = 2000 + int(layout.masker.is_maskable.sum())
     expected = -np.log(np.where(targets == 7, 1501, 501) / total).mean()
     assert unigram_loss(counts, stream, layout) == pytest.approx(expected)
 
@@ -246,6 +248,6 @@ def test_tokens_continue_a_word_by_their_prefix_or_by_their_letters() -> None:
 
 def test_tokenizers_without_mask_token_and_shares_above_one_are_refused() -> None:
     with pytest.raises(UsageError, match=r"no mask token"):
-        MaskedRowLayout.of(train_tokenizer(TEXTS, TokenizerConfig(kind="words")), MaskingConfig())
+        MaskedRowLayout.from_tokenizer(train_tokenizer(TEXTS, TokenizerConfig(kind="words")), MaskingConfig())
     with pytest.raises(ConfigError, match="at most 1 in all"):
         MaskingConfig(mask_token_share=0.8, random_token_share=0.3)

@@ -29,14 +29,14 @@ from regard.tasks.story_qa import (
 from regard.tokens import Tokens
 
 STORY = ("Mary went home.", "John slept.", "Mary got the milk there.")
-STORIES = StoryQuestions.of(
+STORIES = StoryQuestions.from_questions(
     [
         StoryQuestion("one", STORY[:1], "Where is Mary?", "home", (0,), "a.txt:2"),
         StoryQuestion("one", STORY, "Where is the milk?", "home", (0, 2), "a.txt:5"),
         StoryQuestion("two", STORY[1:], "Who slept?", "john", (0,), "b.txt:3"),
     ]
 )
-VOCABULARY = StoryVocabulary.of(STORIES)
+VOCABULARY = StoryVocabulary.from_questions(STORIES)
 
 
 def build_config(**changes: object) -> MemoryNetworkConfig:
@@ -64,9 +64,13 @@ def test_a_batch_holds_word_ids_ages_and_counts() -> None:
         "mary got the milk there",
     ]
     assert [VOCABULARY.words[word_id] for word_id in batch.questions.row(0)] == ["who", "slept"]
-    assert (batch.ages.tolist(), batch.counts.tolist()) == ([1, 0, 2, 1, 0], [2, 3])
+    assert (batch.ages.tolist(), batch.sentence_counts.tolist()) == ([1, 0, 2, 1, 0], [2, 3])
     assert [VOCABULARY.words[word_id] for word_id in examples.answers] == ["home", "home", "john"]
-    assert (examples.tasks, examples.task.tolist(), examples.support) == (("one", "two"), [0, 0, 1], [{0}, {0, 2}, {0}])
+    assert (examples.tasks, examples.task_indices.tolist(), examples.support) == (
+        ("one", "two"),
+        [0, 0, 1],
+        [{0}, {0, 2}, {0}],
+    )
 
 
 def test_only_the_last_sentences_are_in_memory() -> None:
@@ -76,7 +80,7 @@ def test_only_the_last_sentences_are_in_memory() -> None:
 
 
 def test_noisy_ages_keep_the_order_and_are_a_function_of_the_generator() -> None:
-    stories = StoryQuestions.of([StoryQuestion("one", STORY * 10, "Who slept?", "john")] * 200)
+    stories = StoryQuestions.from_questions([StoryQuestion("one", STORY * 10, "Who slept?", "john")] * 200)
     examples = encode_stories(stories, VOCABULARY, replace(build_config(), memory_size=50))
 
     def sample_ages(seed: int) -> np.ndarray:
@@ -117,16 +121,16 @@ def test_noisy_ages_keep_the_order_and_are_a_function_of_the_generator() -> None
 )
 def test_what_a_model_cannot_encode_is_reported_with_its_location(question: StoryQuestion, message: str) -> None:
     with pytest.raises(DataError) as caught:
-        encode_stories(StoryQuestions.of([question]), VOCABULARY, build_config())
+        encode_stories(StoryQuestions.from_questions([question]), VOCABULARY, build_config())
     assert str(caught.value).startswith(message)
 
 
 def test_unknown_answers_can_be_counted_as_wrong() -> None:
     unknown = StoryQuestion("one", STORY, "Who slept?", "football,milk")
-    stories = StoryQuestions.of([*STORIES.questions, unknown])
+    stories = StoryQuestions.from_questions([*STORIES.questions, unknown])
     examples = encode_stories(stories, VOCABULARY, build_config(), strict=False)
     assert examples.answers[-1] == UNKNOWN_ANSWER
-    errors = evaluate_restarts(MemoryNetwork(build_config(), members=3), examples)
+    errors = evaluate_restarts(MemoryNetwork(build_config(), num_restarts=3), examples)
     assert errors.tasks == ("one", "two")
     assert errors.errors.shape == (2, 3)
     assert (errors.errors[0] >= 100 / 3 - 1e-9).all()
@@ -134,7 +138,7 @@ def test_unknown_answers_can_be_counted_as_wrong() -> None:
 
 
 def test_errors_are_counted_by_task() -> None:
-    model = MemoryNetwork(build_config(), members=2)
+    model = MemoryNetwork(build_config(), num_restarts=2)
     examples = encode_stories(STORIES, VOCABULARY, build_config())
     errors = evaluate_restarts(model, examples)
     losses, is_right = model.loss(examples.batch(np.arange(3)), examples.answers)
@@ -151,7 +155,7 @@ def test_answers_come_with_the_weights_of_every_hop() -> None:
     for answer in answers:
         assert answer.text in VOCABULARY.words
         assert 0 < answer.probability < 1
-        assert answer.others == ()
+        assert answer.alternatives == ()
         np.testing.assert_allclose(answer.weights.sum(1), 1, atol=1e-6)
 
 
@@ -160,11 +164,11 @@ def test_the_next_best_answers_come_in_their_order() -> None:
     examples = encode_stories(STORIES, VOCABULARY, build_config())
     probabilities = model.logits(model(examples.batch(np.arange(3))))[0].softmax(-1)
     for row, answer in enumerate(predict_answers(model, VOCABULARY, examples, top_k=3)):
-        ranked = [(answer.text, answer.probability), *answer.others]
+        ranked = [(answer.text, answer.probability), *answer.alternatives]
         best = probabilities[row].topk(3)
         assert [text for text, _ in ranked] == [VOCABULARY.words[word_id] for word_id in best.indices.tolist()]
         np.testing.assert_allclose([probability for _, probability in ranked], best.values.tolist())
-    assert len(predict_answers(model, VOCABULARY, examples, top_k=99)[0].others) == len(VOCABULARY.words) - 1
+    assert len(predict_answers(model, VOCABULARY, examples, top_k=99)[0].alternatives) == len(VOCABULARY.words) - 1
 
 
 def test_a_fault_in_a_sentence_has_its_own_location() -> None:
@@ -172,10 +176,10 @@ def test_a_fault_in_a_sentence_has_its_own_location() -> None:
         "one", ("John slept.", "Kuh muh."), "Who slept?", "john", (), "c.txt:3", ("c.txt:1", "c.txt:2")
     )
     with pytest.raises(DataError, match=r"c.txt:2: the model does not know the word 'kuh'"):
-        encode_stories(StoryQuestions.of([question]), VOCABULARY, build_config())
+        encode_stories(StoryQuestions.from_questions([question]), VOCABULARY, build_config())
     without_words = replace(question, sentences=STORY, text="?", sentence_locations=())
     with pytest.raises(DataError, match=r"c.txt:3: the question has no words"):
-        encode_stories(StoryQuestions.of([without_words]), VOCABULARY, build_config())
+        encode_stories(StoryQuestions.from_questions([without_words]), VOCABULARY, build_config())
 
 
 def test_scores_are_means_over_tasks_and_survive_a_file() -> None:
@@ -202,7 +206,7 @@ def test_support_counts_when_all_of_it_has_the_largest_weights() -> None:
         questions=Tokens.from_rows([[0]]),
         answers=np.array([0, 0, 0, 1, 0]),
         tasks=("one", "two"),
-        task=np.array([0, 0, 0, 0, 1]),
+        task_indices=np.array([0, 0, 0, 0, 1]),
         support=[{0, 2}, {0, 2}, set(), {0}, {-1}],
         digest="",
     )

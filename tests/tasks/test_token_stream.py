@@ -22,7 +22,7 @@ TOKENIZER = train_tokenizer(["a b c d e f"] * 9, TokenizerConfig(kind="words"))
 
 
 def build_stream(length: int, *texts: str) -> TokenStream:
-    return TokenStream.of(Documents.of(texts), TOKENIZER, length)
+    return TokenStream.from_documents(Documents.from_texts(texts), TOKENIZER, length)
 
 
 def test_documents_lie_end_to_end_with_a_boundary_after_each() -> None:

@@ -110,7 +110,7 @@ def test_unigram_of_multilingual_models_is_read(tmp_path: Path) -> None:
     specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trainer = trainers.UnigramTrainer(vocab_size=600, special_tokens=specials, unk_token="<unk>", show_progress=False)
     backend.train_from_iterator(mixed_texts(300), trainer)
-    tokenizer = with_special_tokens(Tokenizer(backend), "<s>", "</s>", double=True)
+    tokenizer = with_special_tokens(Tokenizer(backend), "<s>", "</s>", double_separator=True)
     save(tokenizer.backend, tmp_path / "xlm", pad_token="<pad>", cls_token="<s>", sep_token="</s>", mask_token="<mask>")
     assert_same_as_transformers(tmp_path / "xlm", "xlm-roberta")
 
@@ -131,8 +131,8 @@ def test_a_pair_has_spans_sides_and_word_ids() -> None:
 
 def test_special_tokens_in_a_text_are_parsed_only_on_request() -> None:
     special_tokens = small_wordpiece()
-    assert special_tokens.mask == 4
-    assert special_tokens.mask not in special_tokens.encode("the [MASK] of").ids
+    assert special_tokens.mask_id == 4
+    assert special_tokens.mask_id not in special_tokens.encode("the [MASK] of").ids
     assert special_tokens.encode("the [MASK] of", parse_special=True).ids == [2, 7, 4, 8, 3]
     batch, _ = special_tokens.encode_batch(["the [MASK] of"], max_length=9, parse_special=True)
     assert batch.row(0).tolist() == [2, 7, 4, 8, 3]
@@ -156,7 +156,7 @@ def test_truncation_is_reported() -> None:
 
 def test_a_trained_tokenizer_gets_a_mask_token_and_a_template() -> None:
     special_tokens = SpecialTokens(with_mask_token(train_tokenizer(["low lower"] * 9, TokenizerConfig(vocab_size=270))))
-    assert special_tokens.tokenizer.vocab_size == special_tokens.mask + 1
+    assert special_tokens.tokenizer.vocab_size == special_tokens.mask_id + 1
     assert special_tokens.encode("low", "low").token_types[-1] == 1
     assert special_tokens.tokenizer.decode(special_tokens.encode("low lower").ids) == "low lower"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from regard.config.data import TokenizerConfig
 from regard.errors import DataError
-from regard.text.tokenizer import SPECIALS, Tokenizer
+from regard.text.tokenizer import SPECIAL_TOKENS, Tokenizer
 from regard.text.train import train_tokenizer
 
 CORPUS = [
@@ -31,7 +31,7 @@ def bpe() -> Tokenizer:
 
 def test_special_tokens_have_the_first_ids(bpe: Tokenizer) -> None:
     assert (bpe.pad_id, bpe.eos_id, bpe.unk_id, bpe.bos_id) == (0, 1, 2, 3)
-    assert bpe.subwords(range(4)) == list(SPECIALS)
+    assert bpe.subwords(range(4)) == list(SPECIAL_TOKENS)
     assert 400 < bpe.vocab_size <= 600
 
 

@@ -17,7 +17,7 @@ import regard
 from regard.config.data import TOKENIZER_KINDS, TokenizerConfig
 from regard.data.ledger import read_lines
 from regard.errors import ConfigError, DataError
-from regard.text.tokenizer import SPECIALS, Tokenizer
+from regard.text.tokenizer import SPECIAL_TOKENS, Tokenizer
 from regard.text.train import choose_vocabulary_size, train_tokenizer
 from regard.text.unigram import train_unigram
 
@@ -65,7 +65,7 @@ def test_training_again_gives_the_same_also_in_another_process(kind: str) -> Non
 @pytest.mark.parametrize("kind", TOKENIZER_KINDS)
 def test_every_kind_decodes_known_text_exactly(kind: str) -> None:
     tokenizer = train_tokenizer(CORPUS, TokenizerConfig(kind=kind))
-    assert tokenizer.subwords(range(4)) == list(SPECIALS)
+    assert tokenizer.subwords(range(4)) == list(SPECIAL_TOKENS)
     for text in CORPUS:
         encoding = tokenizer.encode(text)
         assert tokenizer.decode(encoding.ids) == text
@@ -166,7 +166,7 @@ def test_unigram_segments_texts_as_briefly_as_the_librarys_own() -> None:
     reference.normalizer = tokenizer.backend.normalizer
     reference.pre_tokenizer = tokenizer.backend.pre_tokenizer
     trainer = trainers.UnigramTrainer(
-        vocab_size=1200, special_tokens=list(SPECIALS), unk_token="<unk>", show_progress=False
+        vocab_size=1200, special_tokens=list(SPECIAL_TOKENS), unk_token="<unk>", show_progress=False
     )
     reference.train_from_iterator(texts, trainer)
     num_tokens = sum(len(ids) for ids in tokenizer.encode_batch(texts))

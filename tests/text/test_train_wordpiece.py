@@ -65,10 +65,10 @@ def test_the_vocabulary_has_the_requested_size(size: int) -> None:
 def test_every_kind_has_a_mask_token_and_a_template(kind: str) -> None:
     tokenizer = train_masked_tokenizer(CORPUS, TokenizerConfig(kind=kind))
     special_tokens = SpecialTokens(tokenizer)
-    mask = tokenizer.subwords([special_tokens.mask])[0]
+    mask = tokenizer.subwords([special_tokens.mask_id])[0]
     ids = special_tokens.encode(f"Hund {mask} läuft", parse_special=True).ids
-    assert ids[0] == tokenizer.bos_id and ids[-1] == tokenizer.eos_id and special_tokens.mask in ids
-    assert special_tokens.mask in tokenizer.special_ids and tokenizer.unk_id in tokenizer.special_ids
+    assert ids[0] == tokenizer.bos_id and ids[-1] == tokenizer.eos_id and special_tokens.mask_id in ids
+    assert special_tokens.mask_id in tokenizer.special_ids and tokenizer.unk_id in tokenizer.special_ids
 
 
 def test_blank_texts_and_small_sizes_are_refused() -> None:

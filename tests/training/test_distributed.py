@@ -263,7 +263,7 @@ def test_a_signal_stops_all_ranks_with_a_checkpoint(
         if not is_finished(out):
             break
     assert launcher.returncode == 0, stderr
-    stopped = re.search(rf"stopped at step (\d+) \({stop_signal.name}\); all is saved", stderr)
+    stopped = re.search(rf"stopped at step (\d+) \({stop_signal.name}\); checkpoint saved", stderr)
     assert stopped
     assert load_checkpoint(out, int(stopped[1]))
     resumed = run(command(pairs, out, "--workers", "2"))
@@ -277,7 +277,7 @@ def test_listeners_and_the_caller_receive_the_events_and_the_result_of_rank_zero
 ) -> None:
     listener = Listener()
     result = train_run(config(pairs), tmp_path / "run", listeners=[listener])
-    assert (result.folder, result.step, result.reason, result.leads) == (tmp_path / "run", 30, "plan done", True)
+    assert (result.folder, result.step, result.reason, result.is_rank_zero) == (tmp_path / "run", 30, "plan done", True)
     assert result.verdict is not None
     assert result.metrics == json.loads((tmp_path / "run" / "run.json").read_text())["finished"]["metrics"]
     assert [event["step"] for event in listener.of("save")] == [5, 10, 15, 20, 25, 30]

@@ -44,7 +44,7 @@ def generate_stories(count: int, seed: int) -> StoryQuestions:
         last = max(index for index, (walker, _) in enumerate(walks) if walker == person)
         sentences = tuple(f"{walker} went to the {room}." for walker, room in walks)
         questions.append(StoryQuestion("walks", sentences, f"Where is {person}?", str(walks[last][1]), (last,)))
-    return StoryQuestions.of(questions)
+    return StoryQuestions.from_questions(questions)
 
 
 QUICK = MemoryTrainingConfig(restarts=3, epochs=4, linear_start_epochs=2, batch_size=16)
@@ -52,7 +52,7 @@ QUICK = MemoryTrainingConfig(restarts=3, epochs=4, linear_start_epochs=2, batch_
 
 def build_small_trainer(config: MemoryTrainingConfig = QUICK, **overrides: object) -> MemoryNetworkTrainer:
     stories = generate_stories(60, seed=1)
-    vocabulary = StoryVocabulary.of(stories)
+    vocabulary = StoryVocabulary.from_questions(stories)
     model_config = MemoryNetworkConfig(embedding_size=7, hops=2).override(overrides)
     model_config = resolve_sizes(model_config, stories, vocabulary)
     model = MemoryNetwork(model_config, config.restarts)
@@ -80,27 +80,27 @@ def test_one_fact_stories_are_learned_and_the_fact_is_attended_to() -> None:
 def test_a_resumed_run_computes_the_same_bits() -> None:
     uninterrupted = build_small_trainer()
     while not uninterrupted.is_done:
-        uninterrupted.step()
+        uninterrupted.train_epoch()
     trainer = build_small_trainer()
     for epochs in (1, 3):  # during and after the linear start
         for _ in range(epochs):
-            trainer.step()
+            trainer.train_epoch()
         resumed = build_small_trainer()
         resumed.resume(*trainer.state())
         trainer = resumed
     while not trainer.is_done:
-        trainer.step()
+        trainer.train_epoch()
     for expected, parameter in zip(uninterrupted.model.parameters(), trainer.model.parameters(), strict=True):
         assert torch.equal(expected, parameter)
     assert replace(uninterrupted.progress, seconds=0) == replace(trainer.progress, seconds=0)
     other_seed = build_small_trainer(replace(QUICK, seed=2))
-    other_seed.step()
+    other_seed.train_epoch()
     assert not torch.equal(other_seed.model.tables[0], trainer.model.tables[0])
 
 
 def test_the_linear_start_ends_by_its_patience_or_its_number_of_epochs() -> None:
     late = build_small_trainer(replace(QUICK, linear_start_epochs=3))
-    is_linear = [late.step()["linear"] for _ in range(7)]
+    is_linear = [late.train_epoch()["linear"] for _ in range(7)]
     assert is_linear == [True] * 3 + [False] * 4
     assert late.is_done
     early = build_small_trainer(
@@ -108,11 +108,11 @@ def test_the_linear_start_ends_by_its_patience_or_its_number_of_epochs() -> None
     )
     losses = []
     while not early.progress.switched:
-        losses.append(early.step()["held_out_loss"])
+        losses.append(early.train_epoch()["held_out_loss"])
     assert len(losses) < 50
     assert losses[-1] >= min(losses[:-1])
     assert all(later < sooner for sooner, later in pairwise(losses[:-1]))
-    assert not build_small_trainer(replace(QUICK, linear_start=False)).step()["linear"]
+    assert not build_small_trainer(replace(QUICK, linear_start=False)).train_epoch()["linear"]
 
 
 def test_the_learning_rate_is_halved_and_defaults_are_the_published_ones() -> None:
@@ -123,7 +123,7 @@ def test_the_learning_rate_is_halved_and_defaults_are_the_published_ones() -> No
     assert (joint.epochs, joint.lr_halving_epochs, joint.learning_rate) == (60, 15, 0.01)
     config = replace(QUICK, epochs=6, lr_halving_epochs=2, learning_rate=0.04)
     trainer = build_small_trainer(config)
-    rates = [trainer.step()["learning_rate"] for _ in range(8)]
+    rates = [trainer.train_epoch()["learning_rate"] for _ in range(8)]
     assert rates == pytest.approx([0.04, 0.04, 0.04, 0.02, 0.02, 0.01, 0.01, 0.005])
 
 
@@ -159,18 +159,20 @@ def test_a_diverged_restart_is_left_out_and_the_run_ends_when_all_diverge() -> N
     trainer = build_small_trainer()
     with torch.no_grad():
         trainer.model.tables[0][:, 1] = float("nan")
-    trainer.step()
+    trainer.train_epoch()
     assert trainer.progress.diverged == [1]
-    assert trainer.best()[0] != 1
+    assert trainer.best_restart()[0] != 1
     with torch.no_grad():
         trainer.model.tables[0].fill_(float("nan"))
-    with pytest.raises(TrainingError, match="no loss of the 3 restarts is finite: lower the learning rate"):
-        trainer.step()
+    with pytest.raises(TrainingError, match="no loss of 3 restarts is finite: lower the learning rate"):
+        trainer.train_epoch()
 
 
 def test_bad_input_is_rejected() -> None:
     stories = generate_stories(5, seed=1)
-    mixed = StoryQuestions.of([*stories.questions, StoryQuestion("other", ("kuh muh",), "wau wau?", "miau")])
+    mixed = StoryQuestions.from_questions(
+        [*stories.questions, StoryQuestion("other", ("kuh muh",), "wau wau?", "miau")]
+    )
     with pytest.raises(DataError, match="walks: shares none of its 12 words with any other of the 2 files"):
         train_memory_networks(mixed)
     weights, progress = build_small_trainer().state()

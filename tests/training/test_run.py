@@ -167,12 +167,12 @@ def test_a_signal_ends_the_run_after_its_update_with_a_checkpoint(data: Path, tm
     listener = Stopper()
     result = train_run(config(data, **settings), tmp_path / "stopped", listeners=[listener])
     assert result.reason == "SIGTERM"
-    assert not result.finished
+    assert not result.is_finished
     assert listener.of("stop")[0]["step"] == result.step == 20
     listener = Listener()
     result = train_run(config(data, **settings), tmp_path / "stopped", listeners=[listener])
     assert listener.of("resume") == [{"step": 20}]
-    assert result.finished
+    assert result.is_finished
     assert have_same_weights(tmp_path / "uninterrupted", tmp_path / "stopped")
 
 
@@ -243,7 +243,7 @@ def test_a_gradient_that_is_not_finite_stops_training_before_the_update(
     assert last_event["event"] == "not finite"
     assert last_event["examples"]
     monkeypatch.undo()
-    assert train_run(config(data, **{"training.steps": 40, "training.save_every": 2}), tmp_path / "run").finished
+    assert train_run(config(data, **{"training.steps": 40, "training.save_every": 2}), tmp_path / "run").is_finished
 
 
 def test_a_run_from_pretrained_weights_keeps_their_vocabulary(data: Path, tmp_path: Path) -> None:
@@ -292,8 +292,8 @@ def test_bpe_dropout_changes_with_the_epoch_and_resumes_with_the_same_bits(data:
             if event == "save" and len(self.of("save")) == 1:
                 signal.raise_signal(signal.SIGINT)
 
-    assert not train_run(config(data, **settings), tmp_path / "stopped", listeners=[Stopper()]).finished
-    assert train_run(config(data, **settings), tmp_path / "stopped").finished
+    assert not train_run(config(data, **settings), tmp_path / "stopped", listeners=[Stopper()]).is_finished
+    assert train_run(config(data, **settings), tmp_path / "stopped").is_finished
     assert have_same_weights(tmp_path / "uninterrupted", tmp_path / "stopped")
 
 

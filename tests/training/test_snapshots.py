@@ -71,8 +71,8 @@ def test_every_evaluation_has_a_snapshot_and_a_record(run: tuple[Path, list[Reco
     first = records[0]
     last = records[-1]
     assert [attention.name for attention in last.attention] == ["encoder.self", "decoder.cross"]
-    assert last["decoder.cross"].layers == (0, 1) and last["decoder.cross"].produced
-    assert first.texts == last.texts and last.made["step"] == 6 and "loss" in str(last.made["measured"])
+    assert last["decoder.cross"].layers == (0, 1) and last["decoder.cross"].is_generated
+    assert first.texts == last.texts and last.provenance["step"] == 6 and "loss" in str(last.provenance["measured"])
     assert not np.array_equal(first["decoder.cross"].weights, last["decoder.cross"].weights)
     np.testing.assert_allclose(last["decoder.cross"].weights.sum(-1), 1, atol=5e-3)
     assert len(page(records, title="learning")) > 10_000
@@ -87,7 +87,7 @@ def test_every_evaluation_has_a_snapshot_and_a_record(run: tuple[Path, list[Reco
 def test_a_snapshot_has_the_attention_of_the_saved_model(run: tuple[Path, list[Record]]) -> None:
     folder, _ = run
     saved = load_translator(folder)
-    snapshot = load_snapshot(folder, int(saved.task["step"])).attention
+    snapshot = load_snapshot(folder, int(saved.metadata["step"])).attention
     model = build_model(saved.config)
     model.load_state_dict(saved.weights)
     assert snapshot.target is not None
@@ -160,7 +160,7 @@ def test_language_models_have_snapshots(tmp_path: Path, architecture: str, site:
     train("language", text, out=tmp_path / "run", **settings)
     (record,) = training_records(tmp_path / "run")
     assert [attention.name for attention in record.attention] == [site]
-    assert record[site].causal == (architecture == "gpt")
+    assert record[site].is_causal == (architecture == "gpt")
     assert len(record.texts["source"].tokens) >= 15 and "the" in record.texts["source"].text
 
 

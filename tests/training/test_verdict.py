@@ -210,5 +210,5 @@ def test_more_updates_are_no_remedy_after_many_without_success() -> None:
 
 def test_few_updates_of_a_pretrained_model_may_be_enough() -> None:
     evaluations = [{"step": 5, "bleu": 31.0, "loss": 1.9, "perplexity": 6.7, "best": True}]
-    assert judge(evaluations, updates=5, baselines=[TOKENS], limit=MINUTES, pretrained=True).status == "ok"
+    assert judge(evaluations, updates=5, baselines=[TOKENS], limit=MINUTES, is_pretrained=True).status == "ok"
     assert judge(evaluations, updates=5, baselines=[TOKENS], limit=MINUTES).status == "learned_nothing"

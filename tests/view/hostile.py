@@ -1,4 +1,4 @@
-"""Five hundred strings that try to become more than text."""
+"""Hostile strings: markup, scripts, escape sequences, control characters, and records in which every text is one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 from tests.view.samples import distributions, whole_record
 
-_SEEDS = [
+_PAYLOADS = [
     "</script><script>window.owned=1</script>",
     "<img src=x onerror=window.owned=1>",
     "\"'><svg onload=window.owned=1>",
@@ -48,7 +48,7 @@ _SEEDS = [
     " ",
     "\t\n",
 ]
-_AROUND = [
+_WRAPPERS = [
     "{}",
     "a{}",
     "{}b",
@@ -68,38 +68,43 @@ _AROUND = [
 
 
 def hostile_strings(count: int = 500) -> list[str]:
-    """The first so many of them, all different."""
-    made = dict.fromkeys(around.format(seed) for around in _AROUND for seed in _SEEDS)
-    return list(islice(cycle(made), count)) if len(made) < count else list(made)[:count]
+    """The first `count` hostile strings, all different as long as there are enough."""
+    distinct = dict.fromkeys(wrapper.format(payload) for wrapper in _WRAPPERS for payload in _PAYLOADS)
+    return list(islice(cycle(distinct), count))
 
 
 def hostile_records(strings: list[str], each: int = 50) -> list[Record]:
-    """Records whose every text is hostile: so many strings each."""
-    return [_record(f"r{place}", strings[place : place + each]) for place in range(0, len(strings), each)]
+    """Records in which every text is hostile, with `each` strings per record."""
+    return [_hostile_record(f"r{start}", strings[start : start + each]) for start in range(0, len(strings), each)]
 
 
-def _record(name: str, some: list[str]) -> Record:
-    whole, count = whole_record(), len(some)
-    assert whole.verdict is not None and whole.places is not None
-    side = RecordText(" ".join(some), tuple(some), tuple(range(count)), language=some[0])
-    ranked = {"metric": some[1], "by": [[1.0, 0.5]]}
-    seen = AttentionRecord(
-        some[0], "source", "target", distributions((1, 2, count, count), count), (0,), importance=ranked
+def _hostile_record(record_id: str, strings: list[str]) -> Record:
+    record = whole_record()
+    count = len(strings)
+    assert record.prediction is not None and record.positions is not None
+    text = RecordText(" ".join(strings), tuple(strings), tuple(range(count)), language=strings[0])
+    attention = AttentionRecord(
+        strings[0],
+        "source",
+        columns="target",
+        stored=distributions((1, 2, count, count), count),
+        layers=(0,),
+        importance={"metric": strings[1], "by": [[1.0, 0.5]]},
     )
-    beams = ((0, some[2], -1.0), (0, some[3], -2.0))
+    beams = ((0, strings[2], -1.0), (0, strings[3], -2.0))
     return replace(
-        whole,
-        id=name,
-        title=some[2],
-        task=some[3],
-        texts={"source": side, "target": side},
-        attention=(seen,),
-        inside=(),
+        record,
+        id=record_id,
+        title=strings[2],
+        task=strings[3],
+        texts={"source": text, "target": text},
+        attention=(attention,),
+        qkv=(),
         best=None,
-        steps=tuple(replace(whole.steps[0], token=one, top=((one, 0.9),), beams=beams) for one in some),
-        verdict=replace(whole.verdict, labels=tuple(some), probabilities=(1 / count,) * count),
-        attribution=(replace(whole.attribution[0], method=some[4], of=some[5], values=(0.5,) * count),),
-        places=replace(whole.places, kind=some[6]),
-        made={"model": some[7], "when": some[8], "version": some[9], "epoch": some[10]},
-        cut=(replace(whole.cut[0], why=some[11], dropped=some[12]),),
+        steps=tuple(replace(record.steps[0], token=token, top=((token, 0.9),), beams=beams) for token in strings),
+        prediction=replace(record.prediction, labels=tuple(strings), probabilities=(1 / count,) * count),
+        attribution=(replace(record.attribution[0], method=strings[4], explained=strings[5], values=(0.5,) * count),),
+        positions=replace(record.positions, kind=strings[6]),
+        provenance={"model": strings[7], "when": strings[8], "version": strings[9], "epoch": strings[10]},
+        omissions=(replace(record.omissions[0], reason=strings[11], omitted=strings[12]),),
     )

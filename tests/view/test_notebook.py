@@ -1,4 +1,4 @@
-"""Notebooks: a static picture first, a frame where scripts run, a small cell, nothing that breaks out."""
+"""Notebook output: a static image, an interactive frame where scripts run, bounded size; the example notebooks run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from regard.view.notebook import MAX_CELL_BYTES, NotebookOutput, in_notebook, mimebundle
@@ -27,47 +26,58 @@ from tests.view.samples import distributions, whole_record
 NOTEBOOKS = Path(__file__).parent.parent.parent / "examples" / "notebooks"
 
 
-class Elements(HTMLParser):
-    """The elements of a piece of HTML, and the text between them."""
+class ParsedHtml(HTMLParser):
+    """The elements of an HTML fragment, and the text between them."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, html: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.said = ""
-        self.feed(text)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    @property
+    def tags(self) -> list[str]:
+        return [tag for tag, _ in self.elements]
+
+    def attributes_of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for element_tag, attributes in self.elements if element_tag == tag]
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attributes)))
+        self.elements.append((tag, dict(attributes)))
 
     def handle_data(self, data: str) -> None:
-        self.said += data
+        self.text += data
 
 
-def picture(attributes: dict[str, str | None]) -> tree.Element:
-    kind, _, data = (attributes["src"] or "").partition(",")
-    assert kind == "data:image/svg+xml;base64"
-    return tree.fromstring(base64.b64decode(data).decode())
+def decode_image(attributes: dict[str, str | None]) -> tree.Element:
+    """The SVG in the data URL of an `img` element."""
+    prefix, _, encoded = (attributes["src"] or "").partition(",")
+    assert prefix == "data:image/svg+xml;base64"
+    return tree.fromstring(base64.b64decode(encoded).decode())
 
 
-def test_a_cell_has_a_picture_that_is_seen_and_a_frame_that_is_not_until_a_script_runs() -> None:
-    made = NotebookOutput(whole_record(), "align")._repr_mimebundle_()
-    assert list(made) == ["text/html", "image/svg+xml", "text/plain"]
-    found = Elements(made["text/html"]).found
-    assert [tag for tag, _ in found] == ["div", "div", "img", "iframe", "script"]
-    assert all("hidden" not in attributes for _, attributes in found[:3])
-    assert "hidden" in found[3][1] and found[3][1]["sandbox"] == "allow-scripts allow-downloads"
-    assert picture(found[2][1]).tag.endswith("svg")
-    page = found[3][1]["srcdoc"] or ""
-    assert page.startswith("<!doctype html>") and "Content-Security-Policy" in page
-    assert "http:" not in made["text/html"].replace("http://www.w3.org", "")
-    assert "decoder.1.cross:2" in made["text/plain"]
+def test_a_cell_shows_an_image_and_hides_the_frame_until_a_script_runs() -> None:
+    bundle = NotebookOutput(whole_record(), "align")._repr_mimebundle_()
+    assert list(bundle) == ["text/html", "image/svg+xml", "text/plain"]
+    html = ParsedHtml(bundle["text/html"])
+    assert html.tags == ["div", "div", "img", "iframe", "script"]
+    assert all("hidden" not in attributes for _, attributes in html.elements[:3])
+    (frame,) = html.attributes_of("iframe")
+    assert "hidden" in frame
+    assert frame["sandbox"] == "allow-scripts allow-downloads"
+    (image,) = html.attributes_of("img")
+    assert decode_image(image).tag.endswith("svg")
+    page = frame["srcdoc"] or ""
+    assert page.startswith("<!doctype html>")
+    assert "Content-Security-Policy" in page
+    assert "http:" not in bundle["text/html"].replace("http://www.w3.org", "")
+    assert "decoder.1.cross:2" in bundle["text/plain"]
 
 
-def test_the_frame_opens_with_what_the_picture_shows() -> None:
-    made = NotebookOutput(
-        whole_record(), "look", attention="encoder.0.self:1", token="animal", words=True
-    )._repr_mimebundle_()
-    page = next(attributes["srcdoc"] or "" for tag, attributes in Elements(made["text/html"]).found if tag == "iframe")
+def test_the_frame_opens_in_the_state_of_the_image() -> None:
+    output = NotebookOutput(whole_record(), "look", attention="encoder.0.self:1", token="animal", words=True)
+    (frame,) = ParsedHtml(output._repr_mimebundle_()["text/html"]).attributes_of("iframe")
+    page = frame["srcdoc"] or ""
     view = json.loads("{" + page.partition('"view":{')[2].partition("}")[0] + "}")
     assert view == {
         "attn": "encoder.self",
@@ -80,46 +90,48 @@ def test_the_frame_opens_with_what_the_picture_shows() -> None:
     }
 
 
-def test_a_cell_stays_small_and_says_what_it_leaves_out() -> None:
-    count = 128
-    side = RecordText.from_subwords("x", [f"word{number}" for number in range(count)], range(count))
-    seen = AttentionRecord("encoder.self", "source", "source", distributions((4, 12, count, count), 1), (0, 1, 2, 3))
-    record = Record("x", {"source": side}, (seen,))
-    made = NotebookOutput(record, "heads")._repr_mimebundle_()
-    assert sum(len(text.encode()) for text in made.values()) <= MAX_CELL_BYTES
-    shown = NotebookOutput(record, "align").figure
-    small = mimebundle(record, shown, {}, max_tokens=300_000)
-    assert "iframe" not in small["text/html"] and "too large for a cell" in small["text/html"]
-    assert np.sum([tag == "img" for tag, _ in Elements(small["text/html"]).found]) == 1
+def test_a_cell_stays_small_and_names_what_it_omits() -> None:
+    num_words = 128
+    text = RecordText.from_subwords("x", [f"word{index}" for index in range(num_words)], range(num_words))
+    weights = distributions((4, 12, num_words, num_words), 1)
+    attention = AttentionRecord("encoder.self", "source", "source", weights, (0, 1, 2, 3))
+    record = Record("x", {"source": text}, (attention,))
+    bundle = NotebookOutput(record, "heads")._repr_mimebundle_()
+    assert sum(len(content.encode()) for content in bundle.values()) <= MAX_CELL_BYTES
+    figure = NotebookOutput(record, "align").figure
+    static_html = mimebundle(record, figure, {}, max_bytes=300_000)["text/html"]
+    assert "iframe" not in static_html
+    assert "too large for a cell" in static_html
+    assert ParsedHtml(static_html).tags.count("img") == 1
 
 
-def test_hostile_texts_stay_inside() -> None:
-    framed = 0
+def test_hostile_texts_stay_inside_the_frame() -> None:
+    num_frames = 0
     for record in hostile_records(hostile_strings(), each=25):
-        made = NotebookOutput(record, "align")._repr_mimebundle_()
-        parsed = Elements(made["text/html"])
-        if "too large for a cell" in parsed.said:
-            assert [tag for tag, _ in parsed.found] == ["div", "img", "p", "small"]
+        bundle = NotebookOutput(record, "align")._repr_mimebundle_()
+        html = ParsedHtml(bundle["text/html"])
+        if "too large for a cell" in html.text:
+            assert html.tags == ["div", "img", "p", "small"]
             continue
-        framed += 1
-        assert [tag for tag, _ in parsed.found] == ["div", "div", "img", "iframe", "script"]
-        assert parsed.said.startswith("for(const box of") and "owned" not in parsed.said
-        assert set().union(*(attributes for _, attributes in parsed.found)) == {
-            *("data-regard", "alt", "style", "src", "hidden", "sandbox", "title", "srcdoc")
-        }
-        tree.fromstring(made["image/svg+xml"])
-    assert framed > 3
+        num_frames += 1
+        assert html.tags == ["div", "div", "img", "iframe", "script"]
+        assert html.text.startswith("for(const box of")
+        assert "owned" not in html.text
+        attribute_names = {name for _, attributes in html.elements for name in attributes}
+        assert attribute_names == {"data-regard", "alt", "style", "src", "hidden", "sandbox", "title", "srcdoc"}
+        tree.fromstring(bundle["image/svg+xml"])
+    assert num_frames > 3
 
 
-def test_no_notebook_is_needed_to_find_out_that_this_is_none() -> None:
+def test_a_notebook_is_detected_without_importing_ipython() -> None:
     assert not in_notebook()
-    code = "import sys, regard.view.notebook as one; one.in_notebook(); print('IPython' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_GUARD)
-    assert done.stdout.strip() == "False", done.stderr
+    code = "import sys; from regard.view.notebook import in_notebook; in_notebook(); print('IPython' in sys.modules)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_GUARD)
+    assert process.stdout.strip() == "False", process.stderr
 
 
-def executed(name: str, replacements: Mapping[str, str] | None = None) -> Any:
-    """Run one of the example notebooks without a screen, with parts of its code replaced."""
+def run_notebook(name: str, replacements: Mapping[str, str] | None = None) -> Any:
+    """Run an example notebook headless, with parts of its code replaced."""
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: notebooks are not run")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed: notebooks are not run")
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed: notebooks are not run")
@@ -128,86 +140,93 @@ def executed(name: str, replacements: Mapping[str, str] | None = None) -> Any:
         assert sum(cell.source.count(old) for cell in notebook.cells) == 1, f"{name} has {old} once"
         for cell in notebook.cells:
             cell.source = cell.source.replace(old, new)
-    nbclient.NotebookClient(
-        notebook, timeout=HANG_GUARD, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOKS)}}
-    ).execute()
+    resources = {"metadata": {"path": str(NOTEBOOKS)}}
+    client = nbclient.NotebookClient(notebook, timeout=HANG_GUARD, kernel_name="python3", resources=resources)
+    client.execute()
     return notebook
 
 
-def printed(notebook: Any) -> str:
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    return "\n".join(output.get("text") or output["data"]["text/plain"] for output in outputs)
+def cell_outputs(notebook: Any) -> list[Any]:
+    return [output for cell in notebook.cells for output in cell.get("outputs", ())]
 
 
-def test_attention_in_numbers_runs() -> None:
-    said = printed(executed("attention"))
-    assert said.count("True") == 2 and "tensor([1.0000, 1.0000, 1.0000, 1.0000])" in said
-    assert "causal() & (window(2) | global_tokens(0))" in said and "'encoder.0.self': (1, 2, 4, 4)" in said
+def output_text(notebook: Any) -> str:
+    return "\n".join(output.get("text") or output["data"]["text/plain"] for output in cell_outputs(notebook))
 
 
-def right_without(said: str) -> dict[str, int]:
-    """Read how many translations are right without an attention, by its site."""
-    return {line.split()[0]: int(line.split()[-3]) for line in said.splitlines() if line.endswith(" of 50")}
+def test_the_notebook_about_attention_runs() -> None:
+    text = output_text(run_notebook("attention"))
+    assert text.count("True") == 2
+    assert "tensor([1.0000, 1.0000, 1.0000, 1.0000])" in text
+    assert "causal() & (window(2) | global_tokens(0))" in text
+    assert "'encoder.0.self': (1, 2, 4, 4)" in text
+
+
+def correct_without(text: str) -> dict[str, int]:
+    """Parse how many translations are correct without each attention site."""
+    lines = [line.split() for line in text.splitlines() if line.endswith(" of 50")]
+    return {fields[0]: int(fields[-3]) for fields in lines}
 
 
 def test_the_notebook_about_training_runs() -> None:
-    said = printed(executed("training", {"steps=300": "steps=5"}))
-    assert " of 50 exactly right" in said
-    assert [*right_without(said)] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"]
+    text = output_text(run_notebook("training", {"steps=300": "steps=5"}))
+    assert " of 50 exactly right" in text
+    assert [*correct_without(text)] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"]
 
 
 @pytest.mark.slow
-def test_the_translator_of_the_notebook_learns_to_look_crosswise() -> None:
-    said = printed(executed("training"))
-    right = right_without(said)
-    assert int(said.partition(" of 50 exactly right")[0].split()[-1]) > 45
-    assert "(1, 3), (2, 2)" in said  # big: grande, red: rojo
-    assert [*right] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"] and right["decoder.0.cross"] < 10
+def test_the_translator_of_the_notebook_learns_a_crossing_alignment() -> None:
+    text = output_text(run_notebook("training"))
+    num_correct = correct_without(text)
+    assert int(text.partition(" of 50 exactly right")[0].split()[-1]) > 45
+    assert "(1, 3), (2, 2)" in text  # big: grande, red: rojo
+    assert [*num_correct] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"]
+    assert num_correct["decoder.0.cross"] < 10
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The notebook of views, run without a screen, as HTML."""
+    """The notebook about views, run headless and exported as HTML."""
     nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not installed: the notebook is not exported")
-    notebook = executed("seeing")
-    kept = [json.dumps(output) for cell in notebook.cells for output in cell.get("outputs", ())]
-    assert sum(map(len, kept)) < 5 * 2 * MAX_CELL_BYTES
-    text, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
-    file = tmp_path_factory.mktemp("exported") / "seeing.html"
-    file.write_text(text, encoding="utf-8")
-    return file
+    notebook = run_notebook("seeing")
+    assert sum(len(json.dumps(output)) for output in cell_outputs(notebook)) < 5 * 2 * MAX_CELL_BYTES
+    html, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
+    path = tmp_path_factory.mktemp("exported") / "seeing.html"
+    path.write_text(html, encoding="utf-8")
+    return path
 
 
-def test_the_notebook_runs_and_its_export_shows_five_views(exported: Path) -> None:
-    found = [attributes for tag, attributes in Elements(exported.read_text(encoding="utf-8")).found if tag == "img"]
-    drawn = [picture(one) for one in found if (one.get("src") or "").startswith("data:image/svg+xml")]
-    titles = [one.get("alt") or "" for one in found]
-    views = ("align", "look", "heads", "steps", "flow")
-    assert [title.partition(":")[0] for title in titles if title.partition(":")[0] in views] == [*views]
-    assert len(drawn) == 5
+def test_the_notebook_about_views_runs_and_its_export_shows_five_views(exported: Path) -> None:
+    images = ParsedHtml(exported.read_text(encoding="utf-8")).attributes_of("img")
+    figures = [decode_image(image) for image in images if (image.get("src") or "").startswith("data:image/svg+xml")]
+    titles = [(image.get("alt") or "").partition(":")[0] for image in images]
+    views = ["align", "look", "heads", "steps", "flow"]
+    assert [title for title in titles if title in views] == views
+    assert len(figures) == 5
 
 
-@pytest.mark.skipif(not browser_program(), reason="no browser here: the exported notebook is not opened")
+@pytest.mark.skipif(not browser_program(), reason="no browser is installed: the exported notebook is not opened")
 @pytest.mark.parametrize("scripts", [True, False])
-def test_pictures_without_scripts_and_pages_with_them(exported: Path, scripts: bool) -> None:
+def test_an_export_shows_frames_with_scripts_and_images_without(exported: Path, scripts: bool) -> None:
     pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pages are not opened")
     with started() as browser:
         context = browser.new_context(java_script_enabled=scripts, offline=True)
         page = context.new_page()
         page.set_default_timeout(1000 * PAGE_GUARD)
-        faults: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(exported.as_uri(), wait_until="commit")
         page.wait_for_selector("[data-regard]", state="attached")
-        pictures, frames = page.locator("[data-regard] img"), page.locator("[data-regard] iframe")
-        assert pictures.count() == frames.count() == 5
+        images = page.locator("[data-regard] img")
+        frames = page.locator("[data-regard] iframe")
+        assert images.count() == frames.count() == 5
         if scripts:
             frames.first.wait_for(state="visible")
-            assert not pictures.first.is_visible()
+            assert not images.first.is_visible()
             page.frame_locator("[data-regard] iframe >> nth=0").locator("html[data-ready]").wait_for(state="attached")
-            assert not [fault for fault in faults if "regard" in fault.lower()]
+            assert not [error for error in errors if "regard" in error.lower()]
         else:
-            assert all(pictures.nth(place).is_visible() for place in range(5))
+            assert all(images.nth(index).is_visible() for index in range(5))
             assert not frames.first.is_visible()
-            assert pictures.first.bounding_box()["width"] > 200
+            assert images.first.bounding_box()["width"] > 200
         context.close()

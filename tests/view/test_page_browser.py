@@ -1,4 +1,4 @@
-"""The page in a real browser: every view, keys, pointing, links, figures, themes, names for screen readers."""
+"""The page in a browser: views, keys, pointer, links, figures, themes, labels for screen readers, hostile texts."""
 
 from __future__ import annotations
 
@@ -25,351 +25,355 @@ VIEWS = ["look", "heads", "align", "steps", "maths", "place", "verdict", "flow",
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with started() as found:
-        yield found
+    with started() as chromium:
+        yield chromium
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    whole = whole_record()
-    turned = replace(whole.attention[0], kept=whole.attention[0].weights[:, ::-1])
-    other = replace(whole, id="other", title="another", attention=(turned, *whole.attention[1:]))
-    return written([whole, other, answered_record()], tmp_path_factory.mktemp("page"))
+    """Address of a page of three records: a translation, the same with its heads reversed, an answer."""
+    record = whole_record()
+    reversed_heads = replace(record.attention[0], stored=record.attention[0].weights[:, ::-1])
+    other = replace(record, id="other", title="another", attention=(reversed_heads, *record.attention[1:]))
+    return written([record, other, answered_record()], tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture
-def seen(browser: Any) -> Iterator[Seen]:
-    made = Seen(browser, offline=True, accept_downloads=True)
-    yield made
-    made.close()
+def tab(browser: Any) -> Iterator[Seen]:
+    opened = Seen(browser, offline=True, accept_downloads=True)
+    yield opened
+    opened.close()
 
 
-def test_every_view_is_drawn_and_has_a_table(seen: Seen, address: str) -> None:
-    seen.open(f"{address}#with=1")
-    for number, view in enumerate(VIEWS, start=1):
-        seen.keys(str(number))
-        assert seen.page.get_attribute(".stage", "data-view") == view
-        assert not seen.count(".stage .notice"), view
-        assert seen.count(".stage canvas, .stage svg, .stage .token, .stage .bar-list li"), view
-        seen.keys("v")
-        assert seen.count(".stage table tbody tr"), view
-        assert seen.count(".stage table caption") == 1
-        seen.keys("v")
-
-
-def test_weights_shown_are_those_of_the_record(seen: Seen, address: str) -> None:
-    seen.open(f"{address}#view=align&attn=decoder.cross&layer=0&heads=1&unit=piece&table=yes")
-    weights = whole_record()["decoder.cross"].matrix(0, 1)
-    shown = seen.page.eval_on_selector_all(
+def read_weights(tab: Seen) -> np.ndarray:
+    """Weights in the table of the page; a dot stands for zero."""
+    rows = tab.page.eval_on_selector_all(
         "tbody tr", "rows => rows.map(row => [...row.querySelectorAll('td')].map(cell => cell.textContent))"
     )
-    values = np.array([[0.0 if cell == "·" else float(cell) for cell in row] for row in shown])
-    assert values.shape == weights.shape
-    assert np.abs(values - weights).max() < 0.006  # two digits, and the page's code
+    return np.array([[0.0 if cell == "·" else float(cell) for cell in row] for row in rows])
 
 
-def test_keys_move_through_words_layers_and_heads(seen: Seen, address: str) -> None:
-    seen.open(address)
-    assert seen.live("looks at").startswith("Das looks at The 1.00")
-    seen.keys("ArrowRight")
-    assert seen.live("Tier").startswith("Tier looks at")
-    seen.keys("ArrowUp")
-    assert "layer 0 head 2" in seen.live("layer 0")
-    seen.keys("[", "[")
-    assert "head 0" in seen.live("head 0")
-    seen.keys("b")
-    assert "layer 1 head 2" in seen.live("layer 1 head 2")
-    seen.keys("k")
-    assert seen.page.get_attribute(".map .segments button:last-child", "aria-pressed") == "true"
-    seen.keys("Escape", ".")
-    assert "another" in seen.page.eval_on_selector("select[aria-label=record]", "one => one.selectedOptions[0].text")
-    seen.keys("?")
-    assert seen.page.locator("dialog[open]").count() == 1
-    seen.page.locator("dialog button").click()
-    seen.keys("/")
-    seen.page.keyboard.type("tired")
-    assert seen.text(".query-label") == "tired"
+def selected_option(tab: Seen, selector: str) -> str:
+    return str(tab.page.eval_on_selector(selector, "list => list.selectedOptions[0].text"))
 
 
-def test_words_pieces_and_specials(seen: Seen, address: str) -> None:
-    seen.open(f"{address}#view=look&attn=encoder.self")
-    assert seen.count(".lines-view .from .token") == 6  # five words and the end mark
-    seen.keys("w")
-    assert seen.count(".lines-view .from .token") == 8  # animal and tired are two pieces each
-    seen.keys("x")
-    assert seen.count(".lines-view .from .token") == 7
-    seen.keys("w")
-    assert seen.count(".lines-view .from .token") == 5
+def test_every_view_is_drawn_and_has_a_table(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#with=1")
+    for key, view in enumerate(VIEWS, start=1):
+        tab.keys(str(key))
+        assert tab.page.get_attribute(".stage", "data-view") == view
+        assert not tab.count(".stage .notice"), view
+        assert tab.count(".stage canvas, .stage svg, .stage .token, .stage .bar-list li"), view
+        tab.keys("v")
+        assert tab.count(".stage table tbody tr"), view
+        assert tab.count(".stage table caption") == 1
+        tab.keys("v")
 
 
-def test_normalisations_are_named(seen: Seen, address: str) -> None:
-    seen.open(f"{address}#view=align&layer=0&heads=0")
-    names = []
+def test_weights_shown_are_those_of_the_record(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=align&attn=decoder.cross&layer=0&heads=1&unit=piece&table=yes")
+    weights = whole_record()["decoder.cross"].matrix(0, 1)
+    displayed = read_weights(tab)
+    assert displayed.shape == weights.shape
+    assert np.abs(displayed - weights).max() < 0.006  # two digits, and the encoding of the page
+
+
+def test_keys_select_words_layers_heads_and_records(tab: Seen, address: str) -> None:
+    tab.open(address)
+    assert tab.live("looks at").startswith("Das looks at The 1.00")
+    tab.keys("ArrowRight")
+    assert tab.live("Tier").startswith("Tier looks at")
+    tab.keys("ArrowUp")
+    assert "layer 0 head 2" in tab.live("layer 0")
+    tab.keys("[", "[")
+    assert "head 0" in tab.live("head 0")
+    tab.keys("b")
+    assert "layer 1 head 2" in tab.live("layer 1 head 2")
+    tab.keys("k")
+    assert tab.page.get_attribute(".map .segments button:last-child", "aria-pressed") == "true"
+    tab.keys("Escape", ".")
+    assert "another" in selected_option(tab, "select[aria-label=record]")
+    tab.keys("?")
+    assert tab.page.locator("dialog[open]").count() == 1
+    tab.page.locator("dialog button").click()
+    tab.keys("/")
+    tab.page.keyboard.type("tired")
+    assert tab.text(".query-label") == "tired"
+
+
+def test_keys_switch_between_words_and_subwords_and_hide_special_tokens(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=look&attn=encoder.self")
+    assert tab.count(".lines-view .from .token") == 6  # five words and the end token
+    tab.keys("w")
+    assert tab.count(".lines-view .from .token") == 8  # animal and tired are two subwords each
+    tab.keys("x")
+    assert tab.count(".lines-view .from .token") == 7
+    tab.keys("w")
+    assert tab.count(".lines-view .from .token") == 5
+
+
+def test_a_key_cycles_through_the_normalisations(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=align&layer=0&heads=0")
+    normalisations = []
     for _ in range(4):
-        names.append(
-            seen.page.eval_on_selector("select[aria-label^=normalisation]", "one => one.selectedOptions[0].text")
-        )
-        seen.keys("n")
-    assert names == ["raw", "linear", "row max", "without specials"]
+        normalisations.append(selected_option(tab, "select[aria-label^=normalisation]"))
+        tab.keys("n")
+    assert normalisations == ["raw", "linear", "row max", "without specials"]
 
 
-def test_pointing_tells_and_a_click_pins(seen: Seen, address: str) -> None:
-    seen.open(f"{address}#view=align")
-    row, other = (seen.page.locator(f".label.row[data-row='{place}']").bounding_box() for place in (1, 3))
-    column = seen.page.locator(".label.column[data-column='1']").bounding_box()
-    assert row and other and column
+def test_the_pointer_shows_a_weight_and_a_click_pins_the_query(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=align")
+    row = tab.page.locator(".label.row[data-row='1']").bounding_box()
+    other_row = tab.page.locator(".label.row[data-row='3']").bounding_box()
+    column = tab.page.locator(".label.column[data-column='1']").bounding_box()
+    assert row and other_row and column
     x = column["x"] + column["width"] / 2
-    seen.page.mouse.move(x, row["y"] + row["height"] / 2)
-    seen.settle()
-    assert seen.text(".tip").split() == ["Tier", "→", "animal", "1.00"]
-    assert seen.text(".query-label") == "Tier"
-    seen.page.mouse.down()
-    seen.page.mouse.up()
-    seen.page.mouse.move(x, other["y"] + other["height"] / 2)
-    seen.settle()
-    assert seen.text(".query-label") == "Tier"  # pinned: pointing elsewhere does not look from there
-    seen.keys("Escape", "1")
-    seen.page.hover(".lines-view .from .token:nth-child(3)")
-    assert seen.text(".query-label") == "war"
-    assert seen.count(".lines-view svg path")
-    seen.page.click(".lines-view .from .token:nth-child(3)")
-    seen.page.click(".lines-view .from .token:nth-child(5)", modifiers=["Shift"])
-    assert seen.text(".query-label") == "war müde"
-    seen.page.wait_for_function("() => location.hash.includes('pin=2%2C4')")
+    tab.page.mouse.move(x, row["y"] + row["height"] / 2)
+    tab.settle()
+    assert tab.text(".tip").split() == ["Tier", "→", "animal", "1.00"]
+    assert tab.text(".query-label") == "Tier"
+    tab.page.mouse.down()
+    tab.page.mouse.up()
+    tab.page.mouse.move(x, other_row["y"] + other_row["height"] / 2)
+    tab.settle()
+    assert tab.text(".query-label") == "Tier"  # pinned: the pointer does not change the query
+    tab.keys("Escape", "1")
+    tab.page.hover(".lines-view .from .token:nth-child(3)")
+    assert tab.text(".query-label") == "war"
+    assert tab.count(".lines-view svg path")
+    tab.page.click(".lines-view .from .token:nth-child(3)")
+    tab.page.click(".lines-view .from .token:nth-child(5)", modifiers=["Shift"])
+    assert tab.text(".query-label") == "war müde"
+    tab.page.wait_for_function("() => location.hash.includes('pin=2%2C4')")
 
 
-def test_several_heads_have_a_colour_and_a_number_each(seen: Seen, address: str) -> None:
-    seen.open(f"{address}#view=look&layer=0&heads=0")
-    seen.page.click('.square[data-layer="0"][data-head="1"]', modifiers=["Shift"])
-    seen.settle()
-    assert seen.count('.square[aria-selected="true"]') == 2
-    assert seen.count(".inspector .site .dot") == 2
-    assert (
-        len(
-            set(
-                seen.page.eval_on_selector_all(
-                    ".lines-view svg path", "all => all.map(one => one.getAttribute('stroke'))"
-                )
-            )
-        )
-        == 2
+def test_two_selected_heads_have_two_colours(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=look&layer=0&heads=0")
+    tab.page.click('.square[data-layer="0"][data-head="1"]', modifiers=["Shift"])
+    tab.settle()
+    assert tab.count('.square[aria-selected="true"]') == 2
+    assert tab.count(".inspector .site .dot") == 2
+    strokes = tab.page.eval_on_selector_all(
+        ".lines-view svg path", "paths => paths.map(path => path.getAttribute('stroke'))"
     )
+    assert len(set(strokes)) == 2
 
 
-def test_a_link_brings_one_to_the_same_place(seen: Seen, address: str) -> None:
-    seen.open(f"{address}#view=align&attn=encoder.self&layer=0&heads=0,2&q=3&unit=piece&norm=max&theme=dark&turned=yes")
-    assert seen.text(".query-label").lstrip("▁") == "was"
-    assert seen.count('.square[aria-selected="true"]') == 2
-    assert seen.page.get_attribute("html", "data-theme") == "dark"
-    seen.keys("ArrowDown", "2", "t")
-    seen.page.wait_for_function("() => location.hash.includes('view=heads') && location.hash.includes('theme=light')")
-    link = seen.page.url
-    assert "layer=1" in link and "heads=0%2C2" in link and "norm=max" in link
-    seen.open(link)
-    assert seen.page.get_attribute(".stage", "data-view") == "heads"
-    seen.open(f"{address}#view=nothing&attn=none&layer=99&heads=77&q=999&pin=500&with=9&record=40")
-    assert not seen.count(".stage .notice")
+def test_a_link_restores_the_state_and_an_invalid_one_does_no_harm(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=align&attn=encoder.self&layer=0&heads=0,2&q=3&unit=piece&norm=max&theme=dark&turned=yes")
+    assert tab.text(".query-label").lstrip("▁") == "was"
+    assert tab.count('.square[aria-selected="true"]') == 2
+    assert tab.page.get_attribute("html", "data-theme") == "dark"
+    tab.keys("ArrowDown", "2", "t")
+    tab.page.wait_for_function("() => location.hash.includes('view=heads') && location.hash.includes('theme=light')")
+    link = tab.page.url
+    assert "layer=1" in link
+    assert "heads=0%2C2" in link
+    assert "norm=max" in link
+    tab.open(link)
+    assert tab.page.get_attribute(".stage", "data-view") == "heads"
+    tab.open(f"{address}#view=nothing&attn=none&layer=99&heads=77&q=999&pin=500&with=9&record=40")
+    assert not tab.count(".stage .notice")
 
 
 @pytest.mark.parametrize("view", ["align", "look", "steps"])
-def test_a_figure_is_saved_with_its_text_as_text(seen: Seen, address: str, view: str, tmp_path: Path) -> None:
-    seen.open(f"{address}#view={view}")
-    with seen.page.expect_download() as found:
-        seen.keys("f")
-    assert found.value.suggested_filename == f"{view}.svg"
-    found.value.save_as(tmp_path / "figure.svg")
+def test_a_figure_is_saved_with_its_text_as_text(tab: Seen, address: str, view: str, tmp_path: Path) -> None:
+    tab.open(f"{address}#view={view}")
+    with tab.page.expect_download() as download:
+        tab.keys("f")
+    assert download.value.suggested_filename == f"{view}.svg"
+    download.value.save_as(tmp_path / "figure.svg")
     root = ElementTree.parse(tmp_path / "figure.svg").getroot()
-    words = " ".join(text for text in root.itertext())
-    assert root.tag.endswith("svg") and "Tier" in words
+    assert root.tag.endswith("svg")
+    assert "Tier" in " ".join(root.itertext())
     assert "javascript" not in (tmp_path / "figure.svg").read_text(encoding="utf-8")
 
 
 def test_themes_follow_the_system_and_the_switch(browser: Any, address: str) -> None:
-    seen = Seen(browser, offline=True, color_scheme="dark")
-    seen.open(address)
-    ground = "getComputedStyle(document.body).backgroundColor"
-    assert seen.page.evaluate(ground) == "rgb(19, 21, 26)"
-    seen.keys("t")
-    assert seen.page.evaluate(ground) == "rgb(252, 252, 250)"
-    seen.close()
+    tab = Seen(browser, offline=True, color_scheme="dark")
+    tab.open(address)
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert tab.page.evaluate(background) == "rgb(19, 21, 26)"
+    tab.keys("t")
+    assert tab.page.evaluate(background) == "rgb(252, 252, 250)"
+    tab.close()
 
 
-def test_names_for_screen_readers(seen: Seen, address: str) -> None:
-    seen.open(f"{address}#with=1")
-    nameless = """() => [...document.querySelectorAll(
+def test_every_control_has_a_label_for_screen_readers(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#with=1")
+    unlabelled = """() => [...document.querySelectorAll(
         'button, input, select, [role=grid], [role=gridcell], [role=img], nav, aside')]
-        .filter((one) => one.offsetParent !== null && !(one.getAttribute('aria-label') || one.textContent.trim()))
-        .map((one) => one.outerHTML.slice(0, 120))"""
-    for number in range(1, 10):
-        seen.keys(str(number))
-        assert seen.page.evaluate(nameless) == []
-    seen.keys("3")
-    grid = seen.page.locator(".heatmap[role=grid]")
-    assert (grid.get_attribute("aria-rowcount"), grid.get_attribute("aria-colcount")) == ("6", "6")
-    seen.page.locator(".heatmap [role=gridcell]").focus()
-    seen.keys("ArrowDown", "ArrowRight")
-    cell = seen.page.locator(".heatmap [role=gridcell]").get_attribute("aria-label")
-    assert (cell or "").split() == ["Tier", "→", "animal", "1.00"]
-    seen.page.locator(".square[tabindex='0']").focus()
-    seen.keys("ArrowUp")
-    assert seen.page.evaluate("document.activeElement.dataset.layer") == "0"
+        .filter((control) => control.offsetParent !== null)
+        .filter((control) => !(control.getAttribute('aria-label') || control.textContent.trim()))
+        .map((control) => control.outerHTML.slice(0, 120))"""
+    for key in range(1, 10):
+        tab.keys(str(key))
+        assert tab.page.evaluate(unlabelled) == []
+    tab.keys("3")
+    grid = tab.page.locator(".heatmap[role=grid]")
+    assert grid.get_attribute("aria-rowcount") == "6"
+    assert grid.get_attribute("aria-colcount") == "6"
+    tab.page.locator(".heatmap [role=gridcell]").focus()
+    tab.keys("ArrowDown", "ArrowRight")
+    cell_label = tab.page.locator(".heatmap [role=gridcell]").get_attribute("aria-label")
+    assert (cell_label or "").split() == ["Tier", "→", "animal", "1.00"]
+    tab.page.locator(".square[tabindex='0']").focus()
+    tab.keys("ArrowUp")
+    assert tab.page.evaluate("document.activeElement.dataset.layer") == "0"
 
 
-def test_maths_adds_up_and_steps_with_space(seen: Seen, address: str) -> None:
-    seen.open(f"{address}#view=maths&attn=encoder.self&layer=1&heads=2")
-    weights = seen.page.eval_on_selector_all(".math-table .weight", "all => all.map(one => Number(one.textContent))")
+def test_the_computed_weights_sum_to_one_and_space_walks_through_the_computation(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=maths&attn=encoder.self&layer=1&heads=2")
+    weights = tab.page.eval_on_selector_all(
+        ".math-table .weight", "cells => cells.map(cell => Number(cell.textContent))"
+    )
     assert abs(sum(weights) - 1) < 0.03
-    seen.page.locator("body").click(position={"x": 5, "y": 5})
-    seen.keys("Space")
-    assert seen.text(".math-steps [aria-pressed=true]") == "1 query"
-    seen.keys("Space", "Space")
-    assert seen.text(".math-steps [aria-pressed=true]") == "3 score"
+    tab.page.locator("body").click(position={"x": 5, "y": 5})
+    tab.keys("Space")
+    assert tab.text(".math-steps [aria-pressed=true]") == "1 query"
+    tab.keys("Space", "Space")
+    assert tab.text(".math-steps [aria-pressed=true]") == "3 score"
 
 
-def test_steps_walk_and_beams_are_drawn(seen: Seen, address: str) -> None:
-    seen.open(f"{address}#view=steps")
-    seen.keys("ArrowRight", "ArrowRight")
-    assert "step 3 of 6" in seen.text(".stage")
-    assert seen.count(".stage .token.later") == 3
-    assert seen.count(".beams .beam") == 12 and seen.count(".beams .beam.on") == 6
-    assert seen.count(".stage .bar-list .selected") == 1
+def test_arrows_walk_through_decoding_steps_and_beams_are_drawn(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=steps")
+    tab.keys("ArrowRight", "ArrowRight")
+    assert "step 3 of 6" in tab.text(".stage")
+    assert tab.count(".stage .token.later") == 3
+    assert tab.count(".beams .beam") == 12
+    assert tab.count(".beams .beam.on") == 6
+    assert tab.count(".stage .bar-list .selected") == 1
 
 
-def test_answers_are_shown_in_their_passage(seen: Seen, address: str) -> None:
-    seen.open(f"{address}#view=verdict&record=2")
-    assert seen.text(".token.in-span") == "anim"
-    assert seen.count(".plot") == 2
-    seen.page.hover(".answer >> nth=1")
-    seen.settle()
-    assert seen.count(".token.in-span") == 3
-    assert "no answer in the passage: 5" in seen.text(".stage")
+def test_answers_are_highlighted_in_their_passage(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=verdict&record=2")
+    assert tab.text(".token.in-span") == "anim"
+    assert tab.count(".plot") == 2
+    tab.page.hover(".answer >> nth=1")
+    tab.settle()
+    assert tab.count(".token.in-span") == 3
+    assert "no answer in the passage: 5" in tab.text(".stage")
 
 
-def test_what_a_record_lacks_is_said_in_words(seen: Seen, tmp_path: Path) -> None:
-    seen.open(written([sample_record()], tmp_path))
-    for number in (4, 5, 6, 7, 9):
-        seen.keys(str(number))
-        assert len(seen.text(".stage .notice")) > 30
-    bare = Record("nothing", {"source": RecordText("a b", ("a", "b"), (0, 1))}, ())
-    seen.open(written([bare], tmp_path))
-    for number in range(1, 10):
-        seen.keys(str(number), "v", "v")
-        assert len(seen.text(".stage .notice")) > 30
+def test_a_view_explains_what_the_record_lacks(tab: Seen, tmp_path: Path) -> None:
+    tab.open(written([sample_record()], tmp_path))
+    for key in (4, 5, 6, 7, 9):
+        tab.keys(str(key))
+        assert len(tab.text(".stage .notice")) > 30
+    without_attention = Record("nothing", {"source": RecordText("a b", ("a", "b"), (0, 1))}, ())
+    tab.open(written([without_attention], tmp_path))
+    for key in range(1, 10):
+        tab.keys(str(key), "v", "v")
+        assert len(tab.text(".stage .notice")) > 30
 
 
-def test_right_to_left_texts_run_from_the_right(seen: Seen, tmp_path: Path) -> None:
+def test_right_to_left_texts_run_from_the_right(tab: Seen, tmp_path: Path) -> None:
     source = RecordText("القط نام", ("القط", " نام"), (0, 1), direction="rtl")
-    weights = np.array([[[[0.9, 0.1], [0.1, 0.9]]]], dtype=np.float32)
     target = RecordText("the cat", ("the", " cat"), (0, 1))
-    record = Record(
-        "", {"source": source, "target": target}, (AttentionRecord("decoder.cross", "target", "source", weights, (0,)),)
+    weights = np.array([[[[0.9, 0.1], [0.1, 0.9]]]], dtype=np.float32)
+    attention = AttentionRecord("decoder.cross", "target", "source", weights, (0,))
+    record = Record("", {"source": source, "target": target}, (attention,))
+    tab.open(f"{written([record], tmp_path)}#view=align")
+    labels = tab.page.eval_on_selector_all(
+        ".label.column", "labels => labels.map(label => [Number(label.getAttribute('x')), label.textContent])"
     )
-    seen.open(f"{written([record], tmp_path)}#view=align")
-    places = seen.page.eval_on_selector_all(
-        ".label.column", "all => all.map(one => [one.textContent, Number(one.getAttribute('x'))])"
-    )
-    assert sorted(places, key=lambda one: -one[1])[0][0] == "القط"
-    seen.open(f"{written([record], tmp_path)}#view=look&form=text")
-    assert seen.page.get_attribute(".running p", "dir") == "rtl"
+    _, rightmost = max(labels)
+    assert rightmost == "القط"
+    tab.open(f"{written([record], tmp_path)}#view=look&form=text")
+    assert tab.page.get_attribute(".running p", "dir") == "rtl"
 
 
-def test_a_phone_has_one_column_and_nothing_sticks_out(browser: Any, address: str) -> None:
-    seen = Seen(browser, offline=True, viewport={"width": 390, "height": 800}, has_touch=True, reduced_motion="reduce")
-    seen.open(f"{address}#with=1")
-    for number, view in enumerate(VIEWS, start=1):
-        seen.keys(str(number))
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390, view
-    assert seen.page.evaluate("getComputedStyle(document.querySelector('.columns')).display") == "block"
-    seen.close()
+def test_a_phone_shows_one_column_that_does_not_overflow(browser: Any, address: str) -> None:
+    tab = Seen(browser, offline=True, viewport={"width": 390, "height": 800}, has_touch=True, reduced_motion="reduce")
+    tab.open(f"{address}#with=1")
+    for key, view in enumerate(VIEWS, start=1):
+        tab.keys(str(key))
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390, view
+    assert tab.page.evaluate("getComputedStyle(document.querySelector('.columns')).display") == "block"
+    tab.close()
 
 
-def test_attention_is_followed_through_many_layers(seen: Seen, tmp_path: Path) -> None:
-    side = RecordText("a b c d", ("a", " b", " c", " d"), (0, 1, 2, 3))
+def test_the_flow_is_the_rollout_through_all_layers(tab: Seen, tmp_path: Path) -> None:
+    text = RecordText("a b c d", ("a", " b", " c", " d"), (0, 1, 2, 3))
     weights = distributions((10, 8, 4, 4), 1)
-    record = Record(
-        "deep", {"source": side}, (AttentionRecord("encoder.self", "source", "source", weights, tuple(range(10))),)
-    )
-    seen.open(f"{written([record], tmp_path)}#view=flow&table=yes")
-    seen.keys("v")
-    seen.page.wait_for_selector(".stage .heatmap")
-    seen.keys("v")
-    shown = seen.page.eval_on_selector_all("tbody td", "cells => cells.map(cell => Number(cell.textContent))")
-    rolled = np.eye(4)
-    for layer in weights.astype(np.float64):
-        rolled = (layer.mean(axis=0) / 2 + np.eye(4) / 2) @ rolled
-    assert np.abs(np.array(shown).reshape(4, 4) - rolled).max() < 0.01
+    attention = AttentionRecord("encoder.self", "source", "source", weights, tuple(range(10)))
+    record = Record("deep", {"source": text}, (attention,))
+    tab.open(f"{written([record], tmp_path)}#view=flow&table=yes")
+    tab.keys("v")
+    tab.page.wait_for_selector(".stage .heatmap")
+    tab.keys("v")
+    displayed = tab.page.eval_on_selector_all("tbody td", "cells => cells.map(cell => Number(cell.textContent))")
+    rollout = np.eye(4)
+    for layer_weights in weights.astype(np.float64):
+        rollout = (layer_weights.mean(axis=0) / 2 + np.eye(4) / 2) @ rollout
+    assert np.abs(np.array(displayed).reshape(4, 4) - rollout).max() < 0.01
 
 
-def test_long_texts_are_drawn_in_part(seen: Seen, tmp_path: Path) -> None:
-    count = 600
-    side = RecordText(" ".join(["word"] * count), tuple([" word"] * count), tuple(range(count)))
-    record = Record(
-        "long",
-        {"source": side},
-        (AttentionRecord("encoder.self", "source", "source", distributions((1, 2, count, count), 1), (0,)),),
-    )
-    seen.open(f"{written([record], tmp_path)}#view=align")
-    assert seen.count(".label") < 200
+def test_long_texts_have_few_labels_and_a_truncated_table(tab: Seen, tmp_path: Path) -> None:
+    num_words = 600
+    text = RecordText(" ".join(["word"] * num_words), tuple([" word"] * num_words), tuple(range(num_words)))
+    weights = distributions((1, 2, num_words, num_words), 1)
+    attention = AttentionRecord("encoder.self", "source", "source", weights, (0,))
+    record = Record("long", {"source": text}, (attention,))
+    tab.open(f"{written([record], tmp_path)}#view=align")
+    assert tab.count(".label") < 200
     for _ in range(9):
-        seen.page.click("button[aria-label='zoom in']")
-    seen.settle()
-    assert seen.page.evaluate(
+        tab.page.click("button[aria-label='zoom in']")
+    tab.settle()
+    assert tab.page.evaluate(
         "(() => { const box = document.querySelector('.heatmap'); return box.scrollWidth > 4 * box.clientWidth; })()"
     )
-    assert seen.count(".label") < 200
-    seen.keys("1")
-    assert seen.count(".running .token") == count
-    seen.keys("v")
-    assert seen.count("tbody tr") == 100 and "the first 100 of" in seen.text("caption")
+    assert tab.count(".label") < 200
+    tab.keys("1")
+    assert tab.count(".running .token") == num_words
+    tab.keys("v")
+    assert tab.count("tbody tr") == 100
+    assert "the first 100 of" in tab.text("caption")
 
 
-OURS = {"script", "style", "meta", "link", "title", "noscript"}
+DOCUMENT_TAGS = {"script", "style", "meta", "link", "title", "noscript"}
 
 
-def test_hostile_strings_stay_text(seen: Seen, tmp_path: Path) -> None:
+def test_hostile_strings_stay_text(tab: Seen, tmp_path: Path) -> None:
     strings = hostile_strings(500)
     assert len(set(strings)) == 500
-    before = set()
-    for title in ("plain", strings[0]):
-        records = [whole_record(), whole_record()] if title == "plain" else hostile_records(strings)
-        seen.open(f"{written(records, tmp_path, title)}#with=1&unit=piece")
-        found = set()
-        for place in range(len(records)):
-            for key in (
-                "123456789v1v4v7v" if place == 0 else "147"
-            ):  # every view and tables; where all texts are, for all
-                seen.page.keyboard.press(key)
-            seen.settle()
-            found |= set(
-                seen.page.evaluate(
-                    "[...new Set([...document.querySelectorAll('*')].map((one) => one.tagName.toLowerCase()))]"
-                )
-            )
-            seen.page.keyboard.press(".")
-        assert seen.page.evaluate("window.owned") is None
-        if title == "plain":
-            before = found
-        assert found <= before | OURS, found - before
-    assert seen.count("script") == 2 and not seen.count("a, img, iframe, base")
-    shown = seen.page.evaluate("document.body.innerText")
-    assert not re.search("[\u202a-\u202e\u2066-\u2069\u200e\u200f]", shown)
-    with seen.page.expect_download() as download:
-        seen.keys("1", "f")
+    plain_tags = tags_of_all_records(tab, [whole_record(), whole_record()], "plain", tmp_path)
+    assert tab.page.evaluate("window.owned") is None
+    hostile_tags = tags_of_all_records(tab, hostile_records(strings), strings[0], tmp_path)
+    assert tab.page.evaluate("window.owned") is None
+    assert hostile_tags <= plain_tags | DOCUMENT_TAGS, hostile_tags - plain_tags
+    assert tab.count("script") == 2
+    assert not tab.count("a, img, iframe, base")
+    body_text = tab.page.evaluate("document.body.innerText")
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\u200e\u200f]", body_text)
+    with tab.page.expect_download() as download:
+        tab.keys("1", "f")
     download.value.save_as(tmp_path / "figure.svg")
-    tags = {one.tag.rpartition("}")[2] for one in ElementTree.parse(tmp_path / "figure.svg").iter()}
-    assert tags <= {"svg", "rect", "text", "image", "path", "title", "polyline", "line"}
+    svg_tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(tmp_path / "figure.svg").iter()}
+    assert svg_tags <= {"svg", "rect", "text", "image", "path", "title", "polyline", "line"}
 
 
-def test_an_aligning_head_that_looks_back_is_read_one_row_later(seen: Seen, tmp_path: Path) -> None:
+def tags_of_all_records(tab: Seen, records: list[Record], title: str, folder: Path) -> set[str]:
+    """Tags of all elements that the page shows: every view and table of the first record, some views of the others."""
+    list_tags = "[...new Set([...document.querySelectorAll('*')].map((element) => element.tagName.toLowerCase()))]"
+    tab.open(f"{written(records, folder, title)}#with=1&unit=piece")
+    tags: set[str] = set()
+    for index in range(len(records)):
+        for key in "123456789v1v4v7v" if index == 0 else "147":
+            tab.page.keyboard.press(key)
+        tab.settle()
+        tags |= set(tab.page.evaluate(list_tags))
+        tab.page.keyboard.press(".")
+    return tags
+
+
+def test_a_head_that_aligns_the_decoder_input_is_shifted_by_one_row(tab: Seen, tmp_path: Path) -> None:
     record = replace(whole_record(), view={"shift": 1})
-    seen.open(f"{written([record], tmp_path)}#view=align&unit=piece&table=yes")
+    tab.open(f"{written([record], tmp_path)}#view=align&unit=piece&table=yes")
     weights = record["decoder.cross"].matrix(1, 2)
-    shown = seen.page.eval_on_selector_all(
-        "tbody tr", "rows => rows.map(row => [...row.querySelectorAll('td')].map(cell => cell.textContent))"
-    )
-    values = np.array([[0.0 if cell == "·" else float(cell) for cell in row] for row in shown])
-    assert np.array_equal(values[:-1], weights[1:])  # this head's weights are ones and zeros
-    assert not values[-1].any()
-    assert "once this was written" in seen.page.inner_text("body")
-    seen.keys("[")  # any other head is read as it looked
-    assert "while producing this" in seen.page.inner_text("body")
+    displayed = read_weights(tab)
+    assert np.array_equal(displayed[:-1], weights[1:])  # this head's weights are ones and zeros
+    assert not displayed[-1].any()
+    assert "once this was written" in tab.page.inner_text("body")
+    tab.keys("[")  # other heads are not shifted
+    assert "while producing this" in tab.page.inner_text("body")

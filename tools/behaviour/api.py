@@ -190,7 +190,7 @@ def _save(
             weights,
             tokenizers={"source": source, "target": target},
             decoding=DecodingConfig(),
-            task={**facts, "max_length": 96},
+            metadata={**facts, "max_length": 96},
             card="",
         )
     elif family == "bert":
@@ -200,20 +200,20 @@ def _save(
             weights,
             tokenizer=source,
             task={"token": "tag", "label": "classify", "span": "answer"}.get(model.config.head, ""),
-            facts=facts,
+            metadata=facts,
             card="",
             labels=tuple(labels),
         )
     elif family == "gpt":
-        save_causal_lm(folder, model.config, weights, tokenizer=source, facts=facts, card="")
+        save_causal_lm(folder, model.config, weights, tokenizer=source, metadata=facts, card="")
     elif family == "memory_network":
         words = {"words": [*vocabulary[0]], "answers": [*vocabulary[1]]}
-        save_memory_network(folder, model.config, weights, vocabulary=words, facts=facts, card="")
+        save_memory_network(folder, model.config, weights, vocabulary=words, metadata=facts, card="")
     else:
         task = {"elmo": "language", "rnn_classifier": "classify", "rnn_tagger": "tag"}[family]
         if labels:
             facts |= {"labels": [*labels], "max_length": 64}
-        save_rnn_text(folder, model.config, weights, tokenizer=source, task=task, facts=facts, card="")
+        save_rnn_text(folder, model.config, weights, tokenizer=source, task=task, metadata=facts, card="")
 
 
 def convert_for_engine(folder: Path, out: Path, precision: str, *, shortlist: Sequence[Path] = ()) -> Path:
@@ -373,7 +373,7 @@ def extract_features(model: Any, texts: Sequence[str], unit: str) -> list[Array]
 
 def answer_stories(model: Any, stories: Sequence[tuple[Sequence[str], str]], top_k: int = 3) -> list[Any]:
     """Answers of a memory network with probabilities and the weights of each hop."""
-    found = [model(list(sentences), question, best=top_k) for sentences, question in stories]
+    found = [model(list(sentences), question, top_k=top_k) for sentences, question in stories]
     return [
         [[[str(other), other.score] for other in (one, *one.alternatives)], np.ascontiguousarray(one.hops)]
         for one in found
@@ -425,7 +425,7 @@ def explain(model: Any, *inputs: str) -> list[Any]:
 
     found = explain_answer(model, *inputs, steps=8)
     attributions = [[np.array(one.values), one.agreement] for one in found.attributions]
-    return [found.of, attributions, list(found.deletion.values()), found.gap]
+    return [found.target, attributions, list(found.deletion.values()), found.gap]
 
 
 def head_importance(model: Any, *inputs: str) -> list[list[float]]:

@@ -15,7 +15,7 @@ from benchmarks.peers import workload
 from benchmarks.peers.config import EmbeddingSize, EncoderSize, TrainedEncoderSize
 from benchmarks.peers.tasks import NUM_LABELS, draw_single_texts, measure_single_text
 from benchmarks.peers.worker import BestSetting, Job, Sample, time_seconds
-from regard.text.tokenizer import SPECIALS
+from regard.text.tokenizer import SPECIAL_TOKENS
 
 Array = NDArray[Any]
 Forward = Callable[[Array, Array], Array]  # ids and mask [B, T] → hidden states [B, T, D]
@@ -44,7 +44,7 @@ def bert_config(size: EncoderSize, **changes: object) -> Any:
         num_attention_heads=size.heads,
         intermediate_size=size.feed_forward_size,
         max_position_embeddings=MAX_POSITIONS,
-        pad_token_id=SPECIALS.index("<pad>"),
+        pad_token_id=SPECIAL_TOKENS.index("<pad>"),
         **changes,
     )
 
@@ -79,7 +79,7 @@ class ExportableBert(torch.nn.Module):
 
 def example_inputs() -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and mask of two rows, for exporters."""
-    ids = torch.full((2, 9), len(SPECIALS))
+    ids = torch.full((2, 9), len(SPECIAL_TOKENS))
     return ids, torch.ones_like(ids)
 
 

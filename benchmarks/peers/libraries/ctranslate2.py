@@ -15,7 +15,7 @@ from benchmarks.peers import tasks, workload
 from benchmarks.peers.libraries import Library
 from benchmarks.peers.libraries.bert import Array, build_bert, build_encoding_measures
 from benchmarks.peers.worker import BestSetting, Channel, Job
-from regard.text.tokenizer import SPECIALS
+from regard.text.tokenizer import SPECIAL_TOKENS
 
 WORKERS = "one-thread workers"
 LIBRARY = Library(
@@ -81,7 +81,7 @@ def _build_measure(job: Job, mode_name: str, translate: Translate) -> BestSettin
 
 
 def _token_name(token_id: int) -> str:
-    return SPECIALS[token_id] if token_id < len(SPECIALS) else workload.spell_word(token_id)
+    return SPECIAL_TOKENS[token_id] if token_id < len(SPECIAL_TOKENS) else workload.spell_word(token_id)
 
 
 def run_encoding(job: Job, channel: Channel) -> None:

@@ -87,7 +87,7 @@ def run_masked(job: Job, channel: Channel) -> None:
     """Train BERT as a masked language model; tokens are masked anew in each batch."""
     size = TrainedEncoderSize(**job.settings["size"])
     objective = tasks.build_masked_lm_objective(size)
-    mask_id = objective.layout.masking.mask
+    mask_id = objective.layout.masker.mask_id
 
     def collate(rows: Rows) -> tuple[dict[str, Tensor], int]:
         ids = torch.tensor([row["input_ids"] for row in rows])

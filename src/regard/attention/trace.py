@@ -227,7 +227,7 @@ class Trace:
         self.layers = None if layers is None else set(layers)
         self.queries = None if queries is None else np.unique(np.fromiter(queries, np.int64))
         self.patterns = parse_heads(sites)  # site pattern → heads named with it; an empty set: all
-        self.records: dict[str, SiteTrace] = {}
+        self.site_traces: dict[str, SiteTrace] = {}
         self.visited_sites: dict[str, int] = {}  # every site that ran → number of heads, 0 where unknown
         self.outer: Trace | None = None
         self._num_queries: dict[str, int] = {}  # queries so far, by site
@@ -274,7 +274,7 @@ class Trace:
     def add(self, site: str, mask: str, captured: Captured, heads: list[int] | None) -> None:
         """Append a capture to its site."""
         head_indices = tuple(range(self.visited_sites[site]) if heads is None else heads)
-        self.records.setdefault(site, SiteTrace(site, mask, head_indices)).captures.append(captured)
+        self.site_traces.setdefault(site, SiteTrace(site, mask, head_indices)).captures.append(captured)
 
     def check(self) -> None:
         """Reject sites and layers that were named but that no model that ran has."""
@@ -293,15 +293,15 @@ class Trace:
             )
 
     def __getitem__(self, site: str) -> SiteTrace:
-        if site not in self.records:
-            raise UsageError(unknown_site_message(site, self.records))
-        return self.records[site]
+        if site not in self.site_traces:
+            raise UsageError(unknown_site_message(site, self.site_traces))
+        return self.site_traces[site]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.records)
+        return iter(self.site_traces)
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.site_traces)
 
 
 _active: ContextVar[Trace | None] = ContextVar("regard_trace", default=None)

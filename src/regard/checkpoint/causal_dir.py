@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.hf import causal
-from regard.checkpoint.hf.causal import KINDS
+from regard.checkpoint.hf.causal import CAUSAL_TYPES
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import CONFIG, TASK_FILE, read_task, resolve_model_path, retry_while_replaced, verify
 from regard.checkpoint.model_dir import (
@@ -39,8 +39,8 @@ from regard.errors import CheckpointError
 from regard.text.tokenizer import Tokenizer
 
 TASK = "generate"
-OWN = native_type(GptConfig().family)
-MODEL_TYPES = (*KINDS, OWN)
+NATIVE_TYPE = native_type(GptConfig().family)
+MODEL_TYPES = (*CAUSAL_TYPES, NATIVE_TYPE)
 END_OF_TEXT = "<|endoftext|>"
 GENERATION = "generation_config.json"
 
@@ -52,7 +52,7 @@ class LoadedCausalLM:
     config: GptConfig
     weights: dict[str, Tensor]  # under our names, float32
     tokenizer: Tokenizer
-    task: dict[str, Any]  # task.json; empty for a folder from elsewhere
+    metadata: dict[str, Any]  # task.json; empty for a folder from elsewhere
     hf_config: dict[str, Any]  # config.json as read, to be written back
     report: WeightReport = field(default_factory=WeightReport)
 
@@ -63,9 +63,9 @@ def save_causal_lm(
     model_weights: Mapping[str, Tensor],
     *,
     tokenizer: Tokenizer,
-    facts: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     card: str,
-    fields: Mapping[str, Any] | None = None,
+    original_config: Mapping[str, Any] | None = None,
     weight_files: Mapping[str, atomic.Content] | None = None,
 ) -> None:
     """Write a causal language model atomically; other files of the folder stay.
@@ -85,7 +85,7 @@ def save_causal_lm(
             config,
             model_weights,
             task=TASK,
-            facts=facts,
+            metadata=metadata,
             card=card,
             extra_files=extra_files,
             weight_files=weight_files,
@@ -94,10 +94,10 @@ def save_causal_lm(
     hf_weights = causal.to_hf_weights(config, check_weights(config, model_weights))
     publish_model(
         folder,
-        causal.write_config(config, fields),
+        causal.write_config(config, original_config),
         hf_weights,
         task=TASK,
-        metadata=facts,
+        metadata=metadata,
         card=card,
         extra_files=extra_files,
         weight_files=weight_files,
@@ -122,8 +122,8 @@ def _load_causal_lm(folder: Path, weights_from: Path | None) -> LoadedCausalLM:
         allowed = ", ".join(MODEL_TYPES)
         raise CheckpointError(f"{where}: a model of type {model_type!r:.60}; causal language models are {allowed}")
     verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
-    if model_type == OWN:
-        config = read_native_config(hf_config, {OWN: GptConfig}, where)
+    if model_type == NATIVE_TYPE:
+        config = read_native_config(hf_config, {NATIVE_TYPE: GptConfig}, where)
         model_weights = read_native_weights(path, config)
         report = WeightReport()
     else:
@@ -135,7 +135,7 @@ def _load_causal_lm(folder: Path, weights_from: Path | None) -> LoadedCausalLM:
         config,
         model_weights,
         tokenizer=tokenizer,
-        task=metadata,
+        metadata=metadata,
         hf_config=hf_config,
         report=report,
     )

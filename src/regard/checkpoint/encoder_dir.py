@@ -76,7 +76,7 @@ class LoadedEncoder:
     max_length: int  # tokens of a sequence with its special tokens
     model_type: str  # in config.json
     hf_config: dict[str, Any]  # config.json as read, to be written back
-    task: dict[str, Any]  # task.json; empty for a folder from elsewhere
+    metadata: dict[str, Any]  # task.json; empty for a folder from elsewhere
     report: WeightReport
     digest: str  # of config, weights and tokenizer
     path: Path  # folder it was read from
@@ -158,7 +158,7 @@ def _load_encoder(folder: Path, request: _EncoderRequest) -> LoadedEncoder:
         max_length=_read_max_length(path, config),
         model_type=model_type,
         hf_config=hf_config,
-        task=metadata,
+        metadata=metadata,
         report=report,
         digest=_digest(path, request.weights_from, tokenizer),
         path=path,
@@ -293,12 +293,12 @@ def save_encoder(
     *,
     tokenizer: Tokenizer,
     task: str,
-    facts: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     card: str,
     labels: Sequence[str] = (),
-    problem: str = "",
-    kind: str = "bert",
-    fields: Mapping[str, Any] | None = None,
+    problem_type: str = "",
+    preferred_type: str = "bert",
+    original_config: Mapping[str, Any] | None = None,
     max_length: int = 0,
     extra_files: Mapping[str, bytes] | None = None,
     weight_files: Mapping[str, atomic.Content] | None = None,
@@ -312,15 +312,15 @@ def save_encoder(
     floats = check_weights(config, model_weights)
     if config.head in LABELLED_HEADS and labels and len(labels) != config.num_labels:
         raise ValueError(f"{config.num_labels} labels need as many names, not {len(labels)}")
-    model_type, _ = encoders.hf_model_type(config, kind)
-    hf_config = encoders.write_config(config, model_type, LabelNames(tuple(labels), problem), fields)
+    model_type, _ = encoders.hf_model_type(config, preferred_type)
+    hf_config = encoders.write_config(config, model_type, LabelNames(tuple(labels), problem_type), original_config)
     tokenizer_files = serialize_tokenizer(tokenizer, config, max_length or config.max_positions)
     publish_model(
         folder,
         hf_config,
         to_hf_weights(config, model_type, floats),
         task=task,
-        metadata=facts,
+        metadata=metadata,
         card=card,
         extra_files={**tokenizer_files, **(extra_files or {})},
         weight_files=weight_files,
@@ -332,11 +332,11 @@ def serialize_tokenizer(tokenizer: Tokenizer, config: BertConfig, max_length: in
     """Files of an encoder's tokenizer, with its special tokens and maximal length for other tools."""
     special_tokens = SpecialTokens(tokenizer)
     roles = {
-        "pad_token": special_tokens.pad,
-        "unk_token": special_tokens.unknown,
-        "cls_token": special_tokens.start,
-        "sep_token": special_tokens.end,
-        "mask_token": special_tokens.mask,
+        "pad_token": special_tokens.pad_id,
+        "unk_token": special_tokens.unk_id,
+        "cls_token": special_tokens.bos_id,
+        "sep_token": special_tokens.eos_id,
+        "mask_token": special_tokens.mask_id,
     }
     inputs = ["input_ids", "attention_mask"]
     if config.num_token_types > 1:

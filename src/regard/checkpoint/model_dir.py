@@ -88,7 +88,7 @@ def _read_folder_task(path: Path) -> str:
     hf_config = atomic.read_json(path / CONFIG)
     if metadata:
         return str(metadata.get("task", TASK))
-    if hf_config.get("model_type") in causal.KINDS:
+    if hf_config.get("model_type") in causal.CAUSAL_TYPES:
         return "generate"
     if not encoders.is_encoder(hf_config):
         return TASK
@@ -185,7 +185,7 @@ class LoadedTranslator:
     source: Tokenizer
     target: Tokenizer
     decoding: DecodingConfig
-    task: dict[str, Any]  # task.json; empty for a folder from elsewhere
+    metadata: dict[str, Any]  # task.json; empty for a folder from elsewhere
     hf_config: dict[str, Any] = field(default_factory=dict)  # config.json as read, to be written back
     report: WeightReport = field(default_factory=WeightReport)
 
@@ -200,9 +200,9 @@ def save_translator(
     *,
     tokenizers: Mapping[str, Tokenizer],
     decoding: DecodingConfig,
-    task: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     card: str,
-    fields: Mapping[str, Any] | None = None,
+    original_config: Mapping[str, Any] | None = None,
     weight_files: Mapping[str, atomic.Content] | None = None,
     disk: Disk = DISK,
 ) -> None:
@@ -221,12 +221,12 @@ def save_translator(
         TOKENIZER: source.to_json().encode(),
         TOKENIZER_CONFIG: atomic.json_bytes(_tokenizer_config(source, config)),
         GENERATION: atomic.json_bytes(encoder_decoders.write_decoding(config, decoding)),
-        TASK_FILE: atomic.json_bytes({"task": TASK, "version": VERSION, **task, "decoding": decoding.to_dict()}),
+        TASK_FILE: atomic.json_bytes({"task": TASK, "version": VERSION, **metadata, "decoding": decoding.to_dict()}),
         CARD: card.encode(),
     }
     if source.digest != target.digest:
         contents[TARGET_TOKENIZER] = target.to_json().encode()
-    contents[CONFIG] = atomic.json_bytes(encoder_decoders.write_config(config, fields))
+    contents[CONFIG] = atomic.json_bytes(encoder_decoders.write_config(config, original_config))
     atomic.publish(Path(folder), contents, size=weights.tensor_bytes(hf_weights), disk=disk)
 
 
@@ -268,7 +268,7 @@ def _load_translator(
         source=source,
         target=target,
         decoding=_read_decoding(path, hf_config, metadata),
-        task=metadata,
+        metadata=metadata,
         hf_config=hf_config,
         report=report,
     )

@@ -73,7 +73,7 @@ def save_native(
     model_weights: Mapping[str, Tensor],
     *,
     task: str,
-    facts: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     card: str,
     extra_files: Mapping[str, bytes],
     weight_files: Mapping[str, atomic.Content] | None = None,
@@ -87,7 +87,7 @@ def save_native(
         {"model_type": native_type(config.family), "regard": config.to_dict()},
         check_weights(config, model_weights),
         task=task,
-        metadata=facts,
+        metadata=metadata,
         card=card,
         extra_files=extra_files,
         weight_files=weight_files,
@@ -157,7 +157,7 @@ class LoadedRnnText(Generic[RnnTextConfig]):
     config: RnnTextConfig
     weights: dict[str, Tensor]  # float32
     tokenizer: Tokenizer
-    task: dict[str, Any]  # task.json
+    metadata: dict[str, Any]  # task.json
     digest: str  # of config, weights and tokenizer
     path: Path  # folder it was read from
 
@@ -169,12 +169,12 @@ def save_rnn_text(
     *,
     tokenizer: Tokenizer,
     task: str,
-    facts: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     card: str,
 ) -> None:
     """Write an ELMo, RNN classifier or RNN tagger atomically."""
     extra_files = {TOKENIZER: tokenizer.to_json().encode()}
-    save_native(folder, config, model_weights, task=task, facts=facts, card=card, extra_files=extra_files)
+    save_native(folder, config, model_weights, task=task, metadata=metadata, card=card, extra_files=extra_files)
 
 
 def load_rnn_text(folder: str | Path, config_type: type[RnnTextConfig], task: str) -> LoadedRnnText[RnnTextConfig]:
@@ -196,7 +196,7 @@ def _load_rnn_text(folder: Path, config_type: type[RnnTextConfig], task: str) ->
         config,
         model_weights,
         tokenizer=tokenizer,
-        task=metadata,
+        metadata=metadata,
         digest=_digest(path),
         path=path,
     )
@@ -223,7 +223,7 @@ class LoadedMemoryNetwork:
     config: MemoryNetworkConfig
     weights: dict[str, Tensor]
     vocabulary: dict[str, Any]  # content of vocabulary.json
-    task: dict[str, Any]  # task.json
+    metadata: dict[str, Any]  # task.json
     path: Path  # folder it was read from
 
 
@@ -233,12 +233,12 @@ def save_memory_network(
     model_weights: Mapping[str, Tensor],
     *,
     vocabulary: Mapping[str, Any],
-    facts: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     card: str,
 ) -> None:
     """Write a memory network atomically."""
     extra_files = {VOCABULARY: atomic.json_bytes(vocabulary)}
-    save_native(folder, config, model_weights, task=STORY_TASK, facts=facts, card=card, extra_files=extra_files)
+    save_native(folder, config, model_weights, task=STORY_TASK, metadata=metadata, card=card, extra_files=extra_files)
 
 
 def load_memory_network(folder: str | Path) -> LoadedMemoryNetwork:
@@ -256,4 +256,4 @@ def _load_memory_network(folder: Path) -> LoadedMemoryNetwork:
     if not isinstance(words, list) or len(words) != config.vocab_size:
         raise CheckpointError(f"{path / VOCABULARY}: must have {config.vocab_size} words, as {CONFIG} says")
     model_weights = read_native_weights(path, config)
-    return LoadedMemoryNetwork(config, model_weights, vocabulary=vocabulary, task=metadata, path=path)
+    return LoadedMemoryNetwork(config, model_weights, vocabulary=vocabulary, metadata=metadata, path=path)

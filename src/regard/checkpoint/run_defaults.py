@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.checkpoint import atomic
-from regard.config.defaults import in_own_names, task_defaults
+from regard.config.defaults import move_shared_settings, task_defaults
 
 _DEFAULT_ARCHITECTURE = "bert"
 _ARCHITECTURES = {  # model type in config.json → architecture, where it is not the default
@@ -24,12 +24,12 @@ def apply_defaults(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     >>> apply_defaults("language", {"architecture": "bert"})["tokenizer.kind"]
     'wordpiece'
     """
-    overrides = in_own_names(task, overrides)
+    overrides = move_shared_settings(task, overrides)
     architecture = str(overrides.get("architecture", ""))
     pretrained = str(overrides.get("pretrained", ""))
     if task == "language" and pretrained and not architecture:
         architecture = _detect_architecture(pretrained)
-    settings = task_defaults(task, architecture, start_from=pretrained)
+    settings = task_defaults(task, architecture, pretrained=pretrained)
     if architecture:
         settings = {**settings, "architecture": architecture}
     return {**settings, **overrides}

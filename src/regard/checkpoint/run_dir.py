@@ -59,12 +59,12 @@ class RunDirectory:
         path: str | Path,
         *,
         notify: Callable[[str], object] = lambda message: None,
-        keep: int = 2,
+        max_checkpoints: int = 2,
         disk: Disk = DISK,
     ) -> None:
         self.path = Path(path)
         self.notify = notify
-        self.max_checkpoints = max(2, keep)
+        self.max_checkpoints = max(2, max_checkpoints)
         self.disk = disk
         self._lock = FileLock(self.path / _LOCK, blocking=False, thread_local=False, on_acquired=_write_holder)
 

@@ -22,7 +22,7 @@ from regard.text.tokenizer import Tokenizer
 TOKENIZER = "tokenizer.json"
 TARGET_TOKENIZER = "target_tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-PIECES = "vocab.txt"
+WORDPIECE_VOCAB = "vocab.txt"
 BPE_VOCAB = "vocab.json"
 BPE_MERGES = "merges.txt"
 NO_TEMPLATE = ("", "", False)
@@ -52,7 +52,7 @@ def read_folder_tokenizer(path: Path, template: tuple[str, str, bool] = NO_TEMPL
     tokenizer = read_tokenizer(file) if file.exists() else _read_vocabulary_files(path)
     is_known = all(tokenizer.backend.token_to_id(token) is not None for token in (start, end))
     if is_known and not SpecialTokens(tokenizer).num_special():
-        return with_special_tokens(tokenizer, start, end, double=double)
+        return with_special_tokens(tokenizer, start, end, double_separator=double)
     return tokenizer
 
 
@@ -135,20 +135,20 @@ def byte_level_bpe_tokenizer(
     tokenizer = Tokenizer(backend)
     if tokenizer.bos_id < 0 or tokenizer.eos_id < 0:
         return tokenizer
-    return with_special_tokens(tokenizer, "<s>", "</s>", double=True)
+    return with_special_tokens(tokenizer, "<s>", "</s>", double_separator=True)
 
 
 def _read_vocabulary_files(path: Path) -> Tokenizer:
     """Build the tokenizer of an older folder from its vocabulary files."""
     settings = read_tokenizer_config(path)
-    if (path / PIECES).exists():
-        return wordpiece_tokenizer(_read_lines(path / PIECES), settings, str(path / PIECES))
+    if (path / WORDPIECE_VOCAB).exists():
+        return wordpiece_tokenizer(_read_lines(path / WORDPIECE_VOCAB), settings, str(path / WORDPIECE_VOCAB))
     if (path / BPE_VOCAB).exists() and (path / BPE_MERGES).exists():
         vocabulary = atomic.read_json(path / BPE_VOCAB)
         merges = [line for line in _read_lines(path / BPE_MERGES) if line and not line.startswith("#version")]
         return byte_level_bpe_tokenizer(vocabulary, merges, settings)
     raise CheckpointError(
-        f"{path}: no {TOKENIZER}, no {PIECES}, and no {BPE_VOCAB} with {BPE_MERGES}: a tokenizer is needed"
+        f"{path}: no {TOKENIZER}, no {WORDPIECE_VOCAB}, and no {BPE_VOCAB} with {BPE_MERGES}: a tokenizer is needed"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE_OPTIONS, FOLDER, TestSet, iter_windows
+from regard.cli.model_options import ENGINE_OPTIONS, MODEL_ARGUMENT, TestSet, iter_windows
 from regard.cli.options import Option, verb
 from regard.cli.output import json_line, note, print_result, show_progress, write_lines
 from regard.cli.texts import ENCODING, TextInput
@@ -43,7 +43,7 @@ MIN_SCORE = 0.0005  # alternatives below it are not printed
 @verb(
     HELP,
     [
-        FOLDER,
+        MODEL_ARGUMENT,
         click.Argument(["questions"], nargs=-1, metavar="[QUESTION]…"),
         Option(["--passage"], metavar="FILE", help="text file that contains the answers"),
         Option(["--in", "source"], metavar="FILE", help="read the questions from this file, one per line"),
@@ -146,7 +146,7 @@ def _answer_from_passage(
             num_answers += 1
     if not num_answers:
         raise UsageError("no question: add one as an argument, with --in, or on standard input")
-    note(model.account.format())
+    note(model.truncation_report.format())
 
 
 ANSWERERS: dict[str, Callable[..., None]] = {  # by task
@@ -215,7 +215,7 @@ def evaluate_stories(test: TestSet) -> None:
 
     stories = read_stories(test.files, test.read_config)
     model = load_stories(test.folder, **test.load_options)
-    scores, predictions = model.evaluate(stories, refuse=test.unknown_answers == "refuse")
+    scores, predictions = model.evaluate(stories, strict=test.unknown_answers == "refuse")
     if test.out:
         write_lines(test.out, predictions)
     print_result(scores.to_dict(), scores.lines(), test.as_json)
@@ -234,7 +234,7 @@ def evaluate_answers(test: TestSet) -> None:
     if test.out:
         pairs = zip(questions.examples, answers, strict=True)
         write_lines(test.out, (json_line({"id": example.name, **answer.to_dict()}) for example, answer in pairs))
-    scores = model.scores(questions, answers)
+    scores = model.evaluate(questions, answers)
     metrics = [f"{key.replace('_', ' ')} {scores[key]:.2f} %" for key in scores if key.endswith(("exact", "f1"))]
-    lines = [f"{len(questions):,} questions: {', '.join(metrics)}", model.account.format()]
-    print_result({**scores, "account": model.account.to_dict()}, lines, test.as_json)
+    lines = [f"{len(questions):,} questions: {', '.join(metrics)}", model.truncation_report.format()]
+    print_result({**scores, "account": model.truncation_report.to_dict()}, lines, test.as_json)

@@ -101,10 +101,10 @@ def evaluate_labels(test: TestSet) -> None:
         write_lines(test.errors, [errors_page(analysis, title=test.folder)])
         note(f"error analysis: {test.errors}")
     if "confusion" in scores:
-        lines = _format_single_label(scores, model.labels, model.account)
+        lines = _format_single_label(scores, model.labels, model.truncation_report)
     else:
-        lines = _format_multi_label(scores, model.account)
-    print_result({**scores, "account": model.account.to_dict()}, lines, test.as_json)
+        lines = _format_multi_label(scores, model.truncation_report)
+    print_result({**scores, "account": model.truncation_report.to_dict()}, lines, test.as_json)
 
 
 def _with_label_separator(config: ReadConfig, model: ClassificationPipeline) -> ReadConfig:

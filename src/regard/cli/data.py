@@ -120,7 +120,7 @@ def clean(
     num_kept = len(cleaned.pairs)
     lines = [f"{num_kept:,} of {len(pairs):,} pairs kept in {' and '.join(out)}"]
     lines += [f"  {count:,} {reason}" for reason, count in cleaned.removed.items()]
-    counts = {"read": pairs.num_read, "rejected": pairs.rejected, "kept": num_kept, "removed": cleaned.removed}
+    counts = {"read": pairs.num_read, "rejected": pairs.num_rejected, "kept": num_kept, "removed": cleaned.removed}
     print_result(counts, lines, as_json)
 
 
@@ -213,7 +213,7 @@ def join(
     pairs = read_pairs(files, ReadConfig().override(changed_settings(context)))
     rows = list(join_pairs(pairs, max_pairs=max_pairs, passes=passes, seed=seed))
     _write_pairs(out, rows)
-    counts = {"read": pairs.num_read, "rejected": pairs.rejected, "rows": len(rows), "files": list(out)}
+    counts = {"read": pairs.num_read, "rejected": pairs.num_rejected, "rows": len(rows), "files": list(out)}
     lines = [f"{len(pairs):,} pairs joined to {len(rows):,} rows in {' and '.join(out)}"]
     print_result(counts, lines, as_json)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from regard.cli.model_options import FOLDER
+from regard.cli.model_options import MODEL_ARGUMENT
 from regard.cli.options import Option, changed_settings, dotted_options, verb
 from regard.cli.train import FLAGS as TRAIN_FLAGS
 from regard.cli.train import build_run, train_and_report
-from regard.config.defaults import FINE_TUNED_TASKS, USED_BY
+from regard.config.defaults import FINE_TUNED_TASKS, TASK_COMMANDS
 from regard.config.runs import RunConfig
 from regard.errors import CheckpointError, UsageError
 
@@ -59,7 +59,7 @@ OPTIONS = dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated={}, 
 @verb(
     HELP,
     [
-        FOLDER,
+        MODEL_ARGUMENT,
         click.Argument(["files"], nargs=-1, required=True, metavar="DATA…"),
         Option(
             ["--out"],
@@ -94,7 +94,7 @@ def read_teacher(folder: str) -> tuple[str, dict[str, Any]]:
     path = resolve_model(folder)
     task = folder_task(path)
     if not is_encoder_folder(path) or task not in FINE_TUNED_TASKS:
-        hint = f" (`{USED_BY[task]}` uses it)" if task in USED_BY else ""
+        hint = f" (`{TASK_COMMANDS[task]}` uses it)" if task in TASK_COMMANDS else ""
         raise CheckpointError(
             f"{folder}: a model for the task {task!r}{hint}, not an encoder fine-tuned to classify, tag or answer: "
             f"train a teacher with `regard train {'|'.join(FINE_TUNED_TASKS)} DATA --from ENCODER`"

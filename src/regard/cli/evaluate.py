@@ -16,7 +16,7 @@ from regard.cli.model_options import (
     ENGINE_OPTIONS,
     ENSEMBLE,
     FILES,
-    FOLDER,
+    MODEL_ARGUMENT,
     READ_OPTIONS,
     SPLIT,
     TestSet,
@@ -39,7 +39,7 @@ def evaluate_elmo(test: TestSet) -> None:
     from regard.pipeline.loaders import load_features
 
     model = load_features(test.folder, **test.load_options)
-    scores = model.scores(read_documents(test.files, test.read_config))
+    scores = model.evaluate(read_documents(test.files, test.read_config))
     line = (
         f"{scores['documents']:,} documents, {scores['tokens']:,} tokens: perplexity {scores['perplexity']:.2f} "
         f"(forward {scores['perplexity_forward']:.2f}, backward {scores['perplexity_backward']:.2f})"
@@ -84,7 +84,7 @@ METRIC_NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "
 @verb(
     HELP,
     [
-        FOLDER,
+        MODEL_ARGUMENT,
         FILES,
         Option(["--out"], metavar="FILE", help="write the predictions here"),
         SPLIT,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard import __version__
-from regard.cli.model_options import COMPUTING
+from regard.cli.model_options import TORCH_OPTIONS
 from regard.cli.options import Option, verb
 from regard.cli.output import note, print_result
 from regard.cli.see import read_passage, read_record, read_story_file
@@ -108,7 +108,7 @@ LAYOUT_SECTION = "How it looks"
             section=LAYOUT_SECTION,
             help="resolution of a .png in dots per inch [default: 300]",
         ),
-        *COMPUTING,
+        *TORCH_OPTIONS,
     ],
 )
 def figure(

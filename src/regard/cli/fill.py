@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import COMPUTING, TestSet
+from regard.cli.model_options import TORCH_OPTIONS, TestSet
 from regard.cli.options import Option
 from regard.cli.output import json_line, note, print_result
 from regard.cli.texts import TextInput, process_texts, text_verb
@@ -30,7 +30,7 @@ with the token filled in; with several masks, the predictions for the first mask
     HELP,
     [
         Option(["--best", "top_k"], type=click.IntRange(1, 1000), default=5, help="tokens per mask [default: 5]"),
-        *COMPUTING,
+        *TORCH_OPTIONS,
     ],
 )
 def fill(context: click.Context, folder: str, inputs: TextInput, top_k: int, **load_options: Any) -> None:
@@ -47,7 +47,7 @@ def fill(context: click.Context, folder: str, inputs: TextInput, top_k: int, **l
         num_truncated += filled.truncated > 0
         return [format_filled_text(filled, index, inputs.as_json)]
 
-    process_texts(inputs, load_model, lambda model, window: model.stream(window, k=top_k), format_prediction)
+    process_texts(inputs, load_model, lambda model, window: model.stream(window, top_k=top_k), format_prediction)
     if num_truncated:
         note(f"{num_truncated:,} texts were truncated around their masks: --json shows how many tokens were cut")
 
@@ -81,7 +81,7 @@ def evaluate_masked_lm(test: TestSet) -> None:
     from regard.pipeline.loaders import load_filler
 
     documents = read_documents(test.files, test.read_config)
-    scores = load_filler(test.folder, **test.load_options).scores(documents)
+    scores = load_filler(test.folder, **test.load_options).evaluate(documents)
     lines = [
         f"{scores['documents']:,} documents, {scores['tokens']:,} tokens, {scores['hidden']:,} of them masked: "
         f"perplexity {scores['perplexity']:.2f}"

@@ -50,7 +50,7 @@ def generate(context: click.Context, folder: str, inputs: TextInput, **load_opti
 def _print_live(model: GenerationPipeline, prompt: str, config: GenerationConfig) -> None:
     """Print one text while it is generated."""
     print(prompt, end="", flush=True)
-    ((generation,),) = model.generate([prompt], config, hear=lambda text: print(text, end="", flush=True))
+    ((generation,),) = model.generate([prompt], config, on_text=lambda text: print(text, end="", flush=True))
     print()
     _note_unused_prompt(generation)
 
@@ -101,7 +101,7 @@ def evaluate_causal_lm(test: TestSet) -> None:
     from regard.pipeline.loaders import load_generator
 
     model = load_generator(test.folder, **test.load_options)
-    scores = model.scores(read_documents(test.files, test.read_config, model.task.get("document", "file")))
+    scores = model.evaluate(read_documents(test.files, test.read_config, model.task.get("document", "file")))
     line = (
         f"{scores['documents']:,} documents, {scores['tokens']:,} tokens of {scores['characters']:,} characters: "
         f"{scores['loss']:.4f} nats per token, {scores['loss_per_character']:.4f} per character, "

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from regard.cli.model_options import COMPUTING, FILES, FOLDER, READ_OPTIONS
+from regard.cli.model_options import FILES, MODEL_ARGUMENT, READ_OPTIONS, TORCH_OPTIONS
 from regard.cli.options import Option, changed_settings, verb
 from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
 from regard.config.data import ReadConfig
@@ -35,7 +35,7 @@ ENDINGS = (".html", ".json", ".tsv")
 @verb(
     HELP,
     [
-        FOLDER,
+        MODEL_ARGUMENT,
         FILES,
         Option(
             ["--metric"], default="", metavar="NAME", help="metric of importance [default: loss, or the task's own]"
@@ -61,7 +61,7 @@ ENDINGS = (".html", ".json", ".tsv")
         Option(["--all", "all_heads"], is_flag=True, help="show all heads, not only the first 20"),
         Option(["--out"], metavar="FILE", help="write the table here: .html (a page), .tsv or .json"),
         *READ_OPTIONS,
-        *COMPUTING,
+        *TORCH_OPTIONS,
     ],
 )
 def heads(
@@ -83,7 +83,7 @@ def heads(
         raise UsageError(f"{out}: the table of heads is written as {', '.join(ENDINGS)}: name such a file")
     from regard.interpret.head_study import build_probe, study_heads
     from regard.pipeline.load import load
-    from regard.view.head_report import SHOWN, find_column
+    from regard.view.head_report import MAX_TERMINAL_ROWS, find_column
 
     find_column(sort)  # raises for an unknown column before anything is computed
     read_config = ReadConfig().override(changed_settings(context, ReadConfig))
@@ -106,7 +106,7 @@ def heads(
         else:
             write_lines(out, report.tsv())
         note(f"table: {out}")
-    print_result(report.to_dict(), report.lines(align_columns, 0 if all_heads else SHOWN), as_json)
+    print_result(report.to_dict(), report.lines(align_columns, 0 if all_heads else MAX_TERMINAL_ROWS), as_json)
 
 
 def _read_alignments(path: str, read_config: ReadConfig) -> list[list[tuple[int, int]]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 Item = TypeVar("Item")
-FOLDER = click.Argument(["folder"], metavar="MODEL")
+MODEL_ARGUMENT = click.Argument(["folder"], metavar="MODEL")
 FILES = click.Argument(["files"], nargs=-1, required=True, metavar="FILES…")
 SPLIT = Option(
     ["--split"],
@@ -33,7 +33,7 @@ RANKING_OPTIONS = [
     if getattr(option, "path", "") in ("length_penalty", "coverage_penalty", "batch_tokens")
 ]
 READ_OPTIONS = knob_options(ReadConfig, section="Reading files")
-COMPUTING: list[click.Parameter] = [
+TORCH_OPTIONS: list[click.Parameter] = [
     Option(["--device"], default="cpu", section="Computing", help="cpu, cuda, cuda:1 or mps [default: cpu]"),
     Option(
         ["--precision"],
@@ -65,7 +65,7 @@ ENGINE_OPTIONS: list[click.Parameter] = [  # for the models that the engine runs
         section="Computing",
         help="precision; int8 needs the engine and is fastest [default: that of the model; float32 after training]",
     ),
-    *(option for option in COMPUTING if option.name != "precision"),
+    *(option for option in TORCH_OPTIONS if option.name != "precision"),
 ]
 
 

@@ -13,9 +13,9 @@ from regard.config.settings import Config, Knob
 from regard.errors import UsageError
 
 Flags = Mapping[str, str]  # dotted path → short flag
-EVERY = "Every other setting (those above have dotted names too: --training.steps is --steps)"
+OTHER_SETTINGS = "Every other setting (those above have dotted names too: --training.steps is --steps)"
 _FLAG_WIDTH = 30  # longer flags have a line of their own in the help
-_LAST_SECTIONS = ("Options", "Options", EVERY)  # at the end of the help: the more often listed, the later
+_LAST_SECTIONS = ("Options", "Options", OTHER_SETTINGS)  # at the end of the help: the more often listed, the later
 
 
 class Option(click.Option):
@@ -131,7 +131,7 @@ def _build_options(knob: Knob, short: str, dotted: str, section: str, negated: s
     if knob.type is bool and short:
         # without a value, the short flag inverts the default; the dotted option takes a value
         flag = _build_switch(knob, short, section, negated)
-        return [flag, *_build_options(knob, "", dotted, EVERY)] if dotted else [flag]
+        return [flag, *_build_options(knob, "", dotted, OTHER_SETTINGS)] if dotted else [flag]
     names = list(dict.fromkeys(flag for flag in (short, dotted) if flag))
     name = _parameter_name(knob)
     metavar = _metavar(knob)
@@ -140,7 +140,7 @@ def _build_options(knob: Knob, short: str, dotted: str, section: str, negated: s
         KnobOption(
             [*names, name if short else f"{name}_dotted"],
             path=knob.path,
-            section=section if short else EVERY,
+            section=section if short else OTHER_SETTINGS,
             type=_click_type(knob),
             multiple=typing.get_origin(knob.type) is tuple,
             default=None,

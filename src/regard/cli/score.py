@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from regard.cli.model_options import (
-    COMPUTING,
     FILES,
-    FOLDER,
+    MODEL_ARGUMENT,
     RANKING_OPTIONS,
     READ_OPTIONS,
     SPLIT,
+    TORCH_OPTIONS,
     load_translation_pipeline,
 )
 from regard.cli.options import Option, changed_settings, verb
@@ -34,13 +34,13 @@ MAX_LOSS = 100  # limits the exponent of the perplexity
 @verb(
     HELP,
     [
-        FOLDER,
+        MODEL_ARGUMENT,
         FILES,
         Option(["--out"], metavar="FILE", help="write here instead of to standard output"),
         SPLIT,
         *READ_OPTIONS,
         *RANKING_OPTIONS,
-        *COMPUTING,
+        *TORCH_OPTIONS,
     ],
 )
 def score(

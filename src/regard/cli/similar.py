@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.embed import EMBEDDING_OPTIONS
-from regard.cli.model_options import ENGINE_OPTIONS, FOLDER
+from regard.cli.model_options import ENGINE_OPTIONS, MODEL_ARGUMENT
 from regard.cli.options import Option, changed_settings, verb
 from regard.cli.output import note, print_result
 from regard.cli.texts import ENCODING, IN, TEXTS
@@ -32,7 +32,7 @@ nearest to each TEXT (or to each line of --in); --vectors reuses their embedding
 @verb(
     HELP,
     [
-        FOLDER,
+        MODEL_ARGUMENT,
         TEXTS,
         IN,
         Option(["--among", "corpus"], metavar="FILE", help="search the lines of this file"),

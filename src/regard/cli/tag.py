@@ -89,11 +89,11 @@ def evaluate_tags(test: TestSet) -> None:
             lines += [f"{word}\t{tag}" for word, tag in zip(sentence.words, tags, strict=True)]
             lines.append("")
         write_lines(test.out, lines)
-    scores = model.scores(examples, predictions)
+    scores = model.evaluate(examples, predictions)
     summary = [
         f"{len(examples):,} sentences, F1 {scores['f1']:.2f} % (precision {scores['precision']:.2f} %, recall "
         f"{scores['recall']:.2f} %), {scores['accuracy']:.2f} % of the words have the right tag",
         *align_columns([[label, f"{f1:.2f}"] for label, f1 in scores["f1_by_kind"].items()]),
-        model.account.format(),
+        model.truncation_report.format(),
     ]
-    print_result({**scores, "account": model.account.to_dict()}, summary, test.as_json)
+    print_result({**scores, "account": model.truncation_report.to_dict()}, summary, test.as_json)

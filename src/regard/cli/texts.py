@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from regard.cli.model_options import FOLDER, WINDOW, iter_windows
+from regard.cli.model_options import MODEL_ARGUMENT, WINDOW, iter_windows
 from regard.cli.options import Option, Verb, verb
 from regard.cli.output import note, show_progress, write_lines
 from regard.errors import UsageError
@@ -82,7 +82,7 @@ def text_verb(help: str, options: Sequence[click.Parameter] = ()) -> Callable[[C
             inputs = TextInput(texts, source, out=out, encoding=encoding, as_json=as_json)
             function(context, folder, inputs, **settings)
 
-        return verb(help, [FOLDER, TEXTS, IN, OUT, ENCODING, *options], name=function.__name__)(call)
+        return verb(help, [MODEL_ARGUMENT, TEXTS, IN, OUT, ENCODING, *options], name=function.__name__)(call)
 
     return decorate
 
@@ -120,9 +120,9 @@ def process_texts(
 
     write_output(lines(), inputs.out)
     for model in models:
-        account = getattr(model, "account", None)
-        if account:
-            note(account.format())
+        report = getattr(model, "truncation_report", None)
+        if report:
+            note(report.format())
 
 
 def iter_available(lines: Iterable[str], max_lines: int = WINDOW) -> Iterator[list[str]]:

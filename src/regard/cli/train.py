@@ -13,7 +13,7 @@ from regard.checkpoint.run_defaults import apply_defaults
 from regard.cli.options import Option, changed_settings, dotted_options, verb
 from regard.cli.output import note, print_result, progress_listener
 from regard.cli.progress import format_metrics
-from regard.config.defaults import in_own_names
+from regard.config.defaults import move_shared_settings
 from regard.config.runs import TASKS, RunConfig
 from regard.errors import UsageError, nearest
 from regard.formatting import format_duration
@@ -194,7 +194,7 @@ def train_and_report(
 
     with progress_listener(as_json) as listener:
         report = train_run(config, Path(out), listeners=[listener, *extra_listeners], started=context.obj)
-    if not report.leads:
+    if not report.is_rank_zero:
         return
     result = {
         "event": "report",
@@ -207,7 +207,7 @@ def train_and_report(
     }
     duration = format_duration(report.seconds)
     lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {duration} of training"]
-    if report.finished:
+    if report.is_finished:
         command = _usage_example(config).format(report.folder)
         lines += [format_metrics(report.metrics), *_closing_lines(report.verdict, command)]
     print_result(result, lines, as_json)
@@ -237,7 +237,7 @@ def build_run(arguments: tuple[str, ...], recipe: str | None, settings: dict[str
     if task not in TASKS:
         advice = f"regard train translate {' '.join(arguments)} …" if Path(task).exists() else ", ".join(TASKS)
         raise UsageError(f"unknown task {task!r}{nearest(task, TASKS)}: the first argument is the task – {advice}")
-    settings = apply_defaults(task, settings) if task != config.task else in_own_names(task, settings)
+    settings = apply_defaults(task, settings) if task != config.task else move_shared_settings(task, settings)
     if files:
         settings["data.train"] = files
     elif not config.data.train:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from regard.config.rnn_models import CELLS, HARD, SCORES
+from regard.config.rnn_models import ATTENTION_SCORES, CELLS, HARD_ATTENTION
 from regard.errors import ConfigError, UsageError, nearest
 
-USED_BY = {  # task → the command that uses its models
+TASK_COMMANDS = {  # task → the command that uses its models
     "translate": "regard translate",
     "stories": "regard answer",
     "language": "regard train classify --features",
@@ -127,7 +127,7 @@ def usage_hint(task: str) -> str:
     >>> usage_hint("tag"), usage_hint("?")
     (' (`regard tag` uses this one)', '')
     """
-    return f" (`{USED_BY[task]}` uses this one)" if task in USED_BY else ""
+    return f" (`{TASK_COMMANDS[task]}` uses this one)" if task in TASK_COMMANDS else ""
 
 
 def check_relevance(task: str, overrides: Mapping[str, Any]) -> None:
@@ -160,10 +160,10 @@ def _match_prefix(path: str, table: Mapping[str, str]) -> str:
     return next((value for prefix, value in table.items() if path.startswith(prefix)), "")
 
 
-def in_own_names(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def move_shared_settings(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Move settings of `training` to the task's own group, where that declares them, too.
 
-    >>> in_own_names("stories", {"training.epochs": 60, "memory_network.hops": 2})
+    >>> move_shared_settings("stories", {"training.epochs": 60, "memory_network.hops": 2})
     {'stories.epochs': 60, 'memory_network.hops': 2}
     """
     task_paths = {f"training.{name}": f"{task}.{name}" for name in REDECLARED_SETTINGS.get(task, ())}
@@ -178,17 +178,17 @@ def in_own_names(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def task_defaults(task: str, arch: str = "", *, start_from: str = "") -> dict[str, Any]:
+def task_defaults(task: str, architecture: str = "", *, pretrained: str = "") -> dict[str, Any]:
     """Defaults, by dotted path, of a task and of an architecture for it.
 
     `start_from` is the folder of pretrained weights: with one, classifiers and taggers are BERT-style encoders.
 
-    >>> task_defaults("language")["architecture"], task_defaults("classify", start_from="a/model")["architecture"]
+    >>> task_defaults("language")["architecture"], task_defaults("classify", pretrained="a/model")["architecture"]
     ('elmo', 'bert')
     """
-    if not arch and start_from and task in FINE_TUNED_TASKS:
-        arch = "bert"
-    return {"task": task, **TASK_DEFAULTS.get(task, {}), **ARCHITECTURE_DEFAULTS.get((task, arch), {})}
+    if not architecture and pretrained and task in FINE_TUNED_TASKS:
+        architecture = "bert"
+    return {"task": task, **TASK_DEFAULTS.get(task, {}), **ARCHITECTURE_DEFAULTS.get((task, architecture), {})}
 
 
 def parse_architecture(text: str) -> dict[str, Any]:
@@ -204,15 +204,15 @@ def parse_architecture(text: str) -> dict[str, Any]:
     if text == "transformer":
         return {"architecture": "transformer"}
     cell, _, attention = text.partition(":")
-    if cell not in CELLS or attention not in SCORES:
-        allowed = ["transformer", *(f"{cell}:{attention}" for cell, attention in product(CELLS, SCORES))]
+    if cell not in CELLS or attention not in ATTENTION_SCORES:
+        allowed = ["transformer", *(f"{cell}:{attention}" for cell, attention in product(CELLS, ATTENTION_SCORES))]
         raise UsageError(
             f"unknown architecture {text!r}{nearest(text, allowed)}: must be transformer or CELL:ATTENTION, where the "
-            f"cell is one of {', '.join(CELLS)} and the attention one of {', '.join(SCORES)}"
+            f"cell is one of {', '.join(CELLS)} and the attention one of {', '.join(ATTENTION_SCORES)}"
         )
     settings: dict[str, Any] = {"architecture": "rnn", "seq2seq.cell": cell, "seq2seq.attention": attention}
     if attention == "none":
         settings["seq2seq.source_context"] = "every" if cell == "gru" else "start"
-    elif attention != HARD:
+    elif attention != HARD_ATTENTION:
         settings["seq2seq.input_feeding"] = "context" if attention == "additive" else "none"
     return settings

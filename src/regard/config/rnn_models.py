@@ -9,8 +9,8 @@ from regard.config.settings import Config, knob
 from regard.errors import ConfigError
 
 CELLS = ("lstm", "gru")
-HARD = "hard"
-SCORES = ("none", "additive", "dot", "bilinear", "concat", HARD)
+HARD_ATTENTION = "hard"
+ATTENTION_SCORES = ("none", "additive", "dot", "bilinear", "concat", HARD_ATTENTION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Seq2SeqConfig(Config):
     attention: str = knob(
         "additive",
         "Attention score (Bahdanau: additive; Luong: dot, bilinear, concat); hard: additive score with hard attention.",
-        choices=SCORES,
+        choices=ATTENTION_SCORES,
     )
     hard_attention: str = knob(
         "soft",
@@ -97,12 +97,16 @@ class Seq2SeqConfig(Config):
     @property
     def score(self) -> str:
         """Attention score, of soft and of hard attention."""
-        return "additive" if self.attention == HARD else self.attention
+        return "additive" if self.attention == HARD_ATTENTION else self.attention
 
     @property
     def attention_mode(self) -> str:
         """Soft attention, or the gradient estimator of hard attention."""
-        return "straight_through" if self.attention == HARD and self.hard_attention == "soft" else self.hard_attention
+        return (
+            "straight_through"
+            if self.attention == HARD_ATTENTION and self.hard_attention == "soft"
+            else self.hard_attention
+        )
 
     def summary(self) -> str:
         """Describe the model in one line."""

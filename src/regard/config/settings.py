@@ -41,7 +41,7 @@ class Knob:
 
     path: str  # dotted, relative to the config that lists it
     type: type
-    optional: bool
+    is_optional: bool
     default: Any
     help: str
     choices: tuple[str, ...]
@@ -134,7 +134,7 @@ def _list_knobs(config: type[Config], deep: bool) -> tuple[Knob, ...]:
         setting = Knob(
             path=field.name,
             type=kind,
-            optional=optional,
+            is_optional=optional,
             default=default,
             help=field.metadata.get("help", ""),
             choices=field.metadata.get("choices", ()),
@@ -149,7 +149,7 @@ def _list_knobs(config: type[Config], deep: bool) -> tuple[Knob, ...]:
 def _convert(setting: Knob, value: Any) -> Any:
     """Convert a value to the setting's type, or raise `ConfigError` with what is allowed."""
     if value is None:
-        if setting.optional or setting.default is None:
+        if setting.is_optional or setting.default is None:
             return None
         raise ConfigError(f"{setting.path} must be set")
     value = _convert_type(setting, value)

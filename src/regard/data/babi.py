@@ -53,7 +53,7 @@ class StoryQuestions:
     digest: str  # SHA-256 over all questions in their order
     file_names: tuple[str, ...] = ()
     num_read: int = 0  # stories, accepted and rejected
-    rejected: int = 0
+    num_rejected: int = 0
     fault_counts: Mapping[str, int] = field(default_factory=dict)  # kind of fault → stories rejected for it
     reject_files: tuple[str, ...] = ()  # paths of the rejected stories
 
@@ -71,7 +71,7 @@ class StoryQuestions:
         return list(dict.fromkeys(question.task for question in self.questions))
 
     @classmethod
-    def of(cls, questions: Sequence[StoryQuestion]) -> StoryQuestions:
+    def from_questions(cls, questions: Sequence[StoryQuestion]) -> StoryQuestions:
         """Questions that come from no file."""
         return cls(list(questions), _digest(questions))
 
@@ -143,7 +143,7 @@ def read_stories(
         _digest(questions),
         file_names=tuple(map(str, paths)),
         num_read=sum(file.num_read for file in files),
-        rejected=sum(file.rejected for file in files),
+        num_rejected=sum(file.num_rejected for file in files),
         fault_counts=dict(fault_counts),
         reject_files=tuple(reject_files),
     )
@@ -165,9 +165,9 @@ def _read_file(name: str, config: ReadConfig, reject_folder: str | Path | None) 
         digest="",
         file_names=(name,),
         num_read=ledger.num_read,
-        rejected=ledger.rejected,
+        num_rejected=ledger.num_rejected,
         fault_counts=dict(ledger.fault_counts.most_common()),
-        reject_files=(ledger.reject_file,) if ledger.rejected else (),
+        reject_files=(ledger.reject_file,) if ledger.num_rejected else (),
     )
 
 

@@ -84,7 +84,7 @@ def epoch_order(num_examples: int, *, seed: int, epoch: int, digest: str) -> Ind
 
 
 def position_uniforms(
-    positions: Indices, *, seed: int, epoch: int, digest: str, purpose: int, count: int = 1
+    positions: Indices, *, seed: int, epoch: int, digest: str, purpose: int, num_draws: int = 1
 ) -> NDArray[np.float64]:
     """Draw `count` uniform numbers in [0, 1) for each position, [count, …]; they depend on no other position.
 
@@ -95,7 +95,7 @@ def position_uniforms(
     np.True_
     """
     rng = epoch_rng(seed=seed, epoch=epoch, digest=digest, purpose=purpose)
-    keys = rng.integers(2**63, size=count, dtype=np.uint64).reshape(-1, *(1,) * positions.ndim)  # [count, 1, …]
+    keys = rng.integers(2**63, size=num_draws, dtype=np.uint64).reshape(-1, *(1,) * positions.ndim)  # [count, 1, …]
     bits = keys + (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
     for shift, factor in _MIX_ROUNDS:
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)

@@ -32,7 +32,7 @@ class SideReport:
     running_words: int
     distinct_words: int
     scripts: dict[str, float]  # fraction of the letters
-    max_length: list[tuple[int, int]]  # line and characters of the longest texts
+    longest: list[tuple[int, int]]  # line and characters of the longest texts
     composed: int  # texts beyond ASCII in normal form C
     decomposed: int  # texts in another form
 
@@ -181,7 +181,7 @@ def _report_split(pairs: ParallelTexts) -> SplitReport:
     return SplitReport(
         pairs=len(pairs),
         num_read=pairs.num_read,
-        rejected=pairs.rejected,
+        rejected=pairs.num_rejected,
         digest=pairs.digest,
         source=_report_side(pairs.source, pairs.locations),
         target=_report_side(pairs.target, pairs.locations),
@@ -225,7 +225,7 @@ def _report_side(texts: Sequence[str], locations: NDArray[np.int64]) -> SideRepo
         running_words=words.total(),
         distinct_words=len(words),
         scripts=_script_fractions(texts),
-        max_length=[(int(locations[index]), characters[index]) for index in longest],
+        longest=[(int(locations[index]), characters[index]) for index in longest],
         composed=composed,
         decomposed=len(non_ascii) - composed,
     )
@@ -310,6 +310,6 @@ def _format_side(name: str, side: SideReport) -> list[str]:
     main_scripts = list(side.scripts.items())[:MAX_SHOWN]
     scripts = ", ".join(f"{script} {100 * fraction:.1f} %" for script, fraction in main_scripts)
     rows.append(f"    scripts     {scripts or 'no letters'}")
-    longest = ", ".join(f"line {line} ({length:,} characters)" for line, length in side.max_length)
+    longest = ", ".join(f"line {line} ({length:,} characters)" for line, length in side.longest)
     rows.append(f"    longest     {longest}")
     return rows

@@ -52,14 +52,14 @@ class TaggedSentences:
     sentences: list[TaggedSentence]
     digest: str  # SHA-256 over all sentences in their order
     num_read: int = 0  # accepted + rejected
-    rejected: int = 0
+    num_rejected: int = 0
     reject_file: str = ""  # path of the rejected sentences
 
     def __len__(self) -> int:
         return len(self.sentences)
 
     @classmethod
-    def of(cls, sentences: Sequence[TaggedSentence]) -> TaggedSentences:
+    def from_sentences(cls, sentences: Sequence[TaggedSentence]) -> TaggedSentences:
         """Sentences that come from no file."""
         return cls(list(sentences), _digest(sentences), num_read=len(sentences))
 
@@ -67,7 +67,7 @@ class TaggedSentences:
     def tags(self) -> list[str]:
         """The tags that occur: O first, then by entity type, B before I.
 
-        >>> TaggedSentences.of([TaggedSentence(("in", "New", "York"), ("O", "B-place", "I-place"))]).tags
+        >>> TaggedSentences.from_sentences([TaggedSentence(("in", "New", "York"), ("O", "B-place", "I-place"))]).tags
         ['O', 'B-place', 'I-place']
         """
         tags = {tag for sentence in self.sentences for tag in sentence.tags}
@@ -142,7 +142,7 @@ def read_tagged(
         accepted,
         _digest(accepted),
         num_read=ledger.num_read,
-        rejected=ledger.rejected,
+        num_rejected=ledger.num_rejected,
         reject_file=ledger.reject_file,
     )
 

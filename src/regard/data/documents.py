@@ -27,14 +27,14 @@ class Documents:
     texts: list[str]
     digest: str  # SHA-256 over all texts in their order
     num_read: int = 0  # lines, accepted and rejected
-    rejected: int = 0
+    num_rejected: int = 0
     reject_file: str = ""  # path of the rejected lines
 
     def __len__(self) -> int:
         return len(self.texts)
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> Documents:
+    def from_texts(cls, texts: Sequence[str]) -> Documents:
         """Texts that come from no file."""
         return cls(list(texts), digest_columns(texts))
 
@@ -67,7 +67,7 @@ def read_documents(
             lines = iter_checked_lines(stack.enter_context(open_bytes(name)), name, config.encoding)
             accepted = [line.text for line in _iter_accepted(lines, ledger, name)]
             file_texts = list(_split_documents(accepted, document))
-            if not file_texts and not ledger.rejected:
+            if not file_texts and not ledger.num_rejected:
                 raise DataError("has no text", location=name, advice="at least one line that is not blank is needed")
             texts += file_texts
     ledger.finish()
@@ -75,7 +75,7 @@ def read_documents(
         texts,
         digest_columns(texts),
         num_read=ledger.num_read,
-        rejected=ledger.rejected,
+        num_rejected=ledger.num_rejected,
         reject_file=ledger.reject_file,
     )
 

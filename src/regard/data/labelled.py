@@ -38,7 +38,7 @@ class LabelledTexts:
     locations: list[str]  # file:line of each
     digest: str  # SHA-256 over all rows in their order
     num_read: int = 0  # accepted + rejected
-    rejected: int = 0
+    num_rejected: int = 0
     reject_file: str = ""  # path of the rejected rows
     pairs: list[str] | None = None  # second text of each, where texts come in pairs
     separator: str = ""  # between the labels of a text that may have several
@@ -175,7 +175,7 @@ def read_labelled(
         locations=locations,
         digest=_digest(texts, pairs, labels),
         num_read=ledger.num_read,
-        rejected=ledger.rejected,
+        num_rejected=ledger.num_rejected,
         reject_file=ledger.reject_file,
         pairs=pairs,
         separator=config.label_separator,

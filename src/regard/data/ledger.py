@@ -66,7 +66,7 @@ class Ledger:
         self.file_names = names
         self.config = config
         self.num_read = 0
-        self.rejected = 0
+        self.num_rejected = 0
         self.fault_counts: Counter[str] = Counter()  # kind of fault → rows
         first_file = Path(names[0])
         self.path = Path(folder or first_file.parent) / f"{first_file.name}.rejected.jsonl"
@@ -83,14 +83,14 @@ class Ledger:
     @property
     def reject_file(self) -> str:
         """Path of the rejected rows; empty if there are none."""
-        return str(self.path) if self.rejected else ""
+        return str(self.path) if self.num_rejected else ""
 
     def accept(self, row: DataRow, raws: Sequence[bytes], name: str) -> bool:
         """Count one row; return whether it is accepted."""
         self.num_read += 1
         if not row.fault:
             return True
-        self.rejected += 1
+        self.num_rejected += 1
         self.fault_counts[row.fault.kind] += 1
         if len(self._shown_errors) < MAX_SHOWN_FAULTS:
             self._shown_errors.append(row.fault.error(name))
@@ -113,20 +113,20 @@ class Ledger:
         """Raise `DataError` if nothing was read, on any fault (strict), or on too many of them (lenient)."""
         if not self.num_read:
             raise DataError("the file is empty", location=self.file_names[0], advice="at least one row is needed")
-        if not self.rejected:
+        if not self.num_rejected:
             return
         totals = ", ".join(f"{count:,} × {kind}" for kind, count in self.fault_counts.most_common())
-        summary = f"{self.rejected:,} of {self.num_read:,} rows rejected: {totals}"
+        summary = f"{self.num_rejected:,} of {self.num_read:,} rows rejected: {totals}"
         errors = "\n".join(map(str, self._shown_errors))
         if not self.config.lenient:
             location = self._shown_errors[0].location
-            num_hidden = self.rejected - MAX_SHOWN_FAULTS
+            num_hidden = self.num_rejected - MAX_SHOWN_FAULTS
             ellipsis = f"\n… and {num_hidden:,} more" if num_hidden > 0 else ""
             advice = "use --lenient to continue without such rows"
             # `DataError` puts the location of the first fault in front.
             listing = errors.removeprefix(f"{location}: ")
             raise DataError(f"{listing}{ellipsis}\n{summary}\n{advice}", location=location)
-        if self.rejected == self.num_read or 100 * self.rejected > self.config.max_reject * self.num_read:
+        if self.num_rejected == self.num_read or 100 * self.num_rejected > self.config.max_reject * self.num_read:
             raise DataError(
                 f"{summary}, more than {self.config.max_reject:g} % (--max-reject); they are in {self.path}\n{errors}"
             )

@@ -40,7 +40,7 @@ class ParallelTexts:
     target: list[str]
     digest: str  # SHA-256 over all pairs in their order
     num_read: int  # accepted + rejected
-    rejected: int
+    num_rejected: int
     locations: NDArray[np.int64]  # line at which each pair begins
     file_names: tuple[str, ...] = ()
     fault_counts: Mapping[str, int] = field(default_factory=dict)  # kind of fault → rows rejected for it
@@ -61,7 +61,7 @@ class ParallelTexts:
             list(target),
             digest=digest_columns(source, target),
             num_read=len(source),
-            rejected=0,
+            num_rejected=0,
             locations=np.arange(1, len(source) + 1),
         )
 
@@ -109,7 +109,7 @@ def read_pairs(
         target,
         digest=digest_columns(source, target),
         num_read=ledger.num_read,
-        rejected=ledger.rejected,
+        num_rejected=ledger.num_rejected,
         locations=np.frombuffer(line_numbers, dtype=np.int64),
         file_names=tuple(names),
         fault_counts=dict(ledger.fault_counts.most_common()),

@@ -52,14 +52,14 @@ class SquadExamples:
     examples: list[SquadExample]
     digest: str  # SHA-256 over all examples in their order
     num_read: int = 0  # accepted + rejected
-    rejected: int = 0
+    num_rejected: int = 0
     reject_file: str = ""  # path of the rejected questions
 
     def __len__(self) -> int:
         return len(self.examples)
 
     @classmethod
-    def of(cls, examples: Sequence[SquadExample]) -> SquadExamples:
+    def from_examples(cls, examples: Sequence[SquadExample]) -> SquadExamples:
         """Examples that come from no file."""
         return cls(list(examples), _digest(examples), num_read=len(examples))
 
@@ -104,7 +104,7 @@ def read_squad(
         examples,
         _digest(examples),
         num_read=ledger.num_read,
-        rejected=ledger.rejected,
+        num_rejected=ledger.num_rejected,
         reject_file=ledger.reject_file,
     )
 

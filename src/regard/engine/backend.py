@@ -24,9 +24,9 @@ from regard.engine.folder import (
     LazyProxy,
     SwitchingCausalLM,
     SwitchingEncoder,
+    as_bert,
+    as_gpt,
     describe_family,
-    encoder_in,
-    gpt_in,
     is_engine_folder,
     open_engine_folder,
 )
@@ -59,7 +59,7 @@ class OpenedTranslator:
         config = self.loaded.config
         assert isinstance(config, TransformerConfig)
         if not self.arrays:
-            return TranslatorEngine.of(config, _to_numpy(self.loaded.weights), precision)
+            return TranslatorEngine.from_weights(config, _to_numpy(self.loaded.weights), precision)
         engine = TranslatorEngine(config, self.arrays, precision)
         engine.shortlist = self.shortlist
         return engine
@@ -67,7 +67,7 @@ class OpenedTranslator:
 
 def read_translator(folder: Path) -> OpenedTranslator:
     """Load a translator, from weights or from an engine folder."""
-    if not (atomic.published_path(folder) / file.FILE).exists():
+    if not (atomic.published_path(folder) / file.ENGINE_FILE).exists():
         return OpenedTranslator(folder, load_translator(folder))
     stored: file.EngineFile | None = None
 
@@ -77,13 +77,15 @@ def read_translator(folder: Path) -> OpenedTranslator:
         nonlocal stored
         if reason := unavailable_reason():
             raise UsageError(f"{folder} needs the engine, which is not available: {reason}")
-        stored = file.read_engine_file(path / file.FILE)
+        stored = file.read_engine_file(path / file.ENGINE_FILE)
         if not isinstance(config, TransformerConfig) or not isinstance(stored.config, TransformerConfig):
-            raise CheckpointError(f"{path}: {file.FILE} beside a {config.family} model, which the engine does not run")
+            raise CheckpointError(
+                f"{path}: {file.ENGINE_FILE} beside a {config.family} model, which the engine does not run"
+            )
         weights = layout.unpack_weights(stored.config, stored.arrays, stored.precision)
         return stored.config, {name: torch.tensor(array) for name, array in weights.items()}, WeightReport()
 
-    loaded = load_translator(folder, read_weights=read_weights, weights_file=file.FILE)
+    loaded = load_translator(folder, read_weights=read_weights, weights_file=file.ENGINE_FILE)
     assert stored is not None
     return OpenedTranslator(
         folder, loaded, precision=stored.precision, arrays=stored.arrays, shortlist=stored.shortlist
@@ -110,7 +112,7 @@ def read_encoder(folder: str | Path, *, head: str | None = None, task: str = "")
         max_length=min(int(metadata.get("longest", config.max_positions)), config.max_positions),
         model_type=str(hf_config.get("model_type")),
         hf_config=hf_config,
-        task=read_task(opened.path, task) if task else opened.task,
+        metadata=read_task(opened.path, task) if task else opened.task,
         report=WeightReport(),
         digest="",
         path=opened.path,
@@ -125,26 +127,31 @@ def _to_numpy(weights: Mapping[str, Tensor]) -> layout.Weights:
 
 
 def encoder_backend(
-    loaded: LoadedEncoder, model: Callable[[], Bert], backend: str, precision: str | None, device: str, threads: int
+    loaded: LoadedEncoder,
+    build_torch: Callable[[], Bert],
+    backend: str,
+    precision: str | None,
+    device: str,
+    threads: int,
 ) -> Bert:
     """Encoder on the requested backend; `model` builds it in torch."""
     _check_backend(backend, precision)
     if _uses_torch(backend, precision, device, obstacle(loaded.config)):
-        return model()
+        return build_torch()
     engine = EncoderEngine.from_weights(loaded.config, _to_numpy(loaded.weights), precision or "float32")
     engine.threads = threads
-    return encoder_in(SwitchingEncoder(engine, LazyProxy(model, config=loaded.config)))
+    return as_bert(SwitchingEncoder(engine, LazyProxy(build_torch, config=loaded.config)))
 
 
 def causal_backend(
-    loaded: LoadedCausalLM, model: Callable[[], Gpt], backend: str, precision: str | None, device: str
+    loaded: LoadedCausalLM, build_torch: Callable[[], Gpt], backend: str, precision: str | None, device: str
 ) -> Gpt:
     """Causal language model on the requested backend; `model` builds it in torch."""
     _check_backend(backend, precision)
     if _uses_torch(backend, precision, device, causal.obstacle(loaded.config)):
-        return model()
-    engine = causal.CausalEngine.of(loaded.config, _to_numpy(loaded.weights), precision or "float32")
-    return gpt_in(SwitchingCausalLM(engine, LazyProxy(model, config=loaded.config)))
+        return build_torch()
+    engine = causal.CausalEngine.from_weights(loaded.config, _to_numpy(loaded.weights), precision or "float32")
+    return as_gpt(SwitchingCausalLM(engine, LazyProxy(build_torch, config=loaded.config)))
 
 
 def translator_backends(
@@ -168,7 +175,8 @@ def translator_backends(
     return [translator.engine(precision or translator.precision) for translator in opened]
 
 
-def _check_precision(precision: str) -> None:
+def check_precision(precision: str) -> None:
+    """Raise for a precision that the engine does not know."""
     if precision not in PRECISIONS:
         raise ConfigError(
             f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}{nearest(precision, PRECISIONS)}"
@@ -179,7 +187,7 @@ def _check_backend(backend: str, precision: str | None) -> None:
     if backend not in BACKENDS:
         raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}{nearest(backend, BACKENDS)}")
     if precision is not None:
-        _check_precision(precision)
+        check_precision(precision)
 
 
 def _uses_torch(backend: str, precision: str | None, device: str, obstacle: str) -> bool:

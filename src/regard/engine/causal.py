@@ -57,7 +57,7 @@ class CausalEngine(EngineDecoder):
         self.config = config
 
     @classmethod
-    def of(
+    def from_weights(
         cls, config: GptConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
     ) -> CausalEngine:
         """Pack a model's float32 weights for the engine."""

@@ -20,7 +20,7 @@ from regard.engine.layout import ALIGNMENT, PRECISIONS, Array, ArraySpec, Engine
 from regard.engine.shortlist import Shortlist
 from regard.errors import CheckpointError, ConfigError
 
-FILE = "engine.safetensors"
+ENGINE_FILE = "engine.safetensors"
 FORMAT = "regard-engine"
 VERSION = 3
 _CONFIGS: dict[str, type[EngineConfig]] = {"translator": TransformerConfig, "encoder": BertConfig, "gpt": GptConfig}

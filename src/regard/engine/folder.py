@@ -230,7 +230,7 @@ def describe_family(config: layout.EngineConfig) -> str:
 def is_engine_folder(folder: str | Path) -> bool:
     """Whether a folder holds engine weights."""
     path = resolve_model(folder)
-    return path.is_dir() and (atomic.published_path(path) / file.FILE).is_file()
+    return path.is_dir() and (atomic.published_path(path) / file.ENGINE_FILE).is_file()
 
 
 def open_engine_folder(folder: str | Path) -> EngineFolder:
@@ -242,19 +242,19 @@ def open_engine_folder(folder: str | Path) -> EngineFolder:
 
 def _open(folder: Path) -> EngineFolder:
     path = resolve_model_path(folder)
-    verify(path, (CONFIG, file.FILE, TOKENIZER, TARGET_TOKENIZER, TASK_FILE))
+    verify(path, (CONFIG, file.ENGINE_FILE, TOKENIZER, TARGET_TOKENIZER, TASK_FILE))
     task = read_task_file(path)
-    stored = file.read_engine_file(path / file.FILE)
+    stored = file.read_engine_file(path / file.ENGINE_FILE)
     if isinstance(stored.config, TransformerConfig) and task.get("task") != "translate":
         raise CheckpointError(f"{path / TASK_FILE}: the task of a translator must be 'translate'")
     return EngineFolder(folder, path, stored=stored, task=task)
 
 
-def gpt_in(model: SwitchingCausalLM) -> Gpt:
+def as_gpt(model: SwitchingCausalLM) -> Gpt:
     """Cast to the type of the torch model, whose inference methods it has."""
     return cast("Gpt", model)
 
 
-def encoder_in(model: Bert | SwitchingEncoder) -> Bert:
+def as_bert(model: Bert | SwitchingEncoder) -> Bert:
     """Cast to the type of the torch model, whose inference methods it has."""
     return cast("Bert", model)

@@ -16,7 +16,7 @@ from regard.errors import ConfigError, UsageError
 FILE = Path(__file__).with_name("regard_engine.so")
 ABI_VERSION = 5  # of `regard_engine.h`, whose names this module mirrors
 INSTALL = "install a C++ compiler (Debian: apt install g++ cmake) and repeat `make setup` or `pip install`"
-VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
+INSTRUCTIONS_VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
 _ERROR_SIZE = 512  # bytes of an error message
 
 _Pointer = ctypes.c_void_p
@@ -179,7 +179,7 @@ class Library:
 
 
 @cache
-def _found() -> Library | str:
+def _load_library_or_reason() -> Library | str:
     """Load the library once; the reason, where it cannot be loaded."""
     if not FILE.exists():
         return f"it was not built: {INSTALL}"
@@ -195,13 +195,13 @@ def unavailable_reason() -> str:
     >>> isinstance(unavailable_reason(), str)
     True
     """
-    library_or_reason = _found()
+    library_or_reason = _load_library_or_reason()
     return library_or_reason if isinstance(library_or_reason, str) else ""
 
 
 def load_library() -> Library:
     """Load the shared library; raise with the reason where it is not available."""
-    library_or_reason = _found()
+    library_or_reason = _load_library_or_reason()
     if isinstance(library_or_reason, str):
         raise UsageError(f"the engine is not available: {library_or_reason}")
     return library_or_reason
@@ -210,7 +210,7 @@ def load_library() -> Library:
 def select_instruction_set(name: str = "") -> str:
     """Select the instruction set by name, by the environment variable, or the best of this processor."""
     available = load_library().instructions
-    requested = name or os.environ.get(VARIABLE, "")
+    requested = name or os.environ.get(INSTRUCTIONS_VARIABLE, "")
     if not requested:
         return available[0]
     if requested not in available:

@@ -49,7 +49,7 @@ class Shortlist:
             offsets.append(offsets[-1] + len(allowed[-1]))
         return np.ascontiguousarray(np.concatenate(allowed), np.int32), np.array(offsets, np.int32)
 
-    def find_fault(self, source_size: int, target_size: int, always: Sequence[int]) -> str:
+    def find_fault(self, source_size: int, target_size: int, required_ids: Sequence[int]) -> str:
         """Describe what is wrong with it for vocabularies of these sizes; empty if it is valid."""
         if len(self.offsets) != source_size + 1 or self.offsets[0] != 0 or self.offsets[-1] != len(self.lexicon):
             return "its offsets do not match the source vocabulary"
@@ -58,7 +58,7 @@ class Shortlist:
         for ids in (self.lexicon, self.always_allowed):
             if (ids < 0).any() or (ids >= target_size).any():
                 return "it has token ids beyond the target vocabulary"
-        missing = set(always) - set(self.always_allowed.tolist())
+        missing = set(required_ids) - set(self.always_allowed.tolist())
         return f"it lacks the token ids {sorted(missing)}" if missing else ""
 
 
@@ -67,7 +67,7 @@ def train_shortlist(
     target: Sequence[Ids],
     source_size: int,
     target_size: int,
-    always: Sequence[int],
+    required_ids: Sequence[int],
     is_shared: bool,
 ) -> Shortlist:
     """Train the shortlist of a parallel text, for vocabularies of these sizes.
@@ -86,7 +86,7 @@ def train_shortlist(
         pairs = np.unique(np.concatenate([pairs, [copies, copies]], axis=1), axis=1)
     counts = np.bincount(np.concatenate(list(target)), minlength=target_size)
     most_frequent = np.argsort(-counts, kind="stable")[:MAX_FREQUENT]
-    always_allowed = np.union1d(most_frequent[counts[most_frequent] > 0], always)
+    always_allowed = np.union1d(most_frequent[counts[most_frequent] > 0], required_ids)
     offsets = np.searchsorted(pairs[0], np.arange(source_size + 1))
     return Shortlist(always_allowed.astype(np.int32), offsets.astype(np.int32), lexicon=pairs[1].astype(np.int32))
 

@@ -35,7 +35,7 @@ class TranslatorEngine(EngineDecoder):
         self.shortlist: Shortlist | None = None  # target tokens that `search` may use
 
     @classmethod
-    def of(
+    def from_weights(
         cls, config: TransformerConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
     ) -> TranslatorEngine:
         """Pack a model's float32 weights for the engine."""

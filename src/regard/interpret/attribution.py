@@ -42,7 +42,7 @@ RANDOM_ORDERS = 5  # that the deletion test compares with
 class Explanation:
     """Attributions of a prediction, and tests of their quality."""
 
-    of: str  # what is explained: a label, a span, a translation
+    target: str  # what is explained: a label, a span, a translation
     attributions: tuple[Attribution, ...]  # one for each method
     deletion: Mapping[str, float]  # mean loss of log-probability when tokens are replaced in this order
     gap: float  # relative error of integrated gradients: how far they are from adding up to the whole change
@@ -75,7 +75,7 @@ def add_attribution(record: Record, pipeline: Any, *inputs: str, methods: Sequen
     num_tokens = len(record.texts["source"].tokens)
     if any(len(attribution.values) != num_tokens for attribution in token_attributions):
         reason = f"the record shows {num_tokens} tokens, attribution is of {len(token_attributions[0].values)}"
-        return replace(record, cut=(*record.cut, Omission(reason, "attribution")))
+        return replace(record, omissions=(*record.omissions, Omission(reason, "attribution")))
     return replace(record, attribution=token_attributions)
 
 
@@ -221,7 +221,7 @@ def _join_explanations(explanations: Sequence[Explanation]) -> Explanation:
     for order in explanations[0].deletion:
         deletion[order] = float(np.mean([explanation.deletion[order] for explanation in explanations]))
     return Explanation(
-        joined[0].of if joined else "",
+        joined[0].explained if joined else "",
         tuple(joined),
         deletion=deletion,
         gap=max(explanation.gap for explanation in explanations),

@@ -159,7 +159,7 @@ class TagProbe:
         examples = self.examples.select(indices)
         if metric != "loss":
             predictions = self.pipeline.tag_sentences(examples)
-            return ProbeScore(float(self.pipeline.scores(examples, predictions)[metric]))
+            return ProbeScore(float(self.pipeline.evaluate(examples, predictions)[metric]))
         spans = [word_spans(sentence.words) for sentence in examples.sentences]
         logprobs = self.tagger.predict([sentence.text for sentence in examples.sentences], spans).logprobs
         targets = examples.tag_ids(self.pipeline.tags)
@@ -199,9 +199,9 @@ class QuestionAnsweringProbe:
 
     def score(self, metric: str, indices: Indices) -> ProbeScore:
         """F1 or exact match in percent."""
-        examples = SquadExamples.of([self.examples.examples[index] for index in indices])
+        examples = SquadExamples.from_examples([self.examples.examples[index] for index in indices])
         answers = self.pipeline.answer(question_passage_pairs(examples.examples))
-        return ProbeScore(float(self.pipeline.scores(examples, answers)[metric]))
+        return ProbeScore(float(self.pipeline.evaluate(examples, answers)[metric]))
 
 
 class EmbeddingProbe:
@@ -273,11 +273,11 @@ class MaskedProbe:
 
     def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
         """Yield the attention of all sites over the documents, without masks."""
-        special_tokens = self.pipeline.framing
+        special_tokens = self.pipeline.special_tokens
         texts = self.documents.select(indices).texts
         encoded = encode_texts(special_tokens, texts, None, self.pipeline.max_length)
         yield from EncoderAttention(self.model, special_tokens.tokenizer)(encoded)
 
     def score(self, metric: str, indices: Indices) -> ProbeScore:
         """Loss per masked token."""
-        return ProbeScore(float(self.pipeline.scores(self.documents.select(indices))["loss"]))
+        return ProbeScore(float(self.pipeline.evaluate(self.documents.select(indices))["loss"]))

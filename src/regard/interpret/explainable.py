@@ -132,7 +132,7 @@ class _ExplainableRow:
         self.token_types = token_types
         self.target = target
         self.is_special = _find_special(input_ids, special_tokens.tokenizer)
-        self.baseline_id = _baseline_token(special_tokens.tokenizer, special_tokens.mask)
+        self.baseline_id = _baseline_token(special_tokens.tokenizer, special_tokens.mask_id)
         self.embedding = model.words
 
     def add_token_types(self, tokens: Tokens) -> Tokens:
@@ -238,7 +238,7 @@ class _ExplainableSpan(_ExplainableRow):
         for window_index, spans in enumerate(encoded.spans):
             inside = [index for index, (start, end) in enumerate(spans) if start < answer.end and end > answer.start]
             if inside and spans[inside[0]][0] <= answer.start and spans[inside[-1]][1] >= answer.end:
-                offset = encoded.begins[window_index]
+                offset = encoded.passage_starts[window_index]
                 span = (offset + inside[0], offset + inside[-1])
                 return cls(pipeline, encoded, window_index, span, answer.text)
         raise UsageError(f"no window of the passage holds the answer {answer.text!r}")

@@ -164,7 +164,7 @@ def _trace_encoder_layer(layer: nn.TransformerEncoderLayer, site: str, active_tr
     original_forward = layer.forward
 
     def count_captures() -> int:
-        return len(active_trace.records[site].captures) if site in active_trace.records else 0
+        return len(active_trace.site_traces[site].captures) if site in active_trace.site_traces else 0
 
     def forward(
         src: Tensor,

@@ -113,7 +113,7 @@ class TranslationProbe:
 
     @cached_property
     def examples(self) -> TokenizedPairs:
-        return TokenizerPair(self.pipeline.source, self.pipeline.target).examples(self.pairs)
+        return TokenizerPair(self.pipeline.source, self.pipeline.target).tokenize(self.pairs)
 
     def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
         """Yield the attention of all sites while the model reads sources and references."""
@@ -210,7 +210,7 @@ class CausalProbe:
 
     def score(self, metric: str, indices: Indices) -> ProbeScore:
         """Loss per token."""
-        return ProbeScore(float(self.pipeline.scores(self.documents.select(indices))["loss"]))
+        return ProbeScore(float(self.pipeline.evaluate(self.documents.select(indices))["loss"]))
 
 
 class MemoryNetworkProbe:
@@ -240,7 +240,7 @@ class MemoryNetworkProbe:
             question = self.examples.batch(np.array([index]))
             with trace() as captured:
                 self.model(question)
-            sentences = np.arange(int(question.counts[0]))[None]
+            sentences = np.arange(int(question.sentence_counts[0]))[None]
             is_special = np.zeros(sentences.shape, dtype=bool)
             attention_batch = AttentionBatch(np.full((1, 1), NO_MATCH_OFFSET), sentences, is_special, is_self=False)
             latest_first = slice(sentences.shape[1] - 1, None, -1) if sentences.size else slice(0)

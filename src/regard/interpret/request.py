@@ -132,7 +132,7 @@ def record_request(
     metadata: dict[str, Any] = {"when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), **(provenance or {})}
     if intervention is not None:
         metadata["off"] = str(intervention)
-    return replace(record, made={**record.made, **metadata}, id="")
+    return replace(record, provenance={**record.provenance, **metadata}, id="")
 
 
 def add_explanations(

@@ -61,7 +61,7 @@ def snapshot_record(snapshot: TrainingSnapshot, model: str = "", task: str = "tr
         texts,
         tuple(attention),
         task=task,
-        made=metadata,
+        provenance=metadata,
         id=f"step-{snapshot.step}",
     )
 
@@ -76,10 +76,10 @@ def _build_attention(captured: AttentionSnapshot, kind: str, axes: Axes) -> Atte
         kind,
         axes.rows,
         columns=axes.columns,
-        kept=np.stack([captured.weights[site] for site in sites]),
+        stored=np.stack([captured.weights[site] for site in sites]),
         layers=tuple(site_layer(site) for site in sites),
-        produced=axes.produced,
-        causal=axes.causal,
+        is_generated=axes.produced,
+        is_causal=axes.causal,
     )
 
 

@@ -94,10 +94,10 @@ def meta_device() -> Iterator[None]:
         yield
 
 
-Placed = TypeVar("Placed", bound=Model)
+ModelT = TypeVar("ModelT", bound=Model)
 
 
-def move_to_device(model: Placed, device: str, dtype: torch.dtype = torch.float32) -> Placed:
+def move_to_device(model: ModelT, device: str, dtype: torch.dtype = torch.float32) -> ModelT:
     """Move a model to a device and dtype; raise a clear error if the device is not available."""
     try:
         return model.to(device=device, dtype=dtype)

@@ -115,7 +115,7 @@ class Bert(Packable):
         embedded = self.embed(ids, batch, token_types, noise)
         return self.stack(embedded, batch, self.layer_masks(batch), noise, selected)
 
-    def layers(
+    def hidden_states(
         self, ids: Tensor, batch: PackedBatch, token_types: Tensor | None = None, noise: Noise | None = None
     ) -> list[Tensor]:  # each [N, D]
         """Hidden states after each layer; the last are the output of the model."""

@@ -47,7 +47,7 @@ class Elmo(Model):
         return 1 + self.config.num_layers
 
     @property
-    def feature_width(self) -> int:
+    def feature_size(self) -> int:
         """Width of a feature layer: both directions side by side."""
         return 2 * self.config.hidden_size
 

@@ -25,7 +25,7 @@ from regard.models.base import Model
 from regard.models.layers.memory import BagOfWords, memory_hop, position_encoding_factors, story_mask
 from regard.tokens import Tokens
 
-Numbers = NDArray[np.int64]
+Indices = NDArray[np.int64]
 INIT_STD = 0.1  # standard deviation of the initial weights
 
 
@@ -35,11 +35,11 @@ class StoryBatch:
 
     questions: Tokens  # B rows
     sentences: Tokens  # N rows: the sentences of all stories end to end, oldest first
-    ages: Numbers  # [N], age of each sentence; 0: the last one before the question
-    counts: Numbers  # [B], number of sentences of each story
+    ages: Indices  # [N], age of each sentence; 0: the last one before the question
+    sentence_counts: Indices  # [B], number of sentences of each story
 
     def __len__(self) -> int:
-        return len(self.counts)
+        return len(self.sentence_counts)
 
 
 class MemoryNetwork(Model):
@@ -48,12 +48,12 @@ class MemoryNetwork(Model):
     >>> config = MemoryNetworkConfig(vocab_size=7, max_sentence_words=3, memory_size=4, embedding_size=5, hops=2)
     >>> model = MemoryNetwork(config)
     >>> sentences = Tokens.from_rows([[2, 3], [4, 5, 6]])
-    >>> batch = StoryBatch(Tokens.from_rows([[0, 1]]), sentences, ages=np.array([1, 0]), counts=np.array([2]))
+    >>> batch = StoryBatch(Tokens.from_rows([[0, 1]]), sentences, ages=np.array([1, 0]), sentence_counts=np.array([2]))
     >>> model(batch).shape, model.logits(model(batch)).shape
     (torch.Size([1, 1, 5]), torch.Size([1, 1, 7]))
     """
 
-    def __init__(self, config: MemoryNetworkConfig, members: int = 1) -> None:
+    def __init__(self, config: MemoryNetworkConfig, num_restarts: int = 1) -> None:
         super().__init__()
         if not (config.vocab_size and config.max_sentence_words and config.embedding_size):
             raise ConfigError(
@@ -61,16 +61,16 @@ class MemoryNetwork(Model):
                 "none of them may be 0 in a model"
             )
         self.config = config
-        self.members = members
+        self.num_restarts = num_restarts
         num_ages = config.memory_size if config.temporal_encoding else 0
         self.table_size = config.vocab_size + num_ages  # words, then one row for each age
         is_adjacent = config.tying == "adjacent"
         # which table holds the question, the keys and values of each hop, and the answers
         self.hop_tables = [(hop, hop + 1) if is_adjacent else (1, 2) for hop in range(config.hops)]
         self.answer_table = config.hops if is_adjacent else 3
-        table_shape = (self.table_size, members, config.embedding_size)
+        table_shape = (self.table_size, num_restarts, config.embedding_size)
         self.tables = nn.ParameterList(nn.Parameter(torch.empty(table_shape)) for _ in range(self.answer_table + 1))
-        map_shape = (members, config.embedding_size, config.embedding_size)
+        map_shape = (num_restarts, config.embedding_size, config.embedding_size)
         self.turn = None if is_adjacent else nn.Parameter(torch.empty(map_shape))  # linear map between hops
         max_words = config.max_sentence_words + int(config.temporal_encoding)
         dimension_factors, position_factors = position_encoding_factors(config.embedding_size, max_words)
@@ -85,7 +85,7 @@ class MemoryNetwork(Model):
     @torch.no_grad()
     def initialize(self, seed: int) -> None:
         """Initialise the weights of restart m as a function of seed + m."""
-        for member in range(self.members):
+        for member in range(self.num_restarts):
             noise = Noise(seed + member, step=0)
             for name, parameter in self.named_parameters():
                 weights = parameter[member] if name == "turn" else parameter[:, member]
@@ -103,7 +103,7 @@ class MemoryNetwork(Model):
 
     def attention_sites(self) -> dict[str, int]:
         """Attention sites of the model: every hop, with one head per restart."""
-        return {f"hop.{hop}": self.members for hop in range(len(self.hop_tables))}
+        return {f"hop.{hop}": self.num_restarts for hop in range(len(self.hop_tables))}
 
     def forward(self, batch: StoryBatch, *, linear: bool = False) -> Tensor:
         """State after the last hop, [M, B, d]; `linear` leaves out the softmax of every hop."""
@@ -114,7 +114,7 @@ class MemoryNetwork(Model):
         memories = {
             table: sentences.matmul(self.tables[table], dimension_factors) for table in used_tables
         }  # [N, M, d]
-        mask = story_mask(batch.counts, num_shared=int(config.empty_memories), device=self.device())
+        mask = story_mask(batch.sentence_counts, num_shared=int(config.empty_memories), device=self.device())
         bias = self._empty_memory_bias(batch) if config.empty_memories and not linear else None
         state = questions.matmul(self.tables[0], dimension_factors).transpose(0, 1)[None]  # [1, M, B, d]
         for hop, (key_table, value_table) in enumerate(self.hop_tables):
@@ -135,18 +135,18 @@ class MemoryNetwork(Model):
         answers = self.tables[self.answer_table][: self.config.vocab_size]  # [V, M, d]
         return hidden @ answers.permute(1, 2, 0)
 
-    def loss(self, batch: StoryBatch, answers: Numbers, *, linear: bool = False) -> tuple[Tensor, NDArray[np.bool_]]:
+    def loss(self, batch: StoryBatch, answers: Indices, *, linear: bool = False) -> tuple[Tensor, NDArray[np.bool_]]:
         """Summed cross-entropy of each restart, [M], and which questions it answers correctly, [M, B]."""
         logits = self.logits(self(batch, linear=linear))
         targets = torch.from_numpy(answers).to(logits.device)
-        target_logits = logits.gather(2, targets.expand(self.members, -1)[:, :, None])[:, :, 0]
+        target_logits = logits.gather(2, targets.expand(self.num_restarts, -1)[:, :, None])[:, :, 0]
         is_correct = (logits.argmax(-1) == targets).cpu().numpy()
         return (logits.logsumexp(-1) - target_logits).sum(1), is_correct
 
     def _empty_memory_bias(self, batch: StoryBatch) -> Tensor:
         """Bias [1, 1, B, N + 1] that counts the one shared empty memory as often as a story has empty memories."""
         bias = torch.zeros(1, 1, len(batch), len(batch.ages) + 1, device=self.device())
-        num_empty = np.maximum(self.config.memory_size - batch.counts, 0)
+        num_empty = np.maximum(self.config.memory_size - batch.sentence_counts, 0)
         bias[0, 0, :, -1] = torch.from_numpy(np.log(np.maximum(num_empty, 1e-30), dtype=np.float32))
         return bias
 
@@ -179,13 +179,14 @@ class MemoryNetwork(Model):
                 raise UsageError(
                     f"a {name} has {num_words} words but the model takes {self.config.max_sentence_words}: shorten it"
                 )
-        if int(batch.counts.max(initial=0)) > self.config.memory_size:
+        if int(batch.sentence_counts.max(initial=0)) > self.config.memory_size:
             raise UsageError(
-                f"a story has {batch.counts.max()} sentences but the model has {self.config.memory_size} memories: "
+                f"a story has {batch.sentence_counts.max()} sentences but the model has {self.config.memory_size} "
+                "memories: "
                 "drop the oldest ones"
             )
 
 
-def _word_positions(texts: Tokens) -> Numbers:
+def _word_positions(texts: Tokens) -> Indices:
     """Position of each word in its text, [N]."""
     return np.arange(len(texts.ids)) - np.repeat(texts.offsets[:-1], texts.lengths)

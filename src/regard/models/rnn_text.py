@@ -18,7 +18,7 @@ from regard.attention.packed_batch import PackedBatch
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig, Seq2SeqConfig
 from regard.models.base import Model
 from regard.models.layers.losses import vocabulary_loss
-from regard.models.layers.pooling import POOLING, Pooling, ScalarMix
+from regard.models.layers.pooling import POOLING_SITE, Pooling, ScalarMix
 from regard.models.layers.recurrent import RecurrentEncoder
 from regard.tokens import Tokens
 
@@ -97,7 +97,7 @@ class RnnClassifier(RnnTextModel):
 
     def attention_sites(self) -> dict[str, int]:
         """Attention sites of the model, with their number of heads: the pooling's, if it has attention."""
-        return {POOLING: 1} if self.pooling.kind == "attention" else {}
+        return {POOLING_SITE: 1} if self.pooling.kind == "attention" else {}
 
     def forward(self, batch: TextBatch, noise: Noise | None = None) -> Tensor:
         """Pooled hidden state of each text, [B, 2D]."""

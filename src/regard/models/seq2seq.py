@@ -23,7 +23,13 @@ from regard.config.rnn_models import Seq2SeqConfig
 from regard.models.base import EncoderDecoder, sentences_of_rows, top_candidates
 from regard.models.layers.losses import target_logprobs, vocabulary_loss
 from regard.models.layers.packed import PackedLinear
-from regard.models.layers.recurrent import SITE, DecoderOutput, DecoderState, RecurrentDecoder, RecurrentEncoder
+from regard.models.layers.recurrent import (
+    DECODER_ATTENTION_SITE,
+    DecoderOutput,
+    DecoderState,
+    RecurrentDecoder,
+    RecurrentEncoder,
+)
 from regard.tokens import Candidates, Tokens
 
 
@@ -87,7 +93,7 @@ class Seq2Seq(EncoderDecoder):
 
     def cross_attention_sites(self) -> dict[str, int]:
         """The site that attends to the source, with its number of heads; empty without attention."""
-        return {} if self.config.attention == "none" else {SITE: 1}
+        return {} if self.config.attention == "none" else {DECODER_ATTENTION_SITE: 1}
 
     def attention_sites(self) -> dict[str, int]:
         """Attention sites of the model, with their number of heads: the decoder's, if it has attention."""
@@ -164,9 +170,9 @@ class Seq2Seq(EncoderDecoder):
         ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).to(self.device())
         hidden = self._embed(ids, "target", None)
         if state.should_keep_attention:
-            with trace(SITE, full_precision=True) as captured:
+            with trace(DECODER_ATTENTION_SITE, full_precision=True) as captured:
                 output = self.decoder(hidden, batch, state.decoder, state.source, state.mask)
-            weights = captured[SITE].weights  # one head: [S, 1, rows of a sentence, K]
+            weights = captured[DECODER_ATTENTION_SITE].weights  # one head: [S, 1, rows of a sentence, K]
             state.last_attention = weights.reshape(len(tokens), -1)
         else:
             output = self.decoder(hidden, batch, state.decoder, state.source, state.mask)

@@ -40,7 +40,7 @@ class LabelPredictions:
     probabilities: Probabilities  # [texts, labels]
     truncated: NDArray[np.int64]  # [texts], tokens that were not read
     windows: NDArray[np.int64]  # [texts], rows in which each text was read
-    account: TruncationReport
+    truncation_report: TruncationReport
 
 
 class TextClassifier(Protocol):
@@ -71,14 +71,14 @@ class RecurrentClassifier:
             label_probabilities(self.model, encoded),
             encoded.truncated,
             windows=np.ones(len(texts), dtype=np.int64),
-            account=self.preprocessor.account(encoded),
+            truncation_report=self.preprocessor.report_truncation(encoded),
         )
 
     def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
         """Record the attention of the pooling over one text."""
         recorder = RnnTextRecorder(self.model, self.preprocessor)
         best_label, _ = probabilities.best
-        return recorder.record(text, config, task="classify", label=best_label, verdict=probabilities)
+        return recorder.record(text, config, task="classify", label=best_label, prediction=probabilities)
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,13 @@ class EncoderClassifier:
         logits = text_logits(self.model, encoded, len(texts))
         calibrate = sigmoid_probabilities if self.is_multi_label else softmax_probabilities
         truncated = np.zeros(len(texts), dtype=np.int64)
-        if encoded.account.truncated_texts and pairs is not None:
+        if encoded.truncation.truncated_texts and pairs is not None:
             truncated = self._count_truncated(texts, pairs)
         return LabelPredictions(
             calibrate(logits, self.temperature),
             truncated,
             windows=np.bincount(np.asarray(encoded.text_indices, dtype=np.int64), minlength=len(texts)),
-            account=encoded.account,
+            truncation_report=encoded.truncation,
         )
 
     def _count_truncated(self, texts: Sequence[str], pairs: Sequence[str]) -> NDArray[np.int64]:
@@ -118,7 +118,7 @@ class EncoderClassifier:
         """Record the attention over one text, or pair of texts; of a long text, over its first window."""
         row = encode_row(self.special_tokens, text, pair, max_length=self.max_length)
         recorder = EncoderRecorder(self.model, self.special_tokens)
-        return recorder.record(row, config, task="classify", extra_parts=lambda _: {"verdict": probabilities})
+        return recorder.record(row, config, task="classify", extra_parts=lambda _: {"prediction": probabilities})
 
 
 class Label(PipelineResult, str):
@@ -181,7 +181,7 @@ class ClassificationPipeline:
         self.thresholds: list[float] | None = None  # of each label, where a text may have several
         if task.get("thresholds") is not None:
             self.thresholds = [float(task["thresholds"][label]) for label in self.labels]
-        self.account = TruncationReport()
+        self.truncation_report = TruncationReport()
 
     def stream(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> Iterator[Label]:
         """Yield the label of each text, or pair of texts, in order; a blank text has an empty label."""
@@ -194,13 +194,13 @@ class ClassificationPipeline:
     def _classify_batch(self, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Label]:
         labels = [Label.for_blank_text(text) for text in texts]
         indices = [index for index, text in enumerate(texts) if text.strip()]
-        self.account.blank += len(texts) - len(indices)
+        self.truncation_report.blank += len(texts) - len(indices)
         if not indices:
             return labels
         predictions = self.classifier.predict(
             [texts[index] for index in indices], None if pairs is None else [pairs[index] for index in indices]
         )
-        self.account.add(predictions.account)
+        self.truncation_report.add(predictions.truncation_report)
         separator = str(self.task.get("separator") or SEPARATOR)
         for row, index in enumerate(indices):
             label = Label.from_probabilities(

@@ -105,7 +105,7 @@ class EmbeddingPipeline:
             omissions = (Omission(f"{num_texts:,} texts were embedded", "all but the first"),)
         row = encode_row(self.special_tokens, first_text[0], max_length=max_length)
         recorder = EncoderRecorder(self.model, self.special_tokens)
-        return recorder.record(row, config, task="embed", extra_parts=lambda _: {"cut": omissions})
+        return recorder.record(row, config, task="embed", extra_parts=lambda _: {"omissions": omissions})
 
     def __call__(self, text: str) -> Vectors:
         """Embed one text."""

@@ -72,9 +72,9 @@ class FeaturePipeline:
     def _token_spans(self, text: str) -> list[tuple[int, int]]:
         return self.model.tokenizer.encode(text).spans
 
-    def scores(self, documents: Documents) -> dict[str, Any]:
+    def evaluate(self, documents: Documents) -> dict[str, Any]:
         """Loss and perplexity of running text, left to right and right to left."""
-        stream = TokenStream.of(documents, self.model.tokenizer, self.model.sequence_length)
+        stream = TokenStream.from_documents(documents, self.model.tokenizer, self.model.sequence_length)
         metrics = elmo_scores(self.model.model, stream)
         return {"documents": len(documents), "tokens": len(stream.ids), **metrics}
 
@@ -97,4 +97,4 @@ def _build_record(features: TextFeatures, config: RecordConfig) -> Record:
         "a language model by itself has a uniform mix of its layers",
         "the layer weights that a classifier or tagger would learn",
     )
-    return Record(features.text, {"source": source, **mix_texts}, (mix,), task="embed", cut=(omission,))
+    return Record(features.text, {"source": source, **mix_texts}, (mix,), task="embed", omissions=(omission,))

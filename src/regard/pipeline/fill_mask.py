@@ -19,7 +19,7 @@ from regard.models.bert import Bert
 from regard.pipeline.records.attention import decoding_steps
 from regard.pipeline.records.encoder import EncoderRecorder, VisibleWindow, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
-from regard.tasks.masked_lm import FilledToken, MaskedRowLayout, masked_scores, top_tokens_at, unigram_loss
+from regard.tasks.masked_lm import FilledToken, MaskedRowLayout, masked_lm_scores, top_tokens_at, unigram_loss
 from regard.tasks.metrics import perplexity
 from regard.tasks.token_stream import TokenStream
 from regard.text.special_tokens import SpecialTokens
@@ -82,24 +82,24 @@ class FillMaskPipeline:
         self.task = task
         self.max_length = max_length
         self.token_counts = token_counts
-        self.framing = SpecialTokens(tokenizer)
-        self.mask = str(tokenizer.backend.id_to_token(self.framing.mask))
+        self.special_tokens = SpecialTokens(tokenizer)
+        self.mask = str(tokenizer.backend.id_to_token(self.special_tokens.mask_id))
 
-    def stream(self, texts: Iterable[str], *, k: int = 5) -> Iterator[FilledText]:
+    def stream(self, texts: Iterable[str], *, top_k: int = 5) -> Iterator[FilledText]:
         """Yield the `k` best predictions for each mask of each text, in order."""
-        if k < 1:
-            raise UsageError(f"top_k ({k}) must be at least 1")
+        if top_k < 1:
+            raise UsageError(f"top_k ({top_k}) must be at least 1")
         pending = iter(texts)
         num_read = 0
         while batch := list(islice(pending, TEXTS_PER_BATCH)):
-            yield from self._fill_batch(batch, k, num_read)
+            yield from self._fill_batch(batch, top_k, num_read)
             num_read += len(batch)
 
     def fill(self, texts: Sequence[str], *, top_k: int = 5) -> list[FilledText]:
         """Predict the masks of each text."""
         if isinstance(texts, str):
             raise UsageError("fill takes a list of texts: call the pipeline itself with a single one")
-        return list(self.stream(texts, k=top_k))
+        return list(self.stream(texts, top_k=top_k))
 
     def __call__(self, text: str, *, top_k: int = 5) -> FilledText:
         """Predict the masks of one text."""
@@ -123,15 +123,15 @@ class FillMaskPipeline:
 
     def _encode_row(self, text: str, text_number: int) -> _MaskedRow:
         """Encode a text whole, or what fits the model around its masks."""
-        encoded = self.framing.encode(text, parse_special=True)
+        encoded = self.special_tokens.encode(text, parse_special=True)
         content = [token_id for token_id, side in zip(encoded.ids, encoded.sides, strict=True) if side >= 0]
-        positions = [position for position, token_id in enumerate(content) if token_id == self.framing.mask]
+        positions = [position for position, token_id in enumerate(content) if token_id == self.special_tokens.mask_id]
         if not positions or len(positions) != text.count(self.mask):
             excerpt = text if len(text) <= 60 else f"{text[:57]}…"
             raise UsageError(
                 f"text {text_number} has no mask ({excerpt!r}): write {self.mask} where a token is to be predicted"
             )
-        max_content = self.max_length - self.framing.num_special()
+        max_content = self.max_length - self.special_tokens.num_special()
         start = 0
         if len(content) > max_content:
             extent = positions[-1] - positions[0] + 1
@@ -141,8 +141,8 @@ class FillMaskPipeline:
                 )
             centred_start = (positions[0] + positions[-1] + 1 - max_content) // 2
             start = min(max(0, centred_start), len(content) - max_content)
-        ids, token_types = self.framing.add(content[start : start + max_content])
-        num_before = len(self.framing.alone.before)
+        ids, token_types = self.special_tokens.add(content[start : start + max_content])
+        num_before = len(self.special_tokens.single_template.before)
         return _MaskedRow(
             ids,
             token_types,
@@ -163,20 +163,20 @@ class FillMaskPipeline:
             after = self.mask.join(fragments[mask_index + 1 :])
             mask_predictions = []
             for token_id, probability in zip(ids.tolist(), probabilities.tolist(), strict=True):
-                token = FilledToken.of(self.tokenizer, token_id)
+                token = FilledToken.from_id(self.tokenizer, token_id)
                 mask_predictions.append(
                     Prediction(token.text, probability, text=token.insert(before, after), token_id=token_id)
                 )
             masks.append(mask_predictions)
-            best_token = FilledToken.of(self.tokenizer, int(ids[0]))
+            best_token = FilledToken.from_id(self.tokenizer, int(ids[0]))
             best_text = best_token.insert(best_text, fragments[mask_index + 1])
         return FilledText(text, masks, best_text=best_text, truncated=truncated)
 
     def _build_record(self, filled: FilledText, row: _MaskedRow, config: RecordConfig) -> Record:
         """Record the attention over a text; each mask is a step whose token is the most probable one."""
-        num_content = len(row.ids) - self.framing.num_special()
+        num_content = len(row.ids) - self.special_tokens.num_special()
         encoded_row = encode_row(
-            self.framing,
+            self.special_tokens,
             filled.text,
             max_length=self.max_length,
             window=VisibleWindow(row.start, row.start + num_content),
@@ -191,10 +191,10 @@ class FillMaskPipeline:
             target = RecordText.from_labels(filled.best_text, [step.token for step in steps])
             return {"texts": {"target": target}, "steps": steps}
 
-        recorder = EncoderRecorder(self.model, self.framing)
+        recorder = EncoderRecorder(self.model, self.special_tokens)
         return recorder.record(encoded_row, config, task="fill", run_model=self.model.logits, extra_parts=build_steps)
 
-    def scores(self, documents: Documents, row_length: int = 0) -> dict[str, Any]:
+    def evaluate(self, documents: Documents, row_length: int = 0) -> dict[str, Any]:
         """Masked-LM loss and perplexity of running text, beside those of a unigram model.
 
         15 % of the tokens are masked, always the same ones; `row_length` defaults to that of training.
@@ -202,22 +202,22 @@ class FillMaskPipeline:
         from regard.config.data import MaskingConfig
 
         has_pairs = self.model.config.head == "pretraining"
-        layout = MaskedRowLayout.of(self.tokenizer, MaskingConfig(next_sentence=has_pairs))
+        layout = MaskedRowLayout.from_tokenizer(self.tokenizer, MaskingConfig(next_sentence=has_pairs))
         max_length = min(row_length or int(self.task.get("row", 128)), self.max_length) - layout.num_special
-        stream = TokenStream.of(documents, self.tokenizer, max(1, max_length))
-        scores = masked_scores(self.model, stream, layout)
+        stream = TokenStream.from_documents(documents, self.tokenizer, max(1, max_length))
+        scores = masked_lm_scores(self.model, stream, layout)
         metrics: dict[str, Any] = {
             "documents": len(documents),
             "tokens": len(stream.ids),
-            "hidden": scores.count,
+            "hidden": scores.num_predictions,
             "loss": scores.loss,
             "perplexity": perplexity(scores.loss, 1),
         }
         if self.token_counts is not None:
             metrics["perplexity_unigram"] = perplexity(unigram_loss(self.token_counts, stream, layout), 1)
             metrics["times_better"] = metrics["perplexity_unigram"] / metrics["perplexity"]
-        if scores.together is not None:
-            metrics["next_accuracy"] = scores.together
+        if scores.next_sentence_accuracy is not None:
+            metrics["next_accuracy"] = scores.next_sentence_accuracy
         return metrics
 
 

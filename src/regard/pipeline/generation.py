@@ -104,7 +104,7 @@ class GenerationPipeline:
         prompts: Sequence[str],
         config: GenerationConfig | None = None,
         *,
-        hear: OnText | None = None,
+        on_text: OnText | None = None,
         rules: Sequence[Rule] = (),
     ) -> list[list[Generation]]:
         """Generate `config.samples` continuations of each prompt, which differ by their random draws alone.
@@ -113,7 +113,7 @@ class GenerationPipeline:
         pipeline's own, which forbids special tokens and unused ids.
         """
         config = config or GenerationConfig()
-        if hear is not None and (len(prompts) != 1 or config.samples != 1):
+        if on_text is not None and (len(prompts) != 1 or config.samples != 1):
             raise UsageError("only one continuation of one text can be streamed while it is generated")
         prompt_ids = [self._encode_prompt(prompt) for prompt in prompts]
         all_rules: list[Rule] = []
@@ -121,8 +121,8 @@ class GenerationPipeline:
             all_rules.append(ForbidSequences([[token_id] for token_id in self._forbidden_ids]))
         all_rules += rules
         streamer = None
-        if hear is not None:
-            streamer = TextStreamer(partial(self._decode_continuation, prompt_ids[0]), hear)
+        if on_text is not None:
+            streamer = TextStreamer(partial(self._decode_continuation, prompt_ids[0]), on_text)
             all_rules.append(streamer)
         generations = []
         for prompt, ids, hypotheses in zip(
@@ -220,9 +220,9 @@ class GenerationPipeline:
             collect_attention([captured.trace], AXES),
             task="generate",
             steps=decoding_steps(logprobs, target_ids, subwords, config.top_k),
-            places=position_codes(self.model.positions, self._position_size(), max(len(source_ids), 32)),
-            inside=collect_qkv(captured),
-            cut=omissions,
+            positions=position_codes(self.model.positions, self._position_size(), max(len(source_ids), 32)),
+            qkv=collect_qkv(captured),
+            omissions=omissions,
         )
 
     def _position_size(self) -> int:
@@ -239,11 +239,11 @@ class GenerationPipeline:
         content_words = token_word_ids(self.tokenizer, generation.full_text, content_ids)
         return [*[-1] * num_special, *content_words, *[-1] * num_eos]
 
-    def scores(self, documents: Documents) -> dict[str, Any]:
+    def evaluate(self, documents: Documents) -> dict[str, Any]:
         """Loss of running text in nats, per token and per character, and the perplexity of a token."""
         if self.tokenizer.eos_id < 0:
             raise UsageError("this model has no token between documents: it cannot be evaluated on documents")
-        stream = TokenStream.of(documents, self.tokenizer, self.model.config.max_positions - 1)
+        stream = TokenStream.from_documents(documents, self.tokenizer, self.model.config.max_positions - 1)
         num_characters = sum(map(len, documents.texts))
         metrics = causal_lm_scores(self.model, stream, num_characters)
         return {"documents": len(documents), "tokens": len(stream.ids), "characters": num_characters, **metrics}

@@ -11,7 +11,7 @@ from regard.checkpoint.hf.sentence_transformers import read_modules
 from regard.checkpoint.locate import TASK_FILE
 from regard.config.inference import DecodingConfig
 from regard.config.models import BertConfig, TransformerConfig
-from regard.engine.folder import EngineFolder, encoder_in, is_engine_folder, open_engine_folder
+from regard.engine.folder import EngineFolder, as_bert, is_engine_folder, open_engine_folder
 from regard.errors import CheckpointError, ConfigError
 from regard.hardware import available_cores
 from regard.pipeline.embedding import EmbeddingPipeline
@@ -60,7 +60,7 @@ def load_embedder(
         return loaders.load_embedder(folder, device=device, precision=precision, threads=threads, backend=backend)
     engine_folder = open_engine_folder(folder)
     engine_folder.check_precision(precision)
-    model = encoder_in(engine_folder.encoder(threads or available_cores()))
+    model = as_bert(engine_folder.encoder(threads or available_cores()))
     max_positions = model.config.max_positions
     return EmbeddingPipeline(
         model,

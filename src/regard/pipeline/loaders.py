@@ -22,11 +22,11 @@ from regard.checkpoint.run_defaults import apply_defaults
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig
 from regard.config.runs import RunConfig
 from regard.engine.backend import causal_backend, encoder_backend, read_encoder, read_translator, translator_backends
-from regard.engine.folder import encoder_in, gpt_in, is_engine_folder, open_engine_folder
+from regard.engine.folder import as_bert, as_gpt, is_engine_folder, open_engine_folder
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError, nearest
 from regard.hardware import available_cores
 from regard.models import build_model
-from regard.models.base import EncoderDecoder, Model, Placed, move_to_device
+from regard.models.base import EncoderDecoder, Model, ModelT, move_to_device
 from regard.models.bert import Bert
 from regard.models.gpt import Gpt
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
@@ -42,7 +42,7 @@ from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.masked_lm import read_token_counts
 from regard.tasks.rnn_text import RnnPreprocessor
 from regard.tasks.story_qa import StoryVocabulary
-from regard.text.special_tokens import MASKS, SpecialTokens
+from regard.text.special_tokens import MASK_TOKENS, SpecialTokens
 from regard.training.listeners import Listener
 from regard.training.run import train_run
 
@@ -110,7 +110,7 @@ def _num_workers(device: str, threads: int) -> int:
     return (threads or available_cores()) if device == "cpu" else 1
 
 
-def _prepare_for_inference(model: Placed, device: str, dtype: torch.dtype) -> Placed:
+def _prepare_for_inference(model: ModelT, device: str, dtype: torch.dtype) -> ModelT:
     """Move a model to its device in evaluation mode; ablated heads must exist in it."""
     _check_ablation(model)
     return move_to_device(model, device, dtype).eval()
@@ -134,19 +134,19 @@ def _load_preprocessor(
     dtype: torch.dtype,
 ) -> RnnPreprocessor:
     """Load the input side of an RNN text encoder, with its frozen ELMo features where it has them."""
-    labels = loaded.task.get("labels")
+    labels = loaded.metadata.get("labels")
     if not isinstance(labels, list) or len(labels) != loaded.config.num_labels:
         raise CheckpointError(f"{folder}: task.json does not name the {loaded.config.num_labels} labels of the model")
     features = None
     if loaded.config.encoder.num_feature_layers:
         features_folder = Path(folder) / FEATURES
         features = _load_elmo(features_folder, device, dtype)
-        metadata = loaded.task.get("features")
+        metadata = loaded.metadata.get("features")
         if not isinstance(metadata, dict) or features.digest != metadata.get("digest"):
             raise CheckpointError(
                 f"{features_folder}: not the features that the {loaded.config.family} was trained with"
             )
-    return RnnPreprocessor(loaded.tokenizer, int(loaded.task["max_length"]), features)
+    return RnnPreprocessor(loaded.tokenizer, int(loaded.metadata["max_length"]), features)
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ class ComputeOptions:
         engine_folder = open_engine_folder(loaded.path)
         engine_folder.check_precision(self.precision)
         if self.backend != "torch" and self.device == "cpu":
-            return encoder_in(engine_folder.encoder(threads))
-        return encoder_in(_prepare_for_inference(engine_folder.model(), self.device, dtype))
+            return as_bert(engine_folder.encoder(threads))
+        return as_bert(_prepare_for_inference(engine_folder.model(), self.device, dtype))
 
 
 def _load_fine_tuned(folder: str | Path, task: str, head: str, options: ComputeOptions) -> tuple[LoadedEncoder, Bert]:
@@ -187,7 +187,7 @@ def _load_fine_tuned(folder: str | Path, task: str, head: str, options: ComputeO
 
 def _max_length(loaded: LoadedEncoder) -> int:
     """Tokens of a row: as in training where that is known."""
-    return min(loaded.max_length, int(loaded.task.get("max_length", loaded.max_length)))
+    return min(loaded.max_length, int(loaded.metadata.get("max_length", loaded.max_length)))
 
 
 # ---- one loader for each task
@@ -214,20 +214,20 @@ def load_classifier(
     model.load_state_dict(loaded.weights)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
     classifier = RecurrentClassifier(_prepare_for_inference(model, device, dtype), preprocessor)
-    return ClassificationPipeline(classifier, loaded.task)
+    return ClassificationPipeline(classifier, loaded.metadata)
 
 
 def _load_encoder_classifier(folder: str | Path, options: ComputeOptions) -> ClassificationPipeline:
     loaded, model = _load_fine_tuned(folder, "classify", "label", options)
     is_multi_label = loaded.problem_type == "multi_label_classification"
-    task = {**loaded.task, "labels": list(loaded.labels)}
+    task = {**loaded.metadata, "labels": list(loaded.labels)}
     if is_multi_label:
         task.setdefault("thresholds", dict.fromkeys(loaded.labels, 0.5))
     classifier = EncoderClassifier(
         model,
         SpecialTokens(loaded.tokenizer),
         max_length=_max_length(loaded),
-        temperature=float(loaded.task.get("temperature", 1.0)),
+        temperature=float(loaded.metadata.get("temperature", 1.0)),
         is_multi_label=is_multi_label,
     )
     return ClassificationPipeline(classifier, task)
@@ -241,14 +241,14 @@ def load_tagger(
         options = ComputeOptions(device, precision, threads=threads, backend=backend)
         fine_tuned, encoder = _load_fine_tuned(folder, "tag", "token", options)
         encoder_tagger = EncoderTagger(encoder, SpecialTokens(fine_tuned.tokenizer), max_length=_max_length(fine_tuned))
-        return TokenClassificationPipeline(encoder_tagger, fine_tuned.labels, fine_tuned.task)
+        return TokenClassificationPipeline(encoder_tagger, fine_tuned.labels, fine_tuned.metadata)
     dtype = _configure_rnn(folder, precision, threads, backend)
     loaded = load_rnn_text(folder, RnnTaggerConfig, "tag")
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
     rnn_tagger = RecurrentTagger(_prepare_for_inference(model, device, dtype), preprocessor)
-    return TokenClassificationPipeline(rnn_tagger, loaded.task["labels"], loaded.task)
+    return TokenClassificationPipeline(rnn_tagger, loaded.metadata["labels"], loaded.metadata)
 
 
 def load_answerer(
@@ -258,7 +258,7 @@ def load_answerer(
     options = ComputeOptions(device, precision, threads=threads, backend=backend)
     loaded, model = _load_fine_tuned(folder, "answer", "span", options)
     max_length = min(_max_length(loaded), DEFAULT_MAX_LENGTH)
-    return QuestionAnsweringPipeline(model, SpecialTokens(loaded.tokenizer), max_length, loaded.task)
+    return QuestionAnsweringPipeline(model, SpecialTokens(loaded.tokenizer), max_length, loaded.metadata)
 
 
 def load_embedder(
@@ -284,11 +284,11 @@ def load_filler(
             f"{folder}: a {loaded.config.head} head, where a masked-LM head is needed: "
             f"`regard train language FILES --from {folder}` trains one"
         )
-    if SpecialTokens(loaded.tokenizer).mask < 0:
-        raise CheckpointError(f"{folder}: its tokenizer has no mask token ({' or '.join(MASKS)})")
+    if SpecialTokens(loaded.tokenizer).mask_id < 0:
+        raise CheckpointError(f"{folder}: its tokenizer has no mask token ({' or '.join(MASK_TOKENS)})")
     counts = read_token_counts(loaded.path, loaded.tokenizer.vocab_size)
     model = _prepare_for_inference(loaded.model(), device, dtype).pack()
-    return FillMaskPipeline(model, loaded.tokenizer, loaded.task, loaded.max_length, counts)
+    return FillMaskPipeline(model, loaded.tokenizer, loaded.metadata, loaded.max_length, counts)
 
 
 def load_generator(
@@ -300,7 +300,7 @@ def load_generator(
         engine_folder = open_engine_folder(folder)
         engine_folder.check_precision(precision)
         if backend != "torch" and device == "cpu":
-            model = gpt_in(engine_folder.causal_lm())
+            model = as_gpt(engine_folder.causal_lm())
         else:
             model = _prepare_for_inference(engine_folder.model(), device, dtype)
         return GenerationPipeline(model, engine_folder.tokenizers()[0], engine_folder.task)
@@ -311,7 +311,9 @@ def load_generator(
         gpt.load_state_dict(loaded.weights)
         return _prepare_for_inference(gpt, device, dtype).pack()
 
-    return GenerationPipeline(causal_backend(loaded, build, backend, precision, device), loaded.tokenizer, loaded.task)
+    return GenerationPipeline(
+        causal_backend(loaded, build, backend, precision, device), loaded.tokenizer, loaded.metadata
+    )
 
 
 def load_stories(
@@ -325,7 +327,7 @@ def load_stories(
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     vocabulary = StoryVocabulary.from_dict(loaded.vocabulary, str(loaded.path / VOCABULARY))
-    return StoryQAPipeline(_prepare_for_inference(model, device, dtype), vocabulary, loaded.task)
+    return StoryQAPipeline(_prepare_for_inference(model, device, dtype), vocabulary, loaded.metadata)
 
 
 def load_translators(
@@ -345,7 +347,7 @@ def load_translators(
         first.source,
         first.target,
         decoding=first.decoding,
-        task=first.task,
+        task=first.metadata,
         workers=_num_workers(device, threads),
         engines=engines,
     )
@@ -391,7 +393,7 @@ def train(
     overrides["data.train"] = [str(path) for path in files]
     overrides["data.valid"] = [str(path) for path in valid]
     report = train_run(RunConfig().with_settings(overrides), Path(out), listeners=listeners)
-    if not report.finished:
+    if not report.is_finished:
         raise TrainingError(
             f"{report.reason} stopped training at {report.unit} {report.step}: call train again to resume"
         )

@@ -75,7 +75,7 @@ class QuestionAnsweringPipeline:
         self.task = task
         self.overlap = int(task.get("overlap", DEFAULT_OVERLAP))
         self.threshold = float(task.get("threshold", -1e9))
-        self.account = TruncationReport()
+        self.truncation_report = TruncationReport()
 
     def answer(self, questions: Sequence[tuple[str, str]], *, top_k: int = 1) -> list[Answer]:
         """Answer each (question, passage) pair, with the `top_k - 1` next best spans as alternatives."""
@@ -87,7 +87,7 @@ class QuestionAnsweringPipeline:
         for start in range(0, len(questions), QUESTIONS_PER_BATCH):
             batch = questions[start : start + QUESTIONS_PER_BATCH]
             encoded = encode_questions(self.special_tokens, batch, self.max_length, self.overlap)
-            self.account.add(encoded.account)
+            self.truncation_report.add(encoded.truncation)
             batch_spans = best_spans(self.model, encoded, len(batch), max(1, top_k))
             for index, (pair, spans) in enumerate(zip(batch, batch_spans, strict=True)):
                 answer = self._build_answer(pair, spans, encoded.text_indices.count(index))
@@ -127,10 +127,10 @@ class QuestionAnsweringPipeline:
         spans = [candidate for candidate in (answer, *answer.alternatives) if candidate.text]
         window_index = _find_window(encoded, spans[0] if spans else None)
         window_spans = encoded.spans[window_index]
-        template = self.special_tokens.pair
+        template = self.special_tokens.pair_template
         tokenizer = self.special_tokens.tokenizer
         question_length = len(tokenizer.encode_batch([question])[0])
-        question_end = encoded.begins[window_index] - len(template.before) - len(template.between)
+        question_end = encoded.passage_starts[window_index] - len(template.before) - len(template.between)
         start = _find_window_start(tokenizer.encode(passage).spans, window_spans)
         window = VisibleWindow(start, start + len(window_spans), before=min(question_length, question_end))
         row = encode_row(self.special_tokens, question, passage, max_length=self.max_length, window=window)
@@ -148,9 +148,9 @@ class QuestionAnsweringPipeline:
                 tuple(start_probabilities.tolist()),
                 tuple(end_probabilities.tolist()),
                 answers=tuple(span for span in token_spans if span is not None),
-                none=no_answer,
+                no_answer=no_answer,
             )
-            return {"verdict": probabilities}
+            return {"prediction": probabilities}
 
         recorder = EncoderRecorder(self.model, self.special_tokens)
         return recorder.record(
@@ -166,10 +166,10 @@ class QuestionAnsweringPipeline:
         """Answer one question."""
         return self.answer([(question, passage)])[0]
 
-    def scores(self, questions: SquadExamples, answers: Sequence[Answer]) -> dict[str, Any]:
+    def evaluate(self, questions: SquadExamples, answers: Sequence[Answer]) -> dict[str, Any]:
         """Exact match and F1 as in SQuAD (Rajpurkar et al. 2016)."""
         metrics = answer_scores([answer.text for answer in answers], questions.examples)
-        return {"questions": len(questions), **metrics, "account": self.account.to_dict()}
+        return {"questions": len(questions), **metrics, "account": self.truncation_report.to_dict()}
 
 
 def _find_window(encoded: EncodedPassages, answer: Answer | None) -> int:
@@ -193,7 +193,7 @@ def _find_window_start(spans: Sequence[tuple[int, int]], window: Sequence[tuple[
 def _token_span(encoded: EncodedPassages, window_index: int, answer: Answer) -> tuple[int, int, str, float] | None:
     """First and last position of an answer in its row, its text and score; None if the window holds only a part."""
     spans = encoded.spans[window_index]
-    offset = encoded.begins[window_index]
+    offset = encoded.passage_starts[window_index]
     inside = [index for index, (start, end) in enumerate(spans) if start < answer.end and end > answer.start]
     if not inside or spans[inside[0]][0] > answer.start or spans[inside[-1]][1] < answer.end:
         return None

@@ -170,12 +170,12 @@ class AttentionMaps(Mapping[str, AttentionMap]):
             head = measured_head if head is None else head
         attention, layer = self._sites[site]
         if head is not None:
-            check_heads(site, [head], attention.heads)
+            check_heads(site, [head], attention.num_heads)
         rows = self.record.texts[attention.rows]
         columns = self.record.texts[attention.columns]
         return AttentionMap(
             site,
-            np.stack([attention.matrix(layer, index) for index in range(attention.heads)]),
+            np.stack([attention.matrix(layer, index) for index in range(attention.num_heads)]),
             rows=[*rows.tokens],
             columns=[*columns.tokens],
             head=head,

@@ -25,7 +25,7 @@ from regard.view.record.attention import AttentionRecord
 from regard.view.record.parts import LabelProbabilities, Omission
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
-from regard.view.terminal import NOTHING
+from regard.view.terminal import EMPTY_MEMORIES
 
 DEFAULT_TOP_K = 5  # answers to each question
 MIN_EMPTY_WEIGHT = 1e-4  # of a hop's attention to empty memories, below which they are not shown
@@ -57,7 +57,7 @@ class StoryAnswer(PipelineResult, str):
         forgotten = len(question.sentences) - prediction.weights.shape[1]
         hops = np.pad(prediction.weights, ((0, 0), (forgotten, 0)))
         answers = []
-        for text, probability in ((prediction.text, prediction.probability), *prediction.others):
+        for text, probability in ((prediction.text, prediction.probability), *prediction.alternatives):
             answer = cls(text)
             answer.question = question.text
             answer.sentences = question.sentences
@@ -92,14 +92,14 @@ class StoryAnswer(PipelineResult, str):
         memory = RecordText.from_labels(" ".join(self.sentences), self.sentences)
         weights = self.hops
         if empty_weights.max(initial=0.0) > MIN_EMPTY_WEIGHT:  # one column for all memories without a sentence
-            memory = RecordText(memory.text, (*memory.tokens, NOTHING), words=(*memory.words, -1))
+            memory = RecordText(memory.text, (*memory.tokens, EMPTY_MEMORIES), word_ids=(*memory.word_ids, -1))
             weights = np.concatenate([weights, empty_weights[:, None]], axis=1)
         question = RecordText.from_labels(f"{self.question} → {self}", [self.question])
         attention = AttentionRecord(
             "hop",
             "question",
             columns="memory",
-            kept=weights[:, None, None].astype(np.float32),  # [hops, 1 head, 1 question, sentences]
+            stored=weights[:, None, None].astype(np.float32),  # [hops, 1 head, 1 question, sentences]
             layers=tuple(range(len(weights))),
         )
         answers = [self, *self.alternatives]
@@ -114,8 +114,8 @@ class StoryAnswer(PipelineResult, str):
             {"memory": memory, "question": question},
             (attention,),
             task="stories",
-            verdict=probabilities,
-            cut=omissions,
+            prediction=probabilities,
+            omissions=omissions,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -145,9 +145,9 @@ class StoryQAPipeline:
         self.vocabulary = vocabulary
         self.metadata = dict(metadata or {})
 
-    def __call__(self, sentences: Sequence[str], question: str, *, best: int = DEFAULT_TOP_K) -> StoryAnswer:
+    def __call__(self, sentences: Sequence[str], question: str, *, top_k: int = DEFAULT_TOP_K) -> StoryAnswer:
         """Answer a question about the sentences of a story, in order."""
-        return self.answer(sentences, question, top_k=best)
+        return self.answer(sentences, question, top_k=top_k)
 
     def answer(self, sentences: Sequence[str], question: str, *, top_k: int = DEFAULT_TOP_K) -> StoryAnswer:
         """Answer a question about the sentences of a story, with the `top_k - 1` next best answers."""
@@ -164,19 +164,21 @@ class StoryQAPipeline:
                 raise DataError(
                     "no sentence stands before the question", location=question.location, advice="begin with a story"
                 )
-        examples = encode_stories(StoryQuestions.of(questions), self.vocabulary, self.model.config, strict=False)
+        examples = encode_stories(
+            StoryQuestions.from_questions(questions), self.vocabulary, self.model.config, strict=False
+        )
         predictions = predict_answers(self.model, self.vocabulary, examples, top_k=top_k)
         return [
             StoryAnswer.from_prediction(question, prediction)
             for question, prediction in zip(questions, predictions, strict=True)
         ]
 
-    def evaluate(self, stories: StoryQuestions, *, refuse: bool = True) -> tuple[StoryScores, list[str]]:
+    def evaluate(self, stories: StoryQuestions, *, strict: bool = True) -> tuple[StoryScores, list[str]]:
         """Score the answers to questions with known answers; also return the answers.
 
         A known answer that training never saw is an error or, without `refuse`, counts as answered wrongly.
         """
-        examples = encode_stories(stories, self.vocabulary, self.model.config, strict=refuse)
+        examples = encode_stories(stories, self.vocabulary, self.model.config, strict=strict)
         predictions = predict_answers(self.model, self.vocabulary, examples)
         scores = score_answers(examples, predictions, self.vocabulary)
         return scores, [prediction.text for prediction in predictions]

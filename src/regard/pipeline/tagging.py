@@ -35,7 +35,7 @@ class TagPredictions:
 
     logprobs: list[NDArray[np.float64]]  # of each text, [words, tags]
     windows: NDArray[np.int64]  # [texts], rows in which each text was read
-    account: TruncationReport
+    truncation_report: TruncationReport
 
 
 class TokenClassifier(Protocol):
@@ -61,12 +61,12 @@ class RecurrentTagger:
 
     def predict(self, texts: Sequence[str], spans: Sequence[Spans]) -> TagPredictions:
         """Predict the log-probabilities of all tags for the words at these spans; truncated words are tagged O."""
-        encoded = RnnSentences.read(self.preprocessor, texts, spans)
+        encoded = RnnSentences.encode(self.preprocessor, texts, spans)
         word_counts = [len(text_spans) for text_spans in spans]
         logits = encoded.iter_token_logits(self.model)
         logprobs = tag_logprobs(encoded, logits, word_counts, self.model.config.num_outputs)
         windows = np.ones(len(texts), dtype=np.int64)
-        return TagPredictions(logprobs, windows, account=self.preprocessor.account(encoded))
+        return TagPredictions(logprobs, windows, truncation_report=self.preprocessor.report_truncation(encoded))
 
     def record(
         self, text: str, config: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
@@ -91,7 +91,7 @@ class EncoderTagger:
         logits = encoded.iter_token_logits(self.model)
         logprobs = tag_logprobs(encoded, logits, word_counts, self.model.config.num_outputs)
         windows = np.bincount(np.asarray(encoded.text_indices, dtype=np.int64), minlength=len(texts))
-        return TagPredictions(logprobs, windows, account=encoded.account)
+        return TagPredictions(logprobs, windows, truncation_report=encoded.truncation)
 
     def record(
         self, text: str, config: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
@@ -158,7 +158,7 @@ class TokenClassificationPipeline:
         self.tags = list(tags)
         self.task = task
         self.transitions = tag_transitions(self.tags)
-        self.account = TruncationReport()
+        self.truncation_report = TruncationReport()
 
     @property
     def has_entities(self) -> bool:
@@ -174,7 +174,7 @@ class TokenClassificationPipeline:
 
     def _tag_batch(self, texts: Sequence[str], spans: Sequence[Spans]) -> Iterator[TaggedText]:
         predictions = self.tagger.predict(texts, spans)
-        self.account.add(predictions.account)
+        self.truncation_report.add(predictions.truncation_report)
         for index, (text, text_spans, logprobs) in enumerate(zip(texts, spans, predictions.logprobs, strict=True)):
             tag_ids = viterbi(logprobs, self.transitions) if len(logprobs) else np.zeros(0, dtype=np.int64)
             tagged = TaggedText(
@@ -212,7 +212,7 @@ class TokenClassificationPipeline:
             predictions += [tagged.tags for tagged in tagged_texts]
         return predictions
 
-    def scores(self, examples: TaggedSentences, predictions: Sequence[Sequence[str]]) -> dict[str, Any]:
+    def evaluate(self, examples: TaggedSentences, predictions: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Strict entity F1, over all labels and by label."""
         examples.tag_ids(self.tags)  # reject unknown tags
         targets = [list(sentence.tags) for sentence in examples.sentences]

@@ -23,7 +23,14 @@ from regard.pipeline.load import load_translator
 from regard.pipeline.translation import Translation, TranslationPipeline
 from regard.report.charts import Points, heat_map, line_chart
 from regard.report.info import describe_folder
-from regard.tasks.metrics import LONG, SHORT, bleu_short_long, paired_bootstrap, scores_by_length, translation_scores
+from regard.tasks.metrics import (
+    LONG_SOURCE_WORDS,
+    SHORT_SOURCE_WORDS,
+    bleu_short_long,
+    paired_bootstrap,
+    scores_by_length,
+    translation_scores,
+)
 from regard.training.listeners import Listener
 from regard.training.run import train_run
 from regard.view.selection import select_attention
@@ -136,7 +143,8 @@ class ComparisonReport:
         highest = max(fractions, key=lambda name: fractions[name])
         lowest = min(fractions, key=lambda name: fractions[name])
         return (
-            f"On sources of over {LONG} words {highest} retains {100 * fractions[highest]:.0f} % of its BLEU on short "
+            f"On sources of over {LONG_SOURCE_WORDS} words {highest} retains "
+            f"{100 * fractions[highest]:.0f} % of its BLEU on short "
             f"ones, {lowest} {100 * fractions[lowest]:.0f} %."
         )
 
@@ -156,7 +164,7 @@ class ComparisonReport:
         header = ["model", "BLEU (lower-cased)", "95 %", "cased", "chrF", "TER", "exact", "parameters"]
         has_lengths = any(model.bleu_short_long for model in self.models)
         if has_lengths:
-            header += [f"up to {SHORT} words", f"over {LONG}", "retained"]
+            header += [f"up to {SHORT_SOURCE_WORDS} words", f"over {LONG_SOURCE_WORDS}", "retained"]
         header += ["training tokens/s", "sentences/s"]
         return [header, *(_table_row(model, has_lengths) for model in self.models)]
 
@@ -298,7 +306,7 @@ def train_architectures(
         folder = out / name.replace(":", "-")
         notify(f"{index} of {len(configs)}: {name}")
         report = train_run(run_config, folder, listeners=listeners)
-        if not report.finished:
+        if not report.is_finished:
             raise UsageError(f"{report.reason} stopped {name} at step {report.step}: the same command resumes")
         runs.append(ComparedRun(name, folder))
     return runs

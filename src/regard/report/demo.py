@@ -210,7 +210,7 @@ def _first_of_each_language(pairs: Sequence[SyntheticPair]) -> list[int]:
 
 def _record_translation(translation: Translation, language: str) -> Record:
     provenance = {"model": "dates", "version": __version__, "when": datetime.now(UTC).isoformat(timespec="seconds")}
-    return replace(translation.record(languages=(language, "")), made=provenance)
+    return replace(translation.record(languages=(language, "")), provenance=provenance)
 
 
 def _count_by_language(pairs: Sequence[SyntheticPair], translations: Sequence[str]) -> dict[str, tuple[int, int]]:

@@ -19,7 +19,7 @@ from regard.checkpoint.locate import CONFIG, TASK_FILE
 from regard.checkpoint.model_dir import expected_shapes
 from regard.checkpoint.native import NativeConfig, read_native_config
 from regard.checkpoint.run_dir import RunDirectory, folder_kind
-from regard.checkpoint.tokenizer_files import PIECES, TARGET_TOKENIZER, TOKENIZER
+from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER, WORDPIECE_VOCAB
 from regard.config.models import GptConfig
 from regard.config.rnn_models import ElmoConfig, MemoryNetworkConfig, RnnClassifierConfig, RnnTaggerConfig
 from regard.engine.backend import read_encoder
@@ -45,7 +45,7 @@ NATIVE_CONFIGS: dict[
 ] = {
     **native.MEMORY_NETWORK_TYPES,
     **native.RNN_TEXT_TYPES,
-    causal_dir.OWN: GptConfig,
+    causal_dir.NATIVE_TYPE: GptConfig,
 }
 
 
@@ -159,7 +159,7 @@ def _read_config(path: Path, fields: dict[str, Any], where: str) -> DescribedCon
     model_type = fields.get("model_type")
     if model_type in NATIVE_CONFIGS:
         return read_native_config(fields, NATIVE_CONFIGS, where)
-    if model_type in causal.KINDS:
+    if model_type in causal.CAUSAL_TYPES:
         return causal.read_config(fields, where)
     if not encoders.is_encoder(fields):
         return encoder_decoders.read_config(fields, where)
@@ -205,7 +205,7 @@ def _vocabulary_sizes(path: Path) -> dict[str, int]:
     """Number of tokens in each tokenizer file of a folder."""
     counters: dict[str, Callable[[Path], int]] = {
         TOKENIZER: _count_tokens,
-        PIECES: _count_lines,
+        WORDPIECE_VOCAB: _count_lines,
         TARGET_TOKENIZER: _count_tokens,
         native.VOCABULARY: _count_words,
     }

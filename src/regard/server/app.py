@@ -127,7 +127,7 @@ def _add_matrices(app: FastAPI, store: RecordStore) -> None:
         record = _get_or_404(store.get, name)
         attention_map = record[attention]
         tokens = record.texts[attention_map.rows].tokens
-        if not attention_map.own:
+        if not attention_map.is_self:
             raise UsageError(f"{attention} attends to another text: rollout needs self-attention")
         if len(tokens) > MAX_ROLLOUT_TOKENS:
             raise UsageError(f"the text has {len(tokens):,} tokens: rollout takes at most {MAX_ROLLOUT_TOKENS:,}")

@@ -21,7 +21,7 @@ class Batch(Protocol):
         ...
 
     @property
-    def shape(self) -> str:
+    def description(self) -> str:
         """Size of the batch, as text for logs and messages."""
         ...
 
@@ -71,11 +71,15 @@ Batched = TypeVar("Batched", bound=BatchedRows)
 class RowObjective(Generic[Batched]):
     """Base of objectives on sequences: batches are a pure function of seed, epoch and data."""
 
-    def __init__(self, train: Batched, *, seed: int, digest: str, weights: NDArray[np.float32] | None = None) -> None:
+    def __init__(
+        self, train: Batched, *, seed: int, digest: str, class_weights: NDArray[np.float32] | None = None
+    ) -> None:
         self.train = train
         self.seed = seed
         self.digest = digest
-        self.class_weights = None if weights is None else torch.from_numpy(weights)  # [labels], None: all equal
+        self.class_weights = (
+            None if class_weights is None else torch.from_numpy(class_weights)
+        )  # [labels], None: all equal
 
     @property
     def lengths(self) -> NDArray[np.int64]:

@@ -66,7 +66,7 @@ class BagOfWordsBaseline:
     """Logistic regression on TF-IDF features.
 
     >>> baseline = BagOfWordsBaseline.fit(["good film", "bad film"] * 9, np.array([0, 1] * 9), 2)
-    >>> baseline.scores(["a good one", "a bad one"]).argmax(1).tolist()
+    >>> baseline.logits(["a good one", "a bad one"]).argmax(1).tolist()
     [0, 1]
     """
 
@@ -132,7 +132,7 @@ class BagOfWordsBaseline:
             bias=torch.zeros(num_labels),
         )
 
-    def scores(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> NDArray[np.float32]:
+    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Logits of each text, [texts, labels]."""
         features = self._weigh(_count_ngrams(texts, pairs))
         return (features.matmul(self.weight) + self.bias).numpy()

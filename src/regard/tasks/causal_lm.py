@@ -27,7 +27,7 @@ class CausalLMBatch:
         return len(self.tokens.ids) - len(self.tokens)
 
     @property
-    def shape(self) -> str:
+    def description(self) -> str:
         """Size of the batch, as text."""
         return f"{len(self.tokens)} rows of {self.tokens.lengths.max()} tokens"
 
@@ -37,13 +37,13 @@ class CausalLMObjective(StreamObjective):
 
     unit = "tokens"
 
-    def __init__(self, train: TokenStream, *, seed: int, whole: bool = False) -> None:
+    def __init__(self, train: TokenStream, *, seed: int, whole_documents: bool = False) -> None:
         super().__init__(train, seed=seed)
-        self.whole = whole
+        self.whole_documents = whole_documents
 
     def epoch_offset(self, epoch: int) -> int:
         """Stream index of the first token of an epoch; of whole documents, the last boundary."""
-        return len(self.train.ids) - 1 if self.whole else super().epoch_offset(epoch)
+        return len(self.train.ids) - 1 if self.whole_documents else super().epoch_offset(epoch)
 
     def batch(self, indices: Indices, epoch: int) -> CausalLMBatch:
         """Training rows at the offset of this epoch."""

@@ -35,7 +35,7 @@ class RnnLabelBatch:
         return len(self.labels)
 
     @property
-    def shape(self) -> str:
+    def description(self) -> str:
         """Size of the batch, as text."""
         return f"{len(self.labels)} texts of up to {self.texts.tokens.lengths.max()} tokens"
 
@@ -52,9 +52,9 @@ class RnnClassificationObjective(RowObjective[RnnTexts]):
         *,
         seed: int,
         digest: str,
-        weights: NDArray[np.float32] | None = None,
+        class_weights: NDArray[np.float32] | None = None,
     ) -> None:
-        super().__init__(train, seed=seed, digest=digest, weights=weights)
+        super().__init__(train, seed=seed, digest=digest, class_weights=class_weights)
         self.labels = labels
 
     def batch(self, indices: Indices, epoch: int) -> RnnLabelBatch:
@@ -97,7 +97,7 @@ class LabelBatch:
         return float(self.row_weights.sum())
 
     @property
-    def shape(self) -> str:
+    def description(self) -> str:
         """Size of the batch, as text."""
         return f"{len(self.tokens)} texts of up to {self.tokens.lengths.max()} tokens"
 
@@ -114,11 +114,11 @@ class ClassificationObjective(RowObjective[EncodedTexts]):
         *,
         seed: int,
         digest: str,
-        weights: NDArray[np.float32] | None = None,
-        kept: CachedStates | None = None,
+        class_weights: NDArray[np.float32] | None = None,
+        cached_states: CachedStates | None = None,
     ) -> None:
-        super().__init__(train, seed=seed, digest=digest, weights=weights)
-        self.cached_states = kept
+        super().__init__(train, seed=seed, digest=digest, class_weights=class_weights)
+        self.cached_states = cached_states
         self.targets = targets[np.asarray(train.text_indices, dtype=np.int64)]
 
     def batch(self, indices: Indices, epoch: int) -> LabelBatch:

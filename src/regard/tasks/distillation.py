@@ -96,9 +96,9 @@ class DistillationObjective:
         teacher = self._teacher_like(model)
         ids, packed = model.to_tensors(batch.tokens)
         token_types = model.token_type_tensor(batch.tokens, packed.num_padding)
-        hidden_states = model.layers(ids, packed, token_types, noise)
+        hidden_states = model.hidden_states(ids, packed, token_types, noise)
         with torch.no_grad():
-            teacher_states = teacher.layers(ids, packed, token_types)
+            teacher_states = teacher.hidden_states(ids, packed, token_types)
             teacher_logits, _ = choice_logits(teacher, batch, teacher_states[-1], packed, None)
         student_batch = replace(batch, cached_states=hidden_states[-1])
         label_loss, plain_loss = self.objective.loss(model, student_batch, smoothing, noise)

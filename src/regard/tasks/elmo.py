@@ -38,7 +38,7 @@ class ElmoBatch:
         return 2 * (len(self.rows.ids) - len(self.rows))
 
     @property
-    def shape(self) -> str:
+    def description(self) -> str:
         """Size of the batch, as text."""
         return f"{len(self.rows)} rows of {self.rows.lengths.max()} tokens"
 
@@ -81,7 +81,7 @@ def elmo_scores(model: Elmo, stream: TokenStream) -> dict[str, float]:
 
 Layers = NDArray[np.float32]  # [T, layers, F]
 Spans = Sequence[tuple[int, int]]
-ROW = 64  # default sequence length of training
+DEFAULT_SEQUENCE_LENGTH = 64  # default sequence length of training
 BATCH_TOKENS = 4096  # tokens of a batch in feature extraction
 SORT_WINDOW = 256  # texts that are sorted by length together
 
@@ -93,7 +93,7 @@ class ElmoFeatures:
     model: Elmo
     tokenizer: Tokenizer
     digest: str  # of the model folder
-    sequence_length: int = ROW  # tokens of a row in training
+    sequence_length: int = DEFAULT_SEQUENCE_LENGTH  # tokens of a row in training
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> ElmoFeatures:
@@ -102,17 +102,22 @@ class ElmoFeatures:
         model = build_model(loaded.config)
         model.load_state_dict(loaded.weights)
         frozen = model.to(device).eval().requires_grad_(False)
-        return cls(frozen, loaded.tokenizer, digest=loaded.digest, sequence_length=int(loaded.task.get("row", ROW)))
+        return cls(
+            frozen,
+            loaded.tokenizer,
+            digest=loaded.digest,
+            sequence_length=int(loaded.metadata.get("row", DEFAULT_SEQUENCE_LENGTH)),
+        )
 
     @property
-    def layers(self) -> int:
+    def num_layers(self) -> int:
         """Number of layers, including the token embeddings."""
         return self.model.num_feature_layers
 
     @property
     def hidden_size(self) -> int:
         """Width of each layer."""
-        return self.model.feature_width
+        return self.model.feature_size
 
     def extract(self, texts: Sequence[str], spans: Sequence[Spans]) -> Iterator[Layers]:
         """Yield the layers of each text at its character spans: the mean of the subwords that overlap a span."""
@@ -124,7 +129,7 @@ class ElmoFeatures:
         encodings = [self.tokenizer.encode(text) for text in texts]
         unk_id = max(self.tokenizer.unk_id, 0)
         rows = [encoding.ids or [unk_id] for encoding in encodings]
-        features: list[Layers] = [np.zeros((0, self.layers, self.hidden_size), np.float32)] * len(texts)
+        features: list[Layers] = [np.zeros((0, self.num_layers, self.hidden_size), np.float32)] * len(texts)
         lengths = np.array([[len(row)] for row in rows], dtype=np.int64).reshape(-1, 1)
         for indices in length_sorted_batches(lengths, max_tokens=BATCH_TOKENS):
             tokens = Tokens.from_rows([rows[index] for index in indices])

@@ -24,9 +24,9 @@ from regard.errors import CheckpointError, UsageError
 from regard.models.bert import Bert
 from regard.models.layers.losses import top_tokens, vocabulary_loss
 from regard.tasks.token_stream import Indices, StreamObjective, TokenStream, equal_rows
-from regard.text.special_tokens import MASKS, SpecialTokens
+from regard.text.special_tokens import MASK_TOKENS, SpecialTokens
 from regard.text.tokenizer import Tokenizer
-from regard.text.train import MORE
+from regard.text.train import CONTINUATION_PREFIX
 from regard.tokens import Ids, Tokens
 
 BoolArray = NDArray[np.bool_]
@@ -34,7 +34,7 @@ Uniforms = NDArray[np.float64]
 TOKEN_MULTIPLE = 64  # the number of predictions is rounded up to a multiple: oneDNN caches few matmul shapes
 EVALUATION_MASK_RATE = 0.15  # whatever the rate in training, so that evaluations are comparable
 EVALUATION_TOKENS = 8192  # tokens of a batch in evaluations
-COUNTS = "counts.json"  # file of a model folder: unigram counts of the training text
+TOKEN_COUNTS_FILE = "counts.json"  # file of a model folder: unigram counts of the training text
 MASKING_PURPOSE = 4  # purposes of random numbers
 PAIRING_PURPOSE = 5
 
@@ -43,22 +43,22 @@ PAIRING_PURPOSE = 5
 class TokenMasker:
     """Selects the tokens to mask and replaces them."""
 
-    mask: int  # id of the mask token
-    ordinary: BoolArray  # [V], tokens that may be masked: all but special tokens
-    continues: BoolArray  # [V], tokens that continue a word
+    mask_id: int  # id of the mask token
+    is_maskable: BoolArray  # [V], tokens that may be masked: all but special tokens
+    continues_word: BoolArray  # [V], tokens that continue a word
     config: MaskingConfig
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer, config: MaskingConfig) -> TokenMasker:
         """Masker for a tokenizer, which must have a mask token."""
-        mask_id = SpecialTokens(tokenizer).mask
+        mask_id = SpecialTokens(tokenizer).mask_id
         if mask_id < 0:
             raise UsageError(
-                f"the tokenizer has no mask token ({' or '.join(MASKS)}): it is not for masked language modelling"
+                f"the tokenizer has no mask token ({' or '.join(MASK_TOKENS)}): it is not for masked language modelling"
             )
         ordinary = np.ones(tokenizer.vocab_size, dtype=bool)
         ordinary[sorted(tokenizer.special_ids)] = False
-        return cls(mask_id, ordinary, continues=continuation_tokens(tokenizer), config=config)
+        return cls(mask_id, ordinary, continues_word=continuation_tokens(tokenizer), config=config)
 
     def for_evaluation(self) -> TokenMasker:
         """Masker of evaluations: single tokens, each replaced by the mask token."""
@@ -86,21 +86,21 @@ class TokenMasker:
         is_masked = self._select_tokens(ids, uniforms[0])
         mask_share = self.config.mask_token_share
         random_share = self.config.random_token_share
-        vocabulary = np.flatnonzero(self.ordinary).astype(ids.dtype)
+        vocabulary = np.flatnonzero(self.is_maskable).astype(ids.dtype)
         random_ids = vocabulary[(uniforms[2] * len(vocabulary)).astype(np.int64)]
         replacements = np.where(uniforms[1] < mask_share + random_share, random_ids, ids)
-        replacements[uniforms[1] < mask_share] = self.mask
+        replacements[uniforms[1] < mask_share] = self.mask_id
         return np.where(is_masked, replacements, ids), is_masked
 
     def _select_tokens(self, ids: Ids, uniforms: Uniforms) -> BoolArray:
         """Select the tokens with the lowest uniforms, as many per row as the rate demands, at most a word fewer."""
         if self.config.whole_word_masking:
-            is_continuation = self.continues[ids]
+            is_continuation = self.continues_word[ids]
             is_continuation[:, 0] = False
             word_starts = np.where(is_continuation, 0, np.arange(ids.shape[1]))
             first_subwords = np.maximum.accumulate(word_starts, axis=1)
             uniforms = np.take_along_axis(uniforms, first_subwords, axis=1)  # a word shares that of its first subword
-        ordinary = self.ordinary[ids]
+        ordinary = self.is_maskable[ids]
         uniforms = np.where(ordinary, uniforms, 2.0)
         num_masked = np.rint(self.config.mask_rate * ordinary.sum(1)).astype(np.int64)
         sorted_uniforms = np.sort(np.append(uniforms, np.full((len(ids), 1), 2.0), axis=1), axis=1)
@@ -134,7 +134,7 @@ def _is_marked_continuation(subword: str) -> bool:
     >>> _is_marked_continuation("##ab"), _is_marked_continuation("##")
     (True, False)
     """
-    return subword.startswith(MORE) and len(subword) > len(MORE)
+    return subword.startswith(CONTINUATION_PREFIX) and len(subword) > len(CONTINUATION_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class MaskedLMBatch:
         return len(self.targets)
 
     @property
-    def shape(self) -> str:
+    def description(self) -> str:
         """Size of the batch, as text."""
         return f"{len(self.rows)} rows of {self.rows.lengths.max()} tokens, {self.num_predictions} of them masked"
 
@@ -163,16 +163,16 @@ class MaskedRowLayout:
 
     bos_id: int
     eos_id: int
-    masking: TokenMasker
+    masker: TokenMasker
     has_pairs: bool
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, config: MaskingConfig) -> MaskedRowLayout:
+    def from_tokenizer(cls, tokenizer: Tokenizer, config: MaskingConfig) -> MaskedRowLayout:
         """Layout for a tokenizer."""
         return cls(
             tokenizer.bos_id,
             tokenizer.eos_id,
-            masking=TokenMasker.from_tokenizer(tokenizer, config),
+            masker=TokenMasker.from_tokenizer(tokenizer, config),
             has_pairs=config.next_sentence,
         )
 
@@ -183,13 +183,15 @@ class MaskedRowLayout:
 
     def for_evaluation(self) -> MaskedRowLayout:
         """Layout of evaluations."""
-        return replace(self, masking=self.masking.for_evaluation())
+        return replace(self, masker=self.masker.for_evaluation())
 
     def batch(self, stream: TokenStream, rows: Indices, offset: int, *, seed: int, epoch: int) -> MaskedLMBatch:
         """Rows of a stream by index, with masked tokens, in an epoch that starts at token `offset`."""
 
         def sample(indices: Indices, purpose: int) -> Uniforms:
-            return position_uniforms(indices, seed=seed, epoch=epoch, digest=stream.digest, purpose=purpose, count=3)
+            return position_uniforms(
+                indices, seed=seed, epoch=epoch, digest=stream.digest, purpose=purpose, num_draws=3
+            )
 
         indices = stream.indices(rows, offset)  # [B, T]
         split = np.full(len(indices), stream.length)  # [B], tokens of the first text
@@ -198,7 +200,7 @@ class MaskedRowLayout:
             split, labels, ids = _sample_pairs(stream, indices, sample(indices[:, 0], PAIRING_PURPOSE))
         else:
             ids = stream.tokens_at(indices)
-        masked, is_masked = self.masking.mask_tokens(ids, sample(indices, MASKING_PURPOSE))
+        masked, is_masked = self.masker.mask_tokens(ids, sample(indices, MASKING_PURPOSE))
         row_length = stream.length + self.num_special
         text_positions = np.arange(stream.length)
         positions = text_positions + 1 + (text_positions >= split[:, None])  # a special token follows the first text
@@ -275,7 +277,7 @@ def masked_lm_loss(
     padded_targets = np.append(batch.targets, np.zeros(selected.num_padding, dtype=np.int64))
     targets = torch.from_numpy(padded_targets).to(transformed.device)
     smoothed, unsmoothed = vocabulary_loss(
-        transformed, model.output_weight, model.output_bias, targets, smoothing, count=batch.num_predictions
+        transformed, model.output_weight, model.output_bias, targets, smoothing, num_targets=batch.num_predictions
     )
     if batch.next_sentence_labels is None:
         return MaskedLMLoss(smoothed, unsmoothed, next_sentence_logits=None)
@@ -300,12 +302,12 @@ class MaskedLMScores:
     """Scores of a model on a stream."""
 
     loss: float  # per masked token, in nats
-    count: int  # masked tokens
-    together: float | None  # accuracy of next-sentence prediction, in percent
+    num_predictions: int  # masked tokens
+    next_sentence_accuracy: float | None  # accuracy of next-sentence prediction, in percent
 
 
 @torch.inference_mode()
-def masked_scores(model: Bert, stream: TokenStream, layout: MaskedRowLayout) -> MaskedLMScores:
+def masked_lm_scores(model: Bert, stream: TokenStream, layout: MaskedRowLayout) -> MaskedLMScores:
     """Evaluate a model on a stream."""
     total = 0.0
     count = 0
@@ -320,7 +322,7 @@ def masked_scores(model: Bert, stream: TokenStream, layout: MaskedRowLayout) -> 
             num_correct += int((predictions == batch.next_sentence_labels).sum())
             num_pairs += len(batch.next_sentence_labels)
     accuracy = 100.0 * num_correct / num_pairs if num_pairs else None
-    return MaskedLMScores(total / count, count, together=accuracy)
+    return MaskedLMScores(total / count, count, next_sentence_accuracy=accuracy)
 
 
 def token_counts(stream: TokenStream, vocab_size: int) -> NDArray[np.int64]:
@@ -330,7 +332,7 @@ def token_counts(stream: TokenStream, vocab_size: int) -> NDArray[np.int64]:
 
 def read_token_counts(folder: Path, vocab_size: int) -> NDArray[np.int64] | None:
     """Read the unigram counts of a model folder; None for folders of other libraries, which have none."""
-    path = folder / COUNTS
+    path = folder / TOKEN_COUNTS_FILE
     try:
         counts = np.array(json.loads(path.read_text("utf-8")), dtype=np.int64)
     except FileNotFoundError:
@@ -347,7 +349,7 @@ def unigram_loss(counts: NDArray[np.int64], stream: TokenStream, layout: MaskedR
 
     A model that does not beat it has learned which tokens are frequent, and nothing of their context.
     """
-    smoothed_counts = np.where(layout.masking.ordinary, counts + 1.0, 0.0)
+    smoothed_counts = np.where(layout.masker.is_maskable, counts + 1.0, 0.0)
     with np.errstate(divide="ignore"):
         token_losses = -np.log(smoothed_counts / smoothed_counts.sum())
     losses = np.concatenate([token_losses[batch.targets] for batch in evaluation_batches(stream, layout)])
@@ -372,18 +374,18 @@ class FilledToken:
     is_continuation: bool  # whether it continues the word before
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, token_id: int) -> FilledToken:
+    def from_id(cls, tokenizer: Tokenizer, token_id: int) -> FilledToken:
         """Text of a token.
 
         >>> from regard.config.data import TokenizerConfig
         >>> from regard.text.train import train_wordpiece
         >>> tokenizer = train_wordpiece(["ab abab"] * 9, TokenizerConfig())
-        >>> FilledToken.of(tokenizer, tokenizer.backend.token_to_id("##ab"))
+        >>> FilledToken.from_id(tokenizer, tokenizer.backend.token_to_id("##ab"))
         FilledToken(text='ab', is_continuation=True)
         """
         subword = str(tokenizer.backend.id_to_token(token_id) or "")
         if _is_marked_continuation(subword):
-            return cls(subword.removeprefix(MORE), is_continuation=True)
+            return cls(subword.removeprefix(CONTINUATION_PREFIX), is_continuation=True)
         return cls(tokenizer.decode([token_id]).strip() or subword, is_continuation=False)
 
     def insert(self, before: str, after: str) -> str:
@@ -393,7 +395,7 @@ class FilledToken:
 
 def mask_context(tokenizer: Tokenizer, ids: Sequence[int], position: int, mask_id: int, window: int = 12) -> str:
     """Text of up to `window` tokens on each side of a position, with the mask token between them."""
-    before = tokenizer.decode(ids[max(0, position - window) : position]).removeprefix(MORE)
+    before = tokenizer.decode(ids[max(0, position - window) : position]).removeprefix(CONTINUATION_PREFIX)
     mask_token = str(tokenizer.backend.id_to_token(mask_id))
     after = tokenizer.decode(ids[position + 1 : position + 1 + window])
     return " ".join(filter(None, [before, mask_token, after]))

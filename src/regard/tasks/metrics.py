@@ -14,8 +14,8 @@ from regard.errors import UsageError
 
 LENGTH_LIMITS = (10, 20, 30, 40, 60)  # largest source length of each group, in words
 UNLIMITED = 10**9
-SHORT = 20  # a source with at most so many words is short
-LONG = 40  # a source with more words than this is long
+SHORT_SOURCE_WORDS = 20  # a source with at most so many words is short
+LONG_SOURCE_WORDS = 40  # a source with more words than this is long
 MAX_PERPLEXITY = 1e6
 NORMAL_QUANTILE = 1.959964  # 97.5 % quantile of the normal distribution: 95 % intervals
 
@@ -105,8 +105,8 @@ def bleu_short_long(
     >>> scores and [round(score) for score in scores]
     [100, 0]
     """
-    short = _score_length_group(0, SHORT, sources, hypotheses, references)
-    long = _score_length_group(LONG, UNLIMITED, sources, hypotheses, references)
+    short = _score_length_group(0, SHORT_SOURCE_WORDS, sources, hypotheses, references)
+    long = _score_length_group(LONG_SOURCE_WORDS, UNLIMITED, sources, hypotheses, references)
     if not short["sentences"] or not long["sentences"]:
         return None
     return short["bleu"], long["bleu"]

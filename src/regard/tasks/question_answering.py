@@ -31,7 +31,7 @@ from regard.tokens import Tokens
 Indices = NDArray[np.int64]
 FloatArray = NDArray[np.floating]
 Span = tuple[int, int]  # start and stop
-LONGEST_ANSWER = 30  # tokens
+MAX_ANSWER_TOKENS = 30  # tokens
 NUM_BEST = 20  # starts, ends and spans of a window that are considered
 MAX_QUESTION_TOKENS = 64
 MAX_BASELINE_WORDS = 8  # of an answer of the word-overlap baseline
@@ -126,7 +126,7 @@ def word_overlap_baseline(question: str, passage: str) -> str:
 class EncodedPassages(EncodedTexts):
     """Rows of a question and a window of its passage."""
 
-    begins: list[int] = field(default_factory=list)  # position in each row at which the window starts
+    passage_starts: list[int] = field(default_factory=list)  # position in each row at which the window starts
     spans: list[Sequence[Span]] = field(default_factory=list)  # characters of the window's tokens
     passages: list[str] = field(default_factory=list)  # by question
 
@@ -135,28 +135,28 @@ def encode_questions(
     special_tokens: SpecialTokens, questions: Sequence[tuple[str, str]], max_length: int, overlap: int
 ) -> EncodedPassages:
     """Encode questions and passages as rows of at most `max_length` tokens; windows of a passage share `overlap`."""
-    encoded = EncodedPassages(account=TruncationReport(texts=len(questions), max_length=max_length))
+    encoded = EncodedPassages(truncation=TruncationReport(texts=len(questions), max_length=max_length))
     passage_cache: dict[str, tuple[list[int], Sequence[Span]]] = {}
-    num_before = len(special_tokens.pair.before) + len(special_tokens.pair.between)
+    num_before = len(special_tokens.pair_template.before) + len(special_tokens.pair_template.between)
     for index, (question, passage) in enumerate(questions):
         if passage not in passage_cache:
             encoding = special_tokens.tokenizer.encode(passage)
             passage_cache[passage] = (encoding.ids, encoding.spans)
         passage_ids, spans = passage_cache[passage]
         encoded.passages.append(passage)
-        question_ids = _truncate_question(special_tokens, question, encoded.account)
+        question_ids = _truncate_question(special_tokens, question, encoded.truncation)
         capacity = max_length - special_tokens.num_special(pair=True) - len(question_ids)
         if capacity < 2:
             raise UsageError(f"rows of {max_length} tokens leave no room for a passage: raise --max-length")
         windows = window_spans(len(passage_ids), capacity, min(overlap, capacity // 2))
-        encoded.account.tokens += len(passage_ids)
-        encoded.account.windowed += len(windows) > 1
+        encoded.truncation.tokens += len(passage_ids)
+        encoded.truncation.windowed += len(windows) > 1
         for start, stop in windows:
             row, token_types = special_tokens.add(question_ids, passage_ids[start:stop])
             encoded.add(row, token_types, index)
-            encoded.begins.append(num_before + len(question_ids))
+            encoded.passage_starts.append(num_before + len(question_ids))
             encoded.spans.append(spans[start:stop])
-    encoded.account.windows = len(encoded)
+    encoded.truncation.windows = len(encoded)
     return encoded
 
 
@@ -186,7 +186,7 @@ def span_targets(rows: EncodedPassages, examples: Sequence[SquadExample]) -> Ind
         first = overlapping[0]
         last = overlapping[-1]
         if spans[first][0] <= answer_start and spans[last][1] >= answer_stop:
-            targets[row] = (rows.begins[row] + first, rows.begins[row] + last)
+            targets[row] = (rows.passage_starts[row] + first, rows.passage_starts[row] + last)
     return targets
 
 
@@ -205,7 +205,7 @@ class SpanBatch:
         return len(self.targets)
 
     @property
-    def shape(self) -> str:
+    def description(self) -> str:
         """Size of the batch, as text."""
         return f"{len(self.tokens)} windows of up to {self.tokens.lengths.max()} tokens"
 
@@ -216,11 +216,17 @@ class SpanObjective(RowObjective[EncodedPassages]):
     unit = "windows"
 
     def __init__(
-        self, train: EncodedPassages, targets: Indices, *, seed: int, digest: str, kept: CachedStates | None = None
+        self,
+        train: EncodedPassages,
+        targets: Indices,
+        *,
+        seed: int,
+        digest: str,
+        cached_states: CachedStates | None = None,
     ) -> None:
         super().__init__(train, seed=seed, digest=digest)
         self.targets = targets
-        self.cached_states = kept
+        self.cached_states = cached_states
 
     def batch(self, indices: Indices, epoch: int) -> SpanBatch:
         """Training rows and their answers."""
@@ -255,7 +261,7 @@ def answerable_positions(rows: EncodedPassages, indices: Indices) -> NDArray[np.
     for index in indices:
         mask = np.zeros(len(rows.rows[index]), dtype=np.bool_)
         mask[0] = True
-        mask[rows.begins[index] : rows.begins[index] + len(rows.spans[index])] = True
+        mask[rows.passage_starts[index] : rows.passage_starts[index] + len(rows.spans[index])] = True
         masks.append(mask)
     return np.concatenate(masks)
 
@@ -285,7 +291,7 @@ def best_spans(model: Bert, texts: EncodedPassages, num_questions: int, k: int =
             question = texts.text_indices[index]
             no_answer_scores[question] = min(no_answer_scores[question], row_logits[0].sum())
             spans = texts.spans[index]
-            start = texts.begins[index]
+            start = texts.passage_starts[index]
             for first, last, score in _top_spans(row_logits[start : start + len(spans)]):
                 characters = _strip_span(texts.passages[question], spans[first][0], spans[last][1])
                 is_empty = characters[1] <= characters[0]
@@ -313,7 +319,7 @@ def _top_spans(logits: FloatArray) -> list[tuple[int, int, float]]:
     ends = np.argsort(-logits[:, 1], kind="stable")[:NUM_BEST]
     scores = logits[starts, 0][:, None] + logits[ends, 1][None]
     lengths = ends[None] - starts[:, None]
-    scores[(lengths < 0) | (lengths >= LONGEST_ANSWER)] = -np.inf
+    scores[(lengths < 0) | (lengths >= MAX_ANSWER_TOKENS)] = -np.inf
     spans = []
     for flat_index in np.argsort(-scores, axis=None, kind="stable")[:NUM_BEST].tolist():
         row, column = divmod(flat_index, len(ends))

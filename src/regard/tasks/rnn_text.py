@@ -48,7 +48,7 @@ class RnnPreprocessor:
             spans.append(encoding.spans[: self.max_length] or [(0, len(text))])
         return RnnTexts(truncated_texts, rows, spans=spans, truncated=truncated, features=self.features)
 
-    def account(self, texts: RnnTexts) -> TruncationReport:
+    def report_truncation(self, texts: RnnTexts) -> TruncationReport:
         """Report how much of the texts is truncated."""
         return TruncationReport(
             texts=len(texts),
@@ -84,7 +84,7 @@ class RnnTexts:
         """Memory that the cached features of all texts take."""
         if self.features is None:
             return 0
-        return 2 * int(self.lengths.sum()) * self.features.layers * self.features.hidden_size
+        return 2 * int(self.lengths.sum()) * self.features.num_layers * self.features.hidden_size
 
     def cache_features(self) -> None:
         """Compute the features of all texts once; they are frozen."""

@@ -37,12 +37,13 @@ class StoryVocabulary:
     answers: frozenset[str]
 
     @classmethod
-    def of(cls, stories: StoryQuestions) -> StoryVocabulary:
+    def from_questions(cls, stories: StoryQuestions) -> StoryVocabulary:
         """Collect the words in the order of their first occurrence.
 
         >>> from regard.data.babi import StoryQuestion
-        >>> stories = StoryQuestions.of([StoryQuestion("one", ("Mary went home.",), "Where is Mary?", "home")])
-        >>> StoryVocabulary.of(stories).words
+        >>> question = StoryQuestion("one", ("Mary went home.",), "Where is Mary?", "home")
+        >>> stories = StoryQuestions.from_questions([question])
+        >>> StoryVocabulary.from_questions(stories).words
         ('mary', 'went', 'home', 'where', 'is')
         """
         texts = dict.fromkeys(text for question in stories.questions for text in (*question.sentences, question.text))
@@ -123,7 +124,7 @@ class StoryExamples:
     questions: Tokens  # word ids of each question
     answers: Indices  # [n], UNKNOWN_ANSWER for an answer that the model cannot give
     tasks: tuple[str, ...]
-    task: Indices  # [n], index of each question's task
+    task_indices: Indices  # [n], index of each question's task
     support: list[set[int]]  # positions in the story of the supporting sentences; negative: no longer in memory
     digest: str
 
@@ -162,7 +163,7 @@ class StoryExamples:
             Tokens(self.questions.ids[question_indices], question_offsets),
             Tokens(self.sentences.ids[word_indices], sentence_offsets),
             ages=all_ages[story_indices],
-            counts=np.diff(story_offsets),
+            sentence_counts=np.diff(story_offsets),
         )
 
     def batches(self, indices: Indices | None = None) -> Iterator[Indices]:
@@ -226,7 +227,7 @@ def encode_stories(
         questions=Tokens.from_rows(question_rows),
         answers=np.array([vocabulary.answer_id(question.answer) for question in questions.questions], dtype=np.int64),
         tasks=tuple(tasks),
-        task=np.array([tasks.index(question.task) for question in questions.questions], dtype=np.int64),
+        task_indices=np.array([tasks.index(question.task) for question in questions.questions], dtype=np.int64),
         support=support,
         digest=questions.digest,
     )
@@ -265,7 +266,7 @@ def evaluate_restarts(
     """Errors of every restart by task, and its loss over the questions whose answer the model can give."""
     all_indices = np.arange(len(examples)) if indices is None else indices
     batch_errors: list[NDArray[np.bool_]] = []  # [M, B]
-    loss = np.zeros(model.members)
+    loss = np.zeros(model.num_restarts)
     for batch in examples.batches(all_indices):
         answers = examples.answers[batch]
         logits = model.logits(model(examples.batch(batch), linear=linear))  # [M, B, V]
@@ -273,14 +274,14 @@ def evaluate_restarts(
         known = np.flatnonzero(answers != UNKNOWN_ANSWER)
         logprobs = logits.log_softmax(-1)[:, known, answers[known]]
         loss -= logprobs.double().sum(1).cpu().numpy()
-    is_wrong = np.concatenate([np.zeros((model.members, 0), dtype=bool), *batch_errors], axis=1)
-    task = examples.task[all_indices]
+    is_wrong = np.concatenate([np.zeros((model.num_restarts, 0), dtype=bool), *batch_errors], axis=1)
+    task = examples.task_indices[all_indices]
     num_known = int((examples.answers[all_indices] != UNKNOWN_ANSWER).sum())
     present = [index for index in range(len(examples.tasks)) if (task == index).any()]
     errors = np.array([100 * is_wrong[:, task == index].mean(1) for index in present])
     return StoryErrors(
         tasks=tuple(examples.tasks[index] for index in present),
-        errors=errors.reshape(-1, model.members),
+        errors=errors.reshape(-1, model.num_restarts),
         loss=loss / max(1, num_known),
         error=100 * is_wrong.mean(1),
     )
@@ -293,7 +294,7 @@ class HopAnswer:
     text: str
     probability: float
     weights: NDArray[np.float32]  # [hops, sentences in memory]; the rest of 1 is on the empty memory
-    others: tuple[tuple[str, float], ...] = ()  # the next best answers, with their probabilities
+    alternatives: tuple[tuple[str, float], ...] = ()  # the next best answers, with their probabilities
 
     @property
     def max_weights(self) -> NDArray[np.float32]:
@@ -314,7 +315,7 @@ def predict_answers(
             output = model(batch)
         probabilities, word_ids = model.logits(output)[0].softmax(-1).sort(dim=-1, descending=True, stable=True)
         weights = np.stack([captured[f"hop.{hop}"].weights[0, 0] for hop in range(model.config.hops)])
-        offsets = np.append(0, np.cumsum(batch.counts))
+        offsets = np.append(0, np.cumsum(batch.sentence_counts))
         top = zip(probabilities[:, :top_k].tolist(), word_ids[:, :top_k].tolist(), strict=True)  # [B, V] each
         for row, (row_probabilities, row_ids) in enumerate(top):
             words = [vocabulary.words[word_id] for word_id in row_ids]
@@ -325,7 +326,7 @@ def predict_answers(
                     text,
                     probability,
                     weights=weights[:, row, offsets[row] : offsets[row + 1]],
-                    others=tuple(answers[1:]),
+                    alternatives=tuple(answers[1:]),
                 )
             )
     return predictions
@@ -342,7 +343,7 @@ def supporting_accuracy(
     for index, (answer, support) in enumerate(zip(answers, examples.support, strict=True)):
         if support and vocabulary.word_ids.get(answer.text) == examples.answers[index]:
             attended = np.argsort(-answer.max_weights, kind="stable")[: len(support)]
-            task = examples.tasks[examples.task[index]]
+            task = examples.tasks[examples.task_indices[index]]
             hits.setdefault(task, []).append(support == set(attended.tolist()))
     return {task: 100 * float(np.mean(task_hits)) for task, task_hits in hits.items()}
 
@@ -422,8 +423,8 @@ def score_answers(examples: StoryExamples, answers: Sequence[HopAnswer], vocabul
     >>> from regard.config.rnn_models import MemoryNetworkConfig
     >>> from regard.data.babi import StoryQuestion, StoryQuestions
     >>> question = StoryQuestion("one", ("Mary went home.",), "Where is Mary?", "home", (0,))
-    >>> stories = StoryQuestions.of([question] * 4)
-    >>> vocabulary = StoryVocabulary.of(stories)
+    >>> stories = StoryQuestions.from_questions([question] * 4)
+    >>> vocabulary = StoryVocabulary.from_questions(stories)
     >>> config = resolve_sizes(MemoryNetworkConfig(), stories, vocabulary)
     >>> weights = np.ones((3, 1), dtype=np.float32)
     >>> answers = [HopAnswer("home", 0.9, weights)] * 3 + [HopAnswer("mary", 0.9, weights)]
@@ -435,7 +436,7 @@ def score_answers(examples: StoryExamples, answers: Sequence[HopAnswer], vocabul
     support = supporting_accuracy(examples, answers, vocabulary)
     scores = []
     for index, name in enumerate(examples.tasks):
-        in_task = examples.task == index
+        in_task = examples.task_indices == index
         error = 100 * float(is_wrong[in_task].mean())
         scores.append(TaskScore(name, int(in_task.sum()), error=error, support=support.get(name)))
     return StoryScores(tuple(scores))

@@ -36,7 +36,7 @@ class EncodedSentences(EncodedTexts):
     """Rows of sentences; each word is predicted at one position of one row."""
 
     positions: list[Indices] = field(default_factory=list)  # per row, first subwords of the words it predicts
-    words: list[Indices] = field(default_factory=list)  # per row, indices of these words in the sentence
+    word_ids: list[Indices] = field(default_factory=list)  # per row, indices of these words in the sentence
 
     def iter_token_logits(self, model: Bert) -> TokenLogits:
         """Yield the logits of all tokens, batch by batch."""
@@ -76,14 +76,14 @@ def encode_words(
     capacity = max_length - special_tokens.num_special()
     if capacity < 2:
         raise UsageError(f"rows of {max_length} tokens leave no room for a sentence: raise --max-length")
-    num_before = len(special_tokens.alone.before)
-    encoded = EncodedSentences(account=TruncationReport(texts=len(texts), max_length=max_length))
+    num_before = len(special_tokens.single_template.before)
+    encoded = EncodedSentences(truncation=TruncationReport(texts=len(texts), max_length=max_length))
     for text_index, (text, text_spans) in enumerate(zip(texts, spans, strict=True)):
         encoding = special_tokens.tokenizer.encode(text)
         subwords = first_subwords(text_spans, encoding.spans)
         windows = window_spans(len(encoding.ids), capacity, capacity // OVERLAP_DIVISOR)
-        encoded.account.tokens += len(encoding.ids)
-        encoded.account.windowed += len(windows) > 1
+        encoded.truncation.tokens += len(encoding.ids)
+        encoded.truncation.windowed += len(windows) > 1
         words = np.flatnonzero(subwords >= 0)
         word_windows = _windows_with_most_context(subwords[words], windows)
         for window, (start, stop) in enumerate(windows):
@@ -91,8 +91,8 @@ def encode_words(
             row, token_types = special_tokens.add(encoding.ids[start:stop])
             encoded.add(row, token_types, text_index)
             encoded.positions.append(subwords[window_words] - start + num_before)
-            encoded.words.append(window_words)
-    encoded.account.windows = len(encoded)
+            encoded.word_ids.append(window_words)
+    encoded.truncation.windows = len(encoded)
     return encoded
 
 
@@ -139,7 +139,7 @@ class TagBatch:
         return max(1, len(self.tags))
 
     @property
-    def shape(self) -> str:
+    def description(self) -> str:
         """Size of the batch, as text."""
         return f"{len(self.tokens)} sentences of up to {self.tokens.lengths.max()} tokens"
 
@@ -156,12 +156,14 @@ class TaggingObjective(RowObjective[EncodedSentences]):
         *,
         seed: int,
         digest: str,
-        weights: NDArray[np.float32] | None = None,
-        kept: CachedStates | None = None,
+        class_weights: NDArray[np.float32] | None = None,
+        cached_states: CachedStates | None = None,
     ) -> None:
-        super().__init__(train, seed=seed, digest=digest, weights=weights)
-        self.cached_states = kept
-        self.tags = [tags[text_index][words] for text_index, words in zip(train.text_indices, train.words, strict=True)]
+        super().__init__(train, seed=seed, digest=digest, class_weights=class_weights)
+        self.cached_states = cached_states
+        self.tags = [
+            tags[text_index][words] for text_index, words in zip(train.text_indices, train.word_ids, strict=True)
+        ]
 
     def batch(self, indices: Indices, epoch: int) -> TagBatch:
         """Training rows and their tags."""
@@ -185,7 +187,7 @@ class WordPositions(Protocol):
     """Rows of sentences, and the positions at which words are predicted."""
 
     positions: list[Indices]  # per row, first subwords of the words it predicts
-    words: list[Indices]  # per row, indices of these words in the sentence
+    word_ids: list[Indices]  # per row, indices of these words in the sentence
 
     @property
     def text_indices(self) -> Sequence[int]:
@@ -206,7 +208,7 @@ def tag_logprobs(
             if len(word_logits):
                 word_logits -= word_logits.max(axis=1, keepdims=True)
             log_sums = np.log(np.exp(word_logits).sum(1, keepdims=True))
-            logprobs[rows.text_indices[index]][rows.words[index]] = word_logits - log_sums
+            logprobs[rows.text_indices[index]][rows.word_ids[index]] = word_logits - log_sums
     return logprobs
 
 
@@ -215,10 +217,10 @@ class RnnSentences(RnnTexts):
     """Sentences of an RNN text encoder, and the positions at which words are predicted; truncated words have none."""
 
     positions: list[Indices] = field(default_factory=list)  # per sentence, first tokens of its words
-    words: list[Indices] = field(default_factory=list)  # per sentence, indices of these words
+    word_ids: list[Indices] = field(default_factory=list)  # per sentence, indices of these words
 
     @classmethod
-    def read(cls, preprocessor: RnnPreprocessor, texts: Sequence[str], spans: Sequence[Spans]) -> RnnSentences:
+    def encode(cls, preprocessor: RnnPreprocessor, texts: Sequence[str], spans: Sequence[Spans]) -> RnnSentences:
         """Encode texts whose words have these character spans."""
         encoded = preprocessor.encode(texts)
         sentences = cls(
@@ -231,7 +233,7 @@ class RnnSentences(RnnTexts):
         for text_spans, token_spans in zip(spans, sentences.spans, strict=True):
             first_tokens = first_subwords(text_spans, token_spans)
             words = np.flatnonzero(first_tokens >= 0)
-            sentences.words.append(words)
+            sentences.word_ids.append(words)
             sentences.positions.append(first_tokens[words])
         return sentences
 
@@ -260,7 +262,7 @@ class RnnTagBatch:
         return max(1, len(self.tags))
 
     @property
-    def shape(self) -> str:
+    def description(self) -> str:
         """Size of the batch, as text."""
         return f"{len(self.texts.tokens)} sentences of up to {self.texts.tokens.lengths.max()} tokens"
 
@@ -277,10 +279,10 @@ class RnnTaggingObjective(RowObjective[RnnSentences]):
         *,
         seed: int,
         digest: str,
-        weights: NDArray[np.float32] | None = None,
+        class_weights: NDArray[np.float32] | None = None,
     ) -> None:
-        super().__init__(train, seed=seed, digest=digest, weights=weights)
-        self.tags = [sentence_tags[words] for sentence_tags, words in zip(tags, train.words, strict=True)]
+        super().__init__(train, seed=seed, digest=digest, class_weights=class_weights)
+        self.tags = [sentence_tags[words] for sentence_tags, words in zip(tags, train.word_ids, strict=True)]
 
     def batch(self, indices: Indices, epoch: int) -> RnnTagBatch:
         """Training sentences and their tags."""

@@ -31,13 +31,13 @@ class TokenStream:
     digest: str  # of the texts
 
     @classmethod
-    def of(cls, documents: Documents, tokenizer: Tokenizer, length: int) -> TokenStream:
+    def from_documents(cls, documents: Documents, tokenizer: Tokenizer, length: int) -> TokenStream:
         """Tokenize documents, with a boundary token after each.
 
         >>> from regard.config.data import TokenizerConfig
         >>> from regard.text.train import train_tokenizer
         >>> tokenizer = train_tokenizer(["a b", "b"] * 9, TokenizerConfig(kind="words"))
-        >>> stream = TokenStream.of(Documents.of(["a b", "b"]), tokenizer, 2)
+        >>> stream = TokenStream.from_documents(Documents.from_texts(["a b", "b"]), tokenizer, 2)
         >>> tokenizer.subwords(stream.ids), [tokenizer.subwords(row) for row in stream.rows(np.array([0, 1, 2]))]
         (['▁a', '▁b', '</s>', '▁b', '</s>'], [['▁a', '▁b', '</s>'], ['</s>', '▁b', '</s>'], ['</s>', '▁a', '▁b']])
         """
@@ -46,7 +46,7 @@ class TokenStream:
         row_length = min(length, len(ids) - 1) or 1  # a stream of one token has one row
         return cls(ids, row_length, digest=documents.digest)
 
-    def first(self, fraction: float) -> TokenStream:
+    def take(self, fraction: float) -> TokenStream:
         """The first rows of the stream, this fraction of them and at least one."""
         num_rows = max(1, round(fraction * len(self)))
         return TokenStream(self.ids[: num_rows * self.length + 1], self.length, digest=self.digest)

@@ -62,7 +62,7 @@ class TokenizerPair:
     source: Tokenizer
     target: Tokenizer
 
-    def examples(self, pairs: ParallelTexts) -> TokenizedPairs:
+    def tokenize(self, pairs: ParallelTexts) -> TokenizedPairs:
         """Tokenize the pairs; source rows get the end token."""
         eos_id = self.source.eos_id
         source = [np.array([*ids, eos_id], dtype=np.int32) for ids in self.source.encode_batch(pairs.source)]
@@ -76,17 +76,17 @@ class TranslationObjective:
     unit = "tokens"
 
     def __init__(
-        self, tokenizers: TokenizerPair, train: TokenizedPairs, valid: TokenizedPairs, *, seed: int, sampling: float
+        self, tokenizers: TokenizerPair, train: TokenizedPairs, valid: TokenizedPairs, *, seed: int, bpe_dropout: float
     ) -> None:
         self.tokenizers = tokenizers
         self.train = train
         self.valid = valid
         self.seed = seed
         self.segmenters: tuple[BpeDropout, BpeDropout] | None = None
-        if sampling:
+        if bpe_dropout:
             self.segmenters = (
-                BpeDropout(tokenizers.source, train.texts.source, sampling, seed),
-                BpeDropout(tokenizers.target, train.texts.target, sampling, seed + 1),
+                BpeDropout(tokenizers.source, train.texts.source, bpe_dropout, seed),
+                BpeDropout(tokenizers.target, train.texts.target, bpe_dropout, seed + 1),
             )
         self._sampled_epoch = -1
         self._sampled = train  # the segmentation of that epoch

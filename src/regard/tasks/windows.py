@@ -39,7 +39,7 @@ class EncodedTexts:
     rows: list[Ids] = field(default_factory=list)
     token_types: list[Ids] = field(default_factory=list)
     text_indices: list[int] = field(default_factory=list)  # text of each row
-    account: TruncationReport = field(default_factory=TruncationReport)
+    truncation: TruncationReport = field(default_factory=TruncationReport)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -102,15 +102,15 @@ def encode_texts(
     capacity = max_length - special_tokens.num_special()
     if capacity < 2:
         raise UsageError(f"rows of {max_length} tokens leave no room for a text: raise --max-length")
-    encoded = EncodedTexts(account=TruncationReport(texts=len(texts), max_length=max_length))
+    encoded = EncodedTexts(truncation=TruncationReport(texts=len(texts), max_length=max_length))
     for text_index, ids in enumerate(special_tokens.tokenizer.encode_batch(texts)):
         spans = window_spans(len(ids), capacity, capacity // OVERLAP_DIVISOR)
-        encoded.account.tokens += len(ids)
-        encoded.account.windowed += len(spans) > 1
+        encoded.truncation.tokens += len(ids)
+        encoded.truncation.windowed += len(spans) > 1
         for start, stop in spans:
             row, token_types = special_tokens.add(ids[start:stop])
             encoded.add(row, token_types, text_index)
-    encoded.account.windows = len(encoded)
+    encoded.truncation.windows = len(encoded)
     return encoded
 
 
@@ -118,7 +118,7 @@ def _encode_pairs(
     special_tokens: SpecialTokens, texts: Sequence[str], pairs: Sequence[str], max_length: int
 ) -> EncodedTexts:
     tokens, report = special_tokens.encode_batch(texts, pairs, max_length=max_length)
-    encoded = EncodedTexts(account=report)
+    encoded = EncodedTexts(truncation=report)
     assert tokens.token_types is not None
     for index, row in enumerate(tokens):
         token_types = tokens.token_types[tokens.offsets[index] : tokens.offsets[index + 1]]

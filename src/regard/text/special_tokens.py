@@ -18,7 +18,7 @@ from regard.errors import CheckpointError, UsageError
 from regard.text.tokenizer import Encoding, Tokenizer
 from regard.tokens import Tokens
 
-MASKS = ("[MASK]", "<mask>")  # names of the mask token
+MASK_TOKENS = ("[MASK]", "<mask>")  # names of the mask token
 
 
 @dataclass(frozen=True)
@@ -120,20 +120,20 @@ class SpecialTokens:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.start = tokenizer.bos_id
-        self.end = tokenizer.eos_id
-        self.pad = tokenizer.pad_id
-        self.unknown = tokenizer.unk_id
-        self.mask = tokenizer.find_token_id(MASKS)
-        self.alone = _probe_template(tokenizer.backend, pair=False)
-        self.pair = _probe_template(tokenizer.backend, pair=True)
+        self.bos_id = tokenizer.bos_id
+        self.eos_id = tokenizer.eos_id
+        self.pad_id = tokenizer.pad_id
+        self.unk_id = tokenizer.unk_id
+        self.mask_id = tokenizer.find_token_id(MASK_TOKENS)
+        self.single_template = _probe_template(tokenizer.backend, pair=False)
+        self.pair_template = _probe_template(tokenizer.backend, pair=True)
 
     def num_special(self, pair: bool = False) -> int:
         """Number of special tokens around a text or a pair."""
         return self._template(pair).num_special
 
     def _template(self, pair: bool) -> SpecialTokenTemplate:
-        return self.pair if pair else self.alone
+        return self.pair_template if pair else self.single_template
 
     def add(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
         """Put special tokens around the ids of a text or a pair; return all ids and their token types."""
@@ -268,12 +268,12 @@ def _probe_template(backend: tokenizers.Tokenizer, *, pair: bool) -> SpecialToke
     )
 
 
-def with_special_tokens(tokenizer: Tokenizer, cls: str, sep: str, *, double: bool = False) -> Tokenizer:
+def with_special_tokens(tokenizer: Tokenizer, cls: str, sep: str, *, double_separator: bool = False) -> Tokenizer:
     """Tokenizer with the template `cls A sep`, and for pairs `cls A sep B sep` with token types 0 and 1.
 
     With `double`, two separators are between the texts, and all token types are 0 (RoBERTa).
     """
-    second_type = 0 if double else 1
+    second_type = 0 if double_separator else 1
 
     def special(token: str, token_type: int) -> dict[str, Any]:
         return {"SpecialToken": {"id": token, "type_id": token_type}}
@@ -282,7 +282,7 @@ def with_special_tokens(tokenizer: Tokenizer, cls: str, sep: str, *, double: boo
         return {"Sequence": {"id": name, "type_id": token_type}}
 
     single = [special(cls, 0), sequence("A", 0), special(sep, 0)]
-    second_separator = [special(sep, 0)] if double else []
+    second_separator = [special(sep, 0)] if double_separator else []
     template = {
         "type": "TemplateProcessing",
         "single": single,
@@ -302,7 +302,7 @@ def with_special_tokens(tokenizer: Tokenizer, cls: str, sep: str, *, double: boo
 
 def with_mask_token(tokenizer: Tokenizer) -> Tokenizer:
     """A trained tokenizer with a mask token and a template, as an encoder needs them."""
-    mask = MASKS[1]
+    mask = MASK_TOKENS[1]
     if tokenizer.backend.token_to_id(mask) is None:
         content = json.loads(tokenizer.to_json())
         added_token = {

@@ -14,7 +14,7 @@ import tokenizers
 from regard.errors import CheckpointError, DataError
 from regard.text.tokenizer_json import COMPONENTS, validate_tokenizer_json
 
-SPECIALS = ("<pad>", "</s>", "<unk>", "<s>")  # of every tokenizer trained with Regard; their ids count from 0
+SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>")  # of every tokenizer trained with Regard; their ids count from 0
 SPACE = "▁"  # a space in subwords
 _SAMPLE_TEXT = "A canary, 1 é."
 

@@ -14,7 +14,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from regard.config.data import TokenizerConfig
 from regard.errors import ConfigError, DataError
 from regard.text.special_tokens import with_mask_token, with_special_tokens
-from regard.text.tokenizer import SPACE, SPECIALS, Tokenizer
+from regard.text.tokenizer import SPACE, SPECIAL_TOKENS, Tokenizer
 from regard.text.tokenizer_json import WHITE_SPACE_PATTERN, WORD_PATTERN
 from regard.text.unigram import train_unigram
 
@@ -30,7 +30,7 @@ CLS = "[CLS]"
 SEP = "[SEP]"
 MASK = "[MASK]"
 BERT_SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)  # their ids count from 0
-MORE = "##"  # before a subword that continues a word
+CONTINUATION_PREFIX = "##"  # before a subword that continues a word
 MAX_ALPHABET = 1000  # characters of a WordPiece vocabulary
 MIN_ALPHABET = 100  # above, at most every eighth token is a character
 
@@ -49,14 +49,14 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """
     lines = _check_not_blank(texts)
     size = config.vocab_size or choose_vocabulary_size(lines, config.kind)
-    min_size = len(SPECIALS) + (NUM_BYTES if config.kind == "bpe" else 1)
+    min_size = len(SPECIAL_TOKENS) + (NUM_BYTES if config.kind == "bpe" else 1)
     if size < min_size:
         raise ConfigError(f"a vocabulary of {size} is too small for {config.kind}: at least {min_size} are needed")
     backend = _TRAINERS[config.kind](lines, size, _normalizer_steps(config))
-    backend.add_special_tokens(list(SPECIALS))
-    eos = SPECIALS[1]
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    eos = SPECIAL_TOKENS[1]
     backend.post_processor = processors.TemplateProcessing(
-        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, SPECIALS.index(eos))]
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, SPECIAL_TOKENS.index(eos))]
     )
     return Tokenizer(backend)
 
@@ -82,14 +82,14 @@ def choose_vocabulary_size(texts: Iterable[str], kind: str = "bpe") -> int:
     """
     if kind == "characters":
         characters = set().union(*texts, " ")
-        return min(len(SPECIALS) + len(characters), MAX_CHOSEN_SIZE)
+        return min(len(SPECIAL_TOKENS) + len(characters), MAX_CHOSEN_SIZE)
     word_counts = _count_matches(texts, re.compile(r"[^\W\d_]+|\d|[^\w\s]|_"))
     if kind == "words":
-        return min(len(SPECIALS) + 2 * len(word_counts) + 1, MAX_CHOSEN_SIZE)
+        return min(len(SPECIAL_TOKENS) + 2 * len(word_counts) + 1, MAX_CHOSEN_SIZE)
     characters = {character for word in word_counts for character in word}
     alphabet_size = NUM_BYTES if kind == "bpe" else len(characters) + 1
     num_subwords = min(len(word_counts), 6 * math.isqrt(sum(word_counts.values())))
-    size = min(len(SPECIALS) + alphabet_size + num_subwords, MAX_CHOSEN_SIZE)
+    size = min(len(SPECIAL_TOKENS) + alphabet_size + num_subwords, MAX_CHOSEN_SIZE)
     return _round_up(size, 8)
 
 
@@ -133,7 +133,7 @@ def _train_bpe(lines: list[str], size: int, steps: NormalizerSteps) -> tokenizer
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=2,
-        special_tokens=list(SPECIALS),
+        special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -168,7 +168,7 @@ def _train_words(lines: list[str], size: int, steps: NormalizerSteps) -> tokeniz
     trainer = trainers.WordLevelTrainer(
         vocab_size=size,
         min_frequency=2 if len(lines) >= FEW_LINES else 1,
-        special_tokens=list(SPECIALS),
+        special_tokens=list(SPECIAL_TOKENS),
         show_progress=False,
     )
     _train(backend, lines, trainer)
@@ -182,7 +182,9 @@ def _train_metaspace_wordpiece(lines: list[str], size: int, steps: NormalizerSte
     subword of a word is marked by its ▁, so those that continue a word need no prefix.
     """
     bpe = _metaspace_tokenizer(models.BPE(unk_token=UNK_TOKEN), steps)
-    trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=2, special_tokens=list(SPECIALS), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, min_frequency=2, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    )
     _train(bpe, lines, trainer)
     wordpiece = models.WordPiece(
         bpe.get_vocab(),
@@ -197,8 +199,8 @@ def _train_characters(lines: list[str], size: int, steps: NormalizerSteps) -> to
     """Single characters, spaces included: BPE without any merge."""
     normalizer = normalizers.Sequence(steps)
     counts = Counter(character for line in lines for character in normalizer.normalize_str(line))
-    characters = sorted(counts, key=lambda character: (-counts[character], character))[: size - len(SPECIALS)]
-    vocabulary = {token: token_id for token_id, token in enumerate([*SPECIALS, *characters])}
+    characters = sorted(counts, key=lambda character: (-counts[character], character))[: size - len(SPECIAL_TOKENS)]
+    vocabulary = {token: token_id for token_id, token in enumerate([*SPECIAL_TOKENS, *characters])}
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token=UNK_TOKEN))
     backend.normalizer = normalizer
     backend.decoder = decoders.Fuse()
@@ -212,9 +214,9 @@ def _train_unigram(lines: list[str], size: int, steps: NormalizerSteps) -> token
     for line in lines:
         normalized = untrained.normalizer.normalize_str(line)
         word_counts.update(word for word, _ in untrained.pre_tokenizer.pre_tokenize_str(normalized))
-    special = [(token, 0.0) for token in SPECIALS]
-    subwords = train_unigram(word_counts, size - len(SPECIALS))
-    return _metaspace_tokenizer(models.Unigram(special + subwords, SPECIALS.index(UNK_TOKEN), False), steps)
+    special = [(token, 0.0) for token in SPECIAL_TOKENS]
+    subwords = train_unigram(word_counts, size - len(SPECIAL_TOKENS))
+    return _metaspace_tokenizer(models.Unigram(special + subwords, SPECIAL_TOKENS.index(UNK_TOKEN), False), steps)
 
 
 _TRAINERS: Mapping[str, Callable[[list[str], int, NormalizerSteps], tokenizers.Tokenizer]] = {
@@ -260,13 +262,13 @@ def train_wordpiece(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     wordpiece = models.WordPiece(
         vocabulary,
         unk_token=UNK,
-        continuing_subword_prefix=MORE,
+        continuing_subword_prefix=CONTINUATION_PREFIX,
         max_input_chars_per_word=MAX_INPUT_CHARACTERS,
     )
     backend = tokenizers.Tokenizer(wordpiece)
     backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(MORE, cleanup=True)
+    backend.decoder = decoders.WordPiece(CONTINUATION_PREFIX, cleanup=True)
     backend.add_special_tokens(list(BERT_SPECIAL_TOKENS))
     return with_special_tokens(Tokenizer(backend), CLS, SEP)
 
@@ -305,8 +307,10 @@ def _wordpiece_subwords(lines: list[str], size: int, normalizer: normalizers.Nor
     vocabulary = bpe.get_vocab()
     tokens = [token for token in sorted(vocabulary, key=lambda token: vocabulary[token]) if token not in (UNK, SPACE)]
     characters = [token for token in tokens if len(token) == 1]
-    continuing = [MORE + character for character in characters if not _is_punctuation(character)]
-    merged = [token[1:] if token.startswith(SPACE) else MORE + token for token in tokens if len(token) > 1]
+    continuing = [CONTINUATION_PREFIX + character for character in characters if not _is_punctuation(character)]
+    merged = [
+        token[1:] if token.startswith(SPACE) else CONTINUATION_PREFIX + token for token in tokens if len(token) > 1
+    ]
     return list(dict.fromkeys([*characters, *continuing, *merged]))[:size]
 
 

@@ -20,7 +20,7 @@ from regard.training.auto_config import batch_tokens_for_budget, estimate_update
 from regard.training.experiments.base import Experiment, RunContext, RunPlan, TrainingResult
 from regard.training.experiments.causal_lm import CausalLMExperiment
 from regard.training.experiments.classification import ClassificationExperiment, RnnClassificationExperiment
-from regard.training.experiments.distillation import STUDENTS
+from regard.training.experiments.distillation import DISTILLATION_EXPERIMENTS
 from regard.training.experiments.elmo import ElmoExperiment
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.masked_lm import MaskedLMExperiment
@@ -53,7 +53,7 @@ EXPERIMENTS: dict[tuple[str, str], ExperimentBuilder] = {  # by task and archite
 def build_experiment(config: RunConfig, folder: Path) -> Experiment:
     """Build the experiment of a run: the student's where it distils, else the one of its task and architecture."""
     if config.distillation.student_layers:
-        return STUDENTS[config.task](config, folder)
+        return DISTILLATION_EXPERIMENTS[config.task](config, folder)
     return EXPERIMENTS[config.task, config.architecture](config, folder)
 
 
@@ -107,7 +107,7 @@ class BatchProcedure:
 
     def _largest_batch_tokens(self) -> int:
         """Tokens of the largest batch of the first epoch."""
-        objective = self.experiment.task
+        objective = self.experiment.objective
         batches = objective.epoch_batches(0, self.training.batch_tokens)
         return int(max(objective.lengths[indices].sum() for indices in batches))
 
@@ -117,7 +117,7 @@ class BatchProcedure:
 
     def _epoch_batches(self, training: TrainingConfig) -> int:
         """Number of batches of an epoch."""
-        return len(self.experiment.task.epoch_batches(0, training.batch_tokens))
+        return len(self.experiment.objective.epoch_batches(0, training.batch_tokens))
 
     def plan(self, chosen: Mapping[str, Any]) -> RunPlan:
         """Describe data, model, precision and threads, and how the time is spent."""
@@ -168,7 +168,7 @@ class BatchProcedure:
     def _describe_time(self, chosen: Mapping[str, Any]) -> str:
         """Describe how a time budget is spent."""
         budget = 60 * self.training.minutes
-        elapsed = time.monotonic() - self.context.started
+        elapsed = time.monotonic() - self.context.start_time
         evaluation = chosen["evaluation_seconds"]
         closing = evaluation + self.experiment.closing_seconds(evaluation)
         validation = min(EVALUATION_SHARE * budget, EVALUATIONS * evaluation)
@@ -185,7 +185,7 @@ class BatchProcedure:
         updates = self._update_seconds(chosen)
         affordable = EVALUATIONS if math.isinf(updates) else int(EVALUATION_SHARE * updates / max(1e-9, evaluation))
         return RunTiming(
-            started=self.context.started,
+            started=self.context.start_time,
             evaluations=max(1, min(EVALUATIONS, affordable)),
             evaluation_seconds=evaluation,
             closing_seconds=self.experiment.closing_seconds,
@@ -208,7 +208,7 @@ class BatchProcedure:
         trainer = Trainer(
             self.model,
             weights,
-            experiment.task,
+            experiment.objective,
             training,
             directory=context.directory,
             evaluator=evaluator,
@@ -223,7 +223,7 @@ class BatchProcedure:
         )
         trainer.resume()
         reason = trainer.run()
-        counters = trainer.counters
+        counters = trainer.state
         if reason.startswith("SIG") or not context.distributed.is_rank_zero:
             return TrainingResult(counters.step, reason, counters.seconds)
         if training.minutes:
@@ -245,7 +245,7 @@ class BatchProcedure:
     def _judge(self, trainer: Trainer, reason: str) -> Verdict:
         """Judge the run by the evaluations in its log, which includes those before an interruption."""
         config = trainer.config
-        counters = trainer.counters
+        counters = trainer.state
         limit = Limit("--minutes", config.minutes)
         if config.steps and counters.step >= config.steps:
             limit = Limit("--steps", config.steps)
@@ -256,5 +256,5 @@ class BatchProcedure:
             updates=counters.step,
             baselines=self.experiment.trivial_baselines(),
             limit=limit if reason == "plan done" else None,
-            pretrained=self.experiment.is_pretrained,
+            is_pretrained=self.experiment.is_pretrained,
         )

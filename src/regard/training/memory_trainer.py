@@ -73,8 +73,8 @@ class MemoryNetworkTrainer:
         rng = epoch_rng(seed=config.seed, epoch=0, digest=train.digest, purpose=HELD_OUT_PURPOSE)
         shuffled = rng.permutation(len(train))
         num_held_out = int(config.validation_share * len(train))
-        self.held_out = np.sort(shuffled[:num_held_out])
-        self.learned = np.sort(shuffled[num_held_out:])
+        self.held_out_indices = np.sort(shuffled[:num_held_out])
+        self.train_indices = np.sort(shuffled[num_held_out:])
 
     @property
     def is_done(self) -> bool:
@@ -102,18 +102,18 @@ class MemoryNetworkTrainer:
                 parameter.copy_(weights[name])
         self.progress = MemoryTrainingState(**progress)
 
-    def rate(self) -> float:
+    def learning_rate(self) -> float:
         """Learning rate of the next epoch: constant in the linear start, then halved at intervals."""
         if not self.progress.switched:
             return self.config.learning_rate
         return self.config.learning_rate * 0.5 ** ((self.progress.softmax + 1) // self.config.lr_halving_epochs)
 
-    def step(self) -> dict[str, Any]:
+    def train_epoch(self) -> dict[str, Any]:
         """Train for one epoch; return its number, errors (in percent) and losses by restart."""
         start = time.monotonic()
         progress = self.progress
         is_linear = not progress.switched
-        rate = self.rate()
+        rate = self.learning_rate()
         errors, losses = self._train_epoch(is_linear, rate)
         report = {
             "linear": is_linear,
@@ -132,7 +132,7 @@ class MemoryNetworkTrainer:
     def _update_linear_start(self) -> float:
         """Decide by the held-out loss whether the linear start is over; return the loss."""
         progress = self.progress
-        indices = self.held_out if len(self.held_out) else self.learned
+        indices = self.held_out_indices if len(self.held_out_indices) else self.train_indices
         scores = evaluate_restarts(self.model, self.train, indices, linear=True)
         loss = float(np.mean(scores.loss[self.finite_restarts]))
         progress.epochs_since_best = 0 if loss < progress.best_loss else progress.epochs_since_best + 1
@@ -146,18 +146,20 @@ class MemoryNetworkTrainer:
     @property
     def finite_restarts(self) -> list[int]:
         """Indices of the restarts that have not diverged."""
-        return [member for member in range(self.model.members) if member not in self.progress.diverged]
+        return [member for member in range(self.model.num_restarts) if member not in self.progress.diverged]
 
     def _train_epoch(self, is_linear: bool, rate: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Train for one epoch; return error rate and mean loss per restart, [members] each."""
         train = self.train
         config = self.config
         epoch = self.progress.epoch
-        order = self.learned[epoch_order(len(self.learned), seed=config.seed, epoch=epoch, digest=train.digest)]
+        order = self.train_indices[
+            epoch_order(len(self.train_indices), seed=config.seed, epoch=epoch, digest=train.digest)
+        ]
         rng = epoch_rng(seed=config.seed, epoch=epoch, digest=train.digest, purpose=NOISE_PURPOSE)
         ages = train.noisy_ages(config.random_noise, self.model.config.memory_size, rng)
-        num_correct = np.zeros(self.model.members)
-        losses = np.zeros(self.model.members)
+        num_correct = np.zeros(self.model.num_restarts)
+        losses = np.zeros(self.model.num_restarts)
         for start in range(0, len(order), config.batch_size):
             indices = order[start : start + config.batch_size]
             loss, is_correct = self.model.loss(train.batch(indices, ages), train.answers[indices], linear=is_linear)
@@ -170,13 +172,13 @@ class MemoryNetworkTrainer:
                 self.progress.diverged.append(member)
         if not self.finite_restarts:
             raise TrainingError(
-                f"epoch {epoch + 1}: no loss of the {self.model.members} restarts is finite: lower the learning rate"
+                f"epoch {epoch + 1}: no loss of {self.model.num_restarts} restarts is finite: lower the learning rate"
             )
         return 1 - num_correct / len(order), losses / len(order)
 
-    def best(self) -> tuple[int, NDArray[np.float64]]:
+    def best_restart(self) -> tuple[int, NDArray[np.float64]]:
         """Index of the restart with the lowest training error, and the errors of all, in percent."""
-        scores = evaluate_restarts(self.model, self.train, self.learned)
+        scores = evaluate_restarts(self.model, self.train, self.train_indices)
         best = min(self.finite_restarts, key=lambda member: (scores.error[member], scores.loss[member]))
         return best, scores.error
 
@@ -239,9 +241,10 @@ def train_memory_networks(
     """Train memory networks from several restarts and return the best; `save` receives the state after every epoch.
 
     >>> from regard.data.babi import StoryQuestion
-    >>> questions = StoryQuestions.of([StoryQuestion("one", ("Mary went home.",), "Where is Mary?", "home", (0,))] * 4)
+    >>> question = StoryQuestion("one", ("Mary went home.",), "Where is Mary?", "home", (0,))
+    >>> questions = StoryQuestions.from_questions([question] * 4)
     >>> training = MemoryTrainingConfig(restarts=2, epochs=3, linear_start_epochs=1, validation_share=0)
-    >>> train_memory_networks(questions, MemoryNetworkConfig(embedding_size=5, hops=1), training).model.members
+    >>> train_memory_networks(questions, MemoryNetworkConfig(embedding_size=5, hops=1), training).model.num_restarts
     1
     """
     trainer, vocabulary = build_trainer(questions, config or MemoryNetworkConfig(), training or MemoryTrainingConfig())
@@ -249,11 +252,11 @@ def train_memory_networks(
         weights, progress = saved
         trainer.resume(weights, progress)
     while not trainer.is_done:
-        report = trainer.step()
+        report = trainer.train_epoch()
         notify(listeners, "epoch", **report)
         if save is not None:
             save(*trainer.state())
-    member, errors = trainer.best()
+    member, errors = trainer.best_restart()
     return TrainedMemoryNetwork(
         trainer.model.restart(member),
         vocabulary,
@@ -268,7 +271,7 @@ def build_trainer(
 ) -> tuple[MemoryNetworkTrainer, StoryVocabulary]:
     """Build the vocabulary, the networks with their initial weights, and their trainer."""
     check_same_language(questions)
-    vocabulary = StoryVocabulary.of(questions)
+    vocabulary = StoryVocabulary.from_questions(questions)
     config = resolve_sizes(config, questions, vocabulary)
     model = MemoryNetwork(config, training.restarts)
     model.initialize(training.seed)

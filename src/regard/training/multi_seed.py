@@ -54,7 +54,7 @@ class FinishedRun(Protocol):
     @property
     def metrics(self) -> dict[str, Any]: ...
     @property
-    def finished(self) -> bool: ...
+    def is_finished(self) -> bool: ...
     @property
     def verdict(self) -> Verdict | None: ...
 
@@ -106,10 +106,10 @@ class MultiSeedProcedure:
             minutes = self.context.config.training.minutes / len(self.seeds)  # the time budget is for all seeds
             overrides = {"training.seed": seed, "fine_tuning.seeds": 1, "training.minutes": minutes}
             config = self.context.config.override(overrides)
-            started = self.context.started if seed == self.seeds[0] else None
+            started = self.context.start_time if seed == self.seeds[0] else None
             run = self.train_seed(config, self._folder(seed), listeners=listeners, started=started)
             seconds += run.seconds
-            if not run.finished:
+            if not run.is_finished:
                 return TrainingResult(len(metrics), run.reason, seconds)
             metrics[seed] = run.metrics
             verdicts[seed] = run.verdict

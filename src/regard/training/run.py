@@ -55,11 +55,11 @@ class RunResult:
     seconds: float
     metrics: dict[str, Any]
     unit: str = "step"  # of `step`
-    leads: bool = True  # whether this process is rank 0, which reports
+    is_rank_zero: bool = True  # whether this process is rank 0, which reports
     verdict: Verdict | None = None  # None for an unfinished run, or one of an earlier version
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the training is complete."""
         return not self.reason.startswith("SIG")
 
@@ -111,7 +111,9 @@ def _train_rank_zero(
     """Train as rank 0, which decides, reports and writes."""
     _check_out(out)
     directory = RunDirectory(
-        out, notify=lambda message: notify(listeners, "note", text=message), keep=config.training.max_checkpoints
+        out,
+        notify=lambda message: notify(listeners, "note", text=message),
+        max_checkpoints=config.training.max_checkpoints,
     )
     with directory.lock():
         if config.training.tensorboard:
@@ -157,12 +159,12 @@ def _train_other_rank(
     """Train as another rank, with the files that rank 0 has prepared."""
     status, step = distributed.broadcast([0.0, 0.0])
     if status == FINISHED:
-        return RunResult(out, int(step), reason=FINISHED_BEFORE, seconds=0.0, metrics={}, leads=False)
+        return RunResult(out, int(step), reason=FINISHED_BEFORE, seconds=0.0, metrics={}, is_rank_zero=False)
     if distributed.is_multi_node and distributed.is_local_rank_zero:
         notify(listeners, "note", text="training with rank 0, whose machine reports and saves the model")
-    directory = RunDirectory(out, keep=config.training.max_checkpoints)
+    directory = RunDirectory(out, max_checkpoints=config.training.max_checkpoints)
     synchronize_run_directory(directory, distributed)
-    context = RunContext(config, directory, listeners=[], distributed=distributed, started=started)
+    context = RunContext(config, directory, listeners=[], distributed=distributed, start_time=started)
     return _RunExecution(context, directory.read_run()).train()
 
 
@@ -246,7 +248,7 @@ class _RunExecution:
                 seconds=training.seconds,
                 metrics={},
                 unit=unit,
-                leads=is_rank_zero,
+                is_rank_zero=is_rank_zero,
             )
         verdict = training.verdict.to_dict() if training.verdict is not None else None
         finished = {
@@ -289,7 +291,7 @@ class _RunExecution:
         lines = [*plan.lines]
         if changes:
             lines.append(f"the same bits as without the interruption are not promised: {', '.join(changes)}")
-        notify(self.context.listeners, "plan", lines=lines, parameters=plan.parameters, seconds=plan.seconds)
+        notify(self.context.listeners, "plan", lines=lines, parameters=plan.num_parameters, seconds=plan.seconds)
 
 
 def _environment(distributed: Distributed) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from regard.text.tokenizer import Tokenizer
 
 FOLDER = "attention"
 FORMAT = 1
-LENGTH = 15  # tokens of a text that suits a figure; the nearest length is chosen
+SNAPSHOT_LENGTH = 15  # tokens of a text that suits a figure; the nearest length is chosen
 MAX_LENGTH = 64  # tokens; without a text up to this length there are no snapshots
 _STEP_FILE = re.compile(r"step-(\d{1,15})\.json")
 
@@ -39,7 +39,7 @@ class SnapshotText:
     words: list[int]  # word id of each token
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> SnapshotText:
+    def from_ids(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> SnapshotText:
         """Build from token ids, special ones included; each token is a word where the text has other tokens."""
         special_ids = tokenizer.special_ids - {tokenizer.unk_id}
         encoding = tokenizer.encode(text)
@@ -109,7 +109,7 @@ def choose_example(lengths: NDArray[np.int64]) -> int | None:  # [examples, side
     1
     """
     longer_sides = lengths.max(axis=1)
-    index = int(np.abs(longer_sides - LENGTH).argmin())
+    index = int(np.abs(longer_sides - SNAPSHOT_LENGTH).argmin())
     return index if longer_sides[index] <= MAX_LENGTH else None
 
 

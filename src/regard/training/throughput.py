@@ -277,7 +277,7 @@ class _Probe:
     """Times forward and backward passes of temporary models, one per precision."""
 
     def __init__(self, experiment: Experiment, training: TrainingConfig, precisions: Sequence[str]) -> None:
-        self.objective = experiment.task
+        self.objective = experiment.objective
         self.training = training
         self.lengths = self.objective.lengths
         batches = self.objective.epoch_batches(0, training.batch_tokens)
@@ -337,7 +337,7 @@ def _memory_error(error: Exception, batch: Batch) -> Exception:
     if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "memory" not in str(error).lower():
         return error
     return TrainingError(
-        f"not enough memory for a batch of {batch.shape}: lower --batch-tokens, --data.max_length or the preset"
+        f"not enough memory for a batch of {batch.description}: lower --batch-tokens, --data.max_length or the preset"
     )
 
 

@@ -23,14 +23,14 @@ BLEU_MARGIN = 2.0
 Integers = NDArray[np.int64]
 
 
-def token_frequencies(unigram: float, *, translation: bool = False) -> TrivialBaseline:
+def token_frequencies(unigram: float, *, is_translation: bool = False) -> TrivialBaseline:
     """Predict tokens by their training frequencies; `unigram` is the resulting perplexity.
 
     A translation model may also beat it by BLEU: an overconfident one has a high perplexity.
     """
     scores = {"perplexity": unigram}
     margins = {"perplexity": PERPLEXITY_MARGIN * unigram}
-    if translation:
+    if is_translation:
         scores["bleu"] = 0.0
         margins["bleu"] = POOR_BLEU
     return TrivialBaseline("token frequencies", scores, margins)
@@ -64,7 +64,7 @@ def constant_target(train: Sequence[str], valid: Sequence[str]) -> TrivialBaseli
 
 
 def majority_label(
-    train: Integers, valid: Integers, labels: Sequence[str], *, balanced: bool = False
+    train: Integers, valid: Integers, labels: Sequence[str], *, is_balanced: bool = False
 ) -> TrivialBaseline:
     """Predict the most frequent training label for every text; the loss is that of label frequencies.
 
@@ -77,7 +77,7 @@ def majority_label(
     loss = float(-np.log(probabilities[valid]).mean())
     scores = {"accuracy": metrics["accuracy"], "loss": loss}
     margins = {"accuracy": sampling_error(metrics["accuracy"], len(valid)), "loss": LOSS_MARGIN * loss}
-    if balanced:
+    if is_balanced:
         uniform = 100 / len(labels)
         scores["macro_f1"] = max(uniform, metrics["macro_f1"])
         margins["macro_f1"] = sampling_error(uniform, len(valid))
@@ -143,7 +143,7 @@ def constant_span(examples: Sequence[SquadExample]) -> TrivialBaseline:
     return TrivialBaseline(best, {"f1": f1, "exact": exact}, margins)
 
 
-def frequent_answers(train: Sequence[tuple[str, str]], valid: Sequence[tuple[str, str]]) -> TrivialBaseline:
+def majority_answer(train: Sequence[tuple[str, str]], valid: Sequence[tuple[str, str]]) -> TrivialBaseline:
     """Answer with the most frequent training answer of each task; examples are (task, answer), tasks count equally."""
     overall = Counter(answer for _, answer in train)
     by_task: dict[str, Counter[str]] = {}

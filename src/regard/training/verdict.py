@@ -39,11 +39,11 @@ class TrivialBaseline:
     scores: Mapping[str, float]  # by the metric names of evaluations
     margins: Mapping[str, float] = field(default_factory=dict)  # by which a model must be better, by metric
 
-    def beaten_by(self, evaluation: Mapping[str, float]) -> bool:
+    def is_beaten_by(self, evaluation: Mapping[str, float]) -> bool:
         """Whether an evaluation is better in at least one of the scores, beyond its margin.
 
         >>> baseline = TrivialBaseline("always yes", {"accuracy": 60.0, "loss": 0.67}, {"accuracy": 5.0})
-        >>> [baseline.beaten_by({"accuracy": score, "loss": 0.7}) for score in (60.0, 64.0, 66.0)]
+        >>> [baseline.is_beaten_by({"accuracy": score, "loss": 0.7}) for score in (60.0, 64.0, 66.0)]
         [False, False, True]
         """
         for name, score in self.scores.items():
@@ -123,7 +123,7 @@ def judge(
     updates: int,
     baselines: Sequence[TrivialBaseline],
     limit: Limit | None,
-    pretrained: bool = False,
+    is_pretrained: bool = False,
 ) -> Verdict:
     """Judge a run by its evaluations, oldest first, each with its `step`; the last one marked `best` is the model's.
 
@@ -138,8 +138,8 @@ def judge(
     best = next((evaluation for evaluation in reversed(history) if evaluation.get("best")), history[-1])
     if _is_perfect(best):
         return ok
-    unbeaten = next((baseline for baseline in baselines if not baseline.beaten_by(best)), None)
-    has_few_updates = "perplexity" in best and not pretrained and updates < FEW_UPDATES and not _is_good(best)
+    unbeaten = next((baseline for baseline in baselines if not baseline.is_beaten_by(best)), None)
+    has_few_updates = "perplexity" in best and not is_pretrained and updates < FEW_UPDATES and not _is_good(best)
     if unbeaten is not None or has_few_updates:
         reason = _reason_for_nothing(updates, has_few_updates, unbeaten, best)
         remedy = _remedy_for_nothing(updates, limit)

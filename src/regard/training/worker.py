@@ -66,7 +66,7 @@ def _train(launch: dict[str, Any], events: EventWriter) -> None:
 
     config = RunConfig.from_dict(launch["config"], where=LAUNCH_FILE)
     run_result = train_run(config, Path(launch["out"]), listeners=[events], started=launch["started"])
-    if run_result.leads:
+    if run_result.is_rank_zero:
         events.on_event("report", run_result.to_dict())
 
 

@@ -80,7 +80,7 @@ def record_from_weights(
         "weights",
         "source" if is_self else "target",
         columns="source",
-        kept=values,
+        stored=values,
         layers=tuple(range(len(values))),
     )
     return Record(title or "weights", texts, (attention,), task="see")

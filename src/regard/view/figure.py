@@ -169,12 +169,12 @@ def default_view(record: Record, *, needs_attention: bool = False) -> str:
     stored = str(record.view.get("view", ""))
     if stored in FIGURE_VIEWS:
         return stored
-    if record.verdict is not None:
+    if record.prediction is not None:
         return "verdict"
     if record.attention and record.attention[0].name in ("hop", "memory"):
         return "hops"
     if record.attention:
-        return "look" if record.attention[0].own else "align"
+        return "look" if record.attention[0].is_self else "align"
     return "steps" if record.steps else "place"
 
 

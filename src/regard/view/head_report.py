@@ -12,7 +12,7 @@ from regard.view.csp import csp_hash
 
 Value = Callable[["HeadRow"], Any]
 Column = tuple[str, Value, str]
-SHOWN = 20
+MAX_TERMINAL_ROWS = 20
 MISSING = "–"
 CHANGE = "change"  # metric of encoders without a task head
 ATTENTION_SHARES = ("special", "previous", "itself", "next", "same", "diagonal")
@@ -142,7 +142,7 @@ class HeadReport:
         titles = [title for title, _, _ in columns]
         return [titles, *([_format_cell(row, column) for column in columns] for row in rows)]
 
-    def lines(self, shown: Callable[[Sequence[Sequence[str]]], list[str]], most: int = SHOWN) -> list[str]:
+    def lines(self, shown: Callable[[Sequence[Sequence[str]]], list[str]], most: int = MAX_TERMINAL_ROWS) -> list[str]:
         """Lines for a terminal; `shown` aligns a table."""
         lines = [*self.summary(), "", *shown(self.table(most))]
         num_hidden = len(self.rows) - most

@@ -53,32 +53,32 @@ class NotebookOutput:
 
 def mimebundle(
     record: Record,
-    drawn: Figure,
+    figure: Figure,
     state: Mapping[str, Any],
     *,
     height: int = FRAME_HEIGHT,
-    max_tokens: int = MAX_CELL_BYTES,
+    max_bytes: int = MAX_CELL_BYTES,
 ) -> dict[str, str]:
     """MIME bundle of a record: HTML, SVG, and text for terminals; `state` is the initial state of the page.
 
     The bundle has at most `max_tokens` bytes.
     """
-    svg = drawn.svg
-    text = _render_text(record, drawn)
+    svg = figure.svg
+    text = _render_text(record, figure)
     svg_base64 = base64.b64encode(svg.encode("utf-8", "replace")).decode("ascii")
-    about = html.escape(escape_invisible(f"{drawn.about}: {record.title}"))
+    about = html.escape(escape_invisible(f"{figure.about}: {record.title}"))
     style = "max-width:100%;height:auto"
     image = f'<img alt="{about}" style="{style}" src="data:image/svg+xml;base64,{svg_base64}">'
     used_bytes = len(svg.encode("utf-8", "replace")) + len(text.encode("utf-8", "replace")) + len(image)
-    page_record = replace(record, view={**record.view, **state, "view": drawn.view})
-    page = _fit_page(page_record, max_tokens - used_bytes - 2000)
+    page_record = replace(record, view={**record.view, **state, "view": figure.view})
+    page = _fit_page(page_record, max_bytes - used_bytes - 2000)
     if page is None:
         notice = (
             "The page of this record is too large for a cell: save it with .see(&quot;page.html&quot;) and open that."
         )
         content = f"<div>{image}<p><small>{notice}</small></p></div>"
     else:
-        name = hashlib.sha256(f"{record.id}{drawn.view}{svg}".encode("utf-8", "replace")).hexdigest()[:16]
+        name = hashlib.sha256(f"{record.id}{figure.view}{svg}".encode("utf-8", "replace")).hexdigest()[:16]
         frame = (
             f'<iframe hidden sandbox="allow-scripts allow-downloads" title="{about}" '
             f"style=\"width:100%;height:{int(height)}px;border:0\" srcdoc='{_escape_attribute(page)}'></iframe>"

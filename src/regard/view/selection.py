@@ -50,9 +50,9 @@ class AttentionSelection:
     def site(self) -> str:
         """Name of the head, or of the mean."""
         name = site_name(self.attention.name, self.layer)
-        if self.attention.heads == 1:
+        if self.attention.num_heads == 1:
             return name
-        return f"{name}:{self.head}" if self.head is not None else f"{name}, mean of {self.attention.heads} heads"
+        return f"{name}:{self.head}" if self.head is not None else f"{name}, mean of {self.attention.num_heads} heads"
 
     @property
     def is_best(self) -> bool:
@@ -92,7 +92,7 @@ def select_attention(
     if layer is None:
         layer = selected.layers[-1]
     weights = selected.matrix(layer, head) if head is not None else mean_head(selected, layer)
-    has_shift = best == (selected.name, layer, head) and selected.produced
+    has_shift = best == (selected.name, layer, head) and selected.is_generated
     shift = int(record.view.get("shift", 0)) if has_shift else 0
     if shift:
         weights = _shift_rows(weights, record.texts[selected.rows].special, shift)
@@ -144,9 +144,9 @@ def check_norm(norm: str) -> None:
 def mean_head(attention: AttentionRecord, layer: int) -> Weights:
     """Mean [Q, K] of a layer's heads."""
     total = np.zeros(attention.shape[2:], dtype=np.float32)
-    for head in range(attention.heads):
+    for head in range(attention.num_heads):
         total += attention.matrix(layer, head)
-    return np.asarray(total / max(1, attention.heads))
+    return np.asarray(total / max(1, attention.num_heads))
 
 
 def axis_units(text: RecordText, *, words: bool) -> list[AxisUnit]:

@@ -112,7 +112,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 BAR_WIDTH = 8  # terminal columns of a full bar
 HOP_COLUMNS = BAR_WIDTH + 8  # a bar, its percentage and a gap
 MIN_WEIGHT = 0.005  # sentences below it in every hop are only counted
-NOTHING = "nothing (empty memories)"
+EMPTY_MEMORIES = "nothing (empty memories)"
 
 
 def bar(fraction: float) -> str:
@@ -148,7 +148,7 @@ def hop_table(sentences: Sequence[str], hops: Weights, *, width: int = 100, forg
     num_hidden = len(rows) - len(visible)
     empty = [max(0.0, 1 - float(weights.sum())) for weights in hops]
     if max(empty) >= MIN_WEIGHT:
-        visible.append(("-", NOTHING, empty))
+        visible.append(("-", EMPTY_MEMORIES, empty))
     index_width = max((len(index) for index, _, _ in visible), default=1)
     max_text_width = max(20, width - index_width - 3 - HOP_COLUMNS * len(hops))
     text_width = min(max_text_width, max((cell_len(text) for _, text, _ in visible), default=0))

@@ -62,7 +62,7 @@ def render_view(record: Record, view: str = "", **options: object) -> str:
     """Render a view of a record as text; by default the one that suits it best. Options are those of the request.
 
     >>> from regard.view.record.parts import LabelProbabilities
-    >>> print(render_view(Record("t", {}, (), verdict=LabelProbabilities(("bad", "good"), (0.25, 0.75))), width=40))
+    >>> print(render_view(Record("t", {}, (), prediction=LabelProbabilities(("bad", "good"), (0.25, 0.75))), width=40))
     good  ██████    75.0 %
     bad   ██        25.0 %
     """
@@ -140,8 +140,8 @@ def _render_heads(request: TerminalRequest) -> list[str]:
     column_width = max(len(cell) for row in cells for cell in row) + 2
     heads_per_band = max(1, (request.width - ROW_LABEL_WIDTH) // column_width)
     lines = []
-    for start in range(0, attention.heads, heads_per_band):
-        heads = range(start, min(attention.heads, start + heads_per_band))
+    for start in range(0, attention.num_heads, heads_per_band):
+        heads = range(start, min(attention.num_heads, start + heads_per_band))
         lines.append(" " * ROW_LABEL_WIDTH + "".join(f"head {head}".ljust(column_width) for head in heads))
         for layer, row in zip(attention.layers, cells, strict=True):
             label = f"layer {layer}".ljust(ROW_LABEL_WIDTH)
@@ -202,11 +202,11 @@ def _render_math(request: TerminalRequest) -> list[str]:
 
 
 def _render_positions(request: TerminalRequest) -> list[str]:
-    positions = request.record.places
+    positions = request.record.positions
     if positions is None:
         raise UsageError("the record has no positional encodings: recurrent models and memory networks have none")
-    count = min(len(positions.codes), 24, max(4, (request.width - 8) // 2))
-    similarity = cosine_similarity(positions.codes[:count])
+    count = min(len(positions.encodings), 24, max(4, (request.width - 8) // 2))
+    similarity = cosine_similarity(positions.encodings[:count])
     labels = [str(position) for position in range(count)]
     lines = table_lines(
         labels,
@@ -222,7 +222,7 @@ def _render_positions(request: TerminalRequest) -> list[str]:
 
 
 def _render_prediction(request: TerminalRequest) -> list[str]:
-    prediction = request.record.verdict
+    prediction = request.record.prediction
     if prediction is None:
         raise UsageError(
             f"the record has no prediction: {request.record.task} records have none; classifiers and question "
@@ -235,8 +235,8 @@ def _render_prediction(request: TerminalRequest) -> list[str]:
 
 def _render_answers(prediction: SpanProbabilities) -> list[str]:
     answers = [(text, score) for _, _, text, score in prediction.answers[:8]]
-    if prediction.none is not None:
-        answers.append(("(no answer)", prediction.none))
+    if prediction.no_answer is not None:
+        answers.append(("(no answer)", prediction.no_answer))
     if all(0 <= score <= 1 for _, score in answers):
         return _render_bars(answers)
     labels = _pad_labels([text for text, _ in answers])

@@ -90,12 +90,12 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target_format", ["huggingface", "regard"])
 def test_a_converted_folder_is_the_same_model(tmp_path: Path, target_format: str) -> None:
     model = random_model(small_config(norm="before", output_bias=True))
-    save(tmp_path / "ours", model, task={"align": {"head": 3}})
+    save(tmp_path / "ours", model, metadata={"align": {"head": 3}})
     result = convert(tmp_path / "ours", tmp_path / "out", format=target_format)
     assert result.model_type == "pegasus"
     loaded = load_translator(tmp_path / "out")
     assert loaded.config == model.config
-    assert loaded.task == load_translator(tmp_path / "ours").task
+    assert loaded.metadata == load_translator(tmp_path / "ours").metadata
     assert all(torch.equal(tensor, loaded.weights[name]) for name, tensor in model.state_dict().items())
     assert (tmp_path / "out" / "README.md").read_text() == (tmp_path / "ours" / "README.md").read_text()
 

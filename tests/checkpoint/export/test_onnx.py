@@ -103,7 +103,7 @@ def test_tokenizer_labels_and_tuned_settings_are_written_too(tmp_path: Path) -> 
         "tokenizer": loaded.tokenizer,
         "labels": loaded.labels,
         "task": "classify",
-        "facts": metadata,
+        "metadata": metadata,
     }
     save_encoder(tmp_path / "run", loaded.config, loaded.weights, card="# Mood", **options)
     convert(tmp_path / "run", tmp_path / "out", format="onnx")

@@ -101,12 +101,17 @@ def test_logits_equal_those_of_transformers_and_folders_open_there_with_nothing_
     options: dict[str, Any] = {
         "tokenizer": loaded.tokenizer,
         "task": "",
-        "facts": {},
+        "metadata": {},
         "card": "",
         "labels": loaded.labels,
     }
     model_type = save_encoder(
-        out, loaded.config, loaded.weights, kind=loaded.model_type, fields=loaded.hf_config, **options
+        out,
+        loaded.config,
+        loaded.weights,
+        preferred_type=loaded.model_type,
+        original_config=loaded.hf_config,
+        **options,
     )
     assert model_type == "big_bird"
     reloaded, info = getattr(transformers, CLASSES[head]).from_pretrained(out, output_loading_info=True)

@@ -1,4 +1,4 @@
-"""The example of image completion: a model is trained on digits, and completions keep what is known."""
+"""Image completion: a causal language model learns digits and completes images whose last pixels are missing."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from regard.text.train import train_tokenizer
 from tests.scale import HANG_GUARD
 
 ROOT = Path(__file__).parents[3]
-SMALL = {"preset": "micro", "steps": 3, "threads": 1, "precision": "float32", "batch_tokens": 512}
+SMALL_RUN = {"preset": "micro", "steps": 3, "threads": 1, "precision": "float32", "batch_tokens": 512}
 
 
 def run(*arguments: str) -> int:
+    """Run the command line and return its exit code."""
     return cli.run(arguments, image_completion, PROGRAM)
 
 
 def write_model(folder: Path, height: int, width: int) -> None:
-    """Write an untrained model of images of this size."""
+    """Save an untrained model of images of this size."""
     tokenizer = train_tokenizer([GREY_LEVELS] * 9, TokenizerConfig(kind="characters")).without_special_tokens()
     config = GptConfig(
         vocab_size=tokenizer.vocab_size,
@@ -46,7 +47,7 @@ def write_model(folder: Path, height: int, width: int) -> None:
     model = build_model(config)
     initialize_weights(model, 1)
     facts = {"document": "line"}
-    save_causal_lm(folder / MODEL_FOLDER, config, model.state_dict(), tokenizer=tokenizer, facts=facts, card="")
+    save_causal_lm(folder / MODEL_FOLDER, config, model.state_dict(), tokenizer=tokenizer, metadata=facts, card="")
     (folder / IMAGES_FILE).write_text(json.dumps({"height": height, "width": width, "held_out": [5]}))
 
 
@@ -57,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_completion_has_levels_only_and_keeps_the_known_pixels(tmp_path: Path) -> None:
+def test_a_completion_has_grey_levels_only_and_keeps_the_known_pixels(tmp_path: Path) -> None:
     write_model(tmp_path, 4, 3)
     model = ImageModel.load(tmp_path, threads=1)
     image = np.arange(12).reshape(4, 3)
@@ -65,7 +66,9 @@ def test_a_completion_has_levels_only_and_keeps_the_known_pixels(tmp_path: Path)
         completions = model.complete(mask_rows(image, rows), GenerationConfig(samples=3))
         assert len(completions) == 3
         for completion in completions:
-            assert completion.shape == (4, 3) and completion.min() >= 0 and completion.max() <= 16
+            assert completion.shape == (4, 3)
+            assert completion.min() >= 0
+            assert completion.max() <= 16
             assert (completion[:rows] == image[:rows]).all()
         assert any((completions[0] != other).any() for other in completions[1:])
     with pytest.raises(UsageError, match="no pixel is missing"):
@@ -76,26 +79,33 @@ def test_a_completion_has_levels_only_and_keeps_the_known_pixels(tmp_path: Path)
         model.complete(image.T)
 
 
-def test_an_image_is_completed_drawn_and_written(
+def test_a_completion_is_printed_drawn_and_written_as_json(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    half = tmp_path / "half.txt"
-    half.write_text("0 16\n8\n")
-    command = ["complete", str(folder), "--image", str(half), "--samples", "2", "--threads", "1"]
-    assert run(*command, "--page", str(tmp_path / "p.html"), "--svg", str(tmp_path / "p.svg")) == 0
+    image_file = tmp_path / "half.txt"
+    image_file.write_text("0 16\n8\n")
+    html_file = tmp_path / "p.html"
+    svg_file = tmp_path / "p.svg"
+    command = ["complete", str(folder), "--image", str(image_file), "--samples", "2", "--threads", "1"]
+    assert run(*command, "--page", str(html_file), "--svg", str(svg_file)) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["input", "completion", "1", "completion", "2"] and len(lines) == 4
-    assert (tmp_path / "p.svg").read_text("utf-8").count("<rect") == 3 * 6
-    assert "<svg" in (tmp_path / "p.html").read_text("utf-8")
+    assert lines[0].split() == ["input", "completion", "1", "completion", "2"]
+    assert len(lines) == 4
+    assert svg_file.read_text("utf-8").count("<rect") == 3 * 6
+    assert "<svg" in html_file.read_text("utf-8")
     assert run(*command, "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert record["input"] == [[0, 16], [8, -1], [-1, -1]]
     assert len(record["completions"]) == 2
     for completion in record["completions"]:
-        assert completion[0] == [0, 16] and completion[1][0] == 8 and min(map(min, completion)) >= 0
+        assert completion[0] == [0, 16]
+        assert completion[1][0] == 8
+        assert min(map(min, completion)) >= 0
 
 
-def test_faults_are_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_on_the_command_line_are_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments, message in (
         (["complete", str(tmp_path)], "holds no model of images"),
         (["complete", str(folder), "--image", "a", "--index", "1"], "keep one of them"),
@@ -117,18 +127,20 @@ def test_digits_are_learned_and_the_held_out_ones_completed(tmp_path: Path, caps
     pytest.importorskip("sklearn", reason="scikit-learn has the digits")
     folder = tmp_path / "digits"
     with pytest.warns(UserWarning, match="learned nothing: 3 updates are too few"):
-        trained = train_model(folder, **SMALL)
-    texts = load_digit_images().texts()
+        trained = train_model(folder, **SMALL_RUN)
+    digits = load_digit_images()
+    texts = digits.texts()
     held_out = {texts[index] for index in trained.held_out}
     assert set((folder / "valid.txt").read_text().split()) == held_out
     train_texts = (folder / "train.txt").read_text().split()
-    assert len(train_texts) + len(trained.held_out) == len(texts) and not held_out & set(train_texts)
+    assert len(train_texts) + len(trained.held_out) == len(texts)
+    assert not held_out & set(train_texts)
     assert run("complete", str(folder), "--threads", "1", "--json") == 0
     record = json.loads(capsys.readouterr().out)
-    original = load_digit_images().pixels[trained.held_out[0]]
+    masked_image = mask_rows(digits.pixels[trained.held_out[0]], 4)
     assert record["index"] == trained.held_out[0]
-    assert record["input"] == mask_rows(original, 4).tolist()
-    assert record["completions"] == [trained.complete(mask_rows(original, 4))[0].tolist()]
+    assert record["input"] == masked_image.tolist()
+    assert record["completions"] == [trained.complete(masked_image)[0].tolist()]
     assert run("complete", str(folder), "--index", "1797", "--threads", "1") == 2
     assert "indices from 0 to 1796" in capsys.readouterr().err
 

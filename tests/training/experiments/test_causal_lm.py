@@ -76,7 +76,7 @@ def test_it_learns_the_next_token_and_is_saved_as_gpt2(book: Path, tmp_path: Pat
     assert [name for name in listener.of("step")[0] if name.endswith("_per_second")] == ["tokens_per_second"]
     loaded = load_causal_lm(tmp_path / "run")
     assert json.loads((tmp_path / "run/config.json").read_text())["model_type"] == "gpt2"
-    assert loaded.task["document"] == "file" and loaded.config.max_positions == 16
+    assert loaded.metadata["document"] == "file" and loaded.config.max_positions == 16
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
@@ -147,8 +147,8 @@ def test_documents_of_equal_length_are_rows(book: Path, tmp_path: Path) -> None:
     experiment = CausalLMExperiment(
         config(book, **{"documents.sequence_length": 0, "documents.document_boundary": "line"}), tmp_path
     )
-    assert experiment.task.whole and experiment.model_config.max_positions == 13
-    batch = experiment.task.batch(np.array([0, 5]), 3)
+    assert experiment.objective.whole_documents and experiment.model_config.max_positions == 13
+    batch = experiment.objective.batch(np.array([0, 5]), 3)
     eos_id = experiment.tokenizer.eos_id
     for row in batch.tokens:
         assert row[0] == row[-1] == eos_id and eos_id not in row[1:-1]
@@ -179,10 +179,10 @@ def test_a_file_is_one_document_with_its_line_breaks(tmp_path: Path) -> None:
 
 
 def test_the_end_of_each_file_is_held_out() -> None:
-    train, held_out = split_off_ends(Documents.of(["ab\n" * 100, "x" * 50]))
+    train, held_out = split_off_ends(Documents.from_texts(["ab\n" * 100, "x" * 50]))
     assert [len(text) for text in train.texts] == [270, 45]
     assert [len(text) for text in held_out.texts] == [30, 5]
-    _, held_out = split_off_ends(Documents.of(["a line of text\n" * 400_000]))
+    _, held_out = split_off_ends(Documents.from_texts(["a line of text\n" * 400_000]))
     assert sum(map(len, held_out.texts)) <= 200_015
     with pytest.raises(UsageError, match="too short"):
-        split_off_ends(Documents.of(["x"]))
+        split_off_ends(Documents.from_texts(["x"]))

@@ -40,7 +40,7 @@ def save_deeper_encoder(folder: Path, source: Path, num_layers: int = 4) -> None
     loaded = load_encoder(source)
     model = Bert(loaded.config.override({"stack.num_layers": num_layers}))
     initialize_bert(model, 1, 0.1)
-    save_encoder(folder, model.config, model.state_dict(), tokenizer=loaded.tokenizer, task="", facts={}, card="")
+    save_encoder(folder, model.config, model.state_dict(), tokenizer=loaded.tokenizer, task="", metadata={}, card="")
 
 
 @pytest.fixture(scope="module")
@@ -202,8 +202,8 @@ def test_a_student_starts_from_its_teachers_layers() -> None:
     student = copy_layers(teacher, spread_layers(4, 2)).eval()
     batch = build_objective().batch(np.arange(4), 0)
     ids, packed = teacher.to_tensors(batch.tokens)
-    student_layers = student.layers(ids, packed)
-    teacher_layers = teacher.layers(ids, packed)
+    student_layers = student.hidden_states(ids, packed)
+    teacher_layers = teacher.hidden_states(ids, packed)
     torch.testing.assert_close(student_layers[0], teacher_layers[0])  # the first layer is the teacher's
     assert not torch.allclose(student_layers[1], teacher_layers[3], atol=1e-3)
     for name, tensor in student.stack.blocks[1].state_dict().items():

@@ -151,7 +151,7 @@ def test_sizes_of_a_preset_are_not_changed_silently() -> None:
 
 
 def test_a_fraction_of_the_documents_is_held_out() -> None:
-    documents = Documents.of([f"{'long ' * (index % 7)} text {index}" for index in range(400)])
+    documents = Documents.from_texts([f"{'long ' * (index % 7)} text {index}" for index in range(400)])
     train, held_out = hold_out_documents(documents, seed=1)
     num_characters = sum(map(len, documents.texts))
     assert 0.04 < sum(map(len, held_out.texts)) / num_characters <= 0.05
@@ -159,6 +159,6 @@ def test_a_fraction_of_the_documents_is_held_out() -> None:
     _, same_seed = hold_out_documents(documents, seed=1)
     _, other_seed = hold_out_documents(documents, seed=2)
     assert same_seed.digest == held_out.digest != other_seed.digest
-    duplicated = Documents.of(documents.texts * 2)
+    duplicated = Documents.from_texts(documents.texts * 2)
     train, held_out = hold_out_documents(duplicated, seed=1)
     assert not set(train.texts) & set(held_out.texts)

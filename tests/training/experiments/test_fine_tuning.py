@@ -131,9 +131,9 @@ def test_a_classifier_is_trained_and_calibrated(classifier: Path) -> None:
     long = model("the w1 was grim " * 40)
     assert (long, long.truncated) == ("bad", 0)
     assert long.windows > 2
-    assert "read in windows" in model.account.format()
+    assert "read in windows" in model.truncation_report.format()
     assert model.classify([" ", ""]) == ["", ""]
-    assert "; 2 more without a word, left unlabelled" in model.account.format()
+    assert "; 2 more without a word, left unlabelled" in model.truncation_report.format()
 
 
 def test_the_command_line_classifies_texts(classifier: Path, capfd: Output) -> None:

@@ -80,7 +80,7 @@ def test_it_learns_to_use_the_context_of_a_masked_token(book: Path, tmp_path: Pa
     model = load_filler(tmp_path / "run")
     filled = model("six six [MASK] six six six six six")
     assert filled.masks[0][0].token == "six" and filled.best_text == "six six six six six six six six"
-    assert model.scores(read_documents([book]))["times_better"] > 2.5
+    assert model.evaluate(read_documents([book]))["times_better"] > 2.5
     assert load_weights(tmp_path / "run")["words.weight"].square().mean().sqrt().item() == pytest.approx(0.02)
 
 
@@ -151,7 +151,7 @@ def test_transformers_opens_the_saved_folder(book: Path, tmp_path: Path) -> None
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     text = "one [MASK] three"
     ids = tokenizer(text)["input_ids"]
-    assert ids == load_filler(folder).framing.encode(text, parse_special=True).ids
+    assert ids == load_filler(folder).special_tokens.encode(text, parse_special=True).ids
     assert json.loads((folder / "task.json").read_text())["task"] == "fill"
 
 

@@ -131,21 +131,21 @@ def test_truncated_words_are_tagged_outside_and_counted(data: Path, tmp_path: Pa
     tags = model("by ada in paris").tags
     assert len(tags) == 4
     assert tags[3] == "O"
-    assert (model.account.truncated_texts, model.account.truncated_tokens) == (1, 1)
+    assert (model.truncation_report.truncated_texts, model.truncation_report.truncated_tokens) == (1, 1)
 
 
 def test_words_are_tagged_at_their_first_tokens(elmo: Path) -> None:
     tokenizer = load_rnn_text(elmo, ElmoConfig, "language").tokenizer
     words = ["grace", "in", "london"]
-    sentences = RnnSentences.read(RnnPreprocessor(tokenizer, 99), [" ".join(words)], [word_spans(words)])
+    sentences = RnnSentences.encode(RnnPreprocessor(tokenizer, 99), [" ".join(words)], [word_spans(words)])
     starts = [sentences.spans[0][position][0] for position in sentences.positions[0]]
     assert starts == [start for start, _ in word_spans(words)]
-    np.testing.assert_array_equal(sentences.words[0], [0, 1, 2])
+    np.testing.assert_array_equal(sentences.word_ids[0], [0, 1, 2])
 
 
 def test_settings_of_fine_tuning_are_refused(data: Path, elmo: Path) -> None:
     with pytest.raises(ConfigError, match="fine_tuning.freeze_encoder .* is for --arch bert"):
         config(data, **{"fine_tuning.freeze_encoder": True})
-    settings = {**task_defaults("tag", start_from="a/bert"), "pretrained": "a/bert", "data.train": (str(data),)}
+    settings = {**task_defaults("tag", pretrained="a/bert"), "pretrained": "a/bert", "data.train": (str(data),)}
     with pytest.raises(ConfigError, match="leave out --from"):
         RunConfig().override({**settings, "fine_tuning.features": str(elmo)})

@@ -85,7 +85,7 @@ def test_several_tasks_are_trained_together_and_evaluated_one_by_one(data: Path,
     listener = Listener()
     settings = {"memory_network.embedding_size": 20, "stories.epochs": 16, "data.train": files, "data.valid": valid}
     report = train(data, tmp_path / "run", listener, **settings)
-    assert (report.unit, report.step, report.reason, report.finished) == ("pass", 18, "plan done", True)
+    assert (report.unit, report.step, report.reason, report.is_finished) == ("pass", 18, "plan done", True)
     tasks = {task["task"]: task for task in report.metrics["valid"]["tasks"]}
     assert {name: task["questions"] for name, task in tasks.items()} == {"walks": 23, "more": 19}
     assert report.metrics["valid_error"] == pytest.approx((tasks["walks"]["error"] + tasks["more"]["error"]) / 2)
@@ -159,11 +159,11 @@ def test_a_signal_finishes_and_saves_the_epoch_and_the_run_can_be_resumed(
 ) -> None:
     stopper = Stopper(epoch)
     report = train(data, tmp_path / "run", stopper)
-    assert (report.reason, report.step, report.finished) == ("SIGTERM", epoch, False)
+    assert (report.reason, report.step, report.is_finished) == ("SIGTERM", epoch, False)
     assert stopper.of("stop") == [{"reason": "SIGTERM", "step": epoch, "unit": "pass", "resumable": True}]
     assert stopper.of("save")[-1] == {"step": epoch}
     listener = Listener()
-    assert train(data, tmp_path / "run", listener).finished
+    assert train(data, tmp_path / "run", listener).is_finished
     assert listener.of("resume") == [{"step": epoch, "unit": "pass"}]
     assert are_equal(uninterrupted, tmp_path / "run")
 

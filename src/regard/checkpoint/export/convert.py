@@ -38,7 +38,7 @@ from regard.checkpoint.weights import WeightReport
 from regard.config.defaults import usage_hint
 from regard.config.models import TransformerConfig
 from regard.errors import CheckpointError, ConfigError, UsageError, nearest
-from regard.tasks.masked_lm import COUNTS
+from regard.tasks.masked_lm import TOKEN_COUNTS_FILE
 
 FORMATS = ("huggingface", "regard", "ctranslate2", "onnx")
 TOOLS = {"huggingface": "transformers", "ctranslate2": "CTranslate2", "onnx": "ONNX"}
@@ -158,9 +158,9 @@ def _convert_translator(request: _ConversionRequest) -> ConversionResult:
         model.weights,
         tokenizers={"source": model.source, "target": model.target},
         decoding=model.decoding,
-        task=without_keys(model.task, "decoding"),
+        metadata=without_keys(model.metadata, "decoding"),
         card=request.read_card(),
-        fields=model.hf_config,
+        original_config=model.hf_config,
     )
     return ConversionResult(request.out, model_type, model.report)
 
@@ -208,13 +208,13 @@ def _save_encoder(model: LoadedEncoder, request: _ConversionRequest, extra_files
         model.config,
         model.weights,
         tokenizer=model.tokenizer,
-        task=str(model.task.get("task", "")),
-        facts=without_keys(model.task, "task", "version"),
+        task=str(model.metadata.get("task", "")),
+        metadata=without_keys(model.metadata, "task", "version"),
         card=request.read_card(),
         labels=model.labels,
-        problem=model.problem_type,
-        kind=model.model_type,
-        fields=model.hf_config,
+        problem_type=model.problem_type,
+        preferred_type=model.model_type,
+        original_config=model.hf_config,
         max_length=model.max_length,
         extra_files=extra_files,
     )
@@ -229,15 +229,15 @@ def _save_onnx(model: LoadedEncoder, model_type: str, request: _ConversionReques
         CONFIG: atomic.json_bytes(hf_config),
         **serialize_tokenizer(model.tokenizer, model.config, model.max_length),
     }
-    if model.task:
-        contents[TASK_FILE] = atomic.json_bytes(model.task)
+    if model.metadata:
+        contents[TASK_FILE] = atomic.json_bytes(model.metadata)
     contents[CARD] = request.read_card().encode()
     atomic.write_folder(request.out, contents)
 
 
 def _read_counts(path: Path) -> dict[str, bytes]:
     """File of the token counts of pre-training, where a folder has it."""
-    return {COUNTS: (path / COUNTS).read_bytes()} if (path / COUNTS).is_file() else {}
+    return {TOKEN_COUNTS_FILE: (path / TOKEN_COUNTS_FILE).read_bytes()} if (path / TOKEN_COUNTS_FILE).is_file() else {}
 
 
 def _convert_causal_lm(request: _ConversionRequest) -> ConversionResult:
@@ -247,7 +247,7 @@ def _convert_causal_lm(request: _ConversionRequest) -> ConversionResult:
         raise UsageError(f"{request.folder} cannot be written for {tool}: a causal language model; {supported} can")
     model = causal_dir.load_causal_lm(request.folder, weights_from=request.weights_from)
     hf_type, reason = causal.causal_model_type(model.config)
-    model_type = hf_type or causal_dir.OWN
+    model_type = hf_type or causal_dir.NATIVE_TYPE
     if request.precision is not None:
         save_engine_causal(model, request.folder, request.out, request.precision, request.read_card())
         return ConversionResult(request.out, f"{model_type} for the engine, {request.precision}", model.report)
@@ -258,9 +258,9 @@ def _convert_causal_lm(request: _ConversionRequest) -> ConversionResult:
         model.config,
         model.weights,
         tokenizer=model.tokenizer,
-        facts=without_keys(model.task, "task", "version"),
+        metadata=without_keys(model.metadata, "task", "version"),
         card=request.read_card(),
-        fields=model.hf_config,
+        original_config=model.hf_config,
     )
     return ConversionResult(request.out, model_type, model.report)
 

@@ -12,7 +12,7 @@ from regard.checkpoint.hf import encoders
 from regard.checkpoint.model_dir import LoadedTranslator, save_translator
 from regard.config.models import TransformerConfig
 from regard.engine import causal, file, layout
-from regard.engine.backend import _check_precision
+from regard.engine.backend import check_precision
 from regard.engine.encoder import obstacle
 from regard.engine.library import unavailable_reason
 from regard.engine.shortlist import Shortlist
@@ -35,10 +35,10 @@ def save_engine_translator(
         loaded.weights,
         tokenizers={"source": loaded.source, "target": loaded.target},
         decoding=loaded.decoding,
-        task={**without_keys(loaded.task, "decoding", "task", "version"), "precision": precision},
+        metadata={**without_keys(loaded.metadata, "decoding", "task", "version"), "precision": precision},
         card=card,
-        fields=loaded.hf_config,
-        weight_files={file.FILE: file.serialize(config, precision, arrays, shortlist=shortlist)},
+        original_config=loaded.hf_config,
+        weight_files={file.ENGINE_FILE: file.serialize(config, precision, arrays, shortlist=shortlist)},
     )
     return TranslatorEngine(config, arrays, precision)
 
@@ -58,16 +58,16 @@ def save_engine_encoder(
         config,
         loaded.weights,
         tokenizer=loaded.tokenizer,
-        task=str(loaded.task.get("task") or encoders.HEAD_TASKS[config.head]),  # no weights will show the head
-        facts=without_keys(loaded.task, "task", "version"),
+        task=str(loaded.metadata.get("task") or encoders.HEAD_TASKS[config.head]),  # no weights will show the head
+        metadata=without_keys(loaded.metadata, "task", "version"),
         card=card,
         labels=loaded.labels,
-        problem=loaded.problem_type,
-        kind=loaded.model_type,
-        fields=loaded.hf_config,
+        problem_type=loaded.problem_type,
+        preferred_type=loaded.model_type,
+        original_config=loaded.hf_config,
         max_length=loaded.max_length,
         extra_files=extra_files,
-        weight_files={file.FILE: file.serialize(config, precision, arrays, metadata)},
+        weight_files={file.ENGINE_FILE: file.serialize(config, precision, arrays, metadata)},
     )
 
 
@@ -83,10 +83,10 @@ def save_engine_causal(loaded: LoadedCausalLM, folder: Path, out: Path, precisio
         config,
         loaded.weights,
         tokenizer=loaded.tokenizer,
-        facts=without_keys(loaded.task, "task", "version"),
+        metadata=without_keys(loaded.metadata, "task", "version"),
         card=card,
-        fields=loaded.hf_config,
-        weight_files={file.FILE: file.serialize(config, precision, arrays)},
+        original_config=loaded.hf_config,
+        weight_files={file.ENGINE_FILE: file.serialize(config, precision, arrays)},
     )
 
 
@@ -100,6 +100,6 @@ def without_keys(metadata: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def _check_engine(folder: Path, precision: str) -> None:
-    _check_precision(precision)
+    check_precision(precision)
     if reason := unavailable_reason():
         raise UsageError(f"{folder} cannot be written for the engine: {reason}")

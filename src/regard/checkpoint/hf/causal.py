@@ -51,7 +51,7 @@ class CausalType:
     dropout_fields: tuple[str, ...] = ()  # further HF fields of our one dropout
 
 
-KINDS = {
+CAUSAL_TYPES = {
     "gpt2": CausalType(
         architecture="GPT2LMHeadModel",
         positions="learned",
@@ -134,10 +134,10 @@ def causal_model_type(config: GptConfig) -> tuple[str, str]:
     >>> causal_model_type(GptConfig(positions="sinusoidal"))
     ('', 'positions are sinusoidal, neither learned nor rotary')
     """
-    for model_type, row in KINDS.items():
+    for model_type, row in CAUSAL_TYPES.items():
         if row.positions == config.positions:
             return model_type, ""
-    allowed = " nor ".join(row.positions for row in KINDS.values())
+    allowed = " nor ".join(row.positions for row in CAUSAL_TYPES.values())
     return "", f"positions are {config.positions}, neither {allowed}"
 
 
@@ -148,7 +148,7 @@ def read_config(fields: Mapping[str, Any], where: str) -> GptConfig:
     256
     """
     model_type = str(fields.get("model_type"))
-    row = KINDS[model_type]
+    row = CAUSAL_TYPES[model_type]
     _check_supported(fields, model_type, where)
     fields = {"n_positions": fields.get("n_ctx"), **fields}
     settings = {name: field_value(fields, hf_name, default, where) for hf_name, name, default in row.fields}
@@ -195,7 +195,7 @@ def _check_supported(fields: Mapping[str, Any], model_type: str, where: str) -> 
 def write_config(config: GptConfig, original: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Content of `config.json`. Fields of an imported folder's `original` that we do not know are written back."""
     model_type, _ = causal_model_type(config)
-    row = KINDS[model_type]
+    row = CAUSAL_TYPES[model_type]
     if not original or original.get("model_type") != model_type:
         original = {}
     if original and not _has_scaled_scores(original) and read_config(original, "") == config:
@@ -221,7 +221,7 @@ def write_config(config: GptConfig, original: Mapping[str, Any] | None = None) -
 
 def to_hf_weights(config: GptConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename weights to Hugging Face's names and layouts; a tied output projection is left out."""
-    row = KINDS[causal_model_type(config)[0]]
+    row = CAUSAL_TYPES[causal_model_type(config)[0]]
     hf_weights = {}
     for name, (hf_name, layout) in _weight_layouts(config, row).items():
         full_name = hf_name if hf_name == row.output else row.prefix + hf_name
@@ -236,7 +236,7 @@ class CausalWeightMatcher(WeightMatcher):
     def __init__(self, config: GptConfig, shapes: Shapes, expected: Shapes) -> None:
         """Match the file's `shapes` with the `expected` ones of our weights, or raise `CheckpointError`."""
         self.config = config
-        self._row = KINDS[causal_model_type(config)[0]]
+        self._row = CAUSAL_TYPES[causal_model_type(config)[0]]
         layouts = _weight_layouts(config, self._row)
         self._layouts = {name: layout for name, (_, layout) in layouts.items()}
         super().__init__(

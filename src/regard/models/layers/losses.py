@@ -88,7 +88,7 @@ def vocabulary_loss(
     bias: Tensor | None,  # [V]
     targets: Tensor,  # [N]
     smoothing: float = 0.0,
-    count: int | None = None,  # rows that count; None: all
+    num_targets: int | None = None,  # rows that count; None: all
 ) -> tuple[Tensor, Tensor]:
     """Sums over rows of the label-smoothed cross-entropy (to differentiate) and of the plain one (to report).
 
@@ -96,9 +96,9 @@ def vocabulary_loss(
     >>> round(plain.item(), 4), bool(smoothed == plain)
     (4.1589, True)
     """
-    if count is None:
-        count = hidden.shape[0]
-    smoothed, plain = _VocabularyLoss.apply(hidden, weight, bias, targets, smoothing, count)
+    if num_targets is None:
+        num_targets = hidden.shape[0]
+    smoothed, plain = _VocabularyLoss.apply(hidden, weight, bias, targets, smoothing, num_targets)
     return smoothed, plain
 
 

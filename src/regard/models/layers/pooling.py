@@ -10,7 +10,7 @@ from regard.attention.attend import attend
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.scores import Dot
 
-POOLING = "pooling"  # site of attention pooling
+POOLING_SITE = "pooling"  # site of attention pooling
 DOT = Dot()
 
 
@@ -58,7 +58,7 @@ class Pooling(nn.Module):
             key = batch.pad(torch.tanh(self.key(hidden))).unsqueeze(1)
             query = self.query.weight.expand(batch.num_rows, 1, 1, -1)
             mask = batch.cross_mask(_one_query_per_row(batch))
-            return attend(query, key, padded.unsqueeze(1), mask=mask, score=DOT, site=POOLING)[:, 0, 0]
+            return attend(query, key, padded.unsqueeze(1), mask=mask, score=DOT, site=POOLING_SITE)[:, 0, 0]
         is_padding = batch.padded_positions >= batch.lengths[:, None]  # [B, T]
         if self.kind == "max":
             return padded.masked_fill(is_padding.unsqueeze(2), torch.finfo(padded.dtype).min).amax(1)

@@ -30,7 +30,7 @@ from regard.attention.scores import (
 from regard.config.rnn_models import Seq2SeqConfig
 from regard.models.layers.cells import CELLS, Cell, CellStack, LoopMatrix, State, to_accumulation_dtype, zero_state
 
-SITE = "decoder.attention"  # site of the decoder's attention to the source
+DECODER_ATTENTION_SITE = "decoder.attention"  # site of the decoder's attention to the source
 
 
 class TimeMajor:
@@ -237,7 +237,13 @@ class RecurrentDecoder(nn.Module):
         normalize = self.normalize(noise)
         query = to_accumulation_dtype(batch.pad(hidden)).view(len(source.key), 1, -1, hidden.shape[1])
         context = attend(
-            query, source.key, source.value, mask=mask, score=self.attention_score, normalize=normalize, site=SITE
+            query,
+            source.key,
+            source.value,
+            mask=mask,
+            score=self.attention_score,
+            normalize=normalize,
+            site=DECODER_ATTENTION_SITE,
         )
         packed = batch.pack(context.view(batch.num_rows, batch.max_length, -1))
         if not isinstance(normalize, ReinforceSample):
@@ -332,7 +338,7 @@ class RecurrentDecoder(nn.Module):
         if noise is None:
             return hard_argmax
         sampler = ReinforceSample if self.config.attention_mode == "reinforce" else gumbel_argmax
-        return sampler(noise, f"{SITE}.{step}")
+        return sampler(noise, f"{DECODER_ATTENTION_SITE}.{step}")
 
 
 class _LoopAttention:
@@ -362,7 +368,13 @@ class _LoopAttention:
         query = to_accumulation_dtype(hidden).view(len(self.key), 1, -1, hidden.shape[1])
         normalize = self.decoder.normalize(self.noise, self.step_index)
         weights = attend(
-            query, self.key, self.identity, mask=self.mask, score=self.score, normalize=normalize, site=SITE
+            query,
+            self.key,
+            self.identity,
+            mask=self.mask,
+            score=self.score,
+            normalize=normalize,
+            site=DECODER_ATTENTION_SITE,
         )
         if isinstance(normalize, ReinforceSample):
             self.log_probs.append(normalize.log_prob)

@@ -20,7 +20,7 @@ from regard.decoding.beams import BeamTree, top_k_columns
 from regard.errors import UsageError
 from regard.view.codec import Weights
 from regard.view.record.attention import AttentionRecord, LazyWeights
-from regard.view.record.parts import DecodingStep, HeadQKV, PositionCodes, Ranking
+from regard.view.record.parts import DecodingStep, HeadQKV, PositionEncodings, Ranking
 
 MAX_POSITION_CODES = 128  # positions whose codes a record holds
 SCHEMES = {Sinusoidal: "sinusoidal", Learned: "learned", Rotary: "rotary"}
@@ -138,10 +138,10 @@ def collect_attention(
                 f"{prefix}{kind}",
                 kind_axes.rows,
                 columns=kind_axes.columns,
-                kept=_materialize(weights) if _has_weights(traces, sites) else weights,
+                stored=_materialize(weights) if _has_weights(traces, sites) else weights,
                 layers=tuple(site_layer(site) for site in sites),
-                produced=kind_axes.produced,
-                causal=kind_axes.causal,
+                is_generated=kind_axes.produced,
+                is_causal=kind_axes.causal,
             )
         )
     return tuple(records)
@@ -189,7 +189,7 @@ def collect_qkv(captured: CapturedText) -> tuple[HeadQKV, ...]:
 
 
 @torch.no_grad()
-def position_codes(scheme: Positions, width: int, count: int, offset: int = 0) -> PositionCodes | None:
+def position_codes(scheme: Positions, width: int, count: int, offset: int = 0) -> PositionEncodings | None:
     """Codes of the first positions of a scheme, [positions, width]; None where a model has no positions.
 
     Rotary positions are shown as the cosines and sines that rotate a head of this width.
@@ -211,7 +211,7 @@ def position_codes(scheme: Positions, width: int, count: int, offset: int = 0) -
         codes = scheme.rotate(unit_vectors[None, None].to(device), positions[None])[0, 0]
     else:
         codes = scheme.embed(torch.zeros(len(positions), width, device=device), positions)
-    return PositionCodes(kind, codes.float().cpu().numpy())
+    return PositionEncodings(kind, codes.float().cpu().numpy())
 
 
 def decoding_steps(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from regard.attention.trace import trace
 from regard.config.inference import RecordConfig
 from regard.models.bert import Bert
-from regard.models.layers.pooling import POOLING
+from regard.models.layers.pooling import POOLING_SITE
 from regard.models.rnn_text import RnnClassifier
 from regard.pipeline.records.attention import Axes, capture_text, collect_attention, collect_qkv, position_codes
 from regard.text.special_tokens import EncodedInput, SpecialTokens, truncate_pair
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 ENCODER_AXES = {"encoder.self": Axes("source", "source")}
-POOLING_AXES = {POOLING: Axes("label", "source", produced=True)}
+POOLING_AXES = {POOLING_SITE: Axes("label", "source", produced=True)}
 RunModel = Callable[[Tokens], NDArray[np.float32]]
 BuildParts = Callable[[NDArray[np.float32]], Mapping[str, Any]]
 
@@ -174,9 +174,9 @@ class EncoderRecorder:
             {"source": row.text, **parts.pop("texts", {})},
             collect_attention([captured.trace], ENCODER_AXES),
             task=task,
-            places=position_codes(scheme, code_size, count=max(length, 32), offset=offset),
-            inside=collect_qkv(captured),
-            cut=(*row.truncated, *parts.pop("cut", ())),
+            positions=position_codes(scheme, code_size, count=max(length, 32), offset=offset),
+            qkv=collect_qkv(captured),
+            omissions=(*row.truncated, *parts.pop("omissions", ())),
             **parts,
         )
 
@@ -204,7 +204,7 @@ class RnnTextRecorder:
             mix, mix_texts = layer_mix_attention(layer_weights)
             attention = (*attention, mix)
             texts |= mix_texts
-        return Record(text, texts, attention, task=task, cut=self._list_omissions(encoded), **parts)
+        return Record(text, texts, attention, task=task, omissions=self._list_omissions(encoded), **parts)
 
     def _build_text(self, text: str, encoded: RnnTexts) -> RecordText:
         tokenizer = self.preprocessor.tokenizer
@@ -225,4 +225,4 @@ def layer_mix_attention(layer_weights: list[float]) -> tuple[AttentionRecord, di
     labels = ["words", *(f"layer {layer}" for layer in range(1, len(layer_weights)))]
     texts = {"mix": RecordText.from_labels("mix", ["mix"]), "layers": RecordText.from_labels("layers", labels)}
     weights = np.asarray(layer_weights, dtype=np.float32)[None, None, None]  # [1 layer, 1 head, 1 row, layers]
-    return AttentionRecord("mix", "mix", columns="layers", kept=weights, layers=(0,)), texts
+    return AttentionRecord("mix", "mix", columns="layers", stored=weights, layers=(0,)), texts

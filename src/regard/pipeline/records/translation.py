@@ -16,7 +16,7 @@ from regard.decoding.beams import BeamTree
 from regard.decoding.ensemble import mean_logprobs
 from regard.errors import CheckpointError, UsageError
 from regard.models.base import EncoderDecoder
-from regard.models.layers.recurrent import SITE as RECURRENT_SITE
+from regard.models.layers.recurrent import DECODER_ATTENTION_SITE as RECURRENT_SITE
 from regard.models.transformer import Transformer
 from regard.pipeline.records.attention import (
     Axes,
@@ -32,7 +32,7 @@ from regard.tasks.alignment import align_words, merge_subwords, word_positions
 from regard.text.tokenizer import Tokenizer
 from regard.tokens import Tokens
 from regard.view.record.attention import AttentionRecord
-from regard.view.record.parts import DecodingStep, Omission, PositionCodes
+from regard.view.record.parts import DecodingStep, Omission, PositionEncodings
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
@@ -159,9 +159,9 @@ class TranslationRecorder:
             self._collect_attention(captures),
             best=None if head is None else (site_kind(head.site), site_layer(head.site), head.head),
             steps=tuple(itertools.chain.from_iterable(capture.steps for capture in captures)),
-            places=self._position_codes(max_length),
-            inside=tuple(itertools.chain.from_iterable(collect_qkv(capture.models[0]) for capture in captures)),
-            cut=tuple(omissions),
+            positions=self._position_codes(max_length),
+            qkv=tuple(itertools.chain.from_iterable(collect_qkv(capture.models[0]) for capture in captures)),
+            omissions=tuple(omissions),
             view={"shift": head.shift} if head is not None and head.shift else {},
         )
 
@@ -240,7 +240,7 @@ class TranslationRecorder:
             texts["given"] = RecordText.from_subwords(target, given_subwords, given_word_ids, language=target_language)
         return texts
 
-    def _position_codes(self, count: int) -> PositionCodes | None:
+    def _position_codes(self, count: int) -> PositionEncodings | None:
         model = self.models[0]
         if not isinstance(model, Transformer):
             return None

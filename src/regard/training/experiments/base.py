@@ -55,7 +55,7 @@ class RunContext:
     directory: RunDirectory
     listeners: Sequence[Listener]
     distributed: Distributed
-    started: float  # by time.monotonic(): start of the command, so that a time budget covers all of it
+    start_time: float  # by time.monotonic(): start of the command, so that a time budget covers all of it
 
     def notify(self, text: str) -> None:
         """Send a note for the user to the listeners."""
@@ -67,7 +67,7 @@ class RunPlan:
     """Description of a run for the user, with an estimate of its duration."""
 
     lines: list[str]
-    parameters: int
+    num_parameters: int
     seconds: float
 
 
@@ -115,7 +115,7 @@ class Experiment(Protocol):
     verdict: Verdict | None  # on the whole run, set before `finalize`
 
     @property
-    def task(self) -> Objective:
+    def objective(self) -> Objective:
         """Batches of the training examples, and their loss."""
         ...
 
@@ -222,7 +222,7 @@ class SavedModel(Protocol):
     @property
     def weights(self) -> dict[str, Tensor]: ...
     @property
-    def task(self) -> dict[str, Any]: ...
+    def metadata(self) -> dict[str, Any]: ...
 
 
 class BaseExperiment(Generic[ConfigT, EvaluatorT]):
@@ -292,9 +292,9 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         if is_average or self.has_final_evaluation:
             metrics, metadata = self.final_evaluation(evaluator, notify)
         else:
-            metrics = dict(saved.task["metrics"])
+            metrics = dict(saved.metadata["metrics"])
             metadata = {}
-        self._save_evaluated(evaluator, step if is_average else int(saved.task["step"]), metrics, metadata)
+        self._save_evaluated(evaluator, step if is_average else int(saved.metadata["step"]), metrics, metadata)
         return metrics
 
     def _save_evaluated(

@@ -32,7 +32,7 @@ from regard.training.experiments.base import (
     load_or_train_tokenizer,
 )
 from regard.training.experiments.data_splits import rejection_notes
-from regard.training.snapshots import LENGTH, AttentionSnapshot, SnapshotText
+from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
 from regard.training.trivial_baselines import token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
 
@@ -62,15 +62,15 @@ class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
         self.num_valid_documents = len(valid_documents)
         self.num_valid_characters = sum(len(text) for text in valid_documents.texts)
         max_length = self._max_row_length()
-        train = TokenStream.of(train_documents, self.tokenizer, max_length)
-        self.valid = TokenStream.of(valid_documents, self.tokenizer, max_length)
+        train = TokenStream.from_documents(train_documents, self.tokenizer, max_length)
+        self.valid = TokenStream.from_documents(valid_documents, self.tokenizer, max_length)
         document_length = 0
         if not config.documents.sequence_length:
             document_length = _common_document_length(train.ids, self.tokenizer.eos_id)
         if document_length:
             train = TokenStream(train.ids, document_length, train.digest)
             self.valid = TokenStream(self.valid.ids, document_length, self.valid.digest)
-        self.task = CausalLMObjective(train, seed=config.training.seed, whole=document_length > 0)
+        self.objective = CausalLMObjective(train, seed=config.training.seed, whole_documents=document_length > 0)
         self.tokens_per_epoch = len(train.ids)
         self.model_config, self.reason = self._choose_config(train.length)
         self.hidden_size = self.model_config.hidden_size
@@ -153,7 +153,7 @@ class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
 
     def limit_validation(self, fraction: float) -> None:
         """Validate on the first part of the validation text only."""
-        self.valid = self.valid.first(fraction)
+        self.valid = self.valid.take(fraction)
         self.num_valid_characters = len(self.tokenizer.decode(self.valid.ids.tolist()))
 
     def validation_tokens(self) -> int:
@@ -172,7 +172,7 @@ class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
 
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
-        rows = "each a row" if self.task.whole else f"in rows of {self.task.train.length}"
+        rows = "each a row" if self.objective.whole_documents else f"in rows of {self.objective.train.length}"
         return [
             f"data: {self.num_documents:,} documents, {self.tokens_per_epoch:,} tokens, {rows}; "
             f"validation {self.num_valid_documents:,} documents, "
@@ -187,7 +187,7 @@ class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Perplexity of validation tokens by their training frequencies."""
-        perplexity = unigram_perplexity([self.task.train.ids], [self.valid.ids], self.tokenizer.vocab_size)
+        perplexity = unigram_perplexity([self.objective.train.ids], [self.valid.ids], self.tokenizer.vocab_size)
         return [token_frequencies(perplexity)]
 
     def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
@@ -197,9 +197,9 @@ class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
             self.model_config,
             weights,
             tokenizer=self.tokenizer,
-            facts=metadata,
+            metadata=metadata,
             card=card,
-            fields=self.pretrained.hf_config if self.pretrained is not None else None,
+            original_config=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
     def load_saved(self) -> LoadedCausalLM:
@@ -226,17 +226,17 @@ class CausalLMEvaluator(ModelEvaluator[Gpt]):
     @torch.no_grad()
     def attention_snapshot(self) -> AttentionSnapshot | None:
         """Attention over the first tokens of the held-out text."""
-        ids = self.valid.ids[: min(self.model.config.max_positions, LENGTH)].tolist()
+        ids = self.valid.ids[: min(self.model.config.max_positions, SNAPSHOT_LENGTH)].tolist()
         with trace() as attention:
             self.model(Tokens.from_rows([ids]))
-        text = SnapshotText.of(self.tokenizer, self.tokenizer.decode(ids), ids)
+        text = SnapshotText.from_ids(self.tokenizer, self.tokenizer.decode(ids), ids)
         return AttentionSnapshot.from_trace(attention, text)
 
 
 def split_off_ends(documents: Documents) -> tuple[Documents, Documents]:
     """Hold out the end of each document, at a line break where there is one.
 
-    >>> train, held_out = split_off_ends(Documents.of(["a line\\n" * 20]))
+    >>> train, held_out = split_off_ends(Documents.from_texts(["a line\\n" * 20]))
     >>> len(train.texts[0]), len(held_out.texts[0])
     (126, 14)
     """
@@ -253,7 +253,7 @@ def split_off_ends(documents: Documents) -> tuple[Documents, Documents]:
         held_out_texts.append(text[offset:])
     if not any(train_texts):
         raise UsageError("the text is too short to hold some of it out: give validation text with --valid")
-    return documents.of([text for text in train_texts if text]), documents.of(held_out_texts)
+    return documents.from_texts([text for text in train_texts if text]), documents.from_texts(held_out_texts)
 
 
 def _common_document_length(ids: Ids, eos_id: int) -> int:

@@ -108,13 +108,13 @@ class ClassificationExperiment(FineTuningExperiment):
         self.test = None if splits.test is None else self._encode(splits.test, "test")
         rows = self.train.rows
         self.set_training_rows(rows)
-        self.task = ClassificationObjective(
+        self.objective = ClassificationObjective(
             rows,
             self.train.targets,
             seed=config.training.seed,
             digest=splits.train.digest,
-            weights=self._class_weights(),
-            kept=self.cache_states(rows),
+            class_weights=self._class_weights(),
+            cached_states=self.cache_states(rows),
         )
         if config.training.minutes and config.fine_tuning.baseline:
             _ = self.baseline  # fitted before the time left for training is computed
@@ -130,7 +130,7 @@ class ClassificationExperiment(FineTuningExperiment):
         else:
             targets = examples.label_ids(self.labels)
         rows = encode_texts(self.special_tokens, examples.texts, examples.pairs, self.max_length)
-        self.report_truncation(rows.account, split)
+        self.report_truncation(rows.truncation, split)
         return LabelledSplit(examples, rows, targets=targets)
 
     def _class_weights(self) -> NDArray[np.float32] | None:
@@ -173,7 +173,7 @@ class ClassificationExperiment(FineTuningExperiment):
         if self.is_multi_label:
             return [constant_labels(self.train.targets, self.valid.targets)]
         balanced = self.config.fine_tuning.class_weights == "balanced"
-        return [majority_label(self.train.targets, self.valid.targets, self.labels, balanced=balanced)]
+        return [majority_label(self.train.targets, self.valid.targets, self.labels, is_balanced=balanced)]
 
     def validation_rows(self) -> EncodedTexts:
         """Encoded validation texts."""
@@ -276,7 +276,7 @@ class ClassificationExperiment(FineTuningExperiment):
     ) -> dict[str, float]:
         """Score the baseline on the same texts, and report what attention gains over it."""
         examples = split.examples
-        baseline_logits = self.baseline.scores(examples.texts, examples.pairs)
+        baseline_logits = self.baseline.logits(examples.texts, examples.pairs)
         if not self.is_multi_label:
             is_correct = logits.argmax(1) == split.targets
             baseline_is_correct = baseline_logits.argmax(1) == split.targets
@@ -284,7 +284,7 @@ class ClassificationExperiment(FineTuningExperiment):
             accuracy = 100 * float(baseline_is_correct.mean())
             return report_gain(gain, accuracy, name, "baseline (words counted) accuracy", notify)
         valid = self.valid.examples
-        valid_probabilities = sigmoid_probabilities(self.baseline.scores(valid.texts, valid.pairs))
+        valid_probabilities = sigmoid_probabilities(self.baseline.logits(valid.texts, valid.pairs))
         baseline_calibration = Calibration(thresholds=fit_thresholds(valid_probabilities, self.valid.targets))
         labels = calibration.predict_labels(logits)
         baseline_labels = baseline_calibration.predict_labels(baseline_logits)
@@ -343,12 +343,12 @@ class RnnClassificationExperiment(RnnTextExperiment[RnnClassifierConfig, "RnnCla
         self.valid = self._encode(splits.valid, "validation")
         self.test = None if splits.test is None else self._encode(splits.test, "test")
         self.set_splits([split.rows for split in (self.train, self.valid, self.test) if split is not None])
-        self.task = RnnClassificationObjective(
+        self.objective = RnnClassificationObjective(
             self.train.rows,
             self.train.targets,
             seed=config.training.seed,
             digest=splits.train.digest,
-            weights=self._class_weights(),
+            class_weights=self._class_weights(),
         )
         self.model_config, self.reason = self.choose_config(config.rnn_classifier)
         self.hidden_size = self.model_config.encoder.hidden_size
@@ -395,7 +395,7 @@ class RnnClassificationExperiment(RnnTextExperiment[RnnClassifierConfig, "RnnCla
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Accuracy of the most frequent label."""
         balanced = self.config.fine_tuning.class_weights == "balanced"
-        return [majority_label(self.train.targets, self.valid.targets, self.labels, balanced=balanced)]
+        return [majority_label(self.train.targets, self.valid.targets, self.labels, is_balanced=balanced)]
 
     def load_saved(self) -> LoadedRnnText[RnnClassifierConfig]:
         """Load the run's model."""

@@ -18,7 +18,7 @@ class ReadCounts(Protocol):
     @property
     def num_read(self) -> int: ...
     @property
-    def rejected(self) -> int: ...
+    def num_rejected(self) -> int: ...
     @property
     def reject_file(self) -> str: ...
 
@@ -36,9 +36,9 @@ ExamplesT = TypeVar("ExamplesT", bound=ReadExamples)
 
 def rejection_notes(rows: ReadCounts, split: str) -> list[str]:
     """Describe how many rows of a split lenient reading rejected, and where they are listed."""
-    if not rows.rejected:
+    if not rows.num_rejected:
         return []
-    return [f"{rows.rejected:,} of {rows.num_read:,} {split} rows are rejected: see {rows.reject_file}"]
+    return [f"{rows.num_rejected:,} of {rows.num_read:,} {split} rows are rejected: see {rows.reject_file}"]
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class DistillationExperiment(FineTuningExperiment):
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         super().__init__(config, folder)
-        self.task = DistillationObjective(self.task, self.teacher, self.copied_layers, config.distillation)
+        self.objective = DistillationObjective(self.objective, self.teacher, self.copied_layers, config.distillation)
 
     def load_pretrained(self) -> LoadedEncoder:
         """Load the teacher and derive the student from it; the labels are the teacher's, not those of the data."""
@@ -170,7 +170,7 @@ class QuestionAnsweringDistillation(DistillationExperiment, QuestionAnsweringExp
     """Distil a question answering model."""
 
 
-STUDENTS: dict[str, Callable[[RunConfig, Path], Experiment]] = {  # by task
+DISTILLATION_EXPERIMENTS: dict[str, Callable[[RunConfig, Path], Experiment]] = {  # by task
     "classify": ClassificationDistillation,
     "tag": TaggingDistillation,
     "answer": QuestionAnsweringDistillation,

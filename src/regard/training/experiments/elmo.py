@@ -13,7 +13,7 @@ from regard.config.rnn_models import ELMO_PRESETS, ElmoConfig
 from regard.config.runs import RunConfig
 from regard.models import build_model
 from regard.models.elmo import Elmo
-from regard.tasks.elmo import ROW, ElmoObjective, elmo_scores
+from regard.tasks.elmo import DEFAULT_SEQUENCE_LENGTH, ElmoObjective, elmo_scores
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
@@ -51,10 +51,10 @@ class ElmoExperiment(BaseExperiment[ElmoConfig, "ElmoEvaluator"]):
             self.pretrained = load_rnn_text(config.pretrained, ElmoConfig, TASK)
         self.is_pretrained = self.pretrained is not None
         self.tokenizer = load_or_train_tokenizer(folder, self._build_tokenizer)
-        row_length = config.documents.sequence_length or ROW
-        train = TokenStream.of(self.documents.train, self.tokenizer, row_length)
-        self.valid = TokenStream.of(self.documents.valid, self.tokenizer, row_length)
-        self.task = ElmoObjective(train, seed=config.training.seed)
+        row_length = config.documents.sequence_length or DEFAULT_SEQUENCE_LENGTH
+        train = TokenStream.from_documents(self.documents.train, self.tokenizer, row_length)
+        self.valid = TokenStream.from_documents(self.documents.valid, self.tokenizer, row_length)
+        self.objective = ElmoObjective(train, seed=config.training.seed)
         self.tokens_per_epoch = len(train.ids)
         self.model_config, self.reason = self._choose_config()
         self.hidden_size = self.model_config.hidden_size
@@ -91,7 +91,7 @@ class ElmoExperiment(BaseExperiment[ElmoConfig, "ElmoEvaluator"]):
 
     def limit_validation(self, fraction: float) -> None:
         """Validate on the first part of the validation text only."""
-        self.valid = self.valid.first(fraction)
+        self.valid = self.valid.take(fraction)
 
     def validation_tokens(self) -> int:
         """Count the tokens that one evaluation reads."""
@@ -104,18 +104,18 @@ class ElmoExperiment(BaseExperiment[ElmoConfig, "ElmoEvaluator"]):
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
         return [
-            self.documents.describe(self.task.train, self.valid),
+            self.documents.describe(self.objective.train, self.valid),
             f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.tokenizer.vocab_size:,}",
             f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
         ]
 
     def metadata(self, evaluator: ElmoEvaluator) -> dict[str, Any]:
         """Entry of task.json on the row length of training."""
-        return {"row": self.task.train.length}
+        return {"row": self.objective.train.length}
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Perplexity of validation tokens by their training frequencies."""
-        perplexity = unigram_perplexity([self.task.train.ids], [self.valid.ids], self.tokenizer.vocab_size)
+        perplexity = unigram_perplexity([self.objective.train.ids], [self.valid.ids], self.tokenizer.vocab_size)
         return [token_frequencies(perplexity)]
 
     def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
@@ -126,7 +126,7 @@ class ElmoExperiment(BaseExperiment[ElmoConfig, "ElmoEvaluator"]):
             weights,
             tokenizer=self.tokenizer,
             task=TASK,
-            facts=metadata,
+            metadata=metadata,
             card=card,
         )
 

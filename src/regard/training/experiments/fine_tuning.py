@@ -51,7 +51,7 @@ class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
     default_epochs: float
     default_batch_rows: int  # average number of rows in a batch
     is_pretrained = True
-    task: Objective
+    objective: Objective
     test: Any = None  # encoded test split of the task
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
@@ -230,12 +230,12 @@ class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
             weights,
             tokenizer=self.pretrained.tokenizer,
             task=self.name,
-            facts=metadata,
+            metadata=metadata,
             card=card,
             labels=self.labels,
-            problem=self.problem_type,
-            kind=self.pretrained.model_type,
-            fields=self.pretrained.hf_config,
+            problem_type=self.problem_type,
+            preferred_type=self.pretrained.model_type,
+            original_config=self.pretrained.hf_config,
         )
 
     def load_saved(self) -> LoadedEncoder:
@@ -287,5 +287,5 @@ class EncoderEvaluator(ModelEvaluator[Bert]):
         with trace() as attention:
             self.model.encode(rows.batch(np.array([index])))
         ids = rows.rows[index].tolist()
-        text = SnapshotText.of(tokenizer, tokenizer.decode(ids).strip(), ids)
+        text = SnapshotText.from_ids(tokenizer, tokenizer.decode(ids).strip(), ids)
         return AttentionSnapshot.from_trace(attention, text)

@@ -26,13 +26,13 @@ from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_local_attention, rescale_embeddings
 from regard.tasks.masked_lm import (
-    COUNTS,
+    TOKEN_COUNTS_FILE,
     FilledToken,
     MaskedLMObjective,
     MaskedRowLayout,
     evaluation_batches,
     mask_context,
-    masked_scores,
+    masked_lm_scores,
     token_counts,
     top_tokens_at,
     unigram_loss,
@@ -52,7 +52,7 @@ from regard.training.experiments.base import (
     load_or_train_tokenizer,
 )
 from regard.training.experiments.data_splits import read_document_splits
-from regard.training.snapshots import LENGTH, AttentionSnapshot, SnapshotText
+from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
 from regard.training.trivial_baselines import token_frequencies
 from regard.training.verdict import TrivialBaseline
 
@@ -89,13 +89,13 @@ class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
             self.notes += self.pretrained.report.format_lines()
         self.is_pretrained = self.pretrained is not None
         self.tokenizer = load_or_train_tokenizer(folder, self._build_tokenizer)
-        self.layout = MaskedRowLayout.of(self.tokenizer, config.masking)
+        self.layout = MaskedRowLayout.from_tokenizer(self.tokenizer, config.masking)
         self.model_config, self.reason = self._choose_config()
         self.hidden_size = self.model_config.hidden_size
         train = self._tokenize(self.documents.train)
         self.valid = self._tokenize(self.documents.valid)
         self.counts = token_counts(train, self.tokenizer.vocab_size)
-        self.task = MaskedLMObjective(train, self.layout, seed=config.training.seed)
+        self.objective = MaskedLMObjective(train, self.layout, seed=config.training.seed)
         self.tokens_per_epoch = max(1, round(config.masking.mask_rate * len(train.ids)))
         self.preferred_settings: dict[str, float] = {
             "batch_tokens": max(BATCH_TOKENS, train.length),
@@ -119,8 +119,8 @@ class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
                 f"documents.sequence_length ({row_length}) must be between {num_special + 2} and {max_positions}, "
                 "the positions of the model"
             )
-        stream = TokenStream.of(documents, self.tokenizer, row_length - num_special)
-        if not self.layout.masking.ordinary[stream.ids].any():
+        stream = TokenStream.from_documents(documents, self.tokenizer, row_length - num_special)
+        if not self.layout.masker.is_maskable[stream.ids].any():
             raise DataError("no word in it is known to the tokenizer", advice="give text in the model's own language")
         return stream
 
@@ -176,7 +176,7 @@ class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
 
     def limit_validation(self, fraction: float) -> None:
         """Validate on the first part of the validation text only."""
-        self.valid = self.valid.first(fraction)
+        self.valid = self.valid.take(fraction)
 
     def validation_tokens(self) -> int:
         """Count the tokens that one evaluation reads."""
@@ -197,7 +197,7 @@ class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
         """Describe data and model for the user."""
         masking = self.config.masking
         unit = "words" if masking.whole_word_masking else "tokens"
-        data = self.documents.describe(self.task.train, self.valid, self.layout.num_special)
+        data = self.documents.describe(self.objective.train, self.valid, self.layout.num_special)
         return [
             f"{data}; {100 * masking.mask_rate:.3g} % of the {unit} are masked",
             f"tokens: vocabulary of {self.tokenizer.vocab_size:,}",
@@ -206,7 +206,7 @@ class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
 
     def metadata(self, evaluator: MaskedLMEvaluator) -> dict[str, Any]:
         """Entry of task.json on the row length of training."""
-        return {"row": self.task.train.length + self.layout.num_special}
+        return {"row": self.objective.train.length + self.layout.num_special}
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Perplexity of masked tokens by their training frequencies."""
@@ -218,16 +218,16 @@ class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
         if self.pretrained is None:
             weights = rescale_embeddings(weights, self.model_config)
         else:
-            origin = {"kind": self.pretrained.model_type, "fields": self.pretrained.hf_config}
+            origin = {"preferred_type": self.pretrained.model_type, "original_config": self.pretrained.hf_config}
         save_encoder(
             self.folder,
             self.model_config,
             weights,
             tokenizer=self.tokenizer,
             task=TASK,
-            facts=metadata,
+            metadata=metadata,
             card=card,
-            extra_files={COUNTS: json.dumps(self.counts.tolist()).encode()},
+            extra_files={TOKEN_COUNTS_FILE: json.dumps(self.counts.tolist()).encode()},
             **origin,
         )
 
@@ -257,28 +257,28 @@ class MaskedLMEvaluator(ModelEvaluator[Bert]):
 
     def compute_metrics(self) -> EvaluationResult:
         """Compute loss and perplexity of masked tokens, and for comparison the unigram perplexity."""
-        scores = masked_scores(self.model, self.valid, self.layout)
+        scores = masked_lm_scores(self.model, self.valid, self.layout)
         metrics = {
             "loss": scores.loss,
             "perplexity": perplexity(scores.loss, 1),
             "perplexity_unigram": self.unigram_perplexity,
         }
-        if scores.together is not None:
-            metrics["next_accuracy"] = scores.together
+        if scores.next_sentence_accuracy is not None:
+            metrics["next_accuracy"] = scores.next_sentence_accuracy
         return metrics, (-scores.loss,), self._predict_samples()
 
     def attention_snapshot(self) -> AttentionSnapshot | None:
         """Attention over the first tokens of the held-out text, without masks."""
-        text_ids = self.valid.ids[:LENGTH].tolist()
+        text_ids = self.valid.ids[:SNAPSHOT_LENGTH].tolist()
         ids, token_types = SpecialTokens(self.tokenizer).add(text_ids)
         with trace() as attention:
             self.model.encode(Tokens.from_rows([ids]), np.array(token_types, dtype=np.int32))
-        text = SnapshotText.of(self.tokenizer, self.tokenizer.decode(text_ids).strip(), ids)
+        text = SnapshotText.from_ids(self.tokenizer, self.tokenizer.decode(text_ids).strip(), ids)
         return AttentionSnapshot.from_trace(attention, text)
 
     def _predict_samples(self) -> list[tuple[str, str, str]]:
         """Predict one masked token in each sample row: its context, the token, and the most probable predictions."""
-        mask_id = self.layout.masking.mask
+        mask_id = self.layout.masker.mask_id
         samples = []
         for row, position in self.sample_rows:
             masked_row = row.copy()
@@ -293,7 +293,7 @@ class MaskedLMEvaluator(ModelEvaluator[Bert]):
         return samples
 
     def _token_text(self, token_id: np.int32) -> str:
-        return FilledToken.of(self.tokenizer, int(token_id)).text
+        return FilledToken.from_id(self.tokenizer, int(token_id)).text
 
 
 def _choose_samples(stream: TokenStream, layout: MaskedRowLayout) -> list[tuple[Ids, int]]:
@@ -305,8 +305,8 @@ def _choose_samples(stream: TokenStream, layout: MaskedRowLayout) -> list[tuple[
     samples = []
     for index in range(min(NUM_SAMPLES, len(batch.rows))):
         row = ids[index * row_length : (index + 1) * row_length]
-        continues = layout.masking.continues[row]
-        is_whole_word = layout.masking.ordinary[row] & ~continues & ~np.roll(continues, -1)
+        continues = layout.masker.continues_word[row]
+        is_whole_word = layout.masker.is_maskable[row] & ~continues & ~np.roll(continues, -1)
         positions = np.flatnonzero(is_whole_word)
         if len(positions):
             samples.append((row[None], int(positions[len(positions) // 2])))
@@ -328,9 +328,9 @@ def source_tokens(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
     """
     old_special = SpecialTokens(old)
     new_special = SpecialTokens(new)
-    roles = ("pad", "unknown", "start", "end", "mask")
+    roles = ("pad_id", "unk_id", "bos_id", "eos_id", "mask_id")
     old_ids_by_role = {getattr(new_special, role): getattr(old_special, role) for role in roles}
-    token_texts = [FilledToken.of(new, token_id).text for token_id in range(new.vocab_size)]
+    token_texts = [FilledToken.from_id(new, token_id).text for token_id in range(new.vocab_size)]
     subword_ids = old.encode_batch(token_texts)
     sources = []
     for token_id in range(new.vocab_size):

@@ -78,12 +78,12 @@ class QuestionAnsweringExperiment(FineTuningExperiment):
         self.set_training_rows(rows)
         all_positions = [np.arange(len(row), dtype=np.int64) for row in rows.rows]
         targets = span_targets(rows, splits.train.examples)
-        self.task = SpanObjective(
+        self.objective = SpanObjective(
             rows,
             targets,
             seed=config.training.seed,
             digest=splits.train.digest,
-            kept=self.cache_states(rows, all_positions),
+            cached_states=self.cache_states(rows, all_positions),
         )
         self._report_lost_answers(targets)
 
@@ -92,7 +92,7 @@ class QuestionAnsweringExperiment(FineTuningExperiment):
         questions = [(example.question, example.passage) for example in examples.examples]
         rows = encode_questions(self.special_tokens, questions, self.max_length, self.config.passages.window_overlap)
         if split:
-            self.report_truncation(rows.account, split)
+            self.report_truncation(rows.truncation, split)
         return QuestionSplit(examples, rows)
 
     def _report_lost_answers(self, targets: NDArray[np.int64]) -> None:  # [rows, 2]

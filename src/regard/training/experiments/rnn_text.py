@@ -104,7 +104,7 @@ class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
             return
         num_bytes = sum(split.feature_bytes for split in splits)
         allowed_mb = self.config.fine_tuning.feature_cache_mb
-        features = f"features: {self.features.layers} frozen layers of {self.features.hidden_size}"
+        features = f"features: {self.features.num_layers} frozen layers of {self.features.hidden_size}"
         if num_bytes > allowed_mb << 20:
             self.notes.append(
                 f"{features}, computed anew in each batch: all would take {num_bytes >> 20:,} MB, and "
@@ -131,7 +131,7 @@ class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
         if preset is not None:
             settings = {"embedding_size": preset.embedding_size, "hidden_size": preset.hidden_size}
         settings["vocab_size"] = self.preprocessor.tokenizer.vocab_size
-        settings["num_feature_layers"] = 0 if self.features is None else self.features.layers
+        settings["num_feature_layers"] = 0 if self.features is None else self.features.num_layers
         settings["feature_size"] = 0 if self.features is None else self.features.hidden_size
         encoder: RnnTextConfig = config.encoder.override(settings)
         return config.override({"num_labels": len(self.labels), "encoder": encoder.to_dict()}), reason
@@ -176,6 +176,6 @@ class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
             weights,
             tokenizer=self.preprocessor.tokenizer,
             task=self.name,
-            facts=metadata,
+            metadata=metadata,
             card=card,
         )

@@ -21,7 +21,7 @@ from regard.training.listeners import notify
 from regard.training.memory_trainer import build_trainer
 from regard.training.throughput import Setup, Throughput, choose_throughput, fastest_setup
 from regard.training.trainer import catch_stop_signals
-from regard.training.trivial_baselines import frequent_answers
+from regard.training.trivial_baselines import majority_answer
 from regard.training.verdict import Limit, Verdict, judge
 
 PROBE_SECONDS = 2.0  # of timing before training starts
@@ -56,7 +56,7 @@ class MemoryNetworkProcedure:
     def _choose_validation(self) -> StoryQuestions:
         """Choose the validation questions: those of files, the held-out ones, or else the training questions."""
         files = self.context.config.data.valid
-        held_out = self.trainer.held_out
+        held_out = self.trainer.held_out_indices
         if files:
             return self._read(files, "validation")
         if len(held_out):
@@ -74,7 +74,7 @@ class MemoryNetworkProcedure:
     def resolve_settings(self) -> dict[str, Any]:
         """Choose the fastest number of threads by timing updates; the weights stay as they are."""
         trainer = self.trainer
-        indices = trainer.learned[: trainer.config.batch_size]
+        indices = trainer.train_indices[: trainer.config.batch_size]
 
         def time_update(setup: Setup) -> float:
             start = time.perf_counter()
@@ -91,7 +91,7 @@ class MemoryNetworkProcedure:
         return {
             "threads": throughput.threads,
             "throughput": throughput.text(),
-            "seconds": throughput.update_seconds * len(trainer.learned) / len(indices),
+            "seconds": throughput.update_seconds * len(trainer.train_indices) / len(indices),
         }
 
     def plan(self, settings: Mapping[str, Any]) -> RunPlan:
@@ -99,17 +99,17 @@ class MemoryNetworkProcedure:
         trainer = self.trainer
         model = trainer.model
         config = trainer.config
-        num_parameters = model.num_parameters() // model.members
+        num_parameters = model.num_parameters() // model.num_restarts
         max_epochs = config.epochs
         linear_start = ""
         if config.linear_start:
             max_epochs += config.linear_start_epochs
             linear_start = f"at most {config.linear_start_epochs} without softmax, then "
-        restarts = f"best of {model.members} restarts in parallel" if model.members > 1 else "one restart"
+        restarts = f"best of {model.num_restarts} restarts in parallel" if model.num_restarts > 1 else "one restart"
         seconds = max_epochs * settings["seconds"]
         lines = [
-            f"data: {_format_tasks(self.stories)}, {len(trainer.learned):,} questions to learn and "
-            f"{len(trainer.held_out):,} held out; "
+            f"data: {_format_tasks(self.stories)}, {len(trainer.train_indices):,} questions to learn and "
+            f"{len(trainer.held_out_indices):,} held out; "
             f"validation {_format_tasks(self.valid)}, {len(self.valid):,} questions",
             f"words: vocabulary of {len(self.vocabulary.words):,}, {len(self.vocabulary.answers):,} of them answers; "
             f"at most {model.config.max_sentence_words} in a sentence or question",
@@ -147,7 +147,7 @@ class MemoryNetworkProcedure:
             "plan done",
             seconds=progress.seconds,
             metrics=metrics,
-            metadata={"questions": len(trainer.learned) * progress.epoch},
+            metadata={"questions": len(trainer.train_indices) * progress.epoch},
             verdict=self.verdict,
         )
 
@@ -165,7 +165,7 @@ class MemoryNetworkProcedure:
         """Train one epoch; log and report the restart with the lowest loss."""
         trainer = self.trainer
         seconds_before = trainer.progress.seconds
-        epoch_log = trainer.step()
+        epoch_log = trainer.train_epoch()
         losses = epoch_log["losses"]
         errors = epoch_log["errors"]
         best = min(trainer.finite_restarts, key=lambda restart: losses[restart])
@@ -184,7 +184,7 @@ class MemoryNetworkProcedure:
             fraction=epoch / (epoch + remaining),
             epoch=epoch,
             **metrics,
-            questions_per_second=len(trainer.learned) / max(1e-9, epoch_seconds),
+            questions_per_second=len(trainer.train_indices) / max(1e-9, epoch_seconds),
             seconds_left=trainer.progress.seconds / epoch * remaining,
         )
 
@@ -207,7 +207,7 @@ class MemoryNetworkProcedure:
     def _evaluate(self) -> dict[str, Any]:
         """Evaluate the restart with the lowest training error, and save it as the run's model."""
         trainer = self.trainer
-        restart, train_errors = trainer.best()
+        restart, train_errors = trainer.best_restart()
         model = trainer.model.restart(restart)
         answers = predict_answers(model, self.vocabulary, self.valid_examples)
         scores = score_answers(self.valid_examples, answers, self.vocabulary)
@@ -239,8 +239,8 @@ class MemoryNetworkProcedure:
         evaluations.append({"step": trainer.progress.epoch, **_scalar_metrics(metrics)})
         return judge(
             evaluations,
-            updates=trainer.progress.epoch * math.ceil(len(trainer.learned) / trainer.config.batch_size),
-            baselines=[frequent_answers(_answers_by_task(self.stories), _answers_by_task(self.valid))],
+            updates=trainer.progress.epoch * math.ceil(len(trainer.train_indices) / trainer.config.batch_size),
+            baselines=[majority_answer(_answers_by_task(self.stories), _answers_by_task(self.valid))],
             limit=Limit("--epochs", trainer.config.epochs),
         )
 
@@ -263,7 +263,7 @@ class MemoryNetworkProcedure:
             model.config,
             model.state_dict(),
             vocabulary=self.vocabulary.to_dict(),
-            facts=metadata,
+            metadata=metadata,
             card=model_card(config, model.config, model.num_parameters(), metadata, details),
         )
 

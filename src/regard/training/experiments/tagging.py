@@ -217,13 +217,13 @@ class TaggingExperiment(FineTuningExperiment):
         rows = self.train.rows
         self.set_training_rows(rows)
         self.scorer = TagScorer(self.labels, self.train)
-        self.task = TaggingObjective(
+        self.objective = TaggingObjective(
             rows,
             self.train.tag_ids,
             seed=config.training.seed,
             digest=splits.train.digest,
-            weights=self.scorer.class_weights(config.fine_tuning.class_weights),
-            kept=self.cache_states(rows, rows.positions),
+            class_weights=self.scorer.class_weights(config.fine_tuning.class_weights),
+            cached_states=self.cache_states(rows, rows.positions),
         )
 
     def _read_labels(self, train: TaggedSentences) -> None:
@@ -233,7 +233,7 @@ class TaggingExperiment(FineTuningExperiment):
         tag_ids = sentences.tag_ids(self.labels)
         texts, spans = texts_and_word_spans(sentences)
         rows = encode_words(self.special_tokens, texts, spans, self.max_length)
-        self.report_truncation(rows.account, split)
+        self.report_truncation(rows.truncation, split)
         return TaggedSplit(sentences, rows, tag_ids=tag_ids)
 
     # ---- interface of a run
@@ -299,12 +299,12 @@ class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluat
         self.test = None if splits.test is None else self._encode(splits.test, "test")
         self.set_splits([split.rows for split in (self.train, self.valid, self.test) if split is not None])
         self.scorer = TagScorer(self.labels, self.train, gain_source="reading in context")
-        self.task = RnnTaggingObjective(
+        self.objective = RnnTaggingObjective(
             self.train.rows,
             self.train.tag_ids,
             seed=config.training.seed,
             digest=splits.train.digest,
-            weights=self.scorer.class_weights(config.fine_tuning.class_weights),
+            class_weights=self.scorer.class_weights(config.fine_tuning.class_weights),
         )
         self.model_config, self.reason = self.choose_config(config.rnn_tagger)
         self.hidden_size = self.model_config.encoder.hidden_size
@@ -315,7 +315,7 @@ class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluat
     def _encode(self, sentences: TaggedSentences, split: str) -> RnnTaggedSplit:
         tag_ids = sentences.tag_ids(self.labels)
         texts, spans = texts_and_word_spans(sentences)
-        rows = RnnSentences.read(self.preprocessor, texts, spans)
+        rows = RnnSentences.encode(self.preprocessor, texts, spans)
         self.report_truncation(rows, split)
         return TaggedSplit(sentences, rows, tag_ids=tag_ids)
 

@@ -83,7 +83,7 @@ class TranslationEvaluator(ModelEvaluator[EncoderDecoder]):
             return
         arrays = {name: tensor.detach().float().numpy() for name, tensor in self.model.state_dict().items()}
         assert isinstance(self.model.config, TransformerConfig)
-        self.engine = TranslatorEngine.of(self.model.config, arrays)
+        self.engine = TranslatorEngine.from_weights(self.model.config, arrays)
 
     def compute_metrics(self) -> EvaluationResult:
         """Compute loss, perplexity, BLEU and exact match of greedy translations."""
@@ -138,8 +138,8 @@ class TranslationEvaluator(ModelEvaluator[EncoderDecoder]):
         (translation,) = self._translate([self.valid.source[index]], self.greedy)
         return AttentionSnapshot.from_trace(
             attention,
-            SnapshotText.of(self.tokenizers.source, texts.source[index], source_ids),
-            SnapshotText.of(self.tokenizers.target, texts.target[index], target_ids),
+            SnapshotText.from_ids(self.tokenizers.source, texts.source[index], source_ids),
+            SnapshotText.from_ids(self.tokenizers.target, texts.target[index], target_ids),
             translation,
         )
 
@@ -183,15 +183,15 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         self.pretrained = load_translator(config.pretrained) if config.pretrained else None
         self.is_pretrained = self.pretrained is not None
         self.tokenizers = self._load_or_train_tokenizers(train_pairs)
-        train = self._drop_long_pairs(self.tokenizers.examples(train_pairs), "training")
-        self.valid = self._drop_long_pairs(self.tokenizers.examples(valid_pairs), "validation")
+        train = self._drop_long_pairs(self.tokenizers.tokenize(train_pairs), "training")
+        self.valid = self._drop_long_pairs(self.tokenizers.tokenize(valid_pairs), "validation")
         self.tokens_per_epoch = int(train.lengths[:, 1].sum())
-        self.task = TranslationObjective(
+        self.objective = TranslationObjective(
             self.tokenizers,
             train,
             self.valid,
             seed=config.training.seed,
-            sampling=config.tokenizer.bpe_dropout,
+            bpe_dropout=config.tokenizer.bpe_dropout,
         )
         if self.pretrained is None:
             self.model_config, self.reason = choose_translation_model(config, self.tokenizers, self.tokens_per_epoch)
@@ -295,7 +295,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
                 f"vocabularies of {self.tokenizers.source.vocab_size:,} and {self.tokenizers.target.vocab_size:,}"
             )
         return [
-            f"data: {len(self.task.train):,} pairs, {self.tokens_per_epoch:,} target tokens; "
+            f"data: {len(self.objective.train):,} pairs, {self.tokens_per_epoch:,} target tokens; "
             f"validation {len(self.valid):,} pairs",
             f"tokens: {self.config.tokenizer.kind}, {vocabulary}",
             f"model: {num_parameters / 1e6:.2f} M parameters, {config.summary()} ({self.reason})",
@@ -309,12 +309,12 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Perplexity of target tokens by their training frequencies, and the score of the most frequent target."""
         target = self.tokenizers.target
-        train_ids = [np.append(ids, target.eos_id) for ids in self.task.train.target]
+        train_ids = [np.append(ids, target.eos_id) for ids in self.objective.train.target]
         valid_ids = [np.append(ids, target.eos_id) for ids in self.valid.target]
         perplexity = unigram_perplexity(train_ids, valid_ids, target.vocab_size)
         return [
-            token_frequencies(perplexity, translation=True),
-            constant_target(self.task.train.texts.target, self.valid.texts.target[:MAX_TRANSLATED]),
+            token_frequencies(perplexity, is_translation=True),
+            constant_target(self.objective.train.texts.target, self.valid.texts.target[:MAX_TRANSLATED]),
         ]
 
     def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
@@ -325,9 +325,9 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             weights,
             tokenizers={"source": self.tokenizers.source, "target": self.tokenizers.target},
             decoding=self.decoding,
-            task=metadata,
+            metadata=metadata,
             card=card,
-            fields=self.pretrained.hf_config if self.pretrained is not None else None,
+            original_config=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
     def load_saved(self) -> LoadedTranslator:

@@ -169,11 +169,11 @@ def self_attention(record: Record, name: str = "") -> AttentionRecord:
     """The self-attention of this name, or the first one."""
     if name:
         attention = record[name]
-        if attention.own and not attention.produced:
+        if attention.is_self and not attention.is_generated:
             return attention
         raise UsageError(f"{attention.name} is not self-attention: flow needs layers whose tokens attend to each other")
     for attention in record.attention:
-        if attention.own and not attention.produced:
+        if attention.is_self and not attention.is_generated:
             return attention
     raise UsageError("the record has no self-attention: flow cannot be drawn")
 

@@ -45,14 +45,14 @@ def draw_heads(request: FigureRequest) -> Drawing:
     drawing = request.drawing()
     layers = [request.layer] if request.layer is not None else list(attention.layers)
     layout = _lay_out_thumbnails(attention, len(layers), drawing.width)
-    _draw_header(drawing, attention.heads, layout)
+    _draw_header(drawing, attention.num_heads, layout)
     labels = head_stats(attention, request.record.texts[attention.columns].special)["label"]
     for index, layer in enumerate(layers):
         y = TOP + layout.row_height * index
         label_y = y + layout.height / 2 + 2
         drawing.text(LEFT - 6, label_y, f"layer {layer}", size=5.6, colour=drawing.theme.soft, anchor="end")
         layer_labels = labels[attention.layers.index(layer)]
-        for head in range(attention.heads):
+        for head in range(attention.num_heads):
             _draw_thumbnail(drawing, request, layout, layer=layer, head=head, y=y, label=layer_labels[head])
     _note_pooling(drawing, attention, layout.max_cells)
     _note_best_head(drawing, request, layers)

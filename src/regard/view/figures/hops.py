@@ -80,7 +80,7 @@ def hop_weights(record: Record) -> tuple[list[str], Weights]:
     """The sentences of a story and the weights of each hop, [hops, sentences]."""
     for attention in record.attention:
         if attention.name in ("hop", "memory"):
-            heads = [attention.matrix(layer, head) for layer in attention.layers for head in range(attention.heads)]
+            heads = [attention.matrix(layer, head) for layer in attention.layers for head in range(attention.num_heads)]
             return list(record.texts[attention.columns].tokens), np.concatenate(heads)
     raise UsageError("the record has no hops: only records of memory networks have them")
 

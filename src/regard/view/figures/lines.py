@@ -92,7 +92,7 @@ def _label_width(units: list[AxisUnit], font_size: float, width: float) -> float
 def _select_heads(request: FigureRequest, row: int | None) -> list[AttentionSelection]:
     """Every head of the layer, eight at most, where one query is shown and no head was requested."""
     selection = request.chosen
-    is_single_head = request.head is not None or ":" in request.attention or selection.attention.heads == 1
+    is_single_head = request.head is not None or ":" in request.attention or selection.attention.num_heads == 1
     if row is None or is_single_head:
         return []
     return [
@@ -104,7 +104,7 @@ def _select_heads(request: FigureRequest, row: int | None) -> list[AttentionSele
             words=request.words,
             norm=request.norm,
         )
-        for head in range(min(len(HEAD_COLOURS), selection.attention.heads))
+        for head in range(min(len(HEAD_COLOURS), selection.attention.num_heads))
     ]
 
 
@@ -144,7 +144,7 @@ def _collect_lines(
 def _draw_queries(drawing: Drawing, selection: AttentionSelection, row: int | None, columns: _TokenColumns) -> None:
     theme = drawing.theme
     for index, unit in enumerate(selection.rows[: columns.visible[0]]):
-        colour = theme.text if selection.attention.own else theme.target
+        colour = theme.text if selection.attention.is_self else theme.target
         if unit.special or (row is not None and index != row):
             colour = theme.soft
         drawing.text(
@@ -163,7 +163,7 @@ def _draw_keys(drawing: Drawing, selection: AttentionSelection, row: int | None,
     theme = drawing.theme
     attended = smallest_set(selection.table[row], LINE_MASS) if row is not None else []
     for index, unit in enumerate(selection.columns[: columns.visible[1]]):
-        colour = theme.text if selection.attention.own else theme.source
+        colour = theme.text if selection.attention.is_self else theme.source
         if unit.special or (row is not None and index not in attended):
             colour = theme.soft
         y = columns.y(1, index) + 0.35 * columns.font_size
@@ -193,6 +193,6 @@ def _draw_head_squares(drawing: Drawing, heads: list[AttentionSelection], row: i
             if weight >= 0.005:
                 colour = blend(drawing.theme.ground, HEAD_COLOURS[head], min(1.0, weight**0.5))
                 drawing.box(x, columns.y(1, key) - SQUARE / 2, SQUARE - 0.6, SQUARE - 0.3, colour)
-    total = heads[0].attention.heads
+    total = heads[0].attention.num_heads
     noun = f"the first {len(heads)} of {total} heads" if len(heads) < total else f"the {total} heads"
     drawing.notes.append(f"squares: weights of {noun} of this layer")

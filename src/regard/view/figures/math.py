@@ -194,7 +194,7 @@ def six_steps(qkv: HeadQKV, row: int) -> tuple[Weights, Weights, Weights, bool]:
 def find_head_qkv(record: Record, attention: str = "", layer: int | None = None, head: int | None = None) -> HeadQKV:
     """Find the stored queries, keys and values of the requested head, or of the first one."""
     name, layer, head = parse_site(attention, layer, head)
-    stored = record.inside
+    stored = record.qkv
     if not stored:
         raise UsageError("the record has no queries, keys and values of a head: pass --store-qkv when it is written")
     for qkv in stored:

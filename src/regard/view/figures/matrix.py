@@ -23,7 +23,7 @@ def draw_matrix(request: FigureRequest) -> Drawing:
     selection = request.chosen
     drawing = request.drawing()
     theme = drawing.theme
-    is_self = selection.attention.own
+    is_self = selection.attention.is_self
     geometry = draw_labelled_matrix(
         drawing,
         1,

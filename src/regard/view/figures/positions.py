@@ -21,14 +21,14 @@ GAP = 22.0
 
 def draw_positions(request: FigureRequest) -> Drawing:
     """Draw encodings by position on the left, the similarity of positions on the right."""
-    positions = request.record.places
-    if positions is None or not positions.codes.size:
+    positions = request.record.positions
+    if positions is None or not positions.encodings.size:
         raise UsageError("the record has no positional encodings: recurrent models and memory networks have none")
     drawing = request.drawing()
     theme = drawing.theme
-    num_positions, num_dimensions = positions.codes.shape
+    num_positions, num_dimensions = positions.encodings.shape
     num_rows = min(num_positions, MAX_POSITIONS)
-    encodings = positions.codes[:num_rows]
+    encodings = positions.encodings[:num_rows]
     dimensions = evenly_spaced(num_dimensions, MAX_DIMENSIONS)
     max_value = float(np.quantile(np.abs(encodings), 0.995)) or 1.0
     side = (drawing.width - LEFT - GAP - 1) / 2

@@ -25,7 +25,7 @@ MAX_LINES = 14  # of a text with its attribution
 def draw_prediction(request: FigureRequest) -> Drawing:
     """Draw bars for labels or curves along a passage, then the text shaded by its attribution."""
     drawing = request.drawing()
-    prediction = request.record.verdict
+    prediction = request.record.prediction
     if prediction is None:
         raise UsageError(
             f"the record has no prediction: {request.record.task} records have none; classifiers and question "
@@ -147,8 +147,8 @@ def _draw_curve(
 
 def _draw_answers(drawing: Drawing, prediction: SpanProbabilities, top: float) -> float:
     answers = [(text, score) for _, _, text, score in prediction.answers[:MAX_ANSWERS]]
-    if prediction.none is not None:
-        answers.append(("(no answer)", prediction.none))
+    if prediction.no_answer is not None:
+        answers.append(("(no answer)", prediction.no_answer))
     if answers and all(0 <= score <= 1 for _, score in answers):
         return _draw_bars(drawing, top, answers)
     for index, (text, score) in enumerate(answers):
@@ -160,7 +160,7 @@ def _draw_answers(drawing: Drawing, prediction: SpanProbabilities, top: float) -
 
 def _find_passage(text: RecordText) -> tuple[int, int]:
     """Range of the passage's tokens: the second text of a pair, without special tokens."""
-    token_types = text.segment
+    token_types = text.token_types
     passage_type = max(token_types, default=0)
     tokens = [
         index
@@ -173,8 +173,8 @@ def _find_passage(text: RecordText) -> tuple[int, int]:
 def _draw_attribution(drawing: Drawing, record: Record, attribution: Attribution, top: float) -> float:
     max_value = float(np.abs(attribution.values).max()) or 1.0
     levels = signed_levels(np.asarray(attribution.values), max_value)
-    bottom = shaded_text(drawing, top, record.texts[attribution.side], levels.tolist())
-    caption = f"{attribution.method} for “{attribution.of}”: blue speaks for it, orange against it."
+    bottom = shaded_text(drawing, top, record.texts[attribution.text_name], levels.tolist())
+    caption = f"{attribution.method} for “{attribution.explained}”: blue speaks for it, orange against it."
     if attribution.agreement is not None:
         caption += f" Agreement with attention {attribution.agreement:.2f}.".replace("-", "−")
     return draw_signed_scale(drawing, bottom + 5, max_value, caption)
@@ -219,7 +219,7 @@ def _surface_form(text: RecordText, index: int) -> tuple[str, bool]:
     """A token as it is written in its text, and whether white space precedes it."""
     token = text.tokens[index]
     if not text.spans:
-        starts_word = index == 0 or text.words[index] != text.words[index - 1]
+        starts_word = index == 0 or text.word_ids[index] != text.word_ids[index - 1]
         return token.strip(" ▁") or token, token.startswith((" ", "▁")) or starts_word
     start, end = text.spans[index]
     surface = text.text[start:end]

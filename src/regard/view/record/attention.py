@@ -24,7 +24,7 @@ class LazyWeights(Protocol):
     def shape(self) -> tuple[int, int, int, int]:
         """Layers, heads, rows, columns."""
 
-    def rows(self, place: int, head: int, rows: NDArray[np.int64]) -> Weights:
+    def rows(self, layer_index: int, head: int, rows: NDArray[np.int64]) -> Weights:
         """Rows [R, K] of a head; `place` is the index among the stored layers."""
 
 
@@ -34,55 +34,55 @@ class AttentionRecord:
 
     >>> weights = np.full((1, 2, 3, 4), 0.25, np.float16)
     >>> attention = AttentionRecord("decoder.cross", "target", "source", weights, layers=(5,))
-    >>> attention.shape, attention.heads, attention.matrix(5, 1).sum(axis=-1).tolist()
+    >>> attention.shape, attention.num_heads, attention.matrix(5, 1).sum(axis=-1).tolist()
     ((1, 2, 3, 4), 2, [1.0, 1.0, 1.0])
     """
 
     name: str  # the site without its layer: encoder.self, decoder.self, decoder.cross, decoder.attention, hop
     rows: str  # name of the text that the queries belong to: source, target, question
     columns: str  # name of the text that the keys belong to
-    kept: NDArray[np.floating[Any]] | LazyWeights  # [layers, H, Q, K], or computed on request
+    stored: NDArray[np.floating[Any]] | LazyWeights  # [layers, H, Q, K], or computed on request
     layers: tuple[int, ...]  # their indices in the model
-    produced: bool = False  # rows are labelled with the token that they generated
-    causal: bool = False  # queries attend to earlier positions only
+    is_generated: bool = False  # rows are labelled with the token that they generated
+    is_causal: bool = False  # queries attend to earlier positions only
     importance: Mapping[str, Any] | None = None  # {"metric": …, "by": [layers][heads]}
 
     def __post_init__(self) -> None:
         if len(self.shape) != 4 or self.shape[0] != len(self.layers):
             raise UsageError(f"{self.name}: weights {self.shape} must be [{len(self.layers)} layers, H, Q, K]")
-        if isinstance(self.kept, np.ndarray) and not (np.isfinite(self.kept) & (self.kept >= 0)).all():
+        if isinstance(self.stored, np.ndarray) and not (np.isfinite(self.stored) & (self.stored >= 0)).all():
             raise UsageError(f"{self.name}: weights must be finite and non-negative")
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Layers, heads, rows, columns."""
-        return self.kept.shape
+        return self.stored.shape
 
     @property
-    def heads(self) -> int:
+    def num_heads(self) -> int:
         """Number of heads per layer."""
         return self.shape[1]
 
     @property
-    def own(self) -> bool:
+    def is_self(self) -> bool:
         """Whether this is self-attention."""
         return self.rows == self.columns
 
     @property
     def has_weights(self) -> bool:
         """Whether weights are stored; otherwise each matrix is computed on request."""
-        return isinstance(self.kept, np.ndarray)
+        return isinstance(self.stored, np.ndarray)
 
     @cached_property
     def weights(self) -> Weights:
         """All weights [layers, H, Q, K]; refused for texts that are too long."""
-        if isinstance(self.kept, np.ndarray):
-            return np.asarray(self.kept, dtype=np.float32)
+        if isinstance(self.stored, np.ndarray):
+            return np.asarray(self.stored, dtype=np.float32)
         if np.prod(self.shape, dtype=np.int64) > MAX_WEIGHTS:
             raise UsageError(
                 f"{self.name}: {self.shape} weights are too many to compute at once: use matrix(layer, head)"
             )
-        return np.stack([[self.matrix(layer, head) for head in range(self.heads)] for layer in self.layers])
+        return np.stack([[self.matrix(layer, head) for head in range(self.num_heads)] for layer in self.layers])
 
     def matrix(self, layer: int, head: int) -> Weights:
         """Weights [Q, K] of one head, by the indices of layer and head in the model."""
@@ -91,18 +91,20 @@ class AttentionRecord:
     def query_rows(self, layer: int, head: int, indices: NDArray[np.int64]) -> Weights:
         """Selected rows [R, K] of one head's weights."""
         layer_index = self._layer_index(layer, head)
-        if isinstance(self.kept, np.ndarray):
-            return np.asarray(self.kept[layer_index, head, indices], dtype=np.float32)
-        return self.kept.rows(layer_index, head, indices)
+        if isinstance(self.stored, np.ndarray):
+            return np.asarray(self.stored[layer_index, head, indices], dtype=np.float32)
+        return self.stored.rows(layer_index, head, indices)
 
     def _layer_index(self, layer: int, head: int) -> int:
         if layer not in self.layers:
             near = min(self.layers, key=lambda known: abs(known - layer))
             available = _format_indices(self.layers)
             raise UsageError(f"{self.name} has no layer {layer}: it has {available}; the nearest is {near}")
-        if not 0 <= head < self.heads:
-            near = min(max(head, 0), self.heads - 1)
-            raise UsageError(f"{self.name} has no head {head}: they are 0 to {self.heads - 1}; the nearest is {near}")
+        if not 0 <= head < self.num_heads:
+            near = min(max(head, 0), self.num_heads - 1)
+            raise UsageError(
+                f"{self.name} has no head {head}: they are 0 to {self.num_heads - 1}; the nearest is {near}"
+            )
         return self.layers.index(layer)
 
 

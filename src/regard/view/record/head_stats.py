@@ -22,7 +22,7 @@ def summarize_heads(attention: AttentionRecord, special: Sequence[bool]) -> dict
     stats: dict[str, list[list[Any]]] = {"entropy": [], "distance": [], "special": [], "label": []}
     pooled_layers = []
     for layer in attention.layers:
-        heads = [attention.query_rows(layer, head, rows) for head in range(attention.heads)]
+        heads = [attention.query_rows(layer, head, rows) for head in range(attention.num_heads)]
         pooled_layers.append([max_pool(weights) for weights in heads])
         head_statistics = [_describe_head(attention, weights, rows, is_special) for weights in heads]
         for name, values in stats.items():
@@ -45,7 +45,7 @@ def _describe_head(
         "entropy": round(_entropy(weights), 3),
         "distance": round(_distance(weights, rows, attention.shape[2]), 2),
         "special": round(special_weight, 3),
-        "label": _label(attention.own or attention.causal, weights, rows, special_weight),
+        "label": _label(attention.is_self or attention.is_causal, weights, rows, special_weight),
     }
 
 

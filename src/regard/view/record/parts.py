@@ -93,7 +93,7 @@ class SpanProbabilities:
     start: tuple[float, ...]
     end: tuple[float, ...]
     answers: tuple[tuple[int, int, str, float], ...]  # first token, last token, text, score; best first
-    none: float | None = None  # probability of no answer, where the model predicts it
+    no_answer: float | None = None  # probability of no answer, where the model predicts it
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the JSON form."""
@@ -101,7 +101,7 @@ class SpanProbabilities:
             "start": [_round(probability) for probability in self.start],
             "end": [_round(probability) for probability in self.end],
             "answers": [[first, last, text, _round(score)] for first, last, text, score in self.answers],
-            "none": None if self.none is None else _round(self.none),
+            "none": None if self.no_answer is None else _round(self.no_answer),
         }
 
 
@@ -110,7 +110,9 @@ def prediction_from_dict(values: Mapping[str, Any]) -> LabelProbabilities | Span
     if "labels" in values:
         return LabelProbabilities(tuple(values["labels"]), tuple(values["p"]))
     answers = tuple((int(first), int(last), text, float(score)) for first, last, text, score in values["answers"])
-    return SpanProbabilities(tuple(values["start"]), tuple(values["end"]), answers=answers, none=values.get("none"))
+    return SpanProbabilities(
+        tuple(values["start"]), tuple(values["end"]), answers=answers, no_answer=values.get("none")
+    )
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,8 @@ class Attribution:
     """How much an output depends on each token of a text, and how far attention agrees."""
 
     method: str  # one of METHODS
-    of: str  # the explained output: a label, a generated token
-    side: str  # name of the text
+    explained: str  # the explained output: a label, a generated token
+    text_name: str  # name of the text
     values: tuple[float, ...]
     agreement: float | None = None  # rank correlation with attention
 
@@ -127,8 +129,8 @@ class Attribution:
         """Convert to the JSON form."""
         return {
             "method": self.method,
-            "of": self.of,
-            "side": self.side,
+            "of": self.explained,
+            "side": self.text_name,
             "values": [_round(value) for value in self.values],
             "agreement": None if self.agreement is None else _round(self.agreement),
         }
@@ -139,25 +141,25 @@ class Attribution:
         return cls(
             values["method"],
             values["of"],
-            side=values.get("side", "source"),
+            text_name=values.get("side", "source"),
             values=tuple(values["values"]),
             agreement=values.get("agreement"),
         )
 
 
 @dataclass(frozen=True)
-class PositionCodes:
+class PositionEncodings:
     """Positional encodings of a model: added, rotated by, or scored with."""
 
     kind: str  # one of POSITION_KINDS
-    codes: Weights  # [positions, dims]
+    encodings: Weights  # [positions, dims]
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the JSON form."""
-        return {"kind": self.kind, "shape": list(self.codes.shape), "data": encode_f16(self.codes)}
+        return {"kind": self.kind, "shape": list(self.encodings.shape), "data": encode_f16(self.encodings)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> PositionCodes:
+    def from_dict(cls, values: Mapping[str, Any]) -> PositionEncodings:
         """Read the JSON form."""
         return cls(values["kind"], decode_f16(values["data"], values["shape"]))
 
@@ -206,12 +208,12 @@ class HeadQKV:
 class Omission:
     """What a record leaves out, and why."""
 
-    why: str
-    dropped: str
+    reason: str
+    omitted: str
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the JSON form."""
-        return {"why": self.why, "dropped": self.dropped}
+        return {"why": self.reason, "dropped": self.omitted}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Omission:

@@ -24,7 +24,7 @@ from regard.view.record.parts import (
     HeadQKV,
     LabelProbabilities,
     Omission,
-    PositionCodes,
+    PositionEncodings,
     SpanProbabilities,
 )
 from regard.view.record.schema import record_parts, record_to_dict
@@ -41,15 +41,15 @@ class Record:
     texts: Mapping[str, RecordText]  # source, target, …
     attention: tuple[AttentionRecord, ...]
     task: str = "translate"
-    made: Mapping[str, Any] = field(default_factory=dict)  # provenance: version, model, time, …
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # provenance: version, model, time, …
     best: tuple[str, int, int] | None = None  # (attention name, layer, head) that views show first
     id: str = ""  # derived from the content by default
     steps: tuple[DecodingStep, ...] = ()  # one per generated token of the text `target`
-    verdict: LabelProbabilities | SpanProbabilities | None = None
+    prediction: LabelProbabilities | SpanProbabilities | None = None
     attribution: tuple[Attribution, ...] = ()
-    places: PositionCodes | None = None
-    inside: tuple[HeadQKV, ...] = ()
-    cut: tuple[Omission, ...] = ()
+    positions: PositionEncodings | None = None
+    qkv: tuple[HeadQKV, ...] = ()
+    omissions: tuple[Omission, ...] = ()
     view: Mapping[str, Any] = field(default_factory=dict)  # initial state of the page
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Record:
             self._check_shape(attention)
         if not self.id:
             texts = [text.to_dict() for text in self.texts.values()]
-            content = json.dumps([self.title, self.task, texts, dict(self.made)], default=str)
+            content = json.dumps([self.title, self.task, texts, dict(self.provenance)], default=str)
             object.__setattr__(self, "id", hashlib.sha256(content.encode()).hexdigest()[:12])
 
     def _check_shape(self, attention: AttentionRecord) -> None:
@@ -92,7 +92,7 @@ class Record:
             layer = attention.layers[-1]
         if head >= 0:
             return attention, attention.matrix(layer, head)
-        heads = [attention.matrix(layer, index) for index in range(attention.heads)]
+        heads = [attention.matrix(layer, index) for index in range(attention.num_heads)]
         return attention, np.asarray(np.mean(heads, axis=0))
 
     def to_dict(self, full: bool | Collection[int] = True, *, href: str = "") -> dict[str, Any]:

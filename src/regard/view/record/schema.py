@@ -37,7 +37,14 @@ from regard.errors import UsageError
 from regard.view.codec import array_from_json, encode_root8, encode_sparse
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.head_stats import summarize_heads
-from regard.view.record.parts import Attribution, DecodingStep, HeadQKV, Omission, PositionCodes, prediction_from_dict
+from regard.view.record.parts import (
+    Attribution,
+    DecodingStep,
+    HeadQKV,
+    Omission,
+    PositionEncodings,
+    prediction_from_dict,
+)
 from regard.view.record.texts import RecordText
 
 if TYPE_CHECKING:
@@ -56,18 +63,18 @@ def record_to_dict(record: Record, full: bool | Collection[int], href: str) -> d
         "id": record.id,
         "title": record.title,
         "task": record.task,
-        "made": dict(record.made),
+        "made": dict(record.provenance),
         "texts": {name: text.to_dict() for name, text in record.texts.items()},
         "attention": [
             attention_to_dict(attention, record.texts[attention.columns].special, full, href)
             for attention in record.attention
         ],
-        "inside": [head.to_dict() for head in record.inside],
+        "inside": [head.to_dict() for head in record.qkv],
         "steps": [step.to_dict() for step in record.steps],
-        "verdict": None if record.verdict is None else record.verdict.to_dict(),
+        "verdict": None if record.prediction is None else record.prediction.to_dict(),
         "attribution": [attribution.to_dict() for attribution in record.attribution],
-        "places": None if record.places is None else record.places.to_dict(),
-        "cut": [omission.to_dict() for omission in record.cut],
+        "places": None if record.positions is None else record.positions.to_dict(),
+        "cut": [omission.to_dict() for omission in record.omissions],
     }
     default_head = (record.attention[0].name, record.attention[0].layers[-1], 0) if record.attention else ("", 0, 0)
     name, layer, head = record.best or default_head
@@ -83,10 +90,10 @@ def attention_to_dict(
         "name": attention.name,
         "rows": attention.rows,
         "cols": attention.columns,
-        "rowmeans": "produced" if attention.produced else "token",
-        "causal": attention.causal,
+        "rowmeans": "produced" if attention.is_generated else "token",
+        "causal": attention.is_causal,
         "layers": list(attention.layers),
-        "heads": attention.heads,
+        "heads": attention.num_heads,
         "blocks": [_encode_layer(attention, layer, full, href) for layer in attention.layers],
         **summarize_heads(attention, special),
         "importance": None if attention.importance is None else dict(attention.importance),
@@ -94,10 +101,10 @@ def attention_to_dict(
 
 
 def _encode_layer(attention: AttentionRecord, layer: int, full: bool | Collection[int], href: str) -> dict[str, Any]:
-    block = {"layer": layer, "heads": list(range(attention.heads)), "shape": list(attention.shape[1:])}
+    block = {"layer": layer, "heads": list(range(attention.num_heads)), "shape": list(attention.shape[1:])}
     if href:
         return {**block, "code": "root8", "href": f"{href}/{attention.name}/{layer}"}
-    weights = np.stack([attention.matrix(layer, head) for head in range(attention.heads)])
+    weights = np.stack([attention.matrix(layer, head) for head in range(attention.num_heads)])
     is_full = full if isinstance(full, bool) else layer in full
     if is_full:
         return {**block, "code": "root8", "data": encode_root8(weights)}
@@ -118,15 +125,15 @@ def record_parts(values: Mapping[str, Any]) -> dict[str, Any]:
             "texts": {name: RecordText.from_dict(text) for name, text in values["texts"].items()},
             "attention": tuple(map(_attention_from_dict, values["attention"])),
             "task": values.get("task", "translate"),
-            "made": dict(values.get("made") or {}),
+            "provenance": dict(values.get("made") or {}),
             "best": initial_head if is_measured else None,
             "id": values.get("id", ""),
             "steps": tuple(map(DecodingStep.from_dict, values.get("steps") or ())),
-            "verdict": prediction_from_dict(prediction) if prediction else None,
+            "prediction": prediction_from_dict(prediction) if prediction else None,
             "attribution": tuple(map(Attribution.from_dict, values.get("attribution") or ())),
-            "places": PositionCodes.from_dict(positions) if positions else None,
-            "inside": tuple(map(HeadQKV.from_dict, values.get("inside") or ())),
-            "cut": tuple(map(Omission.from_dict, values.get("cut") or ())),
+            "positions": PositionEncodings.from_dict(positions) if positions else None,
+            "qkv": tuple(map(HeadQKV.from_dict, values.get("inside") or ())),
+            "omissions": tuple(map(Omission.from_dict, values.get("cut") or ())),
             "view": view,
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -162,9 +169,9 @@ def _attention_from_dict(values: Mapping[str, Any]) -> AttentionRecord:
         values["name"],
         values["rows"],
         columns=values["cols"],
-        kept=weights,
+        stored=weights,
         layers=tuple(layers),
-        produced=values["rowmeans"] == "produced",
-        causal=bool(values.get("causal", False)),
+        is_generated=values["rowmeans"] == "produced",
+        is_causal=bool(values.get("causal", False)),
         importance=values.get("importance"),
     )

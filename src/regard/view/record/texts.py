@@ -26,14 +26,14 @@ class RecordText:
 
     text: str
     tokens: tuple[str, ...]
-    words: tuple[int, ...]  # word index of each token (words are separated by white space); -1: special token
+    word_ids: tuple[int, ...]  # word index of each token (words are separated by white space); -1: special token
     spans: tuple[tuple[int, int], ...] = ()  # character span of each token in `text`, where known
     language: str = ""
     direction: str = "auto"  # ltr, rtl, or detected from the text
-    segment: tuple[int, ...] = ()  # token type of each token; empty for a single text
+    token_types: tuple[int, ...] = ()  # token type of each token; empty for a single text
 
     def __post_init__(self) -> None:
-        for name, values in (("words", self.words), ("spans", self.spans), ("segment", self.segment)):
+        for name, values in (("words", self.word_ids), ("spans", self.spans), ("segment", self.token_types)):
             if len(values) != len(self.tokens) and (values or name == "words"):
                 raise UsageError(f"{name} must have one value per token: {len(values)} for {len(self.tokens)} tokens")
         if self.direction not in DIRECTIONS:
@@ -53,10 +53,10 @@ class RecordText:
         return cls(
             text,
             tuple(subwords),
-            words=tuple(int(word_id) for word_id in word_ids),
+            word_ids=tuple(int(word_id) for word_id in word_ids),
             spans=tuple((int(start), int(end)) for start, end in spans),
             language=language,
-            segment=tuple(int(token_type) for token_type in segment),
+            token_types=tuple(int(token_type) for token_type in segment),
         )
 
     @classmethod
@@ -67,28 +67,28 @@ class RecordText:
         [('One.', [0]), ('Two words.', [1])]
         """
         num_words = len(text.split())
-        return cls(text, tuple(labels), words=tuple(range(num_words, num_words + len(labels))))
+        return cls(text, tuple(labels), word_ids=tuple(range(num_words, num_words + len(labels))))
 
     @property
     def special(self) -> tuple[bool, ...]:
         """Which tokens are special tokens."""
-        return tuple(word_id < 0 for word_id in self.words)
+        return tuple(word_id < 0 for word_id in self.word_ids)
 
     def units(self, *, words: bool) -> list[tuple[str, list[int]]]:
         """Labels of a matrix with their token indices, one per word or per token.
 
         A text of a single word is labelled by its tokens.
         """
-        if not words or len(set(self.words) - {-1}) < 2:
+        if not words or len(set(self.word_ids) - {-1}) < 2:
             return [(token.strip() or token, [index]) for index, token in enumerate(self.tokens)]
         groups: list[list[int]] = []
-        for index, word_id in enumerate(self.words):
-            if index and word_id >= 0 and self.words[index - 1] == word_id:
+        for index, word_id in enumerate(self.word_ids):
+            if index and word_id >= 0 and self.word_ids[index - 1] == word_id:
                 groups[-1].append(index)
             else:
                 groups.append([index])
         words_by_id = dict(enumerate(self.text.split()))
-        return [(words_by_id.get(self.words[group[0]], self.tokens[group[0]]), group) for group in groups]
+        return [(words_by_id.get(self.word_ids[group[0]], self.tokens[group[0]]), group) for group in groups]
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the JSON form."""
@@ -98,9 +98,9 @@ class RecordText:
             "dir": self.direction,
             "tokens": list(self.tokens),
             "span": [list(span) for span in self.spans],
-            "word": list(self.words),
+            "word": list(self.word_ids),
             "special": list(self.special),
-            "segment": list(self.segment),
+            "segment": list(self.token_types),
         }
 
     @classmethod
@@ -109,11 +109,11 @@ class RecordText:
         return cls(
             values["text"],
             tuple(values["tokens"]),
-            words=tuple(values["word"]),
+            word_ids=tuple(values["word"]),
             spans=tuple((int(start), int(end)) for start, end in values.get("span", ())),
             language=values.get("lang", ""),
             direction=values.get("dir", "auto"),
-            segment=tuple(values.get("segment", ())),
+            token_types=tuple(values.get("segment", ())),
         )
 
 

@@ -411,15 +411,7 @@ def func_keys(node):
     return []
 
 EXCLUDE = {'regard.blocks.recurrent.RecurrentDecoder._fed', 'regard.checkpoint.folder.publish_model'}
-PATTERNS = [
-    ("watchers", "listeners", "regard."), ("processes", "distributed", "regard."), ("say", "notify", "regard."), ("tell", "notify", "regard."),
-    ("longest", "max_length", "regard."), ("budget", "max_tokens", "regard."),
-    ("chosen", "selected", "regard.attention regard.blocks regard.models regard.tasks.encoding"),
-    ("states", "hidden", "regard.attention regard.blocks regard.models"),
-    ("types", "token_types", "regard.models regard.engine regard.tasks regard.pipeline regard.ready regard.text"),
-    ("besides", "extra_files", "regard."), ("instead", "weight_files", "regard."), ("sitting", "context", "regard."),
-    ("chances", "probabilities", "regard."), ("rows", "batch", "regard.blocks regard.models.encoder regard.models.translator regard.models.gpt regard.models.elmo regard.models.reader regard.models.classifier regard.models.tagger regard.attention.multihead"),
-]
+PATTERNS = []
 def pattern_new(fullname, name, node):
     if fullname.startswith("regard.cli"): return None
     for old, new, prefixes in PATTERNS:
@@ -654,7 +646,7 @@ def collect(files, result, rules):
                     continue
                 if what is None:
                     news = {n for (c, a), n in r.members.items() if a == node.attr}
-                    if len(news) == 1 and node.attr not in STOP:
+                    if False and len(news) == 1 and node.attr not in STOP:
                         add(node.end_lineno, col, node.attr, next(iter(news)), "any")
                         report["any renamed"].append((str(file.path), node.lineno, ast.unparse(node)[-80:]))
                     elif node.attr in r.member_names:
