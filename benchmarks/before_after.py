@@ -1,8 +1,9 @@
-"""Training and torch encoding on a quiet machine: this version against an earlier one, in interleaved rounds.
+"""Training, translation and encoding on a quiet machine: this version against an earlier one, in interleaved rounds.
 
-    python -m benchmarks.before_after DATA --before TREE/src [--workload NAME]… [--encoder FOLDER] [--rounds N]
+    python -m benchmarks.before_after DATA --before TREE/src [--workload NAME]… [--encoder FOLDER] [--translator FOLDER]
 
-DATA is a folder with multi30k/ and sst2/ as they are published; FOLDER is an encoder of MiniLM's sizes. A round runs
+DATA is a folder with multi30k/ and sst2/ as they are published. The encoder has MiniLM's sizes, the translator those of
+the preset `small`; both folders are in Hugging Face's format, which every version reads. A round runs
 every workload once in each version, in a process of its own (benchmarks/steady_rate.py); the versions take turns in
 coming first. Both have their default settings: threads, precision, how OpenMP threads wait. Before the first round
 this version trains once uncounted: it measures and stores its choice of threads and precision.
@@ -35,7 +36,6 @@ STEADY_RATE = ROOT / "benchmarks/steady_rate.py"
 PAIRS, TEXTS = 6000, 256
 RESAMPLES, CONFIDENCE, SEED = 10_000, 0.95, 1
 SETTING_PREFIXES = ("OMP", "GOMP", "KMP", "MKL")  # of variables that would change a default
-ENCODING = "torch encoding"
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,24 @@ class Workload:
 
     unit: str
     bar: float
-    arguments: Sequence[str]  # of steady_rate.py, after the folder
+    command: str  # of steady_rate.py
+    arguments: Sequence[str]  # after the folder
+    texts: str = ""  # the file that inference reads
 
 
+REPEATED = ("--warm-up", "2", "--seconds", "6")
 WORKLOADS = {
-    "training tiny": Workload("updates/s", 0.90, ("tiny", "1024", "--warm-up", "30", "--updates", "100")),
-    "training small": Workload("updates/s", 0.97, ("small", "4096", "--warm-up", "4", "--updates", "14")),
-    "training base": Workload("updates/s", 0.97, ("base", "2048", "--warm-up", "2", "--updates", "4")),
-    ENCODING: Workload("texts/s", 0.97, ("--warm-up", "2", "--seconds", "6")),
+    "training tiny": Workload(
+        "updates/s", 0.90, "training", ("tiny", "1024", "--warm-up", "30", "--updates", "100")
+    ),
+    "training small": Workload(
+        "updates/s", 0.97, "training", ("small", "4096", "--warm-up", "4", "--updates", "14")
+    ),
+    "training base": Workload("updates/s", 0.97, "training", ("base", "2048", "--warm-up", "2", "--updates", "4")),
+    "batch translation": Workload("texts/s", 0.97, "translation", REPEATED, texts="val.en"),
+    "single sentence": Workload("texts/s", 0.97, "translation", ("--single", *REPEATED), texts="val.en"),
+    "torch encoding": Workload("texts/s", 0.97, "encoding", ("--backend", "torch", *REPEATED), texts="texts.txt"),
+    "engine encoding": Workload("texts/s", 0.97, "encoding", ("--backend", "engine", *REPEATED), texts="texts.txt"),
 }
 
 
@@ -64,13 +74,14 @@ def write_inputs(data: Path, folder: Path) -> None:
     (folder / "texts.txt").write_text("".join(row.split("\t")[0] + "\n" for row in rows), "utf-8")
 
 
-def measure_rate(source: Path, name: str, folder: Path, encoder: str) -> dict[str, Any]:
+def measure_rate(source: Path, name: str, folder: Path, models: dict[str, str]) -> dict[str, Any]:
     """Measure a workload in a new process of the version in `source`."""
-    inputs = ["encoding", encoder, str(folder / "texts.txt")] if name == ENCODING else ["training", str(folder)]
+    workload = WORKLOADS[name]
+    inputs = [models[workload.command], str(folder / workload.texts)] if workload.texts else [str(folder)]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(SETTING_PREFIXES)}
     environment |= {"PYTHONPATH": str(source), "REGARD_CACHE": str(folder / "cache")}
     process = subprocess.run(
-        [sys.executable, str(STEADY_RATE), *inputs, *WORKLOADS[name].arguments],
+        [sys.executable, str(STEADY_RATE), workload.command, *inputs, *workload.arguments],
         capture_output=True,
         text=True,
         env=environment,
@@ -84,17 +95,17 @@ def measure_rate(source: Path, name: str, folder: Path, encoder: str) -> dict[st
 
 
 def measure_rounds(
-    names: Sequence[str], sources: dict[str, Path], folder: Path, encoder: str, count: int
+    names: Sequence[str], sources: dict[str, Path], folder: Path, models: dict[str, str], count: int
 ) -> dict[str, list[dict[str, Any]]]:
     """Measure every workload in both versions, round by round."""
     for name in names:
-        if name != ENCODING:  # store the choice of threads and precision
-            measure_rate(sources["after"], name, folder, encoder)
+        if not WORKLOADS[name].texts:  # store the choice of threads and precision
+            measure_rate(sources["after"], name, folder, models)
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for index in range(count):
         versions = list(reversed(sources)) if index % 2 else list(sources)
         for name in names:
-            rates = {version: measure_rate(sources[version], name, folder, encoder) for version in versions}
+            rates = {version: measure_rate(sources[version], name, folder, models) for version in versions}
             print(json.dumps({"round": index + 1, "workload": name, **rates}), flush=True)
             rounds[name].append(rates)
     return rounds
@@ -140,14 +151,16 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--before", type=Path, required=True, help="src/ of the earlier version, its engine built")
     parser.add_argument("--workload", choices=WORKLOADS, action="append")
-    parser.add_argument("--encoder", default="", help=f"an encoder's folder; without it, no {ENCODING}")
+    parser.add_argument("--encoder", default="", help="without it, encoding is left out")
+    parser.add_argument("--translator", default="", help="without it, translation is left out")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    names = [name for name in options.workload or WORKLOADS if options.encoder or name != ENCODING]
+    models = {"training": "-", "encoding": options.encoder, "translation": options.translator}
+    names = [name for name in options.workload or WORKLOADS if models[WORKLOADS[name].command]]
     sources = {"before": options.before.resolve(), "after": ROOT / "src"}
     with tempfile.TemporaryDirectory() as folder:
         write_inputs(options.data, Path(folder))
-        rounds = measure_rounds(names, sources, Path(folder), options.encoder, options.rounds)
+        rounds = measure_rounds(names, sources, Path(folder), models, options.rounds)
     for name in names:
         attempt = compare_rates(rounds[name], WORKLOADS[name])
         store_attempt(name, attempt)
