@@ -116,7 +116,7 @@ def initialize_weights(model: nn.Module, seed: int) -> None:
     Fused projections (query, key and value in one matrix) are initialised as separate ones would be.
     """
     generator = torch.Generator().manual_seed(seed)
-    for name, module in sorted(model.named_modules()):
+    for name, module in model.named_modules():  # in order of definition
         if isinstance(module, nn.Linear):
             bound = (6 / (module.in_features + module.out_features / _num_fused_parts(name))) ** 0.5
             with torch.no_grad():

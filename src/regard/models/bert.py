@@ -316,7 +316,7 @@ def initialize_bert(model: Bert, seed: int, std: float = EMBEDDING_INIT_STD) -> 
     """Initialise matrices and embeddings from normal(0, std), biases with 0, norms with 1; a function of the seed."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
+        for name, parameter in model.named_parameters():  # in order of definition
             if parameter.dim() > 1:
                 parameter.normal_(0, std, generator=generator)
             elif name.endswith("norm.weight"):

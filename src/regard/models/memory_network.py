@@ -87,9 +87,9 @@ class MemoryNetwork(Model):
         """Initialise the weights of restart m as a function of seed + m."""
         for member in range(self.num_restarts):
             noise = Noise(seed + member, step=0)
-            for name, parameter in self.named_parameters():
+            for index, (name, parameter) in enumerate(self.named_parameters()):
                 weights = parameter[member] if name == "turn" else parameter[:, member]
-                initial = noise.generator(name).standard_normal(tuple(weights.shape), dtype=np.float32)
+                initial = noise.generator(f"parameter.{index}").standard_normal(tuple(weights.shape), dtype=np.float32)
                 weights.copy_(torch.from_numpy(initial) * INIT_STD)
 
     @torch.no_grad()
