@@ -221,8 +221,8 @@ def write_translators(folder: Path, size: TranslatorSize, libraries: Sequence[st
     model = build_model(config)
     initialize_weights(model, 1)
     with torch.no_grad():
-        assert model.output_bias is not None
-        model.output_bias[[config.pad_id, config.eos_id, config.bos_id]] = FORBIDDEN_BIAS
+        assert model.lm_head_bias is not None
+        model.lm_head_bias[[config.pad_id, config.eos_id, config.bos_id]] = FORBIDDEN_BIAS
     tokenizer = workload.build_tokenizer(size.vocab_size)
     save_translator(
         folder / "regard",

@@ -129,7 +129,7 @@ def test_the_scores_are_those_of_their_papers() -> None:
     torch.testing.assert_close(ScaledDot()(query, key)[1, 2, 3, 4], query[1, 2, 3] @ key[1, 2, 4] / D**0.5)
     additive = Additive(D, D, 17)
     bilinear = Bilinear(D, D)
-    expected = additive.weigh(torch.tanh(additive.query(query[0, 1, 2]) + additive.key(key[0, 1, 3])))
+    expected = additive.v(torch.tanh(additive.query(query[0, 1, 2]) + additive.key(key[0, 1, 3])))
     torch.testing.assert_close(additive(query, additive.prepare(key))[0, 1, 2, 3], expected[0])
     expected = query[0, 1, 2] @ bilinear.key.weight @ key[0, 1, 3]
     torch.testing.assert_close(bilinear(query, bilinear.prepare(key))[0, 1, 2, 3], expected)

@@ -85,45 +85,45 @@ def zero_head(model: Any, name: str, head: int) -> Any:
 
 Run = Callable[[Any], np.ndarray]
 CASES: list[tuple[str, Callable[[], Any], str, str, Run]] = [
-    ("whole translation", transformer, "encoder.1.self", "encoder.blocks.1.attention", score_target),
-    ("whole translation", transformer, "decoder.0.self", "decoder.blocks.0.attention", score_target),
-    ("whole translation", transformer, "decoder.1.cross", "decoder.blocks.1.cross", score_target),
-    ("steps of a search", transformer, "encoder.1.self", "encoder.blocks.1.attention", decode_steps),
-    ("steps of a search", transformer, "decoder.0.self", "decoder.blocks.0.attention", decode_steps),
-    ("steps of a search", transformer, "decoder.1.cross", "decoder.blocks.1.cross", decode_steps),
+    ("whole translation", transformer, "encoder.1.self", "encoder.layers.1.attention", score_target),
+    ("whole translation", transformer, "decoder.0.self", "decoder.layers.0.attention", score_target),
+    ("whole translation", transformer, "decoder.1.cross", "decoder.layers.1.cross_attention", score_target),
+    ("steps of a search", transformer, "encoder.1.self", "encoder.layers.1.attention", decode_steps),
+    ("steps of a search", transformer, "decoder.0.self", "decoder.layers.0.attention", decode_steps),
+    ("steps of a search", transformer, "decoder.1.cross", "decoder.layers.1.cross_attention", decode_steps),
     (
         "encoder, packed",
         lambda: encoder().pack(),
         "encoder.0.self",
-        "stack.blocks.0.attention",
+        "encoder.layers.0.attention",
         lambda model: model.encode(LONG),
     ),
     (
         "encoder, by length",
         encoder,
         "encoder.0.self",
-        "stack.blocks.0.attention",
+        "encoder.layers.0.attention",
         lambda model: model.encode(EQUAL_LENGTHS),
     ),
     (
         "encoder, block-sparse",
         lambda: encoder(attention="blocks", block_size=4, num_random_blocks=1),
         "encoder.1.self",
-        "stack.blocks.1.attention",
+        "encoder.layers.1.attention",
         lambda model: model.encode(LONG),
     ),
     (
         "causal, whole",
         gpt,
         "decoder.1.self",
-        "stack.blocks.1.attention",
+        "decoder.layers.1.attention",
         lambda model: model.logits(LONG).detach().numpy(),
     ),
     (
         "causal, steps",
         gpt,
         "decoder.0.self",
-        "stack.blocks.0.attention",
+        "decoder.layers.0.attention",
         lambda model: decode_steps(model, EQUAL_LENGTHS),
     ),
 ]
@@ -193,8 +193,8 @@ def test_an_ablated_hop_adds_nothing() -> None:
         with ablate("hop.0"), ablate("hop.1:0"):
             ablated = model(batch)
         questions, _ = model._bags_of_words(batch)
-        embedded = questions.matmul(model.tables[0], model.dimension_factors).transpose(0, 1)
-        expected = embedded if model.turn is None else embedded @ model.turn @ model.turn
+        embedded = questions.matmul(model.embeddings[0], model.dimension_factors).transpose(0, 1)
+        expected = embedded if model.hop_projection is None else embedded @ model.hop_projection @ model.hop_projection
         np.testing.assert_allclose(ablated.numpy(), expected.numpy(), atol=1e-6)
         assert not torch.allclose(model(batch), ablated)
 

@@ -100,4 +100,4 @@ def translate_greedily(model: Transformer, rows: list[list[int]], max_length: in
 @torch.no_grad()
 def logits(model: Transformer, source: list[int], target: list[int]) -> torch.Tensor:
     hidden = model(Tokens.from_rows([source]), Tokens.from_rows([target]))
-    return hidden @ model.output_weight.T + (0 if model.output_bias is None else model.output_bias)
+    return hidden @ model.output_weight.T + (0 if model.lm_head_bias is None else model.lm_head_bias)

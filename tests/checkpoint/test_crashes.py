@@ -26,7 +26,7 @@ SYSTEM_CALLS = ("openat", "mkdir", "write", "fsync", "rename", "unlink", "rmdir"
 
 
 def weights(step: int) -> dict[str, torch.Tensor]:
-    return {"words.weight": torch.full((31, 7), float(step))}
+    return {"token_embedding.weight": torch.full((31, 7), float(step))}
 
 
 def save(run: RunDirectory, step: int) -> None:
@@ -48,7 +48,7 @@ def check(path: Path, allowed: set[int]) -> int:
         newest = run.latest_checkpoint()
         assert newest is not None
         assert newest.step in allowed
-        assert torch.equal(newest.weights["words.weight"], weights(newest.step)["words.weight"])
+        assert torch.equal(newest.weights["token_embedding.weight"], weights(newest.step)["token_embedding.weight"])
         assert not messages
         assert len(run.steps()) >= 2
         assert not [inner for inner in path.rglob("*") if atomic.is_temporary(inner)]
@@ -219,7 +219,7 @@ def test_full_disk(small_disk: Path, disk: Disk) -> None:
     path = small_disk / "run"
     start_run(path)
     (small_disk / "ballast").write_bytes(bytes(900_000))
-    large = {"words.weight": torch.zeros(100_000)}
+    large = {"token_embedding.weight": torch.zeros(100_000)}
     with RunDirectory(path, disk=disk).lock() as run:
         with pytest.raises(DiskError, match=r"(?s)free.*needed|needed.*free") as caught:
             run.save_checkpoint(3, large, {}, {})

@@ -115,7 +115,7 @@ def test_layers_that_share_weights_attend_and_learn_separately(tmp_path: Path) -
     save_transformers_model("albert", "plain", tmp_path)
     model = load_encoder(tmp_path).model()
     tokens = random_tokens(2)
-    assert len(model.stack.blocks) == 2
+    assert len(model.encoder.layers) == 2
     for variant in (model, copy.deepcopy(model), load_encoder(tmp_path).model().pack()):
         with trace("encoder.*") as captured:
             variant.encode(tokens)
@@ -127,7 +127,7 @@ def test_layers_that_share_weights_attend_and_learn_separately(tmp_path: Path) -
     assert all(parameter.grad is not None for name, parameter in model.named_parameters() if "pooler" not in name)
     before = model.encode(tokens)
     with torch.no_grad():
-        model.stack.blocks[1].attention.qkv.weight.mul_(2)  # type: ignore[union-attr, operator]
+        model.encoder.layers[1].attention.qkv.weight.mul_(2)  # type: ignore[union-attr, operator]
     assert relative_error(model.encode(tokens), before) > 1e-3
     in_float64 = model.double().forward(ids, batch)
     assert in_float64.dtype == torch.float64
@@ -267,16 +267,16 @@ def test_another_head_is_initialized_and_the_backbone_is_loaded(tmp_path: Path) 
     save_transformers_model("bert", "label", tmp_path)
     loaded = load_encoder(tmp_path)
     same = load_encoder(tmp_path, head="label", labels=LABELS)
-    assert torch.equal(same.weights["output.weight"], loaded.weights["output.weight"])
+    assert torch.equal(same.weights["classifier.weight"], loaded.weights["classifier.weight"])
     relabelled = load_encoder(tmp_path, head="label", labels=("x", "y", "z"), seed=5)
-    assert not torch.equal(relabelled.weights["output.weight"], loaded.weights["output.weight"])
+    assert not torch.equal(relabelled.weights["classifier.weight"], loaded.weights["classifier.weight"])
     assert torch.equal(relabelled.weights["pooler.weight"], loaded.weights["pooler.weight"])
     assert relabelled.report.missing == ["classifier.weight", "classifier.bias"]
     tagger = load_encoder(tmp_path, head="token", labels=LABELS, seed=5)
-    assert not torch.equal(tagger.weights["output.weight"], loaded.weights["output.weight"])
-    assert torch.equal(tagger.weights["words.weight"], loaded.weights["words.weight"])
+    assert not torch.equal(tagger.weights["classifier.weight"], loaded.weights["classifier.weight"])
+    assert torch.equal(tagger.weights["token_embedding.weight"], loaded.weights["token_embedding.weight"])
     again = load_encoder(tmp_path, head="token", labels=LABELS, seed=5)
-    assert torch.equal(tagger.weights["output.weight"], again.weights["output.weight"])
+    assert torch.equal(tagger.weights["classifier.weight"], again.weights["classifier.weight"])
     assert load_encoder(tmp_path, head="masked").report.missing[0].startswith("cls.predictions")
     save_transformers_model("bert", "plain", tmp_path / "plain")
     with pytest.raises(CheckpointError, match="needs labels"):
@@ -446,4 +446,4 @@ def test_a_modernbert_with_fewer_layers_is_written_with_its_own_layer_types(tmp_
     assert relative_error(load_encoder(tmp_path / "short").model().logits(tokens), expected) < 1e-5  # type: ignore[arg-type]
 
 
-REMOVED_LAYERS = [f"stack.blocks.{layer}." for layer in (2, 3, 4)]
+REMOVED_LAYERS = [f"encoder.layers.{layer}." for layer in (2, 3, 4)]

@@ -57,7 +57,9 @@ def test_saving_again_leaves_no_trace_of_the_first(tmp_path: Path) -> None:
     save(tmp_path, random_model(small_config(norm="after", share_embeddings=False), 1))
     second = random_model(small_config(norm="before"), 2)
     save(tmp_path, second)
-    assert torch.equal(load_translator(tmp_path).weights["words.weight"], second.state_dict()["words.weight"])
+    assert torch.equal(
+        load_translator(tmp_path).weights["token_embedding.weight"], second.state_dict()["token_embedding.weight"]
+    )
     assert not (tmp_path / "target_tokenizer.json").exists()
     assert (tmp_path / "log.jsonl").exists()
 
@@ -88,7 +90,7 @@ def test_a_folder_can_be_read_while_it_is_replaced(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_config_are_not_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="output.weight"):
+    with pytest.raises(ValueError, match="lm_head.weight"):
         model = random_model(small_config(tie_embeddings=False))
         model.config = small_config()
         save(tmp_path, model)
@@ -156,7 +158,7 @@ def test_shapes_are_compared_before_weights_are_read(tmp_path: Path) -> None:
 
 def test_values_that_are_not_finite_are_rejected(tmp_path: Path) -> None:
     model = random_model(small_config(norm="after"))
-    model.encoder.blocks[0].feedforward.inner.bias.data[3] = float("inf")  # type: ignore[union-attr,index]
+    model.encoder.layers[0].feed_forward.up.bias.data[3] = float("inf")  # type: ignore[union-attr,index]
     save(tmp_path, model)
     with pytest.raises(CheckpointError, match=r"fc1.bias holds values that are not finite"):
         load_translator(tmp_path)

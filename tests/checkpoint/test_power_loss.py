@@ -219,7 +219,7 @@ class QuietDisk(Disk):
 
 
 def weights(step: int) -> dict[str, torch.Tensor]:
-    return {"words.weight": torch.full((3, 2), float(step)), "output_bias": torch.arange(5) * float(step)}
+    return {"token_embedding.weight": torch.full((3, 2), float(step)), "output_bias": torch.arange(5) * float(step)}
 
 
 def report(step: int) -> dict[str, float]:

@@ -168,7 +168,7 @@ def test_large_activations_stay_distinct_in_int8() -> None:
     model = build_encoder(activation="relu")
     tokens = draw_texts((9, 4))
     with torch.no_grad():  # all activations are on one side of 0
-        model.stack.blocks[0].feedforward.inner.bias.add_(4)
+        model.encoder.layers[0].feed_forward.up.bias.add_(4)
     assert relative_error(build_engine(model, "int8").encode(tokens), model.encode(tokens)) < 0.03
 
 

@@ -75,7 +75,7 @@ def test_the_safetensors_library_reads_it(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     path, engine, _ = write_engine_file(tmp_path, "int8")
     tensors = safetensors.load_file(path)
-    assert np.array_equal(tensors["output.packed"].numpy(), engine.arrays[-4])
+    assert np.array_equal(tensors["lm_head.packed"].numpy(), engine.arrays[-4])
 
 
 def test_damaged_and_hostile_files_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_damaged_and_hostile_files_are_refused_in_one_line(tmp_path: Path) -> No
         header += b" " * (-(8 + len(header)) % 64)
         return len(header).to_bytes(8, "little") + header + valid[8 + size :]
 
-    name = "decoder.blocks.0.cross.query.packed"
+    name = "decoder.layers.0.cross_attention.query.packed"
     entry = table[name]
     metadata = table["__metadata__"]
 

@@ -122,7 +122,7 @@ def test_gradient_times_input_is_the_derivative_along_the_embedding(classifier: 
             changed[position] *= 1 + sign * epsilon
             return changed
 
-        handle = model.words.register_forward_hook(hook)
+        handle = model.token_embedding.register_forward_hook(hook)
         with torch.no_grad():
             ids, packed = model.to_tensors(tokens)
             logits = model.head_logits(model(ids, packed, model.token_type_tensor(tokens)), packed)

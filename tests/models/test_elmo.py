@@ -47,18 +47,18 @@ def run_plain_loop(rnn: StackedRNN, inputs: Tensor) -> list[Tensor]:
 
 
 def embed(elmo: Elmo, ids: list[int]) -> Tensor:
-    return elmo.words.weight[ids] * math.sqrt(HIDDEN_SIZE)
+    return elmo.token_embedding.weight[ids] * math.sqrt(HIDDEN_SIZE)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_the_loss_is_that_of_the_next_and_of_the_previous_token(cell: str) -> None:
     elmo = build_elmo(cell)
     embedded = embed(elmo, ROW)
-    from_left = run_plain_loop(elmo.from_left, embedded[:-1])[-1]
-    from_right = run_plain_loop(elmo.from_right, embedded[1:].flip(0))[-1].flip(0)
+    from_left = run_plain_loop(elmo.forward_lm, embedded[:-1])[-1]
+    from_right = run_plain_loop(elmo.backward_lm, embedded[1:].flip(0))[-1].flip(0)
     expected = []
     for hidden, targets in ((from_left, ROW[1:]), (from_right, ROW[:-1])):
-        logits = hidden @ elmo.words.weight.T + elmo.output_bias
+        logits = hidden @ elmo.token_embedding.weight.T + elmo.lm_head_bias
         expected.append(torch.nn.functional.cross_entropy(logits, torch.tensor(targets), reduction="sum"))
     losses = elmo.losses(Tokens.from_rows([ROW]))
     torch.testing.assert_close(torch.stack(losses), torch.stack(expected).float(), rtol=1e-5, atol=1e-5)
@@ -82,8 +82,8 @@ def test_features_are_embeddings_and_both_directions_of_every_layer(cell: str) -
     features = elmo.features(Tokens.from_rows([text]))
     assert features.shape == (3, elmo.num_feature_layers, elmo.feature_size) == (3, 3, 2 * HIDDEN_SIZE)
     embedded = embed(elmo, text)
-    left_layers = run_plain_loop(elmo.from_left, embed(elmo, [BOUNDARY, *text]))
-    right_layers = run_plain_loop(elmo.from_right, embed(elmo, [*text, BOUNDARY]).flip(0))
+    left_layers = run_plain_loop(elmo.forward_lm, embed(elmo, [BOUNDARY, *text]))
+    right_layers = run_plain_loop(elmo.backward_lm, embed(elmo, [*text, BOUNDARY]).flip(0))
     expected = [torch.cat([embedded, embedded], dim=1)]
     for from_left, from_right in zip(left_layers, right_layers, strict=True):
         expected.append(torch.cat([from_left[1:], from_right.flip(0)[:-1]], dim=1))

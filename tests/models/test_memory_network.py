@@ -45,7 +45,7 @@ def published_weight(dimension: int, position: int, width: int, max_words: int) 
 def encode_by_hand(model: MemoryNetwork, table: int, words: list[int], age: int | None) -> np.ndarray:
     """The sentence as the paper sums it: word by word, dimension by dimension; the age is the last word."""
     config = model.config
-    embeddings = model.tables[table].detach().numpy()[:, 0]
+    embeddings = model.embeddings[table].detach().numpy()[:, 0]
     max_words = config.max_sentence_words + int(config.temporal_encoding)
     words_by_position = list(enumerate(words, start=1))
     if age is not None and config.temporal_encoding:
@@ -76,9 +76,9 @@ def answer_by_hand(model: MemoryNetwork, index: int, *, linear: bool) -> tuple[n
         num_empty = config.memory_size - len(sentences) if config.empty_memories else 0
         weights = scores if linear else np.exp(scores) / (np.exp(scores).sum() + num_empty)
         hop_weights.append(weights)
-        mapped = state if model.turn is None else state @ model.turn[0].detach().numpy()
+        mapped = state if model.hop_projection is None else state @ model.hop_projection[0].detach().numpy()
         state = mapped + weights @ values
-    answers = model.tables[config.hops if is_adjacent else 3].detach().numpy()[: config.vocab_size, 0]
+    answers = model.embeddings[config.hops if is_adjacent else 3].detach().numpy()[: config.vocab_size, 0]
     return answers @ state, hop_weights
 
 
@@ -167,16 +167,16 @@ def test_restarts_are_independent_networks(tying: str) -> None:
     third = MemoryNetwork(model.config)
     third.initialize(seed=5)  # the third of three restarts from seed 3
     model.initialize(seed=3)
-    assert torch.equal(third.tables[0], model.tables[0][:, 2:])
+    assert torch.equal(third.embeddings[0], model.embeddings[0][:, 2:])
 
 
 def test_tying_decides_how_many_tables_there_are() -> None:
-    assert len(build_network(hops=3).tables) == 4
-    assert build_network(hops=3).turn is None
+    assert len(build_network(hops=3).embeddings) == 4
+    assert build_network(hops=3).hop_projection is None
     layerwise = build_network(hops=3, tying="layerwise")
-    assert len(layerwise.tables) == 4
-    assert layerwise.turn is not None
-    assert len(build_network(hops=5, tying="layerwise").tables) == 4
+    assert len(layerwise.embeddings) == 4
+    assert layerwise.hop_projection is not None
+    assert len(build_network(hops=5, tying="layerwise").embeddings) == 4
     assert build_network().num_parameters() == 3 * (11 + 5) * 7
 
 

@@ -81,8 +81,8 @@ def test_the_last_layer_computes_no_others() -> None:
     model = build_encoder()
     ids, batch = model.to_tensors(random_tokens())
     token_counts: list[int] = []
-    for block in model.stack.blocks:
-        block.feedforward.inner.register_forward_hook(lambda _module, _inputs, output: token_counts.append(len(output)))
+    for block in model.encoder.layers:
+        block.feed_forward.up.register_forward_hook(lambda _module, _inputs, output: token_counts.append(len(output)))
     model(ids, batch, None, None, SelectedTokens(batch, np.array([0, 7, 10, 70])))
     assert token_counts == [71, 71, 4]
 

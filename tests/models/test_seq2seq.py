@@ -100,7 +100,7 @@ def plain_loss(model: Seq2Seq, source_ids: list[int], target_ids: list[int]) -> 
     """The loss of one pair, token by token, as the papers write it."""
     config = model.config
     decoder = model.decoder
-    embeddings = model.words.weight * EMBEDDING_SIZE**0.5
+    embeddings = model.token_embedding.weight * EMBEDDING_SIZE**0.5
     source, last_states = encode_plainly(model, [embeddings[token][None] for token in source_ids])
     layers: list[State] = []
     for bridges, (output, *cell_state) in zip(decoder.bridge, last_states, strict=True):
@@ -111,7 +111,7 @@ def plain_loss(model: Seq2Seq, source_ids: list[int], target_ids: list[int]) -> 
     def attend_plainly(query: Tensor) -> Tensor:
         score = decoder.score
         if isinstance(score, Additive):
-            scores = score.weigh(torch.tanh(score.query(query) + score.key(source)))[:, 0]
+            scores = score.v(torch.tanh(score.query(query) + score.key(source)))[:, 0]
         else:
             scores = score.prepare(source) @ query[0]
         return (torch.softmax(scores, dim=0) @ source)[None]
@@ -136,7 +136,7 @@ def plain_loss(model: Seq2Seq, source_ids: list[int], target_ids: list[int]) -> 
             context = attend_plainly(layers[-1][0])
         readout_sums = decoder.readout(layers[-1][0])
         if context is not None:
-            readout_sums = readout_sums + decoder.readout_context(context)
+            readout_sums = readout_sums + decoder.context_readout(context)
         readout = torch.tanh(readout_sums)
         loss = loss - torch.log_softmax(readout @ model.output_weight.T, dim=1)[0, label]
     return loss
@@ -273,12 +273,12 @@ def test_rewards_have_a_gradient_and_no_value() -> None:
 
 def test_gates_count_as_separate_matrices() -> None:
     shapes = build_seq2seq(input_feeding="context", cell="gru").hidden_matrices()
-    assert shapes["decoder.layers.0.gru_state.weight"] == (HIDDEN_SIZE, HIDDEN_SIZE)
+    assert shapes["decoder.layers.0.gru_hidden.weight"] == (HIDDEN_SIZE, HIDDEN_SIZE)
     assert shapes["decoder.layers.0.gru_feed.weight"] == (HIDDEN_SIZE, 2 * HIDDEN_SIZE)
     assert shapes["encoder.layers.0.1.gru_input.weight"] == (HIDDEN_SIZE, EMBEDDING_SIZE)
     lstm_shapes = build_seq2seq().hidden_matrices()
-    assert lstm_shapes["decoder.layers.0.lstm_state.weight"] == (HIDDEN_SIZE, HIDDEN_SIZE)
-    assert "words.weight" not in shapes
+    assert lstm_shapes["decoder.layers.0.lstm_hidden.weight"] == (HIDDEN_SIZE, HIDDEN_SIZE)
+    assert "token_embedding.weight" not in shapes
 
 
 @pytest.mark.parametrize(

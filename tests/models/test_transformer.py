@@ -81,7 +81,7 @@ def test_packed_weights_give_the_same_candidates(norm: str, positions: str, acti
     model = build_transformer(norm=norm, positions=positions, activation=activation, output_bias=True)
     initialize_weights(model, seed=1)  # smaller than those of `build_transformer`: rounding must not be amplified
     with torch.no_grad():
-        model.output_bias.normal_(generator=torch.Generator().manual_seed(2))
+        model.lm_head_bias.normal_(generator=torch.Generator().manual_seed(2))
     state = model.start(SOURCE, max_length=4)
     packed_state = model.pack().start(SOURCE, max_length=4)
     assert state.inference is not packed_state.inference
@@ -148,7 +148,7 @@ def test_initial_weights_are_a_function_of_the_seed() -> None:
     different = build_transformer()
     initialize_weights(different, seed=2)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    assert not torch.equal(first.words.weight, different.words.weight)
+    assert not torch.equal(first.token_embedding.weight, different.token_embedding.weight)
 
 
 def test_a_number_of_heads_that_does_not_divide_the_hidden_size_is_rejected_with_some_that_do() -> None:

@@ -34,7 +34,7 @@ def build_pipeline(
     model = Gpt(config)
     initialize_weights(model, 2)
     with torch.no_grad():
-        model.words.weight.normal_(0, 0.5, generator=torch.Generator().manual_seed(1))
+        model.token_embedding.weight.normal_(0, 0.5, generator=torch.Generator().manual_seed(1))
     return GenerationPipeline(model.eval().pack(), tokenizer, dict(task))
 
 
@@ -72,7 +72,7 @@ def test_special_tokens_and_unused_ids_are_never_generated() -> None:
     generator = build_pipeline()
     with torch.no_grad():  # what must not be generated is by far the most probable
         for token_id in (generator.tokenizer.pad_id, generator.tokenizer.unk_id, generator.tokenizer.vocab_size + 1):
-            generator.model.words.weight[token_id] *= 50
+            generator.model.token_embedding.weight[token_id] *= 50
     generator.model.pack()
     for seed in range(5):
         generation = generator("the cat", max_new_tokens=20, seed=seed)

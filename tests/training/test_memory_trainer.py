@@ -95,7 +95,7 @@ def test_a_resumed_run_computes_the_same_bits() -> None:
     assert replace(uninterrupted.progress, seconds=0) == replace(trainer.progress, seconds=0)
     other_seed = build_small_trainer(replace(QUICK, seed=2))
     other_seed.train_epoch()
-    assert not torch.equal(other_seed.model.tables[0], trainer.model.tables[0])
+    assert not torch.equal(other_seed.model.embeddings[0], trainer.model.embeddings[0])
 
 
 def test_the_linear_start_ends_by_its_patience_or_its_number_of_epochs() -> None:
@@ -144,26 +144,26 @@ def test_a_step_lowers_the_loss_and_a_diverged_restart_affects_no_other(tying: s
     indices = np.arange(40)
     loss_before = model.loss(trainer.train.batch(indices), trainer.train.answers[indices])[0]
     loss_before.sum().backward()
-    table_before = model.tables[0].detach().clone()
-    gradient = model.tables[0].grad
+    table_before = model.embeddings[0].detach().clone()
+    gradient = model.embeddings[0].grad
     assert gradient is not None
     gradient[0, 1] = float("inf")
     sgd_step(model, 1e-3, 40)
     loss_after = model.loss(trainer.train.batch(indices), trainer.train.answers[indices])[0]
     assert (loss_after < loss_before).all()  # the other tables of the diverged restart are still updated
-    assert torch.equal(model.tables[0][:, 1], table_before[:, 1])
+    assert torch.equal(model.embeddings[0][:, 1], table_before[:, 1])
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_a_diverged_restart_is_left_out_and_the_run_ends_when_all_diverge() -> None:
     trainer = build_small_trainer()
     with torch.no_grad():
-        trainer.model.tables[0][:, 1] = float("nan")
+        trainer.model.embeddings[0][:, 1] = float("nan")
     trainer.train_epoch()
     assert trainer.progress.diverged == [1]
     assert trainer.best_restart()[0] != 1
     with torch.no_grad():
-        trainer.model.tables[0].fill_(float("nan"))
+        trainer.model.embeddings[0].fill_(float("nan"))
     with pytest.raises(TrainingError, match="no loss of 3 restarts is finite: lower the learning rate"):
         trainer.train_epoch()
 

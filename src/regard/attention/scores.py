@@ -56,13 +56,13 @@ class Additive(nn.Module):
         super().__init__()
         self.query = nn.Linear(query_size, hidden_size, bias=False)
         self.key = nn.Linear(key_size, hidden_size, bias=bias)
-        self.weigh = nn.Linear(hidden_size, 1, bias=False)
+        self.v = nn.Linear(hidden_size, 1, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
         return self.key(key)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        return additive_scores(self.query(query.to(self.query.weight.dtype)), key, self.weigh.weight[0])
+        return additive_scores(self.query(query.to(self.query.weight.dtype)), key, self.v.weight[0])
 
 
 class Concat(Additive):

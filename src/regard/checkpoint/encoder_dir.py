@@ -60,7 +60,13 @@ from regard.models.bert import Bert, initialize_bert
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 
-_HEAD_PREFIXES = ("pooler", "masked", "next", "span", "output")  # of weights that are not the backbone's
+_HEAD_PREFIXES = (
+    "pooler",
+    "mlm_head",
+    "next_sentence",
+    "span_",
+    "classifier",
+)  # of weights that are not the backbone's
 _MAX_LENGTH = 1 << 20  # a model_max_length beyond it stands for "unknown"
 
 
@@ -254,7 +260,7 @@ def _read_weights(
             shapes={name: entry.shape for name, entry in entries.items()},
             expected=expected_shapes(config),
             optional=() if selection.is_stored else _HEAD_PREFIXES,
-            replaced=() if selection.is_stored else ("output",),
+            replaced=() if selection.is_stored else ("classifier",),
         )
         tensors = weights.read_float_tensors(entries, matcher.tensors_to_read)
         initial_weights = _initial_weights(config, seed) if matcher.weights_to_initialize else {}

@@ -49,7 +49,7 @@ class RunDirectory:
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder, RunDirectory(Path(folder, "run")).lock() as run:
-    ...     run.save_checkpoint(7, {"words.weight": torch.ones(2, 3)}, {}, {"epoch": 1})
+    ...     run.save_checkpoint(7, {"token_embedding.weight": torch.ones(2, 3)}, {}, {"epoch": 1})
     ...     run.latest_checkpoint().counters
     {'epoch': 1}
     """

@@ -111,7 +111,7 @@ class EncoderEngine(EngineModel):
             hidden = self.pooler_output(tokens, token_types)
         else:
             hidden = self.encode(tokens, token_types)
-        return self._apply_linear("output", hidden, self.config.num_outputs, CODES["activation"]["identity"])
+        return self._apply_linear("classifier", hidden, self.config.num_outputs, CODES["activation"]["identity"])
 
     def _encode(self, tokens: Tokens, token_types: Ids | None, pooling: Sequence[str] = ()) -> Floats:
         max_length = int(tokens.lengths.max(initial=0))

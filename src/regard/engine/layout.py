@@ -152,15 +152,15 @@ def weight_specs(config: EngineConfig) -> Iterator[WeightSpec]:
 def _encoder_specs(config: BertConfig) -> Iterator[WeightSpec]:
     hidden_size = config.hidden_size
     max_positions = config.position_offset + config.max_positions
-    yield _embedding("words", config.vocab_size, hidden_size, "source_embedding")
-    yield _table("places", max_positions, hidden_size, "source_positions")
+    yield _embedding("token_embedding", config.vocab_size, hidden_size, "source_embedding")
+    yield _table("position_embedding", max_positions, hidden_size, "source_positions")
     if config.num_token_types:
-        yield _table("types", config.num_token_types, hidden_size, "token_types")
-    yield _norm("norm", hidden_size, "embedding_norm")
+        yield _table("token_type_embedding", config.num_token_types, hidden_size, "token_types")
+    yield _norm("embedding_norm", hidden_size, "embedding_norm")
     for layer in range(config.stack.num_layers):
-        yield from _block("stack", layer, hidden_size, config.stack, side="encoder", has_cross_attention=False)
+        yield from _block("encoder", layer, hidden_size, config.stack, side="encoder", has_cross_attention=False)
     if config.norm == "before":
-        yield _norm("stack.norm", hidden_size, "encoder_norm")
+        yield _norm("encoder.final_norm", hidden_size, "encoder_norm")
 
 
 def head_specs(config: BertConfig) -> Iterator[WeightSpec]:
@@ -168,18 +168,18 @@ def head_specs(config: BertConfig) -> Iterator[WeightSpec]:
     if config.has_pooler:
         yield replace(_linear("pooler", config.hidden_size, config.hidden_size), precision="float32")
     if config.num_outputs:
-        yield replace(_linear("output", config.num_outputs, config.hidden_size), precision="float32")
+        yield replace(_linear("classifier", config.num_outputs, config.hidden_size), precision="float32")
 
 
 def _transformer_specs(config: TransformerConfig) -> Iterator[WeightSpec]:
     hidden_size = config.hidden_size
     if config.share_embeddings:
-        target_embedding = "words"
-        yield _embedding("words", config.target_vocab_size, hidden_size, "source_embedding")
+        target_embedding = "token_embedding"
+        yield _embedding("token_embedding", config.target_vocab_size, hidden_size, "source_embedding")
     else:
-        target_embedding = "target_words"
-        yield _embedding("source_words", config.source_vocab_size, hidden_size, "source_embedding")
-        yield _embedding("target_words", config.target_vocab_size, hidden_size, "target_embedding")
+        target_embedding = "target_embedding"
+        yield _embedding("source_embedding", config.source_vocab_size, hidden_size, "source_embedding")
+        yield _embedding("target_embedding", config.target_vocab_size, hidden_size, "target_embedding")
     if config.positions == "learned":
         for name in ("source_positions", "target_positions"):
             yield _table(name, config.max_positions, hidden_size, name)
@@ -187,20 +187,20 @@ def _transformer_specs(config: TransformerConfig) -> Iterator[WeightSpec]:
         for layer in range(stack.num_layers):
             yield from _block(side, layer, hidden_size, stack, side=side, has_cross_attention=side == "decoder")
         if config.norm == "before":
-            yield _norm(f"{side}.norm", hidden_size, f"{side}_norm")
+            yield _norm(f"{side}.final_norm", hidden_size, f"{side}_norm")
     tied_weight = f"{target_embedding}.weight" if config.tie_embeddings else ""
     yield _output(config.target_vocab_size, hidden_size, tied_weight)
 
 
 def _causal_specs(config: GptConfig) -> Iterator[WeightSpec]:
     hidden_size = config.hidden_size
-    yield _embedding("words", config.vocab_size, hidden_size, "target_embedding")
+    yield _embedding("token_embedding", config.vocab_size, hidden_size, "target_embedding")
     if config.positions == "learned":
         yield _table("positions", config.max_positions, hidden_size, "target_positions")
     for layer in range(config.stack.num_layers):
-        yield from _block("stack", layer, hidden_size, config.stack, side="decoder", has_cross_attention=False)
-    yield _norm("stack.norm", hidden_size, "decoder_norm")
-    tied_weight = "words.weight" if config.tie_embeddings else ""
+        yield from _block("decoder", layer, hidden_size, config.stack, side="decoder", has_cross_attention=False)
+    yield _norm("decoder.final_norm", hidden_size, "decoder_norm")
+    tied_weight = "token_embedding.weight" if config.tie_embeddings else ""
     yield _output(config.vocab_size, hidden_size, tied_weight)
 
 
@@ -208,19 +208,21 @@ def _block(
     prefix: str, layer: int, hidden_size: int, stack: StackConfig, *, side: str, has_cross_attention: bool
 ) -> Iterator[WeightSpec]:
     """Weights of one layer; `side`, encoder or decoder, begins the names of the library's slots."""
-    name = f"{prefix}.blocks.{layer}"
+    name = f"{prefix}.layers.{layer}"
     inner_size = stack.feed_forward_size
     yield _norm(f"{name}.attention_norm", hidden_size, f"{side}_self_norm", layer)
     yield _linear(f"{name}.attention.qkv", 3 * hidden_size, hidden_size, f"{side}_self_qkv", layer)
     yield _linear(f"{name}.attention.out", hidden_size, hidden_size, f"{side}_self_out", layer)
     if has_cross_attention:
-        yield _norm(f"{name}.cross_norm", hidden_size, f"{side}_cross_norm", layer)
-        yield _linear(f"{name}.cross.query", hidden_size, hidden_size, f"{side}_cross_query", layer)
-        yield _linear(f"{name}.cross.key_value", 2 * hidden_size, hidden_size, f"{side}_cross_key_value", layer)
-        yield _linear(f"{name}.cross.out", hidden_size, hidden_size, f"{side}_cross_out", layer)
-    yield _norm(f"{name}.feedforward_norm", hidden_size, f"{side}_feed_forward_norm", layer)
-    yield _linear(f"{name}.feedforward.inner", inner_size, hidden_size, f"{side}_feed_forward_up", layer)
-    yield _linear(f"{name}.feedforward.outer", hidden_size, inner_size, f"{side}_feed_forward_down", layer)
+        yield _norm(f"{name}.cross_attention_norm", hidden_size, f"{side}_cross_norm", layer)
+        yield _linear(f"{name}.cross_attention.query", hidden_size, hidden_size, f"{side}_cross_query", layer)
+        yield _linear(
+            f"{name}.cross_attention.key_value", 2 * hidden_size, hidden_size, f"{side}_cross_key_value", layer
+        )
+        yield _linear(f"{name}.cross_attention.out", hidden_size, hidden_size, f"{side}_cross_out", layer)
+    yield _norm(f"{name}.feed_forward_norm", hidden_size, f"{side}_feed_forward_norm", layer)
+    yield _linear(f"{name}.feed_forward.up", inner_size, hidden_size, f"{side}_feed_forward_up", layer)
+    yield _linear(f"{name}.feed_forward.down", hidden_size, inner_size, f"{side}_feed_forward_down", layer)
 
 
 def _embedding(name: str, vocab_size: int, hidden_size: int, slot: str) -> WeightSpec:
@@ -261,11 +263,11 @@ def _output(vocab_size: int, hidden_size: int, tied_weight: str) -> WeightSpec:
     """Output layer of a decoder; a model without output bias gets zeros."""
     return WeightSpec(
         "linear",
-        "output",
+        "lm_head",
         outputs=vocab_size,
         inputs=hidden_size,
-        weight=tied_weight or "output.weight",
-        bias="output_bias",
+        weight=tied_weight or "lm_head.weight",
+        bias="lm_head_bias",
         slot="output",
     )
 
@@ -298,7 +300,7 @@ def unpack_weights(config: EngineConfig, arrays: Sequence[Array], precision: str
         for name, weight in unpacked.items():
             weights.setdefault(name, weight)  # a tied output repeats the embedding
     if not getattr(config, "output_bias", False):
-        weights.pop("output_bias", None)
+        weights.pop("lm_head_bias", None)
     return weights
 
 

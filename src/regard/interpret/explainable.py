@@ -133,7 +133,7 @@ class _ExplainableRow:
         self.target = target
         self.is_special = _find_special(input_ids, special_tokens.tokenizer)
         self.baseline_id = _baseline_token(special_tokens.tokenizer, special_tokens.mask_id)
-        self.embedding = model.words
+        self.embedding = model.token_embedding
 
     def add_token_types(self, tokens: Tokens) -> Tokens:
         """Sequences like this row, with its token types."""
@@ -189,11 +189,11 @@ class _ExplainableRnnLabel:
         self.input_ids = batch.tokens.row(0)
         self.is_special = _find_special(self.input_ids, tokenizer)
         self.baseline_id = _baseline_token(tokenizer)
-        self.embedding = classifier.model.encoder.words
+        self.embedding = classifier.model.encoder.token_embedding
 
     def logprobs(self, tokens: Tokens) -> Tensor:
         """Log-probability of the label."""
-        logits = self.model.output(self.model(TextBatch(tokens))).float()
+        logits = self.model.classifier(self.model(TextBatch(tokens))).float()
         return torch.log_softmax(logits, dim=1)[:, self.label_index]
 
     def attention(self) -> Floats:
@@ -275,7 +275,7 @@ class _ExplainableTranslation:
         decoder_inputs, labels = self.model.shift_targets(Tokens.from_rows([self.target_ids] * len(tokens)))
         hidden = self.model(tokens, decoder_inputs)
         label_ids, _ = self.model.to_tensors(labels)
-        logprobs = target_logprobs(hidden, self.model.output_weight, self.model.output_bias, label_ids)
+        logprobs = target_logprobs(hidden, self.model.output_weight, self.model.lm_head_bias, label_ids)
         return logprobs.view(len(tokens), -1).sum(1)
 
     def attention(self) -> Floats:

@@ -27,12 +27,13 @@ FUSED_PARTS = {  # linear layers that are several in one matrix → how many
     "qkv": 3,
     "key_value": 2,
     "lstm_input": 4,
-    "lstm_state": 4,
+    "lstm_hidden": 4,
     "lstm_feed": 4,
     "gru_input": 3,
-    "gru_state": 3,
+    "gru_hidden": 3,
     "gru_feed": 3,
 }
+OUTPUT_LAYERS = ("lm_head", "mlm_head_output", "next_sentence", "classifier")  # their rows stand for tokens or labels
 
 
 class Model(nn.Module):
@@ -63,12 +64,13 @@ class Model(nn.Module):
     def hidden_matrices(self) -> dict[str, tuple[int, int]]:
         """Hidden-to-hidden weights by name, each with the shape of one of its fused parts, for Muon.
 
-        Embeddings and output projection are not among them: their rows stand for tokens, not for directions of a space.
+        Embeddings and output layers are not among them: their rows stand for tokens or labels, not for directions of a
+        space.
         """
         return {
             f"{name}.weight": (module.out_features // _num_fused_parts(name), module.in_features)
             for name, module in self.named_modules()
-            if isinstance(module, nn.Linear) and name != "output"
+            if isinstance(module, nn.Linear) and name not in OUTPUT_LAYERS
         }
 
 
@@ -116,7 +118,7 @@ def initialize_weights(model: nn.Module, seed: int) -> None:
     Fused projections (query, key and value in one matrix) are initialised as separate ones would be.
     """
     generator = torch.Generator().manual_seed(seed)
-    for name, module in sorted(model.named_modules()):
+    for name, module in model.named_modules():  # in order of definition
         if isinstance(module, nn.Linear):
             bound = (6 / (module.in_features + module.out_features / _num_fused_parts(name))) ** 0.5
             with torch.no_grad():
@@ -223,13 +225,13 @@ class EncoderDecoder(Packable):
         """Build the source and target embeddings and the output projection of hidden states of `output_size`."""
         self.settings = config
         if config.share_embeddings:
-            self.words = nn.Embedding(config.target_vocab_size, embedding_size)
+            self.token_embedding = nn.Embedding(config.target_vocab_size, embedding_size)
         else:
-            self.source_words = nn.Embedding(config.source_vocab_size, embedding_size)
-            self.target_words = nn.Embedding(config.target_vocab_size, embedding_size)
+            self.source_embedding = nn.Embedding(config.source_vocab_size, embedding_size)
+            self.target_embedding = nn.Embedding(config.target_vocab_size, embedding_size)
         if not config.tie_embeddings:
-            self.output = nn.Linear(output_size, config.target_vocab_size, bias=False)
-        self.output_bias = nn.Parameter(torch.zeros(config.target_vocab_size)) if config.output_bias else None
+            self.lm_head = nn.Linear(output_size, config.target_vocab_size, bias=False)
+        self.lm_head_bias = nn.Parameter(torch.zeros(config.target_vocab_size)) if config.output_bias else None
 
     # what a search needs (`decoding.generator.Generator`)
     @property
@@ -277,13 +279,13 @@ class EncoderDecoder(Packable):
     @property
     def output_weight(self) -> Tensor:
         """Matrix of the output projection, [V, D]."""
-        return self.embedding("target").weight if self.settings.tie_embeddings else self.output.weight
+        return self.embedding("target").weight if self.settings.tie_embeddings else self.lm_head.weight
 
     def embedding(self, side: str) -> nn.Embedding:
         """Embedding of a side, `source` or `target`."""
         if self.settings.share_embeddings:
-            return self.words
-        return self.source_words if side == "source" else self.target_words
+            return self.token_embedding
+        return self.source_embedding if side == "source" else self.target_embedding
 
     def embed_tokens(self, ids: Tensor, side: str) -> Tensor:
         """Token embeddings of a side, scaled by √width if the config says so."""
@@ -314,7 +316,7 @@ class EncoderDecoder(Packable):
         decoder_input, labels = self.shift_targets(target)
         hidden = self(source, decoder_input, noise)
         targets, batch = self.to_tensors(labels, self.token_multiple(noise))
-        return vocabulary_loss(hidden, self.output_weight, self.output_bias, targets, smoothing, batch.num_tokens)
+        return vocabulary_loss(hidden, self.output_weight, self.lm_head_bias, targets, smoothing, batch.num_tokens)
 
     @torch.no_grad()
     def target_logprobs(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
@@ -322,7 +324,7 @@ class EncoderDecoder(Packable):
         decoder_input, labels = self.shift_targets(target)
         hidden = self(source, decoder_input)
         targets, _ = self.to_tensors(labels)
-        logprobs = target_logprobs(hidden, self.output_weight, self.output_bias, targets)
+        logprobs = target_logprobs(hidden, self.output_weight, self.lm_head_bias, targets)
         return np.split(logprobs.cpu().numpy(), labels.offsets[1:-1])
 
     @torch.no_grad()
@@ -330,12 +332,12 @@ class EncoderDecoder(Packable):
         """Full distributions before every target token and before eos, as log-probabilities, [N, V]."""
         decoder_input, _ = self.shift_targets(target)
         hidden = self(source, decoder_input)
-        logits = nn.functional.linear(hidden, self.output_weight, self.output_bias)
+        logits = nn.functional.linear(hidden, self.output_weight, self.lm_head_bias)
         return torch.log_softmax(logits.float(), dim=-1).cpu().numpy()
 
     def output_projection(self, pack: bool) -> PackedLinear:
         """Projection from hidden states to logits, for inference."""
-        return build_output_projection(self.output_weight, self.output_bias, pack)
+        return build_output_projection(self.output_weight, self.lm_head_bias, pack)
 
 
 def sentences_of_rows(rows: NDArray[np.int64], num_rows: int, num_sentences: int) -> NDArray[np.int64]:

@@ -66,26 +66,28 @@ class Bert(Packable):
         self._build_embeddings(config)
         num_layers = config.stack.num_layers
         shared = [config.layer_group(layer) for layer in range(num_layers)] if config.layer_groups else []
-        self.stack = EncoderStack(num_layers, _block_config(config), shared=shared)
+        self.encoder = EncoderStack(num_layers, _block_config(config), shared=shared)
         self._build_heads(config)
 
     def _build_embeddings(self, config: BertConfig) -> None:
         embedding_dim = config.embedding_dim
-        self.words = nn.Embedding(config.vocab_size, embedding_dim)
-        self.places: Positions
+        self.token_embedding = nn.Embedding(config.vocab_size, embedding_dim)
+        self.position_embedding: Positions
         self.global_positions: Positions
         self.local_positions: Positions
         if config.positions == "learned":
-            self.places = Learned(config.position_offset + config.max_positions, embedding_dim)
+            self.position_embedding = Learned(config.position_offset + config.max_positions, embedding_dim)
             self.global_positions = NO_POSITIONS
             self.local_positions = NO_POSITIONS
         else:
-            self.places = NO_POSITIONS
+            self.position_embedding = NO_POSITIONS
             self.global_positions = Rotary(config.rope_theta)
             self.local_positions = Rotary(config.local_rope_theta)
-        self.types = nn.Embedding(config.num_token_types, embedding_dim) if config.num_token_types else None
-        self.norm = nn.LayerNorm(embedding_dim, config.norm_eps, bias=config.bias)
-        self.widening = nn.Linear(embedding_dim, config.hidden_size) if config.embedding_size else None
+        self.token_type_embedding = (
+            nn.Embedding(config.num_token_types, embedding_dim) if config.num_token_types else None
+        )
+        self.embedding_norm = nn.LayerNorm(embedding_dim, config.norm_eps, bias=config.bias)
+        self.embedding_projection = nn.Linear(embedding_dim, config.hidden_size) if config.embedding_size else None
 
     def _build_heads(self, config: BertConfig) -> None:
         hidden_size = config.hidden_size
@@ -95,13 +97,15 @@ class Bert(Packable):
         has_next_sentence = config.head in ("next", "pretraining")
         has_span_layer = config.head == "span" and config.span_feed_forward
         self.pooler = nn.Linear(hidden_size, hidden_size) if config.has_pooler else None
-        self.masked = MaskedLMHead(config) if has_transform else None
-        self.masked_bias = nn.Parameter(torch.zeros(config.vocab_size)) if is_masked_lm else None
-        self.masked_output = nn.Linear(config.embedding_dim, config.vocab_size, bias=False) if has_own_output else None
-        self.next = nn.Linear(hidden_size, 2) if has_next_sentence else None
-        self.span = FeedForward(_block_config(config)) if has_span_layer else None
+        self.mlm_head = MaskedLMHead(config) if has_transform else None
+        self.mlm_head_bias = nn.Parameter(torch.zeros(config.vocab_size)) if is_masked_lm else None
+        self.mlm_head_output = (
+            nn.Linear(config.embedding_dim, config.vocab_size, bias=False) if has_own_output else None
+        )
+        self.next_sentence = nn.Linear(hidden_size, 2) if has_next_sentence else None
+        self.span_feed_forward = FeedForward(_block_config(config)) if has_span_layer else None
         self.span_norm = nn.LayerNorm(hidden_size, config.norm_eps) if has_span_layer else None
-        self.output = nn.Linear(hidden_size, config.num_outputs) if config.num_outputs else None
+        self.classifier = nn.Linear(hidden_size, config.num_outputs) if config.num_outputs else None
 
     def forward(
         self,
@@ -113,37 +117,39 @@ class Bert(Packable):
     ) -> Tensor:  # [N, D], or [M, D] of the selected tokens
         """Hidden states of all tokens, or of the selected ones. `token_types` defaults to zeros."""
         embedded = self.embed(ids, batch, token_types, noise)
-        return self.stack(embedded, batch, self.layer_masks(batch), noise, selected)
+        return self.encoder(embedded, batch, self.layer_masks(batch), noise, selected)
 
     def hidden_states(
         self, ids: Tensor, batch: PackedBatch, token_types: Tensor | None = None, noise: Noise | None = None
     ) -> list[Tensor]:  # each [N, D]
         """Hidden states after each layer; the last are the output of the model."""
         embedded = self.embed(ids, batch, token_types, noise)
-        *inner, last = self.stack.hidden_states(embedded, batch, self.layer_masks(batch), noise)
-        return [*inner, self.stack.norm(last)]
+        *inner, last = self.encoder.hidden_states(embedded, batch, self.layer_masks(batch), noise)
+        return [*inner, self.encoder.final_norm(last)]
 
     def embed(self, ids: Tensor, batch: PackedBatch, token_types: Tensor | None, noise: Noise | None) -> Tensor:
         """Sum of token, position and token-type embeddings, normalised: the input of the first block, [N, D]."""
         config = self.config
-        hidden = self.words(ids)
+        hidden = self.token_embedding(ids)
         if config.scale_embedding:
             hidden = hidden * math.sqrt(config.hidden_size)
-        hidden = self.places.embed(hidden, batch.positions + config.position_offset)
-        if self.types is not None:
-            hidden = hidden + (self.types.weight[0] if token_types is None else self.types(token_types))
+        hidden = self.position_embedding.embed(hidden, batch.positions + config.position_offset)
+        if self.token_type_embedding is not None:
+            hidden = hidden + (
+                self.token_type_embedding.weight[0] if token_types is None else self.token_type_embedding(token_types)
+            )
         if config.dropout_before_norm:
-            hidden = self.norm(apply_dropout(hidden, config.dropout, noise, "embedding"))
+            hidden = self.embedding_norm(apply_dropout(hidden, config.dropout, noise, "embedding"))
         else:
-            hidden = apply_dropout(self.norm(hidden), config.dropout, noise, "embedding")
-        return hidden if self.widening is None else self.widening(hidden)
+            hidden = apply_dropout(self.embedding_norm(hidden), config.dropout, noise, "embedding")
+        return hidden if self.embedding_projection is None else self.embedding_projection(hidden)
 
     def layer_masks(self, batch: PackedBatch) -> list[LayerMask]:
         """Mask and positional scheme of each layer: global, or local within the attention window."""
         config = self.config
         global_mask = self._global_mask(batch)
         if not config.attention_window:
-            return self.stack.same_for_all_layers(global_mask, self.global_positions)
+            return self.encoder.same_for_all_layers(global_mask, self.global_positions)
         is_within_window = batch.max_length <= config.attention_window + 1
         local_mask = global_mask if is_within_window else batch.local_mask(config.attention_window)
         global_layer = LayerMask(global_mask, self.global_positions)
@@ -168,7 +174,7 @@ class Bert(Packable):
         """Positional scheme and its width: that of the embeddings, or of a head with rotary positions."""
         if self.config.positions == "rotary":
             return self.global_positions, self.config.hidden_size // self.config.stack.num_heads
-        return self.places, self.config.embedding_dim
+        return self.position_embedding, self.config.embedding_dim
 
     # heads: hidden states → logits; `config.head` determines which of them a model has
     def pool(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:
@@ -182,37 +188,37 @@ class Bert(Packable):
 
     def masked_lm_hidden(self, hidden: Tensor) -> Tensor:  # [M, D]
         """Transform of the masked-LM head; logits are its product with `output_weight` plus `output_bias`."""
-        assert self.masked is not None
-        transformed: Tensor = self.masked(hidden)
+        assert self.mlm_head is not None
+        transformed: Tensor = self.mlm_head(hidden)
         return transformed
 
     @property
     def output_weight(self) -> Tensor:
         """Matrix of the masked-LM output projection, [V, D]."""
-        return self.words.weight if self.masked_output is None else self.masked_output.weight
+        return self.token_embedding.weight if self.mlm_head_output is None else self.mlm_head_output.weight
 
     @property
     def output_bias(self) -> Tensor:
         """Bias of the masked-LM output projection, [V]."""
-        assert self.masked_bias is not None
-        return self.masked_bias
+        assert self.mlm_head_bias is not None
+        return self.mlm_head_bias
 
     def next_sentence_logits(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:
         """Logits of each pair, [B, 2]: the second text follows the first, it does not."""
-        assert self.next is not None
-        logits: Tensor = self.next(self.pool(hidden, batch, noise))
+        assert self.next_sentence is not None
+        logits: Tensor = self.next_sentence(self.pool(hidden, batch, noise))
         return logits
 
     def head_logits(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:
         """Logits of a sequence head, [B, labels], or of a token or span head, [N, …]."""
-        assert self.output is not None
+        assert self.classifier is not None
         if self.config.head == "label":
             hidden = self.pool(hidden, batch, noise)
         elif self.config.head_transform:
             hidden = self.masked_lm_hidden(hidden)
-        if self.span is not None and self.span_norm is not None:
-            hidden = self.span_norm(hidden + self.span(hidden, noise))
-        logits: Tensor = self.output(apply_dropout(hidden, self.config.classifier_dropout, noise, "head"))
+        if self.span_feed_forward is not None and self.span_norm is not None:
+            hidden = self.span_norm(hidden + self.span_feed_forward(hidden, noise))
+        logits: Tensor = self.classifier(apply_dropout(hidden, self.config.classifier_dropout, noise, "head"))
         return logits
 
     # NumPy in, NumPy out
@@ -279,12 +285,7 @@ class Bert(Packable):
 
     def prepare_for_inference(self, pack: bool) -> PackedStack:
         """Build the stack for inference; packed, it keeps the current weights."""
-        return PackedStack(self.stack, NO_POSITIONS, pack, by_length=True)
-
-    def hidden_matrices(self) -> dict[str, tuple[int, int]]:
-        """Hidden-to-hidden weights, for Muon; without those of the heads' outputs."""
-        output_weights = ("masked_output.weight", "next.weight", "output.weight")
-        return {name: shape for name, shape in super().hidden_matrices().items() if name not in output_weights}
+        return PackedStack(self.encoder, NO_POSITIONS, pack, by_length=True)
 
 
 def _block_config(config: BertConfig) -> BlockConfig:
@@ -316,7 +317,7 @@ def initialize_bert(model: Bert, seed: int, std: float = EMBEDDING_INIT_STD) -> 
     """Initialise matrices and embeddings from normal(0, std), biases with 0, norms with 1; a function of the seed."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
+        for name, parameter in model.named_parameters():  # in order of definition
             if parameter.dim() > 1:
                 parameter.normal_(0, std, generator=generator)
             elif name.endswith("norm.weight"):
@@ -333,8 +334,8 @@ def initialize_local_attention(model: Bert) -> None:
     for many updates before it discovers that their neighbours are more informative.
     """
     with torch.no_grad():
-        if isinstance(model.places, Learned):
-            weight = model.places.weight
+        if isinstance(model.position_embedding, Learned):
+            weight = model.position_embedding.weight
             num_positions, width = weight.shape
             weight.copy_(sinusoids(torch.arange(num_positions), width) * POSITION_INIT_SCALE * width**-0.5)
         for module in model.modules():
@@ -354,19 +355,19 @@ def rescale_embeddings(weights: Mapping[str, Tensor], config: BertConfig) -> dic
     >>> config = BertConfig(vocab_size=9, hidden_size=4, head="masked")
     >>> model = Bert(config)
     >>> rescaled = rescale_embeddings({name: 1 + tensor for name, tensor in model.state_dict().items()}, config)
-    >>> round(rescaled["words.weight"].square().mean().sqrt().item(), 3), rescaled["norm.weight"][0].item()
-    (0.02, 2.0)
+    >>> round(rescaled["token_embedding.weight"].square().mean().sqrt().item(), 3)
+    0.02
     """
     rescaled = dict(weights)
-    std = float(rescaled["words.weight"].float().square().mean().sqrt())
+    std = float(rescaled["token_embedding.weight"].float().square().mean().sqrt())
     if config.head_transform or config.norm_eps > NORM_EPS_FLOOR or std <= EMBEDDING_INIT_STD:
         return rescaled
     factor = EMBEDDING_INIT_STD / std
-    for name in ("words.weight", "places.weight", "types.weight"):
+    for name in ("token_embedding.weight", "position_embedding.weight", "token_type_embedding.weight"):
         if name in rescaled:
             rescaled[name] = rescaled[name] * factor
     if config.tie_embeddings:
-        for name in ("masked.norm.weight", "masked.norm.bias"):
+        for name in ("mlm_head.norm.weight", "mlm_head.norm.bias"):
             if name in rescaled:
                 rescaled[name] = rescaled[name] / factor
     return rescaled

@@ -36,10 +36,10 @@ class Elmo(Model):
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
         self.config = config
-        self.words = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.output_bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.from_left = StackedRNN(config.cell, config.hidden_size, config.num_layers)
-        self.from_right = StackedRNN(config.cell, config.hidden_size, config.num_layers)
+        self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.lm_head_bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.forward_lm = StackedRNN(config.cell, config.hidden_size, config.num_layers)
+        self.backward_lm = StackedRNN(config.cell, config.hidden_size, config.num_layers)
 
     @property
     def num_feature_layers(self) -> int:
@@ -52,12 +52,12 @@ class Elmo(Model):
         return 2 * self.config.hidden_size
 
     def _embed(self, ids: Tensor, site: str, noise: Noise | None) -> Tensor:
-        hidden = self.words(ids) * math.sqrt(self.config.hidden_size)
+        hidden = self.token_embedding(ids) * math.sqrt(self.config.hidden_size)
         return apply_dropout(hidden, self.config.dropout, noise, site)
 
     def _run_direction(self, tokens: Tokens, backwards: bool, noise: Noise | None) -> tuple[list[Tensor], TimeMajor]:
         """Outputs of every layer of one direction as time steps, [T, B, D], and their layout."""
-        rnn = self.from_right if backwards else self.from_left
+        rnn = self.backward_lm if backwards else self.forward_lm
         site = "from_right" if backwards else "from_left"
         ids, batch = self.to_tensors(tokens)
         time_major = TimeMajor(batch, backwards)
@@ -87,13 +87,13 @@ class Elmo(Model):
         (left_hidden, left_targets), (right_hidden, right_targets) = self._predict(tokens, noise)
         hidden = torch.cat([left_hidden, right_hidden])
         targets = torch.cat([left_targets, right_targets])
-        return vocabulary_loss(hidden, self.words.weight, self.output_bias, targets, smoothing)
+        return vocabulary_loss(hidden, self.token_embedding.weight, self.lm_head_bias, targets, smoothing)
 
     @torch.no_grad()
     def losses(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Sums of the plain cross-entropy from the left and from the right."""
         left, right = (
-            vocabulary_loss(hidden, self.words.weight, self.output_bias, targets)[1]
+            vocabulary_loss(hidden, self.token_embedding.weight, self.lm_head_bias, targets)[1]
             for hidden, targets in self._predict(tokens, None)
         )
         return left, right

@@ -36,7 +36,7 @@ class GptInference:
     """The layers of a causal language model for generation."""
 
     def __init__(self, model: Gpt, pack: bool) -> None:
-        self.stack = PackedStack(model.stack, model.positions, pack)
+        self.stack = PackedStack(model.decoder, model.positions, pack)
         self.output = build_output_projection(model.output_weight, None, pack)
 
 
@@ -69,11 +69,11 @@ class Gpt(Packable):
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
         self.config = config
-        self.words = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.positions = build_positions(config.positions, config.max_positions, config.hidden_size)
-        self.stack = Encoder(config.stack.num_layers, _block_config(config), "decoder")
+        self.decoder = Encoder(config.stack.num_layers, _block_config(config), "decoder")
         if not config.tie_embeddings:
-            self.output = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     # what a search needs (`decoding.generator.Generator`)
     @property
@@ -96,14 +96,14 @@ class Gpt(Packable):
     @property
     def output_weight(self) -> Tensor:
         """Matrix of the output projection, [V, D]."""
-        return self.words.weight if self.config.tie_embeddings else self.output.weight
+        return self.token_embedding.weight if self.config.tie_embeddings else self.lm_head.weight
 
     def prepare_for_inference(self, pack: bool) -> GptInference:
         """Build the layers for generation; packed, they keep the current weights."""
         return GptInference(self, pack)
 
     def _embed(self, ids: Tensor, positions: Tensor, noise: Noise | None) -> Tensor:
-        hidden = self.positions.embed(self.words(ids), positions)
+        hidden = self.positions.embed(self.token_embedding(ids), positions)
         return apply_dropout(hidden, self.config.dropout, noise, "embedding")
 
     # whole sequences at once
@@ -111,10 +111,10 @@ class Gpt(Packable):
         """Hidden states of all tokens, [N, D]."""
         ids, batch = self.to_tensors(tokens, _token_multiple(noise))
         hidden = self._embed(ids, batch.positions, noise)
-        return self.stack(hidden, batch, self._layer_masks(batch), noise)
+        return self.decoder(hidden, batch, self._layer_masks(batch), noise)
 
     def _layer_masks(self, batch: PackedBatch) -> list[LayerMask]:
-        return self.stack.same_for_all_layers(batch.causal_mask(), self.positions)
+        return self.decoder.same_for_all_layers(batch.causal_mask(), self.positions)
 
     @torch.no_grad()
     def logits(self, tokens: Tokens) -> Tensor:

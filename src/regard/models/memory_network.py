@@ -69,9 +69,9 @@ class MemoryNetwork(Model):
         self.hop_tables = [(hop, hop + 1) if is_adjacent else (1, 2) for hop in range(config.hops)]
         self.answer_table = config.hops if is_adjacent else 3
         table_shape = (self.table_size, num_restarts, config.embedding_size)
-        self.tables = nn.ParameterList(nn.Parameter(torch.empty(table_shape)) for _ in range(self.answer_table + 1))
+        self.embeddings = nn.ParameterList(nn.Parameter(torch.empty(table_shape)) for _ in range(self.answer_table + 1))
         map_shape = (num_restarts, config.embedding_size, config.embedding_size)
-        self.turn = None if is_adjacent else nn.Parameter(torch.empty(map_shape))  # linear map between hops
+        self.hop_projection = None if is_adjacent else nn.Parameter(torch.empty(map_shape))  # linear map between hops
         max_words = config.max_sentence_words + int(config.temporal_encoding)
         dimension_factors, position_factors = position_encoding_factors(config.embedding_size, max_words)
         has_position_encoding = config.sentence_encoding == "position"
@@ -79,7 +79,7 @@ class MemoryNetwork(Model):
             "dimension_factors", dimension_factors if has_position_encoding else None, persistent=False
         )
         self.position_factors = position_factors.numpy()
-        if not self.tables[0].is_meta:
+        if not self.embeddings[0].is_meta:
             self.initialize(seed=0)
 
     @torch.no_grad()
@@ -87,9 +87,9 @@ class MemoryNetwork(Model):
         """Initialise the weights of restart m as a function of seed + m."""
         for member in range(self.num_restarts):
             noise = Noise(seed + member, step=0)
-            for name, parameter in self.named_parameters():
-                weights = parameter[member] if name == "turn" else parameter[:, member]
-                initial = noise.generator(name).standard_normal(tuple(weights.shape), dtype=np.float32)
+            for index, (name, parameter) in enumerate(self.named_parameters()):
+                weights = parameter[member] if name == "hop_projection" else parameter[:, member]
+                initial = noise.generator(f"parameter.{index}").standard_normal(tuple(weights.shape), dtype=np.float32)
                 weights.copy_(torch.from_numpy(initial) * INIT_STD)
 
     @torch.no_grad()
@@ -98,7 +98,7 @@ class MemoryNetwork(Model):
         single = MemoryNetwork(self.config)
         member = slice(index, index + 1)
         for (name, weights), (_, all_weights) in zip(single.named_parameters(), self.named_parameters(), strict=True):
-            weights.copy_(all_weights[member] if name == "turn" else all_weights[:, member])
+            weights.copy_(all_weights[member] if name == "hop_projection" else all_weights[:, member])
         return single.to(self.device())
 
     def attention_sites(self) -> dict[str, int]:
@@ -112,11 +112,11 @@ class MemoryNetwork(Model):
         dimension_factors: Tensor | None = self.dimension_factors  # type: ignore[assignment]
         used_tables = sorted({table for tables in self.hop_tables for table in tables})
         memories = {
-            table: sentences.matmul(self.tables[table], dimension_factors) for table in used_tables
+            table: sentences.matmul(self.embeddings[table], dimension_factors) for table in used_tables
         }  # [N, M, d]
         mask = story_mask(batch.sentence_counts, num_shared=int(config.empty_memories), device=self.device())
         bias = self._empty_memory_bias(batch) if config.empty_memories and not linear else None
-        state = questions.matmul(self.tables[0], dimension_factors).transpose(0, 1)[None]  # [1, M, B, d]
+        state = questions.matmul(self.embeddings[0], dimension_factors).transpose(0, 1)[None]  # [1, M, B, d]
         for hop, (key_table, value_table) in enumerate(self.hop_tables):
             output = memory_hop(
                 state,
@@ -127,12 +127,12 @@ class MemoryNetwork(Model):
                 normalize=unnormalized if linear else softmax,
                 site=f"hop.{hop}",
             )
-            state = output + (state if self.turn is None else state @ self.turn)
+            state = output + (state if self.hop_projection is None else state @ self.hop_projection)
         return state[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of the words as answers, [M, B, V]."""
-        answers = self.tables[self.answer_table][: self.config.vocab_size]  # [V, M, d]
+        answers = self.embeddings[self.answer_table][: self.config.vocab_size]  # [V, M, d]
         return hidden @ answers.permute(1, 2, 0)
 
     def loss(self, batch: StoryBatch, answers: Indices, *, linear: bool = False) -> tuple[Tensor, NDArray[np.bool_]]:

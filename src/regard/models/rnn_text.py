@@ -38,8 +38,8 @@ class RnnTextEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.output_size = 2 * config.hidden_size
-        self.words = nn.Embedding(config.vocab_size, config.embedding_size)
-        self.mix = ScalarMix(config.num_feature_layers) if config.num_feature_layers else None
+        self.token_embedding = nn.Embedding(config.vocab_size, config.embedding_size)
+        self.scalar_mix = ScalarMix(config.num_feature_layers) if config.num_feature_layers else None
         recurrent_config = Seq2SeqConfig(
             cell=config.cell,
             embedding_size=config.embedding_size + config.feature_size,
@@ -51,18 +51,18 @@ class RnnTextEncoder(nn.Module):
 
     def forward(self, ids: Tensor, batch: PackedBatch, features: Tensor | None, noise: Noise | None) -> Tensor:
         """Hidden states of all tokens, [N, 2D]."""
-        embedded = self.words(ids)
-        if self.mix is not None:
+        embedded = self.token_embedding(ids)
+        if self.scalar_mix is not None:
             assert features is not None
-            embedded = torch.cat([embedded, self.mix(features.to(embedded.dtype))], dim=1)
+            embedded = torch.cat([embedded, self.scalar_mix(features.to(embedded.dtype))], dim=1)
         hidden, _ = self.recurrent(apply_dropout(embedded, self.config.dropout, noise, "words"), batch, noise)
         return hidden
 
     def mix_weights(self) -> tuple[list[float], float]:
         """Softmax weights of the frozen layers and the scale of their mix; empty and 0 without frozen layers."""
-        if self.mix is None:
+        if self.scalar_mix is None:
             return [], 0.0
-        return self.mix.layer_weights().tolist(), self.mix.scale.item()
+        return self.scalar_mix.layer_weights().tolist(), self.scalar_mix.scale.item()
 
 
 class RnnTextModel(Model):
@@ -93,7 +93,7 @@ class RnnClassifier(RnnTextModel):
         self.config = config
         self.encoder = RnnTextEncoder(config.encoder)
         self.pooling = Pooling(config.pooling, self.encoder.output_size)
-        self.output = nn.Linear(self.encoder.output_size, config.num_labels)
+        self.classifier = nn.Linear(self.encoder.output_size, config.num_labels)
 
     def attention_sites(self) -> dict[str, int]:
         """Attention sites of the model, with their number of heads: the pooling's, if it has attention."""
@@ -109,12 +109,12 @@ class RnnClassifier(RnnTextModel):
     ) -> tuple[Tensor, Tensor]:
         """Sums of the label-smoothed and of the plain cross-entropy over the texts."""
         targets = torch.from_numpy(labels).to(self.device())
-        return vocabulary_loss(self(batch, noise), self.output.weight, self.output.bias, targets, smoothing)
+        return vocabulary_loss(self(batch, noise), self.classifier.weight, self.classifier.bias, targets, smoothing)
 
     @torch.inference_mode()
     def probabilities(self, batch: TextBatch) -> NDArray[np.float32]:
         """Label probabilities of each text, [B, labels]."""
-        return torch.softmax(self.output(self(batch)).float(), dim=1).cpu().numpy()
+        return torch.softmax(self.classifier(self(batch)).float(), dim=1).cpu().numpy()
 
 
 class RnnTagger(RnnTextModel):
@@ -132,16 +132,16 @@ class RnnTagger(RnnTextModel):
         super().__init__()
         self.config = config
         self.encoder = RnnTextEncoder(config.encoder)
-        self.output = nn.Linear(self.encoder.output_size, config.num_labels)
+        self.classifier = nn.Linear(self.encoder.output_size, config.num_labels)
 
     def forward(self, batch: TextBatch, indices: Tensor, noise: Noise | None = None) -> Tensor:
         """Tag logits of the tokens with these packed indices, [M, tags]."""
         hidden, _ = self.hidden_states(batch, noise)
-        logits: Tensor = self.output(apply_dropout(hidden[indices], self.config.dropout, noise, "tagged"))
+        logits: Tensor = self.classifier(apply_dropout(hidden[indices], self.config.dropout, noise, "tagged"))
         return logits
 
     @torch.inference_mode()
     def logits(self, batch: TextBatch) -> NDArray[np.float32]:
         """Tag logits of all tokens, [N, tags]."""
         hidden, _ = self.hidden_states(batch, None)
-        return self.output(hidden).float().cpu().numpy()
+        return self.classifier(hidden).float().cpu().numpy()

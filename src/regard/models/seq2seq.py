@@ -133,7 +133,7 @@ class Seq2Seq(EncoderDecoder):
         output = self._decode(source, decoder_input, noise)
         targets, batch = self.to_tensors(labels, self.token_multiple(noise))
         smoothed, plain = vocabulary_loss(
-            output.hidden, self.output_weight, self.output_bias, targets, smoothing, batch.num_tokens
+            output.hidden, self.output_weight, self.lm_head_bias, targets, smoothing, batch.num_tokens
         )
         if output.sample_log_prob is not None:
             smoothed = smoothed + self._reinforce_loss(output.hidden, output.sample_log_prob, targets, batch)
@@ -146,7 +146,7 @@ class Seq2Seq(EncoderDecoder):
         tokens. The baseline is the mean reward of the batch's other sequences at the same step.
         """
         with torch.no_grad():
-            logprobs = target_logprobs(hidden, self.output_weight, self.output_bias, targets)
+            logprobs = target_logprobs(hidden, self.output_weight, self.lm_head_bias, targets)
             reward = batch.pad(logprobs)  # [B, T]
             if self.config.input_feeding != "none":
                 reward = reward.flip(1).cumsum(1).flip(1)

@@ -67,7 +67,7 @@ class RnnClassificationObjective(RowObjective[RnnTexts]):
         """Sums of the smoothed and the plain loss over the batch's texts."""
         if self.class_weights is None:
             return model.loss(batch.texts, batch.labels, smoothing=smoothing, noise=noise)
-        logits = model.output(model(batch.texts, noise)).float()
+        logits = model.classifier(model(batch.texts, noise)).float()
         return cross_entropy_sums(logits, torch.from_numpy(batch.labels), smoothing, self.class_weights)
 
 

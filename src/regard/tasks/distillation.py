@@ -24,7 +24,7 @@ from regard.tasks.tagging import TagBatch
 
 Indices = NDArray[np.int64]
 EncoderBatch = LabelBatch | TagBatch | SpanBatch
-BLOCK_PREFIX = "stack.blocks."  # of the names of a layer's weights
+BLOCK_PREFIX = "encoder.layers."  # of the names of a layer's weights
 
 
 def spread_layers(num_layers: int, count: int) -> tuple[int, ...]:
@@ -44,9 +44,9 @@ def student_config(teacher: BertConfig, copied: Sequence[int]) -> BertConfig:
 def student_weights(teacher: Mapping[str, Tensor], copied: Sequence[int]) -> dict[str, Tensor]:
     """Weights of the copied layers under their new indices, with all weights outside of layers.
 
-    >>> student = student_weights({"words": torch.zeros(1), f"{BLOCK_PREFIX}2.out": torch.ones(1)}, (0, 2))
+    >>> student = student_weights({"embedding_norm": torch.zeros(1), f"{BLOCK_PREFIX}2.out": torch.ones(1)}, (0, 2))
     >>> {name: tensor.item() for name, tensor in student.items()}
-    {'words': 0.0, 'stack.blocks.1.out': 1.0}
+    {'embedding_norm': 0.0, 'encoder.layers.1.out': 1.0}
     """
     weights = {name: tensor.clone() for name, tensor in teacher.items() if not name.startswith(BLOCK_PREFIX)}
     for student_layer, teacher_layer in enumerate(copied):
@@ -115,7 +115,7 @@ class DistillationObjective:
 
     def _teacher_like(self, model: Bert) -> Bert:
         """The teacher in the student's precision and on its device."""
-        weight = model.words.weight
+        weight = model.token_embedding.weight
         key = (weight.dtype, weight.device)
         if key not in self._converted_teachers:
             teacher = Bert(self.teacher.config)

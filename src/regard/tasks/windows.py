@@ -149,7 +149,7 @@ def encode_for_training(
     multiple = TOKEN_MULTIPLE if noise is not None and cached_states is None else 1
     ids, packed = model.to_tensors(tokens, multiple)
     if cached_states is not None:
-        return cached_states.to(model.device(), model.words.weight.dtype), packed
+        return cached_states.to(model.device(), model.token_embedding.weight.dtype), packed
     selected = None if positions is None else SelectedTokens(packed, positions, multiple)
     hidden = model(ids, packed, model.token_type_tensor(tokens, packed.num_padding), noise, selected)
     layout = packed if selected is None else selected

@@ -189,7 +189,7 @@ def sgd_step(model: MemoryNetwork, learning_rate: float, max_norm: float) -> Non
     for name, parameter in model.named_parameters():
         if parameter.grad is None:
             continue
-        member_axis = 0 if name == "turn" else 1
+        member_axis = 0 if name == "hop_projection" else 1
         factors = clip_factors(parameter.grad.movedim(member_axis, 0), max_norm)
         if not bool(factors.all()):
             parameter.grad.nan_to_num_(0, 0, 0)  # a diverged restart stays unchanged, the others continue

@@ -250,7 +250,7 @@ def test_shapes_are_computed_without_allocating_weights() -> None:
     config = small_config(norm="after").override(
         {"hidden_size": 2**14, "encoder.feed_forward_size": 2**20, "decoder.num_heads": 16}
     )
-    assert expected_shapes(config)["encoder.blocks.1.feedforward.inner.weight"] == (2**20, 2**14)
+    assert expected_shapes(config)["encoder.layers.1.feed_forward.up.weight"] == (2**20, 2**14)
 
 
 def test_weights_of_another_folder_replace_its_own(tmp_path: Path) -> None:
@@ -260,4 +260,4 @@ def test_weights_of_another_folder_replace_its_own(tmp_path: Path) -> None:
     (tmp_path / "beside").mkdir()
     save_file({name: tensor + 1 for name, tensor in tensors.items()}, tmp_path / "beside" / "model.safetensors")
     loaded = load_translator(tmp_path / "ours", weights_from=tmp_path / "beside")
-    assert torch.equal(loaded.weights["words.weight"], model.state_dict()["words.weight"] + 1)
+    assert torch.equal(loaded.weights["token_embedding.weight"], model.state_dict()["token_embedding.weight"] + 1)

@@ -114,7 +114,7 @@ def test_of_two_different_tied_copies_the_input_is_used_and_it_is_noted() -> Non
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     hf_weights["lm_head.weight"] = hf_weights["lm_head.weight"] + 1
     matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(hf_weights), shapes(weights))
-    assert torch.equal(matcher.assemble(hf_weights)["words.weight"], weights["words.weight"])
+    assert torch.equal(matcher.assemble(hf_weights)["token_embedding.weight"], weights["token_embedding.weight"])
     assert "lm_head.weight differs" in matcher.report.notes[0]
 
 
@@ -124,7 +124,7 @@ def test_a_tied_copy_replaces_a_missing_shared_embedding() -> None:
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     del hf_weights["shared.weight"]
     matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(hf_weights), shapes(weights))
-    assert torch.equal(matcher.assemble(hf_weights)["words.weight"], weights["words.weight"])
+    assert torch.equal(matcher.assemble(hf_weights)["token_embedding.weight"], weights["token_embedding.weight"])
 
 
 def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:

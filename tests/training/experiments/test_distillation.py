@@ -159,8 +159,8 @@ def test_a_resumed_student_has_the_same_bits(workspace: Path, teacher_folder: Pa
     weights = load_encoder(tmp_path / "uninterrupted").weights
     resumed_weights = load_encoder(tmp_path / "killed").weights
     assert all(torch.equal(weight, resumed_weights[name]) for name, weight in weights.items())
-    initial_weight = load_encoder(teacher_folder).weights["stack.blocks.3.feedforward.inner.weight"]
-    assert not torch.equal(weights["stack.blocks.1.feedforward.inner.weight"], initial_weight)
+    initial_weight = load_encoder(teacher_folder).weights["encoder.layers.3.feed_forward.up.weight"]
+    assert not torch.equal(weights["encoder.layers.1.feed_forward.up.weight"], initial_weight)
 
 
 # ---- layers and losses
@@ -206,8 +206,8 @@ def test_a_student_starts_from_its_teachers_layers() -> None:
     teacher_layers = teacher.hidden_states(ids, packed)
     torch.testing.assert_close(student_layers[0], teacher_layers[0])  # the first layer is the teacher's
     assert not torch.allclose(student_layers[1], teacher_layers[3], atol=1e-3)
-    for name, tensor in student.stack.blocks[1].state_dict().items():
-        torch.testing.assert_close(tensor, teacher.stack.blocks[3].state_dict()[name], msg=name)
+    for name, tensor in student.encoder.layers[1].state_dict().items():
+        torch.testing.assert_close(tensor, teacher.encoder.layers[3].state_dict()[name], msg=name)
     torch.testing.assert_close(teacher_layers[-1], encode_for_training(teacher, batch.tokens, None)[0])
 
 
@@ -258,7 +258,7 @@ def test_a_student_learns_from_the_predictions_and_hidden_states_of_its_teacher(
         loss.backward()
         optimizer.step()
     assert losses[-1] < 0.8 * losses[0]
-    assert teacher.words.weight.dtype == torch.float32
+    assert teacher.token_embedding.weight.dtype == torch.float32
 
 
 def test_the_timing_sample_is_spread_over_the_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_it_learns_to_use_the_context_of_a_masked_token(book: Path, tmp_path: Pa
     filled = model("six six [MASK] six six six six six")
     assert filled.masks[0][0].token == "six" and filled.best_text == "six six six six six six six six"
     assert model.evaluate(read_documents([book]))["times_better"] > 2.5
-    assert load_weights(tmp_path / "run")["words.weight"].square().mean().sqrt().item() == pytest.approx(0.02)
+    assert load_weights(tmp_path / "run")["token_embedding.weight"].square().mean().sqrt().item() == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -95,7 +95,7 @@ def test_rescaled_embeddings_leave_the_outputs_unchanged(tied: bool) -> None:
     hidden = model.encode(tokens)
     logits = model.logits(tokens)
     rescaled = rescale_embeddings(model.state_dict(), config)
-    assert rescaled["words.weight"].square().mean().sqrt().item() == pytest.approx(0.02)
+    assert rescaled["token_embedding.weight"].square().mean().sqrt().item() == pytest.approx(0.02)
     model.load_state_dict(rescaled)
     np.testing.assert_allclose(model.encode(tokens), hidden, atol=2e-6)
     np.testing.assert_allclose(model.logits(tokens), logits, atol=1e-5 * np.abs(logits).max())
@@ -183,8 +183,8 @@ def test_a_new_vocabulary_starts_from_the_old_embeddings(book: Path, tmp_path: P
     new = load_encoder(tmp_path / "second")
     assert new.config.vocab_size == new.tokenizer.vocab_size != old.config.vocab_size
     assert new.tokenizer.encode("sixteen").subwords == ["sixteen"] != old.tokenizer.encode("sixteen").subwords
-    old_embedding = old.weights["words.weight"][old.tokenizer.backend.token_to_id("two")]
-    new_embedding = new.weights["words.weight"][new.tokenizer.backend.token_to_id("two")]
+    old_embedding = old.weights["token_embedding.weight"][old.tokenizer.backend.token_to_id("two")]
+    new_embedding = new.weights["token_embedding.weight"][new.tokenizer.backend.token_to_id("two")]
     torch.testing.assert_close(old_embedding, new_embedding, rtol=1e-3, atol=1e-5)
 
 

@@ -243,6 +243,6 @@ def test_initial_weights_depend_on_the_seed() -> None:
             RnnClassifierConfig(num_labels=2, encoder=RnnTextConfig(vocab_size=5, embedding_size=3, hidden_size=3))
         )
         initialize_weights(model, seed)
-        weights.append(model.output.weight.detach().clone())
+        weights.append(model.classifier.weight.detach().clone())
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])

@@ -11,8 +11,8 @@ from regard.training.experiments.masked_lm import transfer_embeddings
 
 OLD = train_wordpiece(["red green blue"] * 9, TokenizerConfig())
 WEIGHTS = {
-    "words.weight": torch.randn(OLD.vocab_size + 3, 5, generator=torch.Generator().manual_seed(1)),
-    "masked_bias": torch.arange(OLD.vocab_size + 3.0),
+    "token_embedding.weight": torch.randn(OLD.vocab_size + 3, 5, generator=torch.Generator().manual_seed(1)),
+    "mlm_head_bias": torch.arange(OLD.vocab_size + 3.0),
     "norm.weight": torch.ones(5),
 }
 
@@ -23,7 +23,7 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 def test_the_same_vocabulary_keeps_its_rows() -> None:
     weights = transfer_embeddings(WEIGHTS, OLD, OLD)
-    assert torch.equal(weights["words.weight"], WEIGHTS["words.weight"][: OLD.vocab_size])
+    assert torch.equal(weights["token_embedding.weight"], WEIGHTS["token_embedding.weight"][: OLD.vocab_size])
     assert weights["norm.weight"] is WEIGHTS["norm.weight"]
 
 
@@ -33,9 +33,14 @@ def test_a_new_token_is_the_mean_of_its_old_subwords() -> None:
     subword_ids = OLD.encode("bluered").ids
     assert len(subword_ids) > 1
     new_id = token_id(new, "bluered")
-    torch.testing.assert_close(weights["words.weight"][new_id], WEIGHTS["words.weight"][subword_ids].mean(0))
-    torch.testing.assert_close(weights["masked_bias"][new_id], WEIGHTS["masked_bias"][subword_ids].mean())
-    assert torch.equal(weights["words.weight"][token_id(new, "blue")], WEIGHTS["words.weight"][token_id(OLD, "blue")])
+    torch.testing.assert_close(
+        weights["token_embedding.weight"][new_id], WEIGHTS["token_embedding.weight"][subword_ids].mean(0)
+    )
+    torch.testing.assert_close(weights["mlm_head_bias"][new_id], WEIGHTS["mlm_head_bias"][subword_ids].mean())
+    assert torch.equal(
+        weights["token_embedding.weight"][token_id(new, "blue")],
+        WEIGHTS["token_embedding.weight"][token_id(OLD, "blue")],
+    )
 
 
 def test_special_tokens_keep_their_role_under_other_names() -> None:
@@ -48,6 +53,9 @@ def test_special_tokens_keep_their_role_under_other_names() -> None:
         ("<unk>", "[UNK]"),
         ("<pad>", "[PAD]"),
     ):
-        embedding = weights["words.weight"][token_id(new, new_token)]
-        assert torch.equal(embedding, WEIGHTS["words.weight"][token_id(OLD, old_token)])
-    assert torch.equal(weights["words.weight"][token_id(new, "▁red")], WEIGHTS["words.weight"][token_id(OLD, "red")])
+        embedding = weights["token_embedding.weight"][token_id(new, new_token)]
+        assert torch.equal(embedding, WEIGHTS["token_embedding.weight"][token_id(OLD, old_token)])
+    assert torch.equal(
+        weights["token_embedding.weight"][token_id(new, "▁red")],
+        WEIGHTS["token_embedding.weight"][token_id(OLD, "red")],
+    )

@@ -74,12 +74,12 @@ def _fill_weights(specification: Any, config: TransformerConfig, weights: dict[s
         ("target", "decoder", decoder, decoder.embeddings, config.decoder),
     )
     for side, stack_name, stack, embedding, stack_config in sides:
-        embedding.weight = arrays["words.weight" if config.share_embeddings else f"{side}_words.weight"]
+        embedding.weight = arrays["token_embedding.weight" if config.share_embeddings else f"{side}_embedding.weight"]
         stack.scale_embeddings = config.scale_embedding
         stack.position_encodings.encodings = _position_table(config, weights, side)
         _fill_stack(stack, stack_name, stack_config, arrays)
-    decoder.projection.weight = decoder.embeddings.weight if config.tie_embeddings else arrays["output.weight"]
-    bias = arrays.get("output_bias", np.zeros(config.target_vocab_size, np.float32)).copy()
+    decoder.projection.weight = decoder.embeddings.weight if config.tie_embeddings else arrays["lm_head.weight"]
+    bias = arrays.get("lm_head_bias", np.zeros(config.target_vocab_size, np.float32)).copy()
     bias[sorted({config.pad_id, config.bos_id} - {config.eos_id})] = _NEVER
     decoder.projection.bias = bias
 
@@ -110,20 +110,20 @@ def _fill_stack(stack: Any, stack_name: str, stack_config: StackConfig, arrays: 
 
     for index in range(stack_config.num_layers):
         layer = stack.layer[index]
-        block = f"blocks.{index}"
+        block = f"layers.{index}"
         fill_linear(layer.self_attention.linear[0], f"{block}.attention.qkv")
         fill_linear(layer.self_attention.linear[1], f"{block}.attention.out")
         fill_norm(layer.self_attention.layer_norm, f"{block}.attention_norm")
-        fill_linear(layer.ffn.linear_0, f"{block}.feedforward.inner")
-        fill_linear(layer.ffn.linear_1, f"{block}.feedforward.outer")
-        fill_norm(layer.ffn.layer_norm, f"{block}.feedforward_norm")
+        fill_linear(layer.ffn.linear_0, f"{block}.feed_forward.up")
+        fill_linear(layer.ffn.linear_1, f"{block}.feed_forward.down")
+        fill_norm(layer.ffn.layer_norm, f"{block}.feed_forward_norm")
         if stack_name == "decoder":
-            fill_linear(layer.attention.linear[0], f"{block}.cross.query")
-            fill_linear(layer.attention.linear[1], f"{block}.cross.key_value")
-            fill_linear(layer.attention.linear[2], f"{block}.cross.out")
-            fill_norm(layer.attention.layer_norm, f"{block}.cross_norm")
-    if f"{stack_name}.norm.weight" in arrays:
-        fill_norm(stack.layer_norm, "norm")
+            fill_linear(layer.attention.linear[0], f"{block}.cross_attention.query")
+            fill_linear(layer.attention.linear[1], f"{block}.cross_attention.key_value")
+            fill_linear(layer.attention.linear[2], f"{block}.cross_attention.out")
+            fill_norm(layer.attention.layer_norm, f"{block}.cross_attention_norm")
+    if f"{stack_name}.final_norm.weight" in arrays:
+        fill_norm(stack.layer_norm, "final_norm")
 
 
 def _position_table(config: TransformerConfig, weights: dict[str, Tensor], side: str) -> np.ndarray:

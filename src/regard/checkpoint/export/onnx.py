@@ -127,17 +127,19 @@ class _EncoderGraph:
     def _embed(self) -> str:
         graph = self.graph
         config = self.config
-        hidden = graph.add("Gather", graph.weight("words.weight"), "input_ids")
+        hidden = graph.add("Gather", graph.weight("token_embedding.weight"), "input_ids")
         if config.scale_embedding:
             hidden = graph.add("Mul", hidden, graph.constant(math.sqrt(config.hidden_size), np.float32))
         if config.positions == "learned":
             rows = graph.add("Add", self.positions, graph.constant(config.position_offset))
-            hidden = graph.add("Add", hidden, graph.add("Gather", graph.weight("places.weight"), rows))
+            hidden = graph.add("Add", hidden, graph.add("Gather", graph.weight("position_embedding.weight"), rows))
         if config.num_token_types:
             token_types = "token_type_ids" if self.has_token_types else graph.constant([[0]])
-            hidden = graph.add("Add", hidden, graph.add("Gather", graph.weight("types.weight"), token_types))
-        hidden = graph.norm(hidden, "norm", config.norm_eps)
-        return graph.linear(hidden, "widening") if config.embedding_size else hidden
+            hidden = graph.add(
+                "Add", hidden, graph.add("Gather", graph.weight("token_type_embedding.weight"), token_types)
+            )
+        hidden = graph.norm(hidden, "embedding_norm", config.norm_eps)
+        return graph.linear(hidden, "embedding_projection") if config.embedding_size else hidden
 
     def _encode(self) -> str:
         """Hidden states of the last layer, [batch, length, hidden]."""
@@ -145,13 +147,13 @@ class _EncoderGraph:
         hidden = self._embed()
         global_inputs, local_inputs = self._build_layer_inputs()
         for layer in range(config.stack.num_layers):
-            block = f"stack.blocks.{config.layer_group(layer)}"
+            block = f"encoder.layers.{config.layer_group(layer)}"
             inputs = local_inputs if config.is_local(layer) else global_inputs
             self_attend = partial(self._self_attend, block=block, inputs=inputs)
-            feed_forward = partial(self._feed_forward, name=f"{block}.feedforward")
+            feed_forward = partial(self._feed_forward, name=f"{block}.feed_forward")
             hidden = self._add_residual(hidden, f"{block}.attention_norm", self_attend)
-            hidden = self._add_residual(hidden, f"{block}.feedforward_norm", feed_forward)
-        return self.graph.norm(hidden, "stack.norm", config.norm_eps) if config.norm == "before" else hidden
+            hidden = self._add_residual(hidden, f"{block}.feed_forward_norm", feed_forward)
+        return self.graph.norm(hidden, "encoder.final_norm", config.norm_eps) if config.norm == "before" else hidden
 
     def _build_layer_inputs(self) -> tuple[_LayerInputs, _LayerInputs]:
         """Inputs of layers with global and with local attention."""
@@ -219,13 +221,13 @@ class _EncoderGraph:
     def _feed_forward(self, hidden: str, name: str) -> str:
         graph = self.graph
         config = self.config
-        inner = graph.linear(hidden, f"{name}.inner")
+        inner = graph.linear(hidden, f"{name}.up")
         if config.gated:
             left, gate = graph.split_half(inner, 2 * config.stack.feed_forward_size)
             active = graph.add("Mul", graph.activation(left, config.activation), gate)
         else:
             active = graph.activation(inner, config.activation)
-        return graph.linear(active, f"{name}.outer")
+        return graph.linear(active, f"{name}.down")
 
     def _pool(self, hidden: str) -> str:
         """Pooled state of each sequence, [batch, hidden]."""
@@ -262,7 +264,7 @@ class _EncoderGraph:
             case "next":
                 return {"logits": (graph.linear(self._pool(hidden), "next"), ["batch", 2])}
             case "label":
-                return {"logits": (graph.linear(self._pool(hidden), "output"), ["batch", config.num_labels])}
+                return {"logits": (graph.linear(self._pool(hidden), "classifier"), ["batch", config.num_labels])}
             case "masked" | "pretraining":
                 outputs = {"logits": (self._predict_tokens(hidden), [*tokens, config.vocab_size])}
                 if config.head == "pretraining":
@@ -271,29 +273,29 @@ class _EncoderGraph:
         if config.head_transform and config.head in ("token", "span"):
             hidden = self._transform(hidden)
         if config.head == "token":
-            return {"logits": (graph.linear(hidden, "output"), [*tokens, config.num_labels])}
+            return {"logits": (graph.linear(hidden, "classifier"), [*tokens, config.num_labels])}
         if config.span_feed_forward:
-            residual = graph.add("Add", hidden, self._feed_forward(hidden, "span"))
+            residual = graph.add("Add", hidden, self._feed_forward(hidden, "span_feed_forward"))
             hidden = graph.norm(residual, "span_norm", config.norm_eps)
-        logits = graph.linear(hidden, "output")  # [batch, length, 2]
+        logits = graph.linear(hidden, "classifier")  # [batch, length, 2]
         start = graph.add("Gather", logits, graph.constant(0), axis=2)
         end = graph.add("Gather", logits, graph.constant(1), axis=2)
         return {"start_logits": (start, tokens), "end_logits": (end, tokens)}
 
     def _transform(self, hidden: str) -> str:
         """Transform before the output embedding (dense, activation, norm)."""
-        dense = self.graph.activation(self.graph.linear(hidden, "masked.dense"), self.config.activation)
-        return self.graph.norm(dense, "masked.norm", self.config.norm_eps)
+        dense = self.graph.activation(self.graph.linear(hidden, "mlm_head.dense"), self.config.activation)
+        return self.graph.norm(dense, "mlm_head.norm", self.config.norm_eps)
 
     def _predict_tokens(self, hidden: str) -> str:
         """Logits of the vocabulary, [batch, length, vocabulary]."""
         graph = self.graph
         transformed = self._transform(hidden)
         if self.config.tie_embeddings:
-            embedding = graph.add("Transpose", graph.weight("words.weight"), perm=[1, 0])
+            embedding = graph.add("Transpose", graph.weight("token_embedding.weight"), perm=[1, 0])
         else:
-            embedding = graph.weight("masked_output.weight", transposed=True)
-        return graph.add("Add", graph.add("MatMul", transformed, embedding), graph.weight("masked_bias"))
+            embedding = graph.weight("mlm_head_output.weight", transposed=True)
+        return graph.add("Add", graph.add("MatMul", transformed, embedding), graph.weight("mlm_head_bias"))
 
 
 def serialize_onnx(config: BertConfig, weights: Mapping[str, Tensor], where: str) -> bytes:

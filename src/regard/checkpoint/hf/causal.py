@@ -69,16 +69,16 @@ CAUSAL_TYPES = {
         ),
         activation=("activation_function", "gelu_new"),
         default_eos_id=50256,
-        backbone=(("words.weight", "wte.weight"), ("positions.weight", "wpe.weight")),
+        backbone=(("token_embedding.weight", "wte.weight"), ("positions.weight", "wpe.weight")),
         final_norm="ln_f",
         layer_prefix="h.{}.",
         block=(
             ("attention_norm", "ln_1", ""),
             ("attention.qkv", "attn.c_attn", TRANSPOSED),
             ("attention.out", "attn.c_proj", TRANSPOSED),
-            ("feedforward_norm", "ln_2", ""),
-            ("feedforward.inner", "mlp.c_fc", TRANSPOSED),
-            ("feedforward.outer", "mlp.c_proj", TRANSPOSED),
+            ("feed_forward_norm", "ln_2", ""),
+            ("feed_forward.up", "mlp.c_fc", TRANSPOSED),
+            ("feed_forward.down", "mlp.c_proj", TRANSPOSED),
         ),
         output="lm_head.weight",
         extra_fields={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
@@ -102,16 +102,16 @@ CAUSAL_TYPES = {
         ),
         activation=("hidden_act", "gelu"),
         default_eos_id=2,
-        backbone=(("words.weight", "embed_in.weight"),),
+        backbone=(("token_embedding.weight", "embed_in.weight"),),
         final_norm="final_layer_norm",
         layer_prefix="layers.{}.",
         block=(
             ("attention_norm", "input_layernorm", ""),
             ("attention.qkv", "attention.query_key_value", INTERLEAVED_BY_HEAD),
             ("attention.out", "attention.dense", ""),
-            ("feedforward_norm", "post_attention_layernorm", ""),
-            ("feedforward.inner", "mlp.dense_h_to_4h", ""),
-            ("feedforward.outer", "mlp.dense_4h_to_h", ""),
+            ("feed_forward_norm", "post_attention_layernorm", ""),
+            ("feed_forward.up", "mlp.dense_h_to_4h", ""),
+            ("feed_forward.down", "mlp.dense_4h_to_h", ""),
         ),
         output="embed_out.weight",
         extra_fields={
@@ -243,7 +243,7 @@ class CausalWeightMatcher(WeightMatcher):
             shapes,
             stored={name.removeprefix(self._row.prefix): name for name in shapes},
             table={name: (hf_name,) for name, (hf_name, _) in layouts.items()},
-            copies={"words.weight": (self._row.output,)} if config.tie_embeddings else {},
+            copies={"token_embedding.weight": (self._row.output,)} if config.tie_embeddings else {},
         )
         self._used = {hf_name for hf_name, _ in layouts.values()}
         self.report.missing = [hf_name for hf_name, _ in layouts.values() if hf_name not in self._stored]
@@ -260,8 +260,8 @@ class CausalWeightMatcher(WeightMatcher):
 
     def assemble(self, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> dict[str, Tensor]:
         """Our weights, in float32, from the tensors that were read; `fields` is the folder's `config.json`."""
-        embedding = self._table["words.weight"][0]
-        for copy in self._copies.get("words.weight", ()):
+        embedding = self._table["token_embedding.weight"][0]
+        for copy in self._copies.get("token_embedding.weight", ()):
             if not tensors[self._stored[copy]].equal(tensors[self._stored[embedding]]):
                 self._note_difference(self._stored[copy], embedding)
         num_heads = self.config.stack.num_heads
@@ -273,22 +273,22 @@ class CausalWeightMatcher(WeightMatcher):
             factor = _query_scale(self.config, fields, layer)
             if factor != 1:  # our layers all scale scores alike: the queries carry the difference
                 for leaf in ("weight", "bias"):
-                    weights[f"stack.blocks.{layer}.attention.qkv.{leaf}"][: self.config.hidden_size] *= factor
+                    weights[f"decoder.layers.{layer}.attention.qkv.{leaf}"][: self.config.hidden_size] *= factor
         return weights
 
 
 def _weight_layouts(config: GptConfig, row: CausalType) -> dict[str, tuple[str, str]]:
     """Our weight names, each with its HF name and layout."""
-    modules = [("stack.norm", row.final_norm, "")]
+    modules = [("decoder.final_norm", row.final_norm, "")]
     for layer in range(config.stack.num_layers):
         prefix = row.layer_prefix.format(layer)
-        modules += [(f"stack.blocks.{layer}.{name}", prefix + hf_name, layout) for name, hf_name, layout in row.block]
+        modules += [(f"decoder.layers.{layer}.{name}", prefix + hf_name, layout) for name, hf_name, layout in row.block]
     table = {name: (hf_name, "") for name, hf_name in row.backbone}
     for name, hf_name, layout in modules:
         table[f"{name}.weight"] = (f"{hf_name}.weight", layout)
         table[f"{name}.bias"] = (f"{hf_name}.bias", "" if layout == TRANSPOSED else layout)
     if not config.tie_embeddings:
-        table["output.weight"] = (row.output, "")
+        table["lm_head.weight"] = (row.output, "")
     return table
 
 

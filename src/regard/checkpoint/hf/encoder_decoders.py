@@ -92,16 +92,16 @@ _ENCODER_BLOCK = (
     ("attention.qkv", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
     ("attention.out", ("self_attn.out_proj",)),
     ("attention_norm", ("self_attn_layer_norm",)),
-    ("feedforward.inner", ("fc1",)),
-    ("feedforward.outer", ("fc2",)),
-    ("feedforward_norm", ("final_layer_norm",)),
+    ("feed_forward.up", ("fc1",)),
+    ("feed_forward.down", ("fc2",)),
+    ("feed_forward_norm", ("final_layer_norm",)),
 )
 _DECODER_BLOCK = (
     *_ENCODER_BLOCK,
-    ("cross.query", ("encoder_attn.q_proj",)),
-    ("cross.key_value", ("encoder_attn.k_proj", "encoder_attn.v_proj")),
-    ("cross.out", ("encoder_attn.out_proj",)),
-    ("cross_norm", ("encoder_attn_layer_norm",)),
+    ("cross_attention.query", ("encoder_attn.q_proj",)),
+    ("cross_attention.key_value", ("encoder_attn.k_proj", "encoder_attn.v_proj")),
+    ("cross_attention.out", ("encoder_attn.out_proj",)),
+    ("cross_attention_norm", ("encoder_attn_layer_norm",)),
 )
 _SOURCE_EMBEDDING = "encoder.embed_tokens.weight"
 _TARGET_EMBEDDING = "decoder.embed_tokens.weight"
@@ -278,8 +278,8 @@ class TranslatorWeightMatcher(WeightMatcher):
         weights = {}
         for name, hf_names in self._table.items():
             weights[name] = torch.cat([hf_tensors[hf_name] for hf_name in hf_names])
-        if "output_bias" in weights:
-            weights["output_bias"] = weights["output_bias"].flatten()
+        if "lm_head_bias" in weights:
+            weights["lm_head_bias"] = weights["lm_head_bias"].flatten()
         return weights
 
     def _use_copies(self) -> None:
@@ -317,13 +317,13 @@ def _weight_table(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
     """Our weight names, each with the HF names whose tensors are its rows."""
     table: dict[str, tuple[str, ...]]
     if config.share_embeddings:
-        table = {"words.weight": (_SHARED_EMBEDDING,)}
+        table = {"token_embedding.weight": (_SHARED_EMBEDDING,)}
     else:
-        table = {"source_words.weight": (_SOURCE_EMBEDDING,), "target_words.weight": (_TARGET_EMBEDDING,)}
+        table = {"source_embedding.weight": (_SOURCE_EMBEDDING,), "target_embedding.weight": (_TARGET_EMBEDDING,)}
     if not config.tie_embeddings:
-        table["output.weight"] = (_OUTPUT,)
+        table["lm_head.weight"] = (_OUTPUT,)
     if config.output_bias:
-        table["output_bias"] = (_BIAS,)
+        table["lm_head_bias"] = (_BIAS,)
     table |= _stack_table("encoder", config.encoder.num_layers, _ENCODER_BLOCK, config.norm == "before")
     table |= _stack_table("decoder", config.decoder.num_layers, _DECODER_BLOCK, config.norm == "before")
     return table
@@ -336,9 +336,9 @@ def _stack_table(
     modules: dict[str, tuple[str, ...]] = {}
     for layer in range(num_layers):
         for name, hf_names in block:
-            modules[f"blocks.{layer}.{name}"] = tuple(f"layers.{layer}.{hf_name}" for hf_name in hf_names)
+            modules[f"layers.{layer}.{name}"] = tuple(f"layers.{layer}.{hf_name}" for hf_name in hf_names)
     if has_final_norm:
-        modules["norm"] = ("layer_norm",)
+        modules["final_norm"] = ("layer_norm",)
     table = {}
     for name, hf_names in modules.items():
         for leaf in ("weight", "bias"):
@@ -350,8 +350,8 @@ def _tied_copies(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
     """HF names that may hold a copy of one of our weights."""
     output = (_OUTPUT,) if config.tie_embeddings else ()
     if config.share_embeddings:
-        return {"words.weight": (_SOURCE_EMBEDDING, _TARGET_EMBEDDING, *output)}
-    return {"target_words.weight": output}
+        return {"token_embedding.weight": (_SOURCE_EMBEDDING, _TARGET_EMBEDDING, *output)}
+    return {"target_embedding.weight": output}
 
 
 def _normalize_name(name: str) -> str:

@@ -11,23 +11,23 @@ Fields = tuple[tuple[str, str, Any], ...]  # HF config field, our setting, defau
 Names = tuple[tuple[str, str], ...]  # our module or weight, HF name; a leading dot: in the backbone
 _POOLER: Names = (("pooler", ".pooler.dense"),)
 _BERT_MASKED_LM: Names = (
-    ("masked.dense", "cls.predictions.transform.dense"),
-    ("masked.norm", "cls.predictions.transform.LayerNorm"),
-    ("masked_bias", "cls.predictions.bias"),
-    ("masked_output.weight", "cls.predictions.decoder.weight"),
+    ("mlm_head.dense", "cls.predictions.transform.dense"),
+    ("mlm_head.norm", "cls.predictions.transform.LayerNorm"),
+    ("mlm_head_bias", "cls.predictions.bias"),
+    ("mlm_head_output.weight", "cls.predictions.decoder.weight"),
 )
-_BERT_NEXT: Names = (*_POOLER, ("next", "cls.seq_relationship"))
+_BERT_NEXT: Names = (*_POOLER, ("next_sentence", "cls.seq_relationship"))
 _ROBERTA_MASKED_LM: Names = (
-    ("masked.dense", "lm_head.dense"),
-    ("masked.norm", "lm_head.layer_norm"),
-    ("masked_bias", "lm_head.bias"),
-    ("masked_output.weight", "lm_head.decoder.weight"),
+    ("mlm_head.dense", "lm_head.dense"),
+    ("mlm_head.norm", "lm_head.layer_norm"),
+    ("mlm_head_bias", "lm_head.bias"),
+    ("mlm_head_output.weight", "lm_head.decoder.weight"),
 )
 _DISTIL_MASKED_LM: Names = (
-    ("masked.dense", "vocab_transform"),
-    ("masked.norm", "vocab_layer_norm"),
-    ("masked_bias", "vocab_projector.bias"),
-    ("masked_output.weight", "vocab_projector.weight"),
+    ("mlm_head.dense", "vocab_transform"),
+    ("mlm_head.norm", "vocab_layer_norm"),
+    ("mlm_head_bias", "vocab_projector.bias"),
+    ("mlm_head_output.weight", "vocab_projector.weight"),
 )
 
 
@@ -66,24 +66,24 @@ _BLOCK = (
     ("attention.qkv", ("attention.self.query", "attention.self.key", "attention.self.value")),
     ("attention.out", ("attention.output.dense",)),
     ("attention_norm", ("attention.output.LayerNorm",)),
-    ("feedforward.inner", ("intermediate.dense",)),
-    ("feedforward.outer", ("output.dense",)),
-    ("feedforward_norm", ("output.LayerNorm",)),
+    ("feed_forward.up", ("intermediate.dense",)),
+    ("feed_forward.down", ("output.dense",)),
+    ("feed_forward_norm", ("output.LayerNorm",)),
 )
 _DISTIL_BLOCK = (
     ("attention.qkv", ("attention.q_lin", "attention.k_lin", "attention.v_lin")),
     ("attention.out", ("attention.out_lin",)),
     ("attention_norm", ("sa_layer_norm",)),
-    ("feedforward.inner", ("ffn.lin1",)),
-    ("feedforward.outer", ("ffn.lin2",)),
-    ("feedforward_norm", ("output_layer_norm",)),
+    ("feed_forward.up", ("ffn.lin1",)),
+    ("feed_forward.down", ("ffn.lin2",)),
+    ("feed_forward_norm", ("output_layer_norm",)),
 )
 _DISTIL_BACKBONE: Names = (
-    ("words.weight", "embeddings.word_embeddings.weight"),
-    ("places.weight", "embeddings.position_embeddings.weight"),
-    ("norm", "embeddings.LayerNorm"),
+    ("token_embedding.weight", "embeddings.word_embeddings.weight"),
+    ("position_embedding.weight", "embeddings.position_embeddings.weight"),
+    ("embedding_norm", "embeddings.LayerNorm"),
 )
-_BACKBONE: Names = (*_DISTIL_BACKBONE, ("types.weight", "embeddings.token_type_embeddings.weight"))
+_BACKBONE: Names = (*_DISTIL_BACKBONE, ("token_type_embedding.weight", "embeddings.token_type_embeddings.weight"))
 
 
 def _bert_fields(vocab_size: int, pad_id: int) -> Fields:
@@ -131,15 +131,17 @@ def _roberta(class_prefix: str, vocab_size: int) -> EncoderType:
             "masked": HeadNames(f"{class_prefix}ForMaskedLM", _ROBERTA_MASKED_LM),
             "label": HeadNames(
                 f"{class_prefix}ForSequenceClassification",
-                (("pooler", "classifier.dense"), ("output", "classifier.out_proj")),
+                (("pooler", "classifier.dense"), ("classifier", "classifier.out_proj")),
                 dropout_field="classifier_dropout",
             ),
             "token": HeadNames(
-                f"{class_prefix}ForTokenClassification", (("output", "classifier"),), dropout_field="classifier_dropout"
+                f"{class_prefix}ForTokenClassification",
+                (("classifier", "classifier"),),
+                dropout_field="classifier_dropout",
             ),
-            "span": HeadNames(f"{class_prefix}ForQuestionAnswering", (("output", "qa_outputs"),)),
+            "span": HeadNames(f"{class_prefix}ForQuestionAnswering", (("classifier", "qa_outputs"),)),
         },
-        tied_copies={"words.weight": "lm_head.decoder.weight", "masked_bias": "lm_head.decoder.bias"},
+        tied_copies={"token_embedding.weight": "lm_head.decoder.weight", "mlm_head_bias": "lm_head.decoder.bias"},
         extra_fields={"bos_token_id": 0, "eos_token_id": 2},
         has_positions_after_pad=True,
         has_pooler_dropout=True,
@@ -149,16 +151,16 @@ def _roberta(class_prefix: str, vocab_size: int) -> EncoderType:
 
 def _big_bird() -> EncoderType:
     defaults = {"hidden_act": "gelu_new", "max_position_embeddings": 4096}
-    label: Names = (("pooler", "classifier.dense"), ("output", "classifier.out_proj"))
-    token: Names = (("output", "classifier"),)
+    label: Names = (("pooler", "classifier.dense"), ("classifier", "classifier.out_proj"))
+    token: Names = (("classifier", "classifier"),)
     span: Names = (
-        ("span.inner", "qa_classifier.intermediate.dense"),
-        ("span.outer", "qa_classifier.output.dense"),
+        ("span_feed_forward.up", "qa_classifier.intermediate.dense"),
+        ("span_feed_forward.down", "qa_classifier.output.dense"),
         ("span_norm", "qa_classifier.output.LayerNorm"),
-        ("output", "qa_classifier.qa_outputs"),
+        ("classifier", "qa_classifier.qa_outputs"),
     )
     pooler: Names = (("pooler", ".pooler"),)
-    pretraining: Names = (*_BERT_MASKED_LM, *pooler, ("next", "cls.seq_relationship"))
+    pretraining: Names = (*_BERT_MASKED_LM, *pooler, ("next_sentence", "cls.seq_relationship"))
     return EncoderType(
         prefix="bert.",
         fields=(
@@ -189,7 +191,10 @@ def _big_bird() -> EncoderType:
             ),
             "span": HeadNames("BigBirdForQuestionAnswering", span),
         },
-        tied_copies={"words.weight": "cls.predictions.decoder.weight", "masked_bias": "cls.predictions.decoder.bias"},
+        tied_copies={
+            "token_embedding.weight": "cls.predictions.decoder.weight",
+            "mlm_head_bias": "cls.predictions.decoder.bias",
+        },
         fixed_settings={"random_once": False, "dropout_before_norm": True, "span_feed_forward": True},
         extra_fields={"use_bias": True},
         label_settings={"pooler_activation": "activation"},
@@ -203,12 +208,12 @@ def _with_defaults(fields: Fields, defaults: Mapping[str, Any]) -> Fields:
 
 def _electra() -> EncoderType:
     masked_lm: Names = (
-        ("masked.dense", "generator_predictions.dense"),
-        ("masked.norm", "generator_predictions.LayerNorm"),
-        ("masked_bias", "generator_lm_head.bias"),
-        ("masked_output.weight", "generator_lm_head.weight"),
+        ("mlm_head.dense", "generator_predictions.dense"),
+        ("mlm_head.norm", "generator_predictions.LayerNorm"),
+        ("mlm_head_bias", "generator_lm_head.bias"),
+        ("mlm_head_output.weight", "generator_lm_head.weight"),
     )
-    label: Names = (("pooler", "classifier.dense"), ("output", "classifier.out_proj"))
+    label: Names = (("pooler", "classifier.dense"), ("classifier", "classifier.out_proj"))
     defaults = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
     return EncoderType(
         prefix="electra.",
@@ -216,7 +221,7 @@ def _electra() -> EncoderType:
             *_with_defaults(_bert_fields(30522, pad_id=0), defaults),
             ("embedding_size", "embedding_size", 128),
         ),
-        backbone=(*_BACKBONE, ("widening", "embeddings_project")),
+        backbone=(*_BACKBONE, ("embedding_projection", "embeddings_project")),
         layer_prefix="encoder.layer.{}.",
         block=_BLOCK,
         heads={
@@ -224,11 +229,11 @@ def _electra() -> EncoderType:
             "masked": HeadNames("ElectraForMaskedLM", masked_lm),
             "label": HeadNames("ElectraForSequenceClassification", label, dropout_field="classifier_dropout"),
             "token": HeadNames(
-                "ElectraForTokenClassification", (("output", "classifier"),), dropout_field="classifier_dropout"
+                "ElectraForTokenClassification", (("classifier", "classifier"),), dropout_field="classifier_dropout"
             ),
-            "span": HeadNames("ElectraForQuestionAnswering", (("output", "qa_outputs"),)),
+            "span": HeadNames("ElectraForQuestionAnswering", (("classifier", "qa_outputs"),)),
         },
-        tied_copies={"words.weight": "generator_lm_head.weight"},
+        tied_copies={"token_embedding.weight": "generator_lm_head.weight"},
         label_settings={"pooler_activation": "gelu"},
         has_pooler_dropout=True,
     )
@@ -236,13 +241,13 @@ def _electra() -> EncoderType:
 
 def _albert() -> EncoderType:
     masked_lm: Names = (
-        ("masked.dense", "predictions.dense"),
-        ("masked.norm", "predictions.LayerNorm"),
-        ("masked_bias", "predictions.bias"),
-        ("masked_output.weight", "predictions.decoder.weight"),
+        ("mlm_head.dense", "predictions.dense"),
+        ("mlm_head.norm", "predictions.LayerNorm"),
+        ("mlm_head_bias", "predictions.bias"),
+        ("mlm_head_output.weight", "predictions.decoder.weight"),
     )
     pooler: Names = (("pooler", ".pooler"),)
-    output: Names = (("output", "classifier"),)
+    output: Names = (("classifier", "classifier"),)
     defaults = {
         "hidden_size": 4096,
         "num_attention_heads": 64,
@@ -258,29 +263,32 @@ def _albert() -> EncoderType:
             ("embedding_size", "embedding_size", 128),
             ("num_hidden_groups", "layer_groups", 1),
         ),
-        backbone=(*_BACKBONE, ("widening", "encoder.embedding_hidden_mapping_in")),
+        backbone=(*_BACKBONE, ("embedding_projection", "encoder.embedding_hidden_mapping_in")),
         layer_prefix="encoder.albert_layer_groups.{}.albert_layers.0.",
         block=(
             ("attention.qkv", ("attention.query", "attention.key", "attention.value")),
             ("attention.out", ("attention.dense",)),
             ("attention_norm", ("attention.LayerNorm",)),
-            ("feedforward.inner", ("ffn",)),
-            ("feedforward.outer", ("ffn_output",)),
-            ("feedforward_norm", ("full_layer_layer_norm",)),
+            ("feed_forward.up", ("ffn",)),
+            ("feed_forward.down", ("ffn_output",)),
+            ("feed_forward_norm", ("full_layer_layer_norm",)),
         ),
         heads={
             "plain": HeadNames("AlbertModel", pooler),
             "masked": HeadNames("AlbertForMaskedLM", masked_lm),
             "pretraining": HeadNames(
-                "AlbertForPreTraining", (*masked_lm, *pooler, ("next", "sop_classifier.classifier"))
+                "AlbertForPreTraining", (*masked_lm, *pooler, ("next_sentence", "sop_classifier.classifier"))
             ),
             "label": HeadNames(
                 "AlbertForSequenceClassification", (*pooler, *output), dropout_field="classifier_dropout_prob"
             ),
             "token": HeadNames("AlbertForTokenClassification", output, dropout_field="classifier_dropout_prob"),
-            "span": HeadNames("AlbertForQuestionAnswering", (("output", "qa_outputs"),)),
+            "span": HeadNames("AlbertForQuestionAnswering", (("classifier", "qa_outputs"),)),
         },
-        tied_copies={"words.weight": "predictions.decoder.weight", "masked_bias": "predictions.decoder.bias"},
+        tied_copies={
+            "token_embedding.weight": "predictions.decoder.weight",
+            "mlm_head_bias": "predictions.decoder.bias",
+        },
         extra_fields={"bos_token_id": 2, "eos_token_id": 3, "inner_group_num": 1},
         has_mandatory_projection=True,
     )
@@ -303,25 +311,25 @@ _MODERNBERT_FIELDS = (
 
 
 def _modernbert() -> EncoderType:
-    transform: Names = (("masked.dense", "head.dense"), ("masked.norm", "head.norm"))
-    masked_lm: Names = (*transform, ("masked_bias", "decoder.bias"), ("masked_output.weight", "decoder.weight"))
-    classifier: Names = (*transform, ("output", "classifier"))
+    transform: Names = (("mlm_head.dense", "head.dense"), ("mlm_head.norm", "head.norm"))
+    masked_lm: Names = (*transform, ("mlm_head_bias", "decoder.bias"), ("mlm_head_output.weight", "decoder.weight"))
+    classifier: Names = (*transform, ("classifier", "classifier"))
     return EncoderType(
         prefix="model.",
         fields=_MODERNBERT_FIELDS,
         backbone=(
-            ("words.weight", "embeddings.tok_embeddings.weight"),
-            ("norm", "embeddings.norm"),
-            ("stack.norm", "final_norm"),
+            ("token_embedding.weight", "embeddings.tok_embeddings.weight"),
+            ("embedding_norm", "embeddings.norm"),
+            ("encoder.final_norm", "final_norm"),
         ),
         layer_prefix="layers.{}.",
         block=(
             ("attention.qkv", ("attn.Wqkv",)),
             ("attention.out", ("attn.Wo",)),
             ("attention_norm", ("attn_norm",)),
-            ("feedforward.inner", ("mlp.Wi",)),
-            ("feedforward.outer", ("mlp.Wo",)),
-            ("feedforward_norm", ("mlp_norm",)),
+            ("feed_forward.up", ("mlp.Wi",)),
+            ("feed_forward.down", ("mlp.Wo",)),
+            ("feed_forward_norm", ("mlp_norm",)),
         ),
         heads={
             "plain": HeadNames("ModernBertModel"),
@@ -330,7 +338,7 @@ def _modernbert() -> EncoderType:
             "token": HeadNames("ModernBertForTokenClassification", classifier, dropout_field="classifier_dropout"),
             "span": HeadNames("ModernBertForQuestionAnswering", classifier, dropout_field="classifier_dropout"),
         },
-        tied_copies={"words.weight": "decoder.weight"},
+        tied_copies={"token_embedding.weight": "decoder.weight"},
         fixed_settings={
             "num_token_types": 0,
             "norm": "before",
@@ -360,15 +368,18 @@ ENCODER_TYPES: dict[str, EncoderType] = {
             "pretraining": HeadNames("BertForPreTraining", _BERT_MASKED_LM + _BERT_NEXT),
             "label": HeadNames(
                 "BertForSequenceClassification",
-                (*_POOLER, ("output", "classifier")),
+                (*_POOLER, ("classifier", "classifier")),
                 dropout_field="classifier_dropout",
             ),
             "token": HeadNames(
-                "BertForTokenClassification", (("output", "classifier"),), dropout_field="classifier_dropout"
+                "BertForTokenClassification", (("classifier", "classifier"),), dropout_field="classifier_dropout"
             ),
-            "span": HeadNames("BertForQuestionAnswering", (("output", "qa_outputs"),)),
+            "span": HeadNames("BertForQuestionAnswering", (("classifier", "qa_outputs"),)),
         },
-        tied_copies={"words.weight": "cls.predictions.decoder.weight", "masked_bias": "cls.predictions.decoder.bias"},
+        tied_copies={
+            "token_embedding.weight": "cls.predictions.decoder.weight",
+            "mlm_head_bias": "cls.predictions.decoder.bias",
+        },
     ),
     "distilbert": EncoderType(
         prefix="distilbert.",
@@ -381,17 +392,17 @@ ENCODER_TYPES: dict[str, EncoderType] = {
             "masked": HeadNames("DistilBertForMaskedLM", _DISTIL_MASKED_LM),
             "label": HeadNames(
                 "DistilBertForSequenceClassification",
-                (("pooler", "pre_classifier"), ("output", "classifier")),
+                (("pooler", "pre_classifier"), ("classifier", "classifier")),
                 dropout_field="seq_classif_dropout",
             ),
             "token": HeadNames(
-                "DistilBertForTokenClassification", (("output", "classifier"),), dropout_field="dropout"
+                "DistilBertForTokenClassification", (("classifier", "classifier"),), dropout_field="dropout"
             ),
             "span": HeadNames(
-                "DistilBertForQuestionAnswering", (("output", "qa_outputs"),), dropout_field="qa_dropout"
+                "DistilBertForQuestionAnswering", (("classifier", "qa_outputs"),), dropout_field="qa_dropout"
             ),
         },
-        tied_copies={"words.weight": "vocab_projector.weight"},
+        tied_copies={"token_embedding.weight": "vocab_projector.weight"},
         fixed_settings={"norm_eps": 1e-12, "num_token_types": 0},
         label_settings={"pooler_activation": "relu"},
     ),

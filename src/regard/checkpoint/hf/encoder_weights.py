@@ -35,7 +35,7 @@ def weight_names(config: BertConfig, model_type: str, names: Iterable[str]) -> d
     for layer in range(config.layer_groups or config.stack.num_layers):
         layer_prefix = f"{prefix}{row.layer_prefix.format(layer)}"
         for name, parts in row.block:
-            modules[f"stack.blocks.{layer}.{name}"] = tuple(layer_prefix + part for part in parts)
+            modules[f"encoder.layers.{layer}.{name}"] = tuple(layer_prefix + part for part in parts)
     modules |= _head_modules(row.heads[config.head].names, prefix)
     table = {}
     for name in names:
@@ -61,9 +61,9 @@ def to_hf_weights(config: BertConfig, model_type: str, weights: Mapping[str, Ten
     row = ENCODER_TYPES.get(model_type)
     if row is None:
         return hf_weights
-    bias_copy = row.tied_copies.get("masked_bias")
-    if bias_copy and not config.tie_embeddings and "masked_bias" in weights:
-        hf_weights[bias_copy] = weights["masked_bias"].clone()  # of the two, an untied model of theirs uses this one
+    bias_copy = row.tied_copies.get("mlm_head_bias")
+    if bias_copy and not config.tie_embeddings and "mlm_head_bias" in weights:
+        hf_weights[bias_copy] = weights["mlm_head_bias"].clone()  # of the two, an untied model of theirs uses this one
     for layer in row.heads[config.head].unused_layers:
         hf_weights[f"{row.prefix}{layer}.weight"] = torch.zeros(config.hidden_size, config.hidden_size)
         hf_weights[f"{row.prefix}{layer}.bias"] = torch.zeros(config.hidden_size)
@@ -99,7 +99,7 @@ class EncoderWeightMatcher(WeightMatcher):
             stored = normalize_names(shapes, self._row)
             copies = {name: (hf_name,) for name, hf_name in self._row.tied_copies.items()}
             if not config.tie_embeddings:
-                copies.pop("words.weight", None)
+                copies.pop("token_embedding.weight", None)
         table = {}
         for name, hf_names in self._new_names.items():
             table[name] = tuple(hf_name.removeprefix(prefix) for hf_name in hf_names)

@@ -316,5 +316,5 @@ def _holds_head(normalized_names: set[str], row: EncoderType, head: str) -> bool
     """Whether the weights of a head are among these names."""
     if head == "plain":
         return True
-    modules = [hf_name for name, hf_name in row.heads[head].names if name != "masked_output.weight"]
+    modules = [hf_name for name, hf_name in row.heads[head].names if name != "mlm_head_output.weight"]
     return all(any(is_in_module(name, module) for name in normalized_names) for module in modules)

@@ -84,16 +84,16 @@ class FeedForward(nn.Module):
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         inner_size = config.feed_forward_size * (2 if config.gated else 1)
-        self.inner = nn.Linear(config.hidden_size, inner_size, bias=config.bias)
-        self.outer = nn.Linear(config.feed_forward_size, config.hidden_size, bias=config.bias)
+        self.up = nn.Linear(config.hidden_size, inner_size, bias=config.bias)
+        self.down = nn.Linear(config.feed_forward_size, config.hidden_size, bias=config.bias)
         self.activation = config.activation
         self.gated = config.gated
         self.dropout = config.activation_dropout
         self.site = ""
 
     def forward(self, hidden: Tensor, noise: Noise | None) -> Tensor:
-        active = activate(self.inner(hidden), self.activation, self.gated)
-        return self.outer(apply_dropout(active, self.dropout, noise, f"{self.site}.inner"))
+        active = activate(self.up(hidden), self.activation, self.gated)
+        return self.down(apply_dropout(active, self.dropout, noise, f"{self.site}.inner"))
 
 
 def activate(inner: Tensor, activation: str, is_gated: bool) -> Tensor:
@@ -117,12 +117,12 @@ class TransformerBlock(nn.Module):
         self.dropout = config.dropout
         self.attention = SelfAttention(config.hidden_size, config.num_heads, config.attention_dropout, config.bias)
         self.attention_norm: nn.Module = config.build_norm()
-        self.feedforward = FeedForward(config)
-        self.feedforward_norm = config.build_norm()
-        self.cross: CrossAttention | None = None
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = config.build_norm()
+        self.cross_attention: CrossAttention | None = None
         if has_cross_attention:
-            self.cross = CrossAttention(config.hidden_size, config.num_heads, config.attention_dropout)
-            self.cross_norm = config.build_norm()
+            self.cross_attention = CrossAttention(config.hidden_size, config.num_heads, config.attention_dropout)
+            self.cross_attention_norm = config.build_norm()
 
     def forward(self, hidden: Tensor, context: LayerContext) -> Tensor:  # [N, D] → [N, D], or [M, D] if selected
         """Self-attention, cross-attention if there is a source, feed-forward; each with a residual connection."""
@@ -130,13 +130,13 @@ class TransformerBlock(nn.Module):
         residual = hidden if selected is None else hidden.index_select(0, selected.indices)
         if self.pre_norm:
             hidden = residual + self.self_attend(self.attention_norm(hidden), context)
-            if self.cross is not None:
-                hidden = hidden + self.cross_attend(self.cross_norm(hidden), context)
-            return hidden + self.feed_forward(self.feedforward_norm(hidden), context)
+            if self.cross_attention is not None:
+                hidden = hidden + self.cross_attend(self.cross_attention_norm(hidden), context)
+            return hidden + self.apply_feed_forward(self.feed_forward_norm(hidden), context)
         hidden = self.attention_norm(residual + self.self_attend(hidden, context))
-        if self.cross is not None:
-            hidden = self.cross_norm(hidden + self.cross_attend(hidden, context))
-        return self.feedforward_norm(hidden + self.feed_forward(hidden, context))
+        if self.cross_attention is not None:
+            hidden = self.cross_attention_norm(hidden + self.cross_attend(hidden, context))
+        return self.feed_forward_norm(hidden + self.apply_feed_forward(hidden, context))
 
     def self_attend(self, hidden: Tensor, context: LayerContext) -> Tensor:
         """Self-attention with dropout."""
@@ -152,14 +152,16 @@ class TransformerBlock(nn.Module):
 
     def cross_attend(self, hidden: Tensor, context: LayerContext) -> Tensor:
         """Cross-attention to the source, with dropout."""
-        assert self.cross is not None
-        attention = self.cross(hidden, context.batch, context.source, context.source_mask, noise=context.noise)
-        return apply_dropout(attention, self.dropout, context.noise, f"{self.cross.site}.out")
+        assert self.cross_attention is not None
+        attention = self.cross_attention(
+            hidden, context.batch, context.source, context.source_mask, noise=context.noise
+        )
+        return apply_dropout(attention, self.dropout, context.noise, f"{self.cross_attention.site}.out")
 
-    def feed_forward(self, hidden: Tensor, context: LayerContext) -> Tensor:
+    def apply_feed_forward(self, hidden: Tensor, context: LayerContext) -> Tensor:
         """Feed-forward layer with dropout."""
-        output = self.feedforward(hidden, context.noise)
-        return apply_dropout(output, self.dropout, context.noise, self.feedforward.site)
+        output = self.feed_forward(hidden, context.noise)
+        return apply_dropout(output, self.dropout, context.noise, self.feed_forward.site)
 
 
 class TransformerStack(nn.Module):
@@ -178,22 +180,22 @@ class TransformerStack(nn.Module):
     ) -> None:
         super().__init__()
         num_blocks = max(shared) + 1 if shared else num_layers
-        self.blocks = nn.ModuleList(TransformerBlock(config, has_cross_attention) for _ in range(num_blocks))
-        self.norm: nn.Module = config.build_norm() if config.pre_norm else nn.Identity()
+        self.layers = nn.ModuleList(TransformerBlock(config, has_cross_attention) for _ in range(num_blocks))
+        self.final_norm: nn.Module = config.build_norm() if config.pre_norm else nn.Identity()
         if not config.first_attention_norm:
-            self.blocks[0].attention_norm = nn.Identity()
+            self.layers[0].attention_norm = nn.Identity()
         # a plain list: the copies are not submodules, so their weights appear once in the state dict
-        self._shared_blocks = [_copy_with_own_sites(self.blocks[index]) for index in shared]
+        self._shared_blocks = [_copy_with_own_sites(self.layers[index]) for index in shared]
         for layer, block in enumerate(self.layer_blocks):
             block.attention.site = f"{name}.{layer}.self"
-            block.feedforward.site = f"{name}.{layer}.feedforward"
-            if block.cross is not None:
-                block.cross.site = f"{name}.{layer}.cross"
+            block.feed_forward.site = f"{name}.{layer}.feedforward"
+            if block.cross_attention is not None:
+                block.cross_attention.site = f"{name}.{layer}.cross"
 
     @property
     def layer_blocks(self) -> Sequence[TransformerBlock]:
         """The block of each layer."""
-        return self._shared_blocks or [*self.blocks]
+        return self._shared_blocks or [*self.layers]
 
     def same_for_all_layers(self, mask: BoundMask | None, positions: Positions) -> list[LayerMask]:
         """One mask and positional scheme for all layers."""
@@ -204,7 +206,7 @@ def _copy_with_own_sites(block: nn.Module) -> TransformerBlock:
     """Copy a block that shares its weights with the original but has its own site names."""
     assert isinstance(block, TransformerBlock)
     shared = copy(block)
-    own_modules = {name: copy(block._modules[name]) for name in ("attention", "feedforward")}
+    own_modules = {name: copy(block._modules[name]) for name in ("attention", "feed_forward")}
     shared._modules = {**block._modules, **own_modules}
     return shared
 
@@ -230,7 +232,7 @@ class Encoder(TransformerStack):
             hidden = layer_output
         if selected is not None and selected_in_block is None:
             hidden = hidden.index_select(0, selected.indices)
-        normed: Tensor = self.norm(hidden)
+        normed: Tensor = self.final_norm(hidden)
         return normed
 
     def hidden_states(
@@ -265,8 +267,8 @@ class Decoder(TransformerStack):
         """Keys and values of the source for every layer."""
         keys_values = []
         for block in self.layer_blocks:
-            assert block.cross is not None
-            keys_values.append(block.cross.precompute_keys_values(hidden, batch))
+            assert block.cross_attention is not None
+            keys_values.append(block.cross_attention.precompute_keys_values(hidden, batch))
         return keys_values
 
     def forward(
@@ -289,5 +291,5 @@ class Decoder(TransformerStack):
                 source_mask=source_mask,
             )
             hidden = block(hidden, context)
-        normed: Tensor = self.norm(hidden)
+        normed: Tensor = self.final_norm(hidden)
         return normed

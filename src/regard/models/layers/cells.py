@@ -181,7 +181,7 @@ class LSTM(nn.Module):
         super().__init__()
         self.hidden_size = hidden_size
         self.lstm_input = nn.Linear(input_size, 4 * hidden_size)
-        self.lstm_state = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
+        self.lstm_hidden = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
         if feed_size:
             self.lstm_feed = nn.Linear(feed_size, 4 * hidden_size, bias=False)
 
@@ -216,7 +216,7 @@ class LSTM(nn.Module):
             saturation = input_weight.new_tensor([-GATE_SATURATION, GATE_SATURATION, 0, 0])
             column = saturation.repeat_interleave(self.hidden_size).unsqueeze(-1)
             input_weight = torch.cat([input_weight, column], dim=-1)
-        weights = [input_weight, self.lstm_state.weight, self.lstm_input.bias, self._forget_bias()]
+        weights = [input_weight, self.lstm_hidden.weight, self.lstm_input.bias, self._forget_bias()]
         initial = [tensor.to(inputs.dtype).unsqueeze(0) for tensor in state]
         is_training = torch.is_grad_enabled()
         outputs, output, cell = torch.lstm(inputs, initial, weights, True, 1, 0.0, is_training, False, False)
@@ -224,7 +224,7 @@ class LSTM(nn.Module):
 
     def step_function(self) -> Step:
         """Build the function of a single step, for loops."""
-        state_weight = LoopMatrix(self.lstm_state.weight.t())
+        state_weight = LoopMatrix(self.lstm_hidden.weight.t())
 
         def step(input_sums: Tensor, state: State) -> State:
             previous_output, previous_cell = state
@@ -245,7 +245,7 @@ class GRU(nn.Module):
         super().__init__()
         self.hidden_size = hidden_size
         self.gru_input = nn.Linear(input_size, 3 * hidden_size)
-        self.gru_state = nn.Linear(hidden_size, 3 * hidden_size)
+        self.gru_hidden = nn.Linear(hidden_size, 3 * hidden_size)
         if feed_size:
             self.gru_feed = nn.Linear(feed_size, 3 * hidden_size, bias=False)
 
@@ -269,7 +269,7 @@ class GRU(nn.Module):
 
         `ended` is unused: the last state of a GRU is its last output.
         """
-        weights = [self.input_weight, self.gru_state.weight, self.gru_input.bias, self.gru_state.bias]
+        weights = [self.input_weight, self.gru_hidden.weight, self.gru_input.bias, self.gru_hidden.bias]
         initial = state[0].to(inputs.dtype).unsqueeze(0)
         is_training = torch.is_grad_enabled()
         outputs, output = torch.gru(inputs, initial, weights, True, 1, 0.0, is_training, False, False)
@@ -277,8 +277,8 @@ class GRU(nn.Module):
 
     def step_function(self) -> Step:
         """Build the function of a single step, for loops."""
-        state_weight = LoopMatrix(self.gru_state.weight.t())
-        state_bias = to_accumulation_dtype(self.gru_state.bias)
+        state_weight = LoopMatrix(self.gru_hidden.weight.t())
+        state_bias = to_accumulation_dtype(self.gru_hidden.bias)
 
         def step(input_sums: Tensor, state: State) -> State:
             previous_output = to_accumulation_dtype(state[0])

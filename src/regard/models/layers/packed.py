@@ -109,19 +109,21 @@ class PackedBlock:
 
     def __init__(self, block: TransformerBlock, pack: bool) -> None:
         attention = block.attention
-        feed_forward = block.feedforward
+        feed_forward = block.feed_forward
         self.pre_norm = block.pre_norm
         self.num_heads = attention.num_heads
         self.site = attention.site
         self.qkv = PackedLinear.from_module(attention.qkv, pack)
         self.out = PackedLinear.from_module(attention.out, pack)
-        self.inner = PackedLinear.from_module(feed_forward.inner, pack)
-        self.outer = PackedLinear.from_module(feed_forward.outer, pack)
+        self.inner = PackedLinear.from_module(feed_forward.up, pack)
+        self.outer = PackedLinear.from_module(feed_forward.down, pack)
         self.activation = feed_forward.activation
         self.gated = feed_forward.gated
         self.attention_norm = _LayerNorm(block.attention_norm)
-        self.feed_forward_norm = _LayerNorm(block.feedforward_norm)
-        self.cross = None if block.cross is None else _PackedCrossAttention(block, block.cross, pack)
+        self.feed_forward_norm = _LayerNorm(block.feed_forward_norm)
+        self.cross = (
+            None if block.cross_attention is None else _PackedCrossAttention(block, block.cross_attention, pack)
+        )
 
     def encode(
         self,
@@ -218,7 +220,7 @@ class _PackedCrossAttention:
         self.site = cross.site
         self.query = PackedLinear.from_module(cross.query, pack)
         self.out = PackedLinear.from_module(cross.out, pack)
-        self.norm = _LayerNorm(block.cross_norm)
+        self.norm = _LayerNorm(block.cross_attention_norm)
 
     def step(self, hidden: Tensor, source: CrossKeyValues, mask: BoundMask | None, pre_norm: bool) -> Tensor:
         """Cross-attention of one token of each row, with norm and residual connection."""
@@ -264,13 +266,13 @@ class PackedStack:
     ) -> None:
         self.by_length = by_length  # whether sequences of equal length may attend together, without padding
         self.blocks = _pack_blocks(stack, pack)
-        self.norm = _LayerNorm(stack.norm)
+        self.final_norm = _LayerNorm(stack.final_norm)
         self.positions = positions
         self.is_rotary = type(positions).rotate is not Positions.rotate
         self._source_projections = [
-            (PackedLinear.from_module(block.cross.key_value, pack), block.cross.num_heads)
+            (PackedLinear.from_module(block.cross_attention.key_value, pack), block.cross_attention.num_heads)
             for block in stack.layer_blocks
-            if block.cross is not None
+            if block.cross_attention is not None
         ]
 
     def encode(
@@ -283,7 +285,7 @@ class PackedStack:
             hidden = block.encode(hidden, batch, layer_mask, store_keys_values, by_length)
         if cache is not None:
             cache.length = batch.max_length
-        return self.norm(hidden)
+        return self.final_norm(hidden)
 
     def _should_attend_by_length(self, batch: PackedBatch, layer_masks: Sequence[LayerMask]) -> bool:
         """Whether runs of equal-length sequences are long enough, and all attention is global."""
@@ -317,4 +319,4 @@ class PackedStack:
         for layer, block in enumerate(self.blocks):
             hidden = block.step(hidden, context, layer)
         cache.length += 1
-        return self.norm(hidden)
+        return self.final_norm(hidden)

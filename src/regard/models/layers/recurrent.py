@@ -156,7 +156,7 @@ class RecurrentDecoder(nn.Module):
         self.readout = nn.Linear(hidden_size, output_size)
         if has_attention or repeats_source:
             context_size = encoder_size if has_attention else hidden_size
-            self.readout_context = nn.Linear(context_size, output_size, bias=False)
+            self.context_readout = nn.Linear(context_size, output_size, bias=False)
 
     @property
     def cells(self) -> list[Cell]:
@@ -187,7 +187,7 @@ class RecurrentDecoder(nn.Module):
         """Prepared keys of the source's hidden states [N, D], and their projection onto the sums as values."""
         if self.score is None:
             return None
-        value_weight = self.readout_context.weight
+        value_weight = self.context_readout.weight
         if self.config.input_feeding == "context":
             value_weight = torch.cat([self.cells[0].feed_weight, value_weight])
         key = self.score.prepare(hidden)
@@ -226,7 +226,7 @@ class RecurrentDecoder(nn.Module):
             context, log_prob = self._attend(hidden, batch, source, mask, noise)
             readout = readout + context
         elif source_state is not None:
-            readout = readout + self.readout_context(source_state)
+            readout = readout + self.context_readout(source_state)
         output = torch.tanh(readout.to(hidden.dtype))
         return self._build_output(output, DecoderState(layers, state.feed), log_prob, noise)
 
@@ -389,7 +389,7 @@ class _LoopScore:
         self.score = score
         if isinstance(score, Additive):
             self.query_matrix = LoopMatrix(score.query.weight.t())
-            self.v = score.weigh.weight[0].to(key.dtype)
+            self.v = score.v.weight[0].to(key.dtype)
         else:
             self.query_matrix = LoopMatrix(key.squeeze(1).mT)
 

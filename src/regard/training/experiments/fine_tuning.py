@@ -38,7 +38,7 @@ HEAD_LEARNING_RATE = 2e-3
 HEAD_EPOCHS = 20.0
 HEAD_EVALUATIONS_PER_EPOCH = 0.5
 NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
-HEAD_PREFIXES = ("output", "pooler")  # of the names of a head's weights
+HEAD_PREFIXES = ("classifier", "pooler")  # of the names of a head's weights
 
 
 class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
@@ -250,13 +250,14 @@ def _select_head(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _distance_to_head(name: str, num_layers: int) -> int:
     """Number of layers between a weight and the head; the embeddings are below all layers.
 
-    >>> [_distance_to_head(name, 12) for name in ("output.weight", "stack.blocks.11.cross.out", "words.weight")]
+    >>> names = ("classifier.weight", "encoder.layers.11.attention.out", "token_embedding.weight")
+    >>> [_distance_to_head(name, num_layers=12) for name in names]
     [0, 1, 13]
     """
     if name.startswith(HEAD_PREFIXES):
         return 0
     for layer in range(num_layers):
-        if name.startswith(f"stack.blocks.{layer}."):
+        if name.startswith(f"encoder.layers.{layer}."):
             return num_layers - layer
     return num_layers + 1
 

@@ -67,7 +67,11 @@ PRESET_SIZES = ((300_000, "tiny"), (30_000_000, "mini"), (300_000_000, "small"))
 CHARACTERS_PER_TOKEN = 4  # estimate: the size is chosen before the text is tokenized
 NUM_SAMPLES = 3  # masked tokens shown at each evaluation
 TOP_K = 3  # predictions shown for each
-TOKEN_TABLES = ("words.weight", "masked_output.weight", "masked_bias")  # weights that have a row for each token
+TOKEN_TABLES = (
+    "token_embedding.weight",
+    "mlm_head_output.weight",
+    "mlm_head_bias",
+)  # weights that have a row for each token
 
 
 class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
