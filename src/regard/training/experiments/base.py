@@ -313,10 +313,10 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
 # ---- helpers of several experiments
 
 
-def spread_indices(count: int, fraction: float) -> NDArray[np.int64]:
+def subsample_indices(count: int, fraction: float) -> NDArray[np.int64]:
     """Indices of a fraction of `count` examples, at least one, spread evenly over all of them.
 
-    >>> spread_indices(10, 0.4).tolist()
+    >>> subsample_indices(10, 0.4).tolist()
     [0, 3, 6, 9]
     """
     return np.linspace(0, count - 1, max(1, round(fraction * count))).astype(np.int64)

@@ -43,7 +43,7 @@ from regard.training.experiments.base import (
     initialize_model,
     prefix_metrics,
     report_gain,
-    spread_indices,
+    subsample_indices,
 )
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
@@ -166,7 +166,7 @@ class ClassificationExperiment(FineTuningExperiment):
     def limit_validation(self, fraction: float) -> None:
         """Validate on this fraction of the validation data only."""
         examples = self.valid.examples
-        self.valid = self._encode(examples.select(spread_indices(len(examples), fraction)), "validation")
+        self.valid = self._encode(examples.select(subsample_indices(len(examples), fraction)), "validation")
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Accuracy of the most frequent label; where texts have several, F1 of predicting all of them."""
@@ -372,7 +372,7 @@ class RnnClassificationExperiment(RnnTextExperiment[RnnClassifierConfig, "RnnCla
     def limit_validation(self, fraction: float) -> None:
         """Validate on this fraction of the validation texts only."""
         examples = self.valid.examples
-        self.valid = self._encode(examples.select(spread_indices(len(examples), fraction)), "validation")
+        self.valid = self._encode(examples.select(subsample_indices(len(examples), fraction)), "validation")
 
     def model(self) -> RnnClassifier:
         """Build the model with its initial weights."""

@@ -14,9 +14,9 @@ from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder
 from regard.config.runs import RunConfig
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.models.bert import Bert
-from regard.tasks.distillation import DistillationObjective, spread_layers, student_config, student_weights
+from regard.tasks.distillation import DistillationObjective, select_layers, student_config, student_weights
 from regard.tasks.windows import EncodedTexts
-from regard.training.experiments.base import Experiment, Notify, spread_indices
+from regard.training.experiments.base import Experiment, Notify, subsample_indices
 from regard.training.experiments.classification import ClassificationExperiment
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.question_answering import QuestionAnsweringExperiment
@@ -46,7 +46,7 @@ class DistillationExperiment(FineTuningExperiment):
         self.labels = loaded.labels
         self.default_epochs = EPOCH_FACTOR * self.default_epochs
         self.teacher = loaded.model().eval()
-        self.copied_layers = spread_layers(num_layers, self.config.distillation.student_layers)
+        self.copied_layers = select_layers(num_layers, self.config.distillation.student_layers)
         config = student_config(loaded.config, self.copied_layers)
         return replace(loaded, config=config, weights=student_weights(loaded.weights, self.copied_layers))
 
@@ -136,7 +136,7 @@ def timing_sample(rows: EncodedTexts) -> EncodedTexts:
     num_tokens = int(rows.lengths.sum())
     count = max(1, min(len(rows), len(rows) * TIMED_TOKENS // max(1, num_tokens)))
     sample = EncodedTexts()
-    for index in spread_indices(len(rows), count / len(rows)):
+    for index in subsample_indices(len(rows), count / len(rows)):
         sample.add(rows.rows[index], rows.token_types[index], len(sample))
     return sample
 

@@ -24,7 +24,7 @@ from regard.training.experiments.base import (
     EvaluationResult,
     ModelEvaluator,
     Notify,
-    spread_indices,
+    subsample_indices,
 )
 from regard.training.experiments.data_splits import DataSplits, ExamplesT
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
@@ -135,7 +135,7 @@ class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
     def _check_encoding_time(self, model: Bert, rows: EncodedTexts) -> None:
         """Refuse a time budget that encoding all texts would use up, by the time of a sample of them."""
         budget_minutes = self.config.training.minutes
-        sample = spread_indices(len(rows), min(1.0, NUM_TIMED_TEXTS / len(rows)))
+        sample = subsample_indices(len(rows), min(1.0, NUM_TIMED_TEXTS / len(rows)))
         if not budget_minutes or len(sample) == len(rows):
             return
         start = time.perf_counter()

@@ -31,7 +31,7 @@ from regard.training.experiments.base import (
     Notify,
     prefix_metrics,
     report_gain,
-    spread_indices,
+    subsample_indices,
 )
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
@@ -129,7 +129,7 @@ class QuestionAnsweringExperiment(FineTuningExperiment):
         """Validate on this fraction of the questions that an evaluation answers."""
         count = max(1, round(fraction * len(self.evaluated.examples)))
         examples = self.valid.examples
-        self.valid = self._encode(examples.select(spread_indices(len(examples), count / len(examples))))
+        self.valid = self._encode(examples.select(subsample_indices(len(examples), count / len(examples))))
         self.evaluated = self.valid
 
     def validation_tokens(self) -> int:

@@ -43,7 +43,7 @@ from regard.training.experiments.base import (
     initialize_model,
     prefix_metrics,
     report_gain,
-    spread_indices,
+    subsample_indices,
 )
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
@@ -250,7 +250,7 @@ class TaggingExperiment(FineTuningExperiment):
     def limit_validation(self, fraction: float) -> None:
         """Validate on this fraction of the validation sentences only."""
         sentences = self.valid.examples
-        self.valid = self._encode(sentences.select(spread_indices(len(sentences), fraction)), "validation")
+        self.valid = self._encode(sentences.select(subsample_indices(len(sentences), fraction)), "validation")
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """F1, or accuracy, of one tag for every word."""
@@ -324,7 +324,7 @@ class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluat
     def limit_validation(self, fraction: float) -> None:
         """Validate on this fraction of the validation sentences only."""
         sentences = self.valid.examples
-        self.valid = self._encode(sentences.select(spread_indices(len(sentences), fraction)), "validation")
+        self.valid = self._encode(sentences.select(subsample_indices(len(sentences), fraction)), "validation")
 
     def model(self) -> RnnTagger:
         """Build the model with its initial weights."""

@@ -41,7 +41,7 @@ from regard.training.experiments.base import (
     Notify,
     initialize_model,
     prefix_metrics,
-    spread_indices,
+    subsample_indices,
 )
 from regard.training.experiments.data_splits import rejection_notes
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
@@ -262,7 +262,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
 
     def limit_validation(self, fraction: float) -> None:
         """Validate on this fraction of the validation pairs only."""
-        self.valid = self.valid.select(spread_indices(len(self.valid), fraction))
+        self.valid = self.valid.select(subsample_indices(len(self.valid), fraction))
 
     def validation_tokens(self) -> int:
         """Count the tokens that one evaluation reads and generates."""
