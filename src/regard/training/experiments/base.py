@@ -84,10 +84,14 @@ class TrainingResult:
 
 
 class TrainingProcedure(Protocol):
-    """One way to train: its constructor reads the data; then it resolves settings, plans and trains."""
+    """One way to train: it prepares the data, resolves settings, plans and trains."""
 
     unit: str  # what is counted: step, pass
-    digests: dict[str, str]  # of the data
+    digests: dict[str, str]  # of the data, once it is prepared
+
+    def prepare(self) -> None:
+        """Read the data and build what is trained on it; called once, before everything else."""
+        ...
 
     def resolve_settings(self) -> dict[str, Any]:
         """Choose the settings that are fixed when a run starts."""
@@ -105,14 +109,29 @@ class TrainingProcedure(Protocol):
 class Experiment(Protocol):
     """Data, model, metrics and saving of one task."""
 
+    deadline: float  # by time.monotonic(): optional work at the end of a run is skipped after it
+    verdict: Verdict | None  # on the whole run, set before `finalize`
+
+    # set by `prepare`
     digests: dict[str, str]  # of the data
     notes: list[str]  # for the user, before training starts
     hidden_size: int  # of the model
     tokens_per_epoch: int  # predictions in one epoch
-    deadline: float  # by time.monotonic(): optional work at the end of a run is skipped after it
-    is_pretrained: bool  # whether training starts from pretrained weights
     preferred_settings: dict[str, float]  # training settings that suit the task, where the user sets none
-    verdict: Verdict | None  # on the whole run, set before `finalize`
+
+    def prepare(self) -> None:
+        """Read the data, train tokenizers and build the objective; called once, before everything else."""
+        ...
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether training starts from pretrained weights."""
+        ...
+
+    @property
+    def learning_rate_scales(self) -> Mapping[str, float] | None:
+        """Factor of the learning rate by weight name; None where all are 1."""
+        ...
 
     @property
     def objective(self) -> Objective:
@@ -228,17 +247,41 @@ class SavedModel(Protocol):
 class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     """Experiment that saves its best weights as the run's model during training, and chooses the final ones at the end.
 
-    Subclasses define how the model is saved and loaded, what metadata inference needs, and the final evaluation.
+    Subclasses define what is prepared, how the model is saved and loaded, what metadata inference needs, and the final
+    evaluation.
     """
 
-    config: RunConfig
-    folder: Path
-    model_config: ConfigT  # as it is saved
-    digests: dict[str, str]
     name: str  # of the task, for task.json
     has_final_evaluation = True  # whether the final weights are evaluated once more
     deadline = math.inf  # by time.monotonic(): optional work at the end of a run is skipped after it
     verdict: Verdict | None = None  # on the whole run, set before `finalize`
+
+    # set by `prepare`
+    tokens_per_epoch: int  # predictions in one epoch
+    model_config: ConfigT  # as it is saved
+    reason: str  # why the model config was chosen
+    hidden_size: int  # of the model
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config = config
+        self.folder = folder
+        self.notes: list[str] = []  # for the user, before training starts
+        self.digests: dict[str, str] = {}  # of the data
+        self.preferred_settings: dict[str, float] = {}  # that suit the task, where the user sets none
+
+    def prepare(self) -> None:
+        """Read the data, train tokenizers and build the objective; called once, before everything else."""
+        raise NotImplementedError
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether training starts from pretrained weights."""
+        return bool(self.config.pretrained)
+
+    @property
+    def learning_rate_scales(self) -> Mapping[str, float] | None:
+        """Factor of the learning rate by weight name; None where all are 1."""
+        return None
 
     def metadata(self, evaluator: EvaluatorT) -> dict[str, Any]:
         """Entries of task.json that inference needs."""

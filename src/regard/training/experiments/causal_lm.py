@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.causal_dir import TASK, LoadedCausalLM, load_causal_lm, save_causal_lm
 from regard.config.models import GPT_PRESETS, GptConfig
-from regard.config.runs import RunConfig
 from regard.data.documents import Documents, hold_out_documents, read_documents
 from regard.errors import ConfigError, UsageError
 from regard.models import build_model
@@ -49,15 +47,22 @@ class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
     name = TASK
     has_final_evaluation = False
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
-        self.notes: list[str] = []
+    # set by `prepare`
+    pretrained: LoadedCausalLM | None
+    tokenizer: Tokenizer
+    num_documents: int  # of the training split
+    num_valid_documents: int
+    num_valid_characters: int
+    valid: TokenStream
+    objective: CausalLMObjective
+
+    def prepare(self) -> None:
+        """Read the documents, load or train the tokenizer, build the objective, and choose the model config."""
+        config = self.config
         train_documents, valid_documents = self._read_splits()
         self.digests = {"train": train_documents.digest, "valid": valid_documents.digest}
-        self.pretrained: LoadedCausalLM | None = load_causal_lm(config.pretrained) if config.pretrained else None
-        self.is_pretrained = self.pretrained is not None
-        self.tokenizer = load_or_train_tokenizer(folder, lambda: self._build_tokenizer(train_documents.texts))
+        self.pretrained = load_causal_lm(config.pretrained) if config.pretrained else None
+        self.tokenizer = load_or_train_tokenizer(self.folder, lambda: self._build_tokenizer(train_documents.texts))
         self.num_documents = len(train_documents)
         self.num_valid_documents = len(valid_documents)
         self.num_valid_characters = sum(len(text) for text in valid_documents.texts)
@@ -74,7 +79,7 @@ class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
         self.tokens_per_epoch = len(train.ids)
         self.model_config, self.reason = self._choose_config(train.length)
         self.hidden_size = self.model_config.hidden_size
-        self.preferred_settings: dict[str, float] = {"batch_tokens": max(BATCH_TOKENS, train.length)}
+        self.preferred_settings = {"batch_tokens": max(BATCH_TOKENS, train.length)}
 
     # ---- data and model size
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 
 from regard.checkpoint.native import LoadedRnnText, load_rnn_text
 from regard.config.rnn_models import RnnClassifierConfig
-from regard.config.runs import RunConfig
 from regard.data.labelled import LabelledTexts, check_labels, hold_out_texts, label_counts, read_labelled
 from regard.formatting import format_names
 from regard.models import build_model
@@ -94,10 +92,18 @@ class ClassificationExperiment(FineTuningExperiment):
     default_epochs = 3.0
     default_batch_rows = 32
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
+    # set by `prepare`
+    is_multi_label: bool
+    counts: Mapping[str, int]  # of labels in the training split
+    train: LabelledSplit
+    valid: LabelledSplit
+    test: LabelledSplit | None
+
+    def prepare(self) -> None:
+        """Read the data, encode it and build the objective."""
+        config = self.config
         splits = DataSplits.read(config, read_labelled, self._read_labels, hold_out_texts, HELD_OUT)
-        self.prepare(splits)
+        self.load_start(splits)
         self.counts = label_counts(splits.train)
         valid_counts = label_counts(splits.valid)
         missing = [label for label in self.labels if label not in valid_counts]
@@ -334,10 +340,18 @@ class RnnClassificationExperiment(RnnTextExperiment[RnnClassifierConfig, "RnnCla
 
     name = "classify"
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
+    # set by `prepare`
+    counts: Mapping[str, int]  # of labels in the training split
+    train: RnnLabelledSplit
+    valid: RnnLabelledSplit
+    test: RnnLabelledSplit | None
+    objective: RnnClassificationObjective
+
+    def prepare(self) -> None:
+        """Read the data, encode it and build the objective."""
+        config = self.config
         splits = DataSplits.read(config, read_labelled, self._read_labels, hold_out_texts, HELD_OUT)
-        self.prepare(splits, splits.train.texts)
+        self.train_preprocessor(splits, splits.train.texts)
         self.counts = label_counts(splits.train)
         self.train = self._encode(splits.train, "training")
         self.valid = self._encode(splits.valid, "validation")

@@ -32,11 +32,16 @@ MULTI_LABEL = "multi_label_classification"
 class DistillationExperiment(FineTuningExperiment):
     """Distil a teacher into a student; combined with the experiment of a task by inheritance."""
 
+    # set by `prepare`
     valid: Any  # encoded validation split of the task
+    teacher: Bert
+    copied_layers: tuple[int, ...]  # of the teacher, into the student
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        self.objective = DistillationObjective(self.objective, self.teacher, self.copied_layers, config.distillation)
+    def prepare(self) -> None:
+        """Prepare the task, with the teacher's predictions in its objective."""
+        super().prepare()
+        config = self.config.distillation
+        self.objective = DistillationObjective(self.objective, self.teacher, self.copied_layers, config)
 
     def load_pretrained(self) -> LoadedEncoder:
         """Load the teacher and derive the student from it; the labels are the teacher's, not those of the data."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from regard.checkpoint.native import LoadedRnnText, load_rnn_text, save_rnn_text
 from regard.config.rnn_models import ELMO_PRESETS, ElmoConfig
-from regard.config.runs import RunConfig
 from regard.models import build_model
 from regard.models.elmo import Elmo
 from regard.tasks.elmo import DEFAULT_SEQUENCE_LENGTH, ElmoObjective, elmo_scores
@@ -25,7 +23,7 @@ from regard.training.experiments.base import (
     initialize_model,
     load_or_train_tokenizer,
 )
-from regard.training.experiments.data_splits import read_document_splits
+from regard.training.experiments.data_splits import DocumentSplits, read_document_splits
 from regard.training.trivial_baselines import token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
 
@@ -40,17 +38,23 @@ class ElmoExperiment(BaseExperiment[ElmoConfig, "ElmoEvaluator"]):
     name = TASK
     has_final_evaluation = False
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
+    # set by `prepare`
+    documents: DocumentSplits
+    pretrained: LoadedRnnText[ElmoConfig] | None
+    tokenizer: Tokenizer
+    valid: TokenStream
+    objective: ElmoObjective
+
+    def prepare(self) -> None:
+        """Read the documents, load or train the tokenizer, build the objective, and choose the model config."""
+        config = self.config
         self.documents = read_document_splits(config)
         self.notes = self.documents.notes
         self.digests = self.documents.digests
-        self.pretrained: LoadedRnnText[ElmoConfig] | None = None
+        self.pretrained = None
         if config.pretrained:
             self.pretrained = load_rnn_text(config.pretrained, ElmoConfig, TASK)
-        self.is_pretrained = self.pretrained is not None
-        self.tokenizer = load_or_train_tokenizer(folder, self._build_tokenizer)
+        self.tokenizer = load_or_train_tokenizer(self.folder, self._build_tokenizer)
         row_length = config.documents.sequence_length or DEFAULT_SEQUENCE_LENGTH
         train = TokenStream.from_documents(self.documents.train, self.tokenizer, row_length)
         self.valid = TokenStream.from_documents(self.documents.valid, self.tokenizer, row_length)
@@ -58,7 +62,7 @@ class ElmoExperiment(BaseExperiment[ElmoConfig, "ElmoEvaluator"]):
         self.tokens_per_epoch = len(train.ids)
         self.model_config, self.reason = self._choose_config()
         self.hidden_size = self.model_config.hidden_size
-        self.preferred_settings: dict[str, float] = {"batch_tokens": max(BATCH_TOKENS, row_length)}
+        self.preferred_settings = {"batch_tokens": max(BATCH_TOKENS, row_length)}
 
     def _build_tokenizer(self) -> Tokenizer:
         if self.pretrained is not None:

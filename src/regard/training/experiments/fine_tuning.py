@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
 from regard.config.models import BertConfig
-from regard.config.runs import RunConfig
 from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
 from regard.tasks.base import Objective
@@ -44,27 +42,26 @@ HEAD_PREFIXES = ("output", "pooler")  # of the names of a head's weights
 class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
     """Fine-tune a pretrained encoder with a new head.
 
-    A task reads its data, calls `prepare` and `set_training_rows` with it, and sets `task`.
+    In `prepare`, a task reads its data, and calls `load_start` and `set_training_rows` with it.
     """
 
     head: str
     default_epochs: float
     default_batch_rows: int  # average number of rows in a batch
-    is_pretrained = True
-    objective: Objective
-    test: Any = None  # encoded test split of the task
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
-        self.notes: list[str] = []
-        self.digests: dict[str, str] = {}
-        self.labels: tuple[str, ...] = ()  # of classification and tagging
-        self.problem_type = ""
+    # set by `prepare`
+    objective: Objective
+    labels: tuple[str, ...] = ()  # of classification and tagging
+    problem_type = ""
+    pretrained: LoadedEncoder
+    special_tokens: SpecialTokens
+    max_length: int
+    initial_weights: Mapping[str, Tensor]
+    test: Any = None  # encoded test split of the task
 
     # ---- data and pretrained weights
 
-    def prepare(self, splits: DataSplits[ExamplesT]) -> None:
+    def load_start(self, splits: DataSplits[ExamplesT]) -> None:
         """Note the data, and load the pretrained encoder with a head for its labels."""
         config = self.config
         self.notes += splits.notes
@@ -95,7 +92,7 @@ class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
         self.tokens_per_epoch = int(rows.lengths.sum())
         batch_tokens = max(1, self.default_batch_rows * self.tokens_per_epoch // len(rows))
         if self.config.fine_tuning.freeze_encoder:
-            self.preferred_settings: dict[str, float] = {
+            self.preferred_settings = {
                 "epochs": HEAD_EPOCHS,
                 "batch_tokens": batch_tokens,
                 "learning_rate": HEAD_LEARNING_RATE,

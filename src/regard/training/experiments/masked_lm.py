@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
 from regard.config.models import BERT_PRESETS, BertConfig
-from regard.config.runs import RunConfig
 from regard.data.documents import Documents
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build_model
@@ -51,7 +49,7 @@ from regard.training.experiments.base import (
     initialize_model,
     load_or_train_tokenizer,
 )
-from regard.training.experiments.data_splits import read_document_splits
+from regard.training.experiments.data_splits import DocumentSplits, read_document_splits
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
 from regard.training.trivial_baselines import token_frequencies
 from regard.training.verdict import TrivialBaseline
@@ -76,19 +74,28 @@ class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
     name = TASK
     has_final_evaluation = False
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
+    # set by `prepare`
+    documents: DocumentSplits
+    head: str
+    pretrained: LoadedEncoder | None
+    tokenizer: Tokenizer
+    layout: MaskedRowLayout
+    valid: TokenStream
+    counts: NDArray[np.int64]  # of tokens in the training split
+    objective: MaskedLMObjective
+
+    def prepare(self) -> None:
+        """Read the documents, load or train the tokenizer, choose the model config, and build the objective."""
+        config = self.config
         self.documents = read_document_splits(config)
         self.notes = self.documents.notes
         self.digests = self.documents.digests
         self.head = "pretraining" if config.masking.next_sentence else "masked"
-        self.pretrained: LoadedEncoder | None = None
+        self.pretrained = None
         if config.pretrained:
             self.pretrained = load_encoder(config.pretrained, head=self.head, seed=config.training.seed)
             self.notes += self.pretrained.report.format_lines()
-        self.is_pretrained = self.pretrained is not None
-        self.tokenizer = load_or_train_tokenizer(folder, self._build_tokenizer)
+        self.tokenizer = load_or_train_tokenizer(self.folder, self._build_tokenizer)
         self.layout = MaskedRowLayout.from_tokenizer(self.tokenizer, config.masking)
         self.model_config, self.reason = self._choose_config()
         self.hidden_size = self.model_config.hidden_size
@@ -97,7 +104,7 @@ class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
         self.counts = token_counts(train, self.tokenizer.vocab_size)
         self.objective = MaskedLMObjective(train, self.layout, seed=config.training.seed)
         self.tokens_per_epoch = max(1, round(config.masking.mask_rate * len(train.ids)))
-        self.preferred_settings: dict[str, float] = {
+        self.preferred_settings = {
             "batch_tokens": max(BATCH_TOKENS, train.length),
             "usual_rate": min(MAX_EMBEDDING_RATE, EMBEDDING_RATE_SCALE / self.hidden_size),
             "epochs": max(3, min(40, round(MAX_TRAINING_TOKENS / len(train.ids)))),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.config.runs import RunConfig
 from regard.data.squad import SquadExamples, hold_out_questions, read_squad
 from regard.models.bert import Bert
 from regard.tasks.baselines import paired_gain
@@ -64,13 +62,20 @@ class QuestionAnsweringExperiment(FineTuningExperiment):
     default_epochs = 2.0
     default_batch_rows = 16
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
+    # set by `prepare`
+    train: QuestionSplit
+    valid: QuestionSplit
+    test: QuestionSplit | None
+    evaluated: QuestionSplit  # questions answered at each evaluation
+
+    def prepare(self) -> None:
+        """Read the data, encode it and build the objective."""
+        config = self.config
         splits = DataSplits.read(config, read_squad, lambda train: None, hold_out_questions, HELD_OUT)
-        self.prepare(splits)
+        self.load_start(splits)
         self.train = self._encode(splits.train, "training")
         self.valid = self._encode(splits.valid, "validation")
-        self.evaluated = self.valid  # questions answered at each evaluation
+        self.evaluated = self.valid
         if len(splits.valid) > MAX_EVALUATED:
             self.evaluated = self._encode(splits.valid.select(np.arange(MAX_EVALUATED)))
         self.test = None if splits.test is None else self._encode(splits.test, "test")

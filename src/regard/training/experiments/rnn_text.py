@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from regard.checkpoint.native import FEATURES, copy_features, save_rnn_text
 from regard.config.rnn_models import RNN_TEXT_PRESETS, RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig
-from regard.config.runs import RunConfig
 from regard.models.rnn_text import RnnTextModel
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
@@ -39,24 +37,20 @@ EvaluatorT = TypeVar("EvaluatorT", bound=RnnTextEvaluator)
 class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
     """Train an RNN classifier or tagger from scratch.
 
-    A task reads its data, calls `prepare` with it, encodes all texts with `preprocessor`, and calls `set_splits`.
+    In `prepare`, a task reads its data, calls `train_preprocessor` with it, encodes all texts with `preprocessor`, and
+    calls `set_splits`.
     """
 
-    is_pretrained = False
-    reason: str  # why the model config was chosen
+    # set by `prepare`
+    labels: list[str]
+    features: ElmoFeatures | None
+    preprocessor: RnnPreprocessor
     valid: Any  # encoded validation split of the task
     test: Any  # encoded test split, or None
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
-        self.notes: list[str] = []
-        self.digests: dict[str, str] = {}
-        self.labels: list[str] = []
-
     # ---- data and model size
 
-    def prepare(self, splits: DataSplits[ExamplesT], train_texts: Sequence[str]) -> None:
+    def train_preprocessor(self, splits: DataSplits[ExamplesT], train_texts: Sequence[str]) -> None:
         """Note the data, load the features, and train a tokenizer on the training texts."""
         self.notes += splits.notes
         self.digests |= splits.digests
@@ -93,7 +87,7 @@ class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
         train = splits[0]
         self._cache_features(splits)
         self.tokens_per_epoch = int(train.lengths.sum())
-        self.preferred_settings: dict[str, float] = {
+        self.preferred_settings = {
             "epochs": DEFAULT_EPOCHS,
             "batch_tokens": max(1, DEFAULT_BATCH_TEXTS * self.tokens_per_epoch // len(train)),
         }

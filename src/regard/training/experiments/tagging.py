@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from regard.checkpoint.native import LoadedRnnText, load_rnn_text
 from regard.config.rnn_models import RnnTaggerConfig
-from regard.config.runs import RunConfig
 from regard.data.conll import TaggedSentences, check_tags, hold_out_sentences, read_tagged, tag_counts
 from regard.formatting import format_names
 from regard.models import build_model
@@ -207,10 +205,17 @@ class TaggingExperiment(FineTuningExperiment):
     default_epochs = 5.0
     default_batch_rows = 16
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
+    # set by `prepare`
+    train: EncodedTaggedSplit
+    valid: EncodedTaggedSplit
+    test: EncodedTaggedSplit | None
+    scorer: TagScorer[EncodedSentences]
+
+    def prepare(self) -> None:
+        """Read the data, encode it and build the objective."""
+        config = self.config
         splits = DataSplits.read(config, read_tagged, self._read_labels, hold_out_sentences, HELD_OUT)
-        self.prepare(splits)
+        self.load_start(splits)
         self.train = self._encode(splits.train, "training")
         self.valid = self._encode(splits.valid, "validation")
         self.test = None if splits.test is None else self._encode(splits.test, "test")
@@ -290,10 +295,18 @@ class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluat
 
     name = "tag"
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
+    # set by `prepare`
+    train: RnnTaggedSplit
+    valid: RnnTaggedSplit
+    test: RnnTaggedSplit | None
+    scorer: TagScorer[RnnSentences]
+    objective: RnnTaggingObjective
+
+    def prepare(self) -> None:
+        """Read the data, encode it and build the objective."""
+        config = self.config
         splits = DataSplits.read(config, read_tagged, self._read_labels, hold_out_sentences, HELD_OUT)
-        self.prepare(splits, [sentence.text for sentence in splits.train.sentences])
+        self.train_preprocessor(splits, [sentence.text for sentence in splits.train.sentences])
         self.train = self._encode(splits.train, "training")
         self.valid = self._encode(splits.valid, "validation")
         self.test = None if splits.test is None else self._encode(splits.test, "test")

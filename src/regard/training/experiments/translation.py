@@ -172,16 +172,22 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
     name = "translate"
     _evaluator: TranslationEvaluator | None = None
 
+    # set by `prepare`
+    pretrained: LoadedTranslator | None
+    tokenizers: TokenizerPair
+    valid: TokenizedPairs
+    objective: TranslationObjective
+
     def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
-        self.notes: list[str] = []
-        self.preferred_settings: dict[str, float] = {}
+        super().__init__(config, folder)
         self.decoding = config.decoding
+
+    def prepare(self) -> None:
+        """Read the pairs, load or train the tokenizers, build the objective, and choose the model config."""
+        config = self.config
         train_pairs, valid_pairs = self._read_splits()
         self.digests = {"train": train_pairs.digest, "valid": valid_pairs.digest}
         self.pretrained = load_translator(config.pretrained) if config.pretrained else None
-        self.is_pretrained = self.pretrained is not None
         self.tokenizers = self._load_or_train_tokenizers(train_pairs)
         train = self._drop_long_pairs(self.tokenizers.tokenize(train_pairs), "training")
         self.valid = self._drop_long_pairs(self.tokenizers.tokenize(valid_pairs), "validation")
