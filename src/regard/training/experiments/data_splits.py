@@ -48,6 +48,7 @@ class DataSplits(Generic[ExamplesT]):
     train: ExamplesT
     valid: ExamplesT
     test: ExamplesT | None
+    labels: tuple[str, ...] = ()  # of the training files
     notes: list[str] = field(default_factory=list)  # on rejected rows and held-out examples
 
     @property
@@ -61,13 +62,14 @@ class DataSplits(Generic[ExamplesT]):
         cls,
         config: RunConfig,
         read: Callable[[Sequence[str], ReadConfig], ExamplesT],
-        check: Callable[[ExamplesT], object],
         hold_out: Callable[[ExamplesT], tuple[ExamplesT, ExamplesT]],
-        held_out: str,
+        *,
+        describe_held_out: Callable[[ExamplesT], str],
+        find_labels: Callable[[ExamplesT, str], Sequence[str]] | None = None,
     ) -> DataSplits[ExamplesT]:
-        """Read a run's files, check the training examples, and hold some out where there are no validation files.
+        """Read a run's files and the labels to learn; hold examples out where there are no validation files.
 
-        `held_out` completes the note on held-out examples, after their number.
+        `find_labels` takes the training examples and the name of their first file.
         """
         notes: list[str] = []
 
@@ -77,14 +79,14 @@ class DataSplits(Generic[ExamplesT]):
             return examples
 
         train = read_split(config.data.train, "training")
-        check(train)
+        labels = () if find_labels is None else tuple(find_labels(train, config.data.train[0]))
         if config.data.valid:
             valid = read_split(config.data.valid, "validation")
         else:
             train, valid = hold_out(train)
-            notes.append(f"validation: {len(valid):,} {held_out}")
+            notes.append(f"validation: {describe_held_out(valid)}")
         test = read_split([config.fine_tuning.test], "test") if config.fine_tuning.test else None
-        return cls(train, valid, test=test, notes=notes)
+        return cls(train, valid, test=test, labels=labels, notes=notes)
 
 
 @dataclass(frozen=True)

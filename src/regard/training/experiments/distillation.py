@@ -14,6 +14,7 @@ from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder
 from regard.config.runs import RunConfig
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.models.bert import Bert
+from regard.tasks.base import Objective
 from regard.tasks.distillation import DistillationObjective, select_layers, student_config, student_weights
 from regard.tasks.windows import EncodedTexts
 from regard.training.experiments.base import Experiment, Notify, subsample_indices
@@ -29,19 +30,17 @@ TIMED_TOKENS = 16_384  # maximum of a round
 MULTI_LABEL = "multi_label_classification"
 
 
-class DistillationExperiment(FineTuningExperiment):
+class DistillationExperiment(FineTuningExperiment[Any]):
     """Distil a teacher into a student; combined with the experiment of a task by inheritance."""
 
     # set by `prepare`
-    valid: Any  # encoded validation split of the task
     teacher: Bert
     copied_layers: tuple[int, ...]  # of the teacher, into the student
 
-    def prepare(self) -> None:
-        """Prepare the task, with the teacher's predictions in its objective."""
-        super().prepare()
-        config = self.config.distillation
-        self.objective = DistillationObjective(self.objective, self.teacher, self.copied_layers, config)
+    def build_objective(self) -> Objective:
+        """Objective of the task, with the teacher's predictions and hidden states in the loss."""
+        objective = super().build_objective()
+        return DistillationObjective(objective, self.teacher, self.copied_layers, self.config.distillation)
 
     def load_pretrained(self) -> LoadedEncoder:
         """Load the teacher and derive the student from it; the labels are the teacher's, not those of the data."""
