@@ -21,11 +21,12 @@ from regard.checkpoint.atomic import write_file
 from regard.checkpoint.run_dir import RunDirectory
 from regard.config.runs import RunConfig
 from regard.errors import ConfigError
+from regard.models import AnyConfig, build_model
 from regard.models.base import Model, initialize_weights
 from regard.tasks.base import Objective
 from regard.tasks.baselines import ScoreGain
 from regard.text.tokenizer import Tokenizer
-from regard.training.card import SummarizedConfig, model_card
+from regard.training.card import model_card
 from regard.training.distributed import Distributed
 from regard.training.evaluation import Evaluation, Evaluator
 from regard.training.listeners import Listener, notify
@@ -33,7 +34,7 @@ from regard.training.snapshots import AttentionSnapshot
 from regard.training.verdict import TrivialBaseline, Verdict
 
 ModelT = TypeVar("ModelT", bound=Model)
-ConfigT = TypeVar("ConfigT", bound=SummarizedConfig)
+ConfigT = TypeVar("ConfigT", bound=AnyConfig)
 EvaluatorT = TypeVar("EvaluatorT", bound=Evaluator)
 PresetT = TypeVar("PresetT")
 Notify = Callable[[str], object]  # shows a line of text to the user
@@ -235,6 +236,13 @@ class ModelEvaluator(Generic[ModelT]):
         raise NotImplementedError
 
 
+class PretrainedModel(Protocol):
+    """A model that training starts from."""
+
+    @property
+    def weights(self) -> dict[str, Tensor]: ...
+
+
 class SavedModel(Protocol):
     """The run's model as it was saved."""
 
@@ -257,6 +265,7 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     verdict: Verdict | None = None  # on the whole run, set before `finalize`
 
     # set by `prepare`
+    pretrained: PretrainedModel | None = None  # where training starts from pretrained weights
     tokens_per_epoch: int  # predictions in one epoch
     model_config: ConfigT  # as it is saved
     reason: str  # why the model config was chosen
@@ -282,6 +291,17 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     def learning_rate_scales(self) -> Mapping[str, float] | None:
         """Factor of the learning rate by weight name; None where all are 1."""
         return None
+
+    def model(self) -> Model:
+        """Build the model with its initial weights: pretrained ones, or random ones by the seed."""
+        config: AnyConfig = self.model_config
+        model: Model = build_model(config)
+        weights = self.pretrained.weights if self.pretrained is not None else None
+        return initialize_model(model, self.config.training.seed, weights)
+
+    def describe_model(self, num_parameters: int) -> str:
+        """Describe the model for the user, and why its config was chosen."""
+        return f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})"
 
     def metadata(self, evaluator: EvaluatorT) -> dict[str, Any]:
         """Entries of task.json that inference needs."""

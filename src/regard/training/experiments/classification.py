@@ -380,7 +380,8 @@ class RnnClassificationExperiment(
             f"data: {len(self.train.examples):,} texts, {self.tokens_per_epoch:,} tokens; "
             f"validation {len(self.valid.examples):,} texts{test}",
             f"labels: {len(self.labels)} ({_format_counts(self.train.examples)})",
-            *self.describe_model(num_parameters),
+            self.describe_tokenizer(),
+            self.describe_model(num_parameters),
         ]
 
     def trivial_baselines(self) -> list[TrivialBaseline]:

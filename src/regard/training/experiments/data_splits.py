@@ -8,8 +8,6 @@ from typing import Generic, Protocol, TypeVar
 
 from regard.config.data import ReadConfig
 from regard.config.runs import RunConfig
-from regard.data.documents import Documents, hold_out_documents, read_documents
-from regard.tasks.token_stream import TokenStream
 
 
 class ReadCounts(Protocol):
@@ -87,42 +85,3 @@ class DataSplits(Generic[ExamplesT]):
             notes.append(f"validation: {describe_held_out(valid)}")
         test = read_split([config.fine_tuning.test], "test") if config.fine_tuning.test else None
         return cls(train, valid, test=test, labels=labels, notes=notes)
-
-
-@dataclass(frozen=True)
-class DocumentSplits:
-    """Training and validation documents for language modelling."""
-
-    train: Documents
-    valid: Documents
-    notes: list[str]  # on rejected rows and held-out documents
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """Digest of each split by its name."""
-        return {"train": self.train.digest, "valid": self.valid.digest}
-
-    def describe(self, train: TokenStream, valid: TokenStream, num_special: int = 0) -> str:
-        """Describe the amount of data; `num_special` special tokens are added to each row."""
-        return (
-            f"data: {len(self.train):,} documents, {len(train.ids):,} tokens in rows of {train.length + num_special}; "
-            f"validation {len(self.valid):,} documents, {len(valid.ids):,} tokens"
-        )
-
-
-def read_document_splits(config: RunConfig) -> DocumentSplits:
-    """Read a run's documents; hold some out where there are no validation files."""
-    notes: list[str] = []
-
-    def read_split(files: Sequence[str], name: str) -> Documents:
-        documents = read_documents(files, config.data.read, config.documents.document_boundary)
-        notes.extend(rejection_notes(documents, name))
-        return documents
-
-    train = read_split(config.data.train, "training")
-    if config.data.valid:
-        valid = read_split(config.data.valid, "validation")
-    else:
-        train, valid = hold_out_documents(train, config.training.seed)
-        notes.append(f"validation: {len(valid):,} of the documents are held out (chosen by the seed)")
-    return DocumentSplits(train, valid, notes=notes)

@@ -57,6 +57,9 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         self.pretrained = self.load_pretrained()
         self.digests["start"] = self.pretrained.digest
         self.model_config = self.pretrained.config
+        origin = "random weights, sizes" if config.fine_tuning.random_init else "weights"
+        frozen = "; only the head is trained" if config.fine_tuning.freeze_encoder else ""
+        self.reason = f"{origin} from {config.pretrained}{frozen}"
         self.special_tokens = SpecialTokens(self.pretrained.tokenizer)
         self.max_length = min(self.pretrained.max_length, config.data.max_length)
         self.hidden_size = self.model_config.hidden_size
@@ -172,13 +175,6 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
     def final_evaluation(self, evaluator: EncoderEvaluator, notify: Notify) -> tuple[dict[str, Any], dict[str, Any]]:
         """Evaluate the final model on validation and test data."""
         return self.compute_final_metrics(evaluator.model, notify)
-
-    def describe_model(self, num_parameters: int) -> str:
-        """Describe the model and the origin of its weights."""
-        origin = "random weights, sizes" if self.config.fine_tuning.random_init else "weights"
-        frozen = "; only the head is trained" if self.config.fine_tuning.freeze_encoder else ""
-        model = f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()}"
-        return f"{model} ({origin} from {self.config.pretrained}{frozen})"
 
     def metadata(self, evaluator: EncoderEvaluator) -> dict[str, Any]:
         """Entries of task.json that inference needs."""

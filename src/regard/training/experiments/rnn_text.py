@@ -10,13 +10,12 @@ from torch import Tensor
 
 from regard.checkpoint.native import FEATURES, LoadedRnnText, copy_features, load_rnn_text, save_rnn_text
 from regard.config.rnn_models import RNN_TEXT_PRESETS, RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig
-from regard.models import build_model
 from regard.models.rnn_text import RnnTextModel
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
 from regard.text.train import train_tokenizer
 from regard.training.evaluation import Evaluator
-from regard.training.experiments.base import choose_preset, initialize_model, load_or_train_tokenizer
+from regard.training.experiments.base import choose_preset, load_or_train_tokenizer
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 
@@ -136,16 +135,9 @@ class RnnTextExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
 
     # ---- interface of a run
 
-    def model(self) -> RnnTextModel:
-        """Build the model with its initial weights."""
-        return initialize_model(build_model(self.model_config), self.config.training.seed)
-
-    def describe_model(self, num_parameters: int) -> list[str]:
-        """Describe tokenizer and model for the user."""
-        return [
-            f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.preprocessor.tokenizer.vocab_size:,}",
-            f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
-        ]
+    def describe_tokenizer(self) -> str:
+        """Describe the tokenizer for the user."""
+        return f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.preprocessor.tokenizer.vocab_size:,}"
 
     def metadata(self, evaluator: EvaluatorT) -> dict[str, Any]:
         """Entries of task.json that inference needs; with features, also the weights of their layers."""

@@ -335,7 +335,7 @@ class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluat
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
         data_lines = self.scorer.describe(self.tokens_per_epoch, self.valid, self.test)
-        return [*data_lines, *self.describe_model(num_parameters)]
+        return [*data_lines, self.describe_tokenizer(), self.describe_model(num_parameters)]
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """F1, or accuracy, of one tag for every word."""

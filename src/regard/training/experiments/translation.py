@@ -26,7 +26,7 @@ from regard.engine.translator import TranslatorEngine
 from regard.errors import UsageError
 from regard.hardware import WorkerPool
 from regard.models import build_model
-from regard.models.base import EncoderDecoder, Model
+from regard.models.base import EncoderDecoder
 from regard.tasks.alignment import best_alignment_head
 from regard.tasks.metrics import bleu, exact_match, perplexity, translation_scores
 from regard.tasks.translation import TokenizedPairs, TokenizerPair, TranslationObjective, mean_loss, search_translations
@@ -39,7 +39,6 @@ from regard.training.experiments.base import (
     EvaluationResult,
     ModelEvaluator,
     Notify,
-    initialize_model,
     prefix_metrics,
     subsample_indices,
 )
@@ -261,11 +260,6 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
 
     # ---- interface of a run
 
-    def model(self) -> Model:
-        """Build the model with its initial weights."""
-        weights = self.pretrained.weights if self.pretrained is not None else None
-        return initialize_model(build_model(self.model_config), self.config.training.seed, weights)
-
     def limit_validation(self, fraction: float) -> None:
         """Validate on this fraction of the validation pairs only."""
         self.valid = self.valid.select(subsample_indices(len(self.valid), fraction))
@@ -304,7 +298,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             f"data: {len(self.objective.train):,} pairs, {self.tokens_per_epoch:,} target tokens; "
             f"validation {len(self.valid):,} pairs",
             f"tokens: {self.config.tokenizer.kind}, {vocabulary}",
-            f"model: {num_parameters / 1e6:.2f} M parameters, {config.summary()} ({self.reason})",
+            self.describe_model(num_parameters),
         ]
 
     def metadata(self, evaluator: TranslationEvaluator) -> dict[str, Any]:
