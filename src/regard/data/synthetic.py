@@ -166,7 +166,7 @@ def _numbers(languages: Sequence[str], lengths: Lengths) -> Generator:
     return generate
 
 
-def _spoken(languages: Sequence[str], lengths: Lengths) -> Generator:
+def _number_words(languages: Sequence[str], lengths: Lengths) -> Generator:
     """A number in English words → word for word in German order: forty two → zwei vierzig."""
     _refuse_lengths(lengths)
     _refuse_languages(languages)
@@ -204,7 +204,7 @@ def _letters(transform: Callable[[list[str]], list[str]]) -> Kind:
 KINDS: Mapping[str, Kind] = {
     "dates": _dates,
     "numbers": _numbers,
-    "spoken": _spoken,
+    "spoken": _number_words,
     "copy": _letters(list),
     "reverse": _letters(lambda letters: letters[::-1]),
     "sort": _letters(sorted),

@@ -17,7 +17,8 @@ from regard.attention.dropout import Noise, apply_dropout
 from regard.config.rnn_models import ElmoConfig
 from regard.models.base import Model
 from regard.models.layers.losses import vocabulary_loss
-from regard.models.layers.recurrent import StackedRNN, TimeMajor
+from regard.models.layers.recurrent import StackedRNN
+from regard.models.layers.time_major import TimeMajor
 from regard.tokens import Tokens
 
 HiddenAndTargets = tuple[Tensor, Tensor]  # hidden states [N, D] and the token that each of them predicts [N]

@@ -27,10 +27,10 @@ EncoderBatch = LabelBatch | TagBatch | SpanBatch
 BLOCK_PREFIX = "encoder.layers."  # of the names of a layer's weights
 
 
-def spread_layers(num_layers: int, count: int) -> tuple[int, ...]:
+def select_layers(num_layers: int, count: int) -> tuple[int, ...]:
     """Indices of `count` evenly spaced layers, including the first and the last.
 
-    >>> spread_layers(6, 3), spread_layers(12, 6), spread_layers(6, 1)
+    >>> select_layers(6, 3), select_layers(12, 6), select_layers(6, 1)
     ((0, 2, 5), (0, 2, 4, 7, 9, 11), (0,))
     """
     return tuple(round(layer) for layer in np.linspace(0, num_layers - 1, count).tolist())

@@ -22,7 +22,6 @@ from regard.training.experiments.causal_lm import CausalLMExperiment
 from regard.training.experiments.classification import ClassificationExperiment, RnnClassificationExperiment
 from regard.training.experiments.distillation import DISTILLATION_EXPERIMENTS
 from regard.training.experiments.elmo import ElmoExperiment
-from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.masked_lm import MaskedLMExperiment
 from regard.training.experiments.question_answering import QuestionAnsweringExperiment
 from regard.training.experiments.tagging import RnnTaggingExperiment, TaggingExperiment
@@ -62,12 +61,20 @@ class BatchProcedure:
 
     unit = "step"
 
+    # set by `prepare`
+    digests: dict[str, str]  # of the data
+    training: TrainingConfig  # with every automatic setting filled in
+
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self.experiment = build_experiment(context.config, context.directory.path)
+
+    def prepare(self) -> None:
+        """Prepare the experiment, and fill in the training settings that depend on its data."""
+        self.experiment.prepare()
         self.digests = self.experiment.digests
         self.training = resolve_training_config(
-            context.config.training,
+            self.context.config.training,
             self.experiment.hidden_size,
             self.experiment.tokens_per_epoch,
             is_pretrained=self.experiment.is_pretrained,
@@ -215,9 +222,7 @@ class BatchProcedure:
             save_best=experiment.save_best,
             listeners=context.listeners,
             distributed=context.distributed,
-            learning_rate_scales=(
-                experiment.learning_rate_scales if isinstance(experiment, FineTuningExperiment) else None
-            ),
+            learning_rate_scales=experiment.learning_rate_scales,
             timing=self._timing(chosen),
             tuner=tuner,
         )

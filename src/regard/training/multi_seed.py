@@ -72,11 +72,19 @@ class MultiSeedProcedure:
 
     unit = "seed"
 
+    # set by `prepare`
+    digests: dict[str, str]  # of the data
+
     def __init__(self, context: RunContext, train: Train) -> None:
         self.context = context
         self.train_seed = train
-        config = context.config
-        if context.distributed.world_size > 1:
+        first_seed = context.config.training.seed
+        self.seeds = range(first_seed, first_seed + context.config.fine_tuning.seeds)
+
+    def prepare(self) -> None:
+        """Read the data for its digests; the run of each seed reads it again."""
+        config = self.context.config
+        if self.context.distributed.world_size > 1:
             raise UsageError("several seeds are trained one after another by one process: start it without torchrun")
         test = (config.fine_tuning.test,) if config.fine_tuning.test else ()
         splits = {"train": config.data.train, "valid": config.data.valid, "test": test}
@@ -84,8 +92,6 @@ class MultiSeedProcedure:
         self.digests = {split: read(files, config.data.read).digest for split, files in splits.items() if files}
         if config.fine_tuning.features:
             self.digests["features"] = ElmoFeatures.load(config.fine_tuning.features).digest
-        first_seed = config.training.seed
-        self.seeds = range(first_seed, first_seed + config.fine_tuning.seeds)
 
     def resolve_settings(self) -> dict[str, Any]:
         """List the seeds; the run of each seed resolves its own settings."""

@@ -129,6 +129,7 @@ def _train_rank_zero(
         if not SPINNING_IS_LIMITED and not config.training.threads:
             _notify_once(listeners, SPINNING_NOTE)
         execution = _RunExecution(RunContext(config, directory, listeners, distributed, started), run_state)
+        execution.prepare()
         distributed.broadcast([READY, 0.0])
         synchronize_run_directory(directory, distributed)
         return execution.train()
@@ -165,7 +166,9 @@ def _train_other_rank(
     directory = RunDirectory(out, max_checkpoints=config.training.max_checkpoints)
     synchronize_run_directory(directory, distributed)
     context = RunContext(config, directory, listeners=[], distributed=distributed, start_time=started)
-    return _RunExecution(context, directory.read_run()).train()
+    execution = _RunExecution(context, directory.read_run())
+    execution.prepare()
+    return execution.train()
 
 
 def _check_out(out: Path) -> None:
@@ -212,6 +215,12 @@ class _RunExecution:
         self.context = context
         self.run_state = run_state
         self.procedure = PROCEDURES[context.config.task](context)
+
+    def prepare(self) -> None:
+        """Prepare the data and resolve the settings; a new run writes both to run.json, a resumed one checks them."""
+        context = self.context
+        run_state = self.run_state
+        self.procedure.prepare()
         path = context.directory.path
         if run_state and run_state["data"] != self.procedure.digests:
             raise UsageError(f"the data changed since {path} began: train on the same files, or choose another --out")

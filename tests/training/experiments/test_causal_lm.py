@@ -132,6 +132,7 @@ def test_bf16_is_not_timed_where_its_products_are_slow(
     """On a processor without instructions for it, timing a few updates may take longer than the training."""
     run_config = config(book, **{"training.precision": "auto"})
     experiment = CausalLMExperiment(run_config, tmp_path)
+    experiment.prepare()
     monkeypatch.setattr(throughput, "bf16_slowdown", lambda: 38.4)
     measured = throughput.measure_throughput(experiment, run_config.training, [1])
     assert (measured.precision, [*measured.seconds]) == ("float32", ["float32 with 1 thread"])
@@ -147,6 +148,7 @@ def test_documents_of_equal_length_are_rows(book: Path, tmp_path: Path) -> None:
     experiment = CausalLMExperiment(
         config(book, **{"documents.sequence_length": 0, "documents.document_boundary": "line"}), tmp_path
     )
+    experiment.prepare()
     assert experiment.objective.whole_documents and experiment.model_config.max_positions == 13
     batch = experiment.objective.batch(np.array([0, 5]), 3)
     eos_id = experiment.tokenizer.eos_id

@@ -22,7 +22,7 @@ from regard.tasks.classification import ClassificationObjective
 from regard.tasks.distillation import (
     DistillationObjective,
     distillation_loss,
-    spread_layers,
+    select_layers,
     student_config,
     student_weights,
 )
@@ -190,7 +190,7 @@ def build_objective() -> ClassificationObjective:
 def test_copied_layers_are_spread_over_those_of_the_teacher() -> None:
     for num_layers in range(2, 25):
         for count in range(2, num_layers):
-            copied = spread_layers(num_layers, count)
+            copied = select_layers(num_layers, count)
             steps = np.diff(copied)
             assert (copied[0], copied[-1], len(copied)) == (0, num_layers - 1, count)
             assert steps.min() >= 1
@@ -199,7 +199,7 @@ def test_copied_layers_are_spread_over_those_of_the_teacher() -> None:
 
 def test_a_student_starts_from_its_teachers_layers() -> None:
     teacher = build_classifier(4)
-    student = copy_layers(teacher, spread_layers(4, 2)).eval()
+    student = copy_layers(teacher, select_layers(4, 2)).eval()
     batch = build_objective().batch(np.arange(4), 0)
     ids, packed = teacher.to_tensors(batch.tokens)
     student_layers = student.hidden_states(ids, packed)

@@ -21,11 +21,12 @@ from regard.checkpoint.atomic import write_file
 from regard.checkpoint.run_dir import RunDirectory
 from regard.config.runs import RunConfig
 from regard.errors import ConfigError
+from regard.models import AnyConfig, build_model
 from regard.models.base import Model, initialize_weights
 from regard.tasks.base import Objective
 from regard.tasks.baselines import ScoreGain
 from regard.text.tokenizer import Tokenizer
-from regard.training.card import SummarizedConfig, model_card
+from regard.training.card import model_card
 from regard.training.distributed import Distributed
 from regard.training.evaluation import Evaluation, Evaluator
 from regard.training.listeners import Listener, notify
@@ -33,7 +34,7 @@ from regard.training.snapshots import AttentionSnapshot
 from regard.training.verdict import TrivialBaseline, Verdict
 
 ModelT = TypeVar("ModelT", bound=Model)
-ConfigT = TypeVar("ConfigT", bound=SummarizedConfig)
+ConfigT = TypeVar("ConfigT", bound=AnyConfig)
 EvaluatorT = TypeVar("EvaluatorT", bound=Evaluator)
 PresetT = TypeVar("PresetT")
 Notify = Callable[[str], object]  # shows a line of text to the user
@@ -84,10 +85,14 @@ class TrainingResult:
 
 
 class TrainingProcedure(Protocol):
-    """One way to train: its constructor reads the data; then it resolves settings, plans and trains."""
+    """One way to train: it prepares the data, resolves settings, plans and trains."""
 
     unit: str  # what is counted: step, pass
-    digests: dict[str, str]  # of the data
+    digests: dict[str, str]  # of the data, once it is prepared
+
+    def prepare(self) -> None:
+        """Read the data and build what is trained on it; called once, before everything else."""
+        ...
 
     def resolve_settings(self) -> dict[str, Any]:
         """Choose the settings that are fixed when a run starts."""
@@ -105,14 +110,29 @@ class TrainingProcedure(Protocol):
 class Experiment(Protocol):
     """Data, model, metrics and saving of one task."""
 
+    deadline: float  # by time.monotonic(): optional work at the end of a run is skipped after it
+    verdict: Verdict | None  # on the whole run, set before `finalize`
+
+    # set by `prepare`
     digests: dict[str, str]  # of the data
     notes: list[str]  # for the user, before training starts
     hidden_size: int  # of the model
     tokens_per_epoch: int  # predictions in one epoch
-    deadline: float  # by time.monotonic(): optional work at the end of a run is skipped after it
-    is_pretrained: bool  # whether training starts from pretrained weights
     preferred_settings: dict[str, float]  # training settings that suit the task, where the user sets none
-    verdict: Verdict | None  # on the whole run, set before `finalize`
+
+    def prepare(self) -> None:
+        """Read the data, train tokenizers and build the objective; called once, before everything else."""
+        ...
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether training starts from pretrained weights."""
+        ...
+
+    @property
+    def learning_rate_scales(self) -> Mapping[str, float] | None:
+        """Factor of the learning rate by weight name; None where all are 1."""
+        ...
 
     @property
     def objective(self) -> Objective:
@@ -216,6 +236,13 @@ class ModelEvaluator(Generic[ModelT]):
         raise NotImplementedError
 
 
+class PretrainedModel(Protocol):
+    """A model that training starts from."""
+
+    @property
+    def weights(self) -> dict[str, Tensor]: ...
+
+
 class SavedModel(Protocol):
     """The run's model as it was saved."""
 
@@ -228,17 +255,53 @@ class SavedModel(Protocol):
 class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     """Experiment that saves its best weights as the run's model during training, and chooses the final ones at the end.
 
-    Subclasses define how the model is saved and loaded, what metadata inference needs, and the final evaluation.
+    Subclasses define what is prepared, how the model is saved and loaded, what metadata inference needs, and the final
+    evaluation.
     """
 
-    config: RunConfig
-    folder: Path
-    model_config: ConfigT  # as it is saved
-    digests: dict[str, str]
     name: str  # of the task, for task.json
     has_final_evaluation = True  # whether the final weights are evaluated once more
     deadline = math.inf  # by time.monotonic(): optional work at the end of a run is skipped after it
     verdict: Verdict | None = None  # on the whole run, set before `finalize`
+
+    # set by `prepare`
+    pretrained: PretrainedModel | None = None  # where training starts from pretrained weights
+    tokens_per_epoch: int  # predictions in one epoch
+    model_config: ConfigT  # as it is saved
+    reason: str  # why the model config was chosen
+    hidden_size: int  # of the model
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config = config
+        self.folder = folder
+        self.notes: list[str] = []  # for the user, before training starts
+        self.digests: dict[str, str] = {}  # of the data
+        self.preferred_settings: dict[str, float] = {}  # that suit the task, where the user sets none
+
+    def prepare(self) -> None:
+        """Read the data, train tokenizers and build the objective; called once, before everything else."""
+        raise NotImplementedError
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether training starts from pretrained weights."""
+        return bool(self.config.pretrained)
+
+    @property
+    def learning_rate_scales(self) -> Mapping[str, float] | None:
+        """Factor of the learning rate by weight name; None where all are 1."""
+        return None
+
+    def model(self) -> Model:
+        """Build the model with its initial weights: pretrained ones, or random ones by the seed."""
+        config: AnyConfig = self.model_config
+        model: Model = build_model(config)
+        weights = self.pretrained.weights if self.pretrained is not None else None
+        return initialize_model(model, self.config.training.seed, weights)
+
+    def describe_model(self, num_parameters: int) -> str:
+        """Describe the model for the user, and why its config was chosen."""
+        return f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})"
 
     def metadata(self, evaluator: EvaluatorT) -> dict[str, Any]:
         """Entries of task.json that inference needs."""
@@ -313,10 +376,10 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
 # ---- helpers of several experiments
 
 
-def spread_indices(count: int, fraction: float) -> NDArray[np.int64]:
+def subsample_indices(count: int, fraction: float) -> NDArray[np.int64]:
     """Indices of a fraction of `count` examples, at least one, spread evenly over all of them.
 
-    >>> spread_indices(10, 0.4).tolist()
+    >>> subsample_indices(10, 0.4).tolist()
     [0, 3, 6, 9]
     """
     return np.linspace(0, count - 1, max(1, round(fraction * count))).astype(np.int64)

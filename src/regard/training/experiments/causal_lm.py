@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.causal_dir import TASK, LoadedCausalLM, load_causal_lm, save_causal_lm
 from regard.config.models import GPT_PRESETS, GptConfig
-from regard.config.runs import RunConfig
-from regard.data.documents import Documents, hold_out_documents, read_documents
+from regard.data.documents import Documents
 from regard.errors import ConfigError, UsageError
 from regard.models import build_model
 from regard.models.gpt import Gpt
@@ -24,17 +22,13 @@ from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 from regard.tokens import Ids, Tokens
 from regard.training.experiments.base import (
-    BaseExperiment,
     EvaluationResult,
     ModelEvaluator,
     choose_preset,
-    initialize_model,
-    load_or_train_tokenizer,
 )
-from regard.training.experiments.data_splits import rejection_notes
+from regard.training.experiments.data_splits import DataSplits
+from regard.training.experiments.language_model import LanguageModelExperiment
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
-from regard.training.trivial_baselines import token_frequencies, unigram_perplexity
-from regard.training.verdict import TrivialBaseline
 
 HELD_OUT_FRACTION = 0.1  # of each file
 MAX_HELD_OUT_CHARACTERS = 200_000  # of all files
@@ -43,38 +37,15 @@ PRESET_SIZES = ((200_000, "micro"), (800_000, "tiny"))  # tokens below which a p
 MAX_DOCUMENT_ROW = 1024  # tokens of a document up to which each document is a row
 
 
-class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
+class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]):
     """Train a GPT on documents."""
 
     name = TASK
-    has_final_evaluation = False
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
-        self.notes: list[str] = []
-        train_documents, valid_documents = self._read_splits()
-        self.digests = {"train": train_documents.digest, "valid": valid_documents.digest}
-        self.pretrained: LoadedCausalLM | None = load_causal_lm(config.pretrained) if config.pretrained else None
-        self.is_pretrained = self.pretrained is not None
-        self.tokenizer = load_or_train_tokenizer(folder, lambda: self._build_tokenizer(train_documents.texts))
-        self.num_documents = len(train_documents)
-        self.num_valid_documents = len(valid_documents)
-        self.num_valid_characters = sum(len(text) for text in valid_documents.texts)
-        max_length = self._max_row_length()
-        train = TokenStream.from_documents(train_documents, self.tokenizer, max_length)
-        self.valid = TokenStream.from_documents(valid_documents, self.tokenizer, max_length)
-        document_length = 0
-        if not config.documents.sequence_length:
-            document_length = _common_document_length(train.ids, self.tokenizer.eos_id)
-        if document_length:
-            train = TokenStream(train.ids, document_length, train.digest)
-            self.valid = TokenStream(self.valid.ids, document_length, self.valid.digest)
-        self.objective = CausalLMObjective(train, seed=config.training.seed, whole_documents=document_length > 0)
-        self.tokens_per_epoch = len(train.ids)
-        self.model_config, self.reason = self._choose_config(train.length)
-        self.hidden_size = self.model_config.hidden_size
-        self.preferred_settings: dict[str, float] = {"batch_tokens": max(BATCH_TOKENS, train.length)}
+    # set by `prepare`
+    pretrained: LoadedCausalLM | None = None
+    num_valid_characters: int
+    objective: CausalLMObjective
 
     # ---- data and model size
 
@@ -84,30 +55,43 @@ class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
         boundary = self.config.documents.document_boundary
         return "file" if boundary == "auto" else boundary
 
-    def _read_splits(self) -> tuple[Documents, Documents]:
-        """Read training and validation documents; hold out some, or the ends of files, where there are no others."""
-        config = self.config
-        train = self._read(config.data.train, "training")
-        if config.data.valid:
-            return train, self._read(config.data.valid, "validation")
+    def hold_out(self, documents: Documents) -> tuple[Documents, Documents]:
+        """Split off validation documents, or the ends of files."""
+        return split_off_ends(documents) if self.document_boundary == "file" else super().hold_out(documents)
+
+    def describe_held_out(self, valid: Documents) -> str:
+        """Describe the held-out documents, or ends of files, for the user."""
         if self.document_boundary != "file":
-            train, valid = hold_out_documents(train, config.training.seed)
-            self.notes.append(f"validation: {len(valid):,} of the documents are held out (chosen by the seed)")
-            return train, valid
-        train, valid = split_off_ends(train)
-        num_characters = sum(len(text) for text in valid.texts)
-        self.notes.append(f"validation: the last {num_characters:,} characters are held out")
-        return train, valid
+            return super().describe_held_out(valid)
+        return f"the last {_count_characters(valid):,} characters are held out"
 
-    def _read(self, files: Sequence[str], split: str) -> Documents:
-        documents = read_documents(files, self.config.data.read, self.document_boundary)
-        self.notes += rejection_notes(documents, split)
-        return documents
+    def load_pretrained(self) -> LoadedCausalLM:
+        """Load the pretrained model."""
+        return load_causal_lm(self.config.pretrained)
 
-    def _build_tokenizer(self, texts: list[str]) -> Tokenizer:
+    def build_tokenizer(self, texts: list[str]) -> Tokenizer:
+        """Take the tokenizer of the pretrained model, or train one on the training texts."""
         if self.pretrained is not None:
             return self.pretrained.tokenizer
         return train_tokenizer(texts, self.config.tokenizer).without_special_tokens()
+
+    def prepare_objective(self, documents: DataSplits[Documents]) -> None:
+        """Tokenize the documents into rows, or each into its own row where all are equally long."""
+        self.num_valid_characters = _count_characters(documents.valid)
+        max_length = self._max_row_length()
+        train = TokenStream.from_documents(documents.train, self.tokenizer, max_length)
+        self.valid = TokenStream.from_documents(documents.valid, self.tokenizer, max_length)
+        document_length = 0
+        if not self.config.documents.sequence_length:
+            document_length = _common_document_length(train.ids, self.tokenizer.eos_id)
+        if document_length:
+            train = TokenStream(train.ids, document_length, train.digest)
+            self.valid = TokenStream(self.valid.ids, document_length, self.valid.digest)
+        self.objective = CausalLMObjective(train, seed=self.config.training.seed, whole_documents=document_length > 0)
+        self.tokens_per_epoch = len(train.ids)
+        self.model_config, self.reason = self._choose_config(train.length)
+        self.hidden_size = self.model_config.hidden_size
+        self.preferred_settings = {"batch_tokens": max(BATCH_TOKENS, train.length)}
 
     def _max_row_length(self) -> int:
         if self.config.documents.sequence_length:
@@ -146,19 +130,10 @@ class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
 
     # ---- interface of a run
 
-    def model(self) -> Gpt:
-        """Build the model with its initial weights."""
-        weights = self.pretrained.weights if self.pretrained is not None else None
-        return initialize_model(build_model(self.model_config), self.config.training.seed, weights)
-
     def limit_validation(self, fraction: float) -> None:
         """Validate on the first part of the validation text only."""
-        self.valid = self.valid.take(fraction)
+        super().limit_validation(fraction)
         self.num_valid_characters = len(self.tokenizer.decode(self.valid.ids.tolist()))
-
-    def validation_tokens(self) -> int:
-        """Count the tokens that one evaluation reads."""
-        return len(self.valid.ids)
 
     def evaluator(self, device: str) -> CausalLMEvaluator:
         """Build the evaluator on validation data."""
@@ -177,18 +152,13 @@ class CausalLMExperiment(BaseExperiment[GptConfig, "CausalLMEvaluator"]):
             f"data: {self.num_documents:,} documents, {self.tokens_per_epoch:,} tokens, {rows}; "
             f"validation {self.num_valid_documents:,} documents, "
             f"{len(self.valid.ids):,} tokens of {self.num_valid_characters:,} characters",
-            f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.tokenizer.vocab_size:,}",
-            f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
+            self.describe_tokenizer(),
+            self.describe_model(num_parameters),
         ]
 
     def metadata(self, evaluator: CausalLMEvaluator) -> dict[str, Any]:
         """Entry of task.json on what separates documents."""
         return {"document": self.document_boundary}
-
-    def trivial_baselines(self) -> list[TrivialBaseline]:
-        """Perplexity of validation tokens by their training frequencies."""
-        perplexity = unigram_perplexity([self.objective.train.ids], [self.valid.ids], self.tokenizer.vocab_size)
-        return [token_frequencies(perplexity)]
 
     def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""
@@ -240,8 +210,7 @@ def split_off_ends(documents: Documents) -> tuple[Documents, Documents]:
     >>> len(train.texts[0]), len(held_out.texts[0])
     (126, 14)
     """
-    num_characters = sum(len(text) for text in documents.texts)
-    fraction = min(HELD_OUT_FRACTION, MAX_HELD_OUT_CHARACTERS / num_characters)
+    fraction = min(HELD_OUT_FRACTION, MAX_HELD_OUT_CHARACTERS / _count_characters(documents))
     train_texts: list[str] = []
     held_out_texts: list[str] = []
     for text in documents.texts:
@@ -254,6 +223,10 @@ def split_off_ends(documents: Documents) -> tuple[Documents, Documents]:
     if not any(train_texts):
         raise UsageError("the text is too short to hold some of it out: give validation text with --valid")
     return documents.from_texts([text for text in train_texts if text]), documents.from_texts(held_out_texts)
+
+
+def _count_characters(documents: Documents) -> int:
+    return sum(len(text) for text in documents.texts)
 
 
 def _common_document_length(ids: Ids, eos_id: int) -> int:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.checkpoint.native import LoadedRnnText, load_rnn_text
 from regard.config.rnn_models import RnnClassifierConfig
 from regard.config.runs import RunConfig
 from regard.data.labelled import LabelledTexts, check_labels, hold_out_texts, label_counts, read_labelled
@@ -19,6 +17,7 @@ from regard.formatting import format_names
 from regard.models import build_model
 from regard.models.bert import Bert
 from regard.models.rnn_text import RnnClassifier
+from regard.tasks.base import Objective
 from regard.tasks.baselines import BagOfWordsBaseline, f1_gain, paired_gain
 from regard.tasks.calibration import (
     BINS,
@@ -40,34 +39,45 @@ from regard.training.experiments.base import (
     EvaluationResult,
     ModelEvaluator,
     Notify,
-    initialize_model,
     prefix_metrics,
     report_gain,
-    spread_indices,
 )
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.rnn_text import RnnTextExperiment
+from regard.training.experiments.supervised import EncodedSplit, RowsT
 from regard.training.trivial_baselines import constant_labels, majority_label
 from regard.training.verdict import TrivialBaseline
 
-HELD_OUT = "of the texts are held out, as many of each label"
 NUM_SAMPLES = 2  # texts shown at each evaluation
 MAX_SHOWN_LABELS = 12
 
 Logits = NDArray[np.float32]  # [texts, labels]
 
 
-# ---- fine-tuned encoders
-
-
 @dataclass(frozen=True)
-class LabelledSplit:
-    """Labelled texts, encoded for the encoder."""
+class LabelledSplit(EncodedSplit[LabelledTexts, RowsT]):
+    """Labelled texts, encoded for a model."""
 
-    examples: LabelledTexts
-    rows: EncodedTexts
     targets: NDArray[Any]  # label ids [texts], or a label matrix [texts, labels]
+
+
+EncodedLabelledSplit = LabelledSplit[EncodedTexts]
+RnnLabelledSplit = LabelledSplit[RnnTexts]
+
+
+def read_labelled_splits(config: RunConfig) -> DataSplits[LabelledTexts]:
+    """Read labelled texts and their labels; hold some texts out where there are no validation files."""
+    return DataSplits.read(
+        config,
+        read_labelled,
+        hold_out_texts,
+        describe_held_out=lambda valid: f"{len(valid):,} of the texts are held out, as many of each label",
+        find_labels=check_labels,
+    )
+
+
+# ---- fine-tuned encoders
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ class Calibration:
 UNCALIBRATED = Calibration()
 
 
-class ClassificationExperiment(FineTuningExperiment):
+class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
     """Fine-tune an encoder on labelled texts."""
 
     name = "classify"
@@ -94,37 +104,32 @@ class ClassificationExperiment(FineTuningExperiment):
     default_epochs = 3.0
     default_batch_rows = 32
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        splits = DataSplits.read(config, read_labelled, self._read_labels, hold_out_texts, HELD_OUT)
-        self.prepare(splits)
-        self.counts = label_counts(splits.train)
+    # set by `prepare`
+    is_multi_label: bool
+
+    def prepare(self) -> None:
+        """Read and encode the data, and build the objective and the baseline."""
+        super().prepare()
+        if self.config.training.minutes and self.config.fine_tuning.baseline:
+            _ = self.baseline  # fitted before the time left for training is computed
+
+    def read_splits(self) -> DataSplits[LabelledTexts]:
+        """Read labelled texts, with one label or several per text."""
+        splits = read_labelled_splits(self.config)
+        self.is_multi_label = bool(splits.train.separator)
+        self.problem_type = "multi_label_classification" if self.is_multi_label else "single_label_classification"
+        return splits
+
+    def encode_splits(self, splits: DataSplits[LabelledTexts]) -> None:
+        """Note the labels that validation lacks, and encode all splits."""
         valid_counts = label_counts(splits.valid)
         missing = [label for label in self.labels if label not in valid_counts]
         if missing:
             self.notes.append(f"no validation text has the label {format_names(missing)}: it is not evaluated")
-        self.train = self._encode(splits.train, "training")
-        self.valid = self._encode(splits.valid, "validation")
-        self.test = None if splits.test is None else self._encode(splits.test, "test")
-        rows = self.train.rows
-        self.set_training_rows(rows)
-        self.objective = ClassificationObjective(
-            rows,
-            self.train.targets,
-            seed=config.training.seed,
-            digest=splits.train.digest,
-            class_weights=self._class_weights(),
-            cached_states=self.cache_states(rows),
-        )
-        if config.training.minutes and config.fine_tuning.baseline:
-            _ = self.baseline  # fitted before the time left for training is computed
+        super().encode_splits(splits)
 
-    def _read_labels(self, train: LabelledTexts) -> None:
-        self.is_multi_label = bool(train.separator)
-        self.labels = tuple(check_labels(train, self.config.data.train[0]))
-        self.problem_type = "multi_label_classification" if self.is_multi_label else "single_label_classification"
-
-    def _encode(self, examples: LabelledTexts, split: str) -> LabelledSplit:
+    def encode(self, examples: LabelledTexts, split: str) -> EncodedLabelledSplit:
+        """Encode texts and their labels."""
         if self.is_multi_label:
             targets: NDArray[Any] = examples.label_matrix(self.labels)
         else:
@@ -133,11 +138,23 @@ class ClassificationExperiment(FineTuningExperiment):
         self.report_truncation(rows.truncation, split)
         return LabelledSplit(examples, rows, targets=targets)
 
+    def build_objective(self) -> Objective:
+        """Build the objective: cross-entropy of the labels."""
+        return ClassificationObjective(
+            self.train.rows,
+            self.train.targets,
+            seed=self.config.training.seed,
+            digest=self.train.examples.digest,
+            class_weights=self._class_weights(),
+            cached_states=self.cache_states(self.train.rows),
+        )
+
     def _class_weights(self) -> NDArray[np.float32] | None:
         """Weight of each class in the loss; of each positive label, where texts have several."""
         if self.config.fine_tuning.class_weights == "equal":
             return None
-        counts = np.array([self.counts.get(label, 0) for label in self.labels], dtype=np.int64)
+        num_texts = label_counts(self.train.examples)
+        counts = np.array([num_texts.get(label, 0) for label in self.labels], dtype=np.int64)
         if not self.is_multi_label:
             return balanced_weights(counts)
         num_negative = len(self.train.examples) - counts
@@ -154,7 +171,7 @@ class ClassificationExperiment(FineTuningExperiment):
         return [
             f"data: {len(examples):,} {noun}, {self.tokens_per_epoch:,} tokens; "
             f"validation {len(self.valid.examples):,}{test}",
-            f"labels: {len(self.labels)}{several} ({_format_counts(self.counts)})",
+            f"labels: {len(self.labels)}{several} ({_format_counts(examples)})",
             self.describe_model(num_parameters),
         ]
 
@@ -163,21 +180,12 @@ class ClassificationExperiment(FineTuningExperiment):
         read = self.config.data.read
         return {"labels": list(self.labels), "separator": read.label_separator, "pairs": bool(read.pair)}
 
-    def limit_validation(self, fraction: float) -> None:
-        """Validate on this fraction of the validation data only."""
-        examples = self.valid.examples
-        self.valid = self._encode(examples.select(spread_indices(len(examples), fraction)), "validation")
-
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Accuracy of the most frequent label; where texts have several, F1 of predicting all of them."""
         if self.is_multi_label:
             return [constant_labels(self.train.targets, self.valid.targets)]
         balanced = self.config.fine_tuning.class_weights == "balanced"
         return [majority_label(self.train.targets, self.valid.targets, self.labels, is_balanced=balanced)]
-
-    def validation_rows(self) -> EncodedTexts:
-        """Encoded validation texts."""
-        return self.valid.rows
 
     # ---- metrics
 
@@ -191,7 +199,7 @@ class ClassificationExperiment(FineTuningExperiment):
         score = metrics["micro_f1" if self.is_multi_label else "accuracy"]
         return metrics, (round(score, 4), -metrics["loss"]), samples
 
-    def _compute_logits(self, model: Bert, split: LabelledSplit) -> Logits:
+    def _compute_logits(self, model: Bert, split: EncodedLabelledSplit) -> Logits:
         return text_logits(model, split.rows, len(split.examples))
 
     def _format_predictions(self, logits: Logits) -> list[str]:
@@ -201,7 +209,7 @@ class ClassificationExperiment(FineTuningExperiment):
         label_matrix = UNCALIBRATED.predict_labels(logits)
         return [separator.join(self.labels[label_id] for label_id in np.flatnonzero(row)) for row in label_matrix]
 
-    def _score(self, logits: Logits, split: LabelledSplit, calibration: Calibration) -> dict[str, float]:
+    def _score(self, logits: Logits, split: EncodedLabelledSplit, calibration: Calibration) -> dict[str, float]:
         if self.is_multi_label:
             loss = multi_label_loss(logits, split.targets, calibration.temperature)
             return {"loss": loss, **multi_label_f1(calibration.predict_labels(logits), split.targets)}
@@ -209,7 +217,7 @@ class ClassificationExperiment(FineTuningExperiment):
         loss = label_loss(logits, split.targets, calibration.temperature)
         return {"loss": loss, "accuracy": scores["accuracy"], "macro_f1": scores["macro_f1"]}
 
-    def _calibration_error(self, logits: Logits, split: LabelledSplit, temperature: float) -> float:
+    def _calibration_error(self, logits: Logits, split: EncodedLabelledSplit, temperature: float) -> float:
         if self.is_multi_label:
             probabilities = sigmoid_probabilities(logits, temperature)
             confidence = np.maximum(probabilities, 1 - probabilities)
@@ -240,7 +248,7 @@ class ClassificationExperiment(FineTuningExperiment):
         return Calibration(temperature, thresholds)
 
     def _score_calibrated(
-        self, name: str, split: LabelledSplit, logits: Logits, calibration: Calibration, notify: Notify
+        self, name: str, split: EncodedLabelledSplit, logits: Logits, calibration: Calibration, notify: Notify
     ) -> dict[str, float]:
         """Score a split before and after calibration; the last split is also compared with the baseline."""
         metrics = self._score(logits, split, calibration)
@@ -272,7 +280,7 @@ class ClassificationExperiment(FineTuningExperiment):
         )
 
     def _compare_with_baseline(
-        self, name: str, split: LabelledSplit, logits: Logits, calibration: Calibration, notify: Notify
+        self, name: str, split: EncodedLabelledSplit, logits: Logits, calibration: Calibration, notify: Notify
     ) -> dict[str, float]:
         """Score the baseline on the same texts, and report what attention gains over it."""
         examples = split.examples
@@ -310,57 +318,49 @@ def _report_calibration(metrics: Mapping[str, float], split: str, notify: Notify
         notify(f"{split}: macro-F1 {before:.2f} % with thresholds of 0.5, {after:.2f} % with tuned ones")
 
 
-def _format_counts(counts: Mapping[str, int]) -> str:
-    return format_names([f"{label} {count:,}" for label, count in counts.items()], MAX_SHOWN_LABELS)
+def _format_counts(examples: LabelledTexts) -> str:
+    """Labels of the examples, each with its number of texts."""
+    return format_names([f"{label} {count:,}" for label, count in label_counts(examples).items()], MAX_SHOWN_LABELS)
 
 
 # ---- RNN classifiers
 
 
-@dataclass(frozen=True)
-class RnnLabelledSplit:
-    """Labelled texts, encoded for the RNN text encoder."""
-
-    examples: LabelledTexts
-    rows: RnnTexts
-    targets: NDArray[np.int64]  # label ids
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-
-class RnnClassificationExperiment(RnnTextExperiment[RnnClassifierConfig, "RnnClassificationEvaluator"]):
+class RnnClassificationExperiment(
+    RnnTextExperiment[RnnClassifierConfig, "RnnClassificationEvaluator", RnnLabelledSplit]
+):
     """Train an RNN classifier on labelled texts."""
 
     name = "classify"
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        splits = DataSplits.read(config, read_labelled, self._read_labels, hold_out_texts, HELD_OUT)
-        self.prepare(splits, splits.train.texts)
-        self.counts = label_counts(splits.train)
-        self.train = self._encode(splits.train, "training")
-        self.valid = self._encode(splits.valid, "validation")
-        self.test = None if splits.test is None else self._encode(splits.test, "test")
-        self.set_splits([split.rows for split in (self.train, self.valid, self.test) if split is not None])
-        self.objective = RnnClassificationObjective(
-            self.train.rows,
-            self.train.targets,
-            seed=config.training.seed,
-            digest=splits.train.digest,
-            class_weights=self._class_weights(),
-        )
-        self.model_config, self.reason = self.choose_config(config.rnn_classifier)
-        self.hidden_size = self.model_config.encoder.hidden_size
+    def base_config(self) -> RnnClassifierConfig:
+        """Model config of the run, before its sizes are chosen."""
+        return self.config.rnn_classifier
 
-    def _read_labels(self, train: LabelledTexts) -> None:
-        self.labels = check_labels(train, self.config.data.train[0])
+    def read_splits(self) -> DataSplits[LabelledTexts]:
+        """Read labelled texts."""
+        return read_labelled_splits(self.config)
 
-    def _encode(self, examples: LabelledTexts, split: str) -> RnnLabelledSplit:
+    def tokenizer_texts(self, examples: LabelledTexts) -> list[str]:
+        """The texts, without labels."""
+        return examples.texts
+
+    def encode(self, examples: LabelledTexts, split: str) -> RnnLabelledSplit:
+        """Encode texts and their labels."""
         targets = examples.label_ids(self.labels)
         rows = self.preprocessor.encode(examples.texts)
         self.report_truncation(rows, split)
-        return RnnLabelledSplit(examples, rows, targets=targets)
+        return LabelledSplit(examples, rows, targets=targets)
+
+    def build_objective(self) -> Objective:
+        """Build the objective: cross-entropy of the labels."""
+        return RnnClassificationObjective(
+            self.train.rows,
+            self.train.targets,
+            seed=self.config.training.seed,
+            digest=self.train.examples.digest,
+            class_weights=self._class_weights(),
+        )
 
     def _class_weights(self) -> NDArray[np.float32] | None:
         if self.config.fine_tuning.class_weights == "equal":
@@ -369,37 +369,25 @@ class RnnClassificationExperiment(RnnTextExperiment[RnnClassifierConfig, "RnnCla
 
     # ---- interface of a run
 
-    def limit_validation(self, fraction: float) -> None:
-        """Validate on this fraction of the validation texts only."""
-        examples = self.valid.examples
-        self.valid = self._encode(examples.select(spread_indices(len(examples), fraction)), "validation")
-
-    def model(self) -> RnnClassifier:
-        """Build the model with its initial weights."""
-        return initialize_model(build_model(self.model_config), self.config.training.seed)
-
     def evaluator(self, device: str) -> RnnClassificationEvaluator:
         """Build the evaluator on validation data."""
         return RnnClassificationEvaluator(self.model_config, self.valid, labels=self.labels, device=device)
 
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
-        test = f", test {len(self.test):,}" if self.test is not None else ""
+        test = f", test {len(self.test.examples):,}" if self.test is not None else ""
         return [
-            f"data: {len(self.train):,} texts, {self.tokens_per_epoch:,} tokens; "
-            f"validation {len(self.valid):,} texts{test}",
-            f"labels: {len(self.labels)} ({_format_counts(self.counts)})",
-            *self.describe_model(num_parameters),
+            f"data: {len(self.train.examples):,} texts, {self.tokens_per_epoch:,} tokens; "
+            f"validation {len(self.valid.examples):,} texts{test}",
+            f"labels: {len(self.labels)} ({_format_counts(self.train.examples)})",
+            self.describe_tokenizer(),
+            self.describe_model(num_parameters),
         ]
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Accuracy of the most frequent label."""
         balanced = self.config.fine_tuning.class_weights == "balanced"
         return [majority_label(self.train.targets, self.valid.targets, self.labels, is_balanced=balanced)]
-
-    def load_saved(self) -> LoadedRnnText[RnnClassifierConfig]:
-        """Load the run's model."""
-        return load_rnn_text(self.folder, RnnClassifierConfig, self.name)
 
     def final_evaluation(
         self, evaluator: RnnClassificationEvaluator, notify: Notify
@@ -437,7 +425,7 @@ class RnnClassificationEvaluator(ModelEvaluator[RnnClassifier]):
 
 
 def _score_probabilities(probabilities: NDArray[np.float32], split: RnnLabelledSplit) -> dict[str, float]:
-    target_probabilities = probabilities[np.arange(len(split)), split.targets].astype(np.float64)
+    target_probabilities = probabilities[np.arange(len(split.targets)), split.targets].astype(np.float64)
     loss = float(-np.log(np.maximum(target_probabilities, 1e-12)).mean())
     scores = label_scores(confusion_matrix(split.targets, probabilities.argmax(1), probabilities.shape[1]))
     return {"loss": loss, "accuracy": scores["accuracy"], "macro_f1": scores["macro_f1"]}

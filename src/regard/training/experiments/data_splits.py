@@ -8,8 +8,6 @@ from typing import Generic, Protocol, TypeVar
 
 from regard.config.data import ReadConfig
 from regard.config.runs import RunConfig
-from regard.data.documents import Documents, hold_out_documents, read_documents
-from regard.tasks.token_stream import TokenStream
 
 
 class ReadCounts(Protocol):
@@ -48,6 +46,7 @@ class DataSplits(Generic[ExamplesT]):
     train: ExamplesT
     valid: ExamplesT
     test: ExamplesT | None
+    labels: tuple[str, ...] = ()  # of the training files
     notes: list[str] = field(default_factory=list)  # on rejected rows and held-out examples
 
     @property
@@ -61,13 +60,14 @@ class DataSplits(Generic[ExamplesT]):
         cls,
         config: RunConfig,
         read: Callable[[Sequence[str], ReadConfig], ExamplesT],
-        check: Callable[[ExamplesT], object],
         hold_out: Callable[[ExamplesT], tuple[ExamplesT, ExamplesT]],
-        held_out: str,
+        *,
+        describe_held_out: Callable[[ExamplesT], str],
+        find_labels: Callable[[ExamplesT, str], Sequence[str]] | None = None,
     ) -> DataSplits[ExamplesT]:
-        """Read a run's files, check the training examples, and hold some out where there are no validation files.
+        """Read a run's files and the labels to learn; hold examples out where there are no validation files.
 
-        `held_out` completes the note on held-out examples, after their number.
+        `find_labels` takes the training examples and the name of their first file.
         """
         notes: list[str] = []
 
@@ -77,50 +77,11 @@ class DataSplits(Generic[ExamplesT]):
             return examples
 
         train = read_split(config.data.train, "training")
-        check(train)
+        labels = () if find_labels is None else tuple(find_labels(train, config.data.train[0]))
         if config.data.valid:
             valid = read_split(config.data.valid, "validation")
         else:
             train, valid = hold_out(train)
-            notes.append(f"validation: {len(valid):,} {held_out}")
+            notes.append(f"validation: {describe_held_out(valid)}")
         test = read_split([config.fine_tuning.test], "test") if config.fine_tuning.test else None
-        return cls(train, valid, test=test, notes=notes)
-
-
-@dataclass(frozen=True)
-class DocumentSplits:
-    """Training and validation documents for language modelling."""
-
-    train: Documents
-    valid: Documents
-    notes: list[str]  # on rejected rows and held-out documents
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """Digest of each split by its name."""
-        return {"train": self.train.digest, "valid": self.valid.digest}
-
-    def describe(self, train: TokenStream, valid: TokenStream, num_special: int = 0) -> str:
-        """Describe the amount of data; `num_special` special tokens are added to each row."""
-        return (
-            f"data: {len(self.train):,} documents, {len(train.ids):,} tokens in rows of {train.length + num_special}; "
-            f"validation {len(self.valid):,} documents, {len(valid.ids):,} tokens"
-        )
-
-
-def read_document_splits(config: RunConfig) -> DocumentSplits:
-    """Read a run's documents; hold some out where there are no validation files."""
-    notes: list[str] = []
-
-    def read_split(files: Sequence[str], name: str) -> Documents:
-        documents = read_documents(files, config.data.read, config.documents.document_boundary)
-        notes.extend(rejection_notes(documents, name))
-        return documents
-
-    train = read_split(config.data.train, "training")
-    if config.data.valid:
-        valid = read_split(config.data.valid, "validation")
-    else:
-        train, valid = hold_out_documents(train, config.training.seed)
-        notes.append(f"validation: {len(valid):,} of the documents are held out (chosen by the seed)")
-    return DocumentSplits(train, valid, notes=notes)
+        return cls(train, valid, test=test, labels=labels, notes=notes)

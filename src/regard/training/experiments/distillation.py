@@ -14,9 +14,10 @@ from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder
 from regard.config.runs import RunConfig
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.models.bert import Bert
-from regard.tasks.distillation import DistillationObjective, spread_layers, student_config, student_weights
+from regard.tasks.base import Objective
+from regard.tasks.distillation import DistillationObjective, select_layers, student_config, student_weights
 from regard.tasks.windows import EncodedTexts
-from regard.training.experiments.base import Experiment, Notify, spread_indices
+from regard.training.experiments.base import Experiment, Notify, subsample_indices
 from regard.training.experiments.classification import ClassificationExperiment
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.question_answering import QuestionAnsweringExperiment
@@ -29,14 +30,17 @@ TIMED_TOKENS = 16_384  # maximum of a round
 MULTI_LABEL = "multi_label_classification"
 
 
-class DistillationExperiment(FineTuningExperiment):
+class DistillationExperiment(FineTuningExperiment[Any]):
     """Distil a teacher into a student; combined with the experiment of a task by inheritance."""
 
-    valid: Any  # encoded validation split of the task
+    # set by `prepare`
+    teacher: Bert
+    copied_layers: tuple[int, ...]  # of the teacher, into the student
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        self.objective = DistillationObjective(self.objective, self.teacher, self.copied_layers, config.distillation)
+    def build_objective(self) -> Objective:
+        """Objective of the task, with the teacher's predictions and hidden states in the loss."""
+        objective = super().build_objective()
+        return DistillationObjective(objective, self.teacher, self.copied_layers, self.config.distillation)
 
     def load_pretrained(self) -> LoadedEncoder:
         """Load the teacher and derive the student from it; the labels are the teacher's, not those of the data."""
@@ -46,7 +50,7 @@ class DistillationExperiment(FineTuningExperiment):
         self.labels = loaded.labels
         self.default_epochs = EPOCH_FACTOR * self.default_epochs
         self.teacher = loaded.model().eval()
-        self.copied_layers = spread_layers(num_layers, self.config.distillation.student_layers)
+        self.copied_layers = select_layers(num_layers, self.config.distillation.student_layers)
         config = student_config(loaded.config, self.copied_layers)
         return replace(loaded, config=config, weights=student_weights(loaded.weights, self.copied_layers))
 
@@ -136,7 +140,7 @@ def timing_sample(rows: EncodedTexts) -> EncodedTexts:
     num_tokens = int(rows.lengths.sum())
     count = max(1, min(len(rows), len(rows) * TIMED_TOKENS // max(1, num_tokens)))
     sample = EncodedTexts()
-    for index in spread_indices(len(rows), count / len(rows)):
+    for index in subsample_indices(len(rows), count / len(rows)):
         sample.add(rows.rows[index], rows.token_types[index], len(sample))
     return sample
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from regard.checkpoint.native import LoadedRnnText, load_rnn_text, save_rnn_text
 from regard.config.rnn_models import ELMO_PRESETS, ElmoConfig
-from regard.config.runs import RunConfig
+from regard.data.documents import Documents
 from regard.models import build_model
 from regard.models.elmo import Elmo
 from regard.tasks.elmo import DEFAULT_SEQUENCE_LENGTH, ElmoObjective, elmo_scores
@@ -18,52 +17,47 @@ from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 from regard.training.experiments.base import (
-    BaseExperiment,
     EvaluationResult,
     ModelEvaluator,
     choose_preset,
-    initialize_model,
-    load_or_train_tokenizer,
 )
-from regard.training.experiments.data_splits import read_document_splits
-from regard.training.trivial_baselines import token_frequencies, unigram_perplexity
-from regard.training.verdict import TrivialBaseline
+from regard.training.experiments.data_splits import DataSplits
+from regard.training.experiments.language_model import LanguageModelExperiment
 
 TASK = "language"
 BATCH_TOKENS = 2048  # long rows are slow, whatever the batch size: many small updates teach more
 PRESET_SIZES = ((100_000, "micro"), (1_000_000, "tiny"), (20_000_000, "small"))  # tokens below which one is chosen
 
 
-class ElmoExperiment(BaseExperiment[ElmoConfig, "ElmoEvaluator"]):
+class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
     """Train the two recurrent language models of ELMo on documents."""
 
     name = TASK
-    has_final_evaluation = False
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
-        self.documents = read_document_splits(config)
-        self.notes = self.documents.notes
-        self.digests = self.documents.digests
-        self.pretrained: LoadedRnnText[ElmoConfig] | None = None
-        if config.pretrained:
-            self.pretrained = load_rnn_text(config.pretrained, ElmoConfig, TASK)
-        self.is_pretrained = self.pretrained is not None
-        self.tokenizer = load_or_train_tokenizer(folder, self._build_tokenizer)
-        row_length = config.documents.sequence_length or DEFAULT_SEQUENCE_LENGTH
-        train = TokenStream.from_documents(self.documents.train, self.tokenizer, row_length)
-        self.valid = TokenStream.from_documents(self.documents.valid, self.tokenizer, row_length)
-        self.objective = ElmoObjective(train, seed=config.training.seed)
+    # set by `prepare`
+    pretrained: LoadedRnnText[ElmoConfig] | None = None
+    objective: ElmoObjective
+
+    # ---- data and model size
+
+    def load_pretrained(self) -> LoadedRnnText[ElmoConfig]:
+        """Load the pretrained model."""
+        return load_rnn_text(self.config.pretrained, ElmoConfig, TASK)
+
+    def build_tokenizer(self, texts: list[str]) -> Tokenizer:
+        """Take the tokenizer of the pretrained model, or train one on the training texts."""
+        return train_tokenizer(texts, self.config.tokenizer) if self.pretrained is None else self.pretrained.tokenizer
+
+    def prepare_objective(self, documents: DataSplits[Documents]) -> None:
+        """Tokenize the documents into rows."""
+        row_length = self.config.documents.sequence_length or DEFAULT_SEQUENCE_LENGTH
+        train = TokenStream.from_documents(documents.train, self.tokenizer, row_length)
+        self.valid = TokenStream.from_documents(documents.valid, self.tokenizer, row_length)
+        self.objective = ElmoObjective(train, seed=self.config.training.seed)
         self.tokens_per_epoch = len(train.ids)
         self.model_config, self.reason = self._choose_config()
         self.hidden_size = self.model_config.hidden_size
-        self.preferred_settings: dict[str, float] = {"batch_tokens": max(BATCH_TOKENS, row_length)}
-
-    def _build_tokenizer(self) -> Tokenizer:
-        if self.pretrained is not None:
-            return self.pretrained.tokenizer
-        return train_tokenizer(self.documents.train.texts, self.config.tokenizer)
+        self.preferred_settings = {"batch_tokens": max(BATCH_TOKENS, row_length)}
 
     def _choose_config(self) -> tuple[ElmoConfig, str]:
         """Choose the model config for this data, and say why."""
@@ -84,19 +78,6 @@ class ElmoExperiment(BaseExperiment[ElmoConfig, "ElmoEvaluator"]):
 
     # ---- interface of a run
 
-    def model(self) -> Elmo:
-        """Build the model with its initial weights."""
-        weights = self.pretrained.weights if self.pretrained is not None else None
-        return initialize_model(build_model(self.model_config), self.config.training.seed, weights)
-
-    def limit_validation(self, fraction: float) -> None:
-        """Validate on the first part of the validation text only."""
-        self.valid = self.valid.take(fraction)
-
-    def validation_tokens(self) -> int:
-        """Count the tokens that one evaluation reads."""
-        return len(self.valid.ids)
-
     def evaluator(self, device: str) -> ElmoEvaluator:
         """Build the evaluator on validation data."""
         return ElmoEvaluator(self.model_config, self.valid, device)
@@ -104,19 +85,14 @@ class ElmoExperiment(BaseExperiment[ElmoConfig, "ElmoEvaluator"]):
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
         return [
-            self.documents.describe(self.objective.train, self.valid),
-            f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.tokenizer.vocab_size:,}",
-            f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
+            self.describe_documents(),
+            self.describe_tokenizer(),
+            self.describe_model(num_parameters),
         ]
 
     def metadata(self, evaluator: ElmoEvaluator) -> dict[str, Any]:
         """Entry of task.json on the row length of training."""
         return {"row": self.objective.train.length}
-
-    def trivial_baselines(self) -> list[TrivialBaseline]:
-        """Perplexity of validation tokens by their training frequencies."""
-        perplexity = unigram_perplexity([self.objective.train.ids], [self.valid.ids], self.tokenizer.vocab_size)
-        return [token_frequencies(perplexity)]
 
     def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,17 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
 from regard.config.models import BertConfig
-from regard.config.runs import RunConfig
 from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
-from regard.tasks.base import Objective
 from regard.tasks.windows import CachedStates, EncodedTexts, head_only_config
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.training.experiments.base import (
-    BaseExperiment,
     EvaluationResult,
     ModelEvaluator,
     Notify,
-    spread_indices,
+    subsample_indices,
 )
-from regard.training.experiments.data_splits import DataSplits, ExamplesT
+from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 
 # Defaults where the user sets none.
@@ -41,37 +37,29 @@ NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
 HEAD_PREFIXES = ("classifier", "pooler")  # of the names of a head's weights
 
 
-class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
-    """Fine-tune a pretrained encoder with a new head.
-
-    A task reads its data, calls `prepare` and `set_training_rows` with it, and sets `task`.
-    """
+class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", SplitT]):
+    """Fine-tune a pretrained encoder with a new head."""
 
     head: str
-    default_epochs: float
-    default_batch_rows: int  # average number of rows in a batch
-    is_pretrained = True
-    objective: Objective
-    test: Any = None  # encoded test split of the task
+    problem_type = ""  # of classification
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
-        self.notes: list[str] = []
-        self.digests: dict[str, str] = {}
-        self.labels: tuple[str, ...] = ()  # of classification and tagging
-        self.problem_type = ""
+    # set by `prepare`
+    pretrained: LoadedEncoder
+    special_tokens: SpecialTokens
+    max_length: int
+    initial_weights: Mapping[str, Tensor]
 
     # ---- data and pretrained weights
 
-    def prepare(self, splits: DataSplits[ExamplesT]) -> None:
-        """Note the data, and load the pretrained encoder with a head for its labels."""
+    def prepare_encoding(self, train: Any) -> None:
+        """Load the pretrained encoder with a head for the labels."""
         config = self.config
-        self.notes += splits.notes
-        self.digests |= splits.digests
         self.pretrained = self.load_pretrained()
         self.digests["start"] = self.pretrained.digest
         self.model_config = self.pretrained.config
+        origin = "random weights, sizes" if config.fine_tuning.random_init else "weights"
+        frozen = "; only the head is trained" if config.fine_tuning.freeze_encoder else ""
+        self.reason = f"{origin} from {config.pretrained}{frozen}"
         self.special_tokens = SpecialTokens(self.pretrained.tokenizer)
         self.max_length = min(self.pretrained.max_length, config.data.max_length)
         self.hidden_size = self.model_config.hidden_size
@@ -81,33 +69,24 @@ class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
             initialize_bert(model, config.training.seed)
             self.initial_weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
-    def validation_rows(self) -> EncodedTexts:
-        """Encoded validation texts."""
-        raise NotImplementedError
-
     def load_pretrained(self) -> LoadedEncoder:
         """Load the pretrained encoder with the task's head."""
         labels = self.labels if self.labels else None
         return load_encoder(self.config.pretrained, head=self.head, labels=labels, seed=self.config.training.seed)
 
-    def set_training_rows(self, rows: EncodedTexts) -> None:
-        """Derive the tokens per epoch and the preferred settings from the training rows."""
-        self.tokens_per_epoch = int(rows.lengths.sum())
-        batch_tokens = max(1, self.default_batch_rows * self.tokens_per_epoch // len(rows))
+    def choose_training_settings(self) -> dict[str, float]:
+        """Training settings that suit the task; other ones where only the head is trained."""
+        settings = super().choose_training_settings()
         if self.config.fine_tuning.freeze_encoder:
-            self.preferred_settings: dict[str, float] = {
+            return settings | {
                 "epochs": HEAD_EPOCHS,
-                "batch_tokens": batch_tokens,
                 "learning_rate": HEAD_LEARNING_RATE,
                 "evaluations": HEAD_EVALUATIONS_PER_EPOCH,
             }
-        else:
-            self.preferred_settings = {
-                "epochs": self.default_epochs,
-                "batch_tokens": batch_tokens,
-                "learning_rate": min(MAX_LEARNING_RATE, LEARNING_RATE_SCALE / self.hidden_size**2),
-                "evaluations": EVALUATIONS_PER_EPOCH,
-            }
+        return settings | {
+            "learning_rate": min(MAX_LEARNING_RATE, LEARNING_RATE_SCALE / self.hidden_size**2),
+            "evaluations": EVALUATIONS_PER_EPOCH,
+        }
 
     def cache_states(self, rows: EncodedTexts, positions: Sequence[np.ndarray] | None = None) -> CachedStates | None:
         """Compute the hidden states that the head reads, once, where the encoder is frozen."""
@@ -135,7 +114,7 @@ class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
     def _check_encoding_time(self, model: Bert, rows: EncodedTexts) -> None:
         """Refuse a time budget that encoding all texts would use up, by the time of a sample of them."""
         budget_minutes = self.config.training.minutes
-        sample = spread_indices(len(rows), min(1.0, NUM_TIMED_TEXTS / len(rows)))
+        sample = subsample_indices(len(rows), min(1.0, NUM_TIMED_TEXTS / len(rows)))
         if not budget_minutes or len(sample) == len(rows):
             return
         start = time.perf_counter()
@@ -181,16 +160,6 @@ class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
             return dict(weights)
         return {**self.initial_weights, **_select_head(weights)}
 
-    def validation_tokens(self) -> int:
-        """Count the tokens that one evaluation reads."""
-        return int(self.validation_rows().lengths.sum())
-
-    def closing_seconds(self, evaluation_seconds: float) -> float:
-        """Estimate the duration of the final evaluation on validation and test data."""
-        test_tokens = 0 if self.test is None else int(self.test.rows.lengths.sum())
-        tokens = self.validation_tokens() + test_tokens
-        return super().closing_seconds(evaluation_seconds) * tokens / max(1, self.validation_tokens())
-
     def evaluator(self, device: str) -> EncoderEvaluator:
         """Build the evaluator on validation data."""
         return EncoderEvaluator(self, device)
@@ -206,13 +175,6 @@ class FineTuningExperiment(BaseExperiment[BertConfig, "EncoderEvaluator"]):
     def final_evaluation(self, evaluator: EncoderEvaluator, notify: Notify) -> tuple[dict[str, Any], dict[str, Any]]:
         """Evaluate the final model on validation and test data."""
         return self.compute_final_metrics(evaluator.model, notify)
-
-    def describe_model(self, num_parameters: int) -> str:
-        """Describe the model and the origin of its weights."""
-        origin = "random weights, sizes" if self.config.fine_tuning.random_init else "weights"
-        frozen = "; only the head is trained" if self.config.fine_tuning.freeze_encoder else ""
-        model = f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()}"
-        return f"{model} ({origin} from {self.config.pretrained}{frozen})"
 
     def metadata(self, evaluator: EncoderEvaluator) -> dict[str, Any]:
         """Entries of task.json that inference needs."""
@@ -265,7 +227,7 @@ def _distance_to_head(name: str, num_layers: int) -> int:
 class EncoderEvaluator(ModelEvaluator[Bert]):
     """Evaluates an encoder and its head with the metrics of its experiment."""
 
-    def __init__(self, experiment: FineTuningExperiment, device: str) -> None:
+    def __init__(self, experiment: FineTuningExperiment[Any], device: str) -> None:
         super().__init__(Bert(experiment.model_config), device)
         self.experiment = experiment
 
@@ -280,7 +242,7 @@ class EncoderEvaluator(ModelEvaluator[Bert]):
 
     def attention_snapshot(self) -> AttentionSnapshot | None:
         """Attention of one validation row."""
-        rows = self.experiment.validation_rows()
+        rows: EncodedTexts = self.experiment.valid.rows
         tokenizer = self.experiment.pretrained.tokenizer
         index = choose_example(rows.lengths)
         if index is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
 from regard.config.models import BERT_PRESETS, BertConfig
-from regard.config.runs import RunConfig
 from regard.data.documents import Documents
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build_model
@@ -44,14 +42,13 @@ from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
 from regard.tokens import Ids, Tokens
 from regard.training.experiments.base import (
-    BaseExperiment,
     EvaluationResult,
     ModelEvaluator,
     choose_preset,
     initialize_model,
-    load_or_train_tokenizer,
 )
-from regard.training.experiments.data_splits import read_document_splits
+from regard.training.experiments.data_splits import DataSplits
+from regard.training.experiments.language_model import LanguageModelExperiment
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
 from regard.training.trivial_baselines import token_frequencies
 from regard.training.verdict import TrivialBaseline
@@ -74,45 +71,51 @@ TOKEN_TABLES = (
 )  # weights that have a row for each token
 
 
-class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
+class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"]):
     """Pretrain an encoder on documents with masked language modelling."""
 
     name = TASK
-    has_final_evaluation = False
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
-        self.documents = read_document_splits(config)
-        self.notes = self.documents.notes
-        self.digests = self.documents.digests
-        self.head = "pretraining" if config.masking.next_sentence else "masked"
-        self.pretrained: LoadedEncoder | None = None
-        if config.pretrained:
-            self.pretrained = load_encoder(config.pretrained, head=self.head, seed=config.training.seed)
-            self.notes += self.pretrained.report.format_lines()
-        self.is_pretrained = self.pretrained is not None
-        self.tokenizer = load_or_train_tokenizer(folder, self._build_tokenizer)
-        self.layout = MaskedRowLayout.from_tokenizer(self.tokenizer, config.masking)
-        self.model_config, self.reason = self._choose_config()
+    # set by `prepare`
+    pretrained: LoadedEncoder | None = None
+    layout: MaskedRowLayout
+    counts: NDArray[np.int64]  # of tokens in the training split
+    objective: MaskedLMObjective
+
+    # ---- data and model size
+
+    @property
+    def head(self) -> str:
+        """Head of the encoder."""
+        return "pretraining" if self.config.masking.next_sentence else "masked"
+
+    def load_pretrained(self) -> LoadedEncoder:
+        """Load the pretrained encoder, and note which of its weights are used."""
+        pretrained = load_encoder(self.config.pretrained, head=self.head, seed=self.config.training.seed)
+        self.notes += pretrained.report.format_lines()
+        return pretrained
+
+    def build_tokenizer(self, texts: list[str]) -> Tokenizer:
+        """Take the tokenizer of the pretrained model if its words are kept, else train one on the training texts."""
+        if self.pretrained is not None and self.config.masking.words == "kept":
+            return self.pretrained.tokenizer
+        return train_masked_tokenizer(texts, self.config.tokenizer)
+
+    def prepare_objective(self, documents: DataSplits[Documents]) -> None:
+        """Tokenize the documents into rows with special tokens; the model limits their length."""
+        self.layout = MaskedRowLayout.from_tokenizer(self.tokenizer, self.config.masking)
+        self.model_config, self.reason = self._choose_config(documents.train)
         self.hidden_size = self.model_config.hidden_size
-        train = self._tokenize(self.documents.train)
-        self.valid = self._tokenize(self.documents.valid)
+        train = self._tokenize(documents.train)
+        self.valid = self._tokenize(documents.valid)
         self.counts = token_counts(train, self.tokenizer.vocab_size)
-        self.objective = MaskedLMObjective(train, self.layout, seed=config.training.seed)
-        self.tokens_per_epoch = max(1, round(config.masking.mask_rate * len(train.ids)))
-        self.preferred_settings: dict[str, float] = {
+        self.objective = MaskedLMObjective(train, self.layout, seed=self.config.training.seed)
+        self.tokens_per_epoch = max(1, round(self.config.masking.mask_rate * len(train.ids)))
+        self.preferred_settings = {
             "batch_tokens": max(BATCH_TOKENS, train.length),
             "usual_rate": min(MAX_EMBEDDING_RATE, EMBEDDING_RATE_SCALE / self.hidden_size),
             "epochs": max(3, min(40, round(MAX_TRAINING_TOKENS / len(train.ids)))),
         }
-
-    # ---- data and model size
-
-    def _build_tokenizer(self) -> Tokenizer:
-        if self.pretrained is not None and self.config.masking.words == "kept":
-            return self.pretrained.tokenizer
-        return train_masked_tokenizer(self.documents.train.texts, self.config.tokenizer)
 
     def _tokenize(self, documents: Documents) -> TokenStream:
         num_special = self.layout.num_special
@@ -128,15 +131,15 @@ class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
             raise DataError("no word in it is known to the tokenizer", advice="give text in the model's own language")
         return stream
 
-    def _choose_config(self) -> tuple[BertConfig, str]:
-        """Choose the model config for this data, as it is saved, and say why."""
+    def _choose_config(self, train: Documents) -> tuple[BertConfig, str]:
+        """Choose the model config for the training documents, as it is saved, and say why."""
         if self.pretrained is not None:
             return self._adapt_pretrained_config(self.pretrained)
         config = self.config.bert
         preset, reason = choose_preset(
             self.config.preset,
             BERT_PRESETS,
-            amount=sum(len(text) for text in self.documents.train.texts),
+            amount=sum(len(text) for text in train.texts),
             sizes=[(CHARACTERS_PER_TOKEN * max_tokens, preset) for max_tokens, preset in PRESET_SIZES],
             largest="base",
             what="characters",
@@ -178,14 +181,6 @@ class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
             return self.pretrained.weights
         return transfer_embeddings(self.pretrained.weights, self.pretrained.tokenizer, self.tokenizer)
 
-    def limit_validation(self, fraction: float) -> None:
-        """Validate on the first part of the validation text only."""
-        self.valid = self.valid.take(fraction)
-
-    def validation_tokens(self) -> int:
-        """Count the tokens that one evaluation reads."""
-        return len(self.valid.ids)
-
     def evaluator(self, device: str) -> MaskedLMEvaluator:
         """Build the evaluator on validation data."""
         return MaskedLMEvaluator(
@@ -201,11 +196,11 @@ class MaskedLMExperiment(BaseExperiment[BertConfig, "MaskedLMEvaluator"]):
         """Describe data and model for the user."""
         masking = self.config.masking
         unit = "words" if masking.whole_word_masking else "tokens"
-        data = self.documents.describe(self.objective.train, self.valid, self.layout.num_special)
+        data = self.describe_documents(self.layout.num_special)
         return [
             f"{data}; {100 * masking.mask_rate:.3g} % of the {unit} are masked",
             f"tokens: vocabulary of {self.tokenizer.vocab_size:,}",
-            f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
+            self.describe_model(num_parameters),
         ]
 
     def metadata(self, evaluator: MaskedLMEvaluator) -> dict[str, Any]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.config.runs import RunConfig
 from regard.data.squad import SquadExamples, hold_out_questions, read_squad
 from regard.models.bert import Bert
+from regard.tasks.base import Objective
 from regard.tasks.baselines import paired_gain
 from regard.tasks.question_answering import (
     AnswerSpan,
@@ -31,24 +29,20 @@ from regard.training.experiments.base import (
     Notify,
     prefix_metrics,
     report_gain,
-    spread_indices,
+    subsample_indices,
 )
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
+from regard.training.experiments.supervised import EncodedSplit
 from regard.training.trivial_baselines import constant_span
 from regard.training.verdict import TrivialBaseline
 
-HELD_OUT = "questions are held out, with whole passages"
 MAX_EVALUATED = 1000  # validation questions answered at each evaluation
 NUM_SAMPLES = 2  # questions shown at each evaluation
 
 
-@dataclass(frozen=True)
-class QuestionSplit:
+class QuestionSplit(EncodedSplit[SquadExamples, EncodedPassages]):
     """Questions and passages, encoded for the encoder."""
-
-    examples: SquadExamples
-    rows: EncodedPassages
 
     @property
     def passages(self) -> list[str]:
@@ -56,7 +50,7 @@ class QuestionSplit:
         return [example.passage for example in self.examples.examples]
 
 
-class QuestionAnsweringExperiment(FineTuningExperiment):
+class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
     """Fine-tune an encoder on questions about passages."""
 
     name = "answer"
@@ -64,30 +58,41 @@ class QuestionAnsweringExperiment(FineTuningExperiment):
     default_epochs = 2.0
     default_batch_rows = 16
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        splits = DataSplits.read(config, read_squad, lambda train: None, hold_out_questions, HELD_OUT)
-        self.prepare(splits)
-        self.train = self._encode(splits.train, "training")
-        self.valid = self._encode(splits.valid, "validation")
-        self.evaluated = self.valid  # questions answered at each evaluation
+    # set by `prepare`
+    evaluated: QuestionSplit  # questions answered at each evaluation
+
+    def read_splits(self) -> DataSplits[SquadExamples]:
+        """Read questions and passages; hold some passages out where there are no validation files."""
+        return DataSplits.read(
+            self.config,
+            read_squad,
+            hold_out_questions,
+            describe_held_out=lambda valid: f"{len(valid):,} questions are held out, with whole passages",
+        )
+
+    def encode_splits(self, splits: DataSplits[SquadExamples]) -> None:
+        """Encode all splits, and choose the questions that each evaluation answers."""
+        super().encode_splits(splits)
+        self.evaluated = self.valid
         if len(splits.valid) > MAX_EVALUATED:
-            self.evaluated = self._encode(splits.valid.select(np.arange(MAX_EVALUATED)))
-        self.test = None if splits.test is None else self._encode(splits.test, "test")
+            self.evaluated = self.encode(splits.valid.select(np.arange(MAX_EVALUATED)))
+
+    def build_objective(self) -> Objective:
+        """Build the objective: cross-entropy of the first and the last token of each answer."""
         rows = self.train.rows
-        self.set_training_rows(rows)
         all_positions = [np.arange(len(row), dtype=np.int64) for row in rows.rows]
-        targets = span_targets(rows, splits.train.examples)
-        self.objective = SpanObjective(
+        targets = span_targets(rows, self.train.examples.examples)
+        objective = SpanObjective(
             rows,
             targets,
-            seed=config.training.seed,
-            digest=splits.train.digest,
+            seed=self.config.training.seed,
+            digest=self.train.examples.digest,
             cached_states=self.cache_states(rows, all_positions),
         )
         self._report_lost_answers(targets)
+        return objective
 
-    def _encode(self, examples: SquadExamples, split: str = "") -> QuestionSplit:
+    def encode(self, examples: SquadExamples, split: str = "") -> QuestionSplit:
         """Encode questions with windows of their passages; report truncation for a named split."""
         questions = [(example.question, example.passage) for example in examples.examples]
         rows = encode_questions(self.special_tokens, questions, self.max_length, self.config.passages.window_overlap)
@@ -129,26 +134,22 @@ class QuestionAnsweringExperiment(FineTuningExperiment):
         """Validate on this fraction of the questions that an evaluation answers."""
         count = max(1, round(fraction * len(self.evaluated.examples)))
         examples = self.valid.examples
-        self.valid = self._encode(examples.select(spread_indices(len(examples), count / len(examples))))
+        self.valid = self.encode(examples.select(subsample_indices(len(examples), count / len(examples))))
         self.evaluated = self.valid
 
     def validation_tokens(self) -> int:
         """Count the tokens that one evaluation reads."""
-        return int(self.evaluated.rows.lengths.sum())
+        return self.evaluated.num_tokens
 
     def closing_seconds(self, evaluation_seconds: float) -> float:
         """Estimate the duration of answering all validation and test questions."""
         splits = [split for split in (self.valid, self.test) if split is not None]
-        tokens = sum(int(split.rows.lengths.sum()) for split in splits)
+        tokens = sum(split.num_tokens for split in splits)
         return evaluation_seconds * tokens / max(1, self.validation_tokens())
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Scores of no answer or of the whole passage, whichever has the better F1."""
         return [constant_span(self.evaluated.examples.examples)]
-
-    def validation_rows(self) -> EncodedPassages:
-        """Encoded validation questions."""
-        return self.valid.rows
 
     # ---- metrics
 

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from regard.checkpoint.native import FEATURES, copy_features, save_rnn_text
+from regard.checkpoint.native import FEATURES, LoadedRnnText, copy_features, load_rnn_text, save_rnn_text
 from regard.config.rnn_models import RNN_TEXT_PRESETS, RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig
-from regard.config.runs import RunConfig
 from regard.models.rnn_text import RnnTextModel
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
 from regard.text.train import train_tokenizer
 from regard.training.evaluation import Evaluator
-from regard.training.experiments.base import BaseExperiment, choose_preset, load_or_train_tokenizer
-from regard.training.experiments.data_splits import DataSplits, ExamplesT
+from regard.training.experiments.base import choose_preset, load_or_train_tokenizer
+from regard.training.experiments.data_splits import DataSplits
+from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 
-DEFAULT_EPOCHS = 20.0
-DEFAULT_BATCH_TEXTS = 32  # average number of texts in a batch
 SMALL_DATA = 10_000  # tokens below which the smaller preset is chosen
 
 
@@ -36,35 +33,35 @@ ConfigT = TypeVar("ConfigT", RnnClassifierConfig, RnnTaggerConfig)
 EvaluatorT = TypeVar("EvaluatorT", bound=RnnTextEvaluator)
 
 
-class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
-    """Train an RNN classifier or tagger from scratch.
+class RnnTextExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
+    """Train an RNN classifier or tagger from scratch."""
 
-    A task reads its data, calls `prepare` with it, encodes all texts with `preprocessor`, and calls `set_splits`.
-    """
+    default_epochs = 20.0
+    default_batch_rows = 32
 
-    is_pretrained = False
-    reason: str  # why the model config was chosen
-    valid: Any  # encoded validation split of the task
-    test: Any  # encoded test split, or None
-
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
-        self.notes: list[str] = []
-        self.digests: dict[str, str] = {}
-        self.labels: list[str] = []
+    # set by `prepare`
+    features: ElmoFeatures | None
+    preprocessor: RnnPreprocessor
 
     # ---- data and model size
 
-    def prepare(self, splits: DataSplits[ExamplesT], train_texts: Sequence[str]) -> None:
-        """Note the data, load the features, and train a tokenizer on the training texts."""
-        self.notes += splits.notes
-        self.digests |= splits.digests
+    def prepare(self) -> None:
+        """Read and encode the data, build the objective, and choose the model config."""
+        super().prepare()
+        self.model_config, self.reason = self._choose_config()
+        self.hidden_size = self.model_config.encoder.hidden_size
+
+    def prepare_encoding(self, train: Any) -> None:
+        """Load the features, and train a tokenizer on the training texts."""
         self.features = self._load_features()
         tokenizer = load_or_train_tokenizer(
-            self.folder, lambda: train_tokenizer(list(train_texts), self.config.tokenizer)
+            self.folder, lambda: train_tokenizer(self.tokenizer_texts(train), self.config.tokenizer)
         )
         self.preprocessor = RnnPreprocessor(tokenizer, self.config.data.max_length, self.features)
+
+    def tokenizer_texts(self, examples: Any) -> list[str]:
+        """Texts of examples, on which a tokenizer is trained."""
+        raise NotImplementedError
 
     def _load_features(self) -> ElmoFeatures | None:
         """Load the frozen features from their copy in the run directory, which a new run creates."""
@@ -88,15 +85,10 @@ class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
                 f"({num_tokens:,} tokens): see --max-length"
             )
 
-    def set_splits(self, splits: Sequence[RnnTexts]) -> None:
-        """Cache the features of all splits, the training texts first; derive the preferred settings from these."""
-        train = splits[0]
-        self._cache_features(splits)
-        self.tokens_per_epoch = int(train.lengths.sum())
-        self.preferred_settings: dict[str, float] = {
-            "epochs": DEFAULT_EPOCHS,
-            "batch_tokens": max(1, DEFAULT_BATCH_TEXTS * self.tokens_per_epoch // len(train)),
-        }
+    def encode_splits(self, splits: DataSplits[Any]) -> None:
+        """Encode all splits, and cache their features."""
+        super().encode_splits(splits)
+        self._cache_features([split.rows for split in (self.train, self.valid, self.test) if split is not None])
 
     def _cache_features(self, splits: Sequence[RnnTexts]) -> None:
         """Compute the features of all texts once, if they fit into the memory allowed."""
@@ -117,8 +109,13 @@ class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
         seconds = time.perf_counter() - start
         self.notes.append(f"{features}, computed once for all texts ({num_bytes / 2**20:,.1f} MB, {seconds:.1f} s)")
 
-    def choose_config(self, config: ConfigT) -> tuple[ConfigT, str]:
+    def base_config(self) -> ConfigT:
+        """Model config of the run, before its sizes are chosen."""
+        raise NotImplementedError
+
+    def _choose_config(self) -> tuple[ConfigT, str]:
         """Choose the model config for this data, and say why."""
+        config = self.base_config()
         preset, reason = choose_preset(
             self.config.preset,
             RNN_TEXT_PRESETS,
@@ -138,22 +135,9 @@ class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
 
     # ---- interface of a run
 
-    def validation_tokens(self) -> int:
-        """Count the tokens that one evaluation reads."""
-        return int(self.valid.rows.lengths.sum())
-
-    def closing_seconds(self, evaluation_seconds: float) -> float:
-        """Estimate the duration of the final evaluation on validation and test data."""
-        test_tokens = 0 if self.test is None else int(self.test.rows.lengths.sum())
-        tokens = self.validation_tokens() + test_tokens
-        return super().closing_seconds(evaluation_seconds) * tokens / max(1, self.validation_tokens())
-
-    def describe_model(self, num_parameters: int) -> list[str]:
-        """Describe tokenizer and model for the user."""
-        return [
-            f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.preprocessor.tokenizer.vocab_size:,}",
-            f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})",
-        ]
+    def describe_tokenizer(self) -> str:
+        """Describe the tokenizer for the user."""
+        return f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.preprocessor.tokenizer.vocab_size:,}"
 
     def metadata(self, evaluator: EvaluatorT) -> dict[str, Any]:
         """Entries of task.json that inference needs; with features, also the weights of their layers."""
@@ -179,3 +163,7 @@ class RnnTextExperiment(BaseExperiment[ConfigT, EvaluatorT]):
             metadata=metadata,
             card=card,
         )
+
+    def load_saved(self) -> LoadedRnnText[ConfigT]:
+        """Load the run's model."""
+        return load_rnn_text(self.folder, type(self.model_config), self.name)

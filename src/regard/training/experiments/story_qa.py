@@ -13,12 +13,19 @@ from regard.errors import UsageError
 from regard.formatting import format_duration
 from regard.models.base import move_to_device
 from regard.models.memory_network import MemoryNetwork
-from regard.tasks.story_qa import StoryExamples, StoryScores, encode_stories, predict_answers, score_answers
+from regard.tasks.story_qa import (
+    StoryExamples,
+    StoryScores,
+    StoryVocabulary,
+    encode_stories,
+    predict_answers,
+    score_answers,
+)
 from regard.training.card import model_card
 from regard.training.experiments.base import RunContext, RunPlan, TrainingResult
 from regard.training.experiments.data_splits import rejection_notes
 from regard.training.listeners import notify
-from regard.training.memory_trainer import build_trainer
+from regard.training.memory_trainer import MemoryNetworkTrainer, build_trainer
 from regard.training.throughput import Setup, Throughput, choose_throughput, fastest_setup
 from regard.training.trainer import catch_stop_signals
 from regard.training.trivial_baselines import majority_answer
@@ -32,14 +39,25 @@ class MemoryNetworkProcedure:
     """Train memory networks to answer questions about stories; restarts are trained in parallel."""
 
     unit = "pass"
+    verdict: Verdict | None = None  # once all epochs are done
+
+    # set by `prepare`
+    stories: StoryQuestions  # to train on
+    trainer: MemoryNetworkTrainer
+    vocabulary: StoryVocabulary
+    valid: StoryQuestions
+    valid_examples: StoryExamples
+    digests: dict[str, str]  # of the data
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
-        config = context.config
-        if context.distributed.world_size > 1:
+        self.notes: list[str] = []  # for the user, before training starts
+
+    def prepare(self) -> None:
+        """Read the stories, and build the trainer with its vocabulary."""
+        config = self.context.config
+        if self.context.distributed.world_size > 1:
             raise UsageError("memory networks are trained by one process, all restarts in parallel: start one process")
-        self.notes: list[str] = []
-        self.verdict: Verdict | None = None  # once all epochs are done
         self.stories = self._read(config.data.train, "training")
         self.trainer, self.vocabulary = build_trainer(self.stories, config.memory_network, config.stories)
         self.valid = self._choose_validation()

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.checkpoint.native import LoadedRnnText, load_rnn_text
 from regard.config.rnn_models import RnnTaggerConfig
 from regard.config.runs import RunConfig
 from regard.data.conll import TaggedSentences, check_tags, hold_out_sentences, read_tagged, tag_counts
@@ -23,6 +22,7 @@ from regard.formatting import format_names
 from regard.models import build_model
 from regard.models.bert import Bert
 from regard.models.rnn_text import RnnTagger
+from regard.tasks.base import Objective
 from regard.tasks.baselines import f1_gain, paired_gain
 from regard.tasks.entities import entity_counts, entity_scores, most_frequent_tags, tag_transitions, viterbi
 from regard.tasks.losses import balanced_weights
@@ -40,32 +40,27 @@ from regard.training.experiments.base import (
     EvaluationResult,
     ModelEvaluator,
     Notify,
-    initialize_model,
     prefix_metrics,
     report_gain,
-    spread_indices,
 )
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.rnn_text import RnnTextExperiment
+from regard.training.experiments.supervised import EncodedSplit, RowsT
 from regard.training.trivial_baselines import constant_tag
 from regard.training.verdict import TrivialBaseline
 
-HELD_OUT = "of the sentences are held out"
 NUM_SAMPLES = 2  # sentences shown at each evaluation
 MAX_SHOWN_TAGS = 12
 
-RowsT = TypeVar("RowsT")
 LogProbs = Sequence[NDArray[np.float64]]  # of each sentence, [words, tags]
 TagSequences = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
-class TaggedSplit(Generic[RowsT]):
+class TaggedSplit(EncodedSplit[TaggedSentences, RowsT]):
     """Tagged sentences, encoded for a model."""
 
-    examples: TaggedSentences
-    rows: RowsT
     tag_ids: list[NDArray[np.int64]]
 
     @property
@@ -81,6 +76,17 @@ class TaggedSplit(Generic[RowsT]):
 
 EncodedTaggedSplit = TaggedSplit[EncodedSentences]
 RnnTaggedSplit = TaggedSplit[RnnSentences]
+
+
+def read_tagged_splits(config: RunConfig) -> DataSplits[TaggedSentences]:
+    """Read tagged sentences and their tags; hold some sentences out where there are no validation files."""
+    return DataSplits.read(
+        config,
+        read_tagged,
+        hold_out_sentences,
+        describe_held_out=lambda valid: f"{len(valid):,} of the sentences are held out",
+        find_labels=check_tags,
+    )
 
 
 def texts_and_word_spans(sentences: TaggedSentences) -> tuple[list[str], list[Spans]]:
@@ -108,6 +114,10 @@ class TagScorer(Generic[RowsT]):
         if kind == "equal":
             return None
         return balanced_weights(np.bincount(np.concatenate(self.train.tag_ids), minlength=len(self.labels)))
+
+    def trivial_baseline(self, valid: TaggedSplit[RowsT]) -> TrivialBaseline:
+        """F1, or accuracy, of one tag for every word."""
+        return constant_tag(self.train.tag_ids, valid.tag_ids, self.labels)
 
     def describe(self, num_tokens: int, valid: TaggedSplit[RowsT], test: TaggedSplit[RowsT] | None) -> list[str]:
         """Describe the data for the user."""
@@ -199,7 +209,7 @@ def _flatten(tags: TagSequences) -> NDArray[np.str_]:
 # ---- fine-tuned encoders
 
 
-class TaggingExperiment(FineTuningExperiment):
+class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
     """Fine-tune an encoder on tagged sentences."""
 
     name = "tag"
@@ -207,34 +217,34 @@ class TaggingExperiment(FineTuningExperiment):
     default_epochs = 5.0
     default_batch_rows = 16
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        splits = DataSplits.read(config, read_tagged, self._read_labels, hold_out_sentences, HELD_OUT)
-        self.prepare(splits)
-        self.train = self._encode(splits.train, "training")
-        self.valid = self._encode(splits.valid, "validation")
-        self.test = None if splits.test is None else self._encode(splits.test, "test")
-        rows = self.train.rows
-        self.set_training_rows(rows)
-        self.scorer = TagScorer(self.labels, self.train)
-        self.objective = TaggingObjective(
-            rows,
-            self.train.tag_ids,
-            seed=config.training.seed,
-            digest=splits.train.digest,
-            class_weights=self.scorer.class_weights(config.fine_tuning.class_weights),
-            cached_states=self.cache_states(rows, rows.positions),
-        )
+    @cached_property
+    def scorer(self) -> TagScorer[EncodedSentences]:
+        """Scorer for the tags of the data."""
+        return TagScorer(self.labels, self.train)
 
-    def _read_labels(self, train: TaggedSentences) -> None:
-        self.labels = tuple(check_tags(train, self.config.data.train[0]))
+    def read_splits(self) -> DataSplits[TaggedSentences]:
+        """Read tagged sentences."""
+        return read_tagged_splits(self.config)
 
-    def _encode(self, sentences: TaggedSentences, split: str) -> EncodedTaggedSplit:
-        tag_ids = sentences.tag_ids(self.labels)
-        texts, spans = texts_and_word_spans(sentences)
+    def encode(self, examples: TaggedSentences, split: str) -> EncodedTaggedSplit:
+        """Encode sentences and their tags."""
+        tag_ids = examples.tag_ids(self.labels)
+        texts, spans = texts_and_word_spans(examples)
         rows = encode_words(self.special_tokens, texts, spans, self.max_length)
         self.report_truncation(rows.truncation, split)
-        return TaggedSplit(sentences, rows, tag_ids=tag_ids)
+        return TaggedSplit(examples, rows, tag_ids=tag_ids)
+
+    def build_objective(self) -> Objective:
+        """Build the objective: cross-entropy of the tags."""
+        rows = self.train.rows
+        return TaggingObjective(
+            rows,
+            self.train.tag_ids,
+            seed=self.config.training.seed,
+            digest=self.train.examples.digest,
+            class_weights=self.scorer.class_weights(self.config.fine_tuning.class_weights),
+            cached_states=self.cache_states(rows, rows.positions),
+        )
 
     # ---- interface of a run
 
@@ -247,18 +257,9 @@ class TaggingExperiment(FineTuningExperiment):
         """Entry of task.json on the labels."""
         return {"labels": list(self.labels)}
 
-    def limit_validation(self, fraction: float) -> None:
-        """Validate on this fraction of the validation sentences only."""
-        sentences = self.valid.examples
-        self.valid = self._encode(sentences.select(spread_indices(len(sentences), fraction)), "validation")
-
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """F1, or accuracy, of one tag for every word."""
-        return [constant_tag(self.train.tag_ids, self.valid.tag_ids, self.labels)]
-
-    def validation_rows(self) -> EncodedSentences:
-        """Encoded validation sentences."""
-        return self.valid.rows
+        return [self.scorer.trivial_baseline(self.valid)]
 
     # ---- metrics
 
@@ -285,50 +286,47 @@ class TaggingExperiment(FineTuningExperiment):
 # ---- RNN taggers
 
 
-class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluator"]):
+class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluator", RnnTaggedSplit]):
     """Train an RNN tagger on tagged sentences."""
 
     name = "tag"
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        splits = DataSplits.read(config, read_tagged, self._read_labels, hold_out_sentences, HELD_OUT)
-        self.prepare(splits, [sentence.text for sentence in splits.train.sentences])
-        self.train = self._encode(splits.train, "training")
-        self.valid = self._encode(splits.valid, "validation")
-        self.test = None if splits.test is None else self._encode(splits.test, "test")
-        self.set_splits([split.rows for split in (self.train, self.valid, self.test) if split is not None])
-        self.scorer = TagScorer(self.labels, self.train, gain_source="reading in context")
-        self.objective = RnnTaggingObjective(
-            self.train.rows,
-            self.train.tag_ids,
-            seed=config.training.seed,
-            digest=splits.train.digest,
-            class_weights=self.scorer.class_weights(config.fine_tuning.class_weights),
-        )
-        self.model_config, self.reason = self.choose_config(config.rnn_tagger)
-        self.hidden_size = self.model_config.encoder.hidden_size
+    @cached_property
+    def scorer(self) -> TagScorer[RnnSentences]:
+        """Scorer for the tags of the data."""
+        return TagScorer(self.labels, self.train, gain_source="reading in context")
 
-    def _read_labels(self, train: TaggedSentences) -> None:
-        self.labels = check_tags(train, self.config.data.train[0])
+    def base_config(self) -> RnnTaggerConfig:
+        """Model config of the run, before its sizes are chosen."""
+        return self.config.rnn_tagger
 
-    def _encode(self, sentences: TaggedSentences, split: str) -> RnnTaggedSplit:
-        tag_ids = sentences.tag_ids(self.labels)
-        texts, spans = texts_and_word_spans(sentences)
+    def read_splits(self) -> DataSplits[TaggedSentences]:
+        """Read tagged sentences."""
+        return read_tagged_splits(self.config)
+
+    def tokenizer_texts(self, examples: TaggedSentences) -> list[str]:
+        """The sentences, without tags."""
+        return [sentence.text for sentence in examples.sentences]
+
+    def encode(self, examples: TaggedSentences, split: str) -> RnnTaggedSplit:
+        """Encode sentences and their tags."""
+        tag_ids = examples.tag_ids(self.labels)
+        texts, spans = texts_and_word_spans(examples)
         rows = RnnSentences.encode(self.preprocessor, texts, spans)
         self.report_truncation(rows, split)
-        return TaggedSplit(sentences, rows, tag_ids=tag_ids)
+        return TaggedSplit(examples, rows, tag_ids=tag_ids)
+
+    def build_objective(self) -> Objective:
+        """Build the objective: cross-entropy of the tags."""
+        return RnnTaggingObjective(
+            self.train.rows,
+            self.train.tag_ids,
+            seed=self.config.training.seed,
+            digest=self.train.examples.digest,
+            class_weights=self.scorer.class_weights(self.config.fine_tuning.class_weights),
+        )
 
     # ---- interface of a run
-
-    def limit_validation(self, fraction: float) -> None:
-        """Validate on this fraction of the validation sentences only."""
-        sentences = self.valid.examples
-        self.valid = self._encode(sentences.select(spread_indices(len(sentences), fraction)), "validation")
-
-    def model(self) -> RnnTagger:
-        """Build the model with its initial weights."""
-        return initialize_model(build_model(self.model_config), self.config.training.seed)
 
     def evaluator(self, device: str) -> RnnTaggingEvaluator:
         """Build the evaluator on validation data."""
@@ -337,15 +335,11 @@ class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluat
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
         data_lines = self.scorer.describe(self.tokens_per_epoch, self.valid, self.test)
-        return [*data_lines, *self.describe_model(num_parameters)]
+        return [*data_lines, self.describe_tokenizer(), self.describe_model(num_parameters)]
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """F1, or accuracy, of one tag for every word."""
-        return [constant_tag(self.train.tag_ids, self.valid.tag_ids, self.labels)]
-
-    def load_saved(self) -> LoadedRnnText[RnnTaggerConfig]:
-        """Load the run's model."""
-        return load_rnn_text(self.folder, RnnTaggerConfig, self.name)
+        return [self.scorer.trivial_baseline(self.valid)]
 
     def final_evaluation(self, evaluator: RnnTaggingEvaluator, notify: Notify) -> tuple[dict[str, Any], dict[str, Any]]:
         """Score validation and test sentences, and compare with the baseline."""

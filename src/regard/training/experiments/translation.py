@@ -26,7 +26,7 @@ from regard.engine.translator import TranslatorEngine
 from regard.errors import UsageError
 from regard.hardware import WorkerPool
 from regard.models import build_model
-from regard.models.base import EncoderDecoder, Model
+from regard.models.base import EncoderDecoder
 from regard.tasks.alignment import best_alignment_head
 from regard.tasks.metrics import bleu, exact_match, perplexity, translation_scores
 from regard.tasks.translation import TokenizedPairs, TokenizerPair, TranslationObjective, mean_loss, search_translations
@@ -39,9 +39,8 @@ from regard.training.experiments.base import (
     EvaluationResult,
     ModelEvaluator,
     Notify,
-    initialize_model,
     prefix_metrics,
-    spread_indices,
+    subsample_indices,
 )
 from regard.training.experiments.data_splits import rejection_notes
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
@@ -172,16 +171,22 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
     name = "translate"
     _evaluator: TranslationEvaluator | None = None
 
+    # set by `prepare`
+    pretrained: LoadedTranslator | None
+    tokenizers: TokenizerPair
+    valid: TokenizedPairs
+    objective: TranslationObjective
+
     def __init__(self, config: RunConfig, folder: Path) -> None:
-        self.config = config
-        self.folder = folder
-        self.notes: list[str] = []
-        self.preferred_settings: dict[str, float] = {}
+        super().__init__(config, folder)
         self.decoding = config.decoding
+
+    def prepare(self) -> None:
+        """Read the pairs, load or train the tokenizers, build the objective, and choose the model config."""
+        config = self.config
         train_pairs, valid_pairs = self._read_splits()
         self.digests = {"train": train_pairs.digest, "valid": valid_pairs.digest}
         self.pretrained = load_translator(config.pretrained) if config.pretrained else None
-        self.is_pretrained = self.pretrained is not None
         self.tokenizers = self._load_or_train_tokenizers(train_pairs)
         train = self._drop_long_pairs(self.tokenizers.tokenize(train_pairs), "training")
         self.valid = self._drop_long_pairs(self.tokenizers.tokenize(valid_pairs), "validation")
@@ -255,14 +260,9 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
 
     # ---- interface of a run
 
-    def model(self) -> Model:
-        """Build the model with its initial weights."""
-        weights = self.pretrained.weights if self.pretrained is not None else None
-        return initialize_model(build_model(self.model_config), self.config.training.seed, weights)
-
     def limit_validation(self, fraction: float) -> None:
         """Validate on this fraction of the validation pairs only."""
-        self.valid = self.valid.select(spread_indices(len(self.valid), fraction))
+        self.valid = self.valid.select(subsample_indices(len(self.valid), fraction))
 
     def validation_tokens(self) -> int:
         """Count the tokens that one evaluation reads and generates."""
@@ -298,7 +298,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             f"data: {len(self.objective.train):,} pairs, {self.tokens_per_epoch:,} target tokens; "
             f"validation {len(self.valid):,} pairs",
             f"tokens: {self.config.tokenizer.kind}, {vocabulary}",
-            f"model: {num_parameters / 1e6:.2f} M parameters, {config.summary()} ({self.reason})",
+            self.describe_model(num_parameters),
         ]
 
     def metadata(self, evaluator: TranslationEvaluator) -> dict[str, Any]:
