@@ -54,7 +54,7 @@ def capture_text(config: RecordConfig, sites: Mapping[str, int], rows: int, colu
         if not qkv_heads:
             yield CapturedText(site_trace, None)
         else:
-            with trace(qkv_heads, store="inside") as qkv_trace:
+            with trace(qkv_heads, store="qkv") as qkv_trace:
                 yield CapturedText(site_trace, qkv_trace)
 
 
