@@ -124,7 +124,7 @@ def test_heads_are_reported_as_a_table_a_page_and_lines(
     assert cli.run([*command, "--alignment", str(alignments), "--all"]) == 0
     output = capsys.readouterr().out
     assert output.startswith(f"20 heads of {translator_folder} ablated one by one on 3 of 3 sentences of pairs.tsv")
-    assert "best aligning head: decoder." in output and "alignment error" in output
+    assert "best alignment head: decoder." in output and "alignment error" in output
     assert sum(line.startswith(("encoder.", "decoder.")) for line in output.splitlines()) == 20
     assert cli.run([*command, "--json", "--metric", "bleu", "--out", str(tmp_path / "heads.html")]) == 0
     report = json.loads(capsys.readouterr().out)

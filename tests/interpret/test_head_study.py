@@ -142,7 +142,7 @@ def test_importance_is_what_the_loss_gains_without_a_head(pipeline: TranslationP
         with ablate(row.label):
             assert row.importance == pytest.approx(loss() - report.whole, abs=2e-4)
         assert row.error is not None and 0 < row.error < 1
-    assert report.aligner is not None and report.aligner["site"].endswith("cross")
+    assert report.alignment_head is not None and report.alignment_head["site"].endswith("cross")
     table = report.importance("encoder.self")
     assert table is not None and np.shape(table["by"]) == (2, 4)
     importance_by_head = {row.label: row.importance for row in report.rows}
@@ -189,7 +189,7 @@ def test_the_best_alignment_head_beats_the_first_of_the_last_layer(speaker: Tran
         speaker, ParallelTexts.from_texts([row.source for row in examples], [row.target for row in examples])
     )
     report = study_heads(probe, sample=16, gold=[row.links for row in examples])
-    best = report.aligner
+    best = report.alignment_head
     assert best is not None
     assert best["error"] < 0.25 and best["error"] < best["last_first_error"]
     errors = {row.label: row.alignment_error for row in report.rows if row.alignment_error is not None}

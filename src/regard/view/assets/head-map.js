@@ -148,7 +148,7 @@ function squareGrid(attention, values) {
 
 function squareElement({ layer, head, site, label, isBest }, value, max) {
   const number = value === undefined ? "" : Number(value).toFixed(2);
-  const name = [site, label, number, isBest ? "best aligning head" : ""].filter(Boolean).join(", ");
+  const name = [site, label, number, isBest ? "best alignment head" : ""].filter(Boolean).join(", ");
   const square = element(
     "button",
     {

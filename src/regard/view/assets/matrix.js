@@ -78,7 +78,7 @@ function matrixControls(scene) {
   return toolbar(
     element("p", { class: "note lead" }, `${attentionMeaning(scene)}.`),
     isElsewhere
-      ? button("★ Best aligning head", selectAlignmentHead, { title: "the head that aligns best (b)" })
+      ? button("★ Best alignment head", selectAlignmentHead, { title: "the head that aligns best (b)" })
       : null,
     button("Turn", () => update({ transposed: !transposed }), {
       title: "rows become columns",

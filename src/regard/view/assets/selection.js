@@ -46,7 +46,7 @@ export function headTables(record, attention, layer, heads, axes, onLoad) {
   );
 }
 
-// The best aligning head may attend to a token's origin only once the token is the input: its rows are then read this
+// The best alignment head may attend to a token's origin only once the token is the input: its rows are then read this
 // many steps later.
 function alignmentShift(record, attention, layer, head) {
   const best = record.view || {};
