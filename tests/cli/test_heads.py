@@ -153,11 +153,11 @@ def test_a_record_holds_attribution_and_importance(
     assert [attribution.method for attribution in record.attribution] == list(METHODS)
     assert all(len(attribution.values) == len(record.texts["source"].tokens) for attribution in record.attribution)
     importance = record["decoder.cross"].importance
-    assert importance is not None and np.shape(importance["by"]) == (2, 4)
+    assert importance is not None and np.shape(importance["values"]) == (2, 4)
     encoder = saved_encoder(tmp_path / "encoder", TEXTS)
     assert cli.run(["see", str(encoder), TEXTS[0], "--importance", "--out", str(path)]) == 0
     importance = Record.read(path)["encoder.self"].importance
-    assert importance is not None and importance["metric"] == "1 − cosine" and min(map(min, importance["by"])) > 0
+    assert importance is not None and importance["metric"] == "1 − cosine" and min(map(min, importance["values"])) > 0
     capsys.readouterr()
     assert cli.run(["see", str(encoder), TEXTS[0], "--attribution", "--out", str(path)]) == 2
     assert "attribution is for labels" in capsys.readouterr().err

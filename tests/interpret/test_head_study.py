@@ -144,9 +144,9 @@ def test_importance_is_what_the_loss_gains_without_a_head(pipeline: TranslationP
         assert row.error is not None and 0 < row.error < 1
     assert report.alignment_head is not None and report.alignment_head["site"].endswith("cross")
     table = report.importance("encoder.self")
-    assert table is not None and np.shape(table["by"]) == (2, 4)
+    assert table is not None and np.shape(table["values"]) == (2, 4)
     importance_by_head = {row.label: row.importance for row in report.rows}
-    assert table["by"][1][2] == importance_by_head["encoder.1.self:2"]
+    assert table["values"][1][2] == importance_by_head["encoder.1.self:2"]
 
 
 def test_bleu_is_another_metric_and_unknown_ones_are_rejected(pipeline: TranslationPipeline, toy: Toy) -> None:
@@ -251,11 +251,11 @@ def test_importance_for_one_prediction(pipeline: TranslationPipeline) -> None:
     record = add_head_importance(translation.record(), pipeline, translation.source, translation)
     importance = record["decoder.cross"].importance
     assert importance is not None
-    assert importance["metric"] == "log-probability lost" and np.shape(importance["by"]) == (2, 4)
+    assert importance["metric"] == "log-probability lost" and np.shape(importance["values"]) == (2, 4)
     intact = pipeline.score([translation.source], [translation])[0].logprob
     with ablate("decoder.1.cross:2"):
         ablated = pipeline.score([translation.source], [translation])[0].logprob
-    assert importance["by"][1][2] == pytest.approx(intact - ablated, abs=1e-4)
+    assert importance["values"][1][2] == pytest.approx(intact - ablated, abs=1e-4)
     assert record.to_dict()["attention"][0]["importance"]["metric"] == "log-probability lost"
 
 

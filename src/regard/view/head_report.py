@@ -84,7 +84,7 @@ class HeadReport:
 
         >>> rows = (HeadRow("encoder.1.self", 0, "broad", {}, 0.5), HeadRow("encoder.0.self", 0, "sharp", {}, 0.25))
         >>> HeadReport("m", "d", "loss", False, 1.0, "texts", 9, 9, 9, 1.0, rows).importance("encoder.self")
-        {'metric': 'loss', 'by': [[0.25], [0.5]]}
+        {'metric': 'loss', 'values': [[0.25], [0.5]]}
         """
         importances: dict[str, dict[int, float]] = {}  # by site and head
         for row in self.rows:
@@ -93,7 +93,7 @@ class HeadReport:
                 importances.setdefault(row.site, {})[row.head] = row.importance
         sites = sorted(importances, key=lambda site: [int(part) for part in site.split(".") if part.isdigit()])
         table = [[importances[site][head] for head in sorted(importances[site])] for site in sites]
-        return {"metric": self.metric, "by": table} if table else None
+        return {"metric": self.metric, "values": table} if table else None
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values."""

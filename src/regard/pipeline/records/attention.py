@@ -33,8 +33,8 @@ class Axes:
 
     rows: str
     columns: str
-    produced: bool = False
-    causal: bool = False
+    is_generated: bool = False
+    is_causal: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ def collect_attention(
                 columns=kind_axes.columns,
                 stored=_materialize(weights) if _has_weights(traces, sites) else weights,
                 layers=tuple(site_layer(site) for site in sites),
-                is_generated=kind_axes.produced,
-                is_causal=kind_axes.causal,
+                is_generated=kind_axes.is_generated,
+                is_causal=kind_axes.is_causal,
             )
         )
     return tuple(records)
