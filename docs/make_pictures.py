@@ -48,9 +48,9 @@ class Picture:
 
 
 @cache
-def translated(runs: Path, inside: str = "") -> Record:
+def translated(runs: Path, store_qkv: str = "") -> Record:
     """Return the record of a translation."""
-    return regard.load(runs / "m30k", threads=1)(SENTENCE).record(store_qkv=inside)
+    return regard.load(runs / "m30k", threads=1)(SENTENCE).record(store_qkv=store_qkv)
 
 
 @cache

@@ -23,7 +23,7 @@ from regard.view.codec import decode_root8, encode_root8
 from tests import families
 from tests.families import FAMILIES
 
-STORES = ("weights", "queries", "entropy", "inside")
+STORES = ("weights", "queries", "entropy", "qkv")
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=["float32", "bf16"])
@@ -237,7 +237,7 @@ def test_queries_and_keys_are_stored_where_they_are_smaller_and_give_the_same_we
 
 
 def test_captured_queries_and_keys_determine_the_scores() -> None:
-    qkv = trace_two_sites(sites="encoder.0.self:1", store="inside")["encoder.0.self"].qkv
+    qkv = trace_two_sites(sites="encoder.0.self:1", store="qkv")["encoder.0.self"].qkv
     scores = qkv.query[0, 0] @ qkv.key[0, 0].T / math.sqrt(8)
     assert np.isneginf(qkv.scores[0, 0][0, 1:]).all()
     assert np.allclose(qkv.scores[0, 0][-1], scores[-1], atol=1e-5)

@@ -124,7 +124,7 @@ def test_heads_are_reported_as_a_table_a_page_and_lines(
     assert cli.run([*command, "--alignment", str(alignments), "--all"]) == 0
     output = capsys.readouterr().out
     assert output.startswith(f"20 heads of {translator_folder} ablated one by one on 3 of 3 sentences of pairs.tsv")
-    assert "best aligning head: decoder." in output and "alignment error" in output
+    assert "best alignment head: decoder." in output and "alignment error" in output
     assert sum(line.startswith(("encoder.", "decoder.")) for line in output.splitlines()) == 20
     assert cli.run([*command, "--json", "--metric", "bleu", "--out", str(tmp_path / "heads.html")]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -153,11 +153,11 @@ def test_a_record_holds_attribution_and_importance(
     assert [attribution.method for attribution in record.attribution] == list(METHODS)
     assert all(len(attribution.values) == len(record.texts["source"].tokens) for attribution in record.attribution)
     importance = record["decoder.cross"].importance
-    assert importance is not None and np.shape(importance["by"]) == (2, 4)
+    assert importance is not None and np.shape(importance["values"]) == (2, 4)
     encoder = saved_encoder(tmp_path / "encoder", TEXTS)
     assert cli.run(["see", str(encoder), TEXTS[0], "--importance", "--out", str(path)]) == 0
     importance = Record.read(path)["encoder.self"].importance
-    assert importance is not None and importance["metric"] == "1 − cosine" and min(map(min, importance["by"])) > 0
+    assert importance is not None and importance["metric"] == "1 − cosine" and min(map(min, importance["values"])) > 0
     capsys.readouterr()
     assert cli.run(["see", str(encoder), TEXTS[0], "--attribution", "--out", str(path)]) == 2
     assert "attribution is for labels" in capsys.readouterr().err

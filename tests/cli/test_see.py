@@ -34,20 +34,20 @@ def test_attention_is_written_in_every_format(folder: str, tmp_path: Path, capsy
     assert cli.run(["see", str(path), "--json", "--layers", "1", *heads]) == 0
     record_json = json.loads(capsys.readouterr().out)
     assert record_json["view"] | {"measured": False} == record_json["view"]
-    assert {key: record_json["view"][key] for key in ("attn", "layer", "head", "view")} == {
-        "attn": "encoder.self",
+    assert {key: record_json["view"][key] for key in ("attention", "layer", "head", "view")} == {
+        "attention": "encoder.self",
         "layer": 0,
         "head": 1,
         "view": "look",
     }
-    assert [block["code"] for block in record_json["attention"][0]["blocks"]] == ["sparse", "root8"]
+    assert [block["codec"] for block in record_json["attention"][0]["blocks"]] == ["sparse", "root8"]
 
 
 def test_an_ablated_model_is_compared_with_the_whole_one(folder: str, tmp_path: Path) -> None:
     out = tmp_path / "both.html"
     arguments = ["see", folder, TEXT, "--off", "encoder.0.self:1", "--compare", "--threads", "1", "--out", str(out)]
     assert cli.run(arguments) == 0
-    assert out.read_text("utf-8").count('"regard":1') == 3  # the page and two records
+    assert out.read_text("utf-8").count('"regard":2') == 3  # the page and two records
 
 
 @pytest.mark.parametrize(

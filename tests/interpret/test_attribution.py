@@ -170,6 +170,20 @@ def test_a_translation_sentence_by_sentence(pipeline: TranslationPipeline) -> No
     np.testing.assert_allclose(by_method(own)["occlusion"], losses)
 
 
+def test_explanations_of_several_sentences_are_joined(pipeline: TranslationPipeline) -> None:
+    translation = pipeline("dog cat.\ntree house river?")
+    assert len(translation.sentences) == 2
+    (joined,) = explain(pipeline, translation.source, translation, methods=["occlusion"]).attributions
+    sentences = [
+        explain(pipeline, sentence.source, sentence.text, methods=["occlusion"]).attributions[0]
+        for sentence in translation.sentences
+    ]
+    assert joined.target == " ".join(sentence.target for sentence in sentences)
+    assert joined.text_name == "source"
+    np.testing.assert_allclose(joined.values, [*sentences[0].values, *sentences[1].values], atol=1e-5)
+    assert len(joined.values) == len(translation.record().texts["source"].tokens)
+
+
 def test_an_rnn_classifier() -> None:
     tokenizer = train_tokenizer([" ".join(WORDS)] * 9, TokenizerConfig(kind="words"))
     encoder_config = RnnTextConfig(vocab_size=tokenizer.vocab_size, embedding_size=5, hidden_size=7)

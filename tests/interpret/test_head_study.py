@@ -142,11 +142,11 @@ def test_importance_is_what_the_loss_gains_without_a_head(pipeline: TranslationP
         with ablate(row.label):
             assert row.importance == pytest.approx(loss() - report.whole, abs=2e-4)
         assert row.error is not None and 0 < row.error < 1
-    assert report.aligner is not None and report.aligner["site"].endswith("cross")
+    assert report.alignment_head is not None and report.alignment_head["site"].endswith("cross")
     table = report.importance("encoder.self")
-    assert table is not None and np.shape(table["by"]) == (2, 4)
+    assert table is not None and np.shape(table["values"]) == (2, 4)
     importance_by_head = {row.label: row.importance for row in report.rows}
-    assert table["by"][1][2] == importance_by_head["encoder.1.self:2"]
+    assert table["values"][1][2] == importance_by_head["encoder.1.self:2"]
 
 
 def test_bleu_is_another_metric_and_unknown_ones_are_rejected(pipeline: TranslationPipeline, toy: Toy) -> None:
@@ -189,7 +189,7 @@ def test_the_best_alignment_head_beats_the_first_of_the_last_layer(speaker: Tran
         speaker, ParallelTexts.from_texts([row.source for row in examples], [row.target for row in examples])
     )
     report = study_heads(probe, sample=16, gold=[row.links for row in examples])
-    best = report.aligner
+    best = report.alignment_head
     assert best is not None
     assert best["error"] < 0.25 and best["error"] < best["last_first_error"]
     errors = {row.label: row.alignment_error for row in report.rows if row.alignment_error is not None}
@@ -251,11 +251,11 @@ def test_importance_for_one_prediction(pipeline: TranslationPipeline) -> None:
     record = add_head_importance(translation.record(), pipeline, translation.source, translation)
     importance = record["decoder.cross"].importance
     assert importance is not None
-    assert importance["metric"] == "log-probability lost" and np.shape(importance["by"]) == (2, 4)
+    assert importance["metric"] == "log-probability lost" and np.shape(importance["values"]) == (2, 4)
     intact = pipeline.score([translation.source], [translation])[0].logprob
     with ablate("decoder.1.cross:2"):
         ablated = pipeline.score([translation.source], [translation])[0].logprob
-    assert importance["by"][1][2] == pytest.approx(intact - ablated, abs=1e-4)
+    assert importance["values"][1][2] == pytest.approx(intact - ablated, abs=1e-4)
     assert record.to_dict()["attention"][0]["importance"]["metric"] == "log-probability lost"
 
 

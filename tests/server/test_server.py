@@ -153,7 +153,7 @@ def test_matrices_are_served_one_by_one_as_bytes(client: Client) -> None:
 
 def test_figures_are_drawn_by_python(client: Client) -> None:
     status, headers, body = client.request(
-        f"/r/{whole_record().id}/figure.svg?view=align&attn=decoder.cross&layer=1&head=2"
+        f"/r/{whole_record().id}/figure.svg?view=align&attention=decoder.cross&layer=1&head=2"
     )
     assert status == 200 and headers["content-type"] == "image/svg+xml" and body.startswith(b"<svg")
     assert client.request(f"/r/{whole_record().id}/figure.svg?view=nothing")[0] == 422
@@ -183,7 +183,7 @@ def test_a_text_is_run_and_its_steps_arrive_as_lines(client: Client) -> None:
     assert status == 200 and headers["content-type"].startswith("application/x-ndjson")
     lines = [json.loads(line) for line in body.splitlines()]
     assert lines[0] == {"state": "running"} and lines[-1] == {"id": "new"} and "step" in lines[1]
-    assert json.loads(client.request("/records.json")[2])["records"][0]["made"]["off"] == ["encoder.0.self:1"]
+    assert json.loads(client.request("/records.json")[2])["records"][0]["provenance"]["off"] == ["encoder.0.self:1"]
     body = client.request("/run", "POST", {"task": "translate", "text": "bad"})[2]
     assert json.loads(body.splitlines()[-1]) == {"error": "this text is refused"}
 

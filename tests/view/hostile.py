@@ -89,7 +89,7 @@ def _hostile_record(record_id: str, strings: list[str]) -> Record:
         columns="target",
         stored=distributions((1, 2, count, count), count),
         layers=(0,),
-        importance={"metric": strings[1], "by": [[1.0, 0.5]]},
+        importance={"metric": strings[1], "values": [[1.0, 0.5]]},
     )
     beams = ((0, strings[2], -1.0), (0, strings[3], -2.0))
     return replace(
@@ -103,7 +103,7 @@ def _hostile_record(record_id: str, strings: list[str]) -> Record:
         best=None,
         steps=tuple(replace(record.steps[0], token=token, top=((token, 0.9),), beams=beams) for token in strings),
         prediction=replace(record.prediction, labels=tuple(strings), probabilities=(1 / count,) * count),
-        attribution=(replace(record.attribution[0], method=strings[4], explained=strings[5], values=(0.5,) * count),),
+        attribution=(replace(record.attribution[0], method=strings[4], target=strings[5], values=(0.5,) * count),),
         positions=replace(record.positions, kind=strings[6]),
         provenance={"model": strings[7], "when": strings[8], "version": strings[9], "epoch": strings[10]},
         omissions=(replace(record.omissions[0], reason=strings[11], omitted=strings[12]),),

@@ -81,7 +81,7 @@ def whole_record(
     angles = np.arange(24)[:, None] / 10 ** (np.arange(8)[None] / 4)
     position_codes = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
     attributions = tuple(np.linspace(-1, 1, len(record.texts["source"].tokens)))
-    importance = {"metric": "loss", "by": [[0.1, 0.2, 0.0], [0.3, -0.1, 1.2]]}
+    importance = {"metric": "loss", "values": [[0.1, 0.2, 0.0], [0.3, -0.1, 1.2]]}
     ranked_attention = replace(record.attention[0], importance=importance)
     parts: dict[str, Any] = {
         "steps": tuple(_decoding_step(token) for token in record.texts["target"].tokens),

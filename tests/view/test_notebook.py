@@ -80,7 +80,7 @@ def test_the_frame_opens_in_the_state_of_the_image() -> None:
     page = frame["srcdoc"] or ""
     view = json.loads("{" + page.partition('"view":{')[2].partition("}")[0] + "}")
     assert view == {
-        "attn": "encoder.self",
+        "attention": "encoder.self",
         "layer": 0,
         "head": 1,
         "measured": False,

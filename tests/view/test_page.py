@@ -111,7 +111,7 @@ def embedded_json(html: str) -> dict[str, Any]:
 def test_records_are_restored_from_the_page() -> None:
     records = [sample_record(), sample_record("due cani", "zwei Hunde")]
     content = embedded_json(page(records, title="two"))
-    assert content["regard"] == 1
+    assert content["regard"] == 2
     restored = [Record.from_dict(values) for values in content["records"]]
     assert [record.texts for record in restored] == [record.texts for record in records]
 
@@ -191,9 +191,9 @@ def test_a_large_record_keeps_one_layer_in_full_and_names_what_it_omits() -> Non
     weights = np.full((8, 32, num_tokens, num_tokens), 1 / num_tokens, np.float16)
     attention = AttentionRecord("encoder.self", "source", "source", weights, tuple(range(8)))
     fitted = fit_to_budget(Record("", {"source": text}, (attention,)))
-    encodings = [block["code"] for block in fitted["attention"][0]["blocks"]]
+    encodings = [block["codec"] for block in fitted["attention"][0]["blocks"]]
     assert encodings == ["sparse"] * 7 + ["root8"]
-    assert "small weights" in fitted["cut"][0]["dropped"]
+    assert "small weights" in fitted["omissions"][0]["dropped"]
 
 
 def test_a_served_page_has_no_inline_script() -> None:

@@ -71,7 +71,7 @@ def test_every_view_is_drawn_and_has_a_table(tab: Seen, address: str) -> None:
 
 
 def test_weights_shown_are_those_of_the_record(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=align&attn=decoder.cross&layer=0&heads=1&unit=piece&table=yes")
+    tab.open(f"{address}#view=align&attention=decoder.cross&layer=0&heads=1&unit=piece&table=yes")
     weights = whole_record()["decoder.cross"].matrix(0, 1)
     displayed = read_weights(tab)
     assert displayed.shape == weights.shape
@@ -102,7 +102,7 @@ def test_keys_select_words_layers_heads_and_records(tab: Seen, address: str) -> 
 
 
 def test_keys_switch_between_words_and_subwords_and_hide_special_tokens(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=look&attn=encoder.self")
+    tab.open(f"{address}#view=look&attention=encoder.self")
     assert tab.count(".lines-view .from .token") == 6  # five words and the end token
     tab.keys("w")
     assert tab.count(".lines-view .from .token") == 8  # animal and tired are two subwords each
@@ -160,7 +160,9 @@ def test_two_selected_heads_have_two_colours(tab: Seen, address: str) -> None:
 
 
 def test_a_link_restores_the_state_and_an_invalid_one_does_no_harm(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=align&attn=encoder.self&layer=0&heads=0,2&q=3&unit=piece&norm=max&theme=dark&turned=yes")
+    tab.open(
+        f"{address}#view=align&attention=encoder.self&layer=0&heads=0,2&q=3&unit=piece&norm=max&theme=dark&turned=yes"
+    )
     assert tab.text(".query-label").lstrip("▁") == "was"
     assert tab.count('.square[aria-selected="true"]') == 2
     assert tab.page.get_attribute("html", "data-theme") == "dark"
@@ -172,7 +174,7 @@ def test_a_link_restores_the_state_and_an_invalid_one_does_no_harm(tab: Seen, ad
     assert "norm=max" in link
     tab.open(link)
     assert tab.page.get_attribute(".stage", "data-view") == "heads"
-    tab.open(f"{address}#view=nothing&attn=none&layer=99&heads=77&q=999&pin=500&with=9&record=40")
+    tab.open(f"{address}#view=nothing&attention=none&layer=99&heads=77&q=999&pin=500&with=9&record=40")
     assert not tab.count(".stage .notice")
 
 
@@ -223,7 +225,7 @@ def test_every_control_has_a_label_for_screen_readers(tab: Seen, address: str) -
 
 
 def test_the_computed_weights_sum_to_one_and_space_walks_through_the_computation(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=maths&attn=encoder.self&layer=1&heads=2")
+    tab.open(f"{address}#view=maths&attention=encoder.self&layer=1&heads=2")
     weights = tab.page.eval_on_selector_all(
         ".math-table .weight", "cells => cells.map(cell => Number(cell.textContent))"
     )

@@ -83,7 +83,7 @@ def capture(trace: Trace, site: str, call: AttentionCall) -> None:
 
 def _capture_call(trace: Trace, call: AttentionCall) -> Captured:
     """Compute what the trace stores of a call."""
-    if trace.store == "inside":
+    if trace.store == "qkv":
         return _capture_qkv(call)
     if trace.store == "queries" and _is_smaller_as_queries(call):
         return _capture_queries_keys(trace, call)

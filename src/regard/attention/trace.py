@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from regard.attention.sites import check_heads, parse_heads, site_layer, unknown_site_message
 from regard.errors import UsageError, nearest
 
-STORES = ("weights", "queries", "entropy", "inside")
+STORES = ("weights", "queries", "entropy", "qkv")
 INT16_LEVELS = 32_000  # int16 values on either side of zero
 Float32Array = NDArray[np.float32]
 FloatArray = NDArray[np.floating[Any]]
@@ -190,10 +190,10 @@ class SiteTrace:
 
     @property
     def qkv(self) -> CapturedQKV:
-        """Queries, keys, values and scores of the last call, captured with `store="inside"`."""
+        """Queries, keys, values and scores of the last call, captured with `store="qkv"`."""
         captured = self.captures[-1]
         if not isinstance(captured, CapturedQKV):
-            raise UsageError(f"{self.site}: queries, keys and values were not captured: trace with store='inside'")
+            raise UsageError(f"{self.site}: queries, keys and values were not captured: trace with store='qkv'")
         return captured
 
     def _weight_captures(self) -> list[CapturedWeights | CapturedQueriesKeys]:
@@ -335,7 +335,7 @@ def trace(
 
     `layers`, `heads` and `queries` (indices among all queries of a site) narrow the selection; a pattern may name a
     head, `encoder.3.self:2`. `store` is what is kept: `weights` in half precision (or `full_precision`); `queries` and
-    keys wherever these are smaller than weights; `entropy` alone; or queries, keys, values and scores (`inside`). An
+    keys wherever these are smaller than weights; `entropy` alone; or queries, keys, values and scores (`qkv`). An
     outer trace remains active.
 
     >>> import torch

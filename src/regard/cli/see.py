@@ -274,7 +274,7 @@ def _with_initial_view(record: Record, view: str, heads: str) -> Record:
             raise UsageError(f"--heads must be of one site, but there are several: {heads}")
         (site,) = sites
         indices = [int(name.partition(":")[2]) for name in names]
-        state |= {"attn": site_kind(site), "layer": site_layer(site), "head": indices[0], "heads": indices}
+        state |= {"attention": site_kind(site), "layer": site_layer(site), "head": indices[0], "heads": indices}
     return replace(record, view={**record.view, **state}) if state else record
 
 

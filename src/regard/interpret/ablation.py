@@ -48,7 +48,7 @@ def add_head_importance(record: Record, pipeline: Any, *inputs: str) -> Record:
         by_layer = [values for site, values in losses.items() if site_kind(site) == site_attention.name]
         has_all_layers = by_layer and site_attention.layers == tuple(range(len(by_layer)))
         if has_all_layers:
-            site_attention = replace(site_attention, importance={"metric": metric, "by": by_layer})
+            site_attention = replace(site_attention, importance={"metric": metric, "values": by_layer})
         attention.append(site_attention)
     return replace(record, attention=tuple(attention))
 

@@ -211,8 +211,8 @@ def _join_explanations(explanations: Sequence[Explanation]) -> Explanation:
         joined.append(
             Attribution(
                 sentences[0].method,
-                " ".join(sentence.of for sentence in sentences),
-                sentences[0].side,
+                " ".join(sentence.target for sentence in sentences),
+                sentences[0].text_name,
                 tuple(values),
                 float(np.mean(agreements)) if agreements else None,
             )
@@ -221,7 +221,7 @@ def _join_explanations(explanations: Sequence[Explanation]) -> Explanation:
     for order in explanations[0].deletion:
         deletion[order] = float(np.mean([explanation.deletion[order] for explanation in explanations]))
     return Explanation(
-        joined[0].explained if joined else "",
+        joined[0].target if joined else "",
         tuple(joined),
         deletion=deletion,
         gap=max(explanation.gap for explanation in explanations),

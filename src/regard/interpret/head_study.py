@@ -115,7 +115,7 @@ def study_heads(
         sample=sample_size,
         seconds=time.monotonic() - start,
         rows=tuple(rows),
-        aligner=_describe_best_aligner(alignment_heads, errors, heads),
+        alignment_head=_describe_alignment_head(alignment_heads, errors, heads),
     )
 
 
@@ -193,7 +193,7 @@ def _measure_alignment(
     return {(candidate.site, candidate.head): candidate for candidate in ranked}, errors
 
 
-def _describe_best_aligner(
+def _describe_alignment_head(
     alignment_heads: dict[Head, AlignmentHead], errors: AlignmentErrors, heads: Sequence[Head]
 ) -> dict[str, Any] | None:
     """The best alignment head, and how it compares with the first head of the last layer."""

@@ -20,12 +20,12 @@ from regard.view.record.texts import RecordText
 
 AXES = {
     "encoder.self": Axes("source", "source"),
-    "decoder.cross": Axes("target", "source", produced=True),
-    "decoder.attention": Axes("target", "source", produced=True),
+    "decoder.cross": Axes("target", "source", is_generated=True),
+    "decoder.attention": Axes("target", "source", is_generated=True),
 }
 SINGLE_TEXT_AXES = {  # of models without a target text
     "encoder.self": Axes("source", "source"),
-    "decoder.self": Axes("source", "source", causal=True),
+    "decoder.self": Axes("source", "source", is_causal=True),
 }
 
 
@@ -78,8 +78,8 @@ def _build_attention(captured: AttentionSnapshot, kind: str, axes: Axes) -> Atte
         columns=axes.columns,
         stored=np.stack([captured.weights[site] for site in sites]),
         layers=tuple(site_layer(site) for site in sites),
-        is_generated=axes.produced,
-        is_causal=axes.causal,
+        is_generated=axes.is_generated,
+        is_causal=axes.is_causal,
     )
 
 

@@ -33,7 +33,7 @@ from regard.view.record.parts import DecodingStep, Omission
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
-AXES = {"decoder.self": Axes("target", "source", produced=True, causal=True)}
+AXES = {"decoder.self": Axes("target", "source", is_generated=True, is_causal=True)}
 INCOMPLETE_CHARACTER = "\ufffd"  # what decoding gives for a character whose bytes are not all generated yet
 OnText = Callable[[str], object]
 

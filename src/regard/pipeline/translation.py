@@ -122,7 +122,7 @@ class Translation(PipelineResult, str):
         """Build the record of this translation; settings are those of `RecordConfig`."""
         record = super().record(title, **settings)
         source_language, target_language = languages
-        language_of = {"source": source_language, "target": target_language, "given": target_language}
+        language_of = {"source": source_language, "target": target_language, "decoder_input": target_language}
         texts = {side: replace(text, language=language_of[side]) for side, text in record.texts.items()}
         return replace(record, texts=texts)
 

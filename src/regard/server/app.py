@@ -138,13 +138,15 @@ def _add_matrices(app: FastAPI, store: RecordStore) -> None:
 def _add_figures(app: FastAPI, store: RecordStore) -> None:
     @app.get("/r/{name}/figure.svg")
     def _figure(
-        name: str, view: str, attn: str = "", layer: int | None = None, head: int | None = None, words: bool = False,
-        theme: str = "light", width: str = "page",
+        name: str, view: str, attention: str = "", layer: int | None = None, head: int | None = None,
+        words: bool = False, theme: str = "light", width: str = "page",
     ) -> Response:  # fmt: skip
         from regard.view.figure import figure
 
         record = _get_or_404(store.get, name)
-        drawing = figure(record, view, attention=attn, layer=layer, head=head, words=words, theme=theme, width=width)
+        drawing = figure(
+            record, view, attention=attention, layer=layer, head=head, words=words, theme=theme, width=width
+        )
         return Response(drawing.svg.encode("utf-8", "replace"), media_type="image/svg+xml")
 
 

@@ -92,4 +92,4 @@ def _summarize(record: Record) -> dict[str, Any]:
         name: text.text[:_SUMMARY_CHARACTERS] for name, text in record.texts.items() if name in ("source", "target")
     }
     title = record.title[:_SUMMARY_CHARACTERS]
-    return {"id": record.id, "title": title, "task": record.task, "made": dict(record.provenance), **texts}
+    return {"id": record.id, "title": title, "task": record.task, "provenance": dict(record.provenance), **texts}

@@ -99,16 +99,16 @@ _DECODERS = {"root8": decode_root8, "f16": decode_f16, "sparse": decode_sparse}
 
 def array_to_json(values: Floats) -> dict[str, Any]:
     """Encode an array as `f16`, with its shape."""
-    return {"shape": list(np.shape(values)), "code": "f16", "data": encode_f16(values)}
+    return {"shape": list(np.shape(values)), "codec": "f16", "data": encode_f16(values)}
 
 
 def array_from_json(values: Mapping[str, Any]) -> Weights:
     """Decode an array from its shape, encoding and data."""
-    code = values.get("code", "f16")
-    if code not in _DECODERS:
-        raise UsageError(f"unknown array encoding {code!r} in a record: it must be one of {', '.join(_DECODERS)}")
+    codec = values.get("codec", "f16")
+    if codec not in _DECODERS:
+        raise UsageError(f"unknown array encoding {codec!r} in a record: it must be one of {', '.join(_DECODERS)}")
     try:
-        return _DECODERS[code](values["data"], values["shape"])
+        return _DECODERS[codec](values["data"], values["shape"])
     except (ValueError, zlib.error, IndexError) as error:
         raise UsageError(f"a record's array of shape {values['shape']} is damaged: {error}") from error
 

@@ -64,7 +64,7 @@ class HeadReport:
     sample: int  # examples that the metric was computed on
     seconds: float
     rows: tuple[HeadRow, ...]
-    aligner: Mapping[str, Any] | None = None  # site, head, shift, score; errors where references are known
+    alignment_head: Mapping[str, Any] | None = None  # site, head, shift, score; errors where references are known
 
     @property
     def measured(self) -> int:
@@ -84,7 +84,7 @@ class HeadReport:
 
         >>> rows = (HeadRow("encoder.1.self", 0, "broad", {}, 0.5), HeadRow("encoder.0.self", 0, "sharp", {}, 0.25))
         >>> HeadReport("m", "d", "loss", False, 1.0, "texts", 9, 9, 9, 1.0, rows).importance("encoder.self")
-        {'metric': 'loss', 'by': [[0.25], [0.5]]}
+        {'metric': 'loss', 'values': [[0.25], [0.5]]}
         """
         importances: dict[str, dict[int, float]] = {}  # by site and head
         for row in self.rows:
@@ -93,13 +93,13 @@ class HeadReport:
                 importances.setdefault(row.site, {})[row.head] = row.importance
         sites = sorted(importances, key=lambda site: [int(part) for part in site.split(".") if part.isdigit()])
         table = [[importances[site][head] for head in sorted(importances[site])] for site in sites]
-        return {"metric": self.metric, "by": table} if table else None
+        return {"metric": self.metric, "values": table} if table else None
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("rows", "aligner")}
+        fields = {name: value for name, value in vars(self).items() if name not in ("rows", "alignment_head")}
         fields |= {"whole": _round(self.whole), "seconds": round(self.seconds, 1), "measured": self.measured}
-        return {**fields, "best_aligning": self.aligner, "heads": [row.to_dict() for row in self.rows]}
+        return {**fields, "alignment_head": self.alignment_head, "heads": [row.to_dict() for row in self.rows]}
 
     def summary(self) -> list[str]:
         """Describe what was measured, on which examples."""
@@ -117,17 +117,17 @@ class HeadReport:
         ]
         if is_partial:
             lines.append("time ran out before the other heads: pass more --minutes or a smaller --sample")
-        if self.aligner:
-            shift = ", read one row later" if self.aligner["shift"] else ""
+        best = self.alignment_head
+        if best:
+            shift = ", read one row later" if best["shift"] else ""
             errors = ""
-            if "error" in self.aligner:
+            if "error" in best:
                 errors = (
-                    f"; alignment error {100 * self.aligner['error']:.1f} %, where the last layer's first head has "
-                    f"{100 * self.aligner['last_first_error']:.1f} %"
+                    f"; alignment error {100 * best['error']:.1f} %, where the last layer's first head has "
+                    f"{100 * best['last_first_error']:.1f} %"
                 )
             lines.append(
-                f"best aligning head: {self.aligner['site']}:{self.aligner['head']}{shift}, "
-                f"{self.aligner['score']:.2f} nats per word{errors}"
+                f"best alignment head: {best['site']}:{best['head']}{shift}, {best['score']:.2f} nats per word{errors}"
             )
         return lines
 

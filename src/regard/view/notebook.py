@@ -104,7 +104,7 @@ def _page_state(
     selection = select_attention(record, attention, layer, head, words=words)
     state = {
         **unit,
-        "attn": selection.attention.name,
+        "attention": selection.attention.name,
         "layer": selection.layer,
         "head": selection.head or 0,
         "measured": selection.is_best,
@@ -141,7 +141,8 @@ def _reduce_record(record: Record, full: bool | list[int], layers: list[int] | N
     if layers is not None:
         omitted = "the matrices of other layers than the one it opens with, which have thumbnails"
         fields = {**fields, "attention": [_keep_layers(attention, layers) for attention in fields["attention"]]}
-    return {**fields, "cut": [*fields["cut"], {"dropped": omitted, "why": "a cell stays small"}]}
+    omission = {"reason": "a cell stays small", "dropped": omitted}
+    return {**fields, "omissions": [*fields["omissions"], omission]}
 
 
 def _keep_layers(attention: Mapping[str, Any], layers: list[int]) -> dict[str, Any]:

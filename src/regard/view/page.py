@@ -84,7 +84,7 @@ def index_page(summaries: Iterable[Mapping[str, Any]], *, title: str, live: bool
 
 
 def _index_item(summary: Mapping[str, Any]) -> str:
-    provenance = summary["made"]
+    provenance = summary["provenance"]
     facts = [summary.get("task", ""), provenance.get("model", ""), provenance.get("when", "")[:10]]
     about = html.escape(escape_invisible(" · ".join(str(fact) for fact in facts if fact)))
     title = html.escape(escape_invisible(summary.get("title") or ""))
@@ -102,8 +102,8 @@ def fit_to_budget(record: Record) -> dict[str, Any]:
         return record.to_dict()
     full_layers = [record.best[1]] if record.best else [attention.layers[-1] for attention in record.attention]
     fields = record.to_dict(full=full_layers)
-    omission = {"dropped": "small weights of other layers than the one it opens with", "why": "the page stays small"}
-    return {**fields, "cut": [*fields["cut"], omission]}
+    omission = {"reason": "the page stays small", "dropped": "small weights of other layers than the one it opens with"}
+    return {**fields, "omissions": [*fields["omissions"], omission]}
 
 
 def escape_json(data: object) -> str:

@@ -53,7 +53,7 @@ class TerminalRequest:
     ascii_only: bool = False
 
     @cached_property
-    def chosen(self) -> AttentionSelection:
+    def selection(self) -> AttentionSelection:
         """The selected table of weights."""
         return select_attention(self.record, self.attention, self.layer, self.head, words=self.words, norm=self.norm)
 
@@ -88,7 +88,7 @@ def supports_colour() -> bool:
 
 
 def _render_matrix(request: TerminalRequest) -> list[str]:
-    selection = request.chosen
+    selection = request.selection
     lines = table_lines(
         [unit.label for unit in selection.rows],
         [unit.label for unit in selection.columns],
@@ -102,14 +102,14 @@ def _render_matrix(request: TerminalRequest) -> list[str]:
 
 def _render_lines(request: TerminalRequest) -> list[str]:
     """The largest weights of one query, or of each."""
-    selection = request.chosen
+    selection = request.selection
     row = selection.find_row(request.token)
     lines = _largest_of_each(request) if row is None else _largest_of_query(request, row)
     return [*lines, *_caption(request, _describe_selection(selection))]
 
 
 def _largest_of_each(request: TerminalRequest) -> list[str]:
-    selection = request.chosen
+    selection = request.selection
     labels = _pad_labels([unit.label for unit in selection.rows])
     lines = []
     for label, weights in zip(labels, selection.table, strict=True):
@@ -120,7 +120,7 @@ def _largest_of_each(request: TerminalRequest) -> list[str]:
 
 
 def _largest_of_query(request: TerminalRequest, row: int) -> list[str]:
-    selection = request.chosen
+    selection = request.selection
     weights = selection.table[row]
     keys = np.argsort(-weights, kind="stable")[:MAX_KEYS]
     labels = _pad_labels([selection.columns[key].label for key in keys])
@@ -132,7 +132,7 @@ def _largest_of_query(request: TerminalRequest, row: int) -> list[str]:
 
 
 def _render_heads(request: TerminalRequest) -> list[str]:
-    attention = request.chosen.attention
+    attention = request.selection.attention
     stats = head_stats(attention, request.record.texts[attention.columns].special)
     cells = []
     for entropies, labels in zip(stats["entropy"], stats["label"], strict=True):

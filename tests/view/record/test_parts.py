@@ -105,7 +105,7 @@ def test_encodings_keep_their_precision_and_the_largest_weights() -> None:
     signed = np.array([[-1.5, 2.25, 1e-3]])
     assert np.abs(decode_f16(encode_f16(signed), (1, 3)) - signed).max() < 1e-3
     assert np.allclose(array_from_json(array_to_json(signed)), signed, atol=1e-3)
-    for damaged in ({"code": "zip", "data": "", "shape": [1]}, {**array_to_json(signed), "shape": [9, 9]}):
+    for damaged in ({"codec": "zip", "data": "", "shape": [1]}, {**array_to_json(signed), "shape": [9, 9]}):
         with pytest.raises(UsageError, match=r"encoding 'zip'|damaged"):
             array_from_json(damaged)
 
@@ -113,7 +113,7 @@ def test_encodings_keep_their_precision_and_the_largest_weights() -> None:
 def test_layers_outside_full_are_sparse_and_references_have_no_weights() -> None:
     record = sample_record()
     values = record.to_dict(full=[1])
-    assert [block["code"] for block in values["attention"][0]["blocks"]] == ["sparse", "root8"]
+    assert [block["codec"] for block in values["attention"][0]["blocks"]] == ["sparse", "root8"]
     restored = Record.from_dict(json.loads(json.dumps(values)))
     assert np.abs(restored.attention[0].matrix(1, 2) - record.attention[0].matrix(1, 2)).max() < 4e-3
     assert (restored.attention[0].matrix(0, 0).sum(-1) > SPARSE_FRACTION - 0.05).all()
@@ -152,13 +152,14 @@ def test_thumbnails_keep_sharp_weights() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"regard": 2}', "newer Regard: update"),
+        ('{"regard": 3}', "newer Regard: update"),
+        ('{"regard": 1}', "earlier Regard: record the text again"),
         ('{"title": "x"}', "it is not a record"),
         ("[1]", "it is not a record"),
         ("{", "not JSON"),
-        ('{"regard": 1, "title": "x", "texts": []}', "needs 'texts'"),
-        ('{"regard": 1, "title": "x", "texts": {"source": {}}, "attention": []}', "'text' is missing"),
-        ('{"regard": 1, "title": "x", "texts": {}, "attention": [{"name": "hop"}]}', "'hop' of a record lacks 'rows'"),
+        ('{"regard": 2, "title": "x", "texts": []}', "needs 'texts'"),
+        ('{"regard": 2, "title": "x", "texts": {"source": {}}, "attention": []}', "'text' is missing"),
+        ('{"regard": 2, "title": "x", "texts": {}, "attention": [{"name": "hop"}]}', "'hop' of a record lacks 'rows'"),
     ],
 )
 def test_files_that_hold_no_record_are_refused(content: str, message: str, tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_files_that_hold_no_record_are_refused(content: str, message: str, tmp_p
 
 
 def test_texts_and_attention_that_do_not_match_are_refused() -> None:
-    with pytest.raises(UsageError, match="segment"):
+    with pytest.raises(UsageError, match="token_types"):
         RecordText("a b", ("a", "b"), (0, 1), token_types=(0,))
     with pytest.raises(UsageError, match="direction"):
         RecordText("a", ("a",), (0,), direction="up")

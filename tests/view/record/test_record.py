@@ -43,8 +43,8 @@ def test_root8_keeps_zero_and_one_and_rounds_the_rest_to_half_a_level(weights: n
 
 
 def test_a_record_of_another_schema_is_refused() -> None:
-    with pytest.raises(UsageError, match="schema 2"):
-        Record.from_dict({"regard": 2})
+    with pytest.raises(UsageError, match="schema 3"):
+        Record.from_dict({"regard": 3})
 
 
 def test_weights_that_do_not_fit_their_tokens_are_refused() -> None:

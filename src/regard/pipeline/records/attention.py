@@ -33,8 +33,8 @@ class Axes:
 
     rows: str
     columns: str
-    produced: bool = False
-    causal: bool = False
+    is_generated: bool = False
+    is_causal: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def capture_text(config: RecordConfig, sites: Mapping[str, int], rows: int, colu
         if not qkv_heads:
             yield CapturedText(site_trace, None)
         else:
-            with trace(qkv_heads, store="inside") as qkv_trace:
+            with trace(qkv_heads, store="qkv") as qkv_trace:
                 yield CapturedText(site_trace, qkv_trace)
 
 
@@ -140,8 +140,8 @@ def collect_attention(
                 columns=kind_axes.columns,
                 stored=_materialize(weights) if _has_weights(traces, sites) else weights,
                 layers=tuple(site_layer(site) for site in sites),
-                is_generated=kind_axes.produced,
-                is_causal=kind_axes.causal,
+                is_generated=kind_axes.is_generated,
+                is_causal=kind_axes.is_causal,
             )
         )
     return tuple(records)

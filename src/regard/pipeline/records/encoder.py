@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 ENCODER_AXES = {"encoder.self": Axes("source", "source")}
-POOLING_AXES = {POOLING_SITE: Axes("label", "source", produced=True)}
+POOLING_AXES = {POOLING_SITE: Axes("label", "source", is_generated=True)}
 RunModel = Callable[[Tokens], NDArray[np.float32]]
 BuildParts = Callable[[NDArray[np.float32]], Mapping[str, Any]]
 
@@ -125,9 +125,9 @@ def _build_text(
         start, end = encoded.spans[position]
         word_ids.append(encoded.word_ids[position] + word_offsets[side])
         spans.append((start + character_offsets[side], end + character_offsets[side]))
-    segment = [encoded.token_types[position] for position in positions] if pair else []
+    token_types = [encoded.token_types[position] for position in positions] if pair else []
     full_text = text if pair is None else f"{text}\n{pair}"
-    return RecordText.from_subwords(full_text, subwords, word_ids, spans=spans, segment=segment)
+    return RecordText.from_subwords(full_text, subwords, word_ids, spans=spans, token_types=token_types)
 
 
 def _list_omissions(counts: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> tuple[Omission, ...]:

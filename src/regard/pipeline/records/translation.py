@@ -39,10 +39,10 @@ from regard.view.record.texts import RecordText
 Links = list[tuple[int, int]]  # (source word, target word), both counted from 0
 Trees = Callable[[TranslatedSentence], BeamTree | None]
 AXES = {
-    "decoder.cross": Axes("target", "source", produced=True),
-    "decoder.attention": Axes("target", "source", produced=True),
+    "decoder.cross": Axes("target", "source", is_generated=True),
+    "decoder.attention": Axes("target", "source", is_generated=True),
     "encoder.self": Axes("source", "source"),
-    "decoder.self": Axes("target", "given", produced=True, causal=True),
+    "decoder.self": Axes("target", "decoder_input", is_generated=True, is_causal=True),
 }
 
 
@@ -218,26 +218,28 @@ class TranslationRecorder:
         bos_id = self.models[0].bos_id
         source_subwords: list[str] = []
         target_subwords: list[str] = []
-        given_subwords: list[str] = []
+        decoder_subwords: list[str] = []
         source_word_ids: list[int] = []
         target_word_ids: list[int] = []
-        given_word_ids: list[int] = []
+        decoder_word_ids: list[int] = []
         for sentence in sentences:
             source_subwords += self.source.subwords(self.source_ids(sentence))
             target_subwords += self.target.subwords([*sentence.ids, eos_id])
-            given_subwords += self.target.subwords([bos_id, *sentence.ids])
+            decoder_subwords += self.target.subwords([bos_id, *sentence.ids])
             source_words = [sentence.source_word + word for word in self.source.encode(sentence.source).word_ids]
             target_words = [sentence.target_word + word for word in self.target_word_ids(sentence)]
             source_word_ids += [*source_words, -1]  # -1: eos and bos are special tokens
             target_word_ids += [*target_words, -1]
-            given_word_ids += [-1, *target_words]
+            decoder_word_ids += [-1, *target_words]
         source_language, target_language = languages
         texts = {
             "source": RecordText.from_subwords(source, source_subwords, source_word_ids, language=source_language),
             "target": RecordText.from_subwords(target, target_subwords, target_word_ids, language=target_language),
         }
         if any(site_kind(site) == "decoder.self" for site in self.models[0].attention_sites()):
-            texts["given"] = RecordText.from_subwords(target, given_subwords, given_word_ids, language=target_language)
+            texts["decoder_input"] = RecordText.from_subwords(
+                target, decoder_subwords, decoder_word_ids, language=target_language
+            )
         return texts
 
     def _position_codes(self, count: int) -> PositionEncodings | None:

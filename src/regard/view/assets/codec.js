@@ -51,10 +51,10 @@ function decodeSparse(bytes, [heads, rows, columns]) {
   return weights;
 }
 
-// The numbers of a block {shape, code, data}.
+// The numbers of a block {shape, codec, data}.
 export async function decodeBlock(block, defaultCodec = "f16") {
   const bytes = await inflate(block.data);
-  const codec = block.code || defaultCodec;
+  const codec = block.codec || defaultCodec;
   if (codec === "root8") return decodeRoot8(bytes);
   if (codec === "sparse") return decodeSparse(bytes, block.shape);
   return decodeF16(bytes);

@@ -17,11 +17,11 @@ const MAP_HEIGHT = 340;
 const drawn = { heatmaps: [] }; // [heatmap, rows, columns]
 
 // The step or epoch of a training that a record was made at.
-const trainingTime = ({ made: provenance = {} }) => provenance.step ?? provenance.epoch;
+const trainingTime = ({ provenance = {} }) => provenance.step ?? provenance.epoch;
 const sourceText = (record) => record.source ?? record.texts?.source?.text ?? record.title;
 
 export function recordName(record) {
-  const provenance = record.made || {};
+  const provenance = record.provenance || {};
   const text = escapeInvisible(record.title || sourceText(record) || record.id || "");
   const time = trainingTime(record);
   const facts = [
@@ -105,8 +105,8 @@ function markAll(row, column) {
   );
 }
 
-function resultSummary({ verdict: predicted, texts: { target } }) {
-  if (predicted?.labels) return classBars(predicted);
+function resultSummary({ prediction, texts: { target } }) {
+  if (prediction?.labels) return classBars(prediction);
   if (!target) return "";
   return element("p", { class: "output-text", dir: target.dir || "auto" }, escapeInvisible(target.text).slice(0, 400));
 }

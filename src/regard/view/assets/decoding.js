@@ -40,7 +40,7 @@ const canRun = () => isServed && store.run;
 
 // Attention at each step: the selected one if its rows are generated tokens, else the first that is.
 function attentionAtStep(record, redraw) {
-  const generated = record.attention.filter((attention) => attention.rowmeans === "produced" || attention.causal);
+  const generated = record.attention.filter((attention) => attention.row_meaning === "generated" || attention.causal);
   const attention = generated.find(({ name }) => name === state.attention) || generated[0];
   if (!attention) return null;
   const axes = axisUnits(record, attention, "piece", true);
@@ -220,7 +220,7 @@ export const decoding = {
   },
   mark({ record: { steps } }) {
     const stepIndex = clamp(state.step, 0, steps.length - 1);
-    const { token, p: probability, entropy } = steps[stepIndex];
+    const { token, probability, entropy } = steps[stepIndex];
     const label = tokenLabel(token);
     player.slider.value = stepIndex;
     player.slider.setAttribute("aria-valuetext", label);
@@ -242,7 +242,7 @@ export const decoding = {
     head: ["token", "probability", "entropy (bits)", "others that were likely"],
     selected: state.step,
     onPick: goToStep,
-    rows: record.steps.map(({ token, p: probability, entropy = 0, top: candidates = [] }) => {
+    rows: record.steps.map(({ token, probability, entropy = 0, top: candidates = [] }) => {
       const others = candidates.filter(([text]) => text !== token).slice(0, 4);
       const alternatives = others.map(([text, share]) => `${tokenLabel(text)} ${formatWeight(share)}`);
       return [tokenLabel(token), formatWeight(probability), entropy.toFixed(2), alternatives.join(", ")];

@@ -113,7 +113,7 @@ async function serverFigure() {
   if (!isServed || state.table) return "";
   const fields = {
     view: state.view,
-    attn: state.attention,
+    attention: state.attention,
     layer: state.layer,
     head: state.heads[0],
     words: Number(state.unit === "word"),

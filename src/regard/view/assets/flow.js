@@ -100,7 +100,7 @@ async function requestRollout(record, attention, redraw) {
 
 // The weights of a head times the norms of its values: {attention, values} or {message}.
 function valueWeighted(record, redraw) {
-  const qkv = (record.inside || []).find(
+  const qkv = (record.qkv || []).find(
     ({ attention, layer, head, v }) =>
       attention === state.attention && layer === state.layer && head === state.heads[0] && v,
   );

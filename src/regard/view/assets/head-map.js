@@ -30,7 +30,7 @@ export const metricName = (metric) => METRICS[metric][0];
 
 // Values of a metric by layer index and head, if the record has them.
 export function headMetric(attention, metric) {
-  return metric === "importance" ? attention.importance?.by : attention.stats?.[metric];
+  return metric === "importance" ? attention.importance?.values : attention.stats?.[metric];
 }
 
 export const availableMetrics = (attention) => Object.keys(METRICS).filter((metric) => headMetric(attention, metric));
@@ -42,7 +42,7 @@ export function headLabel(attention, layerIndex, head) {
 
 export function isBestHead(attention, layer, head) {
   const best = current.record.view || {};
-  return Boolean(best.measured) && best.attn === attention.name && best.layer === layer && best.head === head;
+  return Boolean(best.measured) && best.attention === attention.name && best.layer === layer && best.head === head;
 }
 
 // All heads of an attention, layer by layer.
@@ -148,7 +148,7 @@ function squareGrid(attention, values) {
 
 function squareElement({ layer, head, site, label, isBest }, value, max) {
   const number = value === undefined ? "" : Number(value).toFixed(2);
-  const name = [site, label, number, isBest ? "best aligning head" : ""].filter(Boolean).join(", ");
+  const name = [site, label, number, isBest ? "best alignment head" : ""].filter(Boolean).join(", ");
   const square = element(
     "button",
     {

@@ -44,9 +44,10 @@ function helpSection(view) {
 
 // What was left out of the record, and why.
 function omittedSection(record) {
-  const entries = [record.cut || []].flat().filter((entry) => entry.dropped || entry.why);
+  const entries = [record.omissions || []].flat().filter((entry) => entry.dropped || entry.reason);
   if (!entries.length) return "";
-  return section("Left out", ...entries.map(({ dropped, why }) => smallText(escapeInvisible(`${dropped}: ${why}`))));
+  const notes = entries.map(({ dropped, reason }) => smallText(escapeInvisible(`${dropped}: ${reason}`)));
+  return section("Left out", ...notes);
 }
 
 function headSection({ attention, layer, heads }) {
@@ -105,7 +106,7 @@ function weightScale(norm) {
 }
 
 function queryNote({ attention, shift }, bits) {
-  const generated = attention.rowmeans === "produced" ? "while producing this" : "from here";
+  const generated = attention.row_meaning === "generated" ? "while producing this" : "from here";
   const moment = shift ? "once this was written" : generated;
   return `${moment}, the head looked at${bits}`;
 }

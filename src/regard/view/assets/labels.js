@@ -13,7 +13,7 @@ export function escapeInvisible(text) {
   });
 }
 
-// Words or tokens of a text as {members, label, special, segment}: the same array for the same arguments, so that
+// Words or tokens of a text as {members, label, special, tokenType}: the same array for the same arguments, so that
 // whatever is computed from it can be cached with it.
 export function textUnits(text, byWord, specials = true) {
   return memoized(text, `${byWord} ${specials}`, () => buildUnits(text, byWord, specials));
@@ -21,17 +21,17 @@ export function textUnits(text, byWord, specials = true) {
 
 // A text of a single word is shown by its tokens.
 function buildUnits(text, byWord, specials) {
-  const mergesTokens = byWord && new Set(text.word.filter((word) => word >= 0)).size > 1;
+  const mergesTokens = byWord && new Set(text.word_ids.filter((word) => word >= 0)).size > 1;
   const words = text.text.split(/\s+/).filter(Boolean);
   const units = groupTokens(text, mergesTokens).map((members) => {
     const first = members[0];
-    const word = mergesTokens && words[text.word[first]];
+    const word = mergesTokens && words[text.word_ids[first]];
     const label = word || text.tokens[first].replace(/^ /, mergesTokens ? "" : "▁");
     return {
       members,
       label: escapeInvisible(label) || "∅",
-      special: members.every((token) => text.special?.[token] ?? text.word[token] < 0),
-      segment: text.segment?.[first] ?? 0,
+      special: members.every((token) => text.special?.[token] ?? text.word_ids[token] < 0),
+      tokenType: text.token_types?.[first] ?? 0,
     };
   });
   const shown = specials ? units : units.filter((unit) => !unit.special);
@@ -42,8 +42,8 @@ function buildUnits(text, byWord, specials) {
 function groupTokens(text, mergesTokens) {
   const groups = [];
   text.tokens.forEach((_, token) => {
-    const word = text.word[token];
-    const continuesWord = token > 0 && word >= 0 && text.word[token - 1] === word;
+    const word = text.word_ids[token];
+    const continuesWord = token > 0 && word >= 0 && text.word_ids[token - 1] === word;
     if (mergesTokens && continuesWord) groups.at(-1).push(token);
     else groups.push([token]);
   });

@@ -197,8 +197,8 @@ function drawBars(scene, queries, mean) {
 
 // Tokens as running text; each text of a pair starts on a new line.
 export function paragraph(title, text, units, tokens) {
-  const startsSegment = (index) => index && units[index].segment !== units[index - 1].segment;
-  const nodes = tokens.flatMap((token, index) => (startsSegment(index) ? [element("br"), token] : [token]));
+  const startsText = (index) => index && units[index].tokenType !== units[index - 1].tokenType;
+  const nodes = tokens.flatMap((token, index) => (startsText(index) ? [element("br"), token] : [token]));
   const box = div("running", element("h3", {}, title));
   for (let start = 0; start < nodes.length; start += CHUNK) {
     const attributes = { dir: text?.dir || "auto", class: nodes.length > CHUNK ? "chunk" : "" };

@@ -28,7 +28,7 @@ const walkthrough = { step: MIX, tooltip: null };
 
 // Queries, keys and values of the selected head, if the record has them.
 function findQkv(record) {
-  return (record.inside || []).find(
+  return (record.qkv || []).find(
     ({ attention, layer, head }) => attention === state.attention && layer === state.layer && head === state.heads[0],
   );
 }
@@ -102,7 +102,7 @@ function vectorLine(label, values, description, symbol) {
 // Buttons for the heads whose queries and keys the record has.
 function otherHeads(record) {
   const findAttention = (name) => record.attention.find((attention) => attention.name === name) || { name };
-  const buttons = record.inside
+  const buttons = record.qkv
     .slice(0, MAX_SITES)
     .map(({ attention, layer, head }) =>
       button(siteName(findAttention(attention), layer, head), () => update({ attention, layer, heads: [head] })),
@@ -196,7 +196,7 @@ export const math = {
   description:
     "One word and one head, worked through in the six steps of attention with this model’s own numbers. Space goes to the next step; point at a strip for its numbers and products.",
   missing: (record) =>
-    record.inside?.length
+    record.qkv?.length
       ? ""
       : "This record was made without the queries, keys and values of its heads: they are large, and kept only when they are asked for.",
   draw(stage, scene, redraw) {

@@ -39,7 +39,7 @@ function scoreAlignment({ rows, columns, mean: table }) {
 
 export function selectAlignmentHead() {
   const best = current.record.view;
-  if (best?.attn) update({ attention: best.attn, layer: best.layer, heads: [best.head] });
+  if (best?.attention) update({ attention: best.attention, layer: best.layer, heads: [best.head] });
 }
 
 // Options of the heatmap that depend on whether rows and columns are exchanged.
@@ -78,7 +78,7 @@ function matrixControls(scene) {
   return toolbar(
     element("p", { class: "note lead" }, `${attentionMeaning(scene)}.`),
     isElsewhere
-      ? button("★ Best aligning head", selectAlignmentHead, { title: "the head that aligns best (b)" })
+      ? button("★ Best alignment head", selectAlignmentHead, { title: "the head that aligns best (b)" })
       : null,
     button("Turn", () => update({ transposed: !transposed }), {
       title: "rows become columns",

@@ -138,7 +138,7 @@ function mark() {
 
 // Facts about the record, the choice of records, and the texts.
 function drawHeader() {
-  const { made: provenance = {}, texts } = current.record;
+  const { provenance = {}, texts } = current.record;
   const facts = [
     provenance.model,
     provenance.epoch !== undefined && `epoch ${provenance.epoch}`,

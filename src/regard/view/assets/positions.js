@@ -114,10 +114,10 @@ export const positions = {
   description:
     "A model that looks everywhere at once must be told where each word stands. Left: the code of each position, a row each. Right: how alike any two codes are (cosine).",
   missing: (record) =>
-    record.places ? "" : "This record has no position codes: the model has none of its own, or they were not kept.",
+    record.positions ? "" : "This record has no position codes: the model has none of its own, or they were not kept.",
   draw(stage, { record }, redraw) {
-    const { kind } = record.places;
-    const codes = positionCodes(record.places, redraw);
+    const { kind } = record.positions;
+    const codes = positionCodes(record.positions, redraw);
     if (!codes) {
       stage.replaceChildren(smallText("opening …"));
       return;
@@ -149,7 +149,7 @@ export const positions = {
   },
   mark() {},
   table({ record }) {
-    const codes = positionCodes(record.places, () => {});
+    const codes = positionCodes(record.positions, () => {});
     if (!codes) return emptyTable("Position codes are being opened");
     const { count, similarities } = codes;
     const offsets = OFFSETS.filter((offset) => offset < count);

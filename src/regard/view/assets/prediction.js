@@ -24,7 +24,7 @@ const selected = { method: 0, answer: 0 };
 
 const attributedText = ({ texts }, attribution) => texts[attribution?.side || "source"] || Object.values(texts)[0];
 
-export function classBars({ labels, p: probabilities }) {
+export function classBars({ labels, probabilities }) {
   const order = [...probabilities.keys()].sort((left, right) => probabilities[right] - probabilities[left]);
   const items = order.slice(0, MAX_CLASSES).map((index, rank) => ({
     label: escapeInvisible(labels[index]),
@@ -96,7 +96,7 @@ function attributedPassage(record, attribution) {
   const text = attributedText(record, attribution);
   const units = textUnits(text, false);
   const level = signedLevel(Math.max(1e-9, ...(attribution?.values || [0]).map(Math.abs)));
-  const [firstToken, lastToken] = record.verdict?.answers?.[selected.answer] || NO_SPAN;
+  const [firstToken, lastToken] = record.prediction?.answers?.[selected.answer] || NO_SPAN;
   const tokens = units.map((unit, index) => {
     const value = attribution?.values[index];
     const label = unit.label.replace(/^▁/, "");
@@ -110,8 +110,8 @@ function attributedPassage(record, attribution) {
 // The choice of attribution methods, the legend and the agreement with attention.
 function attributionChart({ attribution: methods = [] }, redraw) {
   if (!methods.length) return smallText("How much each word counted (attribution) was not computed for this record.");
-  const options = methods.map(({ method, of: predicted }, index) => [
-    `${escapeInvisible(method)}, of ${escapeInvisible(predicted).slice(0, 40)}`,
+  const options = methods.map(({ method, target }, index) => [
+    `${escapeInvisible(method)}, of ${escapeInvisible(target).slice(0, 40)}`,
     index,
   ]);
   const selectMethod = (index) => {
@@ -137,7 +137,7 @@ function predictionSummary(predicted, stage, redraw) {
   return titledBlock("answers, the best first", answerList(predicted, redraw), curves);
 }
 
-const classTable = ({ labels, p: probabilities }) => ({
+const classTable = ({ labels, probabilities }) => ({
   caption: "How likely each class is",
   head: ["class", "probability"],
   rows: labels.map((label, index) => [escapeInvisible(label), formatWeight(probabilities[index])]),
@@ -157,7 +157,7 @@ const answerTable = ({ answers }) => ({
 function attributionTable(record, attribution) {
   const units = textUnits(attributedText(record, attribution), false);
   return {
-    caption: `${escapeInvisible(attribution.method)} of ${escapeInvisible(attribution.of)}`,
+    caption: `${escapeInvisible(attribution.method)} of ${escapeInvisible(attribution.target)}`,
     head: ["token", "value"],
     rows: units.map((unit, index) => [unit.label, attribution.values[index]?.toPrecision(3) ?? ""]),
   };
@@ -169,20 +169,20 @@ export const prediction = {
   description:
     "What the model decided, and how sure it was. Below, the text coloured by attribution (orange speaks for the decision, blue against), computed apart from attention; their agreement is a number.",
   missing: (record) =>
-    record.verdict || record.attribution?.length
+    record.prediction || record.attribution?.length
       ? ""
       : "This record has no verdict: it is there for classified texts and for answers in a passage, or wherever attribution was computed.",
   draw(stage, { record }, redraw) {
     selected.method = Math.min(selected.method, Math.max(0, (record.attribution?.length || 0) - 1));
     stage.replaceChildren(
-      predictionSummary(record.verdict, stage, redraw),
+      predictionSummary(record.prediction, stage, redraw),
       attributedPassage(record, record.attribution?.[selected.method]),
       attributionChart(record, redraw),
     );
   },
   mark() {},
   table({ record }) {
-    const predicted = record.verdict;
+    const predicted = record.prediction;
     if (!predicted) return attributionTable(record, record.attribution[selected.method]);
     return predicted.labels ? classTable(predicted) : answerTable(predicted);
   },

@@ -15,12 +15,12 @@ export function selectAttention(record, name = state.attention) {
   return record.attention.find((attention) => attention.name === name) || record.attention[0];
 }
 
-export const isSelfAttention = (attention) => attention.rows === attention.cols;
+export const isSelfAttention = (attention) => attention.rows === attention.columns;
 
 // The texts of an attention's rows and columns, and their units (words or tokens).
 export function axisUnits(record, attention, unit = state.unit, specials = state.specials) {
   const rowText = record.texts[attention.rows];
-  const columnText = record.texts[attention.cols];
+  const columnText = record.texts[attention.columns];
   const byWord = unit === "word";
   return {
     rowText,
@@ -46,12 +46,12 @@ export function headTables(record, attention, layer, heads, axes, onLoad) {
   );
 }
 
-// The best aligning head may attend to a token's origin only once the token is the input: its rows are then read this
+// The best alignment head may attend to a token's origin only once the token is the input: its rows are then read this
 // many steps later.
 function alignmentShift(record, attention, layer, head) {
   const best = record.view || {};
-  const isBest = best.attn === attention.name && best.layer === layer && best.head === head;
-  return best.measured && attention.rowmeans === "produced" && isBest ? best.shift || 0 : 0;
+  const isBest = best.attention === attention.name && best.layer === layer && best.head === head;
+  return best.measured && attention.row_meaning === "generated" && isBest ? best.shift || 0 : 0;
 }
 
 function shiftRows(weights, { rowText, columnText }, steps) {

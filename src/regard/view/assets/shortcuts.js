@@ -63,7 +63,7 @@ export function buildShortcuts(actions) {
     n: [() => update({ norm: cycle(Object.keys(NORMS), state.norm) }), "n", "normalise"],
     x: [() => setUnits(scene(), state.unit, !state.specials), "x", "special tokens"],
     k: [nextAttention, "k", "kind of attention"],
-    b: [selectAlignmentHead, "b", "best aligning head"],
+    b: [selectAlignmentHead, "b", "best alignment head"],
     l: [toggleReferenceHead, "l", "keep this head for likeness (Heads)"],
     v: [() => update({ table: !state.table }), "v", "as a table"],
     ",": [() => moveRecord(-1), ", .", "record before, after"],

@@ -67,8 +67,8 @@ const findAttention = (record, name) =>
 
 // Selects the head that the record's author marked as best.
 export function selectBestHead(record) {
-  const { attn, layer, head = 0, heads } = record.view || {};
-  const attention = findAttention(record, attn);
+  const { attention: name, layer, head = 0, heads } = record.view || {};
+  const attention = findAttention(record, name);
   if (attention) {
     Object.assign(state, { attention: attention.name, layer, heads: heads || [head] });
     Object.assign(state, { query: -1, key: -1, pins: [], ablated: [], step: 0 });
@@ -110,7 +110,7 @@ export function applyAddress(record) {
   if (!address.get("view") && record.view?.view) {
     state.view = VIEWS_OF_FIGURES[record.view.view] || record.view.view;
   }
-  if (address.get("attn")) state.attention = address.get("attn");
+  if (address.get("attention")) state.attention = address.get("attention");
   state.layer = readInteger("layer", state.layer);
   state.heads = (parseList(address.get("heads") ?? address.get("head")) || state.heads).slice(0, MAX_HEADS);
   state.query = readInteger("q", record.view?.q ?? -1);
@@ -126,7 +126,7 @@ export function applyAddress(record) {
 function addressFields() {
   const fields = {
     view: state.view,
-    attn: state.attention,
+    attention: state.attention,
     layer: state.layer,
     heads: state.heads.join(","),
     q: state.query,

@@ -41,7 +41,7 @@ class _ThumbnailLayout:
 
 def draw_heads(request: FigureRequest) -> Drawing:
     """Draw the thumbnails of all heads."""
-    attention = request.chosen.attention
+    attention = request.selection.attention
     drawing = request.drawing()
     layers = [request.layer] if request.layer is not None else list(attention.layers)
     layout = _lay_out_thumbnails(attention, len(layers), drawing.width)
@@ -87,7 +87,7 @@ def _draw_header(drawing: Drawing, num_heads: int, layout: _ThumbnailLayout) -> 
 def _draw_thumbnail(
     drawing: Drawing, request: FigureRequest, layout: _ThumbnailLayout, *, layer: int, head: int, y: float, label: str
 ) -> None:
-    attention = request.chosen.attention
+    attention = request.selection.attention
     theme = drawing.theme
     x = layout.x(head)
     weights = _pool_weights(attention, layer, head, layout.max_cells)
@@ -131,5 +131,5 @@ def _note_best_head(drawing: Drawing, request: FigureRequest, layers: list[int])
     if request.record.best is None:
         return
     name, layer, head = request.record.best
-    if name == request.chosen.attention.name and layer in layers:
+    if name == request.selection.attention.name and layer in layers:
         drawing.notes.append(f"the frame marks {site_name(name, layer)}:{head}, the best alignment head")

@@ -46,7 +46,7 @@ class _TokenColumns:
 
 def draw_lines(request: FigureRequest) -> Drawing:
     """Draw two columns of tokens and the attention of one query, or of all."""
-    selection = request.chosen
+    selection = request.selection
     drawing = request.drawing()
     row = selection.find_row(request.token)
     heads = _select_heads(request, row)
@@ -91,7 +91,7 @@ def _label_width(units: list[AxisUnit], font_size: float, width: float) -> float
 
 def _select_heads(request: FigureRequest, row: int | None) -> list[AttentionSelection]:
     """Every head of the layer, eight at most, where one query is shown and no head was requested."""
-    selection = request.chosen
+    selection = request.selection
     is_single_head = request.head is not None or ":" in request.attention or selection.attention.num_heads == 1
     if row is None or is_single_head:
         return []

@@ -20,7 +20,7 @@ from regard.view.selection import AttentionSelection
 
 def draw_matrix(request: FigureRequest) -> Drawing:
     """Draw the attention matrix of a head."""
-    selection = request.chosen
+    selection = request.selection
     drawing = request.drawing()
     theme = drawing.theme
     is_self = selection.attention.is_self

@@ -40,7 +40,7 @@ class FigureRequest:
     norm: str = "raw"
 
     @cached_property
-    def chosen(self) -> AttentionSelection:
+    def selection(self) -> AttentionSelection:
         """The selected table of weights."""
         return select_attention(self.record, self.attention, self.layer, self.head, words=self.words, norm=self.norm)
 

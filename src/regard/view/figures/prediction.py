@@ -174,7 +174,7 @@ def _draw_attribution(drawing: Drawing, record: Record, attribution: Attribution
     max_value = float(np.abs(attribution.values).max()) or 1.0
     levels = signed_levels(np.asarray(attribution.values), max_value)
     bottom = shaded_text(drawing, top, record.texts[attribution.text_name], levels.tolist())
-    caption = f"{attribution.method} for “{attribution.explained}”: blue speaks for it, orange against it."
+    caption = f"{attribution.method} for “{attribution.target}”: blue speaks for it, orange against it."
     if attribution.agreement is not None:
         caption += f" Agreement with attention {attribution.agreement:.2f}.".replace("-", "−")
     return draw_signed_scale(drawing, bottom + 5, max_value, caption)

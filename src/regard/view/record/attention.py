@@ -25,7 +25,7 @@ class LazyWeights(Protocol):
         """Layers, heads, rows, columns."""
 
     def rows(self, layer_index: int, head: int, rows: NDArray[np.int64]) -> Weights:
-        """Rows [R, K] of a head; `place` is the index among the stored layers."""
+        """Rows [R, K] of a head; `layer_index` is the index among the stored layers."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class AttentionRecord:
     layers: tuple[int, ...]  # their indices in the model
     is_generated: bool = False  # rows are labelled with the token that they generated
     is_causal: bool = False  # queries attend to earlier positions only
-    importance: Mapping[str, Any] | None = None  # {"metric": …, "by": [layers][heads]}
+    importance: Mapping[str, Any] | None = None  # {"metric": …, "values": [layers][heads]}
 
     def __post_init__(self) -> None:
         if len(self.shape) != 4 or self.shape[0] != len(self.layers):

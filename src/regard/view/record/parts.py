@@ -47,7 +47,7 @@ class DecodingStep:
         """Convert to the JSON form."""
         return {
             "token": self.token,
-            "p": _round(self.probability),
+            "probability": _round(self.probability),
             "entropy": _round(self.entropy),
             "top": [[token, _round(probability)] for token, probability in self.top],
             "beams": [[parent, token, _round(score)] for parent, token, score in self.beams],
@@ -58,7 +58,7 @@ class DecodingStep:
         """Read the JSON form."""
         top = Ranking((token, probability) for token, probability in values.get("top", ()))
         beams = tuple((int(parent), token, float(score)) for parent, token, score in values.get("beams", ()))
-        return cls(values["token"], values["p"], entropy=values["entropy"], top=top, beams=beams)
+        return cls(values["token"], values["probability"], entropy=values["entropy"], top=top, beams=beams)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ class LabelProbabilities:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the JSON form."""
-        return {"labels": list(self.labels), "p": [_round(probability) for probability in self.probabilities]}
+        probabilities = [_round(probability) for probability in self.probabilities]
+        return {"labels": list(self.labels), "probabilities": probabilities}
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class SpanProbabilities:
 def prediction_from_dict(values: Mapping[str, Any]) -> LabelProbabilities | SpanProbabilities:
     """Read the JSON form of either kind of prediction."""
     if "labels" in values:
-        return LabelProbabilities(tuple(values["labels"]), tuple(values["p"]))
+        return LabelProbabilities(tuple(values["labels"]), tuple(values["probabilities"]))
     answers = tuple((int(first), int(last), text, float(score)) for first, last, text, score in values["answers"])
     return SpanProbabilities(
         tuple(values["start"]), tuple(values["end"]), answers=answers, no_answer=values.get("none")
@@ -120,7 +121,7 @@ class Attribution:
     """How much an output depends on each token of a text, and how far attention agrees."""
 
     method: str  # one of METHODS
-    explained: str  # the explained output: a label, a generated token
+    target: str  # the explained output: a label, a generated token
     text_name: str  # name of the text
     values: tuple[float, ...]
     agreement: float | None = None  # rank correlation with attention
@@ -129,7 +130,7 @@ class Attribution:
         """Convert to the JSON form."""
         return {
             "method": self.method,
-            "of": self.explained,
+            "target": self.target,
             "side": self.text_name,
             "values": [_round(value) for value in self.values],
             "agreement": None if self.agreement is None else _round(self.agreement),
@@ -140,7 +141,7 @@ class Attribution:
         """Read the JSON form."""
         return cls(
             values["method"],
-            values["of"],
+            values["target"],
             text_name=values.get("side", "source"),
             values=tuple(values["values"]),
             agreement=values.get("agreement"),
@@ -213,12 +214,12 @@ class Omission:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the JSON form."""
-        return {"why": self.reason, "dropped": self.omitted}
+        return {"reason": self.reason, "dropped": self.omitted}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Omission:
         """Read the JSON form."""
-        return cls(values["why"], values["dropped"])
+        return cls(values["reason"], values["dropped"])
 
 
 def concatenate_steps(parts: Sequence[Sequence[DecodingStep]]) -> tuple[DecodingStep, ...]:

@@ -1,28 +1,30 @@
 """The record's JSON form: one schema for page, file, notebook, figure and terminal.
 
 ```
-{ "regard": 1, "id", "title", "task": "translate|classify|tag|answer|stories|fill|embed|generate|see",
-  "made":   { "version", "model", "when", … },
-  "texts":  { "source": { "text", "lang", "dir": "auto|ltr|rtl", "tokens": [str], "span": [[start, end]], "word": [int],
-                          "special": [bool], "segment": [int] }, "target": { … } },
-  "attention": [ { "name", "rows": side, "cols": side, "rowmeans": "token|produced", "causal": bool,
+{ "regard": 2, "id", "title", "task": "translate|classify|tag|answer|stories|fill|embed|generate|see",
+  "provenance": { "version", "model", "when", … },
+  "texts": { "source": { "text", "lang", "dir": "auto|ltr|rtl", "tokens": [str], "spans": [[start, end]],
+                         "word_ids": [int], "special": [bool], "token_types": [int] }, "target": { … } },
+  "attention": [ { "name", "rows": side, "columns": side, "row_meaning": "token|generated", "causal": bool,
                    "layers": [int], "heads": int,
-                   "blocks": [ { "layer", "heads": [int], "shape": [heads, Q, K], "code": "root8|f16|sparse",
+                   "blocks": [ { "layer", "heads": [int], "shape": [heads, Q, K], "codec": "root8|f16|sparse",
                                  "data" | "href" } ],      # one matrix is at href + "/" + head
                    "thumbs": { "size": [rows, columns], "data" },               # root8 [layers, heads, rows, columns]
                    "stats": { "entropy", "distance", "special", "label" },      # each [layers][heads]
-                   "importance": { "metric", "by": [layers][heads] } | null } ],
-  "inside": [ { "attention", "layer", "head", "q", "k", "v", "scores": { "shape", "code": "f16", "data" } } ],
-  "steps":  [ { "token", "p", "entropy", "top": [[str, p]], "beams": [[parent, token, score]] } ],
-  "verdict": { "labels", "p" } | { "start", "end", "answers": [[first, last, text, score]], "none" } | null,
-  "attribution": [ { "method", "of", "side", "values", "agreement" } ],
-  "places": { "kind", "shape", "data" } | null,                                 # f16
-  "cut":    [ { "why", "dropped" } ],
-  "view":   { "attn", "layer", "head", "measured": bool, … } }
+                   "importance": { "metric", "values": [layers][heads] } | null } ],
+  "qkv": [ { "attention", "layer", "head", "q", "k", "v", "scores": { "shape", "codec": "f16", "data" } } ],
+  "steps": [ { "token", "probability", "entropy", "top": [[str, probability]], "beams": [[parent, token, score]] } ],
+  "prediction": { "labels", "probabilities" }
+                | { "start", "end", "answers": [[first, last, text, score]], "none" } | null,
+  "attribution": [ { "method", "target", "side", "values", "agreement" } ],
+  "positions": { "kind", "shape", "data" } | null,                              # f16
+  "omissions": [ { "reason", "dropped" } ],
+  "view": { "attention", "layer", "head", "measured": bool, … } }
 ```
 
-Texts beside source and target: `given` (the decoder's input when it generated the token of each row), `question` and
-`memory` (a hop attends to sentences), `label` (pooling for a classifier), `mix` and `layers` (mix of frozen layers).
+Texts beside source and target: `decoder_input` (the target shifted by bos: what the decoder reads when it generates the
+token of each row), `question` and `memory` (a hop attends to sentences), `label` (pooling for a classifier), `mix` and
+`layers` (mix of frozen layers).
 A layer may have several blocks, of different heads and encodings; a head without a block has its thumbnail only.
 """
 
@@ -51,9 +53,9 @@ if TYPE_CHECKING:
     from regard.view.record.record import Record
 
 
-SCHEMA = 1
+SCHEMA = 2
 _REQUIRED_FIELDS = {"title": str, "texts": Mapping, "attention": Sequence}
-_REQUIRED_ATTENTION_FIELDS = ("name", "rows", "cols", "rowmeans", "layers", "heads", "blocks")
+_REQUIRED_ATTENTION_FIELDS = ("name", "rows", "columns", "row_meaning", "layers", "heads", "blocks")
 
 
 def record_to_dict(record: Record, full: bool | Collection[int], href: str) -> dict[str, Any]:
@@ -63,22 +65,22 @@ def record_to_dict(record: Record, full: bool | Collection[int], href: str) -> d
         "id": record.id,
         "title": record.title,
         "task": record.task,
-        "made": dict(record.provenance),
+        "provenance": dict(record.provenance),
         "texts": {name: text.to_dict() for name, text in record.texts.items()},
         "attention": [
             attention_to_dict(attention, record.texts[attention.columns].special, full, href)
             for attention in record.attention
         ],
-        "inside": [head.to_dict() for head in record.qkv],
+        "qkv": [head.to_dict() for head in record.qkv],
         "steps": [step.to_dict() for step in record.steps],
-        "verdict": None if record.prediction is None else record.prediction.to_dict(),
+        "prediction": None if record.prediction is None else record.prediction.to_dict(),
         "attribution": [attribution.to_dict() for attribution in record.attribution],
-        "places": None if record.positions is None else record.positions.to_dict(),
-        "cut": [omission.to_dict() for omission in record.omissions],
+        "positions": None if record.positions is None else record.positions.to_dict(),
+        "omissions": [omission.to_dict() for omission in record.omissions],
     }
     default_head = (record.attention[0].name, record.attention[0].layers[-1], 0) if record.attention else ("", 0, 0)
     name, layer, head = record.best or default_head
-    view = {"attn": name, "layer": layer, "head": head, "measured": record.best is not None}
+    view = {"attention": name, "layer": layer, "head": head, "measured": record.best is not None}
     return {**fields, "view": {**view, **record.view}}
 
 
@@ -89,8 +91,8 @@ def attention_to_dict(
     return {
         "name": attention.name,
         "rows": attention.rows,
-        "cols": attention.columns,
-        "rowmeans": "produced" if attention.is_generated else "token",
+        "columns": attention.columns,
+        "row_meaning": "generated" if attention.is_generated else "token",
         "causal": attention.is_causal,
         "layers": list(attention.layers),
         "heads": attention.num_heads,
@@ -103,12 +105,12 @@ def attention_to_dict(
 def _encode_layer(attention: AttentionRecord, layer: int, full: bool | Collection[int], href: str) -> dict[str, Any]:
     block = {"layer": layer, "heads": list(range(attention.num_heads)), "shape": list(attention.shape[1:])}
     if href:
-        return {**block, "code": "root8", "href": f"{href}/{attention.name}/{layer}"}
+        return {**block, "codec": "root8", "href": f"{href}/{attention.name}/{layer}"}
     weights = np.stack([attention.matrix(layer, head) for head in range(attention.num_heads)])
     is_full = full if isinstance(full, bool) else layer in full
     if is_full:
-        return {**block, "code": "root8", "data": encode_root8(weights)}
-    return {**block, "code": "sparse", "data": encode_sparse(weights)}
+        return {**block, "codec": "root8", "data": encode_root8(weights)}
+    return {**block, "codec": "sparse", "data": encode_sparse(weights)}
 
 
 def record_parts(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,23 +119,23 @@ def record_parts(values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         view = dict(values.get("view") or {})
         is_measured = bool(view.pop("measured", False))
-        initial_head = (view.pop("attn", ""), view.pop("layer", 0), view.pop("head", 0))
-        prediction = values.get("verdict")
-        positions = values.get("places")
+        initial_head = (view.pop("attention", ""), view.pop("layer", 0), view.pop("head", 0))
+        prediction = values.get("prediction")
+        positions = values.get("positions")
         return {
             "title": values["title"],
             "texts": {name: RecordText.from_dict(text) for name, text in values["texts"].items()},
             "attention": tuple(map(_attention_from_dict, values["attention"])),
             "task": values.get("task", "translate"),
-            "provenance": dict(values.get("made") or {}),
+            "provenance": dict(values.get("provenance") or {}),
             "best": initial_head if is_measured else None,
             "id": values.get("id", ""),
             "steps": tuple(map(DecodingStep.from_dict, values.get("steps") or ())),
             "prediction": prediction_from_dict(prediction) if prediction else None,
             "attribution": tuple(map(Attribution.from_dict, values.get("attribution") or ())),
             "positions": PositionEncodings.from_dict(positions) if positions else None,
-            "qkv": tuple(map(HeadQKV.from_dict, values.get("inside") or ())),
-            "omissions": tuple(map(Omission.from_dict, values.get("cut") or ())),
+            "qkv": tuple(map(HeadQKV.from_dict, values.get("qkv") or ())),
+            "omissions": tuple(map(Omission.from_dict, values.get("omissions") or ())),
             "view": view,
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -144,8 +146,11 @@ def record_parts(values: Mapping[str, Any]) -> dict[str, Any]:
 def _check(values: Mapping[str, Any]) -> None:
     version = values.get("regard") if isinstance(values, Mapping) else None
     if version != SCHEMA:
-        is_newer = isinstance(version, int) and version > SCHEMA
-        advice = "it was written by a newer Regard: update this one" if is_newer else "it is not a record"
+        advice = "it is not a record"
+        if isinstance(version, int):
+            is_newer = version > SCHEMA
+            advice = "it was written by "
+            advice += "a newer Regard: update this one" if is_newer else "an earlier Regard: record the text again"
         raise UsageError(f"a record of schema {version!r} cannot be read: this version reads {SCHEMA}; {advice}")
     for name, kind in _REQUIRED_FIELDS.items():
         if not isinstance(values.get(name), kind):
@@ -168,10 +173,10 @@ def _attention_from_dict(values: Mapping[str, Any]) -> AttentionRecord:
     return AttentionRecord(
         values["name"],
         values["rows"],
-        columns=values["cols"],
+        columns=values["columns"],
         stored=weights,
         layers=tuple(layers),
-        is_generated=values["rowmeans"] == "produced",
+        is_generated=values["row_meaning"] == "generated",
         is_causal=bool(values.get("causal", False)),
         importance=values.get("importance"),
     )

@@ -33,8 +33,8 @@ class RecordText:
     token_types: tuple[int, ...] = ()  # token type of each token; empty for a single text
 
     def __post_init__(self) -> None:
-        for name, values in (("words", self.word_ids), ("spans", self.spans), ("segment", self.token_types)):
-            if len(values) != len(self.tokens) and (values or name == "words"):
+        for name, values in (("word_ids", self.word_ids), ("spans", self.spans), ("token_types", self.token_types)):
+            if len(values) != len(self.tokens) and (values or name == "word_ids"):
                 raise UsageError(f"{name} must have one value per token: {len(values)} for {len(self.tokens)} tokens")
         if self.direction not in DIRECTIONS:
             raise UsageError(f"direction must be one of {', '.join(DIRECTIONS)}, not {self.direction!r}")
@@ -47,7 +47,7 @@ class RecordText:
         word_ids: Sequence[int],
         spans: Sequence[Sequence[int]] = (),
         language: str = "",
-        segment: Sequence[int] = (),
+        token_types: Sequence[int] = (),
     ) -> RecordText:
         """Build a text from the lists that a tokenizer returns."""
         return cls(
@@ -56,7 +56,7 @@ class RecordText:
             word_ids=tuple(int(word_id) for word_id in word_ids),
             spans=tuple((int(start), int(end)) for start, end in spans),
             language=language,
-            token_types=tuple(int(token_type) for token_type in segment),
+            token_types=tuple(int(token_type) for token_type in token_types),
         )
 
     @classmethod
@@ -97,10 +97,10 @@ class RecordText:
             "lang": self.language,
             "dir": self.direction,
             "tokens": list(self.tokens),
-            "span": [list(span) for span in self.spans],
-            "word": list(self.word_ids),
+            "spans": [list(span) for span in self.spans],
+            "word_ids": list(self.word_ids),
             "special": list(self.special),
-            "segment": list(self.token_types),
+            "token_types": list(self.token_types),
         }
 
     @classmethod
@@ -109,11 +109,11 @@ class RecordText:
         return cls(
             values["text"],
             tuple(values["tokens"]),
-            word_ids=tuple(values["word"]),
-            spans=tuple((int(start), int(end)) for start, end in values.get("span", ())),
+            word_ids=tuple(values["word_ids"]),
+            spans=tuple((int(start), int(end)) for start, end in values.get("spans", ())),
             language=values.get("lang", ""),
             direction=values.get("dir", "auto"),
-            token_types=tuple(values.get("segment", ())),
+            token_types=tuple(values.get("token_types", ())),
         )
 
 
