@@ -79,5 +79,5 @@ def test_a_record_that_is_too_large_for_a_file_is_refused(folder: str, monkeypat
     from tests.view.samples import sample_record
 
     monkeypatch.setattr(export, "MAX_WEIGHTS", 100)
-    with pytest.raises(UsageError, match="too many for a file of every head"):
+    with pytest.raises(UsageError, match="too many for one file"):
         export.check_size(sample_record())

@@ -208,8 +208,9 @@ def save_translator(
 ) -> None:
     """Write a translation model atomically; other files of the folder stay.
 
-    `tokenizers` has "source" and "target". The fields of the `config.json` that the model was imported with are written
-    back where we do not know them. `weight_files` replace the safetensors file.
+    `tokenizers` has "source" and "target". Fields of `original_config`, the `config.json` that the model was imported
+    with, are kept unchanged where Regard does not use them. `weight_files` are written instead of the safetensors file:
+    the packed weights of the engine.
     """
     hf_weights = encoder_decoders.to_hf_weights(config, check_weights(config, model_weights))
     if weight_files is None:

@@ -120,7 +120,7 @@ def read_native_config(hf_config: Mapping[str, Any], types: Mapping[str, type[Co
         raise CheckpointError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
     too_large = [size for size in _iterate_numbers(config.to_dict()) if size > _MAX_SIZE]
     if too_large:
-        raise CheckpointError(f"{where}: sizes beyond any model's: {too_large}")
+        raise CheckpointError(f"{where}: sizes out of range: {too_large}")
     return config
 
 

@@ -127,6 +127,7 @@ class _ColumnResolver:
             if all(role in self.names for role in roles):
                 return self.num_cells, [self.names.index(role) for role in roles]
             num_columns = len(self.columns)
+            # of a file without header, the check of each row reports the missing cells with their line
             is_too_narrow = self.num_cells < num_columns and not self.has_header
             if self.num_cells == num_columns or is_too_narrow:
                 return num_columns, list(range(num_columns))

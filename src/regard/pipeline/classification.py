@@ -107,7 +107,7 @@ class EncoderClassifier:
         )
 
     def _count_truncated(self, texts: Sequence[str], pairs: Sequence[str]) -> NDArray[np.int64]:
-        """Tokens of each pair that exceed a row."""
+        """Number of tokens of each text pair beyond `max_length`."""
         tokenizer = self.special_tokens.tokenizer
         encoded_pairs = zip(tokenizer.encode_batch(texts), tokenizer.encode_batch(pairs), strict=True)
         lengths = np.array([len(first) + len(second) for first, second in encoded_pairs])

@@ -60,7 +60,9 @@ def word_spans(words: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
-    """Character spans of the words of a text; punctuation is separate, except inside a word or as @ and # before it.
+    """Split a text into words and punctuation marks, as character spans.
+
+    Punctuation stays inside a word (`St.-Denis`), as do a leading @ or #; a clitic such as 's is split off.
 
     >>> text = "It's @jo, in St.-Denis."
     >>> [text[start:stop] for start, stop in split_words(text)]

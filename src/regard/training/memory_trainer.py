@@ -130,7 +130,7 @@ class MemoryNetworkTrainer:
         return {"epoch": progress.epoch, **report}
 
     def _update_linear_start(self) -> float:
-        """Decide by the held-out loss whether the linear start is over; return the loss."""
+        """Decide by the held-out loss, or the training loss without held-out data, whether the linear start is over."""
         progress = self.progress
         indices = self.held_out_indices if len(self.held_out_indices) else self.train_indices
         scores = evaluate_restarts(self.model, self.train, indices, linear=True)

@@ -154,13 +154,13 @@ def check_ending(path: str | Path) -> None:
 
 
 def check_size(record: Record) -> None:
-    """Raise for a record that is too large for a file."""
-    num_weights = sum(int(np.prod(attention.shape, dtype=np.int64)) for attention in record.attention)
-    if num_weights > MAX_WEIGHTS:
+    """Raise `UsageError` for a record with too many attention weights for one HTML file."""
+    num_attention_weights = sum(int(np.prod(attention.shape, dtype=np.int64)) for attention in record.attention)
+    if num_attention_weights > MAX_WEIGHTS:
         num_tokens = max(len(text.tokens) for text in record.texts.values())
         raise UsageError(
-            f"{num_tokens:,} tokens are too many for a file of every head ({num_weights:,} weights): serve the page, "
-            "without --out, or shorten the text"
+            f"{num_tokens:,} tokens are too many for one file: it would hold {num_attention_weights:,} attention "
+            "weights. Leave out --out to serve the page, or shorten the text"
         )
 
 

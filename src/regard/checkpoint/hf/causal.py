@@ -142,7 +142,7 @@ def causal_model_type(config: GptConfig) -> tuple[str, str]:
 
 
 def read_config(fields: Mapping[str, Any], where: str) -> GptConfig:
-    """Convert a `config.json` of one of these types to our config.
+    """Convert the `config.json` of a causal model, a type of `CAUSAL_TYPES`; `where` names the file in errors.
 
     >>> read_config({"model_type": "gpt2", "n_embd": 64, "n_head": 4}, "config.json").stack.feed_forward_size
     256
@@ -150,7 +150,7 @@ def read_config(fields: Mapping[str, Any], where: str) -> GptConfig:
     model_type = str(fields.get("model_type"))
     row = CAUSAL_TYPES[model_type]
     _check_supported(fields, model_type, where)
-    fields = {"n_positions": fields.get("n_ctx"), **fields}
+    fields = {"n_positions": fields.get("n_ctx"), **fields}  # its name in the first GPT-2 configs
     settings = {name: field_value(fields, hf_name, default, where) for hf_name, name, default in row.fields}
     settings["positions"] = row.positions
     if "stack.feed_forward_size" not in settings:
@@ -165,7 +165,7 @@ def read_config(fields: Mapping[str, Any], where: str) -> GptConfig:
         raise CheckpointError(f"{where}: {error}") from None
     sizes = (config.vocab_size, config.hidden_size, config.max_positions, config.stack.feed_forward_size)
     if max(sizes) > MAX_SIZE or min(sizes) < 1:
-        raise CheckpointError(f"{where}: sizes beyond any model's: {sizes}")
+        raise CheckpointError(f"{where}: sizes out of range: {sizes}")
     if config.eos_id >= config.vocab_size:
         config = config.override({"eos_id": -1})  # small models often keep the large model's eos id
     return config

@@ -389,7 +389,7 @@ def _check_sizes(config: ModelConfig, where: str) -> ModelConfig:
         sizes.append(config.embedding_size)
     is_too_large = max(sizes) > MAX_SIZE or config.max_positions * config.hidden_size > _MAX_POSITION_TABLE
     if is_too_large or not all(map(math.isfinite, floats)):
-        raise CheckpointError(f"{where}: sizes beyond any model's: {tuple(sizes)}")
+        raise CheckpointError(f"{where}: sizes out of range: {tuple(sizes)}")
     smaller_vocab_size = min(config.source_vocab_size, config.target_vocab_size)
     for name in ("pad_id", "eos_id", "bos_id"):
         vocab_size = smaller_vocab_size if name == "pad_id" else config.target_vocab_size

@@ -110,7 +110,7 @@ def read_config(fields: Mapping[str, Any], head: str, num_labels: int, where: st
         config.num_token_types,
     )
     if max(sizes) > MAX_SIZE or config.vocab_size < 1:
-        raise CheckpointError(f"{where}: sizes beyond any model's: {sizes}")
+        raise CheckpointError(f"{where}: sizes out of range: {sizes}")
     return config
 
 
