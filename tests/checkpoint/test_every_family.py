@@ -44,7 +44,7 @@ VOCABULARIES = {
     "eos_id": TOKENIZER.eos_id,
 }
 RNN_ENCODER = RnnTextConfig(vocab_size=TOKENIZER.vocab_size, embedding_size=4, hidden_size=4)
-METADATA: Mapping[str, Any] = {"step": 1, "data": {}, "metrics": {}}
+METADATA: Mapping[str, Any] = {"step": 1, "data_digests": {}, "metrics": {}}
 LABEL_METADATA = {**METADATA, "labels": ["O", "B-x", "I-x"], "max_length": 32}
 
 

@@ -120,7 +120,7 @@ class ClassificationExperiment(FineTuningExperiment):
             _ = self.baseline  # fitted before the time left for training is computed
 
     def _read_labels(self, train: LabelledTexts) -> None:
-        self.is_multi_label = bool(train.separator)
+        self.is_multi_label = bool(train.label_separator)
         self.labels = tuple(check_labels(train, self.config.data.train[0]))
         self.problem_type = "multi_label_classification" if self.is_multi_label else "single_label_classification"
 
@@ -161,7 +161,11 @@ class ClassificationExperiment(FineTuningExperiment):
     def preprocessing_metadata(self) -> dict[str, Any]:
         """Entries of task.json on labels and the format of the data."""
         read = self.config.data.read
-        return {"labels": list(self.labels), "separator": read.label_separator, "pairs": bool(read.pair)}
+        return {
+            "labels": list(self.labels),
+            "label_separator": read.label_separator,
+            "has_pairs": bool(read.pair),
+        }
 
     def limit_validation(self, fraction: float) -> None:
         """Validate on this fraction of the validation data only."""
@@ -197,9 +201,9 @@ class ClassificationExperiment(FineTuningExperiment):
     def _format_predictions(self, logits: Logits) -> list[str]:
         if not self.is_multi_label:
             return [self.labels[label_id] for label_id in logits.argmax(1)]
-        separator = self.config.data.read.label_separator
+        label_separator = self.config.data.read.label_separator
         label_matrix = UNCALIBRATED.predict_labels(logits)
-        return [separator.join(self.labels[label_id] for label_id in np.flatnonzero(row)) for row in label_matrix]
+        return [label_separator.join(self.labels[label_id] for label_id in np.flatnonzero(row)) for row in label_matrix]
 
     def _score(self, logits: Logits, split: LabelledSplit, calibration: Calibration) -> dict[str, float]:
         if self.is_multi_label:
