@@ -230,7 +230,7 @@ def test_other_features_than_those_of_training_are_refused(data: Path, elmo: Pat
     train_run(config(data, **{"training.steps": 1, "fine_tuning.features": str(elmo)}), tmp_path / "run")
     shutil.rmtree(tmp_path / "run/features")
     saved_elmo(tmp_path / "run/features", ["other words"])
-    with pytest.raises(CheckpointError, match="not the features that the classifier was trained with"):
+    with pytest.raises(CheckpointError, match="not the features that the model was trained with"):
         load_classifier(tmp_path / "run", threads=1)
 
 

@@ -273,8 +273,9 @@ def _convert_native(request: _ConversionRequest, model_type: str) -> ConversionR
         raise request.reject("it computes translators, encoders and causal models")
     task = folder_task(folder)
     if request.format != "regard":
-        family = model_type.removeprefix("regard-").replace("-", " ")
-        raise request.reject(f"a {family} model is for Regard alone{usage_hint(task)}; --to regard copies it")
+        raise request.reject(
+            f"a model of type {model_type} is for Regard alone{usage_hint(task)}; --to regard copies it"
+        )
     copy_native(folder, request.out, (CONFIG, weights.FILE, TOKENIZER, native.VOCABULARY, TASK_FILE, CARD))
     if (folder / native.FEATURES).is_dir():
         native.copy_features(folder / native.FEATURES, request.out)
