@@ -120,10 +120,12 @@ def measure_updates(workspace: Workspace) -> dict[str, Any]:
     command = workspace.regard("train", "translate", *train_files, "--valid", *valid_files, *options)
     run = json.loads((workspace.folder / "run/run.json").read_text("utf-8"))
     log = [json.loads(line) for line in (workspace.folder / "run/log.jsonl").read_text("utf-8").splitlines()]
+    result = run.get("result") or run["finished"]  # `finished` and `chosen`: in earlier versions of the package
+    resolved = run.get("resolved") or run["chosen"]
     return {
-        "updates": run["finished"]["step"],
+        "updates": result["step"],
         "wall_seconds": command.seconds,
-        "chosen": run["chosen"].get("throughput", run["chosen"].get("precision_text")),
+        "chosen": resolved.get("throughput", resolved.get("precision_text")),
         "evaluations": sum(event["event"] == "evaluate" for event in log),
     }
 

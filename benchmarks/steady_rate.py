@@ -62,14 +62,14 @@ def measure_training(folder: Path, preset: str, batch_tokens: int, *, warm_up: i
 
 def measure_encoding(folder: Path, texts: Path, *, backend: str, warm_up: int, seconds: float) -> None:
     """Embed texts; report the texts per second that follow the warm-up."""
-    pipeline = regard.load(str(folder), backend=backend)
+    pipeline: Any = regard.load(str(folder), backend=backend)
     lines = texts.read_text("utf-8").splitlines()
     report(rate=measure_calls(pipeline.embed, [lines], warm_up=warm_up, seconds=seconds))
 
 
 def measure_translation(folder: Path, texts: Path, *, single: bool, warm_up: int, seconds: float) -> None:
     """Translate texts with default settings; report the texts per second that follow the warm-up."""
-    pipeline = regard.load(str(folder))
+    pipeline: Any = regard.load(str(folder))
     lines = texts.read_text("utf-8").splitlines()
     calls = [[line] for line in lines] if single else [lines]
     report(rate=measure_calls(pipeline, calls, warm_up=warm_up, seconds=seconds))

@@ -19,6 +19,6 @@ def saved_elmo(folder: Path, texts: Sequence[str], hidden_size: int = 5) -> Path
     config = ElmoConfig(vocab_size=tokenizer.vocab_size, hidden_size=hidden_size, boundary_id=tokenizer.eos_id)
     model = build_model(config)
     initialize_weights(model, 1)
-    metadata = {"step": 1, "data": {}, "metrics": {}}
+    metadata = {"step": 1, "data_digests": {}, "metrics": {}}
     save_rnn_text(folder, config, model.state_dict(), tokenizer=tokenizer, task="language", metadata=metadata, card="")
     return folder

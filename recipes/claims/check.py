@@ -159,11 +159,11 @@ def _minutes_to_bleu(bleu: float, folder: Path) -> float:
 
     The log holds no times, so that equal runs have equal logs: an update counts as its share of the training time.
     """
-    training = RunDirectory(folder).read_run()["finished"]
+    result = RunDirectory(folder).read_run()["result"]
     for line in (folder / "log.jsonl").read_text("utf-8").splitlines():
         event = json.loads(line)
         if event["event"] == "evaluate" and event["bleu"] >= bleu:
-            return float(event["step"] / training["step"] * training["seconds"] / 60)
+            return float(event["step"] / result["step"] * result["seconds"] / 60)
     return float("inf")
 
 

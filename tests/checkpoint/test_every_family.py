@@ -14,7 +14,7 @@ import regard
 from regard.checkpoint.causal_dir import save_causal_lm
 from regard.checkpoint.encoder_dir import save_encoder
 from regard.checkpoint.model_dir import save_translator
-from regard.checkpoint.native import save_memory_network, save_rnn_text
+from regard.checkpoint.native import native_type, save_memory_network, save_rnn_text
 from regard.cli import run
 from regard.config.data import TokenizerConfig
 from regard.config.inference import DecodingConfig
@@ -44,7 +44,7 @@ VOCABULARIES = {
     "eos_id": TOKENIZER.eos_id,
 }
 RNN_ENCODER = RnnTextConfig(vocab_size=TOKENIZER.vocab_size, embedding_size=4, hidden_size=4)
-METADATA: Mapping[str, Any] = {"step": 1, "data": {}, "metrics": {}}
+METADATA: Mapping[str, Any] = {"step": 1, "data_digests": {}, "metrics": {}}
 LABEL_METADATA = {**METADATA, "labels": ["O", "B-x", "I-x"], "max_length": 32}
 
 
@@ -109,10 +109,10 @@ FAMILIES: dict[str, Callable[[Path], None]] = {
         folder, Seq2SeqConfig(**VOCABULARIES, embedding_size=4, hidden_size=4)
     ),
     "elmo": lambda folder: save_rnn_model(folder, ELMO, "language", METADATA),
-    "classifier": lambda folder: save_rnn_model(
+    "rnn_classifier": lambda folder: save_rnn_model(
         folder, RnnClassifierConfig(num_labels=3, encoder=RNN_ENCODER), "classify", LABEL_METADATA
     ),
-    "tagger": lambda folder: save_rnn_model(
+    "rnn_tagger": lambda folder: save_rnn_model(
         folder, RnnTaggerConfig(num_labels=3, encoder=RNN_ENCODER), "tag", LABEL_METADATA
     ),
     "plain": lambda folder: save_bert(folder, "plain", ""),
@@ -123,7 +123,7 @@ FAMILIES: dict[str, Callable[[Path], None]] = {
     "span": lambda folder: save_bert(folder, "span", "answer"),
     "gpt": save_gpt,
 }
-NATIVE_ONLY = ("elmo", "classifier", "tagger")  # families that other tools cannot read
+NATIVE_ONLY = ("elmo", "rnn_classifier", "rnn_tagger")  # families that other tools cannot read
 
 
 def run_pipeline(folder: Path) -> str:
@@ -154,7 +154,26 @@ def test_a_folder_is_opened_described_and_copied(
     if family in NATIVE_ONLY:
         capfd.readouterr()
         assert run(["convert", str(tmp_path / "model"), str(tmp_path / "other")]) == 2
-        assert f"a {family} model is for Regard alone" in capfd.readouterr().err
+        assert f"a model of type {native_type(family)} is for Regard alone" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("family", ["translator", "rnn_classifier", "label", "gpt"])
+def test_a_folder_of_an_earlier_version_is_refused_with_advice(
+    family: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    FAMILIES[family](folder)
+    (folder / "MANIFEST.json").unlink()
+    task = json.loads((folder / "task.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "task.json").write_text(json.dumps({**task, "version": 1}))
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "regard-earlier"}))
+    commands = (["info", str(folder)], ["convert", str(folder), str(tmp_path / "out"), "--to", "regard"])
+    for command in (*commands, ["evaluate", str(folder), "test.tsv"]):
+        assert run(command) == 2
+        lines = capfd.readouterr().err.splitlines()
+        assert len(lines) == 1, lines
+        assert "task.json: version 1; this Regard reads version 2: train or convert the model again" in lines[0]
 
 
 def test_a_memory_network_is_opened_and_copied(tmp_path: Path) -> None:

@@ -41,14 +41,14 @@ def edit(path: Path, **changes: Any) -> None:
 def test_a_model_is_read_back_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     model = random_model(small_config(**changes))
     decoding = DecodingConfig(beam=3, length_penalty=0.7, coverage_penalty=0.2, max_length_b=11)
-    save(tmp_path, model, decoding=decoding, metadata={"align": {"head": 2}})
+    save(tmp_path, model, decoding=decoding, metadata={"alignment_head": {"head": 2}})
     loaded = load_translator(tmp_path)
     assert (loaded.config, loaded.decoding) == (model.config, decoding)
     assert loaded.weights.keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.weights.items())
     trained = tokenizers(model.config.share_embeddings)
     assert (loaded.source.digest, loaded.target.digest) == (trained["source"].digest, trained["target"].digest)
-    assert (loaded.metadata["task"], loaded.metadata["align"]) == ("translate", {"head": 2})
+    assert (loaded.metadata["task"], loaded.metadata["alignment_head"]) == ("translate", {"head": 2})
     assert (tmp_path / "target_tokenizer.json").exists() == (not model.config.share_embeddings)
 
 
@@ -136,7 +136,10 @@ def test_folders_of_other_kinds_are_named(tmp_path: Path) -> None:
     edit(tmp_path / "task.json", version=99)
     with pytest.raises(CheckpointError, match=r"version 99.*newer Regard"):
         load_translator(tmp_path)
-    edit(tmp_path / "task.json", version=1, task="classify")
+    edit(tmp_path / "task.json", version=1)
+    with pytest.raises(CheckpointError, match=r"task.json: version 1; .* train or convert the model again"):
+        load_translator(tmp_path)
+    edit(tmp_path / "task.json", version=2, task="classify")
     with pytest.raises(CheckpointError, match="a model for the task 'classify'; one for 'translate'"):
         load_translator(tmp_path)
     (tmp_path / "task.json").unlink()

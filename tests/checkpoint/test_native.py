@@ -41,7 +41,7 @@ def test_a_saved_model_is_read_back(tmp_path: Path, tying: str) -> None:
     loaded = load_memory_network(tmp_path)
     assert loaded.config == model.config
     assert loaded.vocabulary == {"words": WORDS, "answers": ["home"]}
-    assert loaded.metadata == {"task": "stories", "version": 1, "step": 13}
+    assert loaded.metadata == {"task": "stories", "version": 2, "step": 13}
     assert loaded.weights.keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.weights.items())
     assert folder_task(tmp_path) == "stories"

@@ -244,7 +244,7 @@ def small_run(root: Path) -> RecordingDisk:
     run = RunDirectory(root / "run", disk=disk)
     call("lock", run.lock)
     for step in range(1, 8):
-        call("write_run", run.write_run, {"version": step}, promise=step)
+        call("write_run", run.write_run, {"revision": step}, promise=step)
         if step == 5:  # an interrupted run resumes: its log beyond the last checkpoint is truncated
             call("append_log", run.append_log, {"step": 5, "loss": "lost"})
             call("truncate_log", run.truncate_log, 4)
@@ -296,7 +296,7 @@ def check(promised: dict[str, int], root: Path) -> None:
             assert all(torch.equal(tensor, latest.weights[name]) for name, tensor in weights(step).items())
             assert all(torch.equal(tensor, latest.optimizer[name]) for name, tensor in weights(-step).items())
             assert latest.counters == {"position": [1, step]}
-        assert run.read_run().get("version", 0) >= promised.get("write_run", 0)
+        assert run.read_run().get("revision", 0) >= promised.get("write_run", 0)
         run.truncate_log(step)
         assert run.read_log() == [report(logged) for logged in range(2, step + 1)]
         assert not messages, messages

@@ -147,12 +147,26 @@ def test_the_log_is_truncated_to_a_step(tmp_path: Path) -> None:
 def test_run_json_is_read_back_and_damage_is_named(tmp_path: Path) -> None:
     with RunDirectory(tmp_path).lock() as run:
         assert run.read_run() == {}
-        run.write_run({"config": {"seed": 3}, "data": "é"})
-        assert run.read_run() == {"config": {"seed": 3}, "data": "é"}
+        run.write_run({"config": {"seed": 3}, "data_digests": "é"})
+        assert run.read_run() == {"config": {"seed": 3}, "data_digests": "é"}
         for content, message in ((b"{", "not JSON"), (b"[]", "object"), (b"\xff", "not JSON")):
             (tmp_path / "run.json").write_bytes(content)
             with pytest.raises(CheckpointError, match=rf"run.json: .*{message}"):
                 run.read_run()
+
+
+@pytest.mark.parametrize(
+    ("version", "advice"),
+    [({}, "train the run again"), ({"version": 1}, "train the run again"), ({"version": 99}, "newer")],
+)
+def test_run_json_of_another_version_is_refused_with_advice(
+    version: dict[str, int], advice: str, tmp_path: Path
+) -> None:
+    RunDirectory(tmp_path).write_run({"config": {}})
+    assert json.loads((tmp_path / "run.json").read_text())["version"] == 2
+    (tmp_path / "run.json").write_text(json.dumps({"config": {}, "chosen": {}, **version}))
+    with pytest.raises(CheckpointError, match=rf"run.json: .*version.*this Regard reads version 2: .*{advice}"):
+        RunDirectory(tmp_path).read_run()
 
 
 def test_leftovers_of_ended_writers_are_removed_when_the_run_is_locked(tmp_path: Path) -> None:

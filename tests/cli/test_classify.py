@@ -55,10 +55,10 @@ def test_info_describes_the_folder(workspace: Path, capfd: Output, name: str, su
     assert "training: finished at step" in out
     assert run(["info", str(workspace / name), "--json"]) == 0
     info = json.loads(capfd.readouterr().out)
-    assert info["model"]["family"] in ("elmo", "classifier")
+    assert info["model"]["family"] in ("elmo", "rnn_classifier")
     assert info["parameters"] > 100
     config = json.loads((workspace / name / "config.json").read_text())
-    assert config["model_type"] == f"regard-{info['model']['family']}"
+    assert config["model_type"] == f"regard-{info['model']['family'].replace('_', '-')}"
 
 
 def test_texts_are_labelled_in_order(workspace: Path, capfd: Output, tmp_path: Path) -> None:

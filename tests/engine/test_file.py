@@ -131,6 +131,15 @@ def test_damaged_and_hostile_files_are_refused_in_one_line(tmp_path: Path) -> No
         assert str(path) in str(problem.value) and "\n" not in str(problem.value)
 
 
+def test_a_file_of_an_earlier_version_is_refused_with_advice(tmp_path: Path) -> None:
+    path, _, _ = write_engine_file(tmp_path, "int8")
+    content = path.read_bytes()
+    assert content.count(b'"version": "4"') == 1
+    path.write_bytes(content.replace(b'"version": "4"', b'"version": "3"'))
+    with pytest.raises(CheckpointError, match="version '3', not 4: convert the model again"):
+        file.read_engine_file(path)
+
+
 def test_random_damage_never_crashes(tmp_path: Path) -> None:
     path, engine, model = write_engine_file(tmp_path, "int8")
     valid = path.read_bytes()

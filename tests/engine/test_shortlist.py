@@ -116,7 +116,7 @@ def test_invalid_shapes_of_a_shortlist_are_refused(tmp_path: Path) -> None:
     size = int.from_bytes(content[:8], "little")
     for shape in ([2**40], [-1], "wide", None, [1, 2]):
         table = json.loads(content[8 : 8 + size])
-        table["shortlist.words"]["shape"] = shape
+        table["shortlist.lexicon"]["shape"] = shape
         header = json.dumps(table).encode()
         header += b" " * (-(8 + len(header)) % 64)
         invalid_path = tmp_path / "invalid"

@@ -31,7 +31,7 @@ def save_pipeline(pipeline, path, tokenizer=None):
         decoding=pipeline.decoding,
         metadata={
             "max_length": pipeline.max_source_length,
-            "align": {"site": "decoder.1.cross", "head": 0, "shift": 1},
+            "alignment_head": {"site": "decoder.1.cross", "head": 0, "shift": 1},
         },
         card="# toy",
     )

@@ -115,7 +115,7 @@ def test_a_folder_without_its_labels_is_rejected(classifier: Path, tmp_path: Pat
     broken = tmp_path / "broken"
     shutil.copytree(classifier, broken)
     (broken / "MANIFEST.json").unlink()
-    (broken / "task.json").write_text('{"task": "classify", "version": 1, "labels": ["one"], "max_length": 5}')
+    (broken / "task.json").write_text('{"task": "classify", "version": 2, "labels": ["one"], "max_length": 5}')
     with pytest.raises(CheckpointError, match=r"does not name the 3 labels"):
         load_classifier(broken)
 

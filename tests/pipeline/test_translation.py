@@ -39,7 +39,10 @@ def aligning_pipeline(pipeline):
     """The same pipeline with an alignment head."""
     model = pipeline.models[0]
     tokenizer = pipeline.source
-    task = {"max_length": pipeline.max_source_length, "align": {"site": "decoder.1.cross", "head": 1, "shift": 0}}
+    task = {
+        "max_length": pipeline.max_source_length,
+        "alignment_head": {"site": "decoder.1.cross", "head": 1, "shift": 0},
+    }
     return TranslationPipeline([model], tokenizer, tokenizer, decoding=pipeline.decoding, task=task)
 
 

@@ -75,7 +75,7 @@ def test_a_demo_stops_when_validation_is_good(
     assert "try next:" in capfd.readouterr().out
     run_json = json.loads((tmp_path / "model/run.json").read_text())
     assert run_json["config"]["training"]["stop_at"] == 1.0
-    assert run_json["finished"]["step"] % 5 == 0
+    assert run_json["result"]["step"] % 5 == 0
 
 
 @pytest.mark.usefixtures("small_demo")

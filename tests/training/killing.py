@@ -15,7 +15,7 @@ ATTEMPTS = 20
 
 def is_finished(out: Path) -> bool:
     """Whether a run has recorded its end."""
-    return "finished" in json.loads((out / "run.json").read_text("utf-8"))
+    return "result" in json.loads((out / "run.json").read_text("utf-8"))
 
 
 def kill_during_training(

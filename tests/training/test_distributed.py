@@ -279,7 +279,7 @@ def test_listeners_and_the_caller_receive_the_events_and_the_result_of_rank_zero
     result = train_run(config(pairs), tmp_path / "run", listeners=[listener])
     assert (result.folder, result.step, result.reason, result.is_rank_zero) == (tmp_path / "run", 30, "plan done", True)
     assert result.verdict is not None
-    assert result.metrics == json.loads((tmp_path / "run" / "run.json").read_text())["finished"]["metrics"]
+    assert result.metrics == json.loads((tmp_path / "run" / "run.json").read_text())["result"]["metrics"]
     assert [event["step"] for event in listener.of("save")] == [5, 10, 15, 20, 25, 30]
     assert [event["step"] for event in listener.of("evaluate")] == [20, 30]
     assert len(listener.of("plan")) == len(listener.of("done")) == 1

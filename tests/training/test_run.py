@@ -15,7 +15,7 @@ import torch
 
 from regard.checkpoint.model_dir import load_translator
 from regard.config.runs import RunConfig
-from regard.errors import ConfigError, TrainingError, UsageError
+from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from regard.tasks.translation import TranslationObjective
 from regard.training.experiments.translation import TranslationExperiment
 from regard.training.run import train_run
@@ -195,9 +195,9 @@ def test_an_unfinished_run_of_an_earlier_version_is_rejected(data: Path, tmp_pat
     train_run(settings, tmp_path / "run")
     path = tmp_path / "run/run.json"
     run_state = json.loads(path.read_text("utf-8"))
-    del run_state["finished"], run_state["chosen"]["throughput"]
+    del run_state["version"], run_state["result"]
     path.write_text(json.dumps(run_state), "utf-8")
-    with pytest.raises(UsageError, match="was begun by an earlier version"):
+    with pytest.raises(CheckpointError, match=r"run.json: no version.*: train the run again, with another --out"):
         train_run(settings, tmp_path / "run")
 
 

@@ -130,7 +130,7 @@ def test_a_run_that_starts_under_load_detects_it_by_the_stored_measurement() -> 
 
 def read_settings(folder: Path) -> dict[str, object]:
     """Settings that a run has chosen by measurement."""
-    settings: dict[str, object] = json.loads((folder / "run.json").read_text("utf-8"))["chosen"]
+    settings: dict[str, object] = json.loads((folder / "run.json").read_text("utf-8"))["resolved"]
     return settings
 
 

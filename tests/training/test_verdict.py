@@ -108,7 +108,7 @@ def test_a_run_that_learned_nothing_is_reported_everywhere(
 
     for file in ("run.json", "task.json"):
         record = json.loads((tmp_path / "run" / file).read_text())
-        verdict = record.get("finished", record)["verdict"]
+        verdict = record.get("result", record)["verdict"]
         assert verdict["status"] == "learned_nothing", file
         assert verdict["baseline"]
     assert f"**L{last[1:]}.**" in (tmp_path / "run/README.md").read_text()

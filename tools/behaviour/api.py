@@ -181,7 +181,7 @@ def _save(
     from regard.checkpoint.native import save_memory_network, save_rnn_text
     from regard.config.inference import DecodingConfig
 
-    facts: dict[str, Any] = {"step": 1, "data": {}, "metrics": {}}
+    facts: dict[str, Any] = {"step": 1, "data_digests": {}, "metrics": {}}
     weights = model.state_dict()
     if family in ("transformer", "seq2seq"):
         save_translator(

@@ -241,6 +241,22 @@ def read_json_value(path: Path) -> object:
     return values
 
 
+def check_version(path: Path, version: object, supported: int, *, advice: str) -> None:
+    """Raise `CheckpointError` where a file has another format version; `advice` is for an older one.
+
+    >>> check_version(Path("run.json"), 1, 2, advice="train again")
+    Traceback (most recent call last):
+    regard.errors.CheckpointError: run.json: version 1; this Regard reads version 2: train again
+    """
+    if type(version) is int and version == supported:
+        return
+    is_newer = type(version) is int and version > supported
+    description = "no version" if version is None else f"version {version!r:.60}"
+    raise CheckpointError(
+        f"{path}: {description}; this Regard reads version {supported}: {'use a newer Regard' if is_newer else advice}"
+    )
+
+
 def is_temporary(path: Path) -> bool:
     """Whether a path has the name of an unfinished or replaced file."""
     return _TEMPORARY in path.name or _REPLACED in path.name

@@ -10,7 +10,7 @@ from regard.checkpoint import atomic
 from regard.config.defaults import usage_hint
 from regard.errors import CheckpointError
 
-VERSION = 1  # of task.json
+VERSION = 2  # of task.json
 CONFIG = "config.json"
 TASK_FILE = "task.json"
 CARD = "README.md"
@@ -65,18 +65,17 @@ def read_task(path: Path, task: str) -> dict[str, Any]:
     if stored_task != task:
         hint = usage_hint(str(stored_task))
         raise CheckpointError(f"{path}: a model for the task {stored_task!r:.60}; one for {task!r} is needed{hint}")
-    version = metadata.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise CheckpointError(
-            f"{path / TASK_FILE}: version {version!r:.60}; this Regard reads 1 to {VERSION}: use a newer Regard"
-        )
     return metadata
 
 
 def read_task_file(path: Path) -> dict[str, Any]:
-    """Read task.json of any task; empty where there is no such file."""
+    """Read task.json of any task and check its version; empty where there is no such file."""
     file = path / TASK_FILE
-    return atomic.read_json(file) if file.exists() else {}
+    if not file.exists():
+        return {}
+    metadata = atomic.read_json(file)
+    atomic.check_version(file, metadata.get("version"), VERSION, advice="train or convert the model again")
+    return metadata
 
 
 def verify(path: Path, names: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 RUN/                     a model folder in Hugging Face layout (see `model_dir`)
   run.lock               process that trains now
-  run.json               all settings, automatic choices, versions, data digests
+  run.json               settings, data digests, resolved settings, environment, result
   log.jsonl              one report per line
   checkpoints/step-N/    model.safetensors  optimizer.safetensors  counters.json  MANIFEST.json
 """
@@ -26,6 +26,7 @@ from regard.checkpoint import atomic, weights
 from regard.checkpoint.disk import DISK, Disk, translate_os_errors
 from regard.errors import CheckpointError, UsageError
 
+VERSION = 2  # of run.json; the first one had no number
 _LOCK = "run.lock"
 _RUN = "run.json"
 _STEP = re.compile(r"step-(\d{1,15})")
@@ -166,13 +167,17 @@ class RunDirectory:
         return [record for record in records if record is not None]
 
     def write_run(self, run: Mapping[str, Any]) -> None:
-        """Write `run.json`."""
-        atomic.write_file(self.path / _RUN, atomic.json_bytes(run), disk=self.disk)
+        """Write `run.json`, with the version of its format."""
+        atomic.write_file(self.path / _RUN, atomic.json_bytes({"version": VERSION, **run}), disk=self.disk)
 
     def read_run(self) -> dict[str, Any]:
-        """Read `run.json`; empty where there is none."""
+        """Read `run.json` without its version, which is checked; empty where there is no such file."""
         path = self.path / _RUN
-        return atomic.read_json(path) if path.exists() else {}
+        if not path.exists():
+            return {}
+        run = atomic.read_json(path)
+        atomic.check_version(path, run.pop("version", None), VERSION, advice="train the run again, with another --out")
+        return run
 
     @property
     def _checkpoints(self) -> Path:

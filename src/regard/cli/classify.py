@@ -45,7 +45,7 @@ def classify(context: click.Context, folder: str, inputs: TextInput, all_labels:
     process_texts(
         inputs,
         load_model,
-        lambda model, window: model.stream(*_split_pairs(window, bool(model.task.get("pairs")))),
+        lambda model, window: model.stream(*_split_pairs(window, bool(model.task.get("has_pairs")))),
         lambda _, index, label: [format_label(label, index, all_labels, inputs.as_json)],
     )
 
@@ -109,9 +109,9 @@ def evaluate_labels(test: TestSet) -> None:
 
 def _with_label_separator(config: ReadConfig, model: ClassificationPipeline) -> ReadConfig:
     """Read several labels per text as in training, unless the command line sets a separator."""
-    separator = model.task.get("separator")
-    if model.thresholds is not None and separator and not config.label_separator:
-        return config.override({"label_separator": separator})
+    label_separator = model.task.get("label_separator")
+    if model.thresholds is not None and label_separator and not config.label_separator:
+        return config.override({"label_separator": label_separator})
     return config
 
 

@@ -40,7 +40,8 @@ FLAGS = {
         if path.startswith(("training.", "data.")) or path in SHARED_FLAGS
     },
 }
-TEACHER_SETTINGS = {"max_length": "data.max_length", "separator": "data.read.label_separator"}  # in task.json → path
+# key of task.json → path of a setting
+TEACHER_SETTINGS = {"max_length": "data.max_length", "label_separator": "data.read.label_separator"}
 SECTIONS = {"distillation.": "Student", "training.": "Training", "data.read.": "Reading files", "": "Run"}
 CONFIG_GROUPS = ("distillation.", "training.", "data.", "fine_tuning.", "passages.")  # that distillation reads
 SKIPPED = (
@@ -86,9 +87,8 @@ def distil(context: click.Context, folder: str, files: tuple[str, ...], out: str
 
 def read_teacher(folder: str) -> tuple[str, dict[str, Any]]:
     """Task of a teacher and the metadata of its folder; raise for a model that cannot be a teacher."""
-    from regard.checkpoint.atomic import read_json
     from regard.checkpoint.hub import resolve_model
-    from regard.checkpoint.locate import TASK_FILE, resolve_model_path
+    from regard.checkpoint.locate import read_task_file, resolve_model_path
     from regard.checkpoint.model_dir import folder_task, is_encoder_folder
 
     path = resolve_model(folder)
@@ -99,5 +99,4 @@ def read_teacher(folder: str) -> tuple[str, dict[str, Any]]:
             f"{folder}: a model for the task {task!r}{hint}, not an encoder fine-tuned to classify, tag or answer: "
             f"train a teacher with `regard train {'|'.join(FINE_TUNED_TASKS)} DATA --from ENCODER`"
         )
-    task_file = resolve_model_path(path) / TASK_FILE
-    return task, read_json(task_file) if task_file.exists() else {}
+    return task, read_task_file(resolve_model_path(path))

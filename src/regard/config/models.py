@@ -41,7 +41,7 @@ def check_head_size(name: str, hidden_size: int, num_heads: int, *, is_rotary: b
 class TransformerConfig(Config):
     """A Transformer encoder–decoder (Vaswani et al. 2017)."""
 
-    family: str = knob("translator", "Model family.", choices=("translator",))
+    family: str = knob("transformer", "Model family.", choices=("transformer",))
     source_vocab_size: int = knob(0, "Source vocabulary size; 0: from the tokenizer.", low=0)
     target_vocab_size: int = knob(0, "Target vocabulary size; 0: from the tokenizer.", low=0)
     share_embeddings: bool = knob(True, "One embedding for source and target.")

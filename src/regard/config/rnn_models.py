@@ -200,7 +200,7 @@ RNN_POOLING_KINDS = ("attention", "mean", "max")
 class RnnClassifierConfig(Config):
     """RNN text encoder, pooling over its hidden states, and a linear classifier."""
 
-    family: str = knob("classifier", "Model family.", choices=("classifier",))
+    family: str = knob("rnn_classifier", "Model family.", choices=("rnn_classifier",))
     num_labels: int = knob(0, "Number of labels; 0: from the data.", low=0)
     pooling: str = knob("attention", "Pooling over the hidden states.", choices=RNN_POOLING_KINDS)
     dropout: float = knob(0.3, "Dropout on the pooled state.", low=0, high=0.95)
@@ -215,7 +215,7 @@ class RnnClassifierConfig(Config):
 class RnnTaggerConfig(Config):
     """RNN text encoder and a linear classifier on the first token of each word."""
 
-    family: str = knob("tagger", "Model family.", choices=("tagger",))
+    family: str = knob("rnn_tagger", "Model family.", choices=("rnn_tagger",))
     num_labels: int = knob(0, "Number of tags; 0: from the data.", low=0)
     dropout: float = knob(0.3, "Dropout on the hidden states of words.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")

@@ -41,14 +41,19 @@ class LabelledTexts:
     num_rejected: int = 0
     reject_file: str = ""  # path of the rejected rows
     pairs: list[str] | None = None  # second text of each, where texts come in pairs
-    separator: str = ""  # between the labels of a text that may have several
+    label_separator: str = ""  # between the labels of a text that may have several
 
     def __len__(self) -> int:
         return len(self.texts)
 
     @classmethod
     def from_texts(
-        cls, texts: Sequence[str], labels: Sequence[str], *, pairs: Sequence[str] | None = None, separator: str = ""
+        cls,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        *,
+        pairs: Sequence[str] | None = None,
+        label_separator: str = "",
     ) -> LabelledTexts:
         """Labelled texts that come from no file."""
         second_texts = None if pairs is None else list(pairs)
@@ -59,19 +64,19 @@ class LabelledTexts:
             digest=_digest(texts, second_texts, labels),
             num_read=len(texts),
             pairs=second_texts,
-            separator=separator,
+            label_separator=label_separator,
         )
 
     @property
     def label_sets(self) -> list[tuple[str, ...]]:
         """The labels of each text.
 
-        >>> LabelledTexts.from_texts(["a", "b"], ["warm; old", ""], separator=";").label_sets
+        >>> LabelledTexts.from_texts(["a", "b"], ["warm; old", ""], label_separator=";").label_sets
         [('warm', 'old'), ()]
         """
-        if not self.separator:
+        if not self.label_separator:
             return [(label,) for label in self.labels]
-        return [_split_labels(labels, self.separator) for labels in self.labels]
+        return [_split_labels(labels, self.label_separator) for labels in self.labels]
 
     @property
     def label_names(self) -> list[str]:
@@ -93,7 +98,7 @@ class LabelledTexts:
     def label_matrix(self, label_names: Sequence[str]) -> NDArray[np.float32]:
         """Multi-hot labels, [texts, labels]; raise `DataError` for a label that is not one of the names.
 
-        >>> texts = LabelledTexts.from_texts(["a", "b"], ["warm;old", "old"], separator=";")
+        >>> texts = LabelledTexts.from_texts(["a", "b"], ["warm;old", "old"], label_separator=";")
         >>> texts.label_matrix(["old", "warm"]).tolist()
         [[1.0, 1.0], [1.0, 0.0]]
         """
@@ -133,9 +138,9 @@ def _digest(texts: Sequence[str], pairs: Sequence[str] | None, labels: Sequence[
     return digest_columns(texts, labels) if pairs is None else digest_columns(texts, pairs, labels)
 
 
-def _split_labels(labels: str, separator: str) -> tuple[str, ...]:
+def _split_labels(labels: str, label_separator: str) -> tuple[str, ...]:
     """Distinct labels of one text, in their order."""
-    names = [name.strip() for name in labels.split(separator)]
+    names = [name.strip() for name in labels.split(label_separator)]
     return tuple(dict.fromkeys(name for name in names if name))
 
 
@@ -178,7 +183,7 @@ def read_labelled(
         num_rejected=ledger.num_rejected,
         reject_file=ledger.reject_file,
         pairs=pairs,
-        separator=config.label_separator,
+        label_separator=config.label_separator,
     )
 
 
@@ -254,7 +259,7 @@ def hold_out_texts(rows: LabelledTexts) -> tuple[LabelledTexts, LabelledTexts]:
         keys = ["\x1f".join(pair) for pair in zip(rows.texts, rows.pairs, strict=True)]
     keys_by_label: dict[str, list[str]] = {}
     for key, label in dict(zip(keys, rows.labels, strict=True)).items():
-        stratum = "" if rows.separator else label
+        stratum = "" if rows.label_separator else label
         keys_by_label.setdefault(stratum, []).append(key)
     num_distinct = sum(map(len, keys_by_label.values()))
     fraction = min(HELD_OUT_FRACTION, MAX_HELD_OUT / num_distinct)

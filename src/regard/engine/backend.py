@@ -19,6 +19,7 @@ from regard.checkpoint.weights import WeightReport
 from regard.config.models import BertConfig, TransformerConfig
 from regard.config.rnn_models import TranslationModelConfig
 from regard.engine import causal, file, layout
+from regard.engine.base import check_precision
 from regard.engine.encoder import EncoderEngine, obstacle
 from regard.engine.folder import (
     LazyProxy,
@@ -30,7 +31,6 @@ from regard.engine.folder import (
     is_engine_folder,
     open_engine_folder,
 )
-from regard.engine.layout import PRECISIONS
 from regard.engine.library import unavailable_reason
 from regard.engine.shortlist import Shortlist
 from regard.engine.translator import TranslatorEngine
@@ -108,8 +108,8 @@ def read_encoder(folder: str | Path, *, head: str | None = None, task: str = "")
         {},
         tokenizer=tokenizer,
         labels=tuple(str(label) for label in metadata.get("labels", [])),
-        problem_type=str(metadata.get("problem", "")),
-        max_length=min(int(metadata.get("longest", config.max_positions)), config.max_positions),
+        problem_type=str(metadata.get("problem_type", "")),
+        max_length=min(int(metadata.get("max_length", config.max_positions)), config.max_positions),
         model_type=str(hf_config.get("model_type")),
         hf_config=hf_config,
         metadata=read_task(opened.path, task) if task else opened.task,
@@ -173,14 +173,6 @@ def translator_backends(
     if _falls_back(reason, backend, precision):
         return []
     return [translator.engine(precision or translator.precision) for translator in opened]
-
-
-def check_precision(precision: str) -> None:
-    """Raise for a precision that the engine does not know."""
-    if precision not in PRECISIONS:
-        raise ConfigError(
-            f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}{nearest(precision, PRECISIONS)}"
-        )
 
 
 def _check_backend(backend: str, precision: str | None) -> None:

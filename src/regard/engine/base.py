@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from regard.engine.layout import PRECISIONS, Array, EngineConfig, array_specs
 from regard.engine.library import CODES, CArray, CModelShape, Library, load_library, pointer, select_instruction_set
-from regard.errors import ConfigError, UsageError
+from regard.errors import ConfigError, UsageError, nearest
 from regard.tokens import Candidates, Ids, Tokens
 
 _NO_IDS = np.zeros(1, np.int32)  # passed where the library returns no token ids
@@ -94,7 +94,9 @@ def contiguous_ids(source: Tokens) -> tuple[Ids, Ids]:
 def check_precision(precision: str) -> None:
     """Raise for a precision that the engine does not have."""
     if precision not in PRECISIONS:
-        raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+        raise ConfigError(
+            f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}{nearest(precision, PRECISIONS)}"
+        )
 
 
 class EngineState:

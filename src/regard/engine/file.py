@@ -22,9 +22,9 @@ from regard.errors import CheckpointError, ConfigError
 
 ENGINE_FILE = "engine.safetensors"
 FORMAT = "regard-engine"
-VERSION = 3
+VERSION = 4
 _CONFIGS: dict[str, type[EngineConfig]] = {"translator": TransformerConfig, "encoder": BertConfig, "gpt": GptConfig}
-_SHORTLIST_ARRAYS = ("shortlist.common", "shortlist.offsets", "shortlist.words")
+_SHORTLIST_ARRAYS = ("shortlist.always_allowed", "shortlist.offsets", "shortlist.lexicon")
 _LENGTH_BYTES = 8  # of the header's length, before the header
 _MAX_HEADER_BYTES = 8 << 20
 _DTYPES = {
@@ -72,7 +72,7 @@ def serialize(
             _shortlist_spec(name, len(array)) for name, array in zip(_SHORTLIST_ARRAYS, shortlist_arrays, strict=True)
         ]
         arrays = [*arrays, *shortlist_arrays]
-    model = {"kind": _config_kind(config), "config": config.to_dict(), "facts": dict(metadata or {})}
+    model = {"kind": _config_kind(config), "config": config.to_dict(), "metadata": dict(metadata or {})}
     table: dict[str, Any] = {
         "__metadata__": {
             "format": FORMAT,
@@ -164,7 +164,7 @@ def _parse_model(path: Path, text: Any) -> tuple[EngineConfig, dict[str, Any]]:
     try:
         model = json.loads(text)
         config = _CONFIGS[model["kind"]].from_dict(model["config"], where=str(path))
-        return config, dict(model["facts"])
+        return config, dict(model["metadata"])
     except ConfigError as error:
         raise CheckpointError(f"{error}; convert the model again") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

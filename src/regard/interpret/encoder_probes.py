@@ -75,9 +75,9 @@ class LabelProbe:
     @classmethod
     def read(cls, pipeline: ClassificationPipeline, files: Sequence[str], config: ReadConfig) -> LabelProbe:
         """Read files of labelled texts."""
-        separator = pipeline.task.get("separator")
-        if pipeline.thresholds is not None and separator and not config.label_separator:
-            config = config.override({"label_separator": separator})
+        label_separator = pipeline.task.get("label_separator")
+        if pipeline.thresholds is not None and label_separator and not config.label_separator:
+            config = config.override({"label_separator": label_separator})
         return cls(pipeline, read_labelled(files, config))
 
     def __len__(self) -> int:

@@ -22,12 +22,12 @@ from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
 
 FAMILIES: dict[str, tuple[Any, Any]] = {  # family → config class, model class
-    "translator": (TransformerConfig, Transformer),
+    "transformer": (TransformerConfig, Transformer),
     "seq2seq": (Seq2SeqConfig, Seq2Seq),
     "memory_network": (MemoryNetworkConfig, MemoryNetwork),
     "elmo": (ElmoConfig, Elmo),
-    "classifier": (RnnClassifierConfig, RnnClassifier),
-    "tagger": (RnnTaggerConfig, RnnTagger),
+    "rnn_classifier": (RnnClassifierConfig, RnnClassifier),
+    "rnn_tagger": (RnnTaggerConfig, RnnTagger),
     "bert": (BertConfig, Bert),
     "gpt": (GptConfig, Gpt),
 }

@@ -28,7 +28,7 @@ from regard.view.record.parts import LabelProbabilities
 from regard.view.record.record import Record
 
 TEXTS_PER_BATCH = 512  # read from a stream at a time
-SEPARATOR = ";"  # between the labels of a multi-label text, where the data had no separator
+LABEL_SEPARATOR = ";"  # between the labels of a multi-label text, where the data had no separator
 
 Probabilities = NDArray[np.floating]
 
@@ -140,7 +140,7 @@ class Label(PipelineResult, str):
         windows: int,
         labels: Sequence[str],
         thresholds: Sequence[float] | None = None,
-        separator: str = SEPARATOR,
+        label_separator: str = LABEL_SEPARATOR,
     ) -> Label:
         """Choose the most probable label; with thresholds, all labels that reach theirs."""
         ranked = np.argsort(-probabilities, kind="stable")
@@ -149,7 +149,7 @@ class Label(PipelineResult, str):
         else:
             predicted = [index for index in ranked if probabilities[index] >= thresholds[index]]
         no_label_probability = 1 - float(probabilities.max())
-        label = cls(separator.join(labels[index] for index in predicted))
+        label = cls(label_separator.join(labels[index] for index in predicted))
         label.text = text
         label.probability = min((float(probabilities[index]) for index in predicted), default=no_label_probability)
         label.probabilities = {labels[index]: float(probabilities[index]) for index in ranked}
@@ -201,7 +201,7 @@ class ClassificationPipeline:
             [texts[index] for index in indices], None if pairs is None else [pairs[index] for index in indices]
         )
         self.truncation_report.add(predictions.truncation_report)
-        separator = str(self.task.get("separator") or SEPARATOR)
+        label_separator = str(self.task.get("label_separator") or LABEL_SEPARATOR)
         for row, index in enumerate(indices):
             label = Label.from_probabilities(
                 texts[index],
@@ -210,7 +210,7 @@ class ClassificationPipeline:
                 windows=predictions.windows[row],
                 labels=self.labels,
                 thresholds=self.thresholds,
-                separator=separator,
+                label_separator=label_separator,
             )
             pair = None if pairs is None else pairs[index]
             labels[index] = attach_recorder(label, partial(self._build_record, label, pair))

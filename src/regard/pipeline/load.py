@@ -66,7 +66,7 @@ def load_embedder(
         model,
         SpecialTokens(engine_folder.tokenizers()[0]),
         read_modules(engine_folder.path),
-        max_length=min(int(engine_folder.stored.metadata.get("longest", max_positions)), max_positions),
+        max_length=min(int(engine_folder.stored.metadata.get("max_length", max_positions)), max_positions),
     )
 
 

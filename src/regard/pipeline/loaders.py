@@ -143,9 +143,7 @@ def _load_preprocessor(
         features = _load_elmo(features_folder, device, dtype)
         metadata = loaded.metadata.get("features")
         if not isinstance(metadata, dict) or features.digest != metadata.get("digest"):
-            raise CheckpointError(
-                f"{features_folder}: not the features that the {loaded.config.family} was trained with"
-            )
+            raise CheckpointError(f"{features_folder}: not the features that the model was trained with")
     return RnnPreprocessor(loaded.tokenizer, int(loaded.metadata["max_length"]), features)
 
 

@@ -159,7 +159,7 @@ class TranslationPipeline:
         self.max_source_length = min(max_positions, int(metadata.get("max_length") or max_positions))  # eos included
         self.max_target_length = max_positions - 1
         self.phrase_tokenizer = PhraseTokenizer(target)
-        self.recorder = _build_recorder(self.models, source, target, metadata.get("align"))
+        self.recorder = _build_recorder(self.models, source, target, metadata.get("alignment_head"))
 
     @overload
     def __call__(self, text: str, **settings: Any) -> Translation: ...

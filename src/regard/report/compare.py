@@ -403,11 +403,11 @@ class _TrainingHistory:
 
 def _read_history(folder: Path) -> _TrainingHistory:
     """Read the history from the files of a run."""
-    finished = RunDirectory(folder).read_run().get("finished")
-    if not finished:
+    result = RunDirectory(folder).read_run().get("result")
+    if not result:
         return _TrainingHistory()
-    seconds = float(finished["seconds"])
-    tokens = finished.get("tokens")
+    seconds = float(result["seconds"])
+    tokens = result.get("tokens")
     events = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
     return _TrainingHistory(
         tokens_per_second=tokens / seconds if tokens else None,

@@ -15,7 +15,7 @@ from regard.checkpoint.atomic import is_temporary, published_path, read_json
 from regard.checkpoint.encoder_dir import read_encoder_config, read_encoder_labels
 from regard.checkpoint.hf import causal, encoder_decoders, encoders
 from regard.checkpoint.hub import resolve_model
-from regard.checkpoint.locate import CONFIG, TASK_FILE
+from regard.checkpoint.locate import CONFIG, read_task_file
 from regard.checkpoint.model_dir import expected_shapes
 from regard.checkpoint.native import NativeConfig, read_native_config
 from regard.checkpoint.run_dir import RunDirectory, folder_kind
@@ -89,10 +89,10 @@ class FolderInfo:
             layer_weights = ", ".join(f"{weight:.2f}" for weight in features["weights"])
             scale = f"{features['scale']:.3g}"
             lines.append(f"features: frozen, in {features['folder']}/; layer weights {layer_weights}, scale {scale}")
-        alignment = self.task.get("align")
-        if alignment:
-            head = f"{alignment['site']}, head {alignment['head']}"
-            lines.append(f"best alignment head: {head} (score {alignment['score']:.3g})")
+        alignment_head = self.task.get("alignment_head")
+        if alignment_head:
+            head = f"{alignment_head['site']}, head {alignment_head['head']}"
+            lines.append(f"best alignment head: {head} (score {alignment_head['score']:.3g})")
         return lines
 
     def _score_lines(self) -> list[str]:
@@ -138,10 +138,9 @@ def describe_folder(folder: str | Path) -> FolderInfo:
     config_path = model_path / CONFIG
     if not config_path.exists():
         return FolderInfo(str(path), kind, run=run, files=files)
+    task = read_task_file(model_path)  # first: the version shows an older folder
     fields = read_json(config_path)
     model = _read_config(model_path, fields, str(config_path))
-    task_path = model_path / TASK_FILE
-    task = read_json(task_path) if task_path.exists() else {}
     return FolderInfo(
         str(path),
         kind,
@@ -190,11 +189,11 @@ def _file_sizes(path: Path) -> dict[str, int]:
 def _run_state(path: Path) -> dict[str, Any]:
     directory = RunDirectory(path)
     run = directory.read_run()
-    finished = run.get("finished")
+    result = run.get("result")
     logged_steps = [event.get("step", 0) for event in directory.read_log()]
     return {
-        "finished": finished is not None,
-        "step": finished["step"] if finished else max(logged_steps, default=0),
+        "finished": result is not None,
+        "step": result["step"] if result else max(logged_steps, default=0),
         "unit": run.get("unit", "step"),
         "checkpoints": directory.steps(),
         "config": run.get("config"),

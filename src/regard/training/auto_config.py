@@ -88,7 +88,7 @@ def resolve_training_config(
     if not config.batch_tokens:
         config = replace(config, batch_tokens=int(preferred.get("batch_tokens", _default_batch_tokens(target_tokens))))
     default_rate = min(0.04, 2 / hidden_size) if config.optimizer == "muon" else min(4e-3, 0.5 / hidden_size)
-    base_rate = preferred.get("usual_rate", default_rate)
+    base_rate = preferred.get("base_learning_rate", default_rate)
     scale = PRETRAINED_LR_SCALE if is_pretrained else 1.0
     rate = config.learning_rate or preferred.get("learning_rate") or base_rate * scale
     changes["learning_rate"] = rate

@@ -118,38 +118,38 @@ class BatchProcedure:
         batches = objective.epoch_batches(0, self.training.batch_tokens)
         return int(max(objective.lengths[indices].sum() for indices in batches))
 
-    def _training_config(self, chosen: Mapping[str, Any]) -> TrainingConfig:
+    def _training_config(self, resolved: Mapping[str, Any]) -> TrainingConfig:
         """Training config with the measured batch size."""
-        return replace(self.training, batch_tokens=chosen.get("batch_tokens", self.training.batch_tokens))
+        return replace(self.training, batch_tokens=resolved.get("batch_tokens", self.training.batch_tokens))
 
     def _epoch_batches(self, training: TrainingConfig) -> int:
         """Number of batches of an epoch."""
         return len(self.experiment.objective.epoch_batches(0, training.batch_tokens))
 
-    def plan(self, chosen: Mapping[str, Any]) -> RunPlan:
+    def plan(self, resolved: Mapping[str, Any]) -> RunPlan:
         """Describe data, model, precision and threads, and how the time is spent."""
-        training = self._training_config(chosen)
+        training = self._training_config(resolved)
         world_size = self.context.distributed.world_size
-        if chosen["validation_share"] < 1:
-            self.experiment.limit_validation(chosen["validation_share"])
+        if resolved["validation_share"] < 1:
+            self.experiment.limit_validation(resolved["validation_share"])
             self.experiment.notes.append(
-                f"validation: on {100 * chosen['validation_share']:.0f} % of its data, because all of it would take "
+                f"validation: on {100 * resolved['validation_share']:.0f} % of its data, because all of it would take "
                 "too much of the time; `regard evaluate` measures on all"
             )
         num_parameters = self.model.num_parameters()
-        estimate = min(60 * training.minutes or math.inf, self._update_seconds(chosen))
+        estimate = min(60 * training.minutes or math.inf, self._update_seconds(resolved))
         rates = f"learning rate {training.learning_rate:.2g}"
         if training.optimizer == "muon":
             rates += f" and {training.muon_learning_rate:.2g} for matrices"
         processes = f"{world_size} processes, each " if world_size > 1 else ""
         lines = [
             *self.experiment.describe(num_parameters),
-            f"compute: {processes}{chosen['throughput']}",
+            f"compute: {processes}{resolved['throughput']}",
             f"plan: {self._describe_length(training)}, {training.batch_tokens:,} tokens a batch, {rates}; "
             f"about {format_duration(estimate)}",
         ]
         if training.minutes and not self.context.directory.steps():
-            lines.append(self._describe_time(chosen))
+            lines.append(self._describe_time(resolved))
         return RunPlan([*lines, *self.experiment.notes], num_parameters, estimate)
 
     def _describe_length(self, training: TrainingConfig) -> str:
@@ -164,19 +164,19 @@ class BatchProcedure:
             limits.append(f"{training.minutes:g} minutes")
         return " or ".join(limits)
 
-    def _update_seconds(self, chosen: Mapping[str, Any]) -> float:
+    def _update_seconds(self, resolved: Mapping[str, Any]) -> float:
         """Estimate the seconds of all updates, without regard to a time budget."""
-        training = replace(self._training_config(chosen), minutes=0.0)
+        training = replace(self._training_config(resolved), minutes=0.0)
         if not (training.steps or training.epochs):
             return math.inf
         updates = estimate_updates(training, self._epoch_batches(training), 1.0)
-        return updates * training.accumulation_steps * chosen["seconds"] * OPTIMIZER_COST
+        return updates * training.accumulation_steps * resolved["seconds"] * OPTIMIZER_COST
 
-    def _describe_time(self, chosen: Mapping[str, Any]) -> str:
+    def _describe_time(self, resolved: Mapping[str, Any]) -> str:
         """Describe how a time budget is spent."""
         budget = 60 * self.training.minutes
         elapsed = time.monotonic() - self.context.start_time
-        evaluation = chosen["evaluation_seconds"]
+        evaluation = resolved["evaluation_seconds"]
         closing = evaluation + self.experiment.closing_seconds(evaluation)
         validation = min(EVALUATION_SHARE * budget, EVALUATIONS * evaluation)
         updates = max(0.0, budget - elapsed - closing - validation)
@@ -186,10 +186,10 @@ class BatchProcedure:
             f"{format_duration(closing)} to finish"
         )
 
-    def _timing(self, chosen: Mapping[str, Any]) -> RunTiming:
+    def _timing(self, resolved: Mapping[str, Any]) -> RunTiming:
         """Limit evaluations to a tenth of the time of updates."""
-        evaluation = chosen["evaluation_seconds"]
-        updates = self._update_seconds(chosen)
+        evaluation = resolved["evaluation_seconds"]
+        updates = self._update_seconds(resolved)
         affordable = EVALUATIONS if math.isinf(updates) else int(EVALUATION_SHARE * updates / max(1e-9, evaluation))
         return RunTiming(
             started=self.context.start_time,
@@ -198,19 +198,19 @@ class BatchProcedure:
             closing_seconds=self.experiment.closing_seconds,
         )
 
-    def train(self, chosen: Mapping[str, Any]) -> TrainingResult:
+    def train(self, resolved: Mapping[str, Any]) -> TrainingResult:
         """Train until the plan is done, patience ends or a signal arrives."""
         context = self.context
         experiment = self.experiment
-        weights = FlatWeights(self.model, chosen["precision"], self.training.device)
+        weights = FlatWeights(self.model, resolved["precision"], self.training.device)
         evaluator = experiment.evaluator(self.training.device)
-        training = self._training_config(chosen)
+        training = self._training_config(resolved)
         tuner = ThreadTuner(
             thread_counts(self.training, context.distributed.world_size),
             torch.get_num_threads(),
             may_switch=bool(training.minutes),
             notify=context.notify,
-            expected_seconds=chosen["seconds"] * training.accumulation_steps,
+            expected_seconds=resolved["seconds"] * training.accumulation_steps,
         )
         trainer = Trainer(
             self.model,
@@ -223,7 +223,7 @@ class BatchProcedure:
             listeners=context.listeners,
             distributed=context.distributed,
             learning_rate_scales=experiment.learning_rate_scales,
-            timing=self._timing(chosen),
+            timing=self._timing(resolved),
             tuner=tuner,
         )
         trainer.resume()

@@ -67,6 +67,7 @@ def model_card(
     if verdict is not None and verdict.text:
         warning = [f"**{verdict.text[0].upper()}{verdict.text[1:]}.**", ""]
     files = ", ".join(f"`{name}`" for name in run.data.train)
+    digests = task["data_digests"]
     lines = [
         "---",
         "library_name: regard",
@@ -76,8 +77,8 @@ def model_card(
         "",
         f"{config.summary()}; {num_parameters:,} parameters, {task.get('unit', 'step')} {task['step']}.",
         "",
-        f"Trained on {files} (digest `{task['data']['train'][:16]}`), "
-        f"validated on data of digest `{task['data']['valid'][:16]}`, seed {task.get('seed', run.training.seed)}.",
+        f"Trained on {files} (digest `{digests['train'][:16]}`), "
+        f"validated on data of digest `{digests['valid'][:16]}`, seed {task.get('seed', run.training.seed)}.",
         "",
         "## Metrics on validation data",
         "",

@@ -97,11 +97,11 @@ class MultiSeedProcedure:
         """List the seeds; the run of each seed resolves its own settings."""
         return {"seeds": [*self.seeds]}
 
-    def plan(self, chosen: Mapping[str, Any]) -> RunPlan:
+    def plan(self, resolved: Mapping[str, Any]) -> RunPlan:
         """Describe the number of runs and their seeds."""
         return RunPlan([f"plan: {len(self.seeds)} runs, seeds {self.seeds[0]} to {self.seeds[-1]}"], 0, 0.0)
 
-    def train(self, chosen: Mapping[str, Any]) -> TrainingResult:
+    def train(self, resolved: Mapping[str, Any]) -> TrainingResult:
         """Train the remaining seeds, then save the best one's model."""
         listeners: list[Listener] = [NestedRunListener(self.context.listeners)]
         metrics: dict[int, dict[str, Any]] = {}  # by seed

@@ -121,7 +121,7 @@ def _train_rank_zero(
         run_state = directory.read_run()
         if run_state:
             _check_same_settings(run_state["config"], config, out)
-        if run_state.get("finished"):
+        if run_state.get("result"):
             run_result = _finished_result(out, run_state)
             distributed.broadcast([FINISHED, run_result.step])
             notify(listeners, "note", text=f"{out} is finished: nothing to do (choose another --out to train anew)")
@@ -136,15 +136,15 @@ def _train_rank_zero(
 
 
 def _finished_result(out: Path, run_state: dict[str, Any]) -> RunResult:
-    finished = run_state["finished"]
+    result = run_state["result"]
     return RunResult(
         out,
-        finished["step"],
+        result["step"],
         reason=FINISHED_BEFORE,
-        seconds=finished["seconds"],
-        metrics=finished["metrics"],
+        seconds=result["seconds"],
+        metrics=result["metrics"],
         unit=run_state.get("unit", "step"),
-        verdict=Verdict.from_dict(finished.get("verdict")),
+        verdict=Verdict.from_dict(result.get("verdict")),
     )
 
 
@@ -222,21 +222,19 @@ class _RunExecution:
         run_state = self.run_state
         self.procedure.prepare()
         path = context.directory.path
-        if run_state and run_state["data"] != self.procedure.digests:
+        if run_state and run_state["data_digests"] != self.procedure.digests:
             raise UsageError(f"the data changed since {path} began: train on the same files, or choose another --out")
-        is_new = not run_state.get("chosen")
-        chosen = self.procedure.resolve_settings() if is_new else run_state["chosen"]
-        if "seconds" in chosen and "throughput" not in chosen:
-            raise UsageError(f"{path} was begun by an earlier version and cannot be resumed: choose another --out")
-        if "threads" in chosen and not context.config.training.threads and context.distributed.world_size == 1:
-            torch.set_num_threads(chosen["threads"])
+        is_new = not run_state.get("resolved")
+        resolved = self.procedure.resolve_settings() if is_new else run_state["resolved"]
+        if "threads" in resolved and not context.config.training.threads and context.distributed.world_size == 1:
+            torch.set_num_threads(resolved["threads"])
         if is_new:
             self.run_state = {
                 "config": context.config.to_dict(),
-                "data": self.procedure.digests,
+                "data_digests": self.procedure.digests,
                 "unit": self.procedure.unit,
-                "chosen": chosen,
-                "versions": _environment(context.distributed),
+                "resolved": resolved,
+                "environment": _environment(context.distributed),
             }
             context.directory.write_run(self.run_state)
 
@@ -247,7 +245,7 @@ class _RunExecution:
         is_rank_zero = self.context.distributed.is_rank_zero
         unit = self.procedure.unit
         self._announce_plan()
-        training = self.procedure.train(self.run_state["chosen"])
+        training = self.procedure.train(self.run_state["resolved"])
         if training.reason.startswith("SIG") or not is_rank_zero:
             notify(listeners, "stop", reason=training.reason, step=training.step, unit=unit, resumable=True)
             return RunResult(
@@ -260,14 +258,14 @@ class _RunExecution:
                 is_rank_zero=is_rank_zero,
             )
         verdict = training.verdict.to_dict() if training.verdict is not None else None
-        finished = {
+        result = {
             "step": training.step,
             "seconds": training.seconds,
             **training.metadata,
             "metrics": training.metrics,
             "verdict": verdict,
         }
-        self.context.directory.write_run({**self.run_state, "finished": finished})
+        self.context.directory.write_run({**self.run_state, "result": result})
         notify(
             listeners,
             "done",
@@ -290,8 +288,8 @@ class _RunExecution:
 
     def _announce_plan(self) -> None:
         """Send the plan event, with a warning where a resumed run cannot promise the same bits."""
-        plan = self.procedure.plan(self.run_state["chosen"])
-        before = self.run_state["versions"]
+        plan = self.procedure.plan(self.run_state["resolved"])
+        before = self.run_state["environment"]
         changes = [
             f"{name} {before.get(name)} → {version}"
             for name, version in _environment(self.context.distributed).items()

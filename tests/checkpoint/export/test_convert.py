@@ -90,7 +90,7 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target_format", ["huggingface", "regard"])
 def test_a_converted_folder_is_the_same_model(tmp_path: Path, target_format: str) -> None:
     model = random_model(small_config(norm="before", output_bias=True))
-    save(tmp_path / "ours", model, metadata={"align": {"head": 3}})
+    save(tmp_path / "ours", model, metadata={"alignment_head": {"head": 3}})
     result = convert(tmp_path / "ours", tmp_path / "out", format=target_format)
     assert result.model_type == "pegasus"
     loaded = load_translator(tmp_path / "out")

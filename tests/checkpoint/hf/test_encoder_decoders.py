@@ -56,7 +56,7 @@ def test_config_and_weights_round_trip(changes: dict[str, Any]) -> None:
 
 def test_model_types() -> None:
     model_types = [encoder_decoders.translator_model_type(small_config(**changes))[0] for changes in VARIANTS]
-    assert model_types == ["marian"] * 5 + ["pegasus"] * 2 + ["regard-translator"] * 4
+    assert model_types == ["marian"] * 5 + ["pegasus"] * 2 + ["regard-transformer"] * 4
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -177,7 +177,7 @@ def test_of_a_list_of_eos_ids_the_first_is_read() -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(
-    model_type=st.sampled_from(["marian", "pegasus", "regard-translator"]),
+    model_type=st.sampled_from(["marian", "pegasus", "regard-transformer"]),
     field_index=st.integers(0, 40),
     value=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
@@ -186,7 +186,7 @@ def test_of_a_list_of_eos_ids_the_first_is_read() -> None:
     ),
 )
 def test_any_value_in_any_field_is_read_or_rejected(model_type: str, field_index: int, value: Any) -> None:
-    changes = {"marian": {"norm": "after"}, "pegasus": {}, "regard-translator": {"positions": "learned"}}[model_type]
+    changes = {"marian": {"norm": "after"}, "pegasus": {}, "regard-transformer": {"positions": "learned"}}[model_type]
     fields = copy.deepcopy(encoder_decoders.write_config(small_config(**changes)))
     target = fields["regard"] if model_type in encoder_decoders.NATIVE_TYPES and field_index % 2 else fields
     target[sorted(target)[field_index % len(target)]] = value

@@ -236,7 +236,7 @@ def test_layer_decay_slows_down_lower_layers(workspace: Path) -> None:
 
 def test_several_seeds_are_summarized(workspace: Path) -> None:
     folder = fine_tune(workspace, "tag", "train.conll", "seeds", "--steps", "4", "--seeds", "2")
-    metrics = json.loads((folder / "run.json").read_text())["finished"]["metrics"]
+    metrics = json.loads((folder / "run.json").read_text())["result"]["metrics"]
     assert {"test_f1", "test_f1_deviation"} <= set(metrics)
     assert load_tagger(folder, threads=1)("ada").words == ["ada"]
 

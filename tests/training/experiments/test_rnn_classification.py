@@ -96,7 +96,7 @@ def test_features_are_frozen_and_copied_to_the_run_directory(data: Path, elmo: P
     before = load_rnn_text(elmo, ElmoConfig, "language")
     train_run(config(data, **{"training.steps": 3, "fine_tuning.features": str(elmo)}), tmp_path / "run")
     run = json.loads((tmp_path / "run/run.json").read_text())
-    assert run["data"]["features"] == before.digest
+    assert run["data_digests"]["features"] == before.digest
     shutil.move(tmp_path / "run", tmp_path / "moved")
     shutil.rmtree(elmo)
     after = load_rnn_text(tmp_path / "moved/features", ElmoConfig, "language")
@@ -136,7 +136,7 @@ def test_several_seeds_give_mean_and_deviation_and_the_best_model(data: Path, el
     settings = {"training.steps": 6, "fine_tuning.test": str(data), "fine_tuning.features": str(elmo)}
     listener = Listener()
     report = train_run(config(data, **settings, **{"fine_tuning.seeds": 3}), tmp_path / "run", listeners=[listener])
-    singles = [json.loads((tmp_path / f"run/seeds/{seed}/run.json").read_text())["finished"] for seed in (1, 2, 3)]
+    singles = [json.loads((tmp_path / f"run/seeds/{seed}/run.json").read_text())["result"] for seed in (1, 2, 3)]
     for name in ("valid_accuracy", "test_accuracy", "test_macro_f1"):
         scores = [single["metrics"][name] for single in singles]
         assert report.metrics[name] == pytest.approx(sum(scores) / 3)
@@ -230,7 +230,7 @@ def test_other_features_than_those_of_training_are_refused(data: Path, elmo: Pat
     train_run(config(data, **{"training.steps": 1, "fine_tuning.features": str(elmo)}), tmp_path / "run")
     shutil.rmtree(tmp_path / "run/features")
     saved_elmo(tmp_path / "run/features", ["other words"])
-    with pytest.raises(CheckpointError, match="not the features that the classifier was trained with"):
+    with pytest.raises(CheckpointError, match="not the features that the model was trained with"):
         load_classifier(tmp_path / "run", threads=1)
 
 

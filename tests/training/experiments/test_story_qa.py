@@ -105,12 +105,12 @@ def test_the_folder_holds_model_config_digests_card_and_log(data: Path, uninterr
     assert fields["regard"]["hops"] == 2
     run = json.loads((uninterrupted / "run.json").read_text())
     task = json.loads((uninterrupted / "task.json").read_text())
-    assert run["data"] == task["data"]
+    assert run["data_digests"] == task["data_digests"]
     assert run["config"]["memory_network"]["hops"] == 2
     assert (task["task"], task["step"], task["unit"], task["tasks"]) == ("stories", 6, "pass", ["walks"])
-    assert run["finished"]["metrics"] == task["metrics"]
+    assert run["result"]["metrics"] == task["metrics"]
     card = (uninterrupted / "README.md").read_text()
-    assert task["data"]["train"][:16] in card
+    assert task["data_digests"]["train"][:16] in card
     assert "| walks | 6 |" in card  # questions held out
     log = [json.loads(line) for line in (uninterrupted / "log.jsonl").read_text().splitlines()]
     epochs = [event for event in log if event["event"] == "step"]
@@ -178,7 +178,7 @@ def test_an_interruption_after_the_last_epoch_changes_nothing(
         # The scores are reported before the run is marked as finished.
         patch.setattr("regard.training.experiments.base.RunContext.notify", interrupt)
         train(data, tmp_path / "run")
-    assert "finished" not in json.loads((tmp_path / "run/run.json").read_text())
+    assert "result" not in json.loads((tmp_path / "run/run.json").read_text())
     assert train(data, tmp_path / "run").reason == "plan done"
     assert are_equal(uninterrupted, tmp_path / "run")
 

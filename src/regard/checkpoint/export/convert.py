@@ -22,7 +22,7 @@ from regard.checkpoint.hf import causal, encoder_decoders, encoders
 from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE
 from regard.checkpoint.hf.sentence_transformers import MODULES, read_modules, serialize_modules, write_pooling
 from regard.checkpoint.hub import resolve_model
-from regard.checkpoint.locate import CARD, CONFIG, TASK_FILE
+from regard.checkpoint.locate import CARD, CONFIG, TASK_FILE, read_task_file
 from regard.checkpoint.model_dir import (
     LoadedTranslator,
     folder_task,
@@ -120,6 +120,7 @@ def convert(
 def _convert(request: _ConversionRequest) -> ConversionResult:
     """Convert by the family of the folder's model."""
     config_file = atomic.published_path(request.folder) / CONFIG
+    read_task_file(config_file.parent)  # first: the version shows an older folder
     hf_config = atomic.read_json(config_file) if config_file.is_file() else {}
     model_type = hf_config.get("model_type")
     is_translator = not hf_config or model_type in encoder_decoders.ARCHITECTURES
@@ -272,8 +273,9 @@ def _convert_native(request: _ConversionRequest, model_type: str) -> ConversionR
         raise request.reject("it computes translators, encoders and causal models")
     task = folder_task(folder)
     if request.format != "regard":
-        family = model_type.removeprefix("regard-").replace("-", " ")
-        raise request.reject(f"a {family} model is for Regard alone{usage_hint(task)}; --to regard copies it")
+        raise request.reject(
+            f"a model of type {model_type} is for Regard alone{usage_hint(task)}; --to regard copies it"
+        )
     copy_native(folder, request.out, (CONFIG, weights.FILE, TOKENIZER, native.VOCABULARY, TASK_FILE, CARD))
     if (folder / native.FEATURES).is_dir():
         native.copy_features(folder / native.FEATURES, request.out)

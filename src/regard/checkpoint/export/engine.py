@@ -12,7 +12,7 @@ from regard.checkpoint.hf import encoders
 from regard.checkpoint.model_dir import LoadedTranslator, save_translator
 from regard.config.models import TransformerConfig
 from regard.engine import causal, file, layout
-from regard.engine.backend import check_precision
+from regard.engine.base import check_precision
 from regard.engine.encoder import obstacle
 from regard.engine.library import unavailable_reason
 from regard.engine.shortlist import Shortlist
@@ -52,7 +52,7 @@ def save_engine_encoder(
         raise UsageError(f"{folder} cannot be written for the engine: {reason}")
     _check_engine(folder, precision)
     arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)
-    metadata = {"labels": list(loaded.labels), "problem": loaded.problem_type, "longest": loaded.max_length}
+    metadata = {"labels": list(loaded.labels), "problem_type": loaded.problem_type, "max_length": loaded.max_length}
     save_encoder(
         out,
         config,

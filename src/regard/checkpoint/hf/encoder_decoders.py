@@ -31,14 +31,14 @@ from regard.config.rnn_models import Seq2SeqConfig, TranslationModelConfig
 from regard.errors import CheckpointError, ConfigError
 
 NATIVE_TYPES: dict[str, type[TranslationModelConfig]] = {
-    "regard-translator": TransformerConfig,
+    "regard-transformer": TransformerConfig,
     "regard-seq2seq": Seq2SeqConfig,
 }
 ARCHITECTURES = {
     "marian": "MarianMTModel",
     "pegasus": "PegasusForConditionalGeneration",
-    "regard-translator": "RegardTranslator",
-    "regard-seq2seq": "RegardRecurrent",
+    "regard-transformer": "RegardTransformer",
+    "regard-seq2seq": "RegardSeq2Seq",
 }
 # HF config field, our setting
 _FIELDS = (
@@ -124,7 +124,7 @@ def translator_model_type(config: TranslationModelConfig) -> tuple[str, str]:
     >>> translator_model_type(TransformerConfig(norm="after"))
     ('marian', '')
     >>> translator_model_type(TransformerConfig(positions="rotary"))
-    ('regard-translator', 'positions are rotary, not sinusoidal')
+    ('regard-transformer', 'positions are rotary, not sinusoidal')
     """
     native_type = f"regard-{config.family}"
     if isinstance(config, Seq2SeqConfig):

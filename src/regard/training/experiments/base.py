@@ -98,11 +98,11 @@ class TrainingProcedure(Protocol):
         """Choose the settings that are fixed when a run starts."""
         ...
 
-    def plan(self, settings: Mapping[str, Any]) -> RunPlan:
+    def plan(self, resolved: Mapping[str, Any]) -> RunPlan:
         """Describe the run."""
         ...
 
-    def train(self, settings: Mapping[str, Any]) -> TrainingResult:
+    def train(self, resolved: Mapping[str, Any]) -> TrainingResult:
         """Resume from the latest checkpoint and train until the plan is done or a signal arrives."""
         ...
 
@@ -363,7 +363,7 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     def _save_evaluated(
         self, evaluator: EvaluatorT, step: int, metrics: Mapping[str, Any], extra_metadata: Mapping[str, Any]
     ) -> None:
-        metadata: dict[str, Any] = {"step": step, "data": self.digests, "metrics": dict(metrics)}
+        metadata: dict[str, Any] = {"step": step, "data_digests": self.digests, "metrics": dict(metrics)}
         metadata |= self.metadata(evaluator)
         metadata |= extra_metadata
         if self.verdict is not None:

@@ -116,7 +116,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
     def read_splits(self) -> DataSplits[LabelledTexts]:
         """Read labelled texts, with one label or several per text."""
         splits = read_labelled_splits(self.config)
-        self.is_multi_label = bool(splits.train.separator)
+        self.is_multi_label = bool(splits.train.label_separator)
         self.problem_type = "multi_label_classification" if self.is_multi_label else "single_label_classification"
         return splits
 
@@ -178,7 +178,11 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
     def preprocessing_metadata(self) -> dict[str, Any]:
         """Entries of task.json on labels and the format of the data."""
         read = self.config.data.read
-        return {"labels": list(self.labels), "separator": read.label_separator, "pairs": bool(read.pair)}
+        return {
+            "labels": list(self.labels),
+            "label_separator": read.label_separator,
+            "has_pairs": bool(read.pair),
+        }
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Accuracy of the most frequent label; where texts have several, F1 of predicting all of them."""
@@ -205,9 +209,9 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
     def _format_predictions(self, logits: Logits) -> list[str]:
         if not self.is_multi_label:
             return [self.labels[label_id] for label_id in logits.argmax(1)]
-        separator = self.config.data.read.label_separator
+        label_separator = self.config.data.read.label_separator
         label_matrix = UNCALIBRATED.predict_labels(logits)
-        return [separator.join(self.labels[label_id] for label_id in np.flatnonzero(row)) for row in label_matrix]
+        return [label_separator.join(self.labels[label_id] for label_id in np.flatnonzero(row)) for row in label_matrix]
 
     def _score(self, logits: Logits, split: EncodedLabelledSplit, calibration: Calibration) -> dict[str, float]:
         if self.is_multi_label:

@@ -113,7 +113,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
         self.tokens_per_epoch = max(1, round(self.config.masking.mask_rate * len(train.ids)))
         self.preferred_settings = {
             "batch_tokens": max(BATCH_TOKENS, train.length),
-            "usual_rate": min(MAX_EMBEDDING_RATE, EMBEDDING_RATE_SCALE / self.hidden_size),
+            "base_learning_rate": min(MAX_EMBEDDING_RATE, EMBEDDING_RATE_SCALE / self.hidden_size),
             "epochs": max(3, min(40, round(MAX_TRAINING_TOKENS / len(train.ids)))),
         }
 

@@ -112,7 +112,7 @@ class MemoryNetworkProcedure:
             "seconds": throughput.update_seconds * len(trainer.train_indices) / len(indices),
         }
 
-    def plan(self, settings: Mapping[str, Any]) -> RunPlan:
+    def plan(self, resolved: Mapping[str, Any]) -> RunPlan:
         """Describe data, model and length of training."""
         trainer = self.trainer
         model = trainer.model
@@ -124,7 +124,7 @@ class MemoryNetworkProcedure:
             max_epochs += config.linear_start_epochs
             linear_start = f"at most {config.linear_start_epochs} without softmax, then "
         restarts = f"best of {model.num_restarts} restarts in parallel" if model.num_restarts > 1 else "one restart"
-        seconds = max_epochs * settings["seconds"]
+        seconds = max_epochs * resolved["seconds"]
         lines = [
             f"data: {_format_tasks(self.stories)}, {len(trainer.train_indices):,} questions to learn and "
             f"{len(trainer.held_out_indices):,} held out; "
@@ -132,7 +132,7 @@ class MemoryNetworkProcedure:
             f"words: vocabulary of {len(self.vocabulary.words):,}, {len(self.vocabulary.answers):,} of them answers; "
             f"at most {model.config.max_sentence_words} in a sentence or question",
             f"model: {num_parameters:,} parameters, {model.config.summary()}",
-            f"compute: {settings['throughput']}",
+            f"compute: {resolved['throughput']}",
             f"plan: {linear_start}{config.epochs} passes, {config.batch_size} questions a batch, learning rate "
             f"{config.learning_rate:.2g}, halved every {config.lr_halving_epochs} passes; {restarts}; "
             f"about {format_duration(seconds)}",
@@ -140,7 +140,7 @@ class MemoryNetworkProcedure:
         ]
         return RunPlan(lines, num_parameters, seconds=seconds)
 
-    def train(self, settings: Mapping[str, Any]) -> TrainingResult:
+    def train(self, resolved: Mapping[str, Any]) -> TrainingResult:
         """Train until all epochs are done or a signal arrives; save a checkpoint after every epoch."""
         trainer = self.trainer
         move_to_device(trainer.model, self.context.config.training.device)
@@ -268,7 +268,7 @@ class MemoryNetworkProcedure:
             "step": self.trainer.progress.epoch,
             "unit": self.unit,
             "seed": config.stories.seed,
-            "data": self.digests,
+            "data_digests": self.digests,
             "tasks": self.stories.tasks,
             "metrics": metrics,
         }

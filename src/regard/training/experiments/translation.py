@@ -304,7 +304,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
     def metadata(self, evaluator: TranslationEvaluator) -> dict[str, Any]:
         """Entries of task.json on the maximum length and the alignment head."""
         max_sentences = MAX_ALIGNED_TRAINING if self.verdict is None else MAX_ALIGNED
-        return {"max_length": self.config.data.max_length, "align": evaluator.alignment_head(max_sentences)}
+        return {"max_length": self.config.data.max_length, "alignment_head": evaluator.alignment_head(max_sentences)}
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Perplexity of target tokens by their training frequencies, and the score of the most frequent target."""
