@@ -14,6 +14,7 @@ from regard.config.rnn_models import MemoryNetworkConfig, RnnClassifierConfig, R
 from regard.decoding.search import search
 from regard.models import build_model
 from regard.models.base import Model
+from regard.models.gpt import Gpt
 from regard.models.memory_network import StoryBatch
 from regard.models.rnn_text import TextBatch
 from regard.tokens import Tokens
@@ -78,7 +79,7 @@ def classifier() -> Model:
 
 def generate(model: Model, beam: int) -> Outputs:
     """Ids and log-probability of each hypothesis of a search."""
-    source = Tokens.from_rows([[5, 6, 7], [8, 9, 3]]) if hasattr(model, "stack") else SOURCE
+    source = Tokens.from_rows([[5, 6, 7], [8, 9, 3]]) if isinstance(model, Gpt) else SOURCE
     beams = search(model, source, DecodingConfig(beam=beam), max_lengths=[6] * len(source))  # type: ignore[arg-type]
     return [np.array([*hypothesis.ids, hypothesis.logprob]) for hypotheses in beams for hypothesis in hypotheses]
 

@@ -207,7 +207,7 @@ def test_ablated_pooling_leaves_the_bias_of_the_output() -> None:
     assert model.attention_sites() == {"pooling": 1}
     with ablate("pooling"):
         probabilities = model.probabilities(TextBatch(SOURCE))
-    expected = torch.softmax(model.output.bias, dim=0).detach().numpy()
+    expected = torch.softmax(model.classifier.bias, dim=0).detach().numpy()
     np.testing.assert_allclose(probabilities, np.stack([expected] * 2), atol=1e-6)
 
 

@@ -189,7 +189,7 @@ def test_recurrent_weights_are_those_of_an_explicit_computation() -> None:
         model(source, Tokens.from_rows([[3, 7, 9]]))
     query, key = score_inputs[0]
     activated = torch.tanh((query @ score.query.weight.double().T).unsqueeze(3) + key.unsqueeze(2))
-    expected = torch.softmax(activated @ score.weigh.weight[0].double(), dim=-1).detach().numpy()
+    expected = torch.softmax(activated @ score.v.weight[0].double(), dim=-1).detach().numpy()
     assert [*captured] == ["decoder.attention"]
     assert np.abs(captured["decoder.attention"].weights - expected).max() < 1e-3
 

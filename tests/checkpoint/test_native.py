@@ -61,8 +61,8 @@ def test_inconsistent_files_are_named(tmp_path: Path) -> None:
     save_model(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())["regard"]
     for changes, message in (
-        ({"embedding_size": 12}, r"tables.0 has shape \[12, 1, 11\], config.json asks for \[12, 1, 12\]"),
-        ({"hops": 4}, r"2 are missing, tables.3, tables.4 among them"),
+        ({"embedding_size": 12}, r"embeddings.0 has shape \[12, 1, 11\], config.json asks for \[12, 1, 12\]"),
+        ({"hops": 4}, r"2 are missing, embeddings.3, embeddings.4 among them"),
         ({"hops": 0}, r"config.json: hops \(0\) must be at least 1"),
         ({"hobs": 2}, r"unknown setting 'hobs' \(did you mean hops\?\)"),
         ({"vocab_size": 2**40, "embedding_size": 2**40}, "sizes out of range"),

@@ -162,7 +162,7 @@ def test_restarts_are_independent_networks(tying: str) -> None:
         member = slice(index, index + 1)
         for (name, own), (_, shared) in zip(single.named_parameters(), model.named_parameters(), strict=True):
             assert own.grad is not None and shared.grad is not None
-            expected = shared.grad[member] if name == "turn" else shared.grad[:, member]
+            expected = shared.grad[member] if name == "hop_projection" else shared.grad[:, member]
             torch.testing.assert_close(own.grad, expected)
     third = MemoryNetwork(model.config)
     third.initialize(seed=5)  # the third of three restarts from seed 3

