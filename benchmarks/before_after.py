@@ -51,12 +51,8 @@ class Workload:
 
 REPEATED = ("--warm-up", "2", "--seconds", "6")
 WORKLOADS = {
-    "training tiny": Workload(
-        "updates/s", 0.90, "training", ("tiny", "1024", "--warm-up", "30", "--updates", "100")
-    ),
-    "training small": Workload(
-        "updates/s", 0.97, "training", ("small", "4096", "--warm-up", "4", "--updates", "14")
-    ),
+    "training tiny": Workload("updates/s", 0.90, "training", ("tiny", "1024", "--warm-up", "30", "--updates", "100")),
+    "training small": Workload("updates/s", 0.97, "training", ("small", "4096", "--warm-up", "4", "--updates", "14")),
     "training base": Workload("updates/s", 0.97, "training", ("base", "2048", "--warm-up", "2", "--updates", "4")),
     "batch translation": Workload("texts/s", 0.97, "translation", REPEATED, texts="val.en"),
     "single sentence": Workload("texts/s", 0.97, "translation", ("--single", *REPEATED), texts="val.en"),

@@ -17,7 +17,7 @@ from regard.models.base import Model
 from regard.models.gpt import Gpt
 from regard.models.memory_network import StoryBatch
 from regard.models.rnn_text import TextBatch
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 VOCAB_SIZE = 23
 STACK = StackConfig(num_layers=2, num_heads=2, feed_forward_size=12)

@@ -23,7 +23,7 @@ SOURCE = Path(regard.__file__).parent
 # A part imports only from lower layers and from itself. Dotted names are folders or modules with a layer of their own.
 LAYERS = {
     "errors": -1,
-    "config": 0, "tokens": 0, "hardware": 0, "formatting": 0,
+    "config": 0, "packed_tokens": 0, "hardware": 0, "formatting": 0,
     "text": 1, "attention": 1,
     "data": 2, "models.layers": 2,
     "models": 3,
@@ -37,7 +37,7 @@ LAYERS = {
 }  # fmt: skip
 TEXT_PARTS = {"text", "data"}  # these and the tensor parts do not import each other
 TENSOR_PARTS = {"attention", "models", "models.layers"}
-WITHOUT_TORCH = {"config", "errors", "formatting", "tokens", "text", "data", "decoding", "engine", "view", "cli"}
+WITHOUT_TORCH = {"config", "errors", "formatting", "packed_tokens", "text", "data", "decoding", "engine", "view", "cli"}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 

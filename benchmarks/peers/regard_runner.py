@@ -29,6 +29,7 @@ from regard.hardware import end_with_parent
 from regard.models import build_model
 from regard.models.base import initialize_weights
 from regard.models.bert import Bert, initialize_bert
+from regard.packed_tokens import PairBatch
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.load import load_embedder, load_translator
 from regard.tasks.base import Objective
@@ -36,7 +37,6 @@ from regard.tasks.masked_lm import MaskedLMBatch
 from regard.tasks.translation import TokenizerPair
 from regard.text.sentences import split_sentences
 from regard.text.train import train_tokenizer
-from regard.tokens import PairBatch
 from regard.training.auto_config import resolve_training_config
 from regard.training.distributed import Distributed
 from regard.training.flat_weights import FlatWeights

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tokenizers import models, pre_tokenizers
 
 from regard.data.batching import epoch_batches
+from regard.packed_tokens import PairBatch, Tokens
 from regard.text.special_tokens import with_mask_token
 from regard.text.tokenizer import SPECIAL_TOKENS, Tokenizer
-from regard.tokens import PairBatch, Tokens
 
 Lengths = NDArray[np.int64]
 Ids = NDArray[np.int64]

@@ -34,10 +34,10 @@ from regard.data.batching import epoch_batches
 from regard.data.pairs import read_pairs
 from regard.models import build_model
 from regard.models.base import initialize_weights
+from regard.packed_tokens import PairBatch
 from regard.tasks.translation import TokenizerPair
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
-from regard.tokens import PairBatch
 from regard.training.flat_weights import FlatWeights
 from regard.training.optimizer import Optimizer
 

@@ -29,7 +29,7 @@ from benchmarks.peers.regard_runner import WORKERS, build_updates, measure_rate
 from benchmarks.peers.tasks import INPUT_FEEDING, RECURRENT_CLIP, RECURRENT_SIZES
 from benchmarks.peers.workload import EOS_ID
 from regard.hardware import end_with_parent
-from regard.tokens import PairBatch, Tokens
+from regard.packed_tokens import PairBatch, Tokens
 from regard.training.distributed import Distributed
 from regard.training.launcher import run_ranks
 

@@ -25,7 +25,7 @@ from regard.models.bert import Bert, initialize_bert
 from regard.models.gpt import Gpt
 from regard.models.memory_network import StoryBatch
 from regard.models.rnn_text import TextBatch
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 STACK = StackConfig(num_layers=2, num_heads=3, feed_forward_size=10)
 SOURCE = Tokens.from_rows([[5, 6, 7, 1], [8, 1]])

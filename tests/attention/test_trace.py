@@ -18,7 +18,7 @@ from regard.attention.trace import Trace, trace
 from regard.errors import UsageError
 from regard.models.base import Model
 from regard.models.layers import packed
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 from regard.view.codec import decode_root8, encode_root8
 from tests import families
 from tests.families import FAMILIES

@@ -18,9 +18,9 @@ from regard.config.inference import DecodingConfig
 from regard.config.models import StackConfig, TransformerConfig
 from regard.decoding.search import search
 from regard.models.transformer import Transformer
+from regard.packed_tokens import Tokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
-from regard.tokens import Tokens
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "multi30k"
 TEXTS = {

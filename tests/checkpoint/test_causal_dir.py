@@ -23,9 +23,9 @@ from regard.errors import CheckpointError
 from regard.models import build_model
 from regard.models.base import initialize_weights
 from regard.models.gpt import Gpt
+from regard.packed_tokens import Tokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
-from regard.tokens import Tokens
 
 transformers = pytest.importorskip("transformers")
 

@@ -20,8 +20,8 @@ from regard.checkpoint.weights import FILE, INDEX
 from regard.config.models import BertConfig, StackConfig
 from regard.errors import CheckpointError
 from regard.models.bert import Bert, initialize_bert
+from regard.packed_tokens import Tokens
 from regard.pipeline.loaders import load_classifier
-from regard.tokens import Tokens
 from tests.checkpoint.hf.encoders import CASES, LABELS, random_tokens, save_transformers_model, transformers_outputs
 
 pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")

@@ -78,6 +78,6 @@ def test_a_record_that_is_too_large_for_a_file_is_refused(folder: str, monkeypat
     from regard.view import export
     from tests.view.samples import sample_record
 
-    monkeypatch.setattr(export, "MAX_WEIGHTS", 100)
+    monkeypatch.setattr(export, "MAX_ATTENTION_WEIGHTS", 100)
     with pytest.raises(UsageError, match="too many for one file"):
-        export.check_size(sample_record())
+        export.check_export_size(sample_record())

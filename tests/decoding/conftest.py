@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from regard.tokens import Candidates, Tokens
+from regard.packed_tokens import Candidates, Tokens
 
 PAD = 0
 END = 1

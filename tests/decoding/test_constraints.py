@@ -14,8 +14,8 @@ from regard.config.inference import DecodingConfig
 from regard.decoding.constraints import Constraints, ForcedPhrases, Glossary, Phrase, PhraseTokenizer
 from regard.decoding.search import hypothesis_score, search
 from regard.errors import ConfigError
+from regard.packed_tokens import Tokens
 from regard.text.train import train_tokenizer
-from regard.tokens import Tokens
 
 END = 1
 TEXTS = ["the dog runs in new york", "a new doghouse for the dog", "new delhi and york", "Hund und Hundehütte"] * 5
@@ -119,7 +119,7 @@ def test_forced_phrases_need_a_beam_search(table_generator, random_source):
 def test_phrases_are_tokenized_inside_and_at_the_start_of_a_text(kind):
     tokenizer = train_tokenizer(TEXTS, TokenizerConfig(kind=kind))
     phrase_tokenizer = PhraseTokenizer(tokenizer)
-    phrase = phrase_tokenizer.force(["york"], tokenizer.vocab_size).phrases[0]
+    phrase = phrase_tokenizer.tokenize_forced(["york"], tokenizer.vocab_size).phrases[0]
     preceding = tokenizer.encode("new").ids
     assert tokenizer.decode([*preceding, *phrase.inside]) == "new york"
     assert tokenizer.decode(list(phrase.at_start)) == "york"
@@ -143,7 +143,7 @@ def test_texts_contain_forced_and_no_forbidden_words(table_generator, random_sou
         random_source(count),
         DecodingConfig(beam=beam),
         max_lengths=[30] * count,
-        forced=[phrase_tokenizer.force(["new york", "dog"], tokenizer.vocab_size)] * count,
+        forced=[phrase_tokenizer.tokenize_forced(["new york", "dog"], tokenizer.vocab_size)] * count,
         rules=phrase_tokenizer.forbid(["the", "a"]),
     )
     forced = Glossary((("new york", "1"), ("dog", "2")))
@@ -157,13 +157,14 @@ def test_texts_contain_forced_and_no_forbidden_words(table_generator, random_sou
 
 def test_a_phrase_inside_another_is_not_forced_twice():
     tokenizer = train_tokenizer(TEXTS, TokenizerConfig(kind="words"))
-    assert len(PhraseTokenizer(tokenizer).force(["york", "new york", "york"], tokenizer.vocab_size).phrases) == 1
+    forced = PhraseTokenizer(tokenizer).tokenize_forced(["york", "new york", "york"], tokenizer.vocab_size)
+    assert len(forced.phrases) == 1
 
 
 def test_a_word_that_the_model_cannot_generate_is_refused():
     tokenizer = train_tokenizer(TEXTS, TokenizerConfig(kind="words"))
     with pytest.raises(ConfigError, match="cannot generate 'zebra'"):
-        PhraseTokenizer(tokenizer).force(["zebra"], tokenizer.vocab_size)
+        PhraseTokenizer(tokenizer).tokenize_forced(["zebra"], tokenizer.vocab_size)
 
 
 def test_forcing_what_is_forbidden_is_refused():

@@ -15,9 +15,9 @@ from regard.decoding.constraints import PhraseTokenizer
 from regard.decoding.rules import ForbidSequences, ForbidText, History, NoRepeatNgram
 from regard.decoding.search import search
 from regard.errors import ConfigError
+from regard.packed_tokens import Candidates
 from regard.text.sentences import find_phrase
 from regard.text.train import train_tokenizer
-from regard.tokens import Candidates
 
 
 def build_history(tokens):

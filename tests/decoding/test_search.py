@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from regard.config.inference import DecodingConfig
 from regard.decoding.search import hypothesis_score, search
 from regard.errors import ConfigError, UsageError
-from regard.tokens import Candidates, Tokens
+from regard.packed_tokens import Candidates, Tokens
 
 PAD = 0
 END = 1

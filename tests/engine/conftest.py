@@ -17,7 +17,7 @@ from regard.engine.translator import TranslatorEngine
 from regard.models import build_model
 from regard.models.base import initialize_weights
 from regard.models.transformer import Transformer
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 INSTRUCTION_SETS = [] if unavailable_reason() else load_library().instructions
 

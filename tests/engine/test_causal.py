@@ -19,10 +19,10 @@ from regard.engine.folder import SwitchingCausalLM
 from regard.errors import ConfigError, UsageError
 from regard.models.base import initialize_weights
 from regard.models.gpt import Gpt
+from regard.packed_tokens import Tokens
 from regard.pipeline.load import load, load_translator
 from regard.pipeline.loaders import load_generator
 from regard.text.train import train_tokenizer
-from regard.tokens import Tokens
 from tests.engine.conftest import INSTRUCTION_SETS, force_decode
 
 STACK = StackConfig(num_layers=2, num_heads=4, feed_forward_size=41)

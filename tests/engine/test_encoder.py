@@ -12,7 +12,7 @@ from regard.engine.encoder import EncoderEngine
 from regard.errors import UsageError
 from regard.hardware import available_cores
 from regard.models.bert import Bert, initialize_bert
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 from tests.engine.conftest import INSTRUCTION_SETS
 from tests.scale import scaled
 

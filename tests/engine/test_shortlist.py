@@ -15,8 +15,8 @@ from regard.engine import file
 from regard.engine.shortlist import Shortlist, train_shortlist
 from regard.engine.translator import TranslatorEngine
 from regard.errors import CheckpointError, ConfigError, UsageError
+from regard.packed_tokens import Tokens
 from regard.pipeline.load import load_translator
-from regard.tokens import Tokens
 from tests.engine.conftest import INSTRUCTION_SETS, build_engine, translator
 
 

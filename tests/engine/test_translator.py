@@ -14,7 +14,7 @@ from regard.engine import layout
 from regard.engine.library import CODES, INSTRUCTIONS_VARIABLE, load_library, pointer, select_instruction_set
 from regard.engine.translator import TranslatorEngine
 from regard.errors import ConfigError, UsageError
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 from tests.engine.conftest import INSTRUCTION_SETS, build_engine, draw_sources, force_decode, translator
 
 VARIANTS = [

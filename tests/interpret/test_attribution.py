@@ -15,13 +15,13 @@ from regard.errors import UsageError
 from regard.interpret.attribution import Explanation, add_attribution, explain, rank_correlation
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_bert
+from regard.packed_tokens import Tokens
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.tasks.rnn_text import RnnPreprocessor
 from regard.text.special_tokens import SpecialTokens, with_mask_token
 from regard.text.train import train_tokenizer
-from regard.tokens import Tokens
 from regard.view.record.parts import METHODS
 from regard.view.record.record import Record
 

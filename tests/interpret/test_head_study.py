@@ -25,6 +25,7 @@ from regard.data.synthetic import generate_rows
 from regard.errors import UsageError
 from regard.interpret.ablation import add_head_importance
 from regard.interpret.encoder_probes import EmbeddingProbe, LabelProbe
+from regard.interpret.head_report import HeadReport, HeadRow
 from regard.interpret.head_statistics import AttentionBatch, CorpusStatistics, HeadAccumulator, pad_ids
 from regard.interpret.head_study import build_probe, study_heads
 from regard.interpret.probes import CausalProbe, TranslationProbe
@@ -35,7 +36,6 @@ from regard.pipeline.load import load_embedder
 from regard.pipeline.translation import TranslationPipeline
 from regard.tasks.alignment import alignment_error, parse_pharaoh
 from regard.text.train import train_tokenizer
-from regard.view.head_report import HeadReport, HeadRow
 from tests.encoders import saved_encoder
 from tests.pipeline.conftest import Toy
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from regard.models.base import EncoderDecoder
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 
 def check_steps_equal_the_forward_pass(

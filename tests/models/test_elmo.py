@@ -14,7 +14,7 @@ from regard.config.rnn_models import ElmoConfig
 from regard.models.base import initialize_weights
 from regard.models.elmo import Elmo
 from regard.models.layers.recurrent import StackedRNN
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 from tests.models.layers.plain import plain_step
 
 VOCAB_SIZE, HIDDEN_SIZE, BOUNDARY = 13, 5, 1

@@ -13,7 +13,7 @@ from regard.decoding.search import search
 from regard.errors import ConfigError, UsageError
 from regard.models.base import initialize_weights
 from regard.models.gpt import Gpt
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 VOCAB_SIZE, MAX_POSITIONS = 23, 24
 SCHEMES = ["learned", "rotary", "sinusoidal"]

@@ -11,7 +11,7 @@ from regard.config.rnn_models import MemoryNetworkConfig
 from regard.errors import ConfigError, UsageError
 from regard.models.layers.memory import BagOfWords, position_encoding_factors
 from regard.models.memory_network import MemoryNetwork, StoryBatch
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 STORIES = [[[2, 3, 4], [5, 6]], [[7, 8, 9], [3, 3], [10, 2, 5]], [[4]]]
 QUESTIONS = [[0, 1, 2], [1], [0, 9]]

@@ -18,7 +18,7 @@ from regard.models import build_model
 from regard.models.base import initialize_weights
 from regard.models.layers.cells import State
 from regard.models.seq2seq import Seq2Seq
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 from tests.models.encoder_decoders import check_steps_equal_the_forward_pass
 from tests.models.layers.plain import plain_step
 

@@ -13,7 +13,7 @@ from regard.errors import ConfigError
 from regard.models import build_model
 from regard.models.base import initialize_weights, top_candidates
 from regard.models.transformer import Transformer
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 from tests.models.encoder_decoders import check_steps_equal_the_forward_pass
 
 SOURCE = Tokens.from_rows([[5, 6, 7, 8, 1], [9, 1], [10, 11, 1]])

@@ -11,9 +11,9 @@ from regard.config.inference import DecodingConfig
 from regard.config.models import StackConfig, TransformerConfig
 from regard.models import build_model
 from regard.models.base import initialize_weights
+from regard.packed_tokens import Tokens
 from regard.pipeline.translation import TranslationPipeline
 from regard.text.train import train_tokenizer
-from regard.tokens import Tokens
 
 LEFT = ["dog", "cat", "bird", "house", "tree", "river", "stone", "cloud", "apple", "bread", "child", "garden"]
 RIGHT = ["Hund", "Katze", "Vogel", "Haus", "Baum", "Fluss", "Stein", "Wolke", "Apfel", "Brot", "Kind", "Garten"]

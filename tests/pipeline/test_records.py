@@ -27,14 +27,14 @@ from regard.config.rnn_models import (
 )
 from regard.data.babi import StoryQuestion, StoryQuestions
 from regard.errors import UsageError
-from regard.interpret.request import RUNNERS, PipelineRequest, record_request, task_name
+from regard.interpret.record_request import RUNNERS, PipelineRequest, record_request, task_name
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.fill_mask import FillMaskPipeline
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
-from regard.pipeline.records.translation import StoredAlignmentHead
+from regard.pipeline.records.translation_records import StoredAlignmentHead
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline

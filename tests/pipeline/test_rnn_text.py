@@ -16,12 +16,12 @@ from regard.data.labelled import LabelledTexts
 from regard.errors import CheckpointError, DataError, UsageError
 from regard.models import build_model
 from regard.models.base import initialize_weights
+from regard.packed_tokens import Tokens
 from regard.pipeline.classification import ClassificationPipeline
 from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.load import load
 from regard.pipeline.loaders import load_classifier, load_features
 from regard.text.train import train_tokenizer
-from regard.tokens import Tokens
 from tests.rnn_text import saved_elmo
 
 TEXTS = ["Two dogs run.", "snow", "A quiet, quiet triumph of a film"]

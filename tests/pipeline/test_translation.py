@@ -14,12 +14,12 @@ from regard.config.inference import DecodingConfig
 from regard.decoding.batch_search import search_all
 from regard.decoding.constraints import Constraints, Glossary
 from regard.errors import CheckpointError, ConfigError, UsageError
-from regard.pipeline.records.translation import StoredAlignmentHead
+from regard.packed_tokens import Tokens
+from regard.pipeline.records.translation_records import StoredAlignmentHead
 from regard.pipeline.sentence_pairs import split_pair
 from regard.pipeline.translation import Translation, TranslationPipeline
 from regard.tasks.alignment import best_alignment_head
 from regard.text.sentences import find_phrase
-from regard.tokens import Tokens
 
 SITES = [("encoder", "self"), ("decoder", "self"), ("decoder", "cross")]
 

@@ -9,10 +9,10 @@ from regard.config.data import TokenizerConfig
 from regard.config.rnn_models import ElmoConfig
 from regard.models.base import initialize_weights
 from regard.models.elmo import Elmo
+from regard.packed_tokens import Tokens
 from regard.tasks.elmo import ElmoFeatures, pool_spans
 from regard.tasks.rnn_text import RnnPreprocessor
 from regard.text.train import train_tokenizer
-from regard.tokens import Tokens
 
 TEXTS = ["Lower lights, slower nights!", "low", "Ein Café – naïve", "one two three four five six"]
 SUBWORD_TOKENIZER = train_tokenizer([*TEXTS, "low lower lowest"] * 5, TokenizerConfig(vocab_size=280))

@@ -12,6 +12,7 @@ from regard.config.rnn_models import MemoryNetworkConfig
 from regard.data.babi import StoryQuestion, StoryQuestions
 from regard.errors import CheckpointError, DataError
 from regard.models.memory_network import MemoryNetwork
+from regard.packed_tokens import Tokens
 from regard.tasks.story_qa import (
     UNKNOWN_ANSWER,
     HopAnswer,
@@ -26,7 +27,6 @@ from regard.tasks.story_qa import (
     score_answers,
     supporting_accuracy,
 )
-from regard.tokens import Tokens
 
 STORY = ("Mary went home.", "John slept.", "Mary got the milk there.")
 STORIES = StoryQuestions.from_questions(

@@ -107,7 +107,7 @@ def test_the_linear_start_ends_by_its_patience_or_its_number_of_epochs() -> None
         replace(QUICK, linear_start_epochs=50, linear_start_patience=1, learning_rate=1e-9, max_gradient_norm=1e-6)
     )
     losses = []
-    while not early.progress.switched:
+    while not early.progress.is_linear_start_over:
         losses.append(early.train_epoch()["held_out_loss"])
     assert len(losses) < 50
     assert losses[-1] >= min(losses[:-1])

@@ -19,8 +19,8 @@ from regard.data.synthetic import generate_rows
 from regard.errors import CheckpointError, UsageError
 from regard.interpret.training_records import SnapshotListener, training_records
 from regard.models import build_model
+from regard.packed_tokens import Tokens
 from regard.pipeline.loaders import train
-from regard.tokens import Tokens
 from regard.training.snapshots import FOLDER, choose_example, load_snapshot, snapshot_steps
 from regard.view.page import page
 from regard.view.record.record import Record

@@ -16,8 +16,8 @@ import pytest
 from regard.errors import UsageError
 from regard.view.drawing import Grid, TextLine
 from regard.view.figure import FIGURE_VIEWS, Figure, default_view, figure
-from regard.view.figures.flow import rollout, rollout_steps
-from regard.view.figures.hops import hop_weights
+from regard.view.figures.flow_figure import rollout, rollout_steps
+from regard.view.figures.hops_figure import hop_weights
 from regard.view.palette import LEVELS, weight_levels
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.record import Record

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.attention.masks import BoundMask, causal, padding
 from regard.attention.sparse import LocalMask
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 
 class _Pad(torch.autograd.Function):

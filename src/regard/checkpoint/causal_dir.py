@@ -94,7 +94,7 @@ def save_causal_lm(
     hf_weights = causal.to_hf_weights(config, check_weights(config, model_weights))
     publish_model(
         folder,
-        causal.write_config(config, original_config),
+        causal.config_to_hf(config, original_config),
         hf_weights,
         task=TASK,
         metadata=metadata,
@@ -127,7 +127,7 @@ def _load_causal_lm(folder: Path, weights_from: Path | None) -> LoadedCausalLM:
         model_weights = read_native_weights(path, config)
         report = WeightReport()
     else:
-        config = causal.read_config(hf_config, where)
+        config = causal.config_from_hf(hf_config, where)
         model_weights, report = _read_weights(path, config, hf_config, weights_from)
     tokenizer = _read_tokenizer(path)
     check_vocabulary(path, tokenizer, config.vocab_size)

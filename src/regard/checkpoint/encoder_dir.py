@@ -206,7 +206,7 @@ def _select_head(
         stored_head = config.head
     else:
         stored_head, note = encoders.detect_head(hf_config, names, where)
-        config = encoders.read_config(hf_config, stored_head, 0, where)
+        config = encoders.config_from_hf(hf_config, stored_head, 0, where)
     stored_labels = encoders.read_labels(hf_config, where) if stored_head in LABELLED_HEADS else LabelNames()
     head = request.head or stored_head
     labels = _select_labels(head, stored_labels, request, where)
@@ -216,7 +216,7 @@ def _select_head(
     elif is_native:
         config = replace(config, head=head, num_labels=num_labels)
     else:
-        config = encoders.read_config(hf_config, head, num_labels, where)
+        config = encoders.config_from_hf(hf_config, head, num_labels, where)
         note = ""
     if head == "plain" and not is_native:
         config = replace(config, pooler=_has_pooler(hf_config, names))
@@ -319,7 +319,7 @@ def save_encoder(
     if config.head in LABELLED_HEADS and labels and len(labels) != config.num_labels:
         raise ValueError(f"{config.num_labels} labels need as many names, not {len(labels)}")
     model_type, _ = encoders.hf_model_type(config, preferred_type)
-    hf_config = encoders.write_config(config, model_type, LabelNames(tuple(labels), problem_type), original_config)
+    hf_config = encoders.config_to_hf(config, model_type, LabelNames(tuple(labels), problem_type), original_config)
     tokenizer_files = serialize_tokenizer(tokenizer, config, max_length or config.max_positions)
     publish_model(
         folder,

@@ -221,13 +221,13 @@ def save_translator(
         **weight_files,
         TOKENIZER: source.to_json().encode(),
         TOKENIZER_CONFIG: atomic.json_bytes(_tokenizer_config(source, config)),
-        GENERATION: atomic.json_bytes(encoder_decoders.write_decoding(config, decoding)),
+        GENERATION: atomic.json_bytes(encoder_decoders.decoding_to_hf(config, decoding)),
         TASK_FILE: atomic.json_bytes({"task": TASK, "version": VERSION, **metadata, "decoding": decoding.to_dict()}),
         CARD: card.encode(),
     }
     if source.digest != target.digest:
         contents[TARGET_TOKENIZER] = target.to_json().encode()
-    contents[CONFIG] = atomic.json_bytes(encoder_decoders.write_config(config, original_config))
+    contents[CONFIG] = atomic.json_bytes(encoder_decoders.config_to_hf(config, original_config))
     atomic.publish(Path(folder), contents, size=weights.tensor_bytes(hf_weights), disk=disk)
 
 
@@ -254,7 +254,7 @@ def _load_translator(
     path = resolve_model_path(folder)
     metadata = read_task(path, TASK)
     hf_config = atomic.read_json(path / CONFIG)
-    config = encoder_decoders.read_config(hf_config, str(path / CONFIG))
+    config = encoder_decoders.config_from_hf(hf_config, str(path / CONFIG))
     verify(path, (CONFIG, weights.FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE, weights_file))
     if weight_reader is None:
         config, model_weights, report = read_weights(path, config, read_tensor_entries(weights_from or path))
@@ -301,7 +301,7 @@ def _read_decoding(path: Path, hf_config: Mapping[str, Any], metadata: Mapping[s
             raise CheckpointError(str(error)) from None
     file = path / GENERATION
     generation_config = atomic.read_json(file) if file.exists() else {}
-    return encoder_decoders.read_decoding({**hf_config, **generation_config}, str(file))
+    return encoder_decoders.decoding_from_hf({**hf_config, **generation_config}, str(file))
 
 
 def _read_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:

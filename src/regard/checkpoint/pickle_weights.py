@@ -71,7 +71,10 @@ def _unpickle(path: Path) -> dict[str, Tensor]:
 
 
 def _restrict_process(size: int) -> None:
-    """Give up what unpickling does not need: the network, and more than a few times the size of the weights."""
+    """Deny this process the network, and limit its memory, CPU time and files.
+
+    `size` is that of the weights in bytes. A step that the system does not support is left out.
+    """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
     with contextlib.suppress(OSError, ValueError, IndexError):

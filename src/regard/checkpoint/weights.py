@@ -51,13 +51,13 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     """Read names, dtypes and shapes of a safetensors file after validating its header."""
     header, data_bytes = _read_json_header(path)
     if not isinstance(header, dict) or len(header) > _MAX_TENSORS:
-        raise _unsound(path, f"its header is not a table of at most {_MAX_TENSORS} tensors")
+        raise _invalid_file_error(path, f"its header is not a table of at most {_MAX_TENSORS} tensors")
     header.pop("__metadata__", None)
     spans = sorted(_read_span(path, name, entry) for name, entry in header.items())
     starts = [start for start, _ in spans]
     ends = [0, *(end for _, end in spans)]
     if starts != ends[:-1] or ends[-1] != data_bytes:
-        raise _unsound(path, "its tensors do not fill the file without gaps")
+        raise _invalid_file_error(path, "its tensors do not fill the file without gaps")
     return {name: TensorEntry(path, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
 
 
@@ -67,7 +67,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path).items()}
     except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise _unsound(path, str(error)) from None
+        raise _invalid_file_error(path, str(error)) from None
 
 
 def read_float_tensors(entries: Mapping[str, TensorEntry], names: Iterable[str]) -> dict[str, Tensor]:
@@ -93,7 +93,7 @@ def read_entries(entries: Mapping[str, TensorEntry]) -> dict[str, Tensor]:
                 for name in [name for name, entry in entries.items() if entry.file == path]:
                     tensors[name] = file.get_tensor(name)
         except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
-            raise _unsound(path, str(error)) from None
+            raise _invalid_file_error(path, str(error)) from None
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"{entries[name].file}: {name} holds values that are not finite numbers")
@@ -104,13 +104,13 @@ def _read_json_header(path: Path) -> tuple[Any, int]:
     """Read the JSON header of a safetensors file, and the number of bytes after it."""
     try:
         if path.exists() and not path.is_file():
-            raise _unsound(path, "it is no file")
+            raise _invalid_file_error(path, "it is no file")
         file_bytes = path.stat().st_size
         with open(path, "rb") as file:
             header_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             is_too_long = header_bytes > min(_MAX_HEADER_BYTES, file_bytes - _LENGTH_BYTES)
             if file_bytes < _LENGTH_BYTES or is_too_long:
-                raise _unsound(
+                raise _invalid_file_error(
                     path,
                     f"its header claims {header_bytes} bytes; at most {_MAX_HEADER_BYTES} are allowed, "
                     f"and the file has {file_bytes}",
@@ -119,7 +119,7 @@ def _read_json_header(path: Path) -> tuple[Any, int]:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise _unsound(path, "its header is not JSON") from None
+        raise _invalid_file_error(path, "its header is not JSON") from None
     return header, file_bytes - _LENGTH_BYTES - header_bytes
 
 
@@ -134,10 +134,10 @@ def _read_span(path: Path, name: str, entry: Any) -> tuple[int, int]:
             return start, end
     except (KeyError, TypeError, ValueError):
         pass
-    raise _unsound(path, f"the entry of {name!r:.80} does not describe a tensor")
+    raise _invalid_file_error(path, f"the entry of {name!r:.80} does not describe a tensor")
 
 
-def _unsound(path: Path, reason: str) -> CheckpointError:
+def _invalid_file_error(path: Path, reason: str) -> CheckpointError:
     return CheckpointError(f"{path}: not a sound safetensors file: {reason}")
 
 

@@ -172,7 +172,7 @@ def _record_text(
     if text is None:
         raise UsageError("the text is missing: write it after the model")
     from regard.config.inference import RecordConfig
-    from regard.interpret.request import PipelineRequest, record_request
+    from regard.interpret.record_request import PipelineRequest, record_request
     from regard.pipeline.load import load
 
     request = PipelineRequest(text, read_passage(passage), read_story_file(story), pair)

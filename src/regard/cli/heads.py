@@ -81,9 +81,9 @@ def heads(
     """Study the heads of a model."""
     if out and not out.endswith(ENDINGS):
         raise UsageError(f"{out}: the table of heads is written as {', '.join(ENDINGS)}: name such a file")
+    from regard.interpret.head_report import MAX_TERMINAL_ROWS, find_column
     from regard.interpret.head_study import build_probe, study_heads
     from regard.pipeline.load import load
-    from regard.view.head_report import MAX_TERMINAL_ROWS, find_column
 
     find_column(sort)  # raises for an unknown column before anything is computed
     read_config = ReadConfig().override(changed_settings(context, ReadConfig))

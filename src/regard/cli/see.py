@@ -18,7 +18,7 @@ from regard.config.inference import RecordConfig
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
-    from regard.interpret.request import PipelineRequest
+    from regard.interpret.record_request import PipelineRequest
     from regard.view.record.record import Record
 
 HELP = """Show the attention of MODEL on TEXT: a page, opened in the browser.
@@ -212,7 +212,7 @@ class _ViewedModel:
     def records(self, text: str, *, compare: bool, attribution: bool, importance: bool) -> list[Record]:
         """Record the text with the requested explanations; to compare, first without ablation."""
         from regard.attention.intervention import disable_ablation
-        from regard.interpret.request import add_explanations, record_request
+        from regard.interpret.record_request import add_explanations, record_request
 
         if compare and not self.ablated_heads:
             raise UsageError("there is nothing to compare: ablate heads with --off encoder.3.self:2")
@@ -230,7 +230,7 @@ class _ViewedModel:
     def run(self, task: str, text: str, options: Mapping[str, Any]) -> Record:
         """Record a text that the page requests."""
         from regard.attention.intervention import disable_ablation
-        from regard.interpret.request import record_request
+        from regard.interpret.record_request import record_request
 
         decoding = {name: option for name, option in options.items() if name != "off"}
         heads = [*self.ablated_heads, *options.get("off", [])]
@@ -244,7 +244,7 @@ class _ViewedModel:
             )
 
     def _request(self, text: str, options: Mapping[str, Any] | None = None) -> PipelineRequest:
-        from regard.interpret.request import PipelineRequest
+        from regard.interpret.record_request import PipelineRequest
 
         merged = {**self.options, **(options or {})}
         return PipelineRequest(text, self.passage, story=self.story, pair=self.pair, options=merged)
@@ -302,11 +302,11 @@ def _write_records(
 def _write_page(records: Sequence[Record], out: str) -> Path:
     """Write a page of several records."""
     from regard.checkpoint.atomic import write_file
-    from regard.view.export import check_size
+    from regard.view.export import check_export_size
     from regard.view.page import page
 
     for record in records:
-        check_size(record)
+        check_export_size(record)
     write_file(Path(out), page(records, title=records[0].title).encode("utf-8", "replace"))
     return Path(out)
 
@@ -335,7 +335,7 @@ def read_passage(path: str | None) -> str:
 
 
 def read_story_file(path: str | None) -> tuple[str, ...]:
-    """Sentences of a story file; none without one."""
+    """Sentences of a story file; empty without a path."""
     if path is None:
         return ()
     from regard.data.babi import read_story

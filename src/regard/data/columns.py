@@ -118,14 +118,14 @@ class _ColumnResolver:
         self.has_header = has_header
         self.location = location
         self.num_cells = len(cells)
-        self.names = [cell.strip() for cell in cells] if has_header else []
+        self.header_names = [cell.strip() for cell in cells] if has_header else []
 
     def resolve(self) -> tuple[int, list[int]]:
         """Number of cells that a row must have, and the indices of those that are selected."""
         if not any(requested for _, requested in self.columns):
             roles = [role for role, _ in self.columns]
-            if all(role in self.names for role in roles):
-                return self.num_cells, [self.names.index(role) for role in roles]
+            if all(role in self.header_names for role in roles):
+                return self.num_cells, [self.header_names.index(role) for role in roles]
             num_columns = len(self.columns)
             # of a file without header, the check of each row reports the missing cells with their line
             is_too_narrow = self.num_cells < num_columns and not self.has_header
@@ -136,18 +136,18 @@ class _ColumnResolver:
     def _find(self, role: str, requested: str) -> int:
         """Index of the column for one role."""
         column = requested
-        if not column and role in self.names:
+        if not column and role in self.header_names:
             column = role
         if not column:
             raise self._unnamed_column(role)
         if _is_column_name(column):
-            if column not in self.names:
+            if column not in self.header_names:
                 raise DataError(
-                    f"no column {column!r}{nearest(column, self.names)}",
+                    f"no column {column!r}{nearest(column, self.header_names)}",
                     location=self.location,
-                    advice=f"there are {', '.join(self.names)}",
+                    advice=f"there are {', '.join(self.header_names)}",
                 )
-            return self.names.index(column)
+            return self.header_names.index(column)
         if not 1 <= int(column) <= self.num_cells:
             raise DataError(f"no column {column}", location=self.location, advice=f"there are {self.num_cells}")
         return int(column) - 1
@@ -155,7 +155,7 @@ class _ColumnResolver:
     def _unnamed_column(self, role: str) -> DataError:
         what = f"{self.num_cells} columns"
         if self.has_header:
-            names = f": {', '.join(self.names)}" if self.names else ""
+            names = f": {', '.join(self.header_names)}" if self.header_names else ""
             what += f"{names}, and none is named {role}"
         flags = " and ".join(f"--{other_role}" for other_role, _ in self.columns)
         advice = f"select columns with {flags} (a name from the first row, or a number from 1)"

@@ -198,10 +198,10 @@ def _pair_lines(source: Line, target: Line, names: Sequence[str]) -> LedgerEntry
 
 
 def _estimate_slip(source: NDArray[np.int64], target: NDArray[np.int64]) -> int:
-    """Estimate the line at which two files of unequal counts slip, from the lengths of their lines.
+    """Estimate the line at which two files of unequal line counts go out of step, from the lengths of their lines.
 
     Lines before it are paired as they are, lines after it shifted by the difference of the counts. The estimate
-    minimises the total absolute deviation of the log length ratios from their median.
+    minimises the total absolute deviation of the log length ratios from the difference of the median log lengths.
     """
     if not len(source) or not len(target):
         return 1

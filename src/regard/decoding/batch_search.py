@@ -15,7 +15,7 @@ from regard.decoding.constraints import ForcedPhrases
 from regard.decoding.generator import Generator, S
 from regard.decoding.rules import Rule
 from regard.decoding.search import Hypothesis, search
-from regard.tokens import Ids, Tokens
+from regard.packed_tokens import Ids, Tokens
 
 Indices = NDArray[np.int64]
 BatchSearch = Callable[[Indices], list[list[Hypothesis]]]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from regard.config.inference import DecodingConfig
 from regard.decoding.generator import Rows
-from regard.tokens import Ids
+from regard.packed_tokens import Ids
 
 Values = NDArray[np.floating]
 Scalar = TypeVar("Scalar", bound=np.generic)

@@ -270,7 +270,7 @@ class PhraseTokenizer:
             return []
         return [ForbidText(normalized, self.token_texts, self.tokenizer.decode)]
 
-    def force(self, phrases: Sequence[str], vocab_size: int) -> ForcedPhrases:
+    def tokenize_forced(self, phrases: Sequence[str], vocab_size: int) -> ForcedPhrases:
         """Tokenize the phrases to force; a phrase inside another one is redundant and dropped."""
         for phrase in phrases:
             if self.tokenizer.unk_id in self.tokenizer.encode(phrase).ids:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from regard.decoding.generator import AttentionProvider, Generator, Rows
 from regard.errors import UsageError
-from regard.tokens import Candidates, Ids, Tokens
+from regard.packed_tokens import Candidates, Ids, Tokens
 
 
 @dataclass(frozen=True)

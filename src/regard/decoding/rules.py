@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import ConfigError
+from regard.packed_tokens import Candidates, Ids
 from regard.text.sentences import find_phrase, is_word_character
-from regard.tokens import Candidates, Ids
 
 MAX_COMPARISONS = 16  # up to this many token ids, comparing with each is faster than np.isin
 REPLACEMENT_CHARACTER = "\ufffd"  # what an incomplete UTF-8 sequence decodes to

@@ -42,7 +42,7 @@ from regard.decoding.constraints import ForcedPhrases
 from regard.decoding.generator import AttentionProvider, Generator, NativeSearch, Rows, S
 from regard.decoding.rules import ForbidSequences, History, NoRepeatNgram, Rule, Sample
 from regard.errors import ConfigError, UsageError
-from regard.tokens import Candidates, Tokens
+from regard.packed_tokens import Candidates, Tokens
 
 MIN_COVERAGE = 1e-6  # attention that a source token counts as having received at least
 

@@ -20,7 +20,7 @@ from regard.config.models import BertConfig, TransformerConfig
 from regard.config.rnn_models import TranslationModelConfig
 from regard.engine import causal, file, layout
 from regard.engine.base import check_precision
-from regard.engine.encoder import EncoderEngine, obstacle
+from regard.engine.encoder import EncoderEngine, unsupported_reason
 from regard.engine.folder import (
     LazyProxy,
     SwitchingCausalLM,
@@ -136,7 +136,7 @@ def encoder_backend(
 ) -> Bert:
     """Encoder on the requested backend; `model` builds it in torch."""
     _check_backend(backend, precision)
-    if _uses_torch(backend, precision, device, obstacle(loaded.config)):
+    if _uses_torch(backend, precision, device, unsupported_reason(loaded.config)):
         return build_torch()
     engine = EncoderEngine.from_weights(loaded.config, _to_numpy(loaded.weights), precision or "float32")
     engine.threads = threads
@@ -146,9 +146,9 @@ def encoder_backend(
 def causal_backend(
     loaded: LoadedCausalLM, build_torch: Callable[[], Gpt], backend: str, precision: str | None, device: str
 ) -> Gpt:
-    """Causal language model on the requested backend; `model` builds it in torch."""
+    """Causal language model on the requested backend; `build_torch` is called where torch computes it."""
     _check_backend(backend, precision)
-    if _uses_torch(backend, precision, device, causal.obstacle(loaded.config)):
+    if _uses_torch(backend, precision, device, causal.unsupported_reason(loaded.config)):
         return build_torch()
     engine = causal.CausalEngine.from_weights(loaded.config, _to_numpy(loaded.weights), precision or "float32")
     return as_gpt(SwitchingCausalLM(engine, LazyProxy(build_torch, config=loaded.config)))
@@ -169,7 +169,7 @@ def translator_backends(
                 f"{translator.folder} holds {translator.precision} weights, {precision} was requested: "
                 "leave out the precision"
             )
-    reason = _torch_requested(backend) or _translator_obstacle(opened, device)
+    reason = _torch_requested(backend) or _translator_unsupported_reason(opened, device)
     if _falls_back(reason, backend, precision):
         return []
     return [translator.engine(precision or translator.precision) for translator in opened]
@@ -182,12 +182,12 @@ def _check_backend(backend: str, precision: str | None) -> None:
         check_precision(precision)
 
 
-def _uses_torch(backend: str, precision: str | None, device: str, obstacle: str) -> bool:
+def _uses_torch(backend: str, precision: str | None, device: str, unsupported: str) -> bool:
     """Whether torch computes an encoder or a causal language model."""
     # With heads ablated, torch builds the model now, so that wrong site names raise before any text is read.
     if backend == "auto" and precision != "int8" and active_intervention() is not None:
         return True
-    reason = _torch_requested(backend) or _device_obstacle(device) or obstacle or unavailable_reason()
+    reason = _torch_requested(backend) or _device_unsupported_reason(device) or unsupported or unavailable_reason()
     return _falls_back(reason, backend, precision)
 
 
@@ -204,13 +204,13 @@ def _torch_requested(backend: str) -> str:
     return "the torch backend was requested" if backend == "torch" else ""
 
 
-def _device_obstacle(device: str) -> str:
+def _device_unsupported_reason(device: str) -> str:
     return "" if device == "cpu" else f"it runs on CPUs, not on {device!r}"
 
 
-def _translator_obstacle(opened: Sequence[OpenedTranslator], device: str) -> str:
+def _translator_unsupported_reason(opened: Sequence[OpenedTranslator], device: str) -> str:
     """Why the engine cannot run these translators; empty where it can."""
-    if reason := _device_obstacle(device):
+    if reason := _device_unsupported_reason(device):
         return reason
     if any(not isinstance(translator.loaded.config, TransformerConfig) for translator in opened):
         return "it computes Transformers; a recurrent model runs on torch"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from regard.engine.layout import PRECISIONS, Array, EngineConfig, array_specs
 from regard.engine.library import CODES, CArray, CModelShape, Library, load_library, pointer, select_instruction_set
 from regard.errors import ConfigError, UsageError, nearest
-from regard.tokens import Candidates, Ids, Tokens
+from regard.packed_tokens import Candidates, Ids, Tokens
 
 _NO_IDS = np.zeros(1, np.int32)  # passed where the library returns no token ids
 
@@ -29,7 +29,7 @@ class EngineModel:
         self.hidden_size = int(shape.hidden_size)
         self.vocab_size = int(shape.target_vocab_size)  # of generated tokens; 0 for an encoder
         self.precision = precision
-        self.instructions = select_instruction_set(instructions)
+        self.instruction_set = select_instruction_set(instructions)
         self.arrays = list(arrays)  # kept alive: the library reads them in place
         # An encoder's head has no slot: `regard_linear` computes it separately.
         specs = [spec for spec in array_specs(config, precision) if spec.slot]
@@ -45,7 +45,7 @@ class EngineModel:
         ]
         table = (CArray * len(entries))(*entries)
         self.handle = self.library.call(
-            self.library.handle.regard_model_new, ctypes.byref(shape), table, len(table), self.instructions.encode()
+            self.library.handle.regard_model_new, ctypes.byref(shape), table, len(table), self.instruction_set.encode()
         )
 
     def __del__(self) -> None:

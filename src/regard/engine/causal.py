@@ -13,13 +13,13 @@ from regard.engine import layout
 from regard.engine.base import EngineDecoder, EngineState, check_precision
 from regard.engine.library import CODES, CModelShape
 from regard.errors import UsageError
-from regard.tokens import Candidates, Ids, Tokens
+from regard.packed_tokens import Candidates, Ids, Tokens
 
 
-def obstacle(config: GptConfig) -> str:
+def unsupported_reason(config: GptConfig) -> str:
     """Why the engine cannot run a causal language model; empty where it can.
 
-    >>> obstacle(GptConfig(eos_id=-1))
+    >>> unsupported_reason(GptConfig(eos_id=-1))
     'it needs an end-of-text token'
     """
     return "it needs an end-of-text token" if config.eos_id < 0 else ""
@@ -51,7 +51,7 @@ class CausalEngine(EngineDecoder):
         self, config: GptConfig, arrays: Sequence[layout.Array], precision: str = "float32", instructions: str = ""
     ) -> None:
         """Create the model from arrays in the order of `array_specs`; `instructions` names an instruction set."""
-        if reason := obstacle(config):
+        if reason := unsupported_reason(config):
             raise UsageError(f"the engine does not compute this model: {reason}")
         super().__init__(config, _shape(config, precision), arrays, precision, instructions)
         self.config = config

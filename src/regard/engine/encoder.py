@@ -13,17 +13,17 @@ from regard.engine import layout
 from regard.engine.base import EngineModel, check_precision
 from regard.engine.library import CODES, CModelShape, pointer
 from regard.errors import UsageError
-from regard.tokens import Ids, Tokens
+from regard.packed_tokens import Ids, Tokens
 
 Floats = NDArray[np.float32]
 BATCH_TOKENS = 128  # that the library reads together
 HEADS = ("plain", "label", "token", "span")  # that the engine computes
 
 
-def obstacle(config: BertConfig) -> str:
+def unsupported_reason(config: BertConfig) -> str:
     """Why the engine cannot run an encoder; empty where it can.
 
-    >>> obstacle(BertConfig(head="masked"))
+    >>> unsupported_reason(BertConfig(head="masked"))
     'it has no masked head'
     """
     if config.attention != "full":
@@ -42,7 +42,7 @@ def obstacle(config: BertConfig) -> str:
 
 
 def _check_supported(config: BertConfig) -> None:
-    if reason := obstacle(config):
+    if reason := unsupported_reason(config):
         raise UsageError(f"the engine does not compute this encoder: {reason}")
 
 
@@ -62,7 +62,7 @@ class EncoderEngine(EngineModel):
         head_specs = list(layout.head_specs(config))
         num_encoder_arrays = len(arrays) - 2 * len(head_specs)
         head_arrays = iter(arrays[num_encoder_arrays:])
-        self.heads = {spec.name: (next(head_arrays), next(head_arrays)) for spec in head_specs}  # weight, bias
+        self.head_layers = {spec.name: (next(head_arrays), next(head_arrays)) for spec in head_specs}  # weight, bias
         super().__init__(config, _shape(config, precision), arrays[:num_encoder_arrays], precision, instructions)
         self.config = config
         self.threads = threads
@@ -97,7 +97,7 @@ class EncoderEngine(EngineModel):
 
     def pooler_output(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:  # [texts, hidden]
         """Pooler output of each text, from the hidden state of its first token."""
-        if "pooler" not in self.heads:
+        if "pooler" not in self.head_layers:
             raise UsageError("this encoder has no pooler")
         first_hidden = self._encode(tokens, token_types, ("cls",))
         activation = CODES["activation"][self.config.pooler_activation]
@@ -124,11 +124,11 @@ class EncoderEngine(EngineModel):
         return self.run_encoder(tokens, token_types, pooling, self.threads)
 
     def _apply_linear(self, name: str, hidden: Floats, num_outputs: int, activation: int) -> Floats:
-        packed_weight, bias = self.heads[name]
+        packed_weight, bias = self.head_layers[name]
         output = np.empty((len(hidden), num_outputs), np.float32)
         self.library.call(
             self.library.handle.regard_linear,
-            self.instructions.encode(),
+            self.instruction_set.encode(),
             pointer(hidden),
             len(hidden),
             self.hidden_size,

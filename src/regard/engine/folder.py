@@ -23,8 +23,8 @@ from regard.engine.encoder import EncoderEngine
 from regard.engine.library import unavailable_reason
 from regard.engine.translator import TranslatorEngine
 from regard.errors import CheckpointError, UsageError
+from regard.packed_tokens import Candidates, Ids, Tokens
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Candidates, Ids, Tokens
 
 if TYPE_CHECKING:
     from regard.models.base import EncoderDecoder

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import UsageError
-from regard.tokens import Ids, Tokens
+from regard.packed_tokens import Ids, Tokens
 
 MAX_FREQUENT = 1000  # frequent target tokens that are always allowed
 MAX_TRANSLATIONS = 400  # of a source token

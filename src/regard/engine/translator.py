@@ -14,7 +14,7 @@ from regard.engine import layout
 from regard.engine.base import EngineDecoder, EngineState, check_precision, contiguous_ids
 from regard.engine.library import CODES, CModelShape, CSearchRequest, CSearchResult, pointer
 from regard.engine.shortlist import Shortlist
-from regard.tokens import Candidates, Ids, Tokens
+from regard.packed_tokens import Candidates, Ids, Tokens
 
 PRECISIONS = layout.PRECISIONS
 

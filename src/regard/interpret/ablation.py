@@ -16,8 +16,8 @@ from regard.attention.intervention import ablate
 from regard.attention.sites import site_kind
 from regard.errors import UsageError
 from regard.interpret.explainable import Explainable, explainable_predictions
+from regard.packed_tokens import Tokens
 from regard.pipeline.embedding import EmbeddingPipeline, normalize
-from regard.tokens import Tokens
 from regard.view.record.record import Record
 
 LOGPROB_LOSS = "log-probability lost"

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from regard.errors import UsageError, nearest
 from regard.interpret.explainable import Explainable, explainable_predictions
-from regard.tokens import Ids, Tokens
+from regard.packed_tokens import Ids, Tokens
 from regard.view.record.parts import METHODS, Attribution, Omission
 from regard.view.record.record import Record
 

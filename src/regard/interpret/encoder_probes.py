@@ -17,6 +17,7 @@ from regard.data.documents import Documents, read_documents
 from regard.data.labelled import LabelledTexts, read_labelled
 from regard.data.squad import SquadExamples, read_squad
 from regard.errors import UsageError
+from regard.interpret.head_report import CHANGE
 from regard.interpret.head_statistics import AttentionBatch, pad_ids
 from regard.interpret.probes import (
     ATTENTION_BATCH_TOKENS,
@@ -37,7 +38,6 @@ from regard.tasks.question_answering import encode_questions
 from regard.tasks.tagging import word_spans
 from regard.tasks.windows import EncodedTexts, encode_texts
 from regard.text.tokenizer import Tokenizer
-from regard.view.head_report import CHANGE
 
 
 class EncoderAttention:
@@ -96,7 +96,9 @@ class LabelProbe:
             with trace() as captured:
                 self.classifier.model.probabilities(texts)
             keys = pad_ids([*texts.tokens])
-            queries = np.full((len(keys), 1), NO_MATCH_OFFSET)  # the label, no token of the text
+            queries = np.full(
+                (len(keys), 1), NO_MATCH_OFFSET
+            )  # stands for the label, which equals no token of the text
             is_special = find_special(keys, preprocessor.tokenizer.special_ids)
             batch = AttentionBatch(queries, keys, is_special, is_self=False)
             yield [(site, captured[site].weights, batch) for site in captured]

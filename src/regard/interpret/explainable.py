@@ -17,6 +17,7 @@ from regard.models.base import EncoderDecoder
 from regard.models.bert import Bert
 from regard.models.layers.losses import target_logprobs
 from regard.models.rnn_text import TextBatch
+from regard.packed_tokens import Ids, Tokens
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.sentence_pairs import TranslatedSentence, split_pair
@@ -31,7 +32,6 @@ from regard.tasks.question_answering import (
 from regard.tasks.windows import encode_texts
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Ids, Tokens
 
 Floats = NDArray[np.float64]
 

@@ -20,6 +20,7 @@ from regard.config.data import ReadConfig
 from regard.data.batching import epoch_order
 from regard.errors import UsageError, nearest
 from regard.interpret.encoder_probes import EmbeddingProbe, LabelProbe, MaskedProbe, QuestionAnsweringProbe, TagProbe
+from regard.interpret.head_report import HeadReport, HeadRow
 from regard.interpret.head_statistics import CorpusStatistics, HeadStatistics
 from regard.interpret.probes import CausalProbe, MemoryNetworkProbe, Probe, ProbeScore, TranslationProbe
 from regard.pipeline.classification import ClassificationPipeline
@@ -32,7 +33,6 @@ from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.tasks.alignment import AlignmentHead, align_head, alignment_error, rank_alignment_heads
-from regard.view.head_report import HeadReport, HeadRow
 
 Indices = NDArray[np.int64]
 Head = tuple[str, int]  # site, index

@@ -24,13 +24,13 @@ from regard.data.pairs import ParallelTexts, read_pairs
 from regard.errors import UsageError
 from regard.interpret.head_statistics import AttentionBatch, pad_ids
 from regard.models.base import Model
+from regard.packed_tokens import Ids, Tokens
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.tasks.metrics import bleu
 from regard.tasks.story_qa import encode_stories, evaluate_restarts
 from regard.tasks.translation import TokenizedPairs, TokenizerPair
-from regard.tokens import Ids, Tokens
 
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]

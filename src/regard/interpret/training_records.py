@@ -12,7 +12,7 @@ import numpy as np
 from regard.attention.sites import site_kind, site_layer
 from regard.checkpoint.model_dir import folder_task
 from regard.errors import UsageError
-from regard.pipeline.records.attention import Axes
+from regard.pipeline.records.trace_records import Axes
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, TrainingSnapshot, load_snapshot, snapshot_steps
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.record import Record

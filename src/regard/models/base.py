@@ -20,7 +20,7 @@ from regard.attention.positions import Learned
 from regard.errors import UsageError
 from regard.models.layers.losses import RANKING_CHUNK, target_logprobs, top_tokens, vocabulary_loss
 from regard.models.layers.packed import PackedLinear, can_pack
-from regard.tokens import Candidates, Tokens
+from regard.packed_tokens import Candidates, Tokens
 
 TOKEN_MULTIPLE = 128  # training batches have a multiple of this many tokens
 FUSED_PARTS = {  # linear layers that are several in one matrix → how many

@@ -28,7 +28,7 @@ from regard.models.layers.block import ACTIVATIONS, BlockConfig, FeedForward, La
 from regard.models.layers.block import Encoder as EncoderStack
 from regard.models.layers.packed import PackedStack
 from regard.models.layers.pooling import Pooling
-from regard.tokens import Ids, Tokens
+from regard.packed_tokens import Ids, Tokens
 
 POSITION_INIT_SCALE = 2 * 2**0.5  # position embeddings start with twice the deviation of token embeddings
 EMBEDDING_INIT_STD = 0.02  # initial standard deviation of published models' embeddings

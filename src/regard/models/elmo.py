@@ -19,7 +19,7 @@ from regard.models.base import Model
 from regard.models.layers.losses import vocabulary_loss
 from regard.models.layers.recurrent import StackedRNN
 from regard.models.layers.time_major import TimeMajor
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 HiddenAndTargets = tuple[Tensor, Tensor]  # hidden states [N, D] and the token that each of them predicts [N]
 

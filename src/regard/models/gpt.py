@@ -24,7 +24,7 @@ from regard.models.elmo import drop_first_tokens, drop_last_tokens
 from regard.models.layers.block import BlockConfig, Encoder, LayerMask
 from regard.models.layers.losses import vocabulary_loss
 from regard.models.layers.packed import PackedStack
-from regard.tokens import Candidates, Ids, Tokens
+from regard.packed_tokens import Candidates, Ids, Tokens
 
 MIN_LOGIT = (
     -1e4

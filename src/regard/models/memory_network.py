@@ -23,7 +23,7 @@ from regard.config.rnn_models import MemoryNetworkConfig
 from regard.errors import ConfigError, UsageError
 from regard.models.base import Model
 from regard.models.layers.memory import BagOfWords, memory_hop, position_encoding_factors, story_mask
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 Indices = NDArray[np.int64]
 INIT_STD = 0.1  # standard deviation of the initial weights

@@ -20,7 +20,7 @@ from regard.models.base import Model
 from regard.models.layers.losses import vocabulary_loss
 from regard.models.layers.pooling import POOLING_SITE, Pooling, ScalarMix
 from regard.models.layers.recurrent import RecurrentEncoder
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class RnnClassifier(RnnTextModel):
     """Text classifier: encoder, pooling, linear output.
 
     >>> from regard.config.rnn_models import RnnTextConfig
-    >>> from regard.tokens import Tokens
+    >>> from regard.packed_tokens import Tokens
     >>> encoder = RnnTextConfig(vocab_size=11, embedding_size=5, hidden_size=7)
     >>> model = RnnClassifier(RnnClassifierConfig(num_labels=3, encoder=encoder))
     >>> model.probabilities(TextBatch(Tokens.from_rows([[5, 6, 7], [8]]))).shape
@@ -121,7 +121,7 @@ class RnnTagger(RnnTextModel):
     """Tagger: encoder, linear output at the selected tokens.
 
     >>> from regard.config.rnn_models import RnnTextConfig
-    >>> from regard.tokens import Tokens
+    >>> from regard.packed_tokens import Tokens
     >>> encoder = RnnTextConfig(vocab_size=11, embedding_size=5, hidden_size=7)
     >>> model = RnnTagger(RnnTaggerConfig(num_labels=3, encoder=encoder))
     >>> model.logits(TextBatch(Tokens.from_rows([[5, 6, 7], [8]]))).shape

@@ -30,7 +30,7 @@ from regard.models.layers.recurrent import (
     RecurrentDecoder,
     RecurrentEncoder,
 )
-from regard.tokens import Candidates, Tokens
+from regard.packed_tokens import Candidates, Tokens
 
 
 @dataclass

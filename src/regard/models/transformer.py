@@ -20,14 +20,14 @@ from regard.config.models import StackConfig, TransformerConfig
 from regard.models.base import EncoderDecoder, sentences_of_rows, top_candidates
 from regard.models.layers.block import BlockConfig, Decoder, Encoder, LayerMask
 from regard.models.layers.packed import PackedStack
-from regard.tokens import Candidates, Tokens
+from regard.packed_tokens import Candidates, Tokens
 
 MAX_INITIAL_CAPACITY = 64  # capacity of a new cache in tokens; it grows when more are generated
 
 
 @dataclass
 class TransformerState:
-    """State of decoding: the key–value cache by row, the keys and values of the source by sentence."""
+    """State of decoding: the key–value cache by row (hypothesis), the keys and values of the source by sentence."""
 
     inference: TransformerInference
     cache: KeyValueCache
@@ -53,7 +53,7 @@ class TransformerState:
         cache = self.cache.select(torch.from_numpy(row_indices).to(device))
         if np.array_equal(sentences, np.arange(num_sentences)):
             selected = replace(self, cache=cache, num_rows=len(rows))
-            selected.__dict__["mask"] = self.mask
+            selected.__dict__["mask"] = self.mask  # cached: the sentences are the same
             return selected
         sentence_indices = torch.from_numpy(sentences).to(device)
         return replace(

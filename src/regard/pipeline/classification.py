@@ -16,7 +16,7 @@ from regard.data.labelled import LabelledTexts
 from regard.errors import UsageError
 from regard.models.bert import Bert
 from regard.models.rnn_text import RnnClassifier
-from regard.pipeline.records.encoder import EncoderRecorder, RnnTextRecorder, encode_row
+from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.calibration import calibration_error, multi_label_f1, sigmoid_probabilities, softmax_probabilities
 from regard.tasks.classification import label_probabilities
@@ -106,10 +106,10 @@ class EncoderClassifier:
             truncation_report=encoded.truncation,
         )
 
-    def _count_truncated(self, texts: Sequence[str], pairs: Sequence[str]) -> NDArray[np.int64]:
+    def _count_truncated(self, texts: Sequence[str], second_texts: Sequence[str]) -> NDArray[np.int64]:
         """Number of tokens of each text pair beyond `max_length`."""
         tokenizer = self.special_tokens.tokenizer
-        encoded_pairs = zip(tokenizer.encode_batch(texts), tokenizer.encode_batch(pairs), strict=True)
+        encoded_pairs = zip(tokenizer.encode_batch(texts), tokenizer.encode_batch(second_texts), strict=True)
         lengths = np.array([len(first) + len(second) for first, second in encoded_pairs])
         max_content = self.max_length - self.special_tokens.num_special(pair=True)
         return np.asarray(np.maximum(0, lengths - max_content), dtype=np.int64)

@@ -16,9 +16,9 @@ from regard.data.batching import length_sorted_batches
 from regard.engine.folder import SwitchingEncoder
 from regard.errors import UsageError
 from regard.hardware import WorkerPool
+from regard.packed_tokens import Tokens
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.text.special_tokens import SpecialTokens, TruncationReport
-from regard.tokens import Tokens
 from regard.view.record.parts import Omission
 from regard.view.record.record import Record
 
@@ -98,7 +98,7 @@ class EmbeddingPipeline:
         """Record the attention over the first text."""
         if not first_text:
             raise UsageError("no text was embedded: there is no attention to show")
-        from regard.pipeline.records.encoder import EncoderRecorder, encode_row
+        from regard.pipeline.records.encoder_records import EncoderRecorder, encode_row
 
         omissions: tuple[Omission, ...] = ()
         if num_texts > 1:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from regard.config.inference import RecordConfig
 from regard.data.documents import Documents
 from regard.errors import UsageError
-from regard.pipeline.records.encoder import layer_mix_attention
+from regard.pipeline.records.encoder_records import layer_mix_attention
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.elmo import ElmoFeatures, elmo_scores
 from regard.tasks.token_stream import TokenStream

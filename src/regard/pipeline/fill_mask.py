@@ -16,15 +16,15 @@ from regard.data.batching import length_sorted_batches
 from regard.data.documents import Documents
 from regard.errors import UsageError
 from regard.models.bert import Bert
-from regard.pipeline.records.attention import decoding_steps
-from regard.pipeline.records.encoder import EncoderRecorder, VisibleWindow, encode_row
+from regard.packed_tokens import Tokens
+from regard.pipeline.records.encoder_records import EncoderRecorder, VisibleWindow, encode_row
+from regard.pipeline.records.trace_records import decoding_steps
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.masked_lm import FilledToken, MaskedRowLayout, masked_lm_scores, top_tokens_at, unigram_loss
 from regard.tasks.metrics import perplexity
 from regard.tasks.token_stream import TokenStream
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Tokens
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 

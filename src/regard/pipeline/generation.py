@@ -15,7 +15,8 @@ from regard.decoding.rules import ForbidSequences, History, Rule
 from regard.decoding.search import Hypothesis, search
 from regard.errors import UsageError
 from regard.models.gpt import Gpt
-from regard.pipeline.records.attention import (
+from regard.packed_tokens import Candidates, Tokens
+from regard.pipeline.records.trace_records import (
     Axes,
     capture_text,
     collect_attention,
@@ -23,12 +24,11 @@ from regard.pipeline.records.attention import (
     decoding_steps,
     position_codes,
 )
-from regard.pipeline.records.translation import token_word_ids
+from regard.pipeline.records.translation_records import token_word_ids
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.causal_lm import causal_lm_scores
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Candidates, Tokens
 from regard.view.record.parts import DecodingStep, Omission
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText

@@ -14,7 +14,7 @@ from regard.config.inference import RecordConfig
 from regard.data.squad import SquadExample, SquadExamples
 from regard.errors import UsageError
 from regard.models.bert import Bert
-from regard.pipeline.records.encoder import EncoderRecorder, VisibleWindow, encode_row
+from regard.pipeline.records.encoder_records import EncoderRecorder, VisibleWindow, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.question_answering import (
     AnswerSpan,

@@ -19,9 +19,9 @@ from regard.decoding.ensemble import mean_logprobs
 from regard.decoding.search import Hypothesis, hypothesis_score
 from regard.engine.translator import TranslatorEngine
 from regard.errors import UsageError
+from regard.packed_tokens import Tokens
 from regard.text.sentences import Sentences, split_lines, split_long, split_sentences
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Tokens
 
 if TYPE_CHECKING:
     from regard.models.base import EncoderDecoder

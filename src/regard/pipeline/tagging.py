@@ -15,8 +15,8 @@ from regard.config.inference import RecordConfig
 from regard.data.conll import TaggedSentences
 from regard.models.bert import Bert
 from regard.models.rnn_text import RnnTagger
-from regard.pipeline.records.attention import decoding_steps
-from regard.pipeline.records.encoder import EncoderRecorder, RnnTextRecorder, encode_row
+from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
+from regard.pipeline.records.trace_records import decoding_steps
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.entities import entity_scores, tag_spans, tag_transitions, viterbi
 from regard.tasks.rnn_text import RnnPreprocessor

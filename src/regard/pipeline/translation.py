@@ -43,7 +43,7 @@ from regard.view.record.record import Record
 
 if TYPE_CHECKING:
     from regard.models.base import EncoderDecoder
-    from regard.pipeline.records.translation import Links, TranslationRecorder
+    from regard.pipeline.records.translation_records import Links, TranslationRecorder
 
 WINDOW = 1024  # texts of a stream that are sorted by length together
 
@@ -341,7 +341,7 @@ class TranslationPipeline:
         forced = None
         phrases = [constraints.phrases_for(sentence) for sentence in nonblank_sentences]
         if any(phrases):
-            forced = [self.phrase_tokenizer.force(phrase, self.generator.vocab_size) for phrase in phrases]
+            forced = [self.phrase_tokenizer.tokenize_forced(phrase, self.generator.vocab_size) for phrase in phrases]
         check_forced_length(nonblank_sentences, prefixes, forced, self.max_target_length)
         batches = search_in_batches(
             generator,
@@ -433,7 +433,7 @@ def _build_recorder(
     """Build the recorder of models; lazily, where the models are lazy."""
 
     def build() -> TranslationRecorder:
-        from regard.pipeline.records.translation import StoredAlignmentHead, TranslationRecorder
+        from regard.pipeline.records.translation_records import StoredAlignmentHead, TranslationRecorder
 
         torch_models = [model.materialize() if isinstance(model, LazyProxy) else model for model in models]
         head = StoredAlignmentHead.from_json(alignment_head, torch_models[0])

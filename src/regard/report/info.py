@@ -159,9 +159,9 @@ def _read_config(path: Path, fields: dict[str, Any], where: str) -> DescribedCon
     if model_type in NATIVE_CONFIGS:
         return read_native_config(fields, NATIVE_CONFIGS, where)
     if model_type in causal.CAUSAL_TYPES:
-        return causal.read_config(fields, where)
+        return causal.config_from_hf(fields, where)
     if not encoders.is_encoder(fields):
-        return encoder_decoders.read_config(fields, where)
+        return encoder_decoders.config_from_hf(fields, where)
     if is_engine_folder(path):
         return read_encoder(path).config
     return read_encoder_config(path)

@@ -15,7 +15,7 @@ from regard.errors import RegardError, UsageError
 from regard.server.store import RecordStore
 from regard.view.codec import Weights, to_root8
 from regard.view.csp import SERVED_POLICY
-from regard.view.figures.flow import rollout_steps
+from regard.view.figures.flow_figure import rollout_steps
 from regard.view.page import asset, asset_names, index_page, served_page
 from regard.view.record.record import Record
 from regard.view.selection import AxisUnit

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from regard.attention.dropout import Noise
 from regard.models.gpt import Gpt
+from regard.packed_tokens import Tokens
 from regard.tasks.metrics import perplexity
 from regard.tasks.token_stream import EVALUATION_ROWS, Indices, StreamObjective, TokenStream
-from regard.tokens import Tokens
 
 
 @dataclass(frozen=True)

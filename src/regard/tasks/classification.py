@@ -13,11 +13,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from regard.attention.dropout import Noise
 from regard.models.bert import Bert
 from regard.models.rnn_text import RnnClassifier, TextBatch
+from regard.packed_tokens import Tokens
 from regard.tasks.base import RowObjective
 from regard.tasks.losses import cross_entropy_sums
 from regard.tasks.rnn_text import RnnTexts
 from regard.tasks.windows import CachedStates, EncodedTexts, encode_for_training
-from regard.tokens import Tokens
 
 Indices = NDArray[np.int64]
 

@@ -20,10 +20,10 @@ from regard.config.rnn_models import ElmoConfig
 from regard.data.batching import length_sorted_batches
 from regard.models import build_model
 from regard.models.elmo import Elmo
+from regard.packed_tokens import Tokens
 from regard.tasks.metrics import perplexity
 from regard.tasks.token_stream import EVALUATION_ROWS, Indices, StreamObjective, TokenStream
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Tokens
 
 
 @dataclass(frozen=True)

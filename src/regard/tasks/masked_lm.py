@@ -23,11 +23,11 @@ from regard.data.batching import position_uniforms
 from regard.errors import CheckpointError, UsageError
 from regard.models.bert import Bert
 from regard.models.layers.losses import top_tokens, vocabulary_loss
+from regard.packed_tokens import Ids, Tokens
 from regard.tasks.token_stream import Indices, StreamObjective, TokenStream, equal_rows
 from regard.text.special_tokens import MASK_TOKENS, SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import CONTINUATION_PREFIX
-from regard.tokens import Ids, Tokens
 
 BoolArray = NDArray[np.bool_]
 Uniforms = NDArray[np.float64]

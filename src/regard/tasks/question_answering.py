@@ -23,10 +23,10 @@ from regard.attention.packed_batch import PackedBatch
 from regard.data.squad import SquadExample
 from regard.errors import UsageError
 from regard.models.bert import Bert
+from regard.packed_tokens import Tokens
 from regard.tasks.base import RowObjective
 from regard.tasks.windows import CachedStates, EncodedTexts, encode_for_training, window_spans
 from regard.text.special_tokens import SpecialTokens, TruncationReport
-from regard.tokens import Tokens
 
 Indices = NDArray[np.int64]
 FloatArray = NDArray[np.floating]

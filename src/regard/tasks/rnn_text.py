@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from regard.data.batching import epoch_batches, length_sorted_batches
 from regard.models.rnn_text import TextBatch
+from regard.packed_tokens import Ids, Tokens
 from regard.tasks.elmo import ElmoFeatures, Spans
 from regard.tasks.windows import BATCH_TOKENS
 from regard.text.special_tokens import TruncationReport
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Ids, Tokens
 
 Indices = NDArray[np.int64]
 HalfLayers = NDArray[np.float16]  # [T, layers, F]

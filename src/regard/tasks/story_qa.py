@@ -20,7 +20,7 @@ from regard.config.rnn_models import MemoryNetworkConfig
 from regard.data.babi import StoryQuestion, StoryQuestions, story_words
 from regard.errors import CheckpointError, DataError, nearest
 from regard.models.memory_network import MemoryNetwork, StoryBatch
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 Indices = NDArray[np.int64]
 UNKNOWN_ANSWER = -1  # id of an answer that the model cannot give

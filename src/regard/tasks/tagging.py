@@ -16,19 +16,19 @@ from regard.attention.dropout import Noise
 from regard.errors import UsageError
 from regard.models.bert import Bert
 from regard.models.rnn_text import RnnTagger, TextBatch
+from regard.packed_tokens import Ids, Tokens
 from regard.tasks.base import RowObjective
 from regard.tasks.losses import cross_entropy_sums
 from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
 from regard.tasks.windows import OVERLAP_DIVISOR, CachedStates, EncodedTexts, encode_for_training, window_spans
 from regard.text.special_tokens import SpecialTokens, TruncationReport
-from regard.tokens import Ids, Tokens
 
 Indices = NDArray[np.int64]
 Spans = Sequence[tuple[int, int]]
 # per batch: row indices, offsets, logits of all tokens
 TokenLogits = Iterable[tuple[Indices, Ids, NDArray[np.float32]]]
 OUTSIDE_LOGPROB = -30.0  # of all tags but the first for a word without subwords
-_WORD = re.compile(r"['’](?:s|re|ve|ll|d|m|t)\b|[@#]?\w+(?:[-._&/]+\w+)*|[^\w\s]", re.IGNORECASE)
+_WORD_OR_PUNCTUATION = re.compile(r"['’](?:s|re|ve|ll|d|m|t)\b|[@#]?\w+(?:[-._&/]+\w+)*|[^\w\s]", re.IGNORECASE)
 
 
 @dataclass
@@ -68,7 +68,7 @@ def split_words(text: str) -> list[tuple[int, int]]:
     >>> [text[start:stop] for start, stop in split_words(text)]
     ['It', "'s", '@jo', ',', 'in', 'St.-Denis', '.']
     """
-    return [match.span() for match in _WORD.finditer(text)]
+    return [match.span() for match in _WORD_OR_PUNCTUATION.finditer(text)]
 
 
 def encode_words(

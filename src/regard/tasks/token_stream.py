@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from regard.data.batching import epoch_order, epoch_rng
 from regard.data.documents import Documents
+from regard.packed_tokens import Ids, Tokens
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Ids, Tokens
 
 Indices = NDArray[np.int64]
 EVALUATION_ROWS = 64  # rows of a batch in evaluations

@@ -19,9 +19,9 @@ from regard.decoding.batch_search import search_all
 from regard.decoding.search import Hypothesis
 from regard.hardware import WorkerPool
 from regard.models.base import EncoderDecoder
+from regard.packed_tokens import Ids, PairBatch, Tokens
 from regard.text.bpe_dropout import BpeDropout
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Ids, PairBatch, Tokens
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TokenizedPairs:
         return TokenizedPairs(self.texts.select(indices), source, target=target)
 
     def batch(self, indices: NDArray[np.int64]) -> PairBatch:
-        """Pack examples by index."""
+        """Batch of the pairs at these indices."""
         return PairBatch(
             Tokens.from_rows([self.source[index] for index in indices]),
             Tokens.from_rows([self.target[index] for index in indices]),

@@ -21,8 +21,8 @@ from regard.data.batching import epoch_batches, length_sorted_batches
 from regard.errors import UsageError
 from regard.hardware import WorkerPool
 from regard.models.bert import Bert
+from regard.packed_tokens import Ids, Tokens
 from regard.text.special_tokens import SpecialTokens, TruncationReport
-from regard.tokens import Ids, Tokens
 
 Indices = NDArray[np.int64]
 FloatArray = NDArray[np.float32]

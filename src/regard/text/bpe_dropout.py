@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import ConfigError
+from regard.packed_tokens import Ids, Tokens
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Ids, Tokens
 
 VARIANTS = 16  # sampled segmentations of each word
 _MAX_ROWS = 1 << 14  # segmentations merged at once; bounds memory

@@ -15,8 +15,8 @@ import numpy as np
 import tokenizers
 
 from regard.errors import CheckpointError, UsageError
+from regard.packed_tokens import Tokens
 from regard.text.tokenizer import Encoding, Tokenizer
-from regard.tokens import Tokens
 
 MASK_TOKENS = ("[MASK]", "<mask>")  # names of the mask token
 

@@ -35,9 +35,9 @@ NOISE_PURPOSE = 3
 class MemoryTrainingState:
     """Progress at the end of an epoch: what a checkpoint holds besides the weights."""
 
-    linear: int = 0  # finished epochs without softmax
+    linear_epochs: int = 0  # finished epochs without softmax
     softmax: int = 0  # finished epochs with softmax
-    switched: bool = False  # whether the linear start is over
+    is_linear_start_over: bool = False  # whether the linear start is over
     best_loss: float = math.inf  # lowest held-out loss of the linear start
     epochs_since_best: int = 0  # of the linear start
     seconds: float = 0.0
@@ -46,7 +46,7 @@ class MemoryTrainingState:
     @property
     def epoch(self) -> int:
         """Number of finished epochs."""
-        return self.linear + self.softmax
+        return self.linear_epochs + self.softmax
 
 
 def published_defaults(config: MemoryTrainingConfig, num_tasks: int) -> MemoryTrainingConfig:
@@ -69,7 +69,7 @@ class MemoryNetworkTrainer:
         self.model = model
         self.train = train
         self.config = published_defaults(config, len(train.tasks))
-        self.progress = MemoryTrainingState(switched=not config.linear_start)
+        self.progress = MemoryTrainingState(is_linear_start_over=not config.linear_start)
         rng = epoch_rng(seed=config.seed, epoch=0, digest=train.digest, purpose=HELD_OUT_PURPOSE)
         shuffled = rng.permutation(len(train))
         num_held_out = int(config.validation_share * len(train))
@@ -79,13 +79,15 @@ class MemoryNetworkTrainer:
     @property
     def is_done(self) -> bool:
         """Whether all epochs are finished."""
-        return self.progress.switched and self.remaining_epochs == 0
+        return self.progress.is_linear_start_over and self.remaining_epochs == 0
 
     @property
     def remaining_epochs(self) -> int:
         """Number of epochs left, if the linear start lasts as long as it may."""
-        linear = 0 if self.progress.switched else self.config.linear_start_epochs - self.progress.linear
-        return linear + max(0, self.config.epochs - self.progress.softmax)
+        linear_epochs = 0
+        if not self.progress.is_linear_start_over:
+            linear_epochs = self.config.linear_start_epochs - self.progress.linear_epochs
+        return linear_epochs + max(0, self.config.epochs - self.progress.softmax)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Weights and progress, for a checkpoint at the end of an epoch."""
@@ -104,7 +106,7 @@ class MemoryNetworkTrainer:
 
     def learning_rate(self) -> float:
         """Learning rate of the next epoch: constant in the linear start, then halved at intervals."""
-        if not self.progress.switched:
+        if not self.progress.is_linear_start_over:
             return self.config.learning_rate
         return self.config.learning_rate * 0.5 ** ((self.progress.softmax + 1) // self.config.lr_halving_epochs)
 
@@ -112,7 +114,7 @@ class MemoryNetworkTrainer:
         """Train for one epoch; return its number, errors (in percent) and losses by restart."""
         start = time.monotonic()
         progress = self.progress
-        is_linear = not progress.switched
+        is_linear = not progress.is_linear_start_over
         rate = self.learning_rate()
         errors, losses = self._train_epoch(is_linear, rate)
         report = {
@@ -122,7 +124,7 @@ class MemoryNetworkTrainer:
             "losses": losses.tolist(),
         }
         if is_linear:
-            progress.linear += 1
+            progress.linear_epochs += 1
             report["held_out_loss"] = self._update_linear_start()
         else:
             progress.softmax += 1
@@ -137,8 +139,8 @@ class MemoryNetworkTrainer:
         loss = float(np.mean(scores.loss[self.finite_restarts]))
         progress.epochs_since_best = 0 if loss < progress.best_loss else progress.epochs_since_best + 1
         progress.best_loss = min(loss, progress.best_loss)
-        progress.switched = (
-            progress.linear >= self.config.linear_start_epochs
+        progress.is_linear_start_over = (
+            progress.linear_epochs >= self.config.linear_start_epochs
             or progress.epochs_since_best >= self.config.linear_start_patience
         )
         return loss

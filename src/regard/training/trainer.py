@@ -52,7 +52,7 @@ class TrainingState:
     tokens: int = 0
     evaluations: int = 0
     evaluation_seconds: float = 0.0
-    last_evaluation: float = 0.0  # seconds of the last one
+    last_evaluation_seconds: float = 0.0  # seconds of the last one
     progress: float = 0.0  # share of the plan done when this was saved
     best_sort_key: list[float] = field(default_factory=list)  # of the best evaluation so far
     evaluations_since_best: int = 0
@@ -207,7 +207,7 @@ class Trainer:
         return CLOSING_MARGIN * closing + self._update_seconds + 2 * self._save_seconds + EXIT_SECONDS
 
     def _evaluation_seconds(self) -> float:
-        return self.state.last_evaluation or self.timing.evaluation_seconds
+        return self.state.last_evaluation_seconds or self.timing.evaluation_seconds
 
     def _batches(self) -> list[np.ndarray]:
         """Example indices of each batch of the present epoch."""
@@ -361,6 +361,7 @@ class Trainer:
         start = time.monotonic()
         self.evaluator.load(self.weights.split(self.optimizer.averaged_weights))
         evaluation = self.evaluator.evaluate()
+        # an evaluation that took long may have passed the time of the next ones: these are left out
         counters.evaluations = max(counters.evaluations + 1, math.floor(progress * self.timing.evaluations))
         is_best = not counters.best_sort_key or list(evaluation.sort_key) > counters.best_sort_key
         if is_best:
@@ -369,8 +370,8 @@ class Trainer:
             self.save_best(self.evaluator, evaluation, counters.step)
         else:
             counters.evaluations_since_best += 1
-        counters.last_evaluation = time.monotonic() - start
-        counters.evaluation_seconds += counters.last_evaluation
+        counters.last_evaluation_seconds = time.monotonic() - start
+        counters.evaluation_seconds += counters.last_evaluation_seconds
         self.directory.append_log({"step": counters.step, "event": "evaluate", **evaluation.metrics, "best": is_best})
         if evaluation.attention is not None:
             snapshot = TrainingSnapshot(

@@ -28,7 +28,7 @@ from regard.view.svg import svg_text
 
 FIGURES = (".svg", ".png", ".pdf", ".tex")
 ENDINGS = (".html", ".json", *FIGURES)
-MAX_WEIGHTS = 2**28  # of a file
+MAX_ATTENTION_WEIGHTS = 2**28  # of a file
 
 
 def see(
@@ -129,7 +129,7 @@ def write_record(
         return draw_figure(record, view, **figure).save(out)
     if out.is_dir():
         raise UsageError(f"{path} is a folder: name a file")
-    check_size(record)
+    check_export_size(record)
     record = with_view(record, view)
     if extension == ".json":
         return record.save(out, True if layers is None else layers)
@@ -153,10 +153,10 @@ def check_ending(path: str | Path) -> None:
         raise UsageError(f"{path}: the extension selects the format, and must be one of {allowed}")
 
 
-def check_size(record: Record) -> None:
+def check_export_size(record: Record) -> None:
     """Raise `UsageError` for a record with too many attention weights for one HTML file."""
     num_attention_weights = sum(int(np.prod(attention.shape, dtype=np.int64)) for attention in record.attention)
-    if num_attention_weights > MAX_WEIGHTS:
+    if num_attention_weights > MAX_ATTENTION_WEIGHTS:
         num_tokens = max(len(text.tokens) for text in record.texts.values())
         raise UsageError(
             f"{num_tokens:,} tokens are too many for one file: it would hold {num_attention_weights:,} attention "

@@ -13,16 +13,16 @@ from typing import Any
 
 from regard.errors import UsageError, nearest
 from regard.view.drawing import PAD, Drawing
-from regard.view.figures.decoding import draw_beam_tree, draw_steps
-from regard.view.figures.flow import draw_flow
-from regard.view.figures.heads import draw_heads
-from regard.view.figures.hops import draw_hops
-from regard.view.figures.lines import draw_lines
-from regard.view.figures.math import draw_math
-from regard.view.figures.matrix import draw_matrix
+from regard.view.figures.decoding_figure import draw_beam_tree, draw_steps
+from regard.view.figures.flow_figure import draw_flow
+from regard.view.figures.heads_figure import draw_heads
+from regard.view.figures.hops_figure import draw_hops
+from regard.view.figures.lines_figure import draw_lines
+from regard.view.figures.math_figure import draw_math
+from regard.view.figures.matrix_figure import draw_matrix
 from regard.view.figures.panels import FigureRequest
-from regard.view.figures.positions import draw_positions
-from regard.view.figures.prediction import draw_prediction
+from regard.view.figures.positions_figure import draw_positions
+from regard.view.figures.prediction_figure import draw_prediction
 from regard.view.palette import get_theme
 from regard.view.record.record import Record
 from regard.view.selection import check_norm

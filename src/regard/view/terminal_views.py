@@ -15,12 +15,12 @@ import numpy as np
 from rich.cells import cell_len, set_cell_size
 
 from regard.errors import UsageError, nearest
-from regard.view.figures.flow import default_row, rollout, rollout_steps, self_attention
-from regard.view.figures.hops import hop_weights
-from regard.view.figures.math import find_head_qkv, first_word_row, six_steps
+from regard.view.figures.flow_figure import default_row, rollout, rollout_steps, self_attention
+from regard.view.figures.hops_figure import hop_weights
+from regard.view.figures.math_figure import find_head_qkv, first_word_row, six_steps
 from regard.view.figures.panels import format_percent
-from regard.view.figures.positions import cosine_similarity
-from regard.view.figures.prediction import ranked_labels
+from regard.view.figures.positions_figure import cosine_similarity
+from regard.view.figures.prediction_figure import ranked_labels
 from regard.view.record.head_stats import head_stats
 from regard.view.record.parts import LabelProbabilities, SpanProbabilities
 from regard.view.record.record import Record

@@ -177,7 +177,7 @@ def _render_grid(mark: Grid, drawing: Drawing, colours: _Colours) -> list[str]:
 
 
 def _pool_grid(mark: Grid) -> Grid:
-    """Pool a grid to at most `MAX_GRID_SIZE` rows and columns: the strongest level of each field."""
+    """Pool a grid to at most `MAX_GRID_SIZE` rows and columns: each block keeps its level of largest magnitude."""
     levels = mark.levels
     for axis in (0, 1):
         count = levels.shape[axis]

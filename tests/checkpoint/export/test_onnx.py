@@ -17,7 +17,7 @@ from regard.checkpoint.export.onnx import FILE, serialize_onnx
 from regard.config.models import BertConfig, StackConfig
 from regard.errors import UsageError
 from regard.models.bert import Bert, initialize_bert
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 from tests.checkpoint.hf.encoders import CASES, LABELS, random_tokens, save_transformers_model
 from tests.checkpoint.samples import random_model, save, small_config
 

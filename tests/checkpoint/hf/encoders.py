@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 VOCAB_SIZE = 61
 SUBWORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", *(f"w{index}" for index in range(54))]

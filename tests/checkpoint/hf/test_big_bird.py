@@ -14,7 +14,7 @@ from regard.config.models import BertConfig, StackConfig
 from regard.errors import CheckpointError
 from regard.models import build_model
 from regard.models.bert import initialize_bert
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 transformers = pytest.importorskip("transformers")
 

@@ -40,9 +40,9 @@ def shapes(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 def test_config_and_weights_round_trip(changes: dict[str, Any]) -> None:
     config = small_config(**changes)
     weights = dict(random_model(config).state_dict())
-    fields = json.loads(json.dumps(encoder_decoders.write_config(config)))
+    fields = json.loads(json.dumps(encoder_decoders.config_to_hf(config)))
     hf_weights = encoder_decoders.to_hf_weights(config, weights)
-    read_config = encoder_decoders.read_config(fields, "config.json")
+    read_config = encoder_decoders.config_from_hf(fields, "config.json")
     if encoder_decoders.has_output_bias(hf_weights):
         read_config = read_config.override({"output_bias": True})
     assert read_config == config
@@ -62,18 +62,18 @@ def test_model_types() -> None:
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_every_activation_has_a_name(name: str) -> None:
     config = small_config(norm="after", activation=name)
-    assert encoder_decoders.read_config(encoder_decoders.write_config(config), "").activation == name
+    assert encoder_decoders.config_from_hf(encoder_decoders.config_to_hf(config), "").activation == name
 
 
 def test_unknown_fields_and_spellings_are_written_back() -> None:
-    fields = encoder_decoders.write_config(small_config(norm="after", activation="silu"))
+    fields = encoder_decoders.config_to_hf(small_config(norm="after", activation="silu"))
     fields |= {"activation_function": "swish", "gradient_checkpointing": False, "torch_dtype": "float32"}
     del fields["dtype"]
-    config = encoder_decoders.read_config(fields, "")
-    assert encoder_decoders.write_config(config, fields) == fields
-    changed = encoder_decoders.write_config(config.override({"dropout": 0.4}), fields)
+    config = encoder_decoders.config_from_hf(fields, "")
+    assert encoder_decoders.config_to_hf(config, fields) == fields
+    changed = encoder_decoders.config_to_hf(config.override({"dropout": 0.4}), fields)
     assert changed == {**fields, "dropout": 0.4, "activation_function": "silu"}
-    half = encoder_decoders.write_config(config, fields | {"torch_dtype": "float16"})
+    half = encoder_decoders.config_to_hf(config, fields | {"torch_dtype": "float16"})
     assert half["torch_dtype"] == "float32"
 
 
@@ -163,16 +163,16 @@ def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
     ],
 )
 def test_an_invalid_config_is_rejected_in_one_line(change: dict[str, Any], message: str) -> None:
-    fields = encoder_decoders.write_config(small_config(norm="after")) | change
+    fields = encoder_decoders.config_to_hf(small_config(norm="after")) | change
     with pytest.raises(CheckpointError, match=message) as caught:
-        encoder_decoders.read_config(fields, "x/config.json")
+        encoder_decoders.config_from_hf(fields, "x/config.json")
     assert str(caught.value).startswith("x/config.json: ")
     assert "\n" not in str(caught.value)
 
 
 def test_of_a_list_of_eos_ids_the_first_is_read() -> None:
-    fields = encoder_decoders.write_config(small_config(norm="after")) | {"eos_token_id": [1, 5]}
-    assert encoder_decoders.read_config(fields, "").eos_id == 1
+    fields = encoder_decoders.config_to_hf(small_config(norm="after")) | {"eos_token_id": [1, 5]}
+    assert encoder_decoders.config_from_hf(fields, "").eos_id == 1
 
 
 @settings(max_examples=500, deadline=None)
@@ -187,23 +187,23 @@ def test_of_a_list_of_eos_ids_the_first_is_read() -> None:
 )
 def test_any_value_in_any_field_is_read_or_rejected(model_type: str, field_index: int, value: Any) -> None:
     changes = {"marian": {"norm": "after"}, "pegasus": {}, "regard-transformer": {"positions": "learned"}}[model_type]
-    fields = copy.deepcopy(encoder_decoders.write_config(small_config(**changes)))
+    fields = copy.deepcopy(encoder_decoders.config_to_hf(small_config(**changes)))
     target = fields["regard"] if model_type in encoder_decoders.NATIVE_TYPES and field_index % 2 else fields
     target[sorted(target)[field_index % len(target)]] = value
     try:
-        assert isinstance(encoder_decoders.read_config(fields, "config.json"), TransformerConfig)
+        assert isinstance(encoder_decoders.config_from_hf(fields, "config.json"), TransformerConfig)
     except CheckpointError as error:
         assert str(error).startswith("config.json: ")
 
 
 def test_decoding_settings_round_trip() -> None:
     config = small_config()
-    fields = encoder_decoders.write_decoding(config, DecodingConfig(beam=6, length_penalty=0.6, no_repeat_ngram=3))
+    fields = encoder_decoders.decoding_to_hf(config, DecodingConfig(beam=6, length_penalty=0.6, no_repeat_ngram=3))
     assert fields["bad_words_ids"] == [[config.pad_id], [config.bos_id]]
     assert "temperature" not in fields
-    decoding = encoder_decoders.read_decoding(fields, "")
+    decoding = encoder_decoders.decoding_from_hf(fields, "")
     assert (decoding.beam, decoding.length_penalty, decoding.no_repeat_ngram) == (6, 0.6, 3)
     sampling = DecodingConfig(sample=True, temperature=0.5, top_k=9, beam=1)
-    assert encoder_decoders.read_decoding(encoder_decoders.write_decoding(config, sampling), "") == sampling
+    assert encoder_decoders.decoding_from_hf(encoder_decoders.decoding_to_hf(config, sampling), "") == sampling
     with pytest.raises(CheckpointError, match=r"generation_config.json: beam"):
-        encoder_decoders.read_decoding({"num_beams": 10**9}, "generation_config.json")
+        encoder_decoders.decoding_from_hf({"num_beams": 10**9}, "generation_config.json")

@@ -16,9 +16,9 @@ from regard.config.runs import RunConfig
 from regard.data.documents import Documents, read_documents
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.models import build_model
+from regard.packed_tokens import Tokens
 from regard.tasks.causal_lm import CausalLMObjective, total_loss
 from regard.tasks.token_stream import TokenStream
-from regard.tokens import Tokens
 from regard.training import throughput
 from regard.training.experiments.causal_lm import CausalLMExperiment, split_off_ends
 from regard.training.run import train_run

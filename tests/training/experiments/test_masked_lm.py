@@ -17,9 +17,9 @@ from regard.config.runs import RunConfig
 from regard.data.documents import read_documents
 from regard.errors import CheckpointError, ConfigError, DataError, UsageError
 from regard.models.bert import Bert, initialize_bert, rescale_embeddings
+from regard.packed_tokens import Tokens
 from regard.pipeline.loaders import load_filler
 from regard.tasks.masked_lm import MaskedLMObjective
-from regard.tokens import Tokens
 from regard.training.run import train_run
 from tests.training.listener import Listener, sittings
 

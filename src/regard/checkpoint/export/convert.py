@@ -224,7 +224,7 @@ def _save_encoder(model: LoadedEncoder, request: _ConversionRequest, extra_files
 def _save_onnx(model: LoadedEncoder, model_type: str, request: _ConversionRequest) -> None:
     """Write an encoder's graph, and beside it config, labels, tokenizer and tuned settings."""
     labels = encoders.LabelNames(model.labels, model.problem_type)
-    hf_config = encoders.write_config(model.config, model_type, labels, model.hf_config)
+    hf_config = encoders.config_to_hf(model.config, model_type, labels, model.hf_config)
     contents: dict[str, atomic.Content] = {
         onnx.FILE: onnx.serialize_onnx(model.config, model.weights, str(request.folder)),
         CONFIG: atomic.json_bytes(hf_config),

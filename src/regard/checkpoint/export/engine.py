@@ -13,7 +13,7 @@ from regard.checkpoint.model_dir import LoadedTranslator, save_translator
 from regard.config.models import TransformerConfig
 from regard.engine import causal, file, layout
 from regard.engine.base import check_precision
-from regard.engine.encoder import obstacle
+from regard.engine.encoder import unsupported_reason
 from regard.engine.library import unavailable_reason
 from regard.engine.shortlist import Shortlist
 from regard.engine.translator import TranslatorEngine
@@ -48,7 +48,7 @@ def save_engine_encoder(
 ) -> None:
     """Write an encoder as an engine folder."""
     config = loaded.config
-    if reason := obstacle(config):
+    if reason := unsupported_reason(config):
         raise UsageError(f"{folder} cannot be written for the engine: {reason}")
     _check_engine(folder, precision)
     arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)
@@ -74,7 +74,7 @@ def save_engine_encoder(
 def save_engine_causal(loaded: LoadedCausalLM, folder: Path, out: Path, precision: str, card: str) -> None:
     """Write a causal language model as an engine folder."""
     config = loaded.config
-    if reason := causal.obstacle(config):
+    if reason := causal.unsupported_reason(config):
         raise UsageError(f"{folder} cannot be written for the engine: {reason}")
     _check_engine(folder, precision)
     arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)

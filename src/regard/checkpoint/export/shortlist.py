@@ -16,9 +16,9 @@ from regard.decoding.batch_search import search_all
 from regard.engine.shortlist import Shortlist, train_shortlist
 from regard.engine.translator import TranslatorEngine
 from regard.errors import UsageError
+from regard.packed_tokens import Ids, Tokens
 from regard.tasks.metrics import bleu
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Ids, Tokens
 
 MAX_SENTENCES = 500  # that the effect is measured on
 

@@ -141,10 +141,10 @@ def causal_model_type(config: GptConfig) -> tuple[str, str]:
     return "", f"positions are {config.positions}, neither {allowed}"
 
 
-def read_config(fields: Mapping[str, Any], where: str) -> GptConfig:
+def config_from_hf(fields: Mapping[str, Any], where: str) -> GptConfig:
     """Convert the `config.json` of a causal model, a type of `CAUSAL_TYPES`; `where` names the file in errors.
 
-    >>> read_config({"model_type": "gpt2", "n_embd": 64, "n_head": 4}, "config.json").stack.feed_forward_size
+    >>> config_from_hf({"model_type": "gpt2", "n_embd": 64, "n_head": 4}, "config.json").stack.feed_forward_size
     256
     """
     model_type = str(fields.get("model_type"))
@@ -192,13 +192,13 @@ def _check_supported(fields: Mapping[str, Any], model_type: str, where: str) -> 
             raise CheckpointError(f"{where}: {field_name} is {value!r:.60}: of {model_type} only {supported!r} is read")
 
 
-def write_config(config: GptConfig, original: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def config_to_hf(config: GptConfig, original: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Content of `config.json`. Fields of an imported folder's `original` that we do not know are written back."""
     model_type, _ = causal_model_type(config)
     row = CAUSAL_TYPES[model_type]
     if not original or original.get("model_type") != model_type:
         original = {}
-    if original and not _has_scaled_scores(original) and read_config(original, "") == config:
+    if original and not _has_scaled_scores(original) and config_from_hf(original, "") == config:
         return with_float32_dtype(original)
     values = config.to_dict()
     fields = {hf_name: nested_value(values, name) for hf_name, name, _ in row.fields}

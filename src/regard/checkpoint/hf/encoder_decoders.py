@@ -140,7 +140,7 @@ def translator_model_type(config: TranslationModelConfig) -> tuple[str, str]:
     return "pegasus", ""
 
 
-def write_config(config: TranslationModelConfig, original: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def config_to_hf(config: TranslationModelConfig, original: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Content of `config.json`. Fields of an imported folder's `original` that we do not know are written back."""
     original = original or {}
     model_type, _ = translator_model_type(config)
@@ -158,10 +158,10 @@ def write_config(config: TranslationModelConfig, original: Mapping[str, Any] | N
     return with_float32_dtype({**original, **fields})
 
 
-def read_config(fields: Mapping[str, Any], where: str) -> TranslationModelConfig:
+def config_from_hf(fields: Mapping[str, Any], where: str) -> TranslationModelConfig:
     """Convert a `config.json` to our config; whether there is an output bias only the weights show.
 
-    >>> read_config({"model_type": "marian", "activation_function": "swish"}, "config.json").activation
+    >>> config_from_hf({"model_type": "marian", "activation_function": "swish"}, "config.json").activation
     'silu'
     """
     model_type = fields.get("model_type")
@@ -191,7 +191,7 @@ def _read_settings(fields: Mapping[str, Any], model_type: str, where: str) -> di
     return settings
 
 
-def write_decoding(config: TranslationModelConfig, decoding: DecodingConfig) -> dict[str, Any]:
+def decoding_to_hf(config: TranslationModelConfig, decoding: DecodingConfig) -> dict[str, Any]:
     """Content of `generation_config.json`."""
     pairs = _DECODING + (_SAMPLING if decoding.sample else ())
     return {
@@ -205,10 +205,10 @@ def write_decoding(config: TranslationModelConfig, decoding: DecodingConfig) -> 
     }
 
 
-def read_decoding(fields: Mapping[str, Any], where: str) -> DecodingConfig:
+def decoding_from_hf(fields: Mapping[str, Any], where: str) -> DecodingConfig:
     """Decoding settings of a `generation_config.json`, or of the same fields in an older `config.json`.
 
-    >>> read_decoding({"num_beams": 4, "max_length": 512}, "generation_config.json").beam
+    >>> decoding_from_hf({"num_beams": 4, "max_length": 512}, "generation_config.json").beam
     4
     """
     pairs = _DECODING + (_SAMPLING if fields.get("do_sample") is True else ())
@@ -366,7 +366,7 @@ def _with_prefix(hf_name: str) -> str:
 def _describes(original: Mapping[str, Any], config: TranslationModelConfig) -> bool:
     """Whether the fields of an imported folder still describe the config."""
     try:
-        return read_config(original, "").override({"output_bias": config.output_bias}) == config
+        return config_from_hf(original, "").override({"output_bias": config.output_bias}) == config
     except CheckpointError:
         return False
 

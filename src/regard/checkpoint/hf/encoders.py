@@ -76,10 +76,11 @@ def read_labels(fields: Mapping[str, Any], where: str) -> LabelNames:
     return LabelNames(names, problem_type)
 
 
-def read_config(fields: Mapping[str, Any], head: str, num_labels: int, where: str) -> BertConfig:
+def config_from_hf(fields: Mapping[str, Any], head: str, num_labels: int, where: str) -> BertConfig:
     """Convert a `config.json` to our config, with a head.
 
-    >>> read_config({"model_type": "roberta", "max_position_embeddings": 514}, "plain", 0, "config.json").max_positions
+    >>> fields = {"model_type": "roberta", "max_position_embeddings": 514}
+    >>> config_from_hf(fields, "plain", 0, "config.json").max_positions
     512
     """
     model_type = str(fields.get("model_type"))
@@ -166,7 +167,7 @@ def _head_dropout(fields: Mapping[str, Any], row: EncoderType, head: str, dropou
     return float(field_value(fields, field_name, _HEAD_DROPOUT.get(field_name, dropout), where))
 
 
-def write_config(
+def config_to_hf(
     config: BertConfig, model_type: str, labels: LabelNames, original: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Content of `config.json`. Fields of an imported folder's `original` that we do not know are written back."""
@@ -274,8 +275,8 @@ def hf_model_type(config: BertConfig, preferred: str = "bert") -> tuple[str, str
 
 def _round_trip(config: BertConfig, model_type: str) -> BertConfig:
     """Write a config as a model type and read it back; settings without effect on this head stay."""
-    fields = write_config(config, model_type, LabelNames())
-    expressed = read_config(fields, config.head, config.num_labels, "")
+    fields = config_to_hf(config, model_type, LabelNames())
+    expressed = config_from_hf(fields, config.head, config.num_labels, "")
     without_effect: dict[str, Any] = {
         "pooler_dropout": config.pooler_dropout,
         "classifier_dropout": config.classifier_dropout,

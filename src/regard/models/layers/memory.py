@@ -14,7 +14,7 @@ from torch.nn.functional import embedding_bag
 from regard.attention.attend import attend
 from regard.attention.masks import BoundMask, Mask
 from regard.attention.scores import Dot, Normalize
-from regard.tokens import Tokens
+from regard.packed_tokens import Tokens
 
 DOT = Dot()
 

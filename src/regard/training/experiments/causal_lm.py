@@ -16,11 +16,11 @@ from regard.data.documents import Documents
 from regard.errors import ConfigError, UsageError
 from regard.models import build_model
 from regard.models.gpt import Gpt
+from regard.packed_tokens import Ids, Tokens
 from regard.tasks.causal_lm import CausalLMObjective, causal_lm_scores
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
-from regard.tokens import Ids, Tokens
 from regard.training.experiments.base import (
     EvaluationResult,
     ModelEvaluator,

@@ -23,6 +23,7 @@ from regard.data.documents import Documents
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_local_attention, rescale_embeddings
+from regard.packed_tokens import Ids, Tokens
 from regard.tasks.masked_lm import (
     TOKEN_COUNTS_FILE,
     FilledToken,
@@ -40,7 +41,6 @@ from regard.tasks.token_stream import TokenStream, equal_rows
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
-from regard.tokens import Ids, Tokens
 from regard.training.experiments.base import (
     EvaluationResult,
     ModelEvaluator,

@@ -149,7 +149,7 @@ class MemoryNetworkProcedure:
         with catch_stop_signals() as stop_request:
             while not trainer.is_done and not stop_request:
                 self._train_epoch()
-                if trainer.progress.switched and (trainer.is_done or self._halves_learning_rate()):
+                if trainer.progress.is_linear_start_over and (trainer.is_done or self._halves_learning_rate()):
                     metrics = self._evaluate()
                     self._log("evaluate", _scalar_metrics(metrics))
                 self._save_checkpoint()

@@ -150,7 +150,7 @@ class TagScorer(Generic[RowsT]):
         baseline: bool,
         notify: Notify,
     ) -> dict[str, float]:
-        """Score validation and test sentences; compare the last of them with the baseline."""
+        """Score the validation and test splits; compare the test split, or else the other, with the baseline."""
         metrics: dict[str, float] = {}
         for name, split in (("valid", valid), ("test", test)):
             if split is None:

@@ -142,6 +142,7 @@ def draw_labelled_matrix(
 
 
 def _lay_out_matrix(rows: Sequence[AxisUnit], columns: Sequence[AxisUnit], max_size: float) -> _MatrixLayout:
+    """Choose the cell size of a matrix with row labels and slanted column labels, of at most this width in all."""
     label_width = min(MAX_LABEL_WIDTH, 0.34 * max_size)
     margin = min(label_width, max((text_width(unit.label, SIZE) for unit in rows), default=0.0)) + 4
     max_cell = min(MAX_CELL, MAX_HEIGHT / max(1, len(rows)))
@@ -153,7 +154,7 @@ def _lay_out_matrix(rows: Sequence[AxisUnit], columns: Sequence[AxisUnit], max_s
         overhangs = [
             width * cosine - cell * (len(label_widths) - 0.5 - column) for column, width in enumerate(label_widths)
         ]
-        overhang = max(0.0, *overhangs, 0.0) if cell >= MIN_FONT_SIZE else 0.0
+        overhang = max([0.0, *overhangs]) if cell >= MIN_FONT_SIZE else 0.0
         cell = min(max_cell, (max_size - margin - overhang) / max(1, len(columns)))
     cell = max(cell, MIN_CELL)
     return _MatrixLayout(

@@ -18,7 +18,8 @@ from regard.errors import CheckpointError, UsageError
 from regard.models.base import EncoderDecoder
 from regard.models.layers.recurrent import DECODER_ATTENTION_SITE as RECURRENT_SITE
 from regard.models.transformer import Transformer
-from regard.pipeline.records.attention import (
+from regard.packed_tokens import Tokens
+from regard.pipeline.records.trace_records import (
     Axes,
     CapturedText,
     capture_text,
@@ -30,7 +31,6 @@ from regard.pipeline.records.attention import (
 from regard.pipeline.sentence_pairs import TranslatedSentence, encode_source
 from regard.tasks.alignment import align_words, merge_subwords, word_positions
 from regard.text.tokenizer import Tokenizer
-from regard.tokens import Tokens
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.parts import DecodingStep, Omission, PositionEncodings
 from regard.view.record.record import Record

@@ -14,9 +14,9 @@ from regard.config.inference import RecordConfig
 from regard.models.bert import Bert
 from regard.models.layers.pooling import POOLING_SITE
 from regard.models.rnn_text import RnnClassifier
-from regard.pipeline.records.attention import Axes, capture_text, collect_attention, collect_qkv, position_codes
+from regard.packed_tokens import Tokens
+from regard.pipeline.records.trace_records import Axes, capture_text, collect_attention, collect_qkv, position_codes
 from regard.text.special_tokens import EncodedInput, SpecialTokens, truncate_pair
-from regard.tokens import Tokens
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.parts import Omission
 from regard.view.record.record import Record

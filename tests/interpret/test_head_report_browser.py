@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regard.view.head_report import HeadReport, HeadRow
+from regard.interpret.head_report import HeadReport, HeadRow
 from tests.view.browser import Seen, needs_browser, started
 
 needs_browser()
