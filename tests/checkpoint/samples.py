@@ -108,10 +108,7 @@ def translate_greedily(model: Transformer, rows: list[list[int]], max_length: in
 
 
 @torch.no_grad()
-def compute_logits(model: Transformer, source_ids: list[int], target_ids: list[int]) -> torch.Tensor:
+def compute_logits(model: Transformer, source: list[int], target: list[int]) -> torch.Tensor:
     """Logits of the token after each target token, [target tokens, vocabulary]."""
-    hidden = model(Tokens.from_rows([source_ids]), Tokens.from_rows([target_ids]))
-    logits = hidden @ model.output_weight.T
-    if model.output_bias is not None:
-        logits = logits + model.output_bias
-    return logits
+    hidden = model(Tokens.from_rows([source]), Tokens.from_rows([target]))
+    return hidden @ model.output_weight.T + (0 if model.output_bias is None else model.output_bias)

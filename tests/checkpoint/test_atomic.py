@@ -74,7 +74,9 @@ def test_a_folder_has_a_manifest_and_is_replaced_atomically(tmp_path: Path) -> N
         (lambda folder: (folder / atomic.MANIFEST).write_bytes(b"[" * 100_000), "MANIFEST.json: damaged"),
     ],
 )
-def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
+def test_a_damaged_or_missing_file_of_a_folder_is_named(
+    tmp_path: Path, damage: Callable[[Path], object], message: str
+) -> None:
     folder = tmp_path / "folder"
     atomic.write_folder(folder, {"a": b"1"})
     damage(folder)

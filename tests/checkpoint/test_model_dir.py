@@ -40,7 +40,7 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
-def edit_json(path: Path, **changes: Any) -> None:
+def edit(path: Path, **changes: Any) -> None:
     """Change fields of a JSON file and remove the manifest, which would report the change as damage."""
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | changes))
@@ -71,8 +71,7 @@ def test_a_model_is_read_back_bit_for_bit(tmp_path: Path, changes: dict[str, Any
     assert loaded.decoding == decoding
     assert are_equal(loaded.weights, model.state_dict())
     trained = tokenizers(model.config.share_embeddings)
-    assert loaded.source.digest == trained["source"].digest
-    assert loaded.target.digest == trained["target"].digest
+    assert (loaded.source.digest, loaded.target.digest) == (trained["source"].digest, trained["target"].digest)
     assert (loaded.metadata["task"], loaded.metadata["align"]) == ("translate", {"head": 2})
     assert (tmp_path / "target_tokenizer.json").exists() == (not model.config.share_embeddings)
 
@@ -159,25 +158,25 @@ def test_a_folder_that_holds_no_translator_is_rejected_with_the_reason(tmp_path:
     with pytest.raises(CheckpointError, match="has not written its model yet"):
         load_translator(tmp_path)
     save(tmp_path, random_model(small_config(norm="after")))
-    edit_json(tmp_path / "task.json", version=99)
+    edit(tmp_path / "task.json", version=99)
     with pytest.raises(CheckpointError, match=r"version 99.*newer Regard"):
         load_translator(tmp_path)
-    edit_json(tmp_path / "task.json", version=1, task="classify")
+    edit(tmp_path / "task.json", version=1, task="classify")
     with pytest.raises(CheckpointError, match="a model for the task 'classify'; one for 'translate'"):
         load_translator(tmp_path)
     (tmp_path / "task.json").unlink()
-    edit_json(tmp_path / "config.json", model_type="bert")
+    edit(tmp_path / "config.json", model_type="bert")
     with pytest.raises(CheckpointError, match="'bert'"):
         load_translator(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    edit_json(tmp_path / "config.json", model_type="marian")
+    edit(tmp_path / "config.json", model_type="marian")
     with pytest.raises(CheckpointError, match=r"regard convert .* --to regard"):
         load_translator(tmp_path)
 
 
 def test_shapes_are_compared_before_weights_are_read(tmp_path: Path) -> None:
     save(tmp_path, random_model(small_config(norm="after")))
-    edit_json(tmp_path / "config.json", encoder_ffn_dim=2**23)
+    edit(tmp_path / "config.json", encoder_ffn_dim=2**23)
     with pytest.raises(CheckpointError, match=r"fc1.weight has shape \[31, 22\], config.json asks for \[8388608, 22\]"):
         load_translator(tmp_path)
 
@@ -213,7 +212,7 @@ def test_shards_in_bf16_with_older_names_and_without_our_files_are_read(tmp_path
     save(tmp_path, model)
     for name in (atomic.MANIFEST, "task.json", "generation_config.json"):
         (tmp_path / name).unlink()
-    edit_json(tmp_path / "config.json", num_beams=6)
+    edit(tmp_path / "config.json", num_beams=6)
     tensors = load_file(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").unlink()
     older = {name.replace("norm.weight", "norm.gamma"): tensor.bfloat16() for name, tensor in tensors.items()}

@@ -32,7 +32,7 @@ def save_model(folder: Path, config: MemoryNetworkConfig = CONFIG) -> MemoryNetw
     return model
 
 
-def edit_json(path: Path, **changes: Any) -> None:
+def edit(path: Path, **changes: Any) -> None:
     """Change fields of a JSON file and remove the manifest, which would report the change as damage."""
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, **changes}))
@@ -73,13 +73,13 @@ def test_inconsistent_files_are_named(tmp_path: Path) -> None:
         ({"vocab_size": 2**40, "embedding_size": 2**40}, "sizes beyond any model's"),
         ({"vocab_size": 8}, "vocabulary.json: must have 8 words"),
     ):
-        edit_json(tmp_path / "config.json", regard={**values, **changes})
+        edit(tmp_path / "config.json", regard={**values, **changes})
         with pytest.raises(CheckpointError, match=message):
             load_memory_network(tmp_path)
-    edit_json(tmp_path / "config.json", regard="none")
+    edit(tmp_path / "config.json", regard="none")
     with pytest.raises(CheckpointError, match="regard must be an object"):
         load_memory_network(tmp_path)
-    edit_json(tmp_path / "config.json", model_type="bert")
+    edit(tmp_path / "config.json", model_type="bert")
     with pytest.raises(CheckpointError, match="a model of type 'bert'; must be regard-memory-network"):
         load_memory_network(tmp_path)
 
@@ -88,6 +88,6 @@ def test_a_folder_of_another_task_is_named_with_its_verb(tmp_path: Path) -> None
     save_model(tmp_path)
     with pytest.raises(CheckpointError, match=r"task 'stories'; one for 'translate' is needed \(`regard answer` uses"):
         load_translator(tmp_path)
-    edit_json(tmp_path / "task.json", task="translate")
+    edit(tmp_path / "task.json", task="translate")
     with pytest.raises(CheckpointError, match=r"'translate'; one for 'stories' is needed \(`regard translate` uses"):
         load_memory_network(tmp_path)

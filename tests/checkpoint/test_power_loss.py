@@ -93,9 +93,11 @@ class RecordingDisk(Disk):
         super().rename(old, new)
         self.operations.append(("rename", *self._entry(old), new.name))
         assert old.parent == new.parent, "a rename across folders is not atomic on every disk"
-        for path in [path for path in self.inodes if path == new or new in path.parents]:
+        replaced = [path for path in self.inodes if path.is_relative_to(new)]
+        for path in replaced:
             del self.inodes[path]
-        for path in [path for path in self.inodes if path == old or old in path.parents]:
+        renamed = [path for path in self.inodes if path.is_relative_to(old)]
+        for path in renamed:
             self.inodes[new / path.relative_to(old)] = self.inodes.pop(path)
 
     def link(self, old: Path, new: Path) -> None:

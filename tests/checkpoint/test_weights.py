@@ -74,7 +74,7 @@ def test_an_empty_a_missing_and_a_special_file_are_named(tmp_path: Path) -> None
         weights.read_tensors(tmp_path / "pipe")
 
 
-def test_values_must_be_finite(tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_rejected(tmp_path: Path) -> None:
     save_file({"a": torch.ones(3), "b": torch.tensor([1.0, float("nan")])}, tmp_path / "w")
     entries = weights.read_header(tmp_path / "w")
     with pytest.raises(CheckpointError, match="b holds values that are not finite"):

@@ -118,19 +118,19 @@ def test_a_folder_is_loaded_for_its_own_task_only(elmo: Path, classifier: Path) 
 
 
 def test_a_folder_without_its_labels_is_rejected(classifier: Path, tmp_path: Path) -> None:
-    copied = tmp_path / "copied"
-    shutil.copytree(classifier, copied)
-    (copied / "MANIFEST.json").unlink()
-    (copied / "task.json").write_text('{"task": "classify", "version": 1, "labels": ["one"], "max_length": 5}')
+    broken = tmp_path / "broken"
+    shutil.copytree(classifier, broken)
+    (broken / "MANIFEST.json").unlink()
+    (broken / "task.json").write_text('{"task": "classify", "version": 1, "labels": ["one"], "max_length": 5}')
     with pytest.raises(CheckpointError, match=r"does not name the 3 labels"):
-        load_classifier(copied)
+        load_classifier(broken)
 
 
 def test_a_changed_folder_is_rejected_as_damaged(elmo: Path, tmp_path: Path) -> None:
-    copied = tmp_path / "copied"
-    shutil.copytree(elmo, copied)
-    data = bytearray((copied / "model.safetensors").read_bytes())
+    broken = tmp_path / "broken"
+    shutil.copytree(elmo, broken)
+    data = bytearray((broken / "model.safetensors").read_bytes())
     data[-1] ^= 1
-    (copied / "model.safetensors").write_bytes(data)
+    (broken / "model.safetensors").write_bytes(data)
     with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged"):
-        load_features(copied)
+        load_features(broken)

@@ -65,7 +65,7 @@ def test_ctranslate2_gives_the_same_translations(tmp_path: Path, changes: dict[s
     assert atomic.verify_folder(tmp_path / "out")
 
 
-def test_what_cannot_be_expressed_is_rejected_with_the_reason(tmp_path: Path) -> None:
+def test_models_that_a_format_cannot_express_are_rejected_with_the_reason(tmp_path: Path) -> None:
     save(tmp_path / "rotary", random_model(small_config(positions="rotary", hidden_size=44)))
     for target_format, message in (
         ("huggingface", "positions are rotary, not sinusoidal"),
@@ -79,7 +79,7 @@ def test_what_cannot_be_expressed_is_rejected_with_the_reason(tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_arguments_are_named(tmp_path: Path) -> None:
+def test_unknown_formats_and_unusable_folders_are_named(tmp_path: Path) -> None:
     save(tmp_path / "ours", random_model(small_config()))
     with pytest.raises(ConfigError, match=r"did you mean huggingface\?"):
         convert(tmp_path / "ours", tmp_path / "out", format="hugginface")

@@ -33,13 +33,8 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
-def match_weights(
-    config: TransformerConfig, hf_weights: dict[str, torch.Tensor], weights: dict[str, torch.Tensor]
-) -> encoder_decoders.TranslatorWeightMatcher:
-    """Match weights of transformers with ours, by names and shapes."""
-    hf_shapes = {name: tuple(tensor.shape) for name, tensor in hf_weights.items()}
-    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    return encoder_decoders.TranslatorWeightMatcher(config, hf_shapes, shapes)
+def shapes(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
@@ -52,7 +47,7 @@ def test_config_and_weights_round_trip(changes: dict[str, Any]) -> None:
     if encoder_decoders.has_output_bias(hf_weights):
         read_config = read_config.override({"output_bias": True})
     assert read_config == config
-    matcher = match_weights(read_config, hf_weights, weights)
+    matcher = encoder_decoders.TranslatorWeightMatcher(read_config, shapes(hf_weights), shapes(weights))
     read_weights = matcher.assemble(hf_weights)
     assert read_weights.keys() == weights.keys()
     assert all(torch.equal(read_weights[name], weights[name]) for name in weights)
@@ -103,7 +98,7 @@ def test_older_names_prefixes_copies_and_buffers_are_read() -> None:
     config = small_config(norm="after", output_bias=True)
     weights = dict(random_model(config).state_dict())
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
-    matcher = match_weights(config, hf_weights, weights)
+    matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(hf_weights), shapes(weights))
     read_weights = matcher.assemble({name: hf_weights[name] for name in matcher.tensors_to_read})
     assert all(torch.equal(read_weights[name], weights[name]) for name in weights)
     assert sorted(matcher.report.ignored) == ["encoder.embed_positions.weight", "encoder.position_ids"]
@@ -119,7 +114,7 @@ def test_of_two_different_tied_copies_the_input_embedding_is_used_and_it_is_note
     weights = dict(random_model(config).state_dict())
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     hf_weights["lm_head.weight"] = hf_weights["lm_head.weight"] + 1
-    matcher = match_weights(config, hf_weights, weights)
+    matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(hf_weights), shapes(weights))
     assert torch.equal(matcher.assemble(hf_weights)["words.weight"], weights["words.weight"])
     assert "lm_head.weight differs" in matcher.report.notes[0]
 
@@ -129,7 +124,7 @@ def test_a_tied_copy_replaces_a_missing_shared_embedding() -> None:
     weights = dict(random_model(config).state_dict())
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     del hf_weights["shared.weight"]
-    matcher = match_weights(config, hf_weights, weights)
+    matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(hf_weights), shapes(weights))
     assert torch.equal(matcher.assemble(hf_weights)["words.weight"], weights["words.weight"])
 
 
@@ -138,15 +133,15 @@ def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
     weights = dict(random_model(config).state_dict())
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     zero_positions = hf_weights | {"encoder.embed_positions.weight": torch.zeros(61, 22)}
-    matcher = match_weights(config, zero_positions, weights)
+    matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(zero_positions), shapes(weights))
     with pytest.raises(CheckpointError, match="embed_positions.weight: not the sinusoids"):
         matcher.assemble(zero_positions)
     incomplete = {name: tensor for name, tensor in hf_weights.items() if "encoder_attn.k_proj" not in name}
     with pytest.raises(CheckpointError, match=r"6 weights are missing, model.decoder.layers.0.encoder_attn.k_proj"):
-        match_weights(config, incomplete, weights)
+        encoder_decoders.TranslatorWeightMatcher(config, shapes(incomplete), shapes(weights))
     transposed = hf_weights | {"encoder.layers.1.fc1.weight": torch.zeros(22, 31)}
     with pytest.raises(CheckpointError, match=r"fc1.weight has shape \[22, 31\], config.json asks for \[31, 22\]"):
-        match_weights(config, transposed, weights)
+        encoder_decoders.TranslatorWeightMatcher(config, shapes(transposed), shapes(weights))
 
 
 @pytest.mark.parametrize(
