@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -20,9 +21,14 @@ def list_names(folder: Path) -> set[str]:
 
 
 def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "er" / "note"
+    path = tmp_path / "folder" / "subfolder" / "note"
+
+    def write_in_two_parts(sink: atomic.Sink) -> None:
+        sink.write(b"n")
+        sink.write(b"ew")
+
     atomic.write_file(path, b"old")
-    atomic.write_file(path, lambda sink: (sink.write(b"n"), sink.write(b"ew")))
+    atomic.write_file(path, write_in_two_parts)
     assert path.read_bytes() == b"new"
     assert list_names(path.parent) == {"note"}
 
@@ -48,17 +54,17 @@ def test_a_failed_write_leaves_the_old_content(tmp_path: Path) -> None:
 
 
 def test_a_folder_has_a_manifest_and_is_replaced_atomically(tmp_path: Path) -> None:
-    target = tmp_path / "step-3"
-    atomic.write_folder(target, {"a": b"1", "b": b"2"})
-    atomic.write_folder(target, {"a": b"22"})
-    assert list_names(target) == {"a", atomic.MANIFEST}
+    folder = tmp_path / "step-3"
+    atomic.write_folder(folder, {"a": b"1", "b": b"2"})
+    atomic.write_folder(folder, {"a": b"22"})
+    assert list_names(folder) == {"a", atomic.MANIFEST}
     assert list_names(tmp_path) == {"step-3"}
-    assert atomic.read_manifest(target)["a"]["size"] == 2
-    assert atomic.verify_folder(target) == ["a"]
+    assert atomic.read_manifest(folder)["a"]["size"] == 2
+    assert atomic.verify_folder(folder) == ["a"]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("damage", "message"),
     [
         (lambda folder: (folder / "a").write_bytes(b"1x"), "a: damaged: 2 bytes"),
         (lambda folder: (folder / "a").write_bytes(b"2"), "a: damaged: its content"),
@@ -68,21 +74,25 @@ def test_a_folder_has_a_manifest_and_is_replaced_atomically(tmp_path: Path) -> N
         (lambda folder: (folder / atomic.MANIFEST).write_bytes(b"[" * 100_000), "MANIFEST.json: damaged"),
     ],
 )
-def test_damage_is_named(tmp_path: Path, change, message: str) -> None:
-    atomic.write_folder(tmp_path / "x", {"a": b"1"})
-    change(tmp_path / "x")
+def test_a_damaged_or_missing_file_of_a_folder_is_named(
+    tmp_path: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    folder = tmp_path / "folder"
+    atomic.write_folder(folder, {"a": b"1"})
+    damage(folder)
     with pytest.raises(CheckpointError, match=message):
-        atomic.verify_folder(tmp_path / "x")
+        atomic.verify_folder(folder)
 
 
 def test_a_manifest_cannot_point_outside_its_folder(tmp_path: Path) -> None:
-    atomic.write_folder(tmp_path / "x", {"a": b"1"})
-    data = (tmp_path / "x" / atomic.MANIFEST).read_bytes()
-    entries = {"../secret": atomic.read_manifest(tmp_path / "x")["a"]}
-    record = json.loads(data) | {"files": entries}
-    (tmp_path / "x" / atomic.MANIFEST).write_bytes(json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
-    with pytest.raises(CheckpointError, match="damaged"):
-        atomic.verify_folder(tmp_path / "x")
+    folder = tmp_path / "folder"
+    atomic.write_folder(folder, {"a": b"1"})
+    (folder / "a").rename(tmp_path / "secret")
+    entries = {"../secret": atomic.read_manifest(folder)["a"]}
+    manifest = atomic._serialize_manifest(entries)  # its own digest is right, and so is that of the file
+    (folder / atomic.MANIFEST).write_bytes(manifest)
+    with pytest.raises(CheckpointError, match="MANIFEST.json: damaged"):
+        atomic.verify_folder(folder)
 
 
 def test_publishing_replaces_a_set_and_leaves_other_files(tmp_path: Path) -> None:
@@ -109,7 +119,7 @@ class DiskWithoutLinks(Disk):
         raise OSError(errno.EPERM, "links are not supported")
 
 
-def test_publishing_where_the_file_system_has_no_links(tmp_path: Path) -> None:
+def test_a_set_is_published_where_the_file_system_has_no_links(tmp_path: Path) -> None:
     atomic.publish(tmp_path, {"config.json": b"1"}, disk=DiskWithoutLinks())
     assert atomic.verify_folder(tmp_path) == ["config.json"]
     assert list_names(tmp_path) == {"config.json", atomic.MANIFEST}
@@ -133,15 +143,19 @@ def test_free_space_is_checked_before_writing(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    for write in (atomic.write_file, lambda path, data: atomic.write_folder(path, {"a": data})):
+    path = tmp_path / "file" / "run" / "x"
+    for write in (
+        lambda: atomic.write_file(path, b""),
+        lambda: atomic.write_folder(path, {"a": b""}),
+    ):
         with pytest.raises(UsageError, match=r"file/run/x cannot be written .*choose a folder"):
-            write(tmp_path / "file" / "run" / "x", b"")
+            write()
     with pytest.raises(UsageError, match="cannot be written"):
         atomic.write_file(Path("/proc/nowhere/x"), b"")
 
 
 class ReadOnlyDisk(Disk):
-    def create(self, path: Path):
+    def create(self, path: Path) -> BinaryIO:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
@@ -151,10 +165,10 @@ def test_a_folder_without_write_permission_is_a_usage_error(tmp_path: Path) -> N
 
 
 def test_leftovers_of_an_ended_writer_are_removed_and_those_of_a_running_one_stay(tmp_path: Path) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    for writer in (dead.pid, os.getpid()):
-        (tmp_path / f"x.tmp-{writer}-ab").mkdir()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for pid in (ended.pid, os.getpid()):
+        (tmp_path / f"x.tmp-{pid}-ab").mkdir()
     atomic.write_folder(tmp_path / "x", {"a": b""})
     assert list_names(tmp_path) == {"x", f"x.tmp-{os.getpid()}-ab"}
 

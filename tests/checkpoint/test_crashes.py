@@ -1,4 +1,4 @@
-"""Saves in real processes that are killed or run out of disk, at every system call and at random moments."""
+"""Checkpoints saved by processes that are killed or run out of disk space, at every system call or a random moment."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def save(run: RunDirectory, step: int) -> None:
 
 
 def start_run(path: Path) -> None:
-    """Create a run with two checkpoints, so that the next save removes one."""
+    """Create a run with two checkpoints, so that the next save removes the first."""
     with RunDirectory(path).lock() as run:
         save(run, 1)
         save(run, 2)
 
 
-def check(path: Path, allowed: set[int]) -> int:
-    """Latest step of a run, after checking that it is allowed and intact and that no temporary files are left."""
+def check_run(path: Path, allowed: set[int]) -> int:
+    """Assert that the latest checkpoint is allowed and intact and that no temporary file is left; return its step."""
     messages: list[str] = []
     with RunDirectory(path, notify=messages.append).lock() as run:
         newest = run.latest_checkpoint()
@@ -51,41 +51,46 @@ def check(path: Path, allowed: set[int]) -> int:
         assert torch.equal(newest.weights["token_embedding.weight"], weights(newest.step)["token_embedding.weight"])
         assert not messages
         assert len(run.steps()) >= 2
-        assert not [inner for inner in path.rglob("*") if atomic.is_temporary(inner)]
+        assert not list_temporary(path)
         return newest.step
 
 
-class Child:
-    """Forked process that waits for a signal before it starts its work."""
+def list_temporary(folder: Path) -> list[Path]:
+    """Temporary files and folders below a folder."""
+    return [path for path in folder.rglob("*") if atomic.is_temporary(path)]
+
+
+class ForkedProcess:
+    """Forked process that does its work after `start`; it reports to the file descriptor that the work receives."""
 
     def __init__(self, work: Callable[[int], int]) -> None:
-        ready, self._go = os.pipe()
-        self.output_fd, write_end = os.pipe()
+        start_read_fd, self._start_fd = os.pipe()
+        self.report_fd, report_write_fd = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            code = 70
+            exit_code = 70
             with contextlib.suppress(BaseException):
-                os.close(self._go)
-                os.read(ready, 1)
-                code = work(write_end)
-            os._exit(code)
-        os.close(ready)
-        os.close(write_end)
+                os.close(self._start_fd)
+                os.read(start_read_fd, 1)
+                exit_code = work(report_write_fd)
+            os._exit(exit_code)
+        os.close(start_read_fd)
+        os.close(report_write_fd)
 
-    def go(self) -> None:
-        os.write(self._go, b"!")
+    def start(self) -> None:
+        os.write(self._start_fd, b"!")
 
     def wait(self) -> tuple[int, str]:
-        """Exit code (negative: the signal that ended it) and the text that the process wrote."""
+        """Exit code (negative: the signal that ended the process) and everything that it reported."""
         _, status = os.waitpid(self.pid, 0)
-        text = b"".join(iter(lambda: os.read(self.output_fd, 65536), b"")).decode()
-        os.close(self._go)
-        os.close(self.output_fd)
+        with open(self.report_fd, encoding="utf-8") as reports:
+            text = reports.read()
+        os.close(self._start_fd)
         return os.waitstatus_to_exitcode(status), text
 
 
 def save_step_3(path: Path) -> Callable[[int], int]:
-    """Work that saves step 3, and step 4 if the disk was full."""
+    """Work of a process: save step 3; if the disk is full, report it and save step 4."""
 
     def work(report_fd: int) -> int:
         with RunDirectory(path).lock() as run:
@@ -100,97 +105,107 @@ def save_step_3(path: Path) -> Callable[[int], int]:
     return work
 
 
-def run_traced(path: Path, *options: str, record: Path | None = None) -> tuple[int, str]:
-    """Run the saving process under strace; return exit code and text."""
+def run_traced(path: Path, *options: str, trace_file: Path | None = None) -> tuple[int, str]:
+    """Run the saving process under strace; return its exit code and what it reported."""
     assert STRACE
-    child = Child(save_step_3(path))
-    trace = ["-e", f"trace={','.join(SYSTEM_CALLS)}", "-o", str(record or os.devnull), *options]
-    tracer = subprocess.Popen([STRACE, *trace, "-p", str(child.pid)], stderr=subprocess.PIPE, text=True)
+    process = ForkedProcess(save_step_3(path))
+    flags = ["-e", f"trace={','.join(SYSTEM_CALLS)}", "-o", str(trace_file or os.devnull), *options]
+    tracer = subprocess.Popen([STRACE, *flags, "-p", str(process.pid)], stderr=subprocess.PIPE, text=True)
     assert tracer.stderr
-    line = tracer.stderr.readline()
-    if "attached" not in line:
-        child.go()
-        child.wait()
-        tracer.wait()
-        pytest.skip(f"strace cannot attach to a process: {line.strip()}")
-    child.go()
-    result = child.wait()
+    first_line = tracer.stderr.readline()
+    process.start()
+    exit_code, report = process.wait()
     tracer.wait()
     tracer.stderr.close()
-    return result
+    if "attached" not in first_line:
+        pytest.skip(f"strace cannot attach to a process: {first_line.strip()}")
+    return exit_code, report
 
 
 @pytest.fixture
-def calls(tmp_path: Path) -> dict[str, int]:
+def call_counts(tmp_path: Path) -> dict[str, int]:
     """Number of each system call in one save."""
     if not STRACE:
         pytest.skip("strace is not installed")
     start_run(tmp_path / "counted")
-    code, _ = run_traced(tmp_path / "counted", record=tmp_path / "trace")
-    assert code == 0
+    exit_code, _ = run_traced(tmp_path / "counted", trace_file=tmp_path / "trace")
+    assert exit_code == 0
     names = re.findall(r"^(?:\d+ +)?(\w+)\(", (tmp_path / "trace").read_text(), re.MULTILINE)
     return {name: names.count(name) for name in SYSTEM_CALLS}
 
 
-def iterate_calls(calls: dict[str, int], names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    return ((name, index) for name in names for index in range(1, calls[name] + 1))
+def iterate_calls(call_counts: dict[str, int], names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    """Yield name and number of every system call; strace counts from 1."""
+    for name in names:
+        for number in range(1, call_counts[name] + 1):
+            yield name, number
 
 
-def test_killed_at_every_system_call(calls: dict[str, int], tmp_path: Path) -> None:
-    assert sum(calls.values()) >= 30, calls
-    for name, index in iterate_calls(calls, SYSTEM_CALLS):
-        path = tmp_path / f"{name}-{index}"
+def test_a_process_killed_at_any_system_call_leaves_the_old_or_the_new_checkpoint(
+    call_counts: dict[str, int], tmp_path: Path
+) -> None:
+    assert sum(call_counts.values()) >= 30, call_counts
+    for name, number in iterate_calls(call_counts, SYSTEM_CALLS):
+        path = tmp_path / f"{name}-{number}"
         start_run(path)
-        code, _ = run_traced(path, "-e", f"inject={name}:signal=KILL:when={index}")
-        assert code == -signal.SIGKILL
-        check(path, {2, 3})
+        exit_code, _ = run_traced(path, "-e", f"inject={name}:signal=KILL:when={number}")
+        assert exit_code == -signal.SIGKILL
+        check_run(path, {2, 3})
 
 
-def test_disk_full_at_every_system_call(calls: dict[str, int], tmp_path: Path) -> None:
-    for name, index in iterate_calls(calls, ("mkdir", "write", "fsync", "rename")):
-        path = tmp_path / f"{name}-{index}"
+def test_a_disk_full_at_any_system_call_is_reported_and_the_next_save_succeeds(
+    call_counts: dict[str, int], tmp_path: Path
+) -> None:
+    num_failed_saves = 0
+    for name, number in iterate_calls(call_counts, ("mkdir", "write", "fsync", "rename")):
+        path = tmp_path / f"{name}-{number}"
         start_run(path)
-        code, text = run_traced(path, "-e", f"inject={name}:error=ENOSPC:when={index}")
-        if code == 0:  # not a call of the save itself, but of the record in the lock
-            check(path, {3})
+        exit_code, report = run_traced(path, "-e", f"inject={name}:error=ENOSPC:when={number}")
+        if exit_code == 0:  # the call does not belong to the save: it writes the holder into the lock file
+            check_run(path, {3})
             continue
-        assert (code, text[:1] != "") == (7, True), (name, index, text)
-        assert all(word in text for word in ("free", "needed", str(path))), text
-        check(path, {4})
+        assert exit_code == 7, (name, number, report)
+        assert "free" in report
+        assert "needed" in report
+        assert str(path) in report
+        check_run(path, {4})
+        num_failed_saves += 1
+    assert num_failed_saves >= 10
 
 
-def test_killed_at_random_moments(tmp_path: Path) -> None:
+def test_a_process_killed_at_a_random_moment_loses_no_reported_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "run"
     rng = random.Random(7)
     start_time = time.perf_counter()
     start_run(path)
     max_delay = 3 * (time.perf_counter() - start_time)  # about six saves
-    promised = 2
+    latest_step = 2
 
     def work(report_fd: int) -> int:
         with RunDirectory(path).lock() as run:
-            newest = run.latest_checkpoint()
-            assert newest is not None
-            run.truncate_log(newest.step)
-            for step in range(newest.step + 1, newest.step + 1000):
+            checkpoint = run.latest_checkpoint()
+            assert checkpoint is not None
+            run.truncate_log(checkpoint.step)
+            for step in range(checkpoint.step + 1, checkpoint.step + 1000):
                 save(run, step)
                 os.write(report_fd, f"{step}\n".encode())
         return 0
 
     rounds = 0
-    while rounds < 30 or promised <= 10:  # a slow disk needs more rounds, and longer ones
+    while rounds < 30 or latest_step <= 10:  # a slow disk needs more rounds, and longer ones
         rounds += 1
-        child = Child(work)
-        child.go()
+        process = ForkedProcess(work)
+        process.start()
         time.sleep(rng.uniform(0.0, max_delay * (1 + rounds // 30)))
-        os.kill(child.pid, signal.SIGKILL)
-        code, text = child.wait()
-        assert code == -signal.SIGKILL
-        promised = max([promised, *map(int, text.split())])
-        promised = check(path, {promised, promised + 1})
+        os.kill(process.pid, signal.SIGKILL)
+        exit_code, report = process.wait()
+        assert exit_code == -signal.SIGKILL
+        reported_steps = [int(step) for step in report.split()]
+        latest_step = max([latest_step, *reported_steps])
+        latest_step = check_run(path, {latest_step, latest_step + 1})
     with RunDirectory(path).lock() as run:
-        run.truncate_log(promised)
-        assert [line["step"] for line in run.read_log()][-1] == promised
+        run.truncate_log(latest_step)
+        assert run.read_log()[-1]["step"] == latest_step
 
 
 @pytest.fixture
@@ -198,10 +213,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    mount = subprocess.run(command, capture_output=True, check=False)
+    if mount.returncode:
         pytest.skip("no permission to mount a small file system")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
@@ -215,7 +229,7 @@ class BlindDisk(Disk):
 
 
 @pytest.mark.parametrize("disk", [atomic.DISK, BlindDisk()])
-def test_full_disk(small_disk: Path, disk: Disk) -> None:
+def test_a_full_disk_is_reported_and_a_later_save_succeeds(small_disk: Path, disk: Disk) -> None:
     path = small_disk / "run"
     start_run(path)
     (small_disk / "ballast").write_bytes(bytes(900_000))
@@ -227,7 +241,7 @@ def test_full_disk(small_disk: Path, disk: Disk) -> None:
         newest = run.latest_checkpoint()
         assert newest is not None
         assert newest.step == 2
-        assert not [inner for inner in path.rglob("*") if atomic.is_temporary(inner)]
+        assert not list_temporary(path)
         (small_disk / "ballast").unlink()
         run.save_checkpoint(3, large, {}, {})
         assert run.steps() == [2, 3]
@@ -236,25 +250,26 @@ def test_full_disk(small_disk: Path, disk: Disk) -> None:
 def test_of_many_trainers_one_acquires_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "run"
     for _ in range(12):
-        release_fd, wake_fd = os.pipe()
+        release_read_fd, release_fd = os.pipe()
 
-        def work(report_fd: int, release_fd: int = release_fd) -> int:
+        def work(report_fd: int, release_read_fd: int = release_read_fd) -> int:
             try:
                 with RunDirectory(path).lock():
-                    os.write(report_fd, b"won")
-                    os.read(release_fd, 1)  # until all have tried to lock
+                    os.write(report_fd, b"locked")
+                    os.read(release_read_fd, 1)  # until all have tried to lock
                     return 0
             except UsageError as error:
                 os.write(report_fd, str(error).encode())
                 return 2
 
-        children = [Child(work) for _ in range(5)]
-        for child in children:
-            child.go()
-        texts = [os.read(child.output_fd, 4096).decode() for child in children]
-        os.write(wake_fd, b"!" * len(children))
-        assert sorted(child.wait()[0] for child in children) == [0, 2, 2, 2, 2]
-        assert sorted("in use" in text for text in texts) == [False, True, True, True, True]
-        assert "won" in texts
+        processes = [ForkedProcess(work) for _ in range(5)]
+        for process in processes:
+            process.start()
+        reports = [os.read(process.report_fd, 4096).decode() for process in processes]
+        os.write(release_fd, b"!" * len(processes))
+        exit_codes = [process.wait()[0] for process in processes]
+        assert sorted(exit_codes) == [0, 2, 2, 2, 2]
+        assert sorted("in use" in report for report in reports) == [False, True, True, True, True]
+        assert "locked" in reports
+        os.close(release_read_fd)
         os.close(release_fd)
-        os.close(wake_fd)

@@ -15,9 +15,12 @@ from regard.errors import CheckpointError, UsageError
 
 
 def start_run(path: Path, *steps: int, **options: object) -> RunDirectory:
+    """Lock a run directory and save a checkpoint at each step."""
     run = RunDirectory(path, **options).lock()  # type: ignore[arg-type]
     for step in steps:
-        run.save_checkpoint(step, {"w": torch.full((3, 5), float(step))}, {"m": torch.ones(())}, {"step": step})
+        weights = {"w": torch.full((3, 5), float(step))}
+        optimizer = {"m": torch.ones(())}
+        run.save_checkpoint(step, weights, optimizer, {"step": step})
     return run
 
 
@@ -29,18 +32,20 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
         run.save_checkpoint(41, weights, optimizer, counters)
         checkpoint = run.latest_checkpoint()
     assert checkpoint is not None
-    assert (checkpoint.step, checkpoint.counters) == (41, counters)
-    for tensors, read_tensors in ((weights, checkpoint.weights), (optimizer, checkpoint.optimizer)):
-        assert tensors.keys() == read_tensors.keys()
-        assert all(
-            torch.equal(tensors[name], read_tensors[name]) and tensors[name].dtype == read_tensors[name].dtype
-            for name in tensors
-        )
+    assert checkpoint.step == 41
+    assert checkpoint.counters == counters
+    for saved, loaded in ((weights, checkpoint.weights), (optimizer, checkpoint.optimizer)):
+        assert loaded.keys() == saved.keys()
+        for name, tensor in saved.items():
+            assert torch.equal(loaded[name], tensor), name
+            assert loaded[name].dtype == tensor.dtype, name
 
 
-@pytest.mark.parametrize(("keep", "remaining"), [(1, [9, 11]), (2, [9, 11]), (3, [5, 9, 11])])
-def test_old_checkpoints_are_removed_and_at_least_two_stay(tmp_path: Path, keep: int, remaining: list[int]) -> None:
-    with start_run(tmp_path / "run", 2, 5, 9, 11, max_checkpoints=keep) as run:
+@pytest.mark.parametrize(("max_checkpoints", "remaining"), [(1, [9, 11]), (2, [9, 11]), (3, [5, 9, 11])])
+def test_old_checkpoints_are_removed_and_at_least_two_stay(
+    tmp_path: Path, max_checkpoints: int, remaining: list[int]
+) -> None:
+    with start_run(tmp_path / "run", 2, 5, 9, 11, max_checkpoints=max_checkpoints) as run:
         assert run.steps() == remaining
 
 
@@ -58,7 +63,7 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(tmp_path: Pa
         assert len(messages) == 2
 
 
-def test_a_reader_without_the_lock_moves_nothing(tmp_path: Path) -> None:
+def test_a_reader_without_the_lock_changes_nothing(tmp_path: Path) -> None:
     start_run(tmp_path, 2, 11).release()
     (tmp_path / "checkpoints" / "step-11" / "counters.json").unlink()
     checkpoint = RunDirectory(tmp_path).latest_checkpoint()
@@ -74,10 +79,11 @@ def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
     rng = random.Random(0)
     with start_run(tmp_path, 1, 2, notify=messages.append) as run:
         folder = tmp_path / "checkpoints" / "step-2"
-        renamed = tmp_path / "checkpoints" / "step-2.bad"
+        moved_aside = tmp_path / "checkpoints" / "step-2.bad"
         contents = {path: path.read_bytes() for path in folder.iterdir()}
         for index in range(1000):
-            path = rng.choices(list(contents), [len(data) for data in contents.values()])[0]
+            sizes = [len(content) for content in contents.values()]
+            (path,) = rng.choices(list(contents), sizes)
             data = bytearray(contents[path])
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
             path.write_bytes(data)
@@ -86,11 +92,11 @@ def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
             assert checkpoint.step == 1
             assert len(messages) == index + 1
             assert path.name in messages[-1]
-            renamed.rename(folder)
+            moved_aside.rename(folder)
             path.write_bytes(contents[path])
-        newest = run.latest_checkpoint()
-        assert newest is not None
-        assert newest.step == 2
+        checkpoint = run.latest_checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.step == 2
 
 
 def test_a_second_trainer_is_rejected_until_the_first_has_ended(tmp_path: Path) -> None:
@@ -129,19 +135,26 @@ def test_a_lock_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 def test_the_log_is_truncated_to_a_step(tmp_path: Path) -> None:
     with RunDirectory(tmp_path).lock() as run:
         run.truncate_log(0)
-        lines = [{"event": "plan"}, {"step": 5, "loss": 0.5}, {"step": 9}, {"step": 9, "said": "é\u2028"}, {"step": 15}]
-        for line in [*lines, {"event": "late"}]:
-            run.append_log(line)
+        events = [
+            {"event": "plan"},
+            {"step": 5, "loss": 0.5},
+            {"step": 9},
+            {"step": 9, "text": "é\u2028"},
+            {"step": 15},
+            {"event": "late"},
+        ]
+        for event in events:
+            run.append_log(event)
         with open(tmp_path / "log.jsonl", "ab") as file:
-            file.write(b'{"step": 2')
-        assert run.read_log() == [*lines, {"event": "late"}]
+            file.write(b'{"step": 2')  # a line that a crash cut off
+        assert run.read_log() == events
         run.truncate_log(10)
-        assert run.read_log() == lines[:4]
+        assert run.read_log() == events[:4]
         run.append_log({"step": 11})
         run.truncate_log(11)
-        assert run.read_log() == [*lines[:4], {"step": 11}]
+        assert run.read_log() == [*events[:4], {"step": 11}]
         run.truncate_log(0)
-        assert run.read_log() == lines[:1]
+        assert run.read_log() == events[:1]
 
 
 def test_run_json_is_read_back_and_damage_is_named(tmp_path: Path) -> None:
@@ -175,7 +188,7 @@ def test_leftovers_of_ended_writers_are_removed_when_the_run_is_locked(tmp_path:
     (tmp_path / "checkpoints" / "step-2.tmp-99-ab" / "model.safetensors").write_text("half")
     (tmp_path / "run.json.tmp-99-ab").write_text("half")
     RunDirectory(tmp_path).lock().release()
-    assert {path.name for path in tmp_path.rglob("*") if "tmp-" in path.name} == set()
+    assert [path.name for path in tmp_path.rglob("*") if "tmp-" in path.name] == []
 
 
 def test_the_kind_of_a_folder_is_detected(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from regard.cli import run
-from tests.checkpoint.hf.encoders import made
+from tests.checkpoint.hf.encoders import save_transformers_model
 
 pytest.importorskip("transformers", reason="transformers is not installed: no model to build")
 
@@ -17,7 +17,7 @@ pytest.importorskip("transformers", reason="transformers is not installed: no mo
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("encoder")
-    made("bert", "masked", path)
+    save_transformers_model("bert", "masked", path)
     return path
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -18,10 +20,9 @@ from regard.text.train import train_tokenizer
 TEXTS = ["the cat sat on the mat\n", "a dog ran – naïve – over the hill 日本\n"]
 
 
-def build_pipeline(
-    kind: str = "bpe", positions: str = "learned", texts: list[str] | None = None, **task: object
-) -> GenerationPipeline:
-    tokenizer = train_tokenizer((texts or TEXTS) * 9, TokenizerConfig(kind=kind)).without_special_tokens()
+def build_pipeline(kind: str = "bpe", **task: object) -> GenerationPipeline:
+    """Pipeline of a small random model with a tokenizer of this kind; `task` is its metadata."""
+    tokenizer = train_tokenizer(TEXTS * 9, TokenizerConfig(kind=kind)).without_special_tokens()
     stack = StackConfig(num_layers=2, num_heads=2, feed_forward_size=24)
     config = GptConfig(
         vocab_size=tokenizer.vocab_size + 2,
@@ -29,7 +30,7 @@ def build_pipeline(
         stack=stack,
         max_positions=64,
         eos_id=tokenizer.eos_id,
-        positions=positions,
+        positions="learned",
     )
     model = Gpt(config)
     initialize_weights(model, 2)
@@ -40,32 +41,38 @@ def build_pipeline(
 
 @pytest.mark.parametrize("kind", ["bpe", "characters", "unigram"])
 def test_continuations_do_not_depend_on_the_batch(kind: str) -> None:
-    generator = build_pipeline(kind)
+    pipeline = build_pipeline(kind)
     config = GenerationConfig(max_new_tokens=20, samples=2)
     prompts = ["the cat", "a", "over the hill", "a dog"]
-    batch = generator.generate(prompts, config)
-    assert batch == [generator.generate([prompt], config)[0] for prompt in prompts]
-    assert all(len(generation.ids) <= 20 for generations in batch for generation in generations)
-    assert batch[0][0] != batch[0][1]
+    batch = pipeline.generate(prompts, config)
+    alone = [pipeline.generate([prompt], config)[0] for prompt in prompts]
+    assert batch == alone
+    assert all(len(continuation.ids) <= 20 for continuation in itertools.chain.from_iterable(batch))
+    first, second = batch[0]
+    assert first != second
 
 
 def test_the_same_seed_gives_the_same_sample_and_another_does_not() -> None:
-    generator = build_pipeline()
-    first, again, other = (generator("the cat", max_new_tokens=30, seed=seed) for seed in (1, 1, 2))
-    assert first == again != other
-    assert generator("the cat", max_new_tokens=30, greedy=True) == generator(
-        "the cat", max_new_tokens=30, top_k=1, seed=9
-    )
+    pipeline = build_pipeline()
+    sample = pipeline("the cat", max_new_tokens=30, seed=1)
+    assert pipeline("the cat", max_new_tokens=30, seed=1) == sample
+    assert pipeline("the cat", max_new_tokens=30, seed=2) != sample
+
+
+def test_greedy_search_is_sampling_from_the_most_probable_token() -> None:
+    pipeline = build_pipeline()
+    greedy = pipeline("the cat", max_new_tokens=30, greedy=True)
+    assert pipeline("the cat", max_new_tokens=30, top_k=1, seed=9) == greedy
 
 
 @pytest.mark.parametrize("kind", ["bpe", "characters", "unigram"])
 def test_streamed_text_adds_up_to_the_continuation(kind: str) -> None:
-    generator = build_pipeline(kind)
+    pipeline = build_pipeline(kind)
     fragments: list[str] = []
-    ((generation,),) = generator.generate(["the"], GenerationConfig(max_new_tokens=60), on_text=fragments.append)
-    assert "".join(fragments) == generation
+    ((continuation,),) = pipeline.generate(["the"], GenerationConfig(max_new_tokens=60), on_text=fragments.append)
+    assert "".join(fragments) == continuation
     assert len(fragments) > 5
-    assert generation.full_text == "the" + generation
+    assert continuation.full_text == "the" + continuation
 
 
 def test_special_tokens_and_unused_ids_are_never_generated() -> None:
@@ -74,20 +81,20 @@ def test_special_tokens_and_unused_ids_are_never_generated() -> None:
         for token_id in (generator.tokenizer.pad_id, generator.tokenizer.unk_id, generator.tokenizer.vocab_size + 1):
             generator.model.token_embedding.weight[token_id] *= 50
     generator.model.pack()
+    unused_ids = {generator.tokenizer.vocab_size, generator.tokenizer.vocab_size + 1}
     for seed in range(5):
-        generation = generator("the cat", max_new_tokens=20, seed=seed)
-        assert not {*generation.ids} & (
-            {*generator.tokenizer.special_ids} | {generator.tokenizer.vocab_size, generator.tokenizer.vocab_size + 1}
-        )
+        continuation = generator("the cat", max_new_tokens=20, seed=seed)
+        assert len(continuation.ids) > 0
+        assert not set(continuation.ids) & set(generator.tokenizer.special_ids)
+        assert not set(continuation.ids) & unused_ids
 
 
 def test_rules_of_the_caller_hold_beside_those_of_the_pipeline() -> None:
-    generator = build_pipeline("characters")
-    allowed = {token for tokens in generator.tokenizer.encode_batch(["a", "t"]) for token in tokens}
-    only_allowed = ForbidSequences([[token] for token in range(generator.model.vocab_size) if token not in allowed])
-    (continuations,) = generator.generate(
-        ["the cat"], GenerationConfig(max_new_tokens=20, samples=3), rules=[only_allowed]
-    )
+    pipeline = build_pipeline("characters")
+    allowed_ids = set(pipeline.tokenizer.encode("at").ids)
+    forbidden = [[token_id] for token_id in range(pipeline.model.vocab_size) if token_id not in allowed_ids]
+    config = GenerationConfig(max_new_tokens=20, samples=3)
+    (continuations,) = pipeline.generate(["the cat"], config, rules=[ForbidSequences(forbidden)])
     assert [len(continuation.ids) for continuation in continuations] == [20, 20, 20]  # the end is forbidden, too
     assert all(set(continuation) <= {"a", "t"} for continuation in continuations)
 
@@ -95,20 +102,21 @@ def test_rules_of_the_caller_hold_beside_those_of_the_pipeline() -> None:
 def test_a_prompt_begins_with_eos_where_documents_are_lines() -> None:
     of_files = build_pipeline(document="file")
     of_lines = build_pipeline(document="line")
-    assert of_files._encode_prompt("a dog") == of_lines._encode_prompt("a dog")[1:]
-    assert of_lines._encode_prompt("a dog")[0] == of_lines.model.config.eos_id == of_files._encode_prompt("")[0]
+    eos_id = of_lines.model.config.eos_id
+    assert of_lines._encode_prompt("a dog") == [eos_id, *of_files._encode_prompt("a dog")]
+    assert of_files._encode_prompt("a dog")[0] != eos_id
+    assert of_files._encode_prompt("")[0] == eos_id
 
 
 def test_truncated_and_unknown_tokens_of_a_prompt_are_counted() -> None:
-    generator = build_pipeline("characters")
-    generation = generator("the cat " * 20, max_new_tokens=3)
-    assert generation.truncated == 160 - 32
-    assert generator("the XXX", max_new_tokens=3).unknown == 3
+    pipeline = build_pipeline("characters")
+    assert pipeline("the cat " * 20, max_new_tokens=3).truncated == 160 - 32
+    assert pipeline("the XXX", max_new_tokens=3).unknown == 3
 
 
-def test_wrong_requests_are_rejected() -> None:
-    generator = build_pipeline()
+def test_streaming_several_texts_and_several_greedy_samples_are_rejected() -> None:
+    pipeline = build_pipeline()
     with pytest.raises(UsageError, match="only one continuation of one text"):
-        generator.generate(["a", "b"], GenerationConfig(), on_text=print)
+        pipeline.generate(["a", "b"], GenerationConfig(), on_text=print)
     with pytest.raises(ConfigError, match="drop --greedy or --samples"):
         GenerationConfig(greedy=True, samples=2)

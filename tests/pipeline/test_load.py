@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import regard
@@ -10,24 +12,29 @@ from regard.config.data import TokenizerConfig
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.pipeline.load import load
 from regard.pipeline.loaders import train
+from regard.pipeline.translation import TranslationPipeline
+from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
+from tests.pipeline.conftest import Toy
 
 TEXTS = ["dog cat tree. Bird?", "stone river garden."]
 
 
 @pytest.fixture(scope="module")
-def folder(pipeline, tmp_path_factory):
-    return save_pipeline(pipeline, tmp_path_factory.mktemp("models") / "one")
+def folder(pipeline: TranslationPipeline, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "toy"
+    save_pipeline(pipeline, path, pipeline.source)
+    return path
 
 
-def save_pipeline(pipeline, path, tokenizer=None):
+def save_pipeline(pipeline: TranslationPipeline, path: Path, tokenizer: Tokenizer) -> None:
+    """Save the model of a pipeline with a tokenizer for both sides."""
     model = pipeline.models[0]
-    shared_tokenizer = tokenizer or pipeline.source
     save_translator(
         path,
         model.config,
         model.state_dict(),
-        tokenizers={"source": shared_tokenizer, "target": shared_tokenizer},
+        tokenizers={"source": tokenizer, "target": tokenizer},
         decoding=pipeline.decoding,
         metadata={
             "max_length": pipeline.max_source_length,
@@ -35,38 +42,51 @@ def save_pipeline(pipeline, path, tokenizer=None):
         },
         card="# toy",
     )
-    return path
 
 
-def test_a_loaded_model_translates_the_same(pipeline, folder):
-    loaded = load(folder)
-    assert loaded.decoding == pipeline.decoding and loaded.max_source_length == pipeline.max_source_length
-    assert loaded.recorder.alignment_head is not None and loaded.recorder.alignment_head.shift == 1
-    for before, after in zip(pipeline.translate(TEXTS), loaded.translate(TEXTS), strict=True):
-        assert before == after and before.score == pytest.approx(after.score, abs=1e-5)
-    assert isinstance(regard.load(str(folder))("dog."), regard.Translation)
+def load_translation_pipeline(folder: Path | list[Path], **options: object) -> TranslationPipeline:
+    loaded = load(folder, **options)  # type: ignore[arg-type]
+    assert isinstance(loaded, TranslationPipeline)
+    return loaded
 
 
-def test_bf16_translates_too(pipeline, folder):
-    translation = load(folder, precision="bf16")("dog cat.")
-    assert translation == pipeline("dog cat.")
-    assert translation.score == pytest.approx(pipeline("dog cat.").score, abs=0.05)
+def test_a_loaded_model_gives_the_same_translations(pipeline: TranslationPipeline, folder: Path) -> None:
+    loaded = load_translation_pipeline(folder)
+    assert loaded.decoding == pipeline.decoding
+    assert loaded.max_source_length == pipeline.max_source_length
+    assert loaded.recorder.alignment_head is not None
+    assert loaded.recorder.alignment_head.shift == 1
+    for expected, translation in zip(pipeline.translate(TEXTS), loaded.translate(TEXTS), strict=True):
+        assert translation == expected
+        assert translation.score == pytest.approx(expected.score, abs=1e-5)
+    assert isinstance(regard.load(str(folder))("dog."), regard.Translation)  # type: ignore[operator]
+
+
+def test_bf16_gives_the_same_translation_with_nearly_the_same_score(
+    pipeline: TranslationPipeline, folder: Path
+) -> None:
+    translation = load_translation_pipeline(folder, precision="bf16")("dog cat.")
+    expected = pipeline("dog cat.")
+    assert translation == expected
+    assert translation.score == pytest.approx(expected.score, abs=0.05)
     assert translation.alignment
 
 
-def test_several_folders_form_an_ensemble(folder):
-    ensemble = load([folder, folder])
-    assert len(ensemble.models) == 2 == len(load(folder, ensemble=[folder]).models)
-    assert list(map(str, ensemble.translate(TEXTS))) == list(map(str, load(folder).translate(TEXTS)))
+def test_several_folders_form_an_ensemble(folder: Path) -> None:
+    single = load_translation_pipeline(folder)
+    ensemble = load_translation_pipeline([folder, folder])
+    assert len(ensemble.models) == 2
+    assert len(load_translation_pipeline(folder, ensemble=[folder]).models) == 2
+    assert ensemble.translate(TEXTS) == single.translate(TEXTS)
 
 
-def test_what_cannot_be_loaded_is_rejected(pipeline, folder, tmp_path):
-    other_tokenizer = train_tokenizer(
-        ["dog cat tree"] * 3, TokenizerConfig(kind="bpe", vocab_size=pipeline.source.vocab_size)
-    )
-    other_folder = save_pipeline(pipeline, tmp_path / "strange", other_tokenizer)
+def test_folders_and_options_that_cannot_be_loaded_are_rejected(
+    pipeline: TranslationPipeline, folder: Path, tmp_path: Path
+) -> None:
+    tokenizer_config = TokenizerConfig(kind="bpe", vocab_size=pipeline.source.vocab_size)
+    save_pipeline(pipeline, tmp_path / "other", train_tokenizer(["dog cat tree"] * 3, tokenizer_config))
     with pytest.raises(UsageError, match="another source tokenizer"):
-        load([folder, other_folder])
+        load([folder, tmp_path / "other"])
     with pytest.raises(CheckpointError, match="no such folder"):
         load(tmp_path / "nothing")
     with pytest.raises(ConfigError, match="precision must be one of float32, bf16"):
@@ -77,10 +97,10 @@ def test_what_cannot_be_loaded_is_rejected(pipeline, folder, tmp_path):
         load([])
 
 
-def test_training_from_python(toy, tmp_path):
-    pairs = toy.pairs(300, seed=4)
+def test_a_model_is_trained_from_python(toy: Toy, tmp_path: Path) -> None:
     data = tmp_path / "pairs.tsv"
-    data.write_text("".join(f"{left}\t{right}\n" for left, right in pairs), encoding="utf-8")
+    lines = [f"{source}\t{target}\n" for source, target in toy.pairs(300, seed=4)]
+    data.write_text("".join(lines), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"unknown setting 'stepps' \(did you mean steps\?\)"):
         train("translate", data, out=tmp_path / "run", stepps=3)
     stack = {"num_layers": 1, "num_heads": 2, "feed_forward_size": 32}
@@ -95,5 +115,9 @@ def test_training_from_python(toy, tmp_path):
         precision="float32",
         decoding__beam=2,
     )
-    assert trained.decoding.beam == 2 and trained.recorder.alignment_head is not None
-    assert isinstance(trained("dog."), str)
+    assert isinstance(trained, TranslationPipeline)
+    assert trained.decoding.beam == 2
+    assert trained.recorder.alignment_head is not None
+    translation = trained("dog.")
+    assert isinstance(translation, regard.Translation)
+    assert translation.source == "dog."

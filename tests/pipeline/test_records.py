@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import pickle
 from pathlib import Path
@@ -43,6 +44,7 @@ from regard.tasks.rnn_text import RnnPreprocessor
 from regard.tasks.story_qa import StoryVocabulary
 from regard.text.special_tokens import SpecialTokens, with_mask_token
 from regard.text.train import train_tokenizer
+from regard.view.record.attention import AttentionRecord
 from regard.view.record.parts import DecodingStep, LabelProbabilities, SpanProbabilities
 from regard.view.record.record import Record
 from tests.families import made as build_model
@@ -54,14 +56,17 @@ TOKENIZER = with_mask_token(train_tokenizer([TEXT, PASSAGE, "where who a b c"] *
 SPECIAL_TOKENS = SpecialTokens(TOKENIZER)
 VOCAB_SIZE = TOKENIZER.vocab_size
 TAGS = ["O", "B-X", "I-X"]
+WITH_STEPS = ("translate", "seq2seq", "generate", "tag", "tag, RNN", "fill")  # a prediction for each target token
+STORY = ("Mary went home.", "John went out.")
+RNN_CONFIG = RnnTextConfig(vocab_size=VOCAB_SIZE, embedding_size=5, hidden_size=7, num_feature_layers=3, feature_size=8)
 
 
-def encoder(**changes: object) -> Any:
+def build_encoder(**changes: object) -> Any:
     config = BertConfig(vocab_size=VOCAB_SIZE, hidden_size=8, stack=STACK, max_positions=24, num_token_types=2)
     return build_model(config.override(changes))
 
 
-def translator(**changes: object) -> TranslationPipeline:
+def build_translator(**changes: object) -> TranslationPipeline:
     config = TransformerConfig(
         source_vocab_size=VOCAB_SIZE,
         target_vocab_size=VOCAB_SIZE,
@@ -70,229 +75,270 @@ def translator(**changes: object) -> TranslationPipeline:
         decoder=STACK,
         max_positions=40,
     )
+    model = build_model(config.override(changes), seed=4)
     decoding = DecodingConfig(beam=3, max_length_b=3, max_length_a=0.5)
-    return TranslationPipeline([build_model(config.override(changes), seed=4)], TOKENIZER, TOKENIZER, decoding=decoding)
+    return TranslationPipeline([model], TOKENIZER, TOKENIZER, decoding=decoding)
 
 
-def seq2seq() -> TranslationPipeline:
+def build_seq2seq() -> TranslationPipeline:
     config = Seq2SeqConfig(source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE, embedding_size=7, hidden_size=9)
-    return TranslationPipeline(
-        [build_model(config)], TOKENIZER, TOKENIZER, decoding=DecodingConfig(beam=1, max_length_b=3)
-    )
+    decoding = DecodingConfig(beam=1, max_length_b=3)
+    return TranslationPipeline([build_model(config)], TOKENIZER, TOKENIZER, decoding=decoding)
 
 
-def features() -> ElmoFeatures:
+def build_classifier() -> ClassificationPipeline:
+    model = build_encoder(head="label", num_labels=3)
+    return ClassificationPipeline(EncoderClassifier(model, SPECIAL_TOKENS, 20), {"labels": ["a", "b", "c"]})
+
+
+def build_tagger() -> TokenClassificationPipeline:
+    model = build_encoder(head="token", num_labels=3)
+    return TokenClassificationPipeline(EncoderTagger(model, SPECIAL_TOKENS, 20), TAGS, {})
+
+
+def build_question_answering() -> QuestionAnsweringPipeline:
+    return QuestionAnsweringPipeline(build_encoder(head="span"), SPECIAL_TOKENS, 16, {"overlap": 4, "threshold": 0.0})
+
+
+def build_fill_mask() -> FillMaskPipeline:
+    return FillMaskPipeline(build_encoder(head="masked"), TOKENIZER, {}, 20)
+
+
+def build_embedder(max_length: int) -> EmbeddingPipeline:
+    model = build_encoder(max_positions=max(24, max_length))
+    return EmbeddingPipeline(model, SPECIAL_TOKENS, SentenceTransformersConfig(), max_length=max_length)
+
+
+def build_features() -> ElmoFeatures:
     model: Any = build_model(ElmoConfig(vocab_size=VOCAB_SIZE, hidden_size=4, boundary_id=TOKENIZER.eos_id))
     return ElmoFeatures(model, TOKENIZER, "x")
 
 
-def rnn_classifier() -> ClassificationPipeline:
-    encoder_config = RnnTextConfig(
-        vocab_size=VOCAB_SIZE, embedding_size=5, hidden_size=7, num_feature_layers=3, feature_size=8
-    )
-    model: Any = build_model(RnnClassifierConfig(num_labels=2, encoder=encoder_config))
-    return ClassificationPipeline(
-        RecurrentClassifier(model, RnnPreprocessor(TOKENIZER, 16, features())), {"labels": ["bad", "good"]}
-    )
+def build_rnn_preprocessor() -> RnnPreprocessor:
+    return RnnPreprocessor(TOKENIZER, 16, build_features())
 
 
-def rnn_tagger() -> TokenClassificationPipeline:
-    encoder_config = RnnTextConfig(
-        vocab_size=VOCAB_SIZE, embedding_size=5, hidden_size=7, num_feature_layers=3, feature_size=8
-    )
-    model: Any = build_model(RnnTaggerConfig(num_labels=3, encoder=encoder_config))
-    return TokenClassificationPipeline(RecurrentTagger(model, RnnPreprocessor(TOKENIZER, 16, features())), TAGS, {})
+def build_rnn_classifier() -> ClassificationPipeline:
+    model: Any = build_model(RnnClassifierConfig(num_labels=2, encoder=RNN_CONFIG))
+    return ClassificationPipeline(RecurrentClassifier(model, build_rnn_preprocessor()), {"labels": ["bad", "good"]})
 
 
-def story_qa() -> StoryQAPipeline:
-    questions = StoryQuestions.from_questions(
-        [StoryQuestion("one", ("Mary went home.", "John went out."), "Where is Mary?", "home")]
+def build_rnn_tagger() -> TokenClassificationPipeline:
+    model: Any = build_model(RnnTaggerConfig(num_labels=3, encoder=RNN_CONFIG))
+    return TokenClassificationPipeline(RecurrentTagger(model, build_rnn_preprocessor()), TAGS, {})
+
+
+def build_story_qa() -> StoryQAPipeline:
+    question = StoryQuestion("one", STORY, "Where is Mary?", "home")
+    vocabulary = StoryVocabulary.from_questions(StoryQuestions.from_questions([question]))
+    config = MemoryNetworkConfig(
+        vocab_size=len(vocabulary.words), max_sentence_words=4, memory_size=5, embedding_size=6, hops=2
     )
-    vocabulary = StoryVocabulary.from_questions(questions)
-    model: Any = build_model(
-        MemoryNetworkConfig(
-            vocab_size=len(vocabulary.words), max_sentence_words=4, memory_size=5, embedding_size=6, hops=2
-        )
-    )
+    model: Any = build_model(config)
     return StoryQAPipeline(model, vocabulary)
 
 
-def generator() -> GenerationPipeline:
-    model: Any = build_model(
-        GptConfig(vocab_size=VOCAB_SIZE, hidden_size=8, stack=STACK, max_positions=24, eos_id=TOKENIZER.eos_id)
-    )
+def build_generator() -> GenerationPipeline:
+    config = GptConfig(vocab_size=VOCAB_SIZE, hidden_size=8, stack=STACK, max_positions=24, eos_id=TOKENIZER.eos_id)
+    model: Any = build_model(config)
     return GenerationPipeline(model, TOKENIZER, {})
 
 
-REQUEST = PipelineRequest(TEXT, PASSAGE, ("Mary went home.", "John went out."))
-PIPELINES: dict[str, tuple[Any, PipelineRequest, set[str]]] = {
-    "translate": (translator, REQUEST, {"decoder.cross", "encoder.self", "decoder.self"}),
-    "seq2seq": (seq2seq, REQUEST, {"decoder.attention"}),
-    "generate": (generator, PipelineRequest(TEXT, options={"max_new_tokens": 4}), {"decoder.self"}),
-    "classify": (
-        lambda: ClassificationPipeline(
-            EncoderClassifier(encoder(head="label", num_labels=3), SPECIAL_TOKENS, 20), {"labels": ["a", "b", "c"]}
-        ),
-        PipelineRequest(TEXT, pair="the cat sees"),
-        {"encoder.self"},
-    ),
-    "classify, RNN": (rnn_classifier, PipelineRequest(TEXT), {"pooling", "mix"}),
-    "tag": (
-        lambda: TokenClassificationPipeline(
-            EncoderTagger(encoder(head="token", num_labels=3), SPECIAL_TOKENS, 20), TAGS, {}
-        ),
-        REQUEST,
-        {"encoder.self"},
-    ),
-    "tag, RNN": (rnn_tagger, REQUEST, {"mix"}),
-    "answer": (
-        lambda: QuestionAnsweringPipeline(encoder(head="span"), SPECIAL_TOKENS, 16, {"overlap": 4, "threshold": 0.0}),
-        PipelineRequest("who slept", PASSAGE),
-        {"encoder.self"},
-    ),
-    "fill": (
-        lambda: FillMaskPipeline(encoder(head="masked"), TOKENIZER, {}, 20),
-        PipelineRequest("two <mask> dogs <mask> home"),
-        {"encoder.self"},
-    ),
-    "embed": (
-        lambda: EmbeddingPipeline(encoder(), SPECIAL_TOKENS, SentenceTransformersConfig(), max_length=20),
-        REQUEST,
-        {"encoder.self"},
-    ),
-    "features": (lambda: FeaturePipeline(features()), REQUEST, {"mix"}),
-    "stories": (story_qa, PipelineRequest("Where is Mary?", story=REQUEST.story), {"hop"}),
+REQUEST = PipelineRequest(TEXT, PASSAGE, STORY)
+PIPELINES: dict[str, tuple[Any, PipelineRequest, set[str]]] = {  # with a request and the names of recorded attention
+    "translate": (build_translator, REQUEST, {"decoder.cross", "encoder.self", "decoder.self"}),
+    "seq2seq": (build_seq2seq, REQUEST, {"decoder.attention"}),
+    "generate": (build_generator, PipelineRequest(TEXT, options={"max_new_tokens": 4}), {"decoder.self"}),
+    "classify": (build_classifier, PipelineRequest(TEXT, pair="the cat sees"), {"encoder.self"}),
+    "classify, RNN": (build_rnn_classifier, PipelineRequest(TEXT), {"pooling", "mix"}),
+    "tag": (build_tagger, REQUEST, {"encoder.self"}),
+    "tag, RNN": (build_rnn_tagger, REQUEST, {"mix"}),
+    "answer": (build_question_answering, PipelineRequest("who slept", PASSAGE), {"encoder.self"}),
+    "fill": (build_fill_mask, PipelineRequest("two <mask> dogs <mask> home"), {"encoder.self"}),
+    "embed": (lambda: build_embedder(20), REQUEST, {"encoder.self"}),
+    "features": (lambda: FeaturePipeline(build_features()), REQUEST, {"mix"}),
+    "stories": (build_story_qa, PipelineRequest("Where is Mary?", story=STORY), {"hop"}),
 }
 
 
+def attention_matrices(attention: AttentionRecord) -> list[np.ndarray]:
+    """Attention weights of every head of every layer."""
+    heads = itertools.product(attention.layers, range(attention.num_heads))
+    return [attention.matrix(layer, head) for layer, head in heads]
+
+
 @pytest.mark.parametrize("name", PIPELINES)
-def test_every_result_has_a_record_that_survives_its_json_form(name: str) -> None:
-    build, request, kinds = PIPELINES[name]
-    pipeline = build()
-    record = record_request(pipeline, request, provenance={"model": "small"})
-    assert {attention.name for attention in record.attention} == kinds
+def test_every_result_has_a_record_with_the_attention_of_its_model(name: str) -> None:
+    build_pipeline, request, attention_names = PIPELINES[name]
+    pipeline = build_pipeline()
+    record = record_request(pipeline, request)
+    assert {attention.name for attention in record.attention} == attention_names
     assert record.task == task_name(pipeline)
+    assert bool(record.steps) == (name in WITH_STEPS)
     for attention in record.attention:
-        for layer in attention.layers:
-            for head in range(attention.num_heads):
-                matrix = attention.matrix(layer, head)
-                assert np.abs(matrix.sum(-1) - 1).max() < 2e-3
-                assert not attention.is_causal or not np.triu(matrix, 1).any()
+        assert attention.is_causal == (attention.name == "decoder.self")
+        for matrix in attention_matrices(attention):
+            assert np.abs(matrix.sum(-1) - 1).max() < 2e-3
+            if attention.is_causal:
+                assert not np.triu(matrix, 1).any()
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_record_is_restored_from_json(name: str) -> None:
+    build_pipeline, request, _ = PIPELINES[name]
+    record = record_request(build_pipeline(), request, provenance={"model": "small"})
     restored = Record.from_dict(json.loads(json.dumps(record.to_dict())))
     assert restored.texts == record.texts
     assert restored.steps == tuple(DecodingStep.from_dict(step.to_dict()) for step in record.steps)
-    assert restored.provenance["model"] == "small" and restored.id == record.id
-    if record.steps:
-        assert len(record.steps) == len(record.texts["target"].tokens)
-        for step, token in zip(record.steps, record.texts["target"].tokens, strict=True):
-            assert step.token == token
-            assert 0 <= step.probability <= 1 and step.top[0][1] >= step.probability - 1e-6
-            assert sum(probability for _, probability in step.top) < 1 + 1e-4
+    assert restored.provenance["model"] == "small"
+    assert restored.id == record.id
+
+
+@pytest.mark.parametrize("name", WITH_STEPS)
+def test_a_record_has_a_step_for_each_target_token(name: str) -> None:
+    build_pipeline, request, _ = PIPELINES[name]
+    record = record_request(build_pipeline(), request)
+    tokens = record.texts["target"].tokens
+    assert tokens
+    for step, token in zip(record.steps, tokens, strict=True):
+        assert step.token == token
+        assert 0 <= step.probability <= 1
+        _, best_probability = step.top[0]
+        assert best_probability >= step.probability - 1e-6
+        assert sum(probability for _, probability in step.top) < 1 + 1e-4
 
 
 def test_every_pipeline_runs_requests() -> None:
-    assert {type(build()) for build, _, _ in PIPELINES.values()} == set(RUNNERS)
+    assert {type(build_pipeline()) for build_pipeline, _, _ in PIPELINES.values()} == set(RUNNERS)
 
 
-def test_a_translation_has_steps_beams_and_attention_maps() -> None:
-    translation = translator()(TEXT)
-    record = translation.record(store_qkv="decoder.1.cross:1", top_k=3)
+def test_the_steps_of_a_translation_add_up_to_its_logprob_and_follow_the_beam() -> None:
+    translation = build_translator()(TEXT)
+    record = translation.record(top_k=3)
     assert [len(step.top) for step in record.steps] == [3] * len(record.steps)
+    assert translation.steps[0].top(2) == list(translation.steps[0].top[:2])
     logprobs = np.log([step.probability for step in record.steps])
     assert translation.logprob == pytest.approx(float(logprobs.sum()), abs=1e-3)
-    parents = {-1}  # the winner is a path of the tree
+    parents = {-1}  # the translation is a path through the beams
     for token, step in zip(record.texts["target"].tokens, record.steps, strict=True):
         parents = {index for index, (parent, name, _) in enumerate(step.beams) if parent in parents and name == token}
         assert parents
+
+
+def test_stored_scores_and_positions_are_those_of_the_attention() -> None:
+    record = build_translator()(TEXT).record(store_qkv="decoder.1.cross:1")
     (qkv,) = record.qkv
     weights = np.exp(qkv.scores - qkv.scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     assert np.abs(weights - record["decoder.cross"].matrix(1, 1)).max() < 1e-3
-    assert record.positions is not None and record.positions.kind == "sinusoidal"
+    assert record.positions is not None
+    assert record.positions.kind == "sinusoidal"
+
+
+def test_attention_maps_of_a_translation_are_found_by_site_and_head() -> None:
+    translation = build_translator()(TEXT)
+    record = translation.record()
     attention_map = translation.attention["decoder.cross"]
-    assert attention_map.site == "decoder.1.cross" and attention_map.rows[-1] == "</s>"
+    assert attention_map.site == "decoder.1.cross"
+    assert attention_map.rows[-1] == "</s>"
     assert np.allclose(attention_map.matrix, record["decoder.cross"].weights[1].mean(0), atol=1e-6)
     word_map = attention_map.to_words()
     assert word_map.columns == [*TEXT.split(), "</s>"]
     assert [row for row, _, _ in word_map.top()] == word_map.rows
     assert np.array_equal(translation.attention["decoder.0.cross:1"].matrix, record["decoder.cross"].matrix(0, 1))
     assert translation.attention["decoder.0.self"].columns[0] == "<s>"
-    assert translation.steps[0].top(2) == list(translation.steps[0].top[:2])
 
 
 def test_stored_queries_and_keys_give_the_same_weights() -> None:
-    model = EmbeddingPipeline(encoder(max_positions=80), SPECIAL_TOKENS, SentenceTransformersConfig(), max_length=80)
-    embeddings = model.embed([" ".join([TEXT] * 12)])
-    stored, computed = (embeddings.record(store=store).attention[0] for store in ("weights", "queries"))
-    assert stored.has_weights and not computed.has_weights
+    embeddings = build_embedder(80).embed([" ".join([TEXT] * 12)])
+    stored = embeddings.record(store="weights").attention[0]
+    computed = embeddings.record(store="queries").attention[0]
+    assert stored.has_weights
+    assert not computed.has_weights
     assert np.abs(stored.weights - computed.weights).max() < 1e-3
 
 
-def test_sentences_of_a_text_are_diagonal_blocks() -> None:
-    model = translator()
-    translation = model("Two dogs run. The cat sees.")
+@pytest.mark.parametrize("storage", ["weights", "queries"])
+def test_sentences_of_a_text_are_diagonal_blocks(storage: str) -> None:
+    pipeline = build_translator()
+    translation = pipeline("Two dogs run. The cat sees.")
     assert len(translation.sentences) == 2
-    for storage in ("weights", "queries"):
-        record = translation.record(store=storage, store_qkv="best")
-        attention = record["encoder.self"]
-        length = len(model.recorder.source_ids(translation.sentences[0]))
-        assert not attention.matrix(1, 0)[:length, length:].any() and not attention.matrix(1, 0)[length:, :length].any()
-        assert "in 2 parts" in record.omissions[0].reason and not record.qkv
+    record = translation.record(store=storage, store_qkv="best")
+    matrix = record["encoder.self"].matrix(1, 0)
+    length = len(pipeline.recorder.source_ids(translation.sentences[0]))
+    assert not matrix[:length, length:].any()
+    assert not matrix[length:, :length].any()
+    assert "in 2 parts" in record.omissions[0].reason
+    assert not record.qkv
 
 
 def test_the_alignment_head_of_an_older_seq2seq_folder_is_read() -> None:
-    model = seq2seq().models[0]
-    assert StoredAlignmentHead.from_json({"site": "decoder.0.cross", "head": 0}, model) == StoredAlignmentHead(
-        "decoder.attention", 0, 0
-    )
+    model = build_seq2seq().models[0]
+    head = StoredAlignmentHead.from_json({"site": "decoder.0.cross", "head": 0}, model)
+    assert head == StoredAlignmentHead("decoder.attention", 0, 0)
 
 
 def test_all_models_of_an_ensemble_are_recorded() -> None:
-    models = [*translator().models, *translator(norm="after").models]
-    translation = TranslationPipeline(models, TOKENIZER, TOKENIZER, decoding=DecodingConfig(beam=1, max_length_b=3))(
-        TEXT
-    )
+    models = [*build_translator().models, *build_translator(norm="after").models]
+    ensemble = TranslationPipeline(models, TOKENIZER, TOKENIZER, decoding=DecodingConfig(beam=1, max_length_b=3))
+    translation = ensemble(TEXT)
     names = [attention.name for attention in translation.record().attention]
-    assert names[:3] == [name.removeprefix("1.") for name in names[3:]] and names[3] == "1.decoder.cross"
+    assert names[:3] == [name.removeprefix("1.") for name in names[3:]]
+    assert names[3] == "1.decoder.cross"
     first = translation.attention["decoder.1.cross"]
     second = translation.attention["1.decoder.1.cross"]
-    assert first.rows == second.rows and not np.allclose(first.weights, second.weights, atol=1e-3)
+    assert first.rows == second.rows
+    assert not np.allclose(first.weights, second.weights, atol=1e-3)
 
 
-def test_a_record_lists_what_it_leaves_out() -> None:
-    long_text = " ".join([TEXT] * 9)
-    label = PIPELINES["classify"][0]()(long_text)
-    (omission,) = label.record().omissions
-    assert "45 tokens" in omission.reason and omission.omitted == "all but its tokens 1 to 18"
+def test_a_record_of_a_long_text_shows_one_window() -> None:
+    label = build_classifier()(" ".join([TEXT] * 9))
     assert label.windows > 1
-    answer = PIPELINES["answer"][0]().answer([("who slept", PASSAGE)], top_k=3)[0]
+    (omission,) = label.record().omissions
+    assert "45 tokens" in omission.reason
+    assert omission.omitted == "all but its tokens 1 to 18"
+
+
+def test_a_record_of_an_answer_has_the_probabilities_of_one_window() -> None:
+    answer = build_question_answering().answer([("who slept", PASSAGE)], top_k=3)[0]
     record = answer.record()
-    assert isinstance(record.prediction, SpanProbabilities) and len(record.omissions) == 1
+    assert len(record.omissions) == 1
+    assert isinstance(record.prediction, SpanProbabilities)
     tokens = record.texts["source"].tokens
     assert len(record.prediction.start) == len(tokens)
     assert sum(record.prediction.start) == pytest.approx(1, abs=1e-4)
+    assert record.prediction.answers
     for first, last, text, _ in record.prediction.answers:
         assert " ".join(tokens[first : last + 1]).replace("▁", "").split() == text.split()
-    story_answer = story_qa().answer(["John went out."] * 4 + ["Mary went home."] * 3, "Where is Mary?")
-    assert story_answer.forgotten == 2 and "first 2 sentences" in story_answer.record().omissions[0].omitted
-    assert isinstance(story_answer.record().prediction, LabelProbabilities)
+
+
+def test_a_record_of_a_story_lists_forgotten_sentences() -> None:
+    story = ["John went out."] * 4 + ["Mary went home."] * 3
+    answer = build_story_qa().answer(story, "Where is Mary?")
+    assert answer.forgotten == 2
+    record = answer.record()
+    assert "first 2 sentences" in record.omissions[0].omitted
+    assert isinstance(record.prediction, LabelProbabilities)
 
 
 def test_ablated_heads_are_ablated_in_the_record() -> None:
-    model = translator()
+    pipeline = build_translator()
     with ablate("encoder.0.self"):
-        translation = model(TEXT)
-    ablated, intact = (result.record()["encoder.self"].weights for result in (translation, model(TEXT)))
-    assert np.allclose(ablated[0], intact[0], atol=1e-4) and not np.allclose(ablated[1], intact[1], atol=1e-4)
+        ablated_translation = pipeline(TEXT)
+    ablated = ablated_translation.record()["encoder.self"].weights
+    intact = pipeline(TEXT).record()["encoder.self"].weights
+    assert np.allclose(ablated[0], intact[0], atol=1e-4)
+    assert not np.allclose(ablated[1], intact[1], atol=1e-4)
 
 
 def test_results_are_copied_and_pickled_without_their_model() -> None:
-    tagged = PIPELINES["tag"][0]()(TEXT)
+    tagged = build_tagger()(TEXT)
     restored = pickle.loads(pickle.dumps(tagged))
-    assert restored == tagged and restored.tags == tagged.tags
+    assert restored == tagged
+    assert restored.tags == tagged.tags
     with pytest.raises(UsageError, match="without its model"):
         restored.record()
-    label = PIPELINES["classify"][0]()(TEXT)
+    label = build_classifier()(TEXT)
     assert pickle.loads(pickle.dumps(label)) == label
     assert copy.copy(tagged).tags == tagged.tags
 
@@ -307,7 +353,7 @@ def test_results_are_copied_and_pickled_without_their_model() -> None:
     ],
 )
 def test_the_error_of_an_unknown_site_or_head_names_the_nearest(name: str, message: str) -> None:
-    translation = translator()(TEXT)
+    translation = build_translator()(TEXT)
     with pytest.raises(UsageError, match=message):
         _ = translation.attention[name]
     if name != "decoder.crss":
@@ -316,7 +362,7 @@ def test_the_error_of_an_unknown_site_or_head_names_the_nearest(name: str, messa
 
 
 def test_a_result_is_saved_in_the_format_of_the_ending(tmp_path: Path) -> None:
-    translation = translator()(TEXT)
+    translation = build_translator()(TEXT)
     for ending in (".html", ".json", ".svg", ".tex"):
         assert translation.see(tmp_path / f"x{ending}").stat().st_size > 500
     assert Record.read(tmp_path / "x.json").texts == translation.record().texts
@@ -326,15 +372,24 @@ def test_a_result_is_saved_in_the_format_of_the_ending(tmp_path: Path) -> None:
         translation.see(tmp_path / "x.xyz")
 
 
-def test_any_weights_can_be_shown(tmp_path: Path) -> None:
+def test_any_attention_weights_can_be_shown(tmp_path: Path) -> None:
     weights = np.full((2, 3, 4), 0.25)
     path = regard.see(weights, rows=["a", "b", "c"], cols=["d", "e", "f", "g"], path=tmp_path / "any.json")
     record = Record.read(path)
-    assert record.task == "see" and record.attention[0].shape == (1, 2, 3, 4)
-    for invalid_weights, options, message in (
-        (np.ones(3), {}, "not \\[3\\]"),
+    assert record.task == "see"
+    assert record.attention[0].shape == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "message"),
+    [
+        (np.ones(3), {}, r"not \[3\]"),
         (np.ones((2, 2)) * 3, {}, "the largest is 3"),
-        (weights, {"rows": ["a"]}, r"rows has 1 labels, but the weights have 3"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            regard.see(invalid_weights, **options, path=tmp_path / "no.json")
+        (np.full((2, 3, 4), 0.25), {"rows": ["a"]}, "rows has 1 labels, but the weights have 3"),
+    ],
+)
+def test_arrays_that_are_no_attention_weights_are_rejected(
+    weights: np.ndarray, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        regard.see(weights, **options, path=tmp_path / "invalid.json")

@@ -46,61 +46,67 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_words_and_tokens_have_layers_and_spans(elmo: Path) -> None:
-    model = load(elmo, threads=1)
-    assert isinstance(model, FeaturePipeline)
-    words = model.features(TEXTS)
-    assert words[0].words == ["Two", "dogs", "run."]
-    assert words[0].layers.shape == (3, 3, 10)
-    assert words[0].layers.dtype == np.float32
-    tokens = model.features(TEXTS, unit="tokens")
-    encoding = model.model.tokenizer.encode(TEXTS[0])
-    assert tokens[0].spans == encoding.spans
-    expected = model.model.model.features(Tokens.from_rows([encoding.ids])).transpose(1, 0, 2)
-    assert tokens[0].layers.shape == expected.shape
-    inside = [index for index, (start, end) in enumerate(encoding.spans) if start < 8 and end > 4]  # dogs
-    np.testing.assert_allclose(words[0].layers[:, 1], expected[:, inside].mean(1), atol=1e-5)
-    np.testing.assert_allclose(model("snow").layers, words[1].layers, atol=1e-5)
-    assert model("").layers.shape == (3, 0, 10)
+def test_features_of_a_word_are_the_mean_over_its_tokens_in_each_layer(elmo: Path) -> None:
+    pipeline = load(elmo, threads=1)
+    assert isinstance(pipeline, FeaturePipeline)
+    of_words = pipeline.features(TEXTS)
+    assert of_words[0].words == ["Two", "dogs", "run."]
+    assert of_words[0].layers.shape == (3, 3, 10)
+    assert of_words[0].layers.dtype == np.float32
+    of_tokens = pipeline.features(TEXTS, unit="tokens")
+    encoding = pipeline.model.tokenizer.encode(TEXTS[0])
+    assert of_tokens[0].spans == encoding.spans
+    layers = pipeline.model.model.features(Tokens.from_rows([encoding.ids])).transpose(1, 0, 2)
+    assert of_tokens[0].layers.shape == layers.shape
+    assert encoding.spans[:2] == [(0, 1), (0, 2)]  # the first two tokens overlap: both have their mean
+    np.testing.assert_allclose(of_tokens[0].layers[:, 0], layers[:, :2].mean(1), atol=1e-5)
+    np.testing.assert_allclose(of_tokens[0].layers[:, 1], layers[:, :2].mean(1), atol=1e-5)
+    np.testing.assert_allclose(of_tokens[0].layers[:, 2:], layers[:, 2:], atol=1e-5)
+    dogs_indices = [index for index, (start, stop) in enumerate(encoding.spans) if start < 8 and stop > 4]
+    np.testing.assert_allclose(of_words[0].layers[:, 1], layers[:, dogs_indices].mean(1), atol=1e-5)
+    np.testing.assert_allclose(pipeline("snow").layers, of_words[1].layers, atol=1e-5)
+    assert pipeline("").layers.shape == (3, 0, 10)
 
 
-def test_layers_are_mixed_with_given_weights(elmo: Path) -> None:
+def test_layers_are_mixed_with_any_weights_and_by_default_equally(elmo: Path) -> None:
     features = load_features(elmo, threads=1)(TEXTS[2])
     np.testing.assert_allclose(features.mix([0, 0, 1]), features.layers[2])
     np.testing.assert_allclose(features.mix(), features.layers.mean(0), atol=1e-6)
-    np.testing.assert_allclose(
-        features.mix([0.5, 0.5, 0], scale=3), 1.5 * (features.layers[0] + features.layers[1]), atol=1e-5
-    )
+    mixed = features.mix([0.5, 0.5, 0], scale=3)
+    np.testing.assert_allclose(mixed, 1.5 * (features.layers[0] + features.layers[1]), atol=1e-5)
     with pytest.raises(UsageError, match="3 layers need as many weights"):
         features.mix([1.0])
 
 
 def test_labels_are_strings_with_probabilities(classifier: Path) -> None:
-    model = regard.load(classifier, threads=1)
-    assert isinstance(model, ClassificationPipeline)
-    labels = model.classify([*TEXTS, " "])
-    assert all(label in ("bad", "fair", "good") for label in labels[:3])
-    for label, text in zip(labels, TEXTS, strict=False):
+    pipeline = regard.load(classifier, threads=1)
+    assert isinstance(pipeline, ClassificationPipeline)
+    *labels, blank = pipeline.classify([*TEXTS, " "])
+    for label, text in zip(labels, TEXTS, strict=True):
+        assert label in ("bad", "fair", "good")
         assert label.text == text
         assert sum(label.probabilities.values()) == pytest.approx(1, rel=1e-5)
         assert label.probability == max(label.probabilities.values()) == label.probabilities[label]
-        alone = model(text)
-        assert alone == label and alone.probability == pytest.approx(label.probability, rel=1e-4)
-    assert [label.truncated for label in labels] == [0, 0, 3, 0]
-    assert (labels[3], labels[3].probability) == ("", 0.0)
+        alone = pipeline(text)
+        assert alone == label
+        assert alone.probability == pytest.approx(label.probability, rel=1e-4)
+    assert [label.truncated for label in labels] == [0, 0, 3]
+    assert blank == ""
+    assert blank.probability == 0.0
+    assert blank.truncated == 0
 
 
 def test_labelled_texts_are_scored(classifier: Path) -> None:
-    model = load_classifier(classifier, threads=1)
-    predictions = model.classify(TEXTS)
-    scores = model.evaluate(LabelledTexts.from_texts(TEXTS, list(map(str, predictions))), predictions)
+    pipeline = load_classifier(classifier, threads=1)
+    predictions = pipeline.classify(TEXTS)
+    scores = pipeline.evaluate(LabelledTexts.from_texts(TEXTS, [str(label) for label in predictions]), predictions)
     assert (scores["texts"], scores["accuracy"], scores["macro_f1"], scores["cut"]) == (3, 100.0, 100.0, 1)
     assert np.array(scores["confusion"]).sum() == np.trace(scores["confusion"]) == 3
     with pytest.raises(DataError, match="row 2: the label 'god' .*did you mean good"):
-        model.evaluate(LabelledTexts.from_texts(TEXTS, ["good", "god", "bad"]), predictions)
+        pipeline.evaluate(LabelledTexts.from_texts(TEXTS, ["good", "god", "bad"]), predictions)
 
 
-def test_a_folder_is_loaded_for_its_own_task_only(elmo: Path, classifier: Path, tmp_path: Path) -> None:
+def test_a_folder_is_loaded_for_its_own_task_only(elmo: Path, classifier: Path) -> None:
     with pytest.raises(CheckpointError, match=r"for the task 'language'; one for 'classify' is needed"):
         load_classifier(elmo)
     with pytest.raises(CheckpointError, match=r"one for 'language' is needed \(`regard classify` uses this one"):

@@ -11,7 +11,7 @@ from regard.cli import run
 from regard.engine.library import unavailable_reason
 from regard.errors import UsageError
 from regard.report.bench import Effort, Setup, SetupResult, benchmark_model, list_setups, synthetic_texts
-from tests.checkpoint.test_every_family import SORTS, memory
+from tests.checkpoint.test_every_family import FAMILIES, save_memory_model
 
 TINY = Effort(texts=3, single_texts=2, rounds=2)
 GENERATIVE = ("translator", "recurrent", "gpt")
@@ -19,9 +19,9 @@ ENGINE = ("translator", "plain", "label", "token", "span", "gpt")  # families th
 needs_engine = pytest.mark.skipif(bool(unavailable_reason()), reason="the engine is not built")
 
 
-@pytest.mark.parametrize("family", SORTS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_measured_in_torch(family: str, tmp_path: Path) -> None:
-    SORTS[family](tmp_path / "model")
+    FAMILIES[family](tmp_path / "model")
     report = benchmark_model(
         tmp_path / "model", backends=["torch"], precisions=["float32"], threads=[1, 2], effort=TINY
     )
@@ -35,9 +35,9 @@ def test_every_family_is_measured_in_torch(family: str, tmp_path: Path) -> None:
 
 
 @needs_engine
-@pytest.mark.parametrize("family", SORTS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_engine_is_measured_where_it_runs_the_family(family: str, tmp_path: Path) -> None:
-    SORTS[family](tmp_path / "model")
+    FAMILIES[family](tmp_path / "model")
     if family not in ENGINE:
         with pytest.raises(UsageError, match="cannot be measured: engine float32, 1 thread: .*engine"):
             benchmark_model(tmp_path / "model", backends=["engine"], threads=[1], effort=TINY)
@@ -50,7 +50,7 @@ def test_the_engine_is_measured_where_it_runs_the_family(family: str, tmp_path: 
 def test_setups_that_an_engine_folder_cannot_run_are_skipped_with_a_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    SORTS["translator"](tmp_path / "model")
+    FAMILIES["translator"](tmp_path / "model")
     assert run(["convert", str(tmp_path / "model"), str(tmp_path / "int8"), "--precision", "int8"]) == 0
     capsys.readouterr()
     flags = "--quick --rounds 1 --count 2 --threads 1 --precision float32,int8 --json".split()
@@ -62,7 +62,7 @@ def test_setups_that_an_engine_folder_cannot_run_are_skipped_with_a_reason(
 
 
 def test_texts_of_a_file_are_measured_and_shown_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    SORTS["label"](tmp_path / "model")
+    FAMILIES["label"](tmp_path / "model")
     texts = tmp_path / "texts.txt"
     texts.write_text("mary went home\n\njohn slept\nmary slept\n", encoding="utf-8")
     flags = ["--texts", str(texts), "--quick", "--backend", "torch", "--precision", "float32", "--threads", "1"]
@@ -119,7 +119,7 @@ def test_synthetic_texts_are_a_function_of_the_seed() -> None:
 def test_an_error_is_one_message(
     flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    SORTS["label"](tmp_path / "model")
+    FAMILIES["label"](tmp_path / "model")
     assert run(["bench", str(tmp_path / "model"), *flags]) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -129,7 +129,7 @@ def test_an_error_is_one_message(
 def test_a_file_without_texts_and_a_missing_model_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    SORTS["label"](tmp_path / "model")
+    FAMILIES["label"](tmp_path / "model")
     (tmp_path / "empty.txt").write_text("\n\n", encoding="utf-8")
     assert run(["bench", str(tmp_path / "model"), "--texts", str(tmp_path / "empty.txt")]) == 2
     assert "has no texts" in capsys.readouterr().err
@@ -138,6 +138,6 @@ def test_a_file_without_texts_and_a_missing_model_are_refused(
 
 
 def test_a_memory_network_is_refused(tmp_path: Path) -> None:
-    memory(tmp_path / "model")
+    save_memory_model(tmp_path / "model")
     with pytest.raises(UsageError, match="reads stories, not texts"):
         benchmark_model(tmp_path / "model", backends=["torch"], precisions=["float32"], effort=TINY)

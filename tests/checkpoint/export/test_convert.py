@@ -1,9 +1,10 @@
-"""Conversion: for transformers and CTranslate2, from pickled folders, and of hostile ones."""
+"""Conversion for transformers and CTranslate2, of older folders with pickled weights, and of hostile ones."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,19 @@ from regard.checkpoint.export.convert import convert
 from regard.checkpoint.model_dir import expected_shapes, load_translator
 from regard.errors import CheckpointError, ConfigError, RegardError, UsageError
 from regard.models.transformer import Transformer
-from tests.checkpoint.hf.test_sentencepiece import marian_folder
+from regard.text.tokenizer import Tokenizer
+from tests.checkpoint.hf.test_sentencepiece import save_marian_tokenizers
 from tests.checkpoint.samples import (
     random_model,
-    real_sentences,
+    random_sentences,
+    read_multi30k,
     save,
-    sentences,
     small_config,
     tokenizers,
     translate_greedily,
 )
 
-CTRANSLATE2: list[dict[str, Any]] = [
+CTRANSLATE2_VARIANTS: list[dict[str, Any]] = [
     {"norm": "after", "output_bias": True, "activation": "silu"},
     {"norm": "after", "share_embeddings": False, "tie_embeddings": False, "activation": "gelu"},
     {"norm": "before", "activation": "gelu_tanh", "scale_embedding": False},
@@ -37,27 +39,33 @@ CTRANSLATE2: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changes", CTRANSLATE2)
+def vocabulary_entries(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """Tokens as the vocabulary spells them, which is how CTranslate2 takes and gives them."""
+    return [tokenizer.backend.id_to_token(token_id) for token_id in ids]
+
+
+@pytest.mark.parametrize("changes", CTRANSLATE2_VARIANTS)
 def test_ctranslate2_gives_the_same_translations(tmp_path: Path, changes: dict[str, Any]) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2")
     model = random_model(small_config(**changes))
     save(tmp_path / "ours", model)
-    result = convert(tmp_path / "ours", tmp_path / "theirs", format="ctranslate2")
-    assert result.model_type == "ctranslate2"
-    source, target = tokenizers(model.config.share_embeddings).values()
-    sequences = [[*source.encode(text).ids, source.eos_id] for text in sentences("source", 100)]
-    subwords = [[source.backend.id_to_token(token_id) for token_id in ids] for ids in sequences]
-    translator = ctranslate2.Translator(str(tmp_path / "theirs"), compute_type="float32", intra_threads=1)
-    results = translator.translate_batch(subwords, beam_size=1, max_decoding_length=12)
+    conversion = convert(tmp_path / "ours", tmp_path / "out", format="ctranslate2")
+    assert conversion.model_type == "ctranslate2"
+    trained = tokenizers(model.config.share_embeddings)
+    source = trained["source"]
+    target = trained["target"]
+    sequences = [[*source.encode(text).ids, source.eos_id] for text in random_sentences("source", 100)]
+    inputs = [vocabulary_entries(source, ids) for ids in sequences]
+    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+    results = translator.translate_batch(inputs, beam_size=1, max_decoding_length=12)
     translations = translate_greedily(model, sequences, 12)
-    assert [
-        [target.backend.token_to_id(name) for name in translation.hypotheses[0]] for translation in results
-    ] == translations
+    expected = [vocabulary_entries(target, ids) for ids in translations]
+    assert [result.hypotheses[0] for result in results] == expected
     assert len({tuple(ids) for ids in translations}) > 9, "different sources must have different translations"
-    assert atomic.verify_folder(tmp_path / "theirs")
+    assert atomic.verify_folder(tmp_path / "out")
 
 
-def test_what_cannot_be_expressed_is_rejected_with_the_reason(tmp_path: Path) -> None:
+def test_models_that_a_format_cannot_express_are_rejected_with_the_reason(tmp_path: Path) -> None:
     save(tmp_path / "rotary", random_model(small_config(positions="rotary", hidden_size=44)))
     for target_format, message in (
         ("huggingface", "positions are rotary, not sinusoidal"),
@@ -71,7 +79,7 @@ def test_what_cannot_be_expressed_is_rejected_with_the_reason(tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_arguments_are_named(tmp_path: Path) -> None:
+def test_unknown_formats_and_unusable_folders_are_named(tmp_path: Path) -> None:
     save(tmp_path / "ours", random_model(small_config()))
     with pytest.raises(ConfigError, match=r"did you mean huggingface\?"):
         convert(tmp_path / "ours", tmp_path / "out", format="hugginface")
@@ -91,37 +99,37 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
 def test_a_converted_folder_is_the_same_model(tmp_path: Path, target_format: str) -> None:
     model = random_model(small_config(norm="before", output_bias=True))
     save(tmp_path / "ours", model, metadata={"alignment_head": {"head": 3}})
-    result = convert(tmp_path / "ours", tmp_path / "out", format=target_format)
-    assert result.model_type == "pegasus"
+    conversion = convert(tmp_path / "ours", tmp_path / "out", format=target_format)
+    assert conversion.model_type == "pegasus"
     loaded = load_translator(tmp_path / "out")
     assert loaded.config == model.config
     assert loaded.metadata == load_translator(tmp_path / "ours").metadata
-    assert all(torch.equal(tensor, loaded.weights[name]) for name, tensor in model.state_dict().items())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.weights[name], tensor), name
     assert (tmp_path / "out" / "README.md").read_text() == (tmp_path / "ours" / "README.md").read_text()
 
 
 def save_older_marian(folder: Path) -> Any:
-    """Marian model as on the hub: pickled weights, SentencePiece files, decoding settings in config.json."""
+    """Save a Marian model as on the hub: pickled weights, SentencePiece files, decoding settings in config.json."""
     transformers = pytest.importorskip("transformers")
-    marian_folder(folder, "unigram")
+    save_marian_tokenizers(folder, "unigram")
     vocab_size = len(json.loads((folder / "vocab.json").read_text()))
-    stacks = {}
-    for side in ("encoder", "decoder"):
-        stacks |= {f"{side}_{name}": value for name, value in SIZES.items()}
-    tokens = {
-        "pad_token_id": vocab_size - 1,
-        "decoder_start_token_id": vocab_size - 1,
-        "eos_token_id": 0,
-        "forced_eos_token_id": 0,
-    }
     config = transformers.MarianConfig(
         vocab_size=vocab_size,
         d_model=22,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=31,
+        decoder_ffn_dim=31,
         max_position_embeddings=80,
         scale_embedding=True,
         activation_function="swish",
-        **stacks,
-        **tokens,
+        pad_token_id=vocab_size - 1,
+        decoder_start_token_id=vocab_size - 1,
+        eos_token_id=0,
+        forced_eos_token_id=0,
     )
     torch.manual_seed(1)
     model = transformers.MarianMTModel(config).eval()
@@ -138,9 +146,6 @@ def save_older_marian(folder: Path) -> Any:
     return model
 
 
-SIZES = {"layers": 2, "attention_heads": 2, "ffn_dim": 31}
-
-
 @pytest.mark.filterwarnings("ignore:Recommended")
 def test_an_older_marian_folder_is_converted_with_equal_translations(tmp_path: Path) -> None:
     hf_model = save_older_marian(tmp_path / "old")
@@ -148,30 +153,29 @@ def test_an_older_marian_folder_is_converted_with_equal_translations(tmp_path: P
 
     with pytest.raises(CheckpointError, match="regard convert"):
         load_translator(tmp_path / "old")
-    result = convert(tmp_path / "old", tmp_path / "new", format="regard")
-    assert result.model_type == "marian"
-    assert not result.report.missing
+    conversion = convert(tmp_path / "old", tmp_path / "new", format="regard")
+    assert conversion.model_type == "marian"
+    assert not conversion.report.missing
     loaded = load_translator(tmp_path / "new")
-    assert (loaded.decoding.beam, loaded.config.output_bias, loaded.config.bos_id) == (
-        4,
-        True,
-        loaded.target.vocab_size - 1,
-    )
-    texts = real_sentences("test_2016_flickr.en.gz", 100)
+    assert loaded.decoding.beam == 4
+    assert loaded.config.output_bias is True
+    assert loaded.config.bos_id == loaded.target.vocab_size - 1
+    texts = read_multi30k("test_2016_flickr.en.gz", 100)
     model = Transformer(loaded.config).eval()
     model.load_state_dict(loaded.weights)
-    sequences = [[*row, loaded.config.eos_id] for row in loaded.source.encode_batch(texts)]
-    translations = [loaded.target.decode(row) for row in translate_greedily(model, sequences, 12)]
-    tokenizer = MarianTokenizer.from_pretrained(tmp_path / "old")
+    sequences = [[*ids, loaded.config.eos_id] for ids in loaded.source.encode_batch(texts)]
+    translations = [loaded.target.decode(ids) for ids in translate_greedily(model, sequences, 12)]
+    assert len(set(translations)) > 9, "different sources must have different translations"
     options = {"num_beams": 1, "max_length": 14, "bad_words_ids": [[loaded.config.pad_id]]}
-    reloaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new").eval()
-    for generator, hf_tokenizer in ((hf_model, tokenizer), (reloaded, AutoTokenizer.from_pretrained(tmp_path / "new"))):
-        batch = hf_tokenizer(texts, padding=True, return_tensors="pt")
+    hf_tokenizer = MarianTokenizer.from_pretrained(tmp_path / "old")
+    converted_model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new").eval()
+    converted_tokenizer = AutoTokenizer.from_pretrained(tmp_path / "new")
+    for generator, tokenizer in ((hf_model, hf_tokenizer), (converted_model, converted_tokenizer)):
+        batch = tokenizer(texts, padding=True, return_tensors="pt")
         assert batch["input_ids"][0][: len(sequences[0])].tolist() == sequences[0]
         with torch.no_grad():
             generated = generator.generate(batch["input_ids"], attention_mask=batch["attention_mask"], **options)
-        assert hf_tokenizer.batch_decode(generated, skip_special_tokens=True) == translations
-    assert len(set(translations)) > 9
+        assert tokenizer.batch_decode(generated, skip_special_tokens=True) == translations
 
 
 class Canary:
@@ -185,37 +189,40 @@ class Canary:
 
 
 def test_a_pickle_that_would_run_code_runs_nothing(tmp_path: Path) -> None:
-    save(tmp_path / "folder", random_model(small_config(norm="after")))
-    (tmp_path / "folder" / "model.safetensors").unlink()
-    (tmp_path / "folder" / atomic.MANIFEST).unlink()
-    for content in ({"w": Canary(tmp_path / "mark")}, {"w": "text"}):
-        torch.save(content, tmp_path / "folder" / "pytorch_model.bin")
+    folder = tmp_path / "pickled"
+    save(folder, random_model(small_config(norm="after")))
+    (folder / "model.safetensors").unlink()
+    (folder / atomic.MANIFEST).unlink()
+    for content in ({"w": Canary(tmp_path / "canary")}, {"w": "text"}):
+        torch.save(content, folder / "pytorch_model.bin")
         with pytest.raises(CheckpointError, match="the pickled weights cannot be read") as caught:
-            convert(tmp_path / "folder", tmp_path / "out", format="regard")
+            convert(folder, tmp_path / "out", format="regard")
         assert "\n" not in str(caught.value)
-    assert not (tmp_path / "mark").exists()
+    assert not (tmp_path / "canary").exists()
     assert not (tmp_path / "out").exists()
 
 
-def test_pickled_weights_in_several_files(tmp_path: Path) -> None:
+def test_shards_of_pickled_weights_are_read_from_their_folder_only(tmp_path: Path) -> None:
+    folder = tmp_path / "pickled"
     model = random_model(small_config(norm="after"))
-    save(tmp_path / "folder", model)
-    (tmp_path / "folder" / atomic.MANIFEST).unlink()
-    tensors = load_file(tmp_path / "folder" / "model.safetensors")
-    (tmp_path / "folder" / "model.safetensors").unlink()
-    weight_map = {name: f"pytorch_model-{index % 2}.bin" for index, name in enumerate(tensors)}
-    for shard in set(weight_map.values()):
-        tensors_of_shard = {name: tensors[name] for name in tensors if weight_map[name] == shard}
-        torch.save(
-            tensors_of_shard, tmp_path / "folder" / shard, _use_new_zipfile_serialization=shard.endswith("0.bin")
-        )
-    (tmp_path / "folder" / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    convert(tmp_path / "folder", tmp_path / "out", format="regard")
-    loaded = load_translator(tmp_path / "out").weights
-    assert all(torch.equal(tensor, loaded[name]) for name, tensor in model.state_dict().items())
-    (tmp_path / "folder" / "pytorch_model.bin.index.json").write_text('{"weight_map": {"w": "../x.bin"}}')
+    save(folder, model)
+    (folder / atomic.MANIFEST).unlink()
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weight_map = {}
+    for start, shard in enumerate(("pytorch_model-0.bin", "pytorch_model-1.bin")):
+        shard_tensors = {name: tensors[name] for name in list(tensors)[start::2]}
+        has_zip_format = start == 0  # the other shard has the format of older versions of torch
+        torch.save(shard_tensors, folder / shard, _use_new_zipfile_serialization=has_zip_format)
+        weight_map |= dict.fromkeys(shard_tensors, shard)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    convert(folder, tmp_path / "out", format="regard")
+    loaded_weights = load_translator(tmp_path / "out").weights
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded_weights[name], tensor), name
+    (folder / "pytorch_model.bin.index.json").write_text('{"weight_map": {"w": "../x.bin"}}')
     with pytest.raises(CheckpointError, match="weight_map must name files of this folder"):
-        convert(tmp_path / "folder", tmp_path / "other", format="regard")
+        convert(folder, tmp_path / "other", format="regard")
 
 
 HOSTILE: list[tuple[str, Any]] = [
@@ -230,15 +237,17 @@ HOSTILE: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "content"), HOSTILE)
 def test_hostile_files_are_rejected(tmp_path: Path, name: str, content: Any) -> None:
-    save(tmp_path / "x", random_model(small_config(norm="after")))
-    (tmp_path / "x" / atomic.MANIFEST).unlink()
-    (tmp_path / "x" / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    with pytest.raises(RegardError, match=name) as caught:
-        convert(tmp_path / "x", tmp_path / "out", format="regard")
+    folder = tmp_path / "hostile"
+    save(folder, random_model(small_config(norm="after")))
+    (folder / atomic.MANIFEST).unlink()
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    (folder / name).write_bytes(data)
+    with pytest.raises(RegardError, match=re.escape(name)) as caught:
+        convert(folder, tmp_path / "out", format="regard")
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path / "ours", random_model(small_config()))
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
@@ -253,7 +262,7 @@ def test_shapes_are_computed_without_allocating_weights() -> None:
     assert expected_shapes(config)["encoder.layers.1.feed_forward.up.weight"] == (2**20, 2**14)
 
 
-def test_weights_of_another_folder_replace_its_own(tmp_path: Path) -> None:
+def test_weights_of_another_folder_replace_those_of_the_folder(tmp_path: Path) -> None:
     model = random_model(small_config(norm="after"), 4)
     save(tmp_path / "ours", model)
     tensors = load_file(tmp_path / "ours" / "model.safetensors")

@@ -26,11 +26,12 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not inst
 pytest.importorskip("transformers", reason="transformers is not installed: no folders to convert")
 
 
-def run_graph(content: bytes, tokens: Tokens, pad_id: int) -> dict[str, np.ndarray]:
-    """Outputs of the graph for a padded batch, without those of padding."""
+def run_graph(graph: bytes, tokens: Tokens, pad_id: int) -> dict[str, np.ndarray]:
+    """Run a graph in onnxruntime on a padded batch; return its outputs without those of padding."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     shape = (len(tokens), int(tokens.lengths.max()))
     is_token = np.arange(shape[1]) < tokens.lengths[:, None]
     inputs = {"input_ids": np.full(shape, pad_id, np.int64), "attention_mask": is_token.astype(np.int64)}
@@ -38,74 +39,87 @@ def run_graph(content: bytes, tokens: Tokens, pad_id: int) -> dict[str, np.ndarr
     if "token_type_ids" in [value.name for value in session.get_inputs()]:
         inputs["token_type_ids"] = np.zeros(shape, np.int64)
         inputs["token_type_ids"][is_token] = tokens.token_types
-    outputs = dict(zip([value.name for value in session.get_outputs()], session.run(None, inputs), strict=True))
-    return {name: array[is_token] if array.shape[:2] == shape else array for name, array in outputs.items()}
+    outputs = {}
+    for value, array in zip(session.get_outputs(), session.run(None, inputs), strict=True):
+        is_per_token = array.shape[:2] == shape
+        outputs[value.name] = array[is_token] if is_per_token else array
+    return outputs
 
 
-def is_close(array: np.ndarray, expected: np.ndarray) -> bool:
+def assert_close(array: np.ndarray, expected: np.ndarray) -> None:
     assert array.shape == expected.shape
-    return bool(np.abs(array - expected).max() <= 1e-5 * np.abs(expected).max())
+    assert np.abs(array - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def select_logits(outputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Logits in the layout of our model."""
-    span_logits = [outputs[name] for name in ("start_logits", "end_logits") if name in outputs]
-    return np.stack(span_logits, axis=1) if span_logits else outputs["logits"]
+    """Logits in the layout of our model: start and end logits of a span side by side."""
+    if "start_logits" in outputs:
+        return np.stack([outputs["start_logits"], outputs["end_logits"]], axis=1)
+    return outputs["logits"]
 
 
 @pytest.mark.parametrize(("model_type", "head"), CASES)
-def test_a_run_time_computes_our_outputs(model_type: str, head: str, tmp_path: Path) -> None:
-    save_transformers_model(model_type, head, tmp_path / "there")
-    loaded = load_encoder(tmp_path / "there")
-    assert convert(tmp_path / "there", tmp_path / "out", format="onnx").model_type == f"onnx, a {head} {model_type}"
+def test_onnxruntime_computes_our_outputs(model_type: str, head: str, tmp_path: Path) -> None:
+    save_transformers_model(model_type, head, tmp_path / "hf")
+    loaded = load_encoder(tmp_path / "hf")
+    conversion = convert(tmp_path / "hf", tmp_path / "out", format="onnx")
+    assert conversion.model_type == f"onnx, a {head} {model_type}"
     model = loaded.model()
-    tokens = random_tokens(loaded.config.num_token_types)
-    content = (tmp_path / "out" / FILE).read_bytes()
-    rows = Tokens.from_rows([tokens.row(2)])
-    single = Tokens(rows.ids, rows.offsets, np.zeros(len(rows.ids), np.int32))
-    for batch in (tokens, single):  # several sequences of several lengths, and one
-        run_time_outputs = run_graph(content, batch, loaded.config.pad_id)
+    graph = (tmp_path / "out" / FILE).read_bytes()
+    sequences = random_tokens(loaded.config.num_token_types)
+    longest = Tokens.from_rows([sequences.row(2)])
+    single = Tokens(longest.ids, longest.offsets, np.zeros(len(longest.ids), np.int32))
+    for tokens in (sequences, single):  # several sequences of several lengths, and one
+        outputs = run_graph(graph, tokens, loaded.config.pad_id)
         if head != "plain":
-            assert is_close(select_logits(run_time_outputs), model.logits(batch))
+            assert_close(select_logits(outputs), model.logits(tokens))
             continue
-        assert is_close(run_time_outputs["last_hidden_state"], model.encode(batch))
+        assert_close(outputs["last_hidden_state"], model.encode(tokens))
+        assert ("pooler_output" in outputs) == loaded.config.has_pooler
         if loaded.config.has_pooler:
-            assert is_close(run_time_outputs["pooler_output"], model.pooler_output(batch))
+            assert_close(outputs["pooler_output"], model.pooler_output(tokens))
 
 
-def test_a_label_head_with_mean_pooling(tmp_path: Path) -> None:
-    save_transformers_model("modernbert", "label", tmp_path / "there", classifier_pooling="mean")
-    loaded = load_encoder(tmp_path / "there")
+def test_a_label_head_with_mean_pooling_is_exported(tmp_path: Path) -> None:
+    save_transformers_model("modernbert", "label", tmp_path, classifier_pooling="mean")
+    loaded = load_encoder(tmp_path)
     assert loaded.config.pooling == "mean"
-    content = serialize_onnx(loaded.config, loaded.model().state_dict(), "it")
+    model = loaded.model()
+    graph = serialize_onnx(loaded.config, model.state_dict(), "graph")
     tokens = random_tokens(1)
-    assert is_close(select_logits(run_graph(content, tokens, loaded.config.pad_id)), loaded.model().logits(tokens))
+    outputs = run_graph(graph, tokens, loaded.config.pad_id)
+    assert_close(select_logits(outputs), model.logits(tokens))
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu"])
 @pytest.mark.parametrize("changes", [{"norm": "before"}, {"scale_embedding": True, "span_feed_forward": True}], ids=str)
-def test_every_activation_and_norm_placement(activation: str, changes: dict[str, Any]) -> None:
+def test_every_activation_and_norm_placement_is_exported(activation: str, changes: dict[str, Any]) -> None:
     stack = StackConfig(num_layers=2, num_heads=2, feed_forward_size=9)
     config = BertConfig(vocab_size=61, hidden_size=8, stack=stack, head="span", activation=activation, **changes)
     model = Bert(config)
     initialize_bert(model, 3, std=0.5)
-    run_time_outputs = run_graph(serialize_onnx(config, model.state_dict(), "it"), random_tokens(2), 0)
-    assert is_close(select_logits(run_time_outputs), model.logits(random_tokens(2)))
+    tokens = random_tokens(2)
+    graph = serialize_onnx(config, model.state_dict(), "graph")
+    outputs = run_graph(graph, tokens, pad_id=0)
+    assert_close(select_logits(outputs), model.logits(tokens))
 
 
-def test_tokenizer_labels_and_tuned_settings_are_written_too(tmp_path: Path) -> None:
+def test_tokenizer_labels_metadata_and_card_are_written_too(tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
-    save_transformers_model("bert", "label", tmp_path / "there")
-    loaded = load_encoder(tmp_path / "there")
+    save_transformers_model("bert", "label", tmp_path / "hf")
+    loaded = load_encoder(tmp_path / "hf")
     metadata = {"temperature": 1.7, "max_length": 20}
-    options: dict[str, Any] = {
-        "tokenizer": loaded.tokenizer,
-        "labels": loaded.labels,
-        "task": "classify",
-        "metadata": metadata,
-    }
-    save_encoder(tmp_path / "run", loaded.config, loaded.weights, card="# Mood", **options)
+    save_encoder(
+        tmp_path / "run",
+        loaded.config,
+        loaded.weights,
+        tokenizer=loaded.tokenizer,
+        labels=loaded.labels,
+        task="classify",
+        metadata=metadata,
+        card="# Mood",
+    )
     convert(tmp_path / "run", tmp_path / "out", format="onnx")
     assert atomic.verify_folder(tmp_path / "out")
     assert tuple(AutoConfig.from_pretrained(tmp_path / "out").id2label.values()) == LABELS
@@ -115,15 +129,17 @@ def test_tokenizer_labels_and_tuned_settings_are_written_too(tmp_path: Path) -> 
     assert (tmp_path / "out/README.md").read_text() == "# Mood"
 
 
-def test_what_cannot_be_written_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_onnx_cannot_express_and_a_missing_library_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = BertConfig(vocab_size=61, hidden_size=8, stack=StackConfig(num_heads=2), attention="blocks")
     with pytest.raises(UsageError, match="long cannot be written for ONNX: block-sparse attention"):
         serialize_onnx(config, {}, "long")
     save(tmp_path / "translator", random_model(small_config()))
     with pytest.raises(UsageError, match="a translator; encoders can, and --to ctranslate2 may do"):
         convert(tmp_path / "translator", tmp_path / "out", format="onnx")
-    save_transformers_model("bert", "label", tmp_path / "there")
+    save_transformers_model("bert", "label", tmp_path / "hf")
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(UsageError, match=r"onnx is not installed: `pip install 'regard\[onnx\]'`"):
-        convert(tmp_path / "there", tmp_path / "out", format="onnx")
+        convert(tmp_path / "hf", tmp_path / "out", format="onnx")
     assert not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ SIZES = {
 DISTILBERT_SIZES = {"vocab_size": VOCAB_SIZE, "dim": 14, "n_layers": 2, "n_heads": 7, "hidden_dim": 19}
 ROBERTA_SIZES = {**SIZES, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
 SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
-CONFIGS = {
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # model type: prefix of its classes, config fields
     "bert": ("Bert", SIZES),
     "distilbert": ("DistilBert", {**DISTILBERT_SIZES, "max_position_embeddings": 23}),
     "roberta": ("Roberta", ROBERTA_SIZES),
@@ -33,7 +34,7 @@ CONFIGS = {
     "modernbert": ("ModernBert", {**SIZES, "num_hidden_layers": 5, "local_attention": 6, **SPECIAL_IDS}),
     "albert": ("Albert", {**SIZES, "num_hidden_layers": 5, "embedding_size": 6, "num_hidden_groups": 2}),
 }
-CLASSES = {
+CLASSES = {  # head: suffix of its class
     "plain": "Model",
     "masked": "ForMaskedLM",
     "next": "ForNextSentencePrediction",
@@ -42,25 +43,24 @@ CLASSES = {
     "token": "ForTokenClassification",
     "span": "ForQuestionAnswering",
 }
+UNSUPPORTED = {"next", "pretraining"}  # heads that most model types lack, or that we do not read
 CASES = [
-    (kind, head)
-    for kind in CONFIGS
-    for head in CLASSES
-    if kind == "bert" or head not in ("next", "pretraining") or (kind, head) == ("albert", "pretraining")
+    (model_type, head)
+    for model_type, head in itertools.product(CONFIGS, CLASSES)
+    if model_type == "bert" or head not in UNSUPPORTED or (model_type, head) == ("albert", "pretraining")
 ]
 
 
-def save_transformers_model(kind: str, head: str, folder: Path, **changes: Any) -> Any:
-    """Build a model of transformers and save it in a folder with a vocabulary."""
+def save_transformers_model(model_type: str, head: str, folder: Path, **changes: Any) -> Any:
+    """Build a model of transformers and save it in a folder with a vocabulary; `changes` replace config fields."""
     import transformers
 
-    name, sizes = CONFIGS[kind]
-    label_fields = {
-        "id2label": dict(enumerate(LABELS)),
-        "label2id": {label: index for index, label in enumerate(LABELS)},
-    }
-    settings = {**sizes, **(label_fields if head in ("label", "token") else {}), **changes}
-    config = getattr(transformers, f"{name}Config")(**settings)
+    name, sizes = CONFIGS[model_type]
+    fields = dict(sizes)
+    if head in ("label", "token"):
+        fields["id2label"] = dict(enumerate(LABELS))
+        fields["label2id"] = {label: index for index, label in enumerate(LABELS)}
+    config = getattr(transformers, f"{name}Config")(**{**fields, **changes})
     model = getattr(transformers, f"{name}{CLASSES[head]}")(config).eval()
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -72,27 +72,24 @@ def save_transformers_model(kind: str, head: str, folder: Path, **changes: Any) 
 
 
 def random_tokens(num_token_types: int) -> Tokens:
-    """Sequences of unequal length, with token types if there are several."""
+    """Random sequences of unequal length, with random token types."""
     rng = np.random.default_rng(3)
     tokens = Tokens.from_rows([rng.integers(7, VOCAB_SIZE, length) for length in (7, 3, 13, 1)])
-    return Tokens(
-        tokens.ids, tokens.offsets, rng.integers(0, max(num_token_types, 1), len(tokens.ids)).astype(np.int32)
-    )
+    token_types = rng.integers(0, max(num_token_types, 1), len(tokens.ids)).astype(np.int32)
+    return Tokens(tokens.ids, tokens.offsets, token_types)
 
 
 def transformers_outputs(model: Any, tokens: Tokens, head: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Hidden states of all tokens and the head's logits, from transformers with padding."""
+    """Hidden states of all tokens, and the head's logits (pooler output without a head), from transformers."""
     shape = (len(tokens), int(tokens.lengths.max()))
+    is_token = np.arange(shape[1]) < tokens.lengths[:, None]
     ids = np.full(shape, model.config.pad_token_id)
-    is_token = np.zeros(shape, bool)
-    token_types = np.zeros(shape, int)
-    for index, (start, stop) in enumerate(zip(tokens.offsets, tokens.offsets[1:], strict=False)):
-        row = np.s_[index, : stop - start]
-        ids[row] = tokens.ids[start:stop]
-        is_token[row] = True
-        token_types[row] = 0 if tokens.token_types is None else tokens.token_types[start:stop]
+    ids[is_token] = tokens.ids
     inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(is_token.astype(int))}
     if model.config.model_type not in ("distilbert", "modernbert"):
+        token_types = np.zeros(shape, int)
+        if tokens.token_types is not None:
+            token_types[is_token] = tokens.token_types
         inputs["token_type_ids"] = torch.tensor(token_types)
     with torch.no_grad():
         output = model(**inputs, output_hidden_states=True)
@@ -101,9 +98,9 @@ def transformers_outputs(model: Any, tokens: Tokens, head: str) -> tuple[np.ndar
         pooled = getattr(output, "pooler_output", None)
         return hidden, None if pooled is None else pooled.numpy()
     if head == "span":
-        return hidden, np.stack([output.start_logits.numpy()[is_token], output.end_logits.numpy()[is_token]], axis=1)
+        start_logits = output.start_logits.numpy()[is_token]
+        end_logits = output.end_logits.numpy()[is_token]
+        return hidden, np.stack([start_logits, end_logits], axis=1)
     logits = (output.prediction_logits if head == "pretraining" else output.logits).numpy()
-    return hidden, logits[is_token] if logits.ndim == 3 else logits
-
-
-made = save_transformers_model  # name that the tests of the pipeline and the command line import
+    is_per_token = logits.ndim == 3
+    return hidden, logits[is_token] if is_per_token else logits

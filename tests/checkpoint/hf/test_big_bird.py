@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ transformers = pytest.importorskip("transformers")
 
 BLOCK_SIZE = 4
 NUM_RANDOM_BLOCKS = 2
-THRESHOLD = (5 + 2 * NUM_RANDOM_BLOCKS) * BLOCK_SIZE  # up to this length attention is full
+MAX_FULL_LENGTH = (5 + 2 * NUM_RANDOM_BLOCKS) * BLOCK_SIZE  # up to this length attention is full
 SUBWORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{index}" for index in range(40))]
-SEPARATOR = SUBWORDS.index("[SEP]")
+SEP_ID = SUBWORDS.index("[SEP]")
 SIZES = {
     "vocab_size": len(SUBWORDS),
     "hidden_size": 12,
@@ -32,7 +33,7 @@ SIZES = {
     "max_position_embeddings": 120,
     "block_size": BLOCK_SIZE,
     "num_random_blocks": NUM_RANDOM_BLOCKS,
-    "sep_token_id": SEPARATOR,
+    "sep_token_id": SEP_ID,
 }
 CLASSES = {
     "plain": "BigBirdModel",
@@ -45,6 +46,7 @@ CLASSES = {
 
 
 def save_big_bird(folder: Path, head: str = "plain", **changes: Any) -> Any:
+    """Save a small random BigBird in a folder with a vocabulary; `changes` replace config fields."""
     config = transformers.BigBirdConfig(**{**SIZES, **changes})
     torch.manual_seed(4)
     model = getattr(transformers, CLASSES[head])(config).eval()
@@ -57,13 +59,14 @@ def save_big_bird(folder: Path, head: str = "plain", **changes: Any) -> Any:
 
 
 def load_big_bird(folder: Path, head: str) -> Any:
-    """Load the model again: after a short sequence it would stay with full attention."""
+    """Load a model in transformers anew: after a short sequence it would stay with full attention."""
     return getattr(transformers, CLASSES[head]).from_pretrained(folder).eval()
 
 
 def random_sequence(length: int) -> list[int]:
+    """Token ids of two texts with a separator between them."""
     ids: list[int] = np.random.default_rng(length).integers(5, len(SUBWORDS), length).tolist()
-    ids[length // 3] = SEPARATOR
+    ids[length // 3] = SEP_ID
     return ids
 
 
@@ -76,15 +79,17 @@ def assert_close(array: np.ndarray, expected: np.ndarray) -> None:
 def test_hidden_states_equal_those_of_transformers_at_any_length(tmp_path: Path, changes: dict[str, Any]) -> None:
     save_big_bird(tmp_path, **changes)
     model = load_encoder(tmp_path).model().eval()
-    lengths = [7, THRESHOLD, THRESHOLD + 1, THRESHOLD + BLOCK_SIZE, 61, 120]
+    lengths = [7, MAX_FULL_LENGTH, MAX_FULL_LENGTH + 1, MAX_FULL_LENGTH + BLOCK_SIZE, 61, 120]
     sequences = [random_sequence(length) for length in lengths]
-    batched = np.split(model.encode(Tokens.from_rows(sequences)), np.cumsum(lengths)[:-1])
-    packed = np.split(model.pack().encode(Tokens.from_rows(sequences)), np.cumsum(lengths)[:-1])
-    for ids, hidden, packed_hidden in zip(sequences, batched, packed, strict=True):
-        reference = load_big_bird(tmp_path, "plain")
-        expected = reference(torch.tensor([ids]))
-        assert_close(hidden, expected.last_hidden_state[0].numpy())
-        assert_close(packed_hidden, expected.last_hidden_state[0].numpy())
+    tokens = Tokens.from_rows(sequences)
+    starts = np.cumsum(lengths)[:-1]
+    hidden = np.split(model.encode(tokens), starts)
+    packed_hidden = np.split(model.pack().encode(tokens), starts)
+    for index, ids in enumerate(sequences):
+        hf_model = load_big_bird(tmp_path, "plain")
+        expected = hf_model(torch.tensor([ids]))
+        assert_close(hidden[index], expected.last_hidden_state[0].numpy())
+        assert_close(packed_hidden[index], expected.last_hidden_state[0].numpy())
         assert_close(model.pooler_output(Tokens.from_rows([ids]))[0], expected.pooler_output[0].numpy())
 
 
@@ -93,57 +98,52 @@ def test_hidden_states_equal_those_of_transformers_at_any_length(tmp_path: Path,
 def test_logits_equal_those_of_transformers_and_folders_open_there_with_nothing_missing(
     tmp_path: Path, head: str
 ) -> None:
-    save_big_bird(tmp_path / "in", head)
-    loaded = load_encoder(tmp_path / "in")
-    assert loaded.config.head == head and not loaded.report.missing
+    save_big_bird(tmp_path / "hf", head)
+    loaded = load_encoder(tmp_path / "hf")
+    assert loaded.config.head == head
+    assert not loaded.report.missing
     model = loaded.model().eval()
-    out = tmp_path / "out"
-    options: dict[str, Any] = {
-        "tokenizer": loaded.tokenizer,
-        "task": "",
-        "metadata": {},
-        "card": "",
-        "labels": loaded.labels,
-    }
     model_type = save_encoder(
-        out,
+        tmp_path / "ours",
         loaded.config,
         loaded.weights,
+        tokenizer=loaded.tokenizer,
+        task="",
+        metadata={},
+        card="",
+        labels=loaded.labels,
         preferred_type=loaded.model_type,
         original_config=loaded.hf_config,
-        **options,
     )
     assert model_type == "big_bird"
-    reloaded, info = getattr(transformers, CLASSES[head]).from_pretrained(out, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
-    for length in (20, 90):
+    hf_class = getattr(transformers, CLASSES[head])
+    _, loading_info = hf_class.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not loading_info["missing_keys"]
+    assert not loading_info["unexpected_keys"]
+    assert not loading_info["mismatched_keys"]
+    for length, folder in itertools.product((20, 90), ("hf", "ours")):
         ids = random_sequence(length)
         token_types = (np.arange(length) > length // 3).astype(np.int32)
-        tokens = Tokens.from_rows([ids])
-        for reference in (
-            load_big_bird(tmp_path / "in", head),
-            reloaded.eval() if length > 20 else load_big_bird(out, head),
-        ):
-            output = reference(torch.tensor([ids]), token_type_ids=torch.tensor(token_types[None].astype(np.int64)))
-            logits = model.logits(tokens, token_types)
-            if head == "span":
-                passage = slice(length // 3 + 1, None)  # transformers masks the logits of the question
-                assert_close(logits[passage, 0], output.start_logits[0, passage].numpy())
-                assert_close(logits[passage, 1], output.end_logits[0, passage].numpy())
-            else:
-                expected = output.prediction_logits if head == "pretraining" else output.logits
-                assert_close(logits, expected.numpy().reshape(logits.shape))
+        hf_model = load_big_bird(tmp_path / folder, head)
+        output = hf_model(torch.tensor([ids]), token_type_ids=torch.tensor(token_types[None].astype(np.int64)))
+        logits = model.logits(Tokens.from_rows([ids]), token_types)
+        if head == "span":
+            passage = slice(length // 3 + 1, None)  # transformers masks the logits of the question
+            assert_close(logits[passage, 0], output.start_logits[0, passage].numpy())
+            assert_close(logits[passage, 1], output.end_logits[0, passage].numpy())
+        else:
+            expected = output.prediction_logits if head == "pretraining" else output.logits
+            assert_close(logits, expected.numpy().reshape(logits.shape))
 
 
 @torch.no_grad()
 def test_full_attention_is_recognized(tmp_path: Path) -> None:
-    reference = save_big_bird(tmp_path, attention_type="original_full")
+    hf_model = save_big_bird(tmp_path, attention_type="original_full")
     loaded = load_encoder(tmp_path)
     assert loaded.config.attention == "full"
-    assert_close(
-        loaded.model().encode(Tokens.from_rows([random_sequence(90)])),
-        reference(torch.tensor([random_sequence(90)])).last_hidden_state[0].numpy(),
-    )
+    ids = random_sequence(90)
+    expected = hf_model(torch.tensor([ids])).last_hidden_state[0].numpy()
+    assert_close(loaded.model().encode(Tokens.from_rows([ids])), expected)
 
 
 def test_models_without_biases_are_rejected(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_models_without_biases_are_rejected(tmp_path: Path) -> None:
         load_encoder(tmp_path)
 
 
-def test_random_blocks_do_not_depend_on_the_batch_and_train() -> None:
+def test_random_blocks_do_not_depend_on_the_batch_and_pass_gradients() -> None:
     config = BertConfig(
         vocab_size=len(SUBWORDS),
         hidden_size=12,
@@ -167,8 +167,8 @@ def test_random_blocks_do_not_depend_on_the_batch_and_train() -> None:
     initialize_bert(model, 1, 0.3)
     sequences = [random_sequence(90), random_sequence(20), random_sequence(50)]
     batched = model.eval().encode(Tokens.from_rows(sequences))
-    single = np.concatenate([model.encode(Tokens.from_rows([sequence])) for sequence in sequences])
-    np.testing.assert_allclose(batched, single, rtol=1e-4, atol=1e-5)
+    alone = np.concatenate([model.encode(Tokens.from_rows([ids])) for ids in sequences])
+    np.testing.assert_allclose(batched, alone, rtol=1e-4, atol=1e-5)
     ids, batch = model.to_tensors(Tokens.from_rows(sequences))
     model.head_logits(model(ids, batch), batch).square().sum().backward()
     for name, parameter in model.named_parameters():

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.attention.positions import sinusoids
 from regard.checkpoint.hf import encoder_decoders
 from regard.config.inference import DecodingConfig
 from regard.config.models import ACTIVATIONS, TransformerConfig
@@ -54,15 +55,16 @@ def test_config_and_weights_round_trip(changes: dict[str, Any]) -> None:
     assert not matcher.report.renamed
 
 
-def test_model_types() -> None:
+def test_the_model_type_depends_on_norm_placement_embeddings_and_positions() -> None:
     model_types = [encoder_decoders.translator_model_type(small_config(**changes))[0] for changes in VARIANTS]
     assert model_types == ["marian"] * 5 + ["pegasus"] * 2 + ["regard-transformer"] * 4
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_every_activation_has_a_name(name: str) -> None:
-    config = small_config(norm="after", activation=name)
-    assert encoder_decoders.config_from_hf(encoder_decoders.config_to_hf(config), "").activation == name
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_has_a_name_in_transformers(activation: str) -> None:
+    config = small_config(norm="after", activation=activation)
+    fields = encoder_decoders.config_to_hf(config)
+    assert encoder_decoders.config_from_hf(fields, "").activation == activation
 
 
 def test_unknown_fields_and_spellings_are_written_back() -> None:
@@ -73,19 +75,18 @@ def test_unknown_fields_and_spellings_are_written_back() -> None:
     assert encoder_decoders.config_to_hf(config, fields) == fields
     changed = encoder_decoders.config_to_hf(config.override({"dropout": 0.4}), fields)
     assert changed == {**fields, "dropout": 0.4, "activation_function": "silu"}
-    half = encoder_decoders.config_to_hf(config, fields | {"torch_dtype": "float16"})
-    assert half["torch_dtype"] == "float32"
+    written = encoder_decoders.config_to_hf(config, fields | {"torch_dtype": "float16"})
+    assert written["torch_dtype"] == "float32"
 
 
 def rename_as_older(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The same weights as in older files: no prefix, older names of norms, tied copies, positions, extra buffers."""
-    from regard.attention.positions import sinusoids
-
-    older = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
-    older = {
-        name.replace("layer_norm.weight", "layer_norm.gamma").replace("layer_norm.bias", "layer_norm.beta"): tensor
-        for name, tensor in older.items()
-    }
+    older = {}
+    for name, tensor in weights.items():
+        older_name = name.removeprefix("model.")
+        older_name = older_name.replace("layer_norm.weight", "layer_norm.gamma")
+        older_name = older_name.replace("layer_norm.bias", "layer_norm.beta")
+        older[older_name] = tensor
     older["encoder.embed_tokens.weight"] = older["shared.weight"].clone()
     older["lm_head.weight"] = older["shared.weight"].clone()
     older["encoder.embed_positions.weight"] = sinusoids(torch.arange(61), 22)
@@ -108,7 +109,7 @@ def test_older_names_prefixes_copies_and_buffers_are_read() -> None:
     assert not matcher.report.notes
 
 
-def test_of_two_different_tied_copies_the_input_is_used_and_it_is_noted() -> None:
+def test_of_two_different_tied_copies_the_input_embedding_is_used_and_it_is_noted() -> None:
     config = small_config(norm="after")
     weights = dict(random_model(config).state_dict())
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
@@ -131,9 +132,10 @@ def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
     config = small_config(norm="after")
     weights = dict(random_model(config).state_dict())
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
-    wrong = hf_weights | {"encoder.embed_positions.weight": torch.zeros(61, 22)}
+    zero_positions = hf_weights | {"encoder.embed_positions.weight": torch.zeros(61, 22)}
+    matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(zero_positions), shapes(weights))
     with pytest.raises(CheckpointError, match="embed_positions.weight: not the sinusoids"):
-        encoder_decoders.TranslatorWeightMatcher(config, shapes(wrong), shapes(weights)).assemble(wrong)
+        matcher.assemble(zero_positions)
     incomplete = {name: tensor for name, tensor in hf_weights.items() if "encoder_attn.k_proj" not in name}
     with pytest.raises(CheckpointError, match=r"6 weights are missing, model.decoder.layers.0.encoder_attn.k_proj"):
         encoder_decoders.TranslatorWeightMatcher(config, shapes(incomplete), shapes(weights))
@@ -143,27 +145,27 @@ def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("changes", "message"),
     [
         ({"model_type": "bert"}, "'bert', which is not read as a translator: marian, pegasus"),
         ({"model_type": None}, "no model_type"),
         ({"d_model": "22"}, "d_model must be of type int"),
-        ({"d_model": 22.5}, "d_model"),
-        ({"d_model": 10**400}, "."),
-        ({"encoder_layers": 10**9}, "encoder|layers"),
-        ({"vocab_size": 2**40}, "."),
-        ({"max_position_embeddings": 2**30}, "sizes"),
-        ({"encoder_attention_heads": 5}, "heads"),
+        ({"d_model": 22.5}, "d_model must be of type int, not 22.5"),
+        ({"d_model": 10**400}, "too large"),
+        ({"encoder_layers": 10**9}, r"num_layers \(1000000000\) must be at most"),
+        ({"vocab_size": 2**40}, "sizes out of range"),
+        ({"max_position_embeddings": 2**30}, "sizes out of range"),
+        ({"encoder_attention_heads": 5}, r"num_heads \(5\) must divide hidden_size"),
         ({"activation_function": "import os"}, "activation must be one of"),
-        ({"activation_function": ["relu"]}, "activation_function"),
-        ({"scale_embedding": "yes"}, "scale_embedding"),
-        ({"dropout": float("nan")}, "dropout"),
+        ({"activation_function": ["relu"]}, "activation_function must be of type str"),
+        ({"scale_embedding": "yes"}, "scale_embedding must be of type bool"),
+        ({"dropout": float("nan")}, "dropout must be of type float"),
         ({"pad_token_id": 99_999}, "pad_id is token 99999"),
-        ({"decoder_start_token_id": -1}, "bos_id"),
+        ({"decoder_start_token_id": -1}, r"bos_id \(-1\) must be at least 0"),
     ],
 )
-def test_an_invalid_config_is_rejected_in_one_line(change: dict[str, Any], message: str) -> None:
-    fields = encoder_decoders.config_to_hf(small_config(norm="after")) | change
+def test_an_invalid_config_is_rejected_in_one_line(changes: dict[str, Any], message: str) -> None:
+    fields = encoder_decoders.config_to_hf(small_config(norm="after")) | changes
     with pytest.raises(CheckpointError, match=message) as caught:
         encoder_decoders.config_from_hf(fields, "x/config.json")
     assert str(caught.value).startswith("x/config.json: ")
@@ -202,8 +204,14 @@ def test_decoding_settings_round_trip() -> None:
     assert fields["bad_words_ids"] == [[config.pad_id], [config.bos_id]]
     assert "temperature" not in fields
     decoding = encoder_decoders.decoding_from_hf(fields, "")
-    assert (decoding.beam, decoding.length_penalty, decoding.no_repeat_ngram) == (6, 0.6, 3)
+    assert decoding.beam == 6
+    assert decoding.length_penalty == 0.6
+    assert decoding.no_repeat_ngram == 3
     sampling = DecodingConfig(sample=True, temperature=0.5, top_k=9, beam=1)
-    assert encoder_decoders.decoding_from_hf(encoder_decoders.decoding_to_hf(config, sampling), "") == sampling
+    sampling_fields = encoder_decoders.decoding_to_hf(config, sampling)
+    assert encoder_decoders.decoding_from_hf(sampling_fields, "") == sampling
+
+
+def test_invalid_decoding_settings_are_rejected() -> None:
     with pytest.raises(CheckpointError, match=r"generation_config.json: beam"):
         encoder_decoders.decoding_from_hf({"num_beams": 10**9}, "generation_config.json")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from regard.checkpoint.hf.sentencepiece import read_sentencepiece
 from regard.errors import CheckpointError
 from regard.text.tokenizer import Tokenizer
-from tests.checkpoint.samples import real_sentences
+from tests.checkpoint.samples import read_multi30k
 
 UNUSUAL_TEXTS = [
     "",
@@ -31,15 +33,18 @@ UNUSUAL_TEXTS = [
 ]
 
 
-def marian_folder(folder: Path, model_type: str, *, drop: int = 0) -> Path:
-    """Folder with two small SentencePiece models, trained on real text, and one vocabulary for both."""
+def save_marian_tokenizers(folder: Path, model_type: str, *, num_dropped: int = 0) -> None:
+    """Train small SentencePiece models of both languages and save them with their joint vocabulary.
+
+    `num_dropped` subwords of the models are left out of the vocabulary.
+    """
     sentencepiece = pytest.importorskip("sentencepiece")
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = {"</s>": 0, "<unk>": 1, ">>de<<": 2, ">>fr<<": 3}
     for side, language in (("source", "en"), ("target", "de")):
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(real_sentences(f"train.{language}.gz", 6000)),
+            sentence_iterator=iter(read_multi30k(f"train.{language}.gz", 6000)),
             model_writer=model,
             vocab_size=1500,
             model_type=model_type,
@@ -51,36 +56,39 @@ def marian_folder(folder: Path, model_type: str, *, drop: int = 0) -> Path:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
         for token_id in range(3, processor.vocab_size()):
             vocabulary.setdefault(processor.id_to_piece(token_id), len(vocabulary))
-    for subword in [subword for subword in vocabulary if len(subword.strip("▁")) > 1][200 : 200 + drop]:
+    long_subwords = [subword for subword in vocabulary if len(subword.strip("▁")) > 1]
+    for subword in long_subwords[200 : 200 + num_dropped]:
         del vocabulary[subword]
     vocabulary = {subword: token_id for token_id, subword in enumerate([*vocabulary, "<pad>"])}
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
     (folder / "config.json").write_text(json.dumps({"model_type": "marian"}))
-    return folder
 
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return marian_folder(tmp_path_factory.mktemp("marian") / request.param, request.param)
+    path = tmp_path_factory.mktemp("marian")
+    save_marian_tokenizers(path, request.param)
+    return path
 
 
 @pytest.fixture(scope="module")
-def pair(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+def tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """Source and target tokenizer."""
     return read_sentencepiece(folder)
 
 
 @pytest.mark.filterwarnings("ignore:Recommended")
-def test_token_ids_equal_those_of_transformers(folder: Path, pair: tuple[Tokenizer, Tokenizer]) -> None:
+def test_token_ids_equal_those_of_transformers(folder: Path, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
     transformers = pytest.importorskip("transformers")
     hf_tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
-    source, target = pair
-    english = real_sentences("test_2016_flickr.en.gz", 700)
-    german = real_sentences("test_2016_flickr.de.gz", 700)
-    single = [
-        text for text in german[:200] if not re.search("[äöüß]{2}", text)
-    ]  # at most one character in a row that the other side lacks
-    texts = [*english[:400], *(f">>de<< {text}" for text in english[400:600]), *single, *UNUSUAL_TEXTS]
-    assert len(single) > 150
+    source, target = tokenizers
+    english = read_multi30k("test_2016_flickr.en.gz", 700)
+    german = read_multi30k("test_2016_flickr.de.gz", 700)
+    # at most one character in a row that the English side lacks
+    readable_german = [text for text in german[:200] if not re.search("[äöüß]{2}", text)]
+    assert len(readable_german) > 150
+    with_language_code = [f">>de<< {text}" for text in english[400:600]]
+    texts = [*english[:400], *with_language_code, *readable_german, *UNUSUAL_TEXTS]
     assert source.encode_batch(texts) == [ids[:-1] for ids in hf_tokenizer(texts)["input_ids"]]
     sequences = [ids[:-1] for ids in hf_tokenizer(text_target=german)["input_ids"]]
     assert target.encode_batch(german) == sequences
@@ -88,9 +96,13 @@ def test_token_ids_equal_those_of_transformers(folder: Path, pair: tuple[Tokeniz
     assert source.encode(">>de<< A dog.").ids[0] == 2
 
 
-def test_special_tokens_spans_and_subwords_of_the_other_side(pair: tuple[Tokenizer, Tokenizer]) -> None:
-    source, target = pair
-    assert (source.eos_id, source.unk_id, source.pad_id) == (0, 1, source.vocab_size - 1)
+def test_both_sides_share_special_tokens_and_vocabulary_and_spans_cover_the_text(
+    tokenizers: tuple[Tokenizer, Tokenizer],
+) -> None:
+    source, target = tokenizers
+    assert source.eos_id == 0
+    assert source.unk_id == 1
+    assert source.pad_id == source.vocab_size - 1
     assert source.vocab_size == target.vocab_size
     text = "Two  young, White males"
     encoded = source.encode(text)
@@ -101,16 +113,18 @@ def test_special_tokens_spans_and_subwords_of_the_other_side(pair: tuple[Tokeniz
 
 
 def test_a_subword_without_an_id_is_split_further(tmp_path: Path) -> None:
-    tokenizer, _ = read_sentencepiece(marian_folder(tmp_path, "unigram", drop=300))
+    save_marian_tokenizers(tmp_path, "unigram", num_dropped=300)
+    tokenizer, _ = read_sentencepiece(tmp_path)
     vocabulary = json.loads((tmp_path / "vocab.json").read_text())
     assert tokenizer.vocab_size == len(vocabulary)
-    sequences = tokenizer.encode_batch(real_sentences("test_2016_flickr.en.gz", 200))
-    assert max(max(ids) for ids in sequences) < len(vocabulary)
-    assert sum(ids.count(tokenizer.unk_id) for ids in sequences) == 0
+    sequences = tokenizer.encode_batch(read_multi30k("test_2016_flickr.en.gz", 200))
+    used_ids = set(itertools.chain.from_iterable(sequences))
+    assert max(used_ids) < len(vocabulary)
+    assert tokenizer.unk_id not in used_ids
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("vocabulary", "message"),
     [
         ({"</s>": 0, "<unk>": 1}, "no token <pad>"),
         ({"</s>": 0, "<unk>": 1, "<pad>": 1}, "same id"),
@@ -120,28 +134,30 @@ def test_a_subword_without_an_id_is_split_further(tmp_path: Path) -> None:
         ([], "object"),
     ],
 )
-def test_an_invalid_vocabulary_is_rejected(tmp_path: Path, content: object, message: str) -> None:
+def test_an_invalid_vocabulary_is_rejected(tmp_path: Path, vocabulary: object, message: str) -> None:
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes(b"")
-    (tmp_path / "vocab.json").write_text(json.dumps(content))
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
     with pytest.raises(CheckpointError, match=message):
         read_sentencepiece(tmp_path)
 
 
 def test_a_damaged_model_is_read_or_rejected_without_a_crash(folder: Path, tmp_path: Path) -> None:
-    data = (folder / "source.spm").read_bytes()
-    (tmp_path / "vocab.json").write_bytes((folder / "vocab.json").read_bytes())
-    (tmp_path / "target.spm").write_bytes((folder / "target.spm").read_bytes())
+    for name in ("vocab.json", "target.spm"):
+        shutil.copy(folder / name, tmp_path)
+    intact = (folder / "source.spm").read_bytes()
     rng = random.Random(1)
-    rejected = 0
+    num_rejected = 0
     for attempt in range(24):
-        changed = bytearray(data)
+        damaged = bytearray(intact)
         for _ in range(3):
-            changed[rng.randrange(len(data))] = rng.randrange(256)
-        (tmp_path / "source.spm").write_bytes(changed[: len(data) if attempt % 2 else rng.randrange(len(data))])
+            damaged[rng.randrange(len(intact))] = rng.randrange(256)
+        is_truncated = attempt % 2 == 0
+        length = rng.randrange(len(intact)) if is_truncated else len(intact)
+        (tmp_path / "source.spm").write_bytes(damaged[:length])
         try:
             read_sentencepiece(tmp_path)
         except CheckpointError as error:
             assert "source.spm" in str(error)
-            rejected += 1
-    assert rejected >= 6
+            num_rejected += 1
+    assert num_rejected >= 6

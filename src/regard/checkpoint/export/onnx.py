@@ -262,13 +262,16 @@ class _EncoderGraph:
                     outputs["pooler_output"] = (self._pool(hidden), ["batch", config.hidden_size])
                 return outputs
             case "next":
-                return {"logits": (graph.linear(self._pool(hidden), "next"), ["batch", 2])}
+                return {"logits": (graph.linear(self._pool(hidden), "next_sentence"), ["batch", 2])}
             case "label":
                 return {"logits": (graph.linear(self._pool(hidden), "classifier"), ["batch", config.num_labels])}
             case "masked" | "pretraining":
                 outputs = {"logits": (self._predict_tokens(hidden), [*tokens, config.vocab_size])}
                 if config.head == "pretraining":
-                    outputs["seq_relationship_logits"] = (graph.linear(self._pool(hidden), "next"), ["batch", 2])
+                    outputs["seq_relationship_logits"] = (
+                        graph.linear(self._pool(hidden), "next_sentence"),
+                        ["batch", 2],
+                    )
                 return outputs
         if config.head_transform and config.head in ("token", "span"):
             hidden = self._transform(hidden)
