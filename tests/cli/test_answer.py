@@ -10,7 +10,7 @@ import pytest
 from regard.cli import run
 from tests.stories import walks, write
 
-PLAN = "--hops 2 --starts 3 --epochs 11 --stories.linear_start_epochs 3 --threads 1".split()
+PLAN = "--hops 2 --starts 3 --epochs 20 --stories.linear_start_epochs 3 --threads 1".split()
 STORY = "Mary went to the kitchen.\n\nJohn went to the garden.\nMary went to the office.\n"
 NUMBERED = """1 Mary went to the kitchen.
 2 Where is Mary?\tkitchen\t1
@@ -59,12 +59,12 @@ def test_all_files_after_valid_are_validation_data_and_errors_are_reported_by_ta
     events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert "is finished: nothing to do" in events[0]["text"]
     report = events[-1]
-    assert (report["event"], report["step"], report["reason"]) == ("report", 14, "finished before")
+    assert (report["event"], report["step"], report["reason"]) == ("report", 23, "finished before")
     tasks = report["metrics"]["valid"]["tasks"]
     assert [(task["task"], task["questions"]) for task in tasks] == [("walks1", 11), ("walks2", 22), ("walks3", 33)]
     assert run(train_command(workspace)) == 0
     out = capfd.readouterr().out
-    assert "pass 14, finished before" in out
+    assert "pass 23, finished before" in out
     assert f"try it: regard answer {workspace / 'run'} --story" in out
     assert run([*train_command(workspace), "--hops", "3"]) == 2
     assert "memory_network.hops: 2 there, 3 now" in capfd.readouterr().err
@@ -76,7 +76,7 @@ def test_info_describes_the_run(workspace: Path, capfd: Output) -> None:
     assert "model: memory_network" in text and "2 hops" in text and "embedding size 20" in text
     assert "tokens: 12 in vocabulary.json" in text
     assert "  walks2" in text and "mean of 3 tasks" in text
-    assert "training: finished at pass 14" in text
+    assert "training: finished at pass 23" in text
     assert run(["info", str(workspace / "run"), "--json"]) == 0
     info = json.loads(capfd.readouterr().out)
     assert (info["model"]["hops"], info["task"]["task"], info["run"]["unit"]) == (2, "stories", "pass")

@@ -44,7 +44,7 @@ def encoder(head: str, num_labels: int = 0) -> tuple[Bert, SpecialTokens]:
         classifier_dropout=0.0,
     )
     model = Bert(config)
-    initialize_bert(model, 3, 0.15)
+    initialize_bert(model, 5, 0.15)
     return model, special_tokens
 
 
