@@ -140,7 +140,10 @@ def top_k_columns(values: Values, k: int) -> NDArray[np.int64]:
 
 
 def _group_by_lane(matrix: NDArray[Scalar], lane_rank: Rows, row_in_lane: Rows, fill: float) -> NDArray[Scalar]:
-    """Lay the rows [R, k] of each lane side by side: [lanes, max rows of a lane · k]."""
+    """Lay the continuations [R, k] of a lane's rows side by side: [lanes, max rows of a lane · k].
+
+    A lane is one beam of a sentence, a row one of its hypotheses; lanes with fewer rows are padded with `fill`.
+    """
     num_lanes = int(lane_rank[-1]) + 1
     max_rows = int(row_in_lane.max()) + 1
     grouped = np.full((num_lanes, max_rows, matrix.shape[1]), fill, dtype=matrix.dtype)

@@ -230,7 +230,7 @@ def _count_characters(documents: Documents) -> int:
 
 
 def _common_document_length(ids: Ids, eos_id: int) -> int:
-    """Length of the documents in tokens, with the boundary, where all are equally long and short enough; else 0."""
+    """Length shared by all documents, in tokens with eos; 0 if they differ or are too long for a row."""
     lengths = np.diff(np.flatnonzero(ids == eos_id), prepend=-1)
     if len(lengths) < 2:
         return 0

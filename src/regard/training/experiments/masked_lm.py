@@ -54,7 +54,7 @@ from regard.training.trivial_baselines import token_frequencies
 from regard.training.verdict import TrivialBaseline
 
 TASK = "fill"  # task of the saved model
-ROW = 128  # default row length in tokens
+DEFAULT_ROW_LENGTH = 128  # in tokens
 BATCH_TOKENS = 4096
 # Of the token embedding: learned faster, it keeps the model from attending to the context.
 MAX_EMBEDDING_RATE = 0.01
@@ -120,7 +120,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
     def _tokenize(self, documents: Documents) -> TokenStream:
         num_special = self.layout.num_special
         max_positions = self.model_config.max_positions
-        row_length = self.config.documents.sequence_length or min(ROW, max_positions)
+        row_length = self.config.documents.sequence_length or min(DEFAULT_ROW_LENGTH, max_positions)
         if not num_special + 2 <= row_length <= max_positions:
             raise ConfigError(
                 f"documents.sequence_length ({row_length}) must be between {num_special + 2} and {max_positions}, "
