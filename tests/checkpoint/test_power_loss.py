@@ -26,6 +26,7 @@ import torch
 from regard.checkpoint import atomic
 from regard.checkpoint.disk import Disk
 from regard.checkpoint.run_dir import RunDirectory
+from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER
 from regard.errors import RegardError
 
 Operation = tuple[Any, ...]  # an action and its arguments
@@ -247,7 +248,7 @@ def log_line(step: int) -> dict[str, float]:
 
 def published_set(version: int) -> dict[str, atomic.Content]:
     """Files of a published model; only the first version has a target tokenizer."""
-    extra_files = {"target_tokenizer.json": b"t"} if version == 1 else {}
+    extra_files = {TARGET_TOKENIZER: b"t"} if version == 1 else {}
     return {"config.json": b"config %d" % version, "model.safetensors": b"weights %d" % version * 9, **extra_files}
 
 
@@ -341,6 +342,7 @@ def check_recovery(promised: dict[str, int], root: Path) -> None:
             assert version >= promised.get("publish", 0)
             assert names == set(published_set(version))
             assert all((folder / name).read_bytes() == data for name, data in published_set(version).items())
+            assert (folder / TARGET_TOKENIZER).exists() == (TARGET_TOKENIZER in names)  # none of an earlier version
         run.save_checkpoint(step + 1, weights(step + 1), {}, {})
         assert len(run.steps()) <= 3
         assert not [path for path in (root / "run").rglob("*") if atomic.is_temporary(path)]

@@ -142,8 +142,11 @@ def complete_publish(folder: Path, *, disk: Disk = DISK) -> None:
         return
     names = verify_folder(staging)
     with translate_os_errors(folder, 0, disk):
-        for obsolete in set(_manifest_names(folder)) - set(names):
-            remove(folder / obsolete, disk=disk)
+        obsolete_names = set(_manifest_names(folder)) - set(names)
+        for name in obsolete_names:
+            remove(folder / name, disk=disk)
+        if obsolete_names:
+            disk.sync_folder(folder)  # the new manifest would not name them: after a power loss they would stay
         for name in [*names, MANIFEST]:
             temporary = _temporary_path(folder / name)
             _link_or_copy(staging / name, temporary, disk)
