@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
+from regard.checkpoint.hf.encoders import LabelNames, config_from_hf, config_to_hf
 from regard.config.models import BertConfig, StackConfig
 from regard.errors import CheckpointError
 from regard.models import build_model
@@ -144,6 +145,15 @@ def test_full_attention_is_recognized(tmp_path: Path) -> None:
     ids = random_sequence(90)
     expected = hf_model(torch.tensor([ids])).last_hidden_state[0].numpy()
     assert_close(loaded.model().encode(Tokens.from_rows([ids])), expected)
+
+
+def test_a_changed_kind_of_attention_is_written(tmp_path: Path) -> None:
+    save_big_bird(tmp_path)
+    loaded = load_encoder(tmp_path)
+    full = loaded.config.override({"attention": "full"})
+    fields = config_to_hf(full, loaded.model_type, LabelNames(), loaded.hf_config)
+    assert config_from_hf(fields, full.head, full.num_labels, "config.json") == full
+    assert fields["attention_type"] == "original_full"
 
 
 def test_models_without_biases_are_rejected(tmp_path: Path) -> None:

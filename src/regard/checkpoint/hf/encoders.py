@@ -222,7 +222,7 @@ def _differs(original: Mapping[str, Any], hf_name: str, default: Any, value: Any
     if original_value == value:
         return False
     activations = dict(ACTIVATIONS)
-    return type(original_value) is not str or activations.get(original_value) != activations.get(value)
+    return bool(activations.get(str(original_value), original_value) != activations.get(str(value), value))
 
 
 def _label_fields(config: BertConfig, labels: LabelNames, original: Mapping[str, Any] | None = None) -> dict[str, Any]:
