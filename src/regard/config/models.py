@@ -9,6 +9,7 @@ from regard.errors import ConfigError
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu")
 POSITIONS = ("sinusoidal", "learned", "rotary", "none")
+_MAX_SUGGESTED_HEADS = 1024
 _MAX_SUGGESTIONS = 8
 
 
@@ -29,7 +30,8 @@ def check_head_size(name: str, hidden_size: int, num_heads: int, *, is_rotary: b
     regard.errors.ConfigError: stack.num_heads (5) must divide hidden_size (64): try 1, 2, 4, 8, 16, 32, 64
     """
     if hidden_size % num_heads:
-        divisors = [str(divisor) for divisor in range(1, hidden_size + 1) if hidden_size % divisor == 0]
+        counts = range(1, min(hidden_size, _MAX_SUGGESTED_HEADS) + 1)  # bounded: a file may name any hidden size
+        divisors = [str(count) for count in counts if hidden_size % count == 0]
         suggestion = ", ".join(divisors[:_MAX_SUGGESTIONS])
         raise ConfigError(f"{name} ({num_heads}) must divide hidden_size ({hidden_size}): try {suggestion}")
     head_size = hidden_size // num_heads

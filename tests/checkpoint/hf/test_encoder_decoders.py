@@ -156,6 +156,7 @@ def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
         ({"vocab_size": 2**40}, "sizes out of range"),
         ({"max_position_embeddings": 2**30}, "sizes out of range"),
         ({"encoder_attention_heads": 5}, r"num_heads \(5\) must divide hidden_size"),
+        ({"d_model": 2**31 - 1}, r"must divide hidden_size \(2147483647\): try 1$"),
         ({"activation_function": "import os"}, "activation must be one of"),
         ({"activation_function": ["relu"]}, "activation_function must be of type str"),
         ({"scale_embedding": "yes"}, "scale_embedding must be of type bool"),
