@@ -47,8 +47,8 @@ from regard.checkpoint.weights import WeightReport
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import TranslationModelConfig
 from regard.errors import CheckpointError, ConfigError
-from regard.models import FAMILIES
 from regard.models.base import meta_device
+from regard.registry import FAMILIES, resolve
 from regard.text.tokenizer import Tokenizer
 
 TASK = "translate"
@@ -66,7 +66,7 @@ class FamilyConfig(Protocol):
 
 def expected_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a config's weights, without allocating them."""
-    _, model_class = FAMILIES[config.family]
+    model_class = resolve(FAMILIES[config.family].model)
     with meta_device():
         return {name: tuple(tensor.shape) for name, tensor in model_class(config).state_dict().items()}
 
