@@ -87,6 +87,7 @@ load_plugins()
     process = run_with_plugins(tmp_path, code)
     assert process.returncode == 0, process.stderr
     assert process.stdout.splitlines() == ["before: False", "after: True good-plugin False 9"]
+    assert "good-plugin" not in process.stderr
     assert process.stderr.count("the plugin broken_plugin of broken-plugin is not loaded: ImportError") == 1
     assert "no module named fantasy; repair or uninstall it" in process.stderr
 

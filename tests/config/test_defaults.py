@@ -12,26 +12,31 @@ from regard.errors import ConfigError
 @pytest.mark.parametrize(
     ("task", "path", "value", "message"),
     [
-        ("stories", "training.minutes", 5, r"training.minutes \(5.0\) means nothing to the task stories: .* --epochs"),
-        ("stories", "training.steps", 5, "stories are trained in epochs"),
-        ("stories", "training.workers", 2, "in parallel by one process"),
-        ("stories", "training.save_every", 5, "a checkpoint is saved every epoch"),
-        ("stories", "training.precision", "bf16", "trained in float32"),
-        ("stories", "training.epochs", 5, r"training.epochs \(5.0\) means nothing"),
-        ("stories", "preset", "tiny", "set --memory_network.embedding_size and --hops"),
-        ("stories", "pretrained", "runs/x", "pretrained"),
-        ("stories", "tokenizer.kind", "words", "tokenizer.kind"),
-        ("stories", "decoding.beam", 3, "decoding.beam"),
-        ("stories", "data.read.format", "tsv", "data.read.format"),
-        ("stories", "data.max_length", 5, "data.max_length"),
+        (
+            "story-qa",
+            "training.minutes",
+            5,
+            r"training.minutes \(5.0\) means nothing to the task story-qa: .* --epochs",
+        ),
+        ("story-qa", "training.steps", 5, "stories are trained in epochs"),
+        ("story-qa", "training.workers", 2, "in parallel by one process"),
+        ("story-qa", "training.save_every", 5, "a checkpoint is saved every epoch"),
+        ("story-qa", "training.precision", "bf16", "trained in float32"),
+        ("story-qa", "training.epochs", 5, r"training.epochs \(5.0\) means nothing"),
+        ("story-qa", "preset", "tiny", "set --memory_network.embedding_size and --hops"),
+        ("story-qa", "pretrained", "runs/x", "pretrained"),
+        ("story-qa", "tokenizer.kind", "words", "tokenizer.kind"),
+        ("story-qa", "decoding.beam", 3, "decoding.beam"),
+        ("story-qa", "data.read.format", "tsv", "data.read.format"),
+        ("story-qa", "data.max_length", 5, "data.max_length"),
         (
             "translate",
             "memory_network.hops",
             2,
-            r"memory_network.hops \(2\) means nothing to the task translate: it is for stories",
+            r"memory_network.hops \(2\) means nothing to the task translate: it is for story-qa",
         ),
-        ("translate", "stories.random_noise", 0.5, "it is for stories"),
-        ("stories", "memory_network.hops", 0, r"hops \(0\) must be at least 1"),
+        ("translate", "stories.random_noise", 0.5, "it is for story-qa"),
+        ("story-qa", "memory_network.hops", 0, r"hops \(0\) must be at least 1"),
     ],
 )
 def test_a_setting_that_means_nothing_to_the_task_is_rejected_by_name(
@@ -53,23 +58,23 @@ def test_settings_that_a_task_reads_are_accepted() -> None:
         "training.max_checkpoints": 5,
         "training.precision": "float32",
     }
-    assert RunConfig().override({"task": "stories", **overrides}).memory_network.hops == 1
+    assert RunConfig().override({"task": "story-qa", **overrides}).memory_network.hops == 1
 
 
 def test_settings_declared_twice_have_one_name_and_one_value() -> None:
     overrides = {"training.seed": 3, "training.epochs": 7.0, "training.learning_rate": 0.02, "training.minutes": 2.0}
-    assert move_shared_settings("stories", overrides) == {
+    assert move_shared_settings("story-qa", overrides) == {
         "stories.seed": 3,
         "stories.epochs": 7.0,
         "stories.learning_rate": 0.02,
         "training.minutes": 2.0,
     }
     assert move_shared_settings("translate", overrides) == overrides
-    assert move_shared_settings("stories", {"training.seed": 3, "stories.seed": 3}) == {"stories.seed": 3}
-    with pytest.raises(ConfigError, match="training.seed and stories.seed are one setting to stories"):
-        move_shared_settings("stories", {"stories.seed": 4, "training.seed": 3})
+    assert move_shared_settings("story-qa", {"training.seed": 3, "stories.seed": 3}) == {"stories.seed": 3}
+    with pytest.raises(ConfigError, match="training.seed and stories.seed are one setting to story-qa"):
+        move_shared_settings("story-qa", {"stories.seed": 4, "training.seed": 3})
     with pytest.raises(ConfigError, match="epochs must be a whole number, not 2.5"):
-        RunConfig().override({"task": "stories", "stories.epochs": 2.5})
+        RunConfig().override({"task": "story-qa", "stories.epochs": 2.5})
 
 
 def test_every_task_has_a_command() -> None:

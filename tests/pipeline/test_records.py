@@ -56,7 +56,7 @@ TOKENIZER = with_mask_token(train_tokenizer([TEXT, PASSAGE, "where who a b c"] *
 SPECIAL_TOKENS = SpecialTokens(TOKENIZER)
 VOCAB_SIZE = TOKENIZER.vocab_size
 TAGS = ["O", "B-X", "I-X"]
-WITH_STEPS = ("translate", "seq2seq", "generate", "tag", "tag, RNN", "fill")  # a prediction for each target token
+WITH_STEPS = ("translate", "seq2seq", "causal-lm", "tag", "tag, RNN", "masked-lm")  # a prediction for each target token
 STORY = ("Mary went home.", "John went out.")
 RNN_CONFIG = RnnTextConfig(vocab_size=VOCAB_SIZE, embedding_size=5, hidden_size=7, num_feature_layers=3, feature_size=8)
 
@@ -148,16 +148,16 @@ REQUEST = PipelineRequest(TEXT, PASSAGE, STORY)
 PIPELINES: dict[str, tuple[Any, PipelineRequest, set[str]]] = {  # with a request and the names of recorded attention
     "translate": (build_translator, REQUEST, {"decoder.cross", "encoder.self", "decoder.self"}),
     "seq2seq": (build_seq2seq, REQUEST, {"decoder.attention"}),
-    "generate": (build_generator, PipelineRequest(TEXT, options={"max_new_tokens": 4}), {"decoder.self"}),
+    "causal-lm": (build_generator, PipelineRequest(TEXT, options={"max_new_tokens": 4}), {"decoder.self"}),
     "classify": (build_classifier, PipelineRequest(TEXT, pair="the cat sees"), {"encoder.self"}),
     "classify, RNN": (build_rnn_classifier, PipelineRequest(TEXT), {"pooling", "mix"}),
     "tag": (build_tagger, REQUEST, {"encoder.self"}),
     "tag, RNN": (build_rnn_tagger, REQUEST, {"mix"}),
     "answer": (build_question_answering, PipelineRequest("who slept", PASSAGE), {"encoder.self"}),
-    "fill": (build_fill_mask, PipelineRequest("two <mask> dogs <mask> home"), {"encoder.self"}),
+    "masked-lm": (build_fill_mask, PipelineRequest("two <mask> dogs <mask> home"), {"encoder.self"}),
     "embed": (lambda: build_embedder(20), REQUEST, {"encoder.self"}),
     "features": (lambda: FeaturePipeline(build_features()), REQUEST, {"mix"}),
-    "stories": (build_story_qa, PipelineRequest("Where is Mary?", story=STORY), {"hop"}),
+    "story-qa": (build_story_qa, PipelineRequest("Where is Mary?", story=STORY), {"hop"}),
 }
 
 

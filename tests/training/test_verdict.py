@@ -73,24 +73,24 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FILES = {
     "translate": "reverse.tsv --steps 3",
-    "translate-rnn": "reverse.tsv --arch rnn --steps 3",
-    "language-gpt": "texts.txt --arch gpt --document line --steps 3",
-    "language-elmo": "texts.txt --arch elmo --document line --steps 3",
-    "language-bert": "texts.txt --arch bert --document line --steps 3",
+    "translate, rnn": "reverse.tsv --arch rnn --steps 3",
+    "causal-lm": "texts.txt --document line --steps 3",
+    "elmo": "texts.txt --document line --steps 3",
+    "masked-lm": "texts.txt --document line --steps 3",
     "classify": "labels.tsv --steps 1 --learning-rate 1e-7",
-    "classify-seeds": "labels.tsv --steps 1 --learning-rate 1e-7 --seeds 2",
-    "classify-bert": "labels.tsv --from DATA/encoder --steps 1 --learning-rate 1e-7",
-    "classify-several": "several.tsv --from DATA/encoder --label-separator ; --steps 1 --learning-rate 1e-7",
+    "classify, seeds": "labels.tsv --steps 1 --learning-rate 1e-7 --seeds 2",
+    "classify, bert": "labels.tsv --from DATA/encoder --steps 1 --learning-rate 1e-7",
+    "classify, several": "several.tsv --from DATA/encoder --label-separator ; --steps 1 --learning-rate 1e-7",
     "tag": "places.conll --steps 1 --learning-rate 1e-7",
-    "tag-bert": "places.conll --from DATA/encoder --steps 1 --learning-rate 1e-7",
+    "tag, bert": "places.conll --from DATA/encoder --steps 1 --learning-rate 1e-7",
     "answer": "asked.json --from DATA/encoder --steps 1 --learning-rate 1e-7",
-    "stories": "walks.txt --epochs 1 --learning-rate 1e-7 --starts 1 --stories.linear_start=false",
+    "story-qa": "walks.txt --epochs 1 --learning-rate 1e-7 --starts 1 --stories.linear_start=false",
 }
 
 
 def command(data: Path, name: str, out: Path) -> list[str]:
     file, *options = FILES[name].replace("DATA", str(data)).split()
-    task = name.split("-")[0]
+    task, *_ = name.split(",")
     return ["train", task, str(data / file), *options, *TINY, "--out", str(out)]
 
 

@@ -56,8 +56,6 @@ TRAINED_FAMILIES = {  # task, architecture → family whose settings are the gro
     ("elmo", ""): "elmo",
     ("story-qa", ""): "memory_network",
 }
-TASKS = {"masked-lm": ("language", "bert"), "causal-lm": ("language", "gpt"), "elmo": ("language", "elmo")}
-TASK_NAMES = {"story-qa": "stories"}
 RUN_NAMES = {"masking.new_vocabulary": "masking.words"}
 STORY_NAMES = {
     "training.restarts": "stories.restarts",
@@ -210,7 +208,7 @@ def _save(
         words = {"words": [*vocabulary[0]], "answers": [*vocabulary[1]]}
         save_memory_network(folder, model.config, weights, vocabulary=words, metadata=facts, card="")
     else:
-        task = {"elmo": "language", "rnn_classifier": "classify", "rnn_tagger": "tag"}[family]
+        task = {"elmo": "elmo", "rnn_classifier": "classify", "rnn_tagger": "tag"}[family]
         if labels:
             facts |= {"labels": [*labels], "max_length": 64}
         save_rnn_text(folder, model.config, weights, tokenizer=source, task=task, metadata=facts, card="")
@@ -459,7 +457,6 @@ def train(
     valid: Sequence[Path] = (),
 ) -> list[Any]:
     """Train a model with one thread in float32; return the metrics of evaluations and of the finished run."""
-    name, arch = TASKS.get(task, (TASK_NAMES.get(task, task), architecture))
     family = TRAINED_FAMILIES.get((task, architecture), "")
     model = {path.removeprefix("model."): value for path, value in settings.items() if path.startswith("model.")}
     others = {path: RUN_VALUES.get(path, {}).get(value, value) for path, value in settings.items()}
@@ -471,13 +468,13 @@ def train(
     if model:
         group = RUN_GROUPS[family]
         given |= {f"{group}.{path}": value for path, value in _model_settings(family, model).items()}
-    if arch:
-        given["architecture"] = arch
+    if architecture:
+        given["architecture"] = architecture
     listener = _Listener()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a few steps teach nothing
         regard.train(
-            name,
+            task,
             *files,
             out=out,
             valid=valid,

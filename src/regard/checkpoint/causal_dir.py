@@ -38,7 +38,7 @@ from regard.config.models import GptConfig
 from regard.errors import CheckpointError
 from regard.text.tokenizer import Tokenizer
 
-TASK = "generate"
+TASK = "causal-lm"
 NATIVE_TYPE = native_type(GptConfig().family)
 MODEL_TYPES = (*CAUSAL_TYPES, NATIVE_TYPE)
 END_OF_TEXT = "<|endoftext|>"

@@ -89,7 +89,7 @@ def _read_folder_task(path: Path) -> str:
     if metadata:
         return str(metadata.get("task", TASK))
     if hf_config.get("model_type") in causal.CAUSAL_TYPES:
-        return "generate"
+        return "causal-lm"
     if not encoders.is_encoder(hf_config):
         return TASK
     head, _ = encoders.detect_head(hf_config, read_tensor_entries(path), str(path / CONFIG))

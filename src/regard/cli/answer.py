@@ -150,7 +150,7 @@ def _answer_from_passage(
 
 
 ANSWERERS: dict[str, Callable[..., None]] = {  # by task
-    "stories": _answer_about_story,
+    "story-qa": _answer_about_story,
     "answer": _answer_from_passage,
 }
 

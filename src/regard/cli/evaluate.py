@@ -72,12 +72,12 @@ EVALUATORS: dict[str, tuple[Callable[[TestSet], None], tuple[str, ...]]] = {  # 
     "classify": (evaluate_labels, ("--backend", "--out", "--errors", *COLUMN_FLAGS, *TEXT_FLAGS)),
     "tag": (evaluate_tags, ("--backend", "--out", "--text", "--label", *TEXT_FLAGS)),
     "answer": (evaluate_answers, ("--backend", "--out", *TEXT_FLAGS)),
-    "stories": (evaluate_stories, ("--out", "--unseen", *STORY_FLAGS)),
-    "fill": (evaluate_masked_lm, TEXT_FLAGS),
-    "generate": (evaluate_causal_lm, ("--backend", *TEXT_FLAGS)),
-    "language": (evaluate_elmo, TEXT_FLAGS),
+    "story-qa": (evaluate_stories, ("--out", "--unseen", *STORY_FLAGS)),
+    "masked-lm": (evaluate_masked_lm, TEXT_FLAGS),
+    "causal-lm": (evaluate_causal_lm, ("--backend", *TEXT_FLAGS)),
+    "elmo": (evaluate_elmo, TEXT_FLAGS),
 }
-SINGLE_TASK_FLAGS = {"--unseen": "stories", "--errors": "classify"}
+SINGLE_TASK_FLAGS = {"--unseen": "story-qa", "--errors": "classify"}
 METRIC_NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", "ter": "TER"}
 
 

@@ -88,18 +88,20 @@ SECTIONS = {
 NEGATED = {"tokenizer.joint": "a tokenizer per language instead of one for both"}
 
 MULTI_FILE_TASKS = {
-    "stories",
-    "language",
+    "story-qa",
+    "masked-lm",
+    "causal-lm",
+    "elmo",
     "tag",
     "answer",
 }  # tasks with any number of files; the others have one or two
 
-USAGE_EXAMPLES = {  # task, or architecture of a language model → command that uses the trained model
+USAGE_EXAMPLES = {  # task → command that uses the trained model
     "translate": 'regard translate {} "…"',
-    "stories": 'regard answer {} --story STORY.txt "…"',
-    "language": "regard train classify TEXTS.csv --features {} --out FOLDER",
-    "gpt": 'regard generate {} "…"',
-    "bert": 'regard fill {} "… [MASK] …"',
+    "story-qa": 'regard answer {} --story STORY.txt "…"',
+    "elmo": "regard train classify TEXTS.csv --features {} --out FOLDER",
+    "causal-lm": 'regard generate {} "…"',
+    "masked-lm": 'regard fill {} "… [MASK] …"',
     "classify": 'regard classify {} "…"',
     "tag": 'regard tag {} "…"',
     "answer": 'regard answer {} --passage PASSAGE.txt "…"',
@@ -116,16 +118,16 @@ Ctrl-C finishes the step, or the epoch over stories, and saves a checkpoint; the
   regard train translate train.en train.de --valid val.en val.de --out runs/en-de
   regard train translate pairs.tsv --minutes 30 --out runs/x
   regard train translate mine.tsv --from runs/en-de --out runs/mine
-  regard train language books/*.txt --arch elmo --out runs/elmo
-  regard train language books/*.txt --arch bert --preset mini --minutes 60 --out runs/bert
-  regard train language notes/*.txt --from runs/bert --out runs/adapted
-  regard train language book.txt --arch gpt --tokenizer characters --minutes 20 --out runs/gpt
+  regard train elmo books/*.txt --out runs/elmo
+  regard train masked-lm books/*.txt --preset mini --minutes 60 --out runs/bert
+  regard train masked-lm notes/*.txt --from runs/bert --out runs/adapted
+  regard train causal-lm book.txt --tokenizer characters --minutes 20 --out runs/gpt
   regard train classify reviews.csv --features runs/elmo --out runs/mood
   regard train classify reviews.csv --from folder/of/a/bert --out runs/mood
   regard train tag names.conll --features runs/elmo --out runs/names
   regard train tag names.conll --from folder/of/a/bert --out runs/names
   regard train answer squad.json --from folder/of/a/bert --out runs/answers
-  regard train stories qa1_train.txt qa2_train.txt --valid qa1_test.txt qa2_test.txt --hops 3 --out runs/babi
+  regard train story-qa qa1_train.txt qa2_train.txt --valid qa1_test.txt qa2_test.txt --hops 3 --out runs/babi
   regard train --recipe recipes/multi30k-en-de.json --out runs/x
 """
 
@@ -225,8 +227,6 @@ def _closing_lines(verdict: Verdict | None, command: str) -> list[str]:
 
 def _usage_example(config: RunConfig) -> str:
     """Command that uses the model of a run."""
-    if config.task == "language" and config.architecture in USAGE_EXAMPLES:
-        return USAGE_EXAMPLES[config.architecture]
     return USAGE_EXAMPLES[config.task]
 
 

@@ -11,10 +11,10 @@ from regard.errors import ConfigError, UsageError, nearest
 
 TASK_COMMANDS = {  # task → the command that uses its models
     "translate": "regard translate",
-    "stories": "regard answer",
-    "language": "regard train classify --features",
-    "generate": "regard generate",
-    "fill": "regard fill",
+    "story-qa": "regard answer",
+    "elmo": "regard train classify --features",
+    "causal-lm": "regard generate",
+    "masked-lm": "regard fill",
     "classify": "regard classify",
     "tag": "regard tag",
     "answer": "regard answer",
@@ -22,7 +22,9 @@ TASK_COMMANDS = {  # task → the command that uses its models
 }
 TASK_ARCHITECTURES = {  # task → the architectures that it offers
     "translate": ("transformer", "rnn"),
-    "language": ("elmo", "bert", "gpt"),
+    "masked-lm": ("bert",),
+    "causal-lm": ("gpt",),
+    "elmo": ("elmo",),
     "classify": ("rnn", "bert"),
     "tag": ("rnn", "bert"),
     "answer": ("bert",),
@@ -38,7 +40,14 @@ FINE_TUNING_DEFAULTS: dict[str, Any] = {  # of a model that starts from a pretra
     "training.ema_decay": 0.0,
 }
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {  # where they differ from the defaults of `RunConfig`
-    "language": {"architecture": "elmo", "training.label_smoothing": 0.0},
+    "masked-lm": {
+        "architecture": "bert",
+        "training.label_smoothing": 0.0,
+        "tokenizer.kind": "wordpiece",
+        "tokenizer.lowercase": True,
+    },
+    "causal-lm": {"architecture": "gpt", "training.label_smoothing": 0.0},
+    "elmo": {"architecture": "elmo", "training.label_smoothing": 0.0},
     "classify": {"architecture": "rnn", "training.label_smoothing": 0.0},
     "tag": {"architecture": "rnn", "training.label_smoothing": 0.0},
     "answer": {**FINE_TUNING_DEFAULTS, "data.max_length": 384},
@@ -46,16 +55,15 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {  # where they differ from the defau
 ARCHITECTURE_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {  # on top of those of the task
     ("classify", "bert"): FINE_TUNING_DEFAULTS,
     ("tag", "bert"): FINE_TUNING_DEFAULTS,
-    ("language", "bert"): {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": True},
 }
 GROUP_TASKS = {  # prefix of settings → the tasks that alone read them
-    "memory_network.": "stories",
-    "stories.": "stories",
-    "elmo.": "language",
-    "gpt.": "language",
-    "bert.": "language",
-    "masking.": "language",
-    "documents.": "language",
+    "memory_network.": "story-qa",
+    "stories.": "story-qa",
+    "elmo.": "elmo",
+    "gpt.": "causal-lm",
+    "bert.": "masked-lm",
+    "masking.": "masked-lm",
+    "documents.": "masked-lm, causal-lm, elmo",
     "rnn_classifier.": "classify",
     "rnn_tagger.": "tag",
     "fine_tuning.feature_cache_mb": "classify, tag, answer",
@@ -65,10 +73,6 @@ GROUP_TASKS = {  # prefix of settings → the tasks that alone read them
     "distillation.": "classify, tag, answer",
 }
 GROUP_ARCHITECTURES = {  # prefix of settings → the architecture that alone reads them
-    "elmo.": "elmo",
-    "gpt.": "gpt",
-    "bert.": "bert",
-    "masking.": "bert",
     "rnn_classifier.": "rnn",
     "rnn_tagger.": "rnn",
     "fine_tuning.freeze_encoder": "bert",
@@ -101,14 +105,16 @@ PRESET_SIZES = (  # settings that a preset decides
 TOKENIZER_SETTINGS = ("tokenizer.kind", "tokenizer.vocab_size", "tokenizer.normalization", "tokenizer.lowercase")
 COMMON_SETTINGS = ("task", "preset", "architecture", *DATA_SETTINGS, *TOKENIZER_SETTINGS, "training.")
 SHARED_SETTINGS = {  # task → prefixes of the settings it reads besides its own groups; tasks not listed read all
-    "stories": ("task", *DATA_SETTINGS, *COMPUTE_SETTINGS),
-    "language": (*COMMON_SETTINGS, "pretrained"),
+    "story-qa": ("task", *DATA_SETTINGS, *COMPUTE_SETTINGS),
+    "masked-lm": (*COMMON_SETTINGS, "pretrained"),
+    "causal-lm": (*COMMON_SETTINGS, "pretrained"),
+    "elmo": (*COMMON_SETTINGS, "pretrained"),
     "classify": (*COMMON_SETTINGS, "data.read.", "data.max_length", "pretrained"),
     "tag": (*COMMON_SETTINGS, "data.read.", "data.max_length", "pretrained"),
     "answer": (*COMMON_SETTINGS, "data.max_length", "pretrained"),
 }
 # task → settings of `training` that its own group declares, too
-REDECLARED_SETTINGS = {"stories": ("seed", "epochs", "learning_rate", "max_gradient_norm")}
+REDECLARED_SETTINGS = {"story-qa": ("seed", "epochs", "learning_rate", "max_gradient_norm")}
 EPOCHS_ADVICE = "stories are trained in epochs: set --epochs"
 ADVICE = {  # setting → what to do where it means nothing
     "training.minutes": EPOCHS_ADVICE,
@@ -133,9 +139,9 @@ def usage_hint(task: str) -> str:
 def check_relevance(task: str, overrides: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for the first of these settings, by dotted path, that means nothing to a task.
 
-    >>> check_relevance("stories", {"training.minutes": 5.0})
+    >>> check_relevance("story-qa", {"training.minutes": 5.0})
     Traceback (most recent call last):
-    regard.errors.ConfigError: training.minutes (5.0) means nothing to the task stories: ... set --epochs
+    regard.errors.ConfigError: training.minutes (5.0) means nothing to the task story-qa: ... set --epochs
     """
     architecture = overrides.get("architecture")
     for path, value in overrides.items():
@@ -163,10 +169,10 @@ def _match_prefix(path: str, table: Mapping[str, str]) -> str:
 def move_shared_settings(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Move settings of `training` to the task's own group, where that declares them, too.
 
-    >>> move_shared_settings("stories", {"training.epochs": 60, "memory_network.hops": 2})
+    >>> move_shared_settings("story-qa", {"training.epochs": 60, "memory_network.hops": 2})
     {'stories.epochs': 60, 'memory_network.hops': 2}
     """
-    task_paths = {f"training.{name}": f"{task}.{name}" for name in REDECLARED_SETTINGS.get(task, ())}
+    task_paths = {f"training.{name}": f"stories.{name}" for name in REDECLARED_SETTINGS.get(task, ())}
     settings: dict[str, Any] = {}
     for path, value in overrides.items():
         task_path = task_paths.get(path, path)
@@ -183,7 +189,7 @@ def task_defaults(task: str, architecture: str = "", *, pretrained: str = "") ->
 
     `start_from` is the folder of pretrained weights: with one, classifiers and taggers are BERT-style encoders.
 
-    >>> task_defaults("language")["architecture"], task_defaults("classify", pretrained="a/model")["architecture"]
+    >>> task_defaults("elmo")["architecture"], task_defaults("classify", pretrained="a/model")["architecture"]
     ('elmo', 'bert')
     """
     if not architecture and pretrained and task in FINE_TUNED_TASKS:

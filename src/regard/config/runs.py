@@ -28,7 +28,7 @@ from regard.config.training import (
 )
 from regard.errors import ConfigError
 
-TASKS = ("translate", "stories", "language", "classify", "tag", "answer")
+TASKS = ("translate", "classify", "tag", "answer", "masked-lm", "causal-lm", "elmo", "story-qa")
 ARCHITECTURES = ("transformer", "rnn", "elmo", "bert", "gpt")
 
 
@@ -107,7 +107,7 @@ class RunConfig(Config):
                 f"arch is {self.architecture}, --from is {self.pretrained or 'not set'}"
             )
         self._check_distillation()
-        if self.task == "stories" and self.training.precision == "bf16":
+        if self.task == "story-qa" and self.training.precision == "bf16":
             raise ConfigError("memory networks are trained in float32: leave out --precision bf16")
 
     def _changed_settings(self) -> dict[str, Any]:

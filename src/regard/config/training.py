@@ -84,9 +84,7 @@ class TrainingConfig(Config):
 class FineTuningConfig(Config):
     """How classifiers, taggers and question-answering models are trained and scored."""
 
-    features: str = knob(
-        "", "Folder of `regard train language` whose frozen layers are concatenated with the embeddings."
-    )
+    features: str = knob("", "Folder of `regard train elmo` whose frozen layers are concatenated with the embeddings.")
     feature_cache_mb: int = knob(
         2048,
         "Cache the features of all texts if they fit into this many megabytes; otherwise recompute them per batch.",

@@ -91,14 +91,14 @@ def _call(pipeline: Any, request: PipelineRequest) -> PipelineResult:
 # task as records name it, and the function that runs a request
 RUNNERS: dict[type, tuple[str, Callable[[Any, PipelineRequest], PipelineResult]]] = {
     TranslationPipeline: ("translate", _translate),
-    GenerationPipeline: ("generate", _generate),
+    GenerationPipeline: ("causal-lm", _generate),
     QuestionAnsweringPipeline: ("answer", _answer_question),
-    StoryQAPipeline: ("stories", _answer_story),
+    StoryQAPipeline: ("story-qa", _answer_story),
     ClassificationPipeline: ("classify", _classify),
     EmbeddingPipeline: ("embed", _embed),
     TokenClassificationPipeline: ("tag", _call),
-    FillMaskPipeline: ("fill", _call),
-    FeaturePipeline: ("embed", _call),
+    FillMaskPipeline: ("masked-lm", _call),
+    FeaturePipeline: ("elmo", _call),
 }
 
 

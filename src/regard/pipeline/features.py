@@ -97,4 +97,4 @@ def _build_record(features: TextFeatures, config: RecordConfig) -> Record:
         "a language model by itself has a uniform mix of its layers",
         "the layer weights that a classifier or tagger would learn",
     )
-    return Record(features.text, {"source": source, **mix_texts}, (mix,), task="embed", omissions=(omission,))
+    return Record(features.text, {"source": source, **mix_texts}, (mix,), task="elmo", omissions=(omission,))

@@ -192,7 +192,9 @@ class FillMaskPipeline:
             return {"texts": {"target": target}, "steps": steps}
 
         recorder = EncoderRecorder(self.model, self.special_tokens)
-        return recorder.record(encoded_row, config, task="fill", run_model=self.model.logits, extra_parts=build_steps)
+        return recorder.record(
+            encoded_row, config, task="masked-lm", run_model=self.model.logits, extra_parts=build_steps
+        )
 
     def evaluate(self, documents: Documents, row_length: int = 0) -> dict[str, Any]:
         """Masked-LM loss and perplexity of running text, beside those of a unigram model.

@@ -218,7 +218,7 @@ class GenerationPipeline:
             generation.prompt or text,
             texts,
             collect_attention([captured.trace], AXES),
-            task="generate",
+            task="causal-lm",
             steps=decoding_steps(logprobs, target_ids, subwords, config.top_k),
             positions=position_codes(self.model.positions, self._position_size(), max(len(source_ids), 32)),
             qkv=collect_qkv(captured),

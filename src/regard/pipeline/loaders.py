@@ -194,7 +194,7 @@ def _max_length(loaded: LoadedEncoder) -> int:
 def load_features(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> FeaturePipeline:
-    """Load ELMo features, as `regard train language` writes them."""
+    """Load ELMo features, as `regard train elmo` writes them."""
     features = _load_elmo(folder, device, _configure_torch(precision, threads))
     _check_ablation(features.model)
     return FeaturePipeline(features)
@@ -280,7 +280,7 @@ def load_filler(
     if loaded.config.head not in ("masked", "pretraining"):
         raise CheckpointError(
             f"{folder}: a {loaded.config.head} head, where a masked-LM head is needed: "
-            f"`regard train language FILES --from {folder}` trains one"
+            f"`regard train masked-lm FILES --from {folder}` trains one"
         )
     if SpecialTokens(loaded.tokenizer).mask_id < 0:
         raise CheckpointError(f"{folder}: its tokenizer has no mask token ({' or '.join(MASK_TOKENS)})")
@@ -433,14 +433,14 @@ class EngineLoader(Protocol):
 
 
 TORCH_LOADERS: dict[str, TorchLoader] = {  # a folder of any other task holds a translation model
-    "language": load_features,
-    "fill": load_filler,
-    "stories": load_stories,
+    "elmo": load_features,
+    "masked-lm": load_filler,
+    "story-qa": load_stories,
 }
 ENGINE_LOADERS: dict[str, EngineLoader] = {
     "embed": load_embedder,
     "classify": load_classifier,
     "tag": load_tagger,
     "answer": load_answerer,
-    "generate": load_generator,
+    "causal-lm": load_generator,
 }

@@ -113,7 +113,7 @@ class StoryAnswer(PipelineResult, str):
             title or self.question,
             {"memory": memory, "question": question},
             (attention,),
-            task="stories",
+            task="story-qa",
             prediction=probabilities,
             omissions=omissions,
         )

@@ -106,7 +106,7 @@ class FolderInfo:
         verdict = Verdict.from_dict(self.task.get("verdict"))
         if verdict and verdict.text:
             lines.append(verdict.text)
-        if self.task.get("task") == "stories":
+        if self.task.get("task") == "story-qa":
             lines += [f"  {line}" for line in StoryScores.from_dict(metrics["valid"]).lines()]
         lines += [f"  {signature}" for name, signature in metrics.items() if name.endswith("bleu_signature")]
         return lines

@@ -38,9 +38,9 @@ ExperimentBuilder = Callable[[RunConfig, Path], Experiment]
 EXPERIMENTS: dict[tuple[str, str], ExperimentBuilder] = {  # by task and architecture
     ("translate", "transformer"): TranslationExperiment,
     ("translate", "rnn"): TranslationExperiment,
-    ("language", "elmo"): ElmoExperiment,
-    ("language", "bert"): MaskedLMExperiment,
-    ("language", "gpt"): CausalLMExperiment,
+    ("elmo", "elmo"): ElmoExperiment,
+    ("masked-lm", "bert"): MaskedLMExperiment,
+    ("causal-lm", "gpt"): CausalLMExperiment,
     ("classify", "rnn"): RnnClassificationExperiment,
     ("classify", "bert"): ClassificationExperiment,
     ("tag", "rnn"): RnnTaggingExperiment,

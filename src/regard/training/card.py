@@ -10,17 +10,17 @@ from regard.training.verdict import Verdict
 
 CARD_TEXTS = {  # task → Hugging Face tag, title, example of use
     "translate": ("translation", "A translation model", 'regard translate THIS_FOLDER "A text to translate."'),
-    "language": (
+    "elmo": (
         "feature-extraction",
         "An ELMo language model whose layers are features of words",
         "regard train classify texts.csv --features THIS_FOLDER --out runs/labels",
     ),
-    "fill": (
+    "masked-lm": (
         "fill-mask",
         "A masked language model",
         'regard fill THIS_FOLDER "Paris is the [MASK] of France."',
     ),
-    "generate": ("text-generation", "A causal language model", 'regard generate THIS_FOLDER "Once upon"'),
+    "causal-lm": ("text-generation", "A causal language model", 'regard generate THIS_FOLDER "Once upon"'),
     "classify": ("text-classification", "A text classifier", 'regard classify THIS_FOLDER "A text."'),
     "tag": ("token-classification", "A token classifier", 'regard tag THIS_FOLDER "A text."'),
     "answer": (
@@ -28,7 +28,7 @@ CARD_TEXTS = {  # task → Hugging Face tag, title, example of use
         "An extractive question-answering model",
         'regard answer THIS_FOLDER --passage notes.txt "Who was it?"',
     ),
-    "stories": (
+    "story-qa": (
         "question-answering",
         "A memory network for questions about stories",
         'regard answer THIS_FOLDER --story story.txt "Where is the apple?"',

@@ -37,11 +37,13 @@ FINISHED = 2.0
 _sent_notes: set[str] = set()  # by this process
 PROCEDURES: dict[str, Callable[[RunContext], TrainingProcedure]] = {  # by task
     "translate": BatchProcedure,
-    "language": BatchProcedure,
+    "masked-lm": BatchProcedure,
+    "causal-lm": BatchProcedure,
+    "elmo": BatchProcedure,
     "classify": lambda context: _build_seed_procedure(context),
     "tag": lambda context: _build_seed_procedure(context),
     "answer": lambda context: _build_seed_procedure(context),
-    "stories": MemoryNetworkProcedure,
+    "story-qa": MemoryNetworkProcedure,
 }
 
 

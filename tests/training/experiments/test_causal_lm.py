@@ -51,7 +51,7 @@ def book(tmp_path: Path) -> Path:
 
 
 def config(book: Path, **changes: object) -> RunConfig:
-    settings = {**task_defaults("language"), **SMALL, "data.train": (str(book),), **changes}
+    settings = {**task_defaults("causal-lm"), **SMALL, "data.train": (str(book),), **changes}
     return RunConfig().override({name: value for name, value in settings.items() if value is not None})
 
 

@@ -52,7 +52,7 @@ def config(book: Path, **changes: object) -> RunConfig:
     settings = {**SMALL, "data.train": (str(book),), **changes}
     if "pretrained" in settings:
         settings = {name: value for name, value in settings.items() if not name.startswith(("bert.", "preset"))}
-    return RunConfig().override(apply_defaults("language", settings))
+    return RunConfig().override(apply_defaults("masked-lm", settings))
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -152,7 +152,7 @@ def test_transformers_opens_the_saved_folder(book: Path, tmp_path: Path) -> None
     text = "one [MASK] three"
     ids = tokenizer(text)["input_ids"]
     assert ids == load_filler(folder).special_tokens.encode(text, parse_special=True).ids
-    assert json.loads((folder / "task.json").read_text())["task"] == "fill"
+    assert json.loads((folder / "task.json").read_text())["task"] == "masked-lm"
 
 
 def test_it_continues_a_pretrained_model(book: Path, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_it_continues_a_pretrained_model(book: Path, tmp_path: Path) -> None:
         for name, value in {**SMALL, **changes}.items()
         if not name.startswith(("bert.", "preset", "architecture"))
     }
-    run_config = RunConfig().override(apply_defaults("language", {**settings, "data.train": (str(book),)}))
+    run_config = RunConfig().override(apply_defaults("masked-lm", {**settings, "data.train": (str(book),)}))
     assert run_config.architecture == "bert"  # from the folder
     listener = Listener()
     train_run(run_config, tmp_path / "second", listeners=[listener])
@@ -195,11 +195,8 @@ def test_a_new_vocabulary_starts_from_the_old_embeddings(book: Path, tmp_path: P
         ({"documents.sequence_length": 3}, r"documents\.sequence_length \(3\) must be between 4 and 40"),
         ({"documents.sequence_length": 41}, "between 4 and 40, the positions of the model"),
         ({"pretrained": "nothing"}, "nothing"),
-        ({"elmo.num_layers": 3}, r"elmo\.num_layers \(3\) means nothing to --arch bert: it is for --arch elmo"),
-        (
-            {"architecture": "elmo", "masking.mask_rate": 0.3},
-            r"masking\.mask_rate \(0\.3\) means nothing to --arch elmo",
-        ),
+        ({"elmo.num_layers": 3}, r"elmo\.num_layers \(3\) means nothing to the task masked-lm: it is for elmo"),
+        ({"architecture": "elmo"}, "arch must be bert for the task masked-lm, not elmo"),
     ],
 )
 def test_wrong_settings_are_refused(book: Path, tmp_path: Path, changes: dict[str, object], message: str) -> None:
@@ -209,7 +206,7 @@ def test_wrong_settings_are_refused(book: Path, tmp_path: Path, changes: dict[st
     if settings["preset"] != "custom" or settings["architecture"] != "bert" or "pretrained" in settings:
         settings = {name: value for name, value in settings.items() if not name.startswith("bert.")}
     with pytest.raises((ConfigError, UsageError, CheckpointError), match=message):
-        train_run(RunConfig().override(apply_defaults("language", settings)), tmp_path / "run")
+        train_run(RunConfig().override(apply_defaults("masked-lm", settings)), tmp_path / "run")
 
 
 def test_text_without_a_known_word_is_refused(book: Path, tmp_path: Path) -> None:

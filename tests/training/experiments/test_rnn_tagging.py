@@ -72,7 +72,7 @@ def load_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_a_tagger_learns_with_features_that_are_copied_to_its_folder(data: Path, elmo: Path, tmp_path: Path) -> None:
     listener = Listener()
-    features = load_rnn_text(elmo, ElmoConfig, "language")
+    features = load_rnn_text(elmo, ElmoConfig, "elmo")
     settings = {"training.epochs": 10.0, "fine_tuning.features": str(elmo), "fine_tuning.test": str(data)}
     report = train_run(config(data, **settings), tmp_path / "run", listeners=[listener])
     assert report.metrics["valid_f1"] == report.metrics["test_f1"] == 100
@@ -135,7 +135,7 @@ def test_truncated_words_are_tagged_outside_and_counted(data: Path, tmp_path: Pa
 
 
 def test_words_are_tagged_at_their_first_tokens(elmo: Path) -> None:
-    tokenizer = load_rnn_text(elmo, ElmoConfig, "language").tokenizer
+    tokenizer = load_rnn_text(elmo, ElmoConfig, "elmo").tokenizer
     words = ["grace", "in", "london"]
     sentences = RnnSentences.encode(RnnPreprocessor(tokenizer, 99), [" ".join(words)], [word_spans(words)])
     starts = [sentences.spans[0][position][0] for position in sentences.positions[0]]

@@ -21,7 +21,7 @@ from tests.training.killing import kill_during_training
 from tests.training.listener import Listener
 
 QUICK = {
-    "task": "stories",
+    "task": "story-qa",
     "memory_network.hops": 2,
     "memory_network.embedding_size": 7,
     "stories.restarts": 3,
@@ -107,7 +107,7 @@ def test_the_folder_holds_model_config_digests_card_and_log(data: Path, uninterr
     task = json.loads((uninterrupted / "task.json").read_text())
     assert run["data_digests"] == task["data_digests"]
     assert run["config"]["memory_network"]["hops"] == 2
-    assert (task["task"], task["step"], task["unit"], task["tasks"]) == ("stories", 6, "pass", ["walks"])
+    assert (task["task"], task["step"], task["unit"], task["tasks"]) == ("story-qa", 6, "pass", ["walks"])
     assert run["result"]["metrics"] == task["metrics"]
     card = (uninterrupted / "README.md").read_text()
     assert task["data_digests"]["train"][:16] in card
@@ -122,7 +122,7 @@ def test_the_folder_holds_model_config_digests_card_and_log(data: Path, uninterr
 def test_a_run_killed_by_sigkill_ends_in_the_same_bits(data: Path, tmp_path: Path) -> None:
     settings = {**QUICK, "stories.epochs": 60}  # long enough to be killed in the middle
     train(data, tmp_path / "uninterrupted", **settings)
-    command = [sys.executable, "-m", "regard", "train", "stories", str(data / "walks_train.txt"), "--json"]
+    command = [sys.executable, "-m", "regard", "train", "story-qa", str(data / "walks_train.txt"), "--json"]
     command += [f"--{name}={value}" for name, value in settings.items() if name != "task"]
 
     def start(out: Path) -> subprocess.Popen[str]:

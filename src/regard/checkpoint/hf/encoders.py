@@ -26,9 +26,9 @@ from regard.errors import CheckpointError, ConfigError
 LABELLED_HEADS = ("label", "token")
 HEAD_TASKS = {  # head → task
     "plain": "embed",
-    "masked": "fill",
+    "masked": "masked-lm",
     "next": "embed",
-    "pretraining": "fill",
+    "pretraining": "masked-lm",
     "label": "classify",
     "token": "tag",
     "span": "answer",

@@ -117,7 +117,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             amount=self.tokens_per_epoch,
             sizes=PRESET_SIZES,
             largest="small",
-            where="with --arch gpt",
+            where="for causal-lm",
         )
         if preset is not None:
             config = config.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})

@@ -24,7 +24,7 @@ from regard.training.experiments.base import (
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
 
-TASK = "language"
+TASK = "elmo"
 BATCH_TOKENS = 2048  # long rows are slow, whatever the batch size: many small updates teach more
 PRESET_SIZES = ((100_000, "micro"), (1_000_000, "tiny"), (20_000_000, "small"))  # tokens below which one is chosen
 
@@ -70,7 +70,7 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
             amount=self.tokens_per_epoch,
             sizes=PRESET_SIZES,
             largest="base",
-            where="with --arch elmo",
+            where="for elmo",
         )
         if preset is not None:
             config = config.override({"hidden_size": preset.hidden_size})

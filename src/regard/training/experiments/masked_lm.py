@@ -53,7 +53,7 @@ from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, Snapsh
 from regard.training.trivial_baselines import token_frequencies
 from regard.training.verdict import TrivialBaseline
 
-TASK = "fill"  # task of the saved model
+TASK = "masked-lm"
 DEFAULT_ROW_LENGTH = 128  # in tokens
 BATCH_TOKENS = 4096
 # Of the token embedding: learned faster, it keeps the model from attending to the context.
@@ -143,7 +143,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             sizes=[(CHARACTERS_PER_TOKEN * max_tokens, preset) for max_tokens, preset in PRESET_SIZES],
             largest="base",
             what="characters",
-            where="with --arch bert",
+            where="for masked-lm",
         )
         if preset is not None:
             config = config.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})
