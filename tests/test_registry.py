@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import regard
+from regard.config.models import ENCODER_HEADS
 from regard.errors import UsageError
-from regard.registry import FAMILIES, Registry, resolve
+from regard.registry import FAMILIES, TASKS, Registry, Task, resolve, task_of_head
 from tests.scale import HANG_GUARD
 
+HEAD_TASKS = ["embed", "masked-lm", "embed", "masked-lm", "classify", "tag", "answer"]
 PLUGIN_METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
 
 
@@ -51,6 +54,26 @@ def test_every_family_builds_the_model_of_its_config() -> None:
         config = resolve(family.config)
         assert config().family == name
         assert resolve(family.model).__module__.startswith("regard.models.")
+
+
+def targets(task: Task) -> Iterator[object]:
+    """Everything that the row of a task refers to."""
+    fields = (task.load, task.evaluate, task.answer, task.request, task.probe, task.format_metrics)
+    yield from fields
+    yield from (task.procedure, task.distillation, task.read_examples, *task.experiments.values())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_target_of_a_task_exists(name: str) -> None:
+    task = TASKS[name]
+    resolved = [resolve(target) for target in targets(task)]
+    assert all(target is None or callable(target) for target in resolved)
+    assert bool(task.experiments) == bool(task.procedure)
+    assert "{}" in task.example and task.example.startswith("regard ")
+
+
+def test_the_head_of_an_encoder_decides_its_task() -> None:
+    assert [task_of_head(head) for head in ENCODER_HEADS] == HEAD_TASKS
 
 
 def write_plugin(site: Path, name: str, code: str) -> None:

@@ -14,7 +14,7 @@ import importlib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
@@ -178,4 +178,193 @@ FAMILIES: Registry[Family] = Registry(
         "gpt": Family("regard.config.models:GptConfig", "regard.models.gpt:Gpt"),
     },
 )
-TABLES: dict[str, Registry[Any]] = {"family": FAMILIES}  # kind, as `register` takes it → table
+
+
+# ---- tasks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """All that differs by task. A target is an object or an import string."""
+
+    field_name: str  # as the field calls it; the title of model cards
+    tag: str  # of Hugging Face, for model cards
+    command: str  # that uses the models
+    example: str  # one command that uses the model in {}
+    load: (
+        Any  # (folder, *, device, precision, threads, backend) → pipeline; without `backend` where has_engine is false
+    )
+    has_engine: bool = True  # whether the engine may run the models
+    evaluate: Any = None  # (TestSet) → None: `regard evaluate`
+    answer: Any = None  # `regard answer`, where the models answer questions
+    request: Any = None  # (pipeline, PipelineRequest) → result with `record()`: `regard see` and the page
+    probe: Any = None  # (pipeline, files, ReadConfig) → Probe: `regard heads`
+    format_metrics: Any = None  # (metrics) → further lines of `regard info`
+    encoder_heads: tuple[str, ...] = ()  # heads of encoders that are for this task
+    # training; a task without experiments and procedure is one that models of other tasks serve, too
+    experiments: Mapping[str, Any] = field(default_factory=dict)  # architecture → (RunConfig, folder) → Experiment
+    procedure: Any = None  # (RunContext) → TrainingProcedure
+    distillation: Any = None  # experiment of `regard distil`
+    read_examples: Any = None  # (files, ReadConfig) → examples: the data of several seeds
+    has_many_files: bool = True  # whether any number of files is allowed; otherwise one or two
+
+
+_EXPERIMENTS = "regard.training.experiments"
+_BATCHES = "regard.training.batch_procedure:BatchProcedure"
+_SEEDS = "regard.training.run:build_seed_procedure"
+TASKS: Registry[Task] = Registry(
+    "task",
+    {
+        "translate": Task(
+            field_name="translation model",
+            tag="translation",
+            command="regard translate",
+            example='regard translate {} "A text to translate."',
+            load="regard.pipeline.load:load_translator",
+            evaluate="regard.cli.evaluate:evaluate_translation",
+            request="regard.interpret.record_request:translate_text",
+            probe="regard.interpret.probes:TranslationProbe.read",
+            experiments={
+                "transformer": f"{_EXPERIMENTS}.translation:TranslationExperiment",
+                "rnn": f"{_EXPERIMENTS}.translation:TranslationExperiment",
+            },
+            procedure=_BATCHES,
+            has_many_files=False,
+        ),
+        "classify": Task(
+            field_name="text classifier",
+            tag="text-classification",
+            command="regard classify",
+            example='regard classify {} "A text."',
+            load="regard.pipeline.loaders:load_classifier",
+            evaluate="regard.cli.classify:evaluate_labels",
+            request="regard.interpret.record_request:classify_text",
+            probe="regard.interpret.encoder_probes:LabelProbe.read",
+            encoder_heads=("label",),
+            experiments={
+                "rnn": f"{_EXPERIMENTS}.classification:RnnClassificationExperiment",
+                "bert": f"{_EXPERIMENTS}.classification:ClassificationExperiment",
+            },
+            procedure=_SEEDS,
+            distillation=f"{_EXPERIMENTS}.distillation:ClassificationDistillation",
+            read_examples="regard.data.labelled:read_labelled",
+            has_many_files=False,
+        ),
+        "tag": Task(
+            field_name="token classifier",
+            tag="token-classification",
+            command="regard tag",
+            example='regard tag {} "A text."',
+            load="regard.pipeline.loaders:load_tagger",
+            evaluate="regard.cli.tag:evaluate_tags",
+            request="regard.interpret.record_request:call_pipeline",
+            probe="regard.interpret.encoder_probes:TagProbe.read",
+            encoder_heads=("token",),
+            experiments={
+                "rnn": f"{_EXPERIMENTS}.tagging:RnnTaggingExperiment",
+                "bert": f"{_EXPERIMENTS}.tagging:TaggingExperiment",
+            },
+            procedure=_SEEDS,
+            distillation=f"{_EXPERIMENTS}.distillation:TaggingDistillation",
+            read_examples="regard.data.conll:read_tagged",
+        ),
+        "answer": Task(
+            field_name="extractive question-answering model",
+            tag="question-answering",
+            command="regard answer",
+            example='regard answer {} --passage notes.txt "Who was it?"',
+            load="regard.pipeline.loaders:load_answerer",
+            evaluate="regard.cli.answer:evaluate_answers",
+            answer="regard.cli.answer:answer_from_passage",
+            request="regard.interpret.record_request:answer_question",
+            probe="regard.interpret.encoder_probes:QuestionAnsweringProbe.read",
+            encoder_heads=("span",),
+            experiments={"bert": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment"},
+            procedure=_SEEDS,
+            distillation=f"{_EXPERIMENTS}.distillation:QuestionAnsweringDistillation",
+            read_examples="regard.data.squad:read_squad",
+        ),
+        "masked-lm": Task(
+            field_name="masked language model",
+            tag="fill-mask",
+            command="regard fill",
+            example='regard fill {} "Paris is the [MASK] of France."',
+            load="regard.pipeline.loaders:load_filler",
+            has_engine=False,
+            evaluate="regard.cli.fill:evaluate_masked_lm",
+            request="regard.interpret.record_request:call_pipeline",
+            probe="regard.interpret.encoder_probes:MaskedProbe.read",
+            encoder_heads=("masked", "pretraining"),
+            experiments={"bert": f"{_EXPERIMENTS}.masked_lm:MaskedLMExperiment"},
+            procedure=_BATCHES,
+        ),
+        "causal-lm": Task(
+            field_name="causal language model",
+            tag="text-generation",
+            command="regard generate",
+            example='regard generate {} "Once upon"',
+            load="regard.pipeline.loaders:load_generator",
+            evaluate="regard.cli.generate:evaluate_causal_lm",
+            request="regard.interpret.record_request:generate_text",
+            probe="regard.interpret.probes:CausalProbe.read",
+            experiments={"gpt": f"{_EXPERIMENTS}.causal_lm:CausalLMExperiment"},
+            procedure=_BATCHES,
+        ),
+        "elmo": Task(
+            field_name="ELMo language model whose layers are features of words",
+            tag="feature-extraction",
+            command="regard train classify --features",
+            example="regard train classify texts.csv --features {} --out runs/labels",
+            load="regard.pipeline.loaders:load_features",
+            has_engine=False,
+            evaluate="regard.cli.evaluate:evaluate_elmo",
+            request="regard.interpret.record_request:call_pipeline",
+            experiments={"elmo": f"{_EXPERIMENTS}.elmo:ElmoExperiment"},
+            procedure=_BATCHES,
+        ),
+        "story-qa": Task(
+            field_name="memory network for questions about stories",
+            tag="question-answering",
+            command="regard answer",
+            example='regard answer {} --story story.txt "Where is the apple?"',
+            load="regard.pipeline.loaders:load_stories",
+            has_engine=False,
+            evaluate="regard.cli.answer:evaluate_stories",
+            answer="regard.cli.answer:answer_about_story",
+            request="regard.interpret.record_request:answer_story",
+            probe="regard.interpret.probes:MemoryNetworkProbe.read",
+            format_metrics="regard.tasks.story_qa:format_metrics",
+            experiments={"memory-network": None},
+            procedure=f"{_EXPERIMENTS}.story_qa:MemoryNetworkProcedure",
+        ),
+        "embed": Task(
+            field_name="encoder",
+            tag="sentence-similarity",
+            command="regard embed",
+            example='regard embed {} "A text."',
+            load="regard.pipeline.loaders:load_embedder",
+            request="regard.interpret.record_request:embed_text",
+            probe="regard.interpret.encoder_probes:EmbeddingProbe.read",
+            encoder_heads=("plain", "next"),
+        ),
+    },
+)
+TABLES: dict[str, Registry[Any]] = {"task": TASKS, "family": FAMILIES}  # kind, as `register` takes it → table
+
+
+def usage_hint(task: str) -> str:
+    """Name the command that uses a task's models, in brackets for the end of a message; empty for an unknown task.
+
+    >>> usage_hint("tag"), usage_hint("?")
+    (' (`regard tag` uses this one)', '')
+    """
+    return f" (`{TASKS[task].command}` uses this one)" if task in TASKS else ""
+
+
+def task_of_head(head: str) -> str:
+    """Task of an encoder by its head.
+
+    >>> task_of_head("span")
+    'answer'
+    """
+    return next(name for name, task in TASKS.items() if head in task.encoder_heads)

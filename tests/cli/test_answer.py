@@ -244,4 +244,4 @@ def test_a_model_for_another_task_is_named_with_its_verb(workspace: Path, tmp_pa
     assert run(["answer", str(other), "--story", str(workspace / "story.txt"), "Where?"]) == 2
     assert "which answers no questions (`regard translate` uses this one)" in capfd.readouterr().err
     assert run(["evaluate", str(other), test, test, "--unseen", "wrong"]) == 2
-    assert "--unseen is for story-qa" in capfd.readouterr().err
+    assert "--unseen does not apply to" in capfd.readouterr().err

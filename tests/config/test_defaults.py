@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from regard.config.defaults import TASK_COMMANDS, move_shared_settings
-from regard.config.runs import TASKS, RunConfig
+from regard.config.defaults import move_shared_settings
+from regard.config.runs import RunConfig
 from regard.errors import ConfigError
 
 
@@ -75,7 +75,3 @@ def test_settings_declared_twice_have_one_name_and_one_value() -> None:
         move_shared_settings("story-qa", {"stories.seed": 4, "training.seed": 3})
     with pytest.raises(ConfigError, match="epochs must be a whole number, not 2.5"):
         RunConfig().override({"task": "story-qa", "stories.epochs": 2.5})
-
-
-def test_every_task_has_a_command() -> None:
-    assert set(TASKS) <= set(TASK_COMMANDS)  # which also lists the tasks that language models serve

@@ -28,7 +28,7 @@ from regard.config.rnn_models import (
 )
 from regard.data.babi import StoryQuestion, StoryQuestions
 from regard.errors import UsageError
-from regard.interpret.record_request import RUNNERS, PipelineRequest, record_request, task_name
+from regard.interpret.record_request import PipelineRequest, record_request, task_name
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
@@ -39,6 +39,7 @@ from regard.pipeline.records.translation_records import StoredAlignmentHead
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
+from regard.registry import TASKS
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.rnn_text import RnnPreprocessor
 from regard.tasks.story_qa import StoryVocabulary
@@ -209,7 +210,7 @@ def test_a_record_has_a_step_for_each_target_token(name: str) -> None:
 
 
 def test_every_pipeline_runs_requests() -> None:
-    assert {type(build_pipeline()) for build_pipeline, _, _ in PIPELINES.values()} == set(RUNNERS)
+    assert {task_name(build_pipeline()) for build_pipeline, _, _ in PIPELINES.values()} == set(TASKS)
 
 
 def test_the_steps_of_a_translation_add_up_to_its_logprob_and_follow_the_beam() -> None:

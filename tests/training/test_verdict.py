@@ -124,7 +124,9 @@ def test_a_run_that_learned_nothing_is_reported_everywhere(
 def test_a_model_that_learned_has_no_warning(data: Path, tmp_path: Path, capfd: Output) -> None:
     arguments = ["train", "translate", str(data / "reverse.tsv"), "--out", str(tmp_path / "run"), "--steps", "350"]
     assert run([*arguments, *to_options(TRANSLATOR)]) == 0
-    assert capfd.readouterr().out.splitlines()[-1] == f'try it: regard translate {tmp_path / "run"} "…"'
+    assert (
+        capfd.readouterr().out.splitlines()[-1] == f'try it: regard translate {tmp_path / "run"} "A text to translate."'
+    )
     record = json.loads((tmp_path / "run/task.json").read_text())
     assert record["verdict"]["status"] == "ok"
     assert 4 < record["verdict"]["baseline"]["token frequencies"]["perplexity"] < 9  # six letters and the end

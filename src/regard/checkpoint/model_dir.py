@@ -48,7 +48,7 @@ from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import TranslationModelConfig
 from regard.errors import CheckpointError, ConfigError
 from regard.models.base import meta_device
-from regard.registry import FAMILIES, resolve
+from regard.registry import FAMILIES, resolve, task_of_head
 from regard.text.tokenizer import Tokenizer
 
 TASK = "translate"
@@ -89,11 +89,11 @@ def _read_folder_task(path: Path) -> str:
     if metadata:
         return str(metadata.get("task", TASK))
     if hf_config.get("model_type") in causal.CAUSAL_TYPES:
-        return "causal-lm"
+        return causal.TASK
     if not encoders.is_encoder(hf_config):
         return TASK
     head, _ = encoders.detect_head(hf_config, read_tensor_entries(path), str(path / CONFIG))
-    return encoders.HEAD_TASKS[head]
+    return task_of_head(head)
 
 
 def has_only_pickled_weights(folder: Path) -> bool:

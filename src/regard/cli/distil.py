@@ -10,9 +10,9 @@ from regard.cli.model_options import MODEL_ARGUMENT
 from regard.cli.options import Option, changed_settings, dotted_options, verb
 from regard.cli.train import FLAGS as TRAIN_FLAGS
 from regard.cli.train import build_run, train_and_report
-from regard.config.defaults import FINE_TUNED_TASKS, TASK_COMMANDS
 from regard.config.runs import RunConfig
 from regard.errors import CheckpointError, UsageError
+from regard.registry import TASKS, usage_hint
 
 HELP = """Distil the classifier, tagger or question answering model in MODEL into a smaller one, on DATA of its task.
 
@@ -93,10 +93,10 @@ def read_teacher(folder: str) -> tuple[str, dict[str, Any]]:
 
     path = resolve_model(folder)
     task = folder_task(path)
-    if not is_encoder_folder(path) or task not in FINE_TUNED_TASKS:
-        hint = f" (`{TASK_COMMANDS[task]}` uses it)" if task in TASK_COMMANDS else ""
+    if not is_encoder_folder(path) or TASKS[task].distillation is None:
+        names = [name for name, row in TASKS.items() if row.distillation is not None]
         raise CheckpointError(
-            f"{folder}: a model for the task {task!r}{hint}, not an encoder fine-tuned to classify, tag or answer: "
-            f"train a teacher with `regard train {'|'.join(FINE_TUNED_TASKS)} DATA --from ENCODER`"
+            f"{folder}: a model for the task {task!r}{usage_hint(task)}, not a fine-tuned encoder: "
+            f"train a teacher with `regard train {'|'.join(names)} DATA --from ENCODER`"
         )
     return task, read_task_file(resolve_model_path(path))

@@ -14,9 +14,10 @@ from regard.cli.options import Option, changed_settings, dotted_options, verb
 from regard.cli.output import note, print_result, progress_listener
 from regard.cli.progress import format_metrics
 from regard.config.defaults import move_shared_settings
-from regard.config.runs import TASKS, RunConfig
+from regard.config.runs import RunConfig
 from regard.errors import UsageError, nearest
 from regard.formatting import format_duration
+from regard.registry import TASKS
 
 if TYPE_CHECKING:
     from regard.training.listeners import Listener
@@ -87,26 +88,6 @@ SECTIONS = {
 }
 NEGATED = {"tokenizer.joint": "a tokenizer per language instead of one for both"}
 
-MULTI_FILE_TASKS = {
-    "story-qa",
-    "masked-lm",
-    "causal-lm",
-    "elmo",
-    "tag",
-    "answer",
-}  # tasks with any number of files; the others have one or two
-
-USAGE_EXAMPLES = {  # task → command that uses the trained model
-    "translate": 'regard translate {} "…"',
-    "story-qa": 'regard answer {} --story STORY.txt "…"',
-    "elmo": "regard train classify TEXTS.csv --features {} --out FOLDER",
-    "causal-lm": 'regard generate {} "…"',
-    "masked-lm": 'regard fill {} "… [MASK] …"',
-    "classify": 'regard classify {} "…"',
-    "tag": 'regard tag {} "…"',
-    "answer": 'regard answer {} --passage PASSAGE.txt "…"',
-}
-
 HELP = """Train a model on FILES: two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too).
 
 Language models are trained on plain text, classifiers on labelled texts, taggers on CoNLL columns, question answering
@@ -134,7 +115,8 @@ Ctrl-C finishes the step, or the epoch over stories, and saves a checkpoint; the
 
 def _max_values(arguments: Sequence[str]) -> int:
     """Number of files after --valid: any for tasks with many files, else two."""
-    return len(arguments) if set(arguments) & MULTI_FILE_TASKS else 2
+    task = arguments[0] if arguments and arguments[0] in TASKS else ""
+    return len(arguments) if task and TASKS[task].has_many_files else 2
 
 
 @verb(
@@ -210,7 +192,7 @@ def train_and_report(
     duration = format_duration(report.seconds)
     lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {duration} of training"]
     if report.is_finished:
-        command = _usage_example(config).format(report.folder)
+        command = TASKS[config.task].example.format(report.folder)
         lines += [format_metrics(report.metrics), *_closing_lines(report.verdict, command)]
     print_result(result, lines, as_json)
 
@@ -223,11 +205,6 @@ def _closing_lines(verdict: Verdict | None, command: str) -> list[str]:
     if verdict.text:
         lines.append(verdict.text)
     return lines
-
-
-def _usage_example(config: RunConfig) -> str:
-    """Command that uses the model of a run."""
-    return USAGE_EXAMPLES[config.task]
 
 
 def build_run(arguments: tuple[str, ...], recipe: str | None, settings: dict[str, Any]) -> RunConfig:

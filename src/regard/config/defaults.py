@@ -8,28 +8,8 @@ from typing import Any
 
 from regard.config.rnn_models import ATTENTION_SCORES, CELLS, HARD_ATTENTION
 from regard.errors import ConfigError, UsageError, nearest
+from regard.registry import TASKS
 
-TASK_COMMANDS = {  # task → the command that uses its models
-    "translate": "regard translate",
-    "story-qa": "regard answer",
-    "elmo": "regard train classify --features",
-    "causal-lm": "regard generate",
-    "masked-lm": "regard fill",
-    "classify": "regard classify",
-    "tag": "regard tag",
-    "answer": "regard answer",
-    "embed": "regard embed",
-}
-TASK_ARCHITECTURES = {  # task → the architectures that it offers
-    "translate": ("transformer", "rnn"),
-    "masked-lm": ("bert",),
-    "causal-lm": ("gpt",),
-    "elmo": ("elmo",),
-    "classify": ("rnn", "bert"),
-    "tag": ("rnn", "bert"),
-    "answer": ("bert",),
-}
-FINE_TUNED_TASKS = ("classify", "tag", "answer")  # tasks that an encoder is fine-tuned for
 FINE_TUNING_DEFAULTS: dict[str, Any] = {  # of a model that starts from a pretrained encoder
     "architecture": "bert",
     "data.max_length": 512,
@@ -127,15 +107,6 @@ ADVICE = {  # setting → what to do where it means nothing
 }
 
 
-def usage_hint(task: str) -> str:
-    """Name the command that uses a task's models, in brackets for the end of a message; empty for an unknown task.
-
-    >>> usage_hint("tag"), usage_hint("?")
-    (' (`regard tag` uses this one)', '')
-    """
-    return f" (`{TASK_COMMANDS[task]}` uses this one)" if task in TASK_COMMANDS else ""
-
-
 def check_relevance(task: str, overrides: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for the first of these settings, by dotted path, that means nothing to a task.
 
@@ -192,7 +163,7 @@ def task_defaults(task: str, architecture: str = "", *, pretrained: str = "") ->
     >>> task_defaults("elmo")["architecture"], task_defaults("classify", pretrained="a/model")["architecture"]
     ('elmo', 'bert')
     """
-    if not architecture and pretrained and task in FINE_TUNED_TASKS:
+    if not architecture and pretrained and TASKS[task].distillation:
         architecture = "bert"
     return {"task": task, **TASK_DEFAULTS.get(task, {}), **ARCHITECTURE_DEFAULTS.get((task, architecture), {})}
 

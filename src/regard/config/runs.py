@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from regard.config.data import DataConfig, DocumentConfig, MaskingConfig, TokenizerConfig
-from regard.config.defaults import FINE_TUNED_TASKS, TASK_ARCHITECTURES, check_relevance
+from regard.config.defaults import check_relevance
 from regard.config.inference import DecodingConfig
 from regard.config.models import TRANSFORMER_PRESETS, BertConfig, GptConfig, TransformerConfig
 from regard.config.rnn_models import (
@@ -27,8 +27,8 @@ from regard.config.training import (
     TrainingConfig,
 )
 from regard.errors import ConfigError
+from regard.registry import TASKS
 
-TASKS = ("translate", "classify", "tag", "answer", "masked-lm", "causal-lm", "elmo", "story-qa")
 ARCHITECTURES = ("transformer", "rnn", "elmo", "bert", "gpt")
 
 
@@ -36,7 +36,7 @@ ARCHITECTURES = ("transformer", "rnn", "elmo", "bert", "gpt")
 class RunConfig(Config):
     """A whole run; `train --recipe FILE` reads it as JSON."""
 
-    task: str = knob("translate", "Task to train.", choices=TASKS)
+    task: str = knob("translate", "Task to train.")
     preset: str = knob(
         "auto",
         "Model size; auto: by the size of the data.",
@@ -95,13 +95,14 @@ class RunConfig(Config):
 
     def check(self) -> None:
         check_relevance(self.task, self._changed_settings())
-        architectures = TASK_ARCHITECTURES.get(self.task, ARCHITECTURES)
-        if self.architecture not in architectures:
+        task = TASKS[self.task]
+        architectures = tuple(task.experiments)
+        if self.architecture not in architectures and self.task != "story-qa":
             allowed = " or ".join(architectures)
             raise ConfigError(f"arch must be {allowed} for the task {self.task}, not {self.architecture}")
         if self.fine_tuning.seeds > 1 and self.training.workers > 1:
             raise ConfigError("several seeds are trained one after another by one process: leave out --workers")
-        if self.task in FINE_TUNED_TASKS and (self.architecture == "bert") != bool(self.pretrained):
+        if task.distillation and (self.architecture == "bert") != bool(self.pretrained):
             raise ConfigError(
                 f"{self.task} with --from is for encoders (--arch bert), and they start from a folder: "
                 f"arch is {self.architecture}, --from is {self.pretrained or 'not set'}"

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -38,6 +38,7 @@ from regard.pipeline.question_answering import DEFAULT_MAX_LENGTH, QuestionAnswe
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
+from regard.registry import TASKS, resolve
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.masked_lm import read_token_counts
 from regard.tasks.rnn_text import RnnPreprocessor
@@ -69,15 +70,16 @@ def load_pipeline(
     folders: Sequence[str | Path], *, device: str, precision: str | None, threads: int, backend: str
 ) -> Pipeline:
     """Load the pipeline of a folder, whatever its task; several folders form an ensemble of translation models."""
-    task = folder_task(folders[0]) if len(folders) == 1 else ""
-    if task in ENGINE_LOADERS:
-        load_model = ENGINE_LOADERS[task]
-        return load_model(folders[0], device=device, precision=precision, threads=threads, backend=backend)
-    if task in TORCH_LOADERS:
+    if len(folders) != 1:
+        return load_translators(folders, device=device, precision=precision, threads=threads, backend=backend)
+    task = TASKS[folder_task(folders[0])]
+    options: dict[str, Any] = {"device": device, "precision": precision, "threads": threads, "backend": backend}
+    if not task.has_engine:
         if backend == "engine":
             raise UsageError(f"{folders[0]}: the engine cannot run a model of this kind; leave out the backend")
-        return TORCH_LOADERS[task](folders[0], device=device, precision=precision or "float32", threads=threads)
-    return load_translators(folders, device=device, precision=precision, threads=threads, backend=backend)
+        options = {"device": device, "precision": precision or "float32", "threads": threads}
+    pipeline: Pipeline = resolve(task.load)(folders[0], **options)
+    return pipeline
 
 
 # ---- parts of a pipeline
@@ -207,7 +209,7 @@ def load_classifier(
     if is_encoder_folder(folder):
         return _load_encoder_classifier(folder, ComputeOptions(device, precision, threads=threads, backend=backend))
     dtype = _configure_rnn(folder, precision, threads, backend)
-    loaded = load_rnn_text(folder, RnnClassifierConfig, "classify")
+    loaded = load_rnn_text(folder, RnnClassifierConfig, ClassificationPipeline.task_name)
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
@@ -216,7 +218,7 @@ def load_classifier(
 
 
 def _load_encoder_classifier(folder: str | Path, options: ComputeOptions) -> ClassificationPipeline:
-    loaded, model = _load_fine_tuned(folder, "classify", "label", options)
+    loaded, model = _load_fine_tuned(folder, ClassificationPipeline.task_name, "label", options)
     is_multi_label = loaded.problem_type == "multi_label_classification"
     task = {**loaded.metadata, "labels": list(loaded.labels)}
     if is_multi_label:
@@ -237,11 +239,11 @@ def load_tagger(
     """Load the tagger of a folder: a fine-tuned encoder or an RNN."""
     if is_encoder_folder(folder):
         options = ComputeOptions(device, precision, threads=threads, backend=backend)
-        fine_tuned, encoder = _load_fine_tuned(folder, "tag", "token", options)
+        fine_tuned, encoder = _load_fine_tuned(folder, TokenClassificationPipeline.task_name, "token", options)
         encoder_tagger = EncoderTagger(encoder, SpecialTokens(fine_tuned.tokenizer), max_length=_max_length(fine_tuned))
         return TokenClassificationPipeline(encoder_tagger, fine_tuned.labels, fine_tuned.metadata)
     dtype = _configure_rnn(folder, precision, threads, backend)
-    loaded = load_rnn_text(folder, RnnTaggerConfig, "tag")
+    loaded = load_rnn_text(folder, RnnTaggerConfig, TokenClassificationPipeline.task_name)
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
@@ -254,7 +256,7 @@ def load_answerer(
 ) -> QuestionAnsweringPipeline:
     """Load the extractive question answering model of a folder."""
     options = ComputeOptions(device, precision, threads=threads, backend=backend)
-    loaded, model = _load_fine_tuned(folder, "answer", "span", options)
+    loaded, model = _load_fine_tuned(folder, QuestionAnsweringPipeline.task_name, "span", options)
     max_length = min(_max_length(loaded), DEFAULT_MAX_LENGTH)
     return QuestionAnsweringPipeline(model, SpecialTokens(loaded.tokenizer), max_length, loaded.metadata)
 
@@ -413,34 +415,3 @@ def _resolve_setting(name: str) -> str:
         if path in paths:
             return path
     raise ConfigError(f"unknown setting {name!r}{nearest(dotted, [path.rpartition('.')[2] for path in paths])}")
-
-
-# ---- loaders by task
-
-
-class TorchLoader(Protocol):
-    """Loads the models of a task that runs in torch alone."""
-
-    def __call__(self, folder: str | Path, *, device: str, precision: str, threads: int) -> Pipeline: ...
-
-
-class EngineLoader(Protocol):
-    """Loads the models of a task that the engine may run."""
-
-    def __call__(
-        self, folder: str | Path, *, device: str, precision: str | None, threads: int, backend: str
-    ) -> Pipeline: ...
-
-
-TORCH_LOADERS: dict[str, TorchLoader] = {  # a folder of any other task holds a translation model
-    "elmo": load_features,
-    "masked-lm": load_filler,
-    "story-qa": load_stories,
-}
-ENGINE_LOADERS: dict[str, EngineLoader] = {
-    "embed": load_embedder,
-    "classify": load_classifier,
-    "tag": load_tagger,
-    "answer": load_answerer,
-    "causal-lm": load_generator,
-}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,16 +16,9 @@ from regard.config.runs import RunConfig
 from regard.config.training import TrainingConfig
 from regard.formatting import format_duration
 from regard.models.base import Model
+from regard.registry import TASKS, resolve
 from regard.training.auto_config import batch_tokens_for_budget, estimate_updates, resolve_training_config
 from regard.training.experiments.base import Experiment, RunContext, RunPlan, TrainingResult
-from regard.training.experiments.causal_lm import CausalLMExperiment
-from regard.training.experiments.classification import ClassificationExperiment, RnnClassificationExperiment
-from regard.training.experiments.distillation import DISTILLATION_EXPERIMENTS
-from regard.training.experiments.elmo import ElmoExperiment
-from regard.training.experiments.masked_lm import MaskedLMExperiment
-from regard.training.experiments.question_answering import QuestionAnsweringExperiment
-from regard.training.experiments.tagging import RnnTaggingExperiment, TaggingExperiment
-from regard.training.experiments.translation import TranslationExperiment
 from regard.training.flat_weights import FlatWeights
 from regard.training.throughput import ThreadTuner, choose_throughput, measure_throughput, thread_counts
 from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
@@ -34,26 +27,14 @@ from regard.training.verdict import Limit, Verdict, judge
 FORWARD_COST = 0.45  # time per token of an evaluation, relative to that of an update
 MAX_EVALUATION_SHARE = 0.025  # of a time budget, for one evaluation
 OPTIMIZER_COST = 1.15  # time of an update, relative to its forward and backward pass
-ExperimentBuilder = Callable[[RunConfig, Path], Experiment]
-EXPERIMENTS: dict[tuple[str, str], ExperimentBuilder] = {  # by task and architecture
-    ("translate", "transformer"): TranslationExperiment,
-    ("translate", "rnn"): TranslationExperiment,
-    ("elmo", "elmo"): ElmoExperiment,
-    ("masked-lm", "bert"): MaskedLMExperiment,
-    ("causal-lm", "gpt"): CausalLMExperiment,
-    ("classify", "rnn"): RnnClassificationExperiment,
-    ("classify", "bert"): ClassificationExperiment,
-    ("tag", "rnn"): RnnTaggingExperiment,
-    ("tag", "bert"): TaggingExperiment,
-    ("answer", "bert"): QuestionAnsweringExperiment,
-}
 
 
 def build_experiment(config: RunConfig, folder: Path) -> Experiment:
     """Build the experiment of a run: the student's where it distils, else the one of its task and architecture."""
-    if config.distillation.student_layers:
-        return DISTILLATION_EXPERIMENTS[config.task](config, folder)
-    return EXPERIMENTS[config.task, config.architecture](config, folder)
+    task = TASKS[config.task]
+    target = task.distillation if config.distillation.student_layers else task.experiments[config.architecture]
+    experiment: Experiment = resolve(target)(config, folder)
+    return experiment
 
 
 class BatchProcedure:

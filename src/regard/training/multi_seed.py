@@ -6,39 +6,22 @@ RUN/seeds/N/    run directory of seed N
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from regard.checkpoint import atomic
 from regard.checkpoint.locate import TASK_FILE
 from regard.checkpoint.native import FEATURES, copy_features
-from regard.config.data import ReadConfig
 from regard.config.runs import RunConfig
-from regard.data.conll import read_tagged
-from regard.data.labelled import read_labelled
-from regard.data.squad import read_squad
 from regard.errors import UsageError
+from regard.registry import TASKS, resolve
 from regard.tasks.elmo import ElmoFeatures
 from regard.training.experiments.base import RunContext, RunPlan, TrainingResult
 from regard.training.listeners import Listener, notify
 from regard.training.verdict import Verdict
 
 SUPPRESSED_EVENTS = ("plan", "done", "stop")  # of the run of one seed; the run of all seeds sends its own
-
-
-class HasDigest(Protocol):
-    """Data with a digest of its contents."""
-
-    @property
-    def digest(self) -> str: ...
-
-
-READERS: dict[str, Callable[[Sequence[str], ReadConfig], HasDigest]] = {
-    "classify": read_labelled,
-    "tag": read_tagged,
-    "answer": read_squad,
-}
 RANKING_METRICS = ("valid_f1", "valid_accuracy", "valid_micro_f1")  # the first one that exists selects the best seed
 
 
@@ -88,7 +71,7 @@ class MultiSeedProcedure:
             raise UsageError("several seeds are trained one after another by one process: start it without torchrun")
         test = (config.fine_tuning.test,) if config.fine_tuning.test else ()
         splits = {"train": config.data.train, "valid": config.data.valid, "test": test}
-        read = READERS[config.task]
+        read = resolve(TASKS[config.task].read_examples)
         self.digests = {split: read(files, config.data.read).digest for split, files in splits.items() if files}
         if config.fine_tuning.features:
             self.digests["features"] = ElmoFeatures.load(config.fine_tuning.features).digest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from regard.checkpoint.run_dir import RunDirectory, folder_kind
 from regard.config.runs import RunConfig
 from regard.errors import ConfigError, UsageError
 from regard.hardware import SPINNING_IS_LIMITED
+from regard.registry import TASKS, resolve
 from regard.training.batch_procedure import BatchProcedure
 from regard.training.distributed import Distributed, synchronize_run_directory
 from regard.training.experiments.base import RunContext, TrainingProcedure
-from regard.training.experiments.story_qa import MemoryNetworkProcedure
 from regard.training.launcher import train_with_workers
 from regard.training.listeners import Listener, TensorBoardListener, notify
 from regard.training.multi_seed import MultiSeedProcedure
@@ -35,16 +35,6 @@ FINISHED_BEFORE = "finished before"
 READY = 1.0  # status that rank 0 broadcasts before training
 FINISHED = 2.0
 _sent_notes: set[str] = set()  # by this process
-PROCEDURES: dict[str, Callable[[RunContext], TrainingProcedure]] = {  # by task
-    "translate": BatchProcedure,
-    "masked-lm": BatchProcedure,
-    "causal-lm": BatchProcedure,
-    "elmo": BatchProcedure,
-    "classify": lambda context: _build_seed_procedure(context),
-    "tag": lambda context: _build_seed_procedure(context),
-    "answer": lambda context: _build_seed_procedure(context),
-    "story-qa": MemoryNetworkProcedure,
-}
 
 
 @dataclass(frozen=True)
@@ -100,7 +90,7 @@ def train_run(
         return train(config, out, listeners, distributed, started)
 
 
-def _build_seed_procedure(context: RunContext) -> TrainingProcedure:
+def build_seed_procedure(context: RunContext) -> TrainingProcedure:
     """Train one model, or one for each of several seeds."""
     if context.config.fine_tuning.seeds == 1:
         return BatchProcedure(context)
@@ -216,7 +206,7 @@ class _RunExecution:
     def __init__(self, context: RunContext, run_state: dict[str, Any]) -> None:
         self.context = context
         self.run_state = run_state
-        self.procedure = PROCEDURES[context.config.task](context)
+        self.procedure: TrainingProcedure = resolve(TASKS[context.config.task].procedure)(context)
 
     def prepare(self) -> None:
         """Prepare the data and resolve the settings; a new run writes both to run.json, a resumed one checks them."""

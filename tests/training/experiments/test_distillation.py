@@ -310,7 +310,10 @@ def test_folders_without_a_teacher_are_refused(workspace: Path, tmp_path: Path, 
     out = str(tmp_path / "out")
     options = [data, "--layers", "1", "--out", out]
     assert run(["distil", str(workspace / "encoder"), *options]) == 2
-    assert "not an encoder fine-tuned to classify, tag or answer" in capfd.readouterr().err
+    assert (
+        "not a fine-tuned encoder: train a teacher with `regard train classify|tag|answer DATA"
+        in capfd.readouterr().err
+    )
     assert run(["distil", str(tmp_path), *options]) == 2
     assert "a run's or model's folder is needed" in capfd.readouterr().err
     assert run(["train", "classify", data, "--distillation.student_layers", "2", "--out", out]) == 2

@@ -259,7 +259,6 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     evaluation.
     """
 
-    name: str  # of the task, for task.json
     has_final_evaluation = True  # whether the final weights are evaluated once more
     deadline = math.inf  # by time.monotonic(): optional work at the end of a run is skipped after it
     verdict: Verdict | None = None  # on the whole run, set before `finalize`
@@ -277,6 +276,11 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         self.notes: list[str] = []  # for the user, before training starts
         self.digests: dict[str, str] = {}  # of the data
         self.preferred_settings: dict[str, float] = {}  # that suit the task, where the user sets none
+
+    @property
+    def name(self) -> str:
+        """Name of the task."""
+        return self.config.task
 
     def prepare(self) -> None:
         """Read the data, train tokenizers and build the objective; called once, before everything else."""
@@ -369,7 +373,7 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         if self.verdict is not None:
             metadata["verdict"] = self.verdict.to_dict()
         num_parameters = evaluator.model.num_parameters()
-        card = model_card(self.config, self.model_config, num_parameters, metadata, use_as=self.name)
+        card = model_card(self.config, self.model_config, num_parameters, metadata)
         self.save(evaluator.model.state_dict(), metadata, card)
 
 

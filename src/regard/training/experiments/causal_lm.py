@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.causal_dir import TASK, LoadedCausalLM, load_causal_lm, save_causal_lm
+from regard.checkpoint.causal_dir import LoadedCausalLM, load_causal_lm, save_causal_lm
 from regard.config.models import GPT_PRESETS, GptConfig
 from regard.data.documents import Documents
 from regard.errors import ConfigError, UsageError
@@ -39,8 +39,6 @@ MAX_DOCUMENT_ROW = 1024  # tokens of a document up to which each document is a r
 
 class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]):
     """Train a GPT on documents."""
-
-    name = TASK
 
     # set by `prepare`
     pretrained: LoadedCausalLM | None = None

@@ -99,7 +99,6 @@ UNCALIBRATED = Calibration()
 class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
     """Fine-tune an encoder on labelled texts."""
 
-    name = "classify"
     head = "label"
     default_epochs = 3.0
     default_batch_rows = 32
@@ -334,8 +333,6 @@ class RnnClassificationExperiment(
     RnnTextExperiment[RnnClassifierConfig, "RnnClassificationEvaluator", RnnLabelledSplit]
 ):
     """Train an RNN classifier on labelled texts."""
-
-    name = "classify"
 
     def base_config(self) -> RnnClassifierConfig:
         """Model config of the run, before its sizes are chosen."""

@@ -24,15 +24,12 @@ from regard.training.experiments.base import (
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
 
-TASK = "elmo"
 BATCH_TOKENS = 2048  # long rows are slow, whatever the batch size: many small updates teach more
 PRESET_SIZES = ((100_000, "micro"), (1_000_000, "tiny"), (20_000_000, "small"))  # tokens below which one is chosen
 
 
 class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
     """Train the two recurrent language models of ELMo on documents."""
-
-    name = TASK
 
     # set by `prepare`
     pretrained: LoadedRnnText[ElmoConfig] | None = None
@@ -42,7 +39,7 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
 
     def load_pretrained(self) -> LoadedRnnText[ElmoConfig]:
         """Load the pretrained model."""
-        return load_rnn_text(self.config.pretrained, ElmoConfig, TASK)
+        return load_rnn_text(self.config.pretrained, ElmoConfig, self.name)
 
     def build_tokenizer(self, texts: list[str]) -> Tokenizer:
         """Take the tokenizer of the pretrained model, or train one on the training texts."""
@@ -101,14 +98,14 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
             self.model_config,
             weights,
             tokenizer=self.tokenizer,
-            task=TASK,
+            task=self.name,
             metadata=metadata,
             card=card,
         )
 
     def load_saved(self) -> LoadedRnnText[ElmoConfig]:
         """Load the run's model."""
-        return load_rnn_text(self.folder, ElmoConfig, TASK)
+        return load_rnn_text(self.folder, ElmoConfig, self.name)
 
 
 class ElmoEvaluator(ModelEvaluator[Elmo]):

@@ -53,7 +53,6 @@ from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, Snapsh
 from regard.training.trivial_baselines import token_frequencies
 from regard.training.verdict import TrivialBaseline
 
-TASK = "masked-lm"
 DEFAULT_ROW_LENGTH = 128  # in tokens
 BATCH_TOKENS = 4096
 # Of the token embedding: learned faster, it keeps the model from attending to the context.
@@ -73,8 +72,6 @@ TOKEN_TABLES = (
 
 class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"]):
     """Pretrain an encoder on documents with masked language modelling."""
-
-    name = TASK
 
     # set by `prepare`
     pretrained: LoadedEncoder | None = None
@@ -223,7 +220,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             self.model_config,
             weights,
             tokenizer=self.tokenizer,
-            task=TASK,
+            task=self.name,
             metadata=metadata,
             card=card,
             extra_files={TOKEN_COUNTS_FILE: json.dumps(self.counts.tolist()).encode()},

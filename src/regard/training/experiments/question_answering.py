@@ -53,7 +53,6 @@ class QuestionSplit(EncodedSplit[SquadExamples, EncodedPassages]):
 class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
     """Fine-tune an encoder on questions about passages."""
 
-    name = "answer"
     head = "span"
     default_epochs = 2.0
     default_batch_rows = 16

@@ -212,7 +212,6 @@ def _flatten(tags: TagSequences) -> NDArray[np.str_]:
 class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
     """Fine-tune an encoder on tagged sentences."""
 
-    name = "tag"
     head = "token"
     default_epochs = 5.0
     default_batch_rows = 16
@@ -288,8 +287,6 @@ class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
 
 class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluator", RnnTaggedSplit]):
     """Train an RNN tagger on tagged sentences."""
-
-    name = "tag"
 
     @cached_property
     def scorer(self) -> TagScorer[RnnSentences]:

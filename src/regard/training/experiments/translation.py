@@ -168,7 +168,6 @@ def _greedy_decoding(valid: TokenizedPairs) -> DecodingConfig:
 class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEvaluator]):
     """Train a Transformer or RNN encoder–decoder on parallel text."""
 
-    name = "translate"
     _evaluator: TranslationEvaluator | None = None
 
     # set by `prepare`
