@@ -201,7 +201,11 @@ class Task:
     probe: Any = None  # (pipeline, files, ReadConfig) → Probe: `regard heads`
     format_metrics: Any = None  # (metrics) → further lines of `regard info`
     encoder_heads: tuple[str, ...] = ()  # heads of encoders that are for this task
-    # training; a task without experiments and procedure is one that models of other tasks serve, too
+    # training; a task without a run config has models that were trained for other tasks, or elsewhere
+    run_config: Any = None  # subclass of RunConfig
+    summary: str = ""  # of `regard train`: what is trained
+    data: str = ""  # what the files hold
+    commands: tuple[str, ...] = ()  # examples of `regard train`
     experiments: Mapping[str, Any] = field(default_factory=dict)  # architecture → (RunConfig, folder) → Experiment
     procedure: Any = None  # (RunContext) → TrainingProcedure
     distillation: Any = None  # experiment of `regard distil`
@@ -209,6 +213,7 @@ class Task:
     has_many_files: bool = True  # whether any number of files is allowed; otherwise one or two
 
 
+_RUNS = "regard.config.runs"
 _EXPERIMENTS = "regard.training.experiments"
 _BATCHES = "regard.training.batch_procedure:BatchProcedure"
 _SEEDS = "regard.training.run:build_seed_procedure"
@@ -224,6 +229,15 @@ TASKS: Registry[Task] = Registry(
             evaluate="regard.cli.evaluate:evaluate_translation",
             request="regard.interpret.record_request:translate_text",
             probe="regard.interpret.probes:TranslationProbe.read",
+            run_config=f"{_RUNS}:TranslateRun",
+            summary="train a translation model: a Transformer, or an RNN with attention",
+            data="two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too)",
+            commands=(
+                "train.en train.de --valid val.en val.de --out runs/en-de",
+                "pairs.tsv --minutes 30 --out runs/x",
+                "mine.tsv --from runs/en-de --out runs/mine",
+                "--recipe recipes/multi30k-en-de.json --out runs/x",
+            ),
             experiments={
                 "transformer": f"{_EXPERIMENTS}.translation:TranslationExperiment",
                 "rnn": f"{_EXPERIMENTS}.translation:TranslationExperiment",
@@ -241,6 +255,13 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:classify_text",
             probe="regard.interpret.encoder_probes:LabelProbe.read",
             encoder_heads=("label",),
+            run_config=f"{_RUNS}:ClassifyRun",
+            summary="fine-tune or train a text classifier",
+            data="labelled texts: a file with two columns (.tsv, .csv, .jsonl; .gz too), or two files",
+            commands=(
+                "reviews.csv --from folder/of/a/bert --out runs/mood",
+                "reviews.csv --features runs/elmo --out runs/mood",
+            ),
             experiments={
                 "rnn": f"{_EXPERIMENTS}.classification:RnnClassificationExperiment",
                 "bert": f"{_EXPERIMENTS}.classification:ClassificationExperiment",
@@ -260,6 +281,13 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:call_pipeline",
             probe="regard.interpret.encoder_probes:TagProbe.read",
             encoder_heads=("token",),
+            run_config=f"{_RUNS}:TagRun",
+            summary="fine-tune or train a token classifier (NER, part-of-speech)",
+            data="tagged words in CoNLL columns",
+            commands=(
+                "names.conll --from folder/of/a/bert --out runs/names",
+                "names.conll --features runs/elmo --out runs/names",
+            ),
             experiments={
                 "rnn": f"{_EXPERIMENTS}.tagging:RnnTaggingExperiment",
                 "bert": f"{_EXPERIMENTS}.tagging:TaggingExperiment",
@@ -279,6 +307,10 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:answer_question",
             probe="regard.interpret.encoder_probes:QuestionAnsweringProbe.read",
             encoder_heads=("span",),
+            run_config=f"{_RUNS}:AnswerRun",
+            summary="fine-tune extractive question answering",
+            data="questions and passages in SQuAD format",
+            commands=("squad.json --from folder/of/a/bert --out runs/answers",),
             experiments={"bert": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment"},
             procedure=_SEEDS,
             distillation=f"{_EXPERIMENTS}.distillation:QuestionAnsweringDistillation",
@@ -295,6 +327,13 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:call_pipeline",
             probe="regard.interpret.encoder_probes:MaskedProbe.read",
             encoder_heads=("masked", "pretraining"),
+            run_config=f"{_RUNS}:MaskedLMRun",
+            summary="pre-train or adapt a masked language model (BERT)",
+            data="plain text",
+            commands=(
+                "books/*.txt --preset mini --minutes 60 --out runs/bert",
+                "notes/*.txt --from runs/bert --out runs/adapted",
+            ),
             experiments={"bert": f"{_EXPERIMENTS}.masked_lm:MaskedLMExperiment"},
             procedure=_BATCHES,
         ),
@@ -307,6 +346,10 @@ TASKS: Registry[Task] = Registry(
             evaluate="regard.cli.generate:evaluate_causal_lm",
             request="regard.interpret.record_request:generate_text",
             probe="regard.interpret.probes:CausalProbe.read",
+            run_config=f"{_RUNS}:CausalLMRun",
+            summary="train a causal language model (GPT)",
+            data="plain text",
+            commands=("book.txt --tokenizer characters --minutes 20 --out runs/gpt",),
             experiments={"gpt": f"{_EXPERIMENTS}.causal_lm:CausalLMExperiment"},
             procedure=_BATCHES,
         ),
@@ -319,6 +362,10 @@ TASKS: Registry[Task] = Registry(
             has_engine=False,
             evaluate="regard.cli.evaluate:evaluate_elmo",
             request="regard.interpret.record_request:call_pipeline",
+            run_config=f"{_RUNS}:ElmoRun",
+            summary="train a bidirectional LSTM language model for features (ELMo)",
+            data="plain text",
+            commands=("books/*.txt --out runs/elmo",),
             experiments={"elmo": f"{_EXPERIMENTS}.elmo:ElmoExperiment"},
             procedure=_BATCHES,
         ),
@@ -334,6 +381,10 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:answer_story",
             probe="regard.interpret.probes:MemoryNetworkProbe.read",
             format_metrics="regard.tasks.story_qa:format_metrics",
+            run_config=f"{_RUNS}:StoryQARun",
+            summary="train a memory network to answer questions about short stories (bAbI)",
+            data="stories with questions in bAbI format, one file per task",
+            commands=("qa1_train.txt qa2_train.txt --valid qa1_test.txt qa2_test.txt --hops 3 --out runs/babi",),
             experiments={"memory-network": None},
             procedure=f"{_EXPERIMENTS}.story_qa:MemoryNetworkProcedure",
         ),

@@ -12,7 +12,7 @@ import pytest
 
 import regard
 from regard.cli import run
-from regard.config.runs import RunConfig
+from regard.config.runs import TranslateRun
 from regard.tasks.translation import TranslationObjective
 from regard.training.run import train_run
 from regard.training.verdict import Limit, TrivialBaseline, judge
@@ -23,7 +23,6 @@ from tests.training.listener import sittings
 Output = pytest.CaptureFixture[str]
 
 WORDS = "ada alan grace went saw liked the big old red house tree river in near by London Paris Rome".split()
-TINY = "--threads 1 --precision float32".split()
 TRANSLATOR = {
     "preset": "custom",
     "model.hidden_size": 32,
@@ -84,14 +83,15 @@ FILES = {
     "tag": "places.conll --steps 1 --learning-rate 1e-7",
     "tag, bert": "places.conll --from DATA/encoder --steps 1 --learning-rate 1e-7",
     "answer": "asked.json --from DATA/encoder --steps 1 --learning-rate 1e-7",
-    "story-qa": "walks.txt --epochs 1 --learning-rate 1e-7 --starts 1 --stories.linear_start=false",
+    "story-qa": "walks.txt --epochs 1 --learning-rate 1e-7 --starts 1 --training.linear_start=false",
 }
 
 
 def command(data: Path, name: str, out: Path) -> list[str]:
     file, *options = FILES[name].replace("DATA", str(data)).split()
     task, *_ = name.split(",")
-    return ["train", task, str(data / file), *options, *TINY, "--out", str(out)]
+    precision = [] if task == "story-qa" else ["--precision", "float32"]  # memory networks have no other
+    return ["train", task, str(data / file), *options, "--threads", "1", *precision, "--out", str(out)]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -147,7 +147,7 @@ def test_an_interrupted_run_has_the_verdict_of_an_uninterrupted_one(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**TRANSLATOR, "data.train": (str(data / "reverse.tsv"),), "training.steps": 160}
-    config = RunConfig().override({**settings, "training.save_every": 19})
+    config = TranslateRun().override({**settings, "training.save_every": 19})
     uninterrupted = train_run(config, tmp_path / "uninterrupted").verdict
     assert uninterrupted is not None
     assert uninterrupted.status == "needs_more_time"

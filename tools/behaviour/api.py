@@ -57,14 +57,6 @@ TRAINED_FAMILIES = {  # task, architecture → family whose settings are the gro
     ("story-qa", ""): "memory_network",
 }
 RUN_NAMES = {"masking.new_vocabulary": "masking.words"}
-STORY_NAMES = {
-    "training.restarts": "stories.restarts",
-    "training.batch_size": "stories.batch_size",
-    "training.epochs": "stories.epochs",
-    "training.linear_start_epochs": "stories.linear_start_epochs",
-    "training.linear_start": "stories.linear_start",
-    "training.seed": "stories.seed",
-}
 RUN_VALUES: dict[str, dict[Any, Any]] = {"masking.new_vocabulary": {True: "new"}}
 LONG_TEXTS = {"truncate": "cut", "window": "windows"}
 TIMINGS = ("speed", "seconds")  # metrics that are no function of the data
@@ -461,8 +453,7 @@ def train(
     model = {path.removeprefix("model."): value for path, value in settings.items() if path.startswith("model.")}
     others = {path: RUN_VALUES.get(path, {}).get(value, value) for path, value in settings.items()}
     others = {path: value for path, value in others.items() if not path.startswith("model.")}
-    names = {**RUN_NAMES, **(STORY_NAMES if task == "story-qa" else {})}
-    given = {**_renamed(others, names), "training.threads": 1}
+    given = {**_renamed(others, RUN_NAMES), "training.threads": 1}
     if task != "story-qa":
         given["training.precision"] = "float32"
     if model:

@@ -48,7 +48,7 @@ from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import TranslationModelConfig
 from regard.errors import CheckpointError, ConfigError
 from regard.models.base import meta_device
-from regard.registry import FAMILIES, resolve, task_of_head
+from regard.registry import FAMILIES, TASKS, resolve, task_of_head
 from regard.text.tokenizer import Tokenizer
 
 TASK = "translate"
@@ -87,7 +87,11 @@ def _read_folder_task(path: Path) -> str:
     metadata = read_task_file(path)
     hf_config = atomic.read_json(path / CONFIG)
     if metadata:
-        return str(metadata.get("task", TASK))
+        task = str(metadata.get("task", TASK))
+        if task not in TASKS:
+            adder = f"which the plugin {metadata['plugin']} adds" if "plugin" in metadata else "which is unknown"
+            raise CheckpointError(f"{path}: a model for the task {task!r}, {adder}: install it")
+        return task
     if hf_config.get("model_type") in causal.CAUSAL_TYPES:
         return causal.TASK
     if not encoders.is_encoder(hf_config):
@@ -171,9 +175,14 @@ def publish_model(
         weight_files = {weights.FILE: weights.serialize_tensors(hf_weights)}
     contents: dict[str, atomic.Content] = {**weight_files, **extra_files, CARD: card.encode()}
     if task:
-        contents[TASK_FILE] = atomic.json_bytes({"task": task, "version": VERSION, **metadata})
+        contents[TASK_FILE] = atomic.json_bytes({"task": task, "version": VERSION, **_plugin_entry(task), **metadata})
     contents[CONFIG] = atomic.json_bytes(hf_config)
     atomic.publish(Path(folder), contents, size=weights.tensor_bytes(hf_weights))
+
+
+def _plugin_entry(task: str) -> dict[str, str]:
+    """Entry of task.json on the plugin that adds a task; empty for a task of Regard."""
+    return {} if task not in TASKS.owners else {"plugin": TASKS.owner(task)}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +17,11 @@ from regard.checkpoint.hf.sentence_transformers import read_modules
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.model_dir import LoadedTranslator, folder_task, is_encoder_folder
 from regard.checkpoint.native import FEATURES, VOCABULARY, LoadedRnnText, load_memory_network, load_rnn_text
-from regard.checkpoint.run_defaults import apply_defaults
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with
 from regard.engine.backend import causal_backend, encoder_backend, read_encoder, read_translator, translator_backends
 from regard.engine.folder import as_bert, as_gpt, is_engine_folder, open_engine_folder
-from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError, nearest
+from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from regard.hardware import available_cores
 from regard.models import build_model
 from regard.models.base import EncoderDecoder, Model, ModelT, move_to_device
@@ -62,7 +60,7 @@ Pipeline = (
 # groups in which `train` searches a setting that is written without its group, in this order
 SETTING_GROUPS = (
     *("training", "data", "tokenizer", "data.read", "decoding"),
-    *("memory_network", "stories", "documents", "masking", "fine_tuning", "passages"),
+    *("memory_network", "documents", "masking", "fine_tuning", "passages"),
 )
 
 
@@ -388,11 +386,11 @@ def train(
     Settings are named as in a recipe, without their group where that is unambiguous: `minutes=5`, `preset="tiny"`,
     `kind="unigram"`; with it they are written `decoding__beam=4`. A run that learned nothing or too little warns.
     """
-    overrides = {_resolve_setting(name): value for name, value in settings.items()}
-    overrides = apply_defaults(task, overrides)
+    run_config = run_config_class(task)
+    overrides = {_resolve_setting(name, run_config): value for name, value in settings.items()}
     overrides["data.train"] = [str(path) for path in files]
     overrides["data.valid"] = [str(path) for path in valid]
-    report = train_run(RunConfig().with_settings(overrides), Path(out), listeners=listeners)
+    report = train_run(build_run(task, overrides), Path(out), listeners=listeners)
     if not report.is_finished:
         raise TrainingError(
             f"{report.reason} stopped training at {report.unit} {report.step}: call train again to resume"
@@ -402,16 +400,18 @@ def train(
     return load_pipeline([out], device="cpu", precision=None, threads=0, backend="auto")
 
 
-def _resolve_setting(name: str) -> str:
+def _resolve_setting(name: str, run_config: type[RunConfig]) -> str:
     """Dotted path of a setting of a run.
 
-    >>> _resolve_setting("minutes"), _resolve_setting("decoding__beam")
+    >>> run_config = run_config_class("translate")
+    >>> _resolve_setting("minutes", run_config), _resolve_setting("decoding__beam", run_config)
     ('training.minutes', 'decoding.beam')
     """
-    knobs = itertools.chain(RunConfig.knobs(deep=True), RunConfig.knobs(deep=False))
-    paths = [knob.path for knob in knobs]
+    paths = [knob.path for knob in run_config.knobs()]
     dotted = name.replace("__", ".")
-    for path in (dotted, *(f"{group}.{dotted}" for group in SETTING_GROUPS)):
+    candidates = (dotted, *(f"{group}.{dotted}" for group in SETTING_GROUPS))
+    for path in candidates:
         if path in paths:
             return path
-    raise ConfigError(f"unknown setting {name!r}{nearest(dotted, [path.rpartition('.')[2] for path in paths])}")
+    path = next((path for path in candidates if tasks_with(path)), dotted)
+    raise run_config.unknown_setting(path, [path.rpartition(".")[2] for path in paths])

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard.config.runs import RunConfig
+from regard.config.runs import BatchRun, RunConfig
 from regard.config.training import TrainingConfig
 from regard.formatting import format_duration
 from regard.models.base import Model
@@ -32,7 +32,7 @@ OPTIMIZER_COST = 1.15  # time of an update, relative to its forward and backward
 def build_experiment(config: RunConfig, folder: Path) -> Experiment:
     """Build the experiment of a run: the student's where it distils, else the one of its task and architecture."""
     task = TASKS[config.task]
-    target = task.distillation if config.distillation.student_layers else task.experiments[config.architecture]
+    target = task.distillation if config.is_distillation else task.experiments[config.architecture]
     experiment: Experiment = resolve(target)(config, folder)
     return experiment
 
@@ -41,13 +41,18 @@ class BatchProcedure:
     """Trains an experiment with the `Trainer`, in the precision and thread count that are fastest on this machine."""
 
     unit = "step"
+    resolved_names = frozenset(
+        ("precision", "threads", "throughput", "seconds", "evaluation_seconds", "validation_share", "batch_tokens")
+    )
 
     # set by `prepare`
     digests: dict[str, str]  # of the data
     training: TrainingConfig  # with every automatic setting filled in
 
     def __init__(self, context: RunContext) -> None:
+        assert isinstance(context.config, BatchRun)
         self.context = context
+        self.config = context.config
         self.experiment = build_experiment(context.config, context.directory.path)
 
     def prepare(self) -> None:
@@ -55,7 +60,7 @@ class BatchProcedure:
         self.experiment.prepare()
         self.digests = self.experiment.digests
         self.training = resolve_training_config(
-            self.context.config.training,
+            self.config.training,
             self.experiment.hidden_size,
             self.experiment.tokens_per_epoch,
             is_pretrained=self.experiment.is_pretrained,
@@ -77,7 +82,7 @@ class BatchProcedure:
         )
         seconds = throughput.update_seconds
         batch_tokens = self.training.batch_tokens
-        if not (self.context.config.training.batch_tokens or "batch_tokens" in self.experiment.preferred_settings):
+        if not (self.config.training.batch_tokens or "batch_tokens" in self.experiment.preferred_settings):
             batch_tokens = batch_tokens_for_budget(self.training, seconds)
         token_seconds = FORWARD_COST * throughput.seconds_in("float32") / max(1, self._largest_batch_tokens())
         evaluation_seconds = token_seconds * self.experiment.validation_tokens()  # evaluations are in float32

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from regard.checkpoint.native import load_rnn_text
-from regard.config.defaults import task_defaults
 from regard.config.rnn_models import ElmoConfig, RnnClassifierConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import ClassifyRun
 from regard.errors import CheckpointError, ConfigError, DataError, UsageError
 from regard.models import build_model
 from regard.models.base import initialize_weights
@@ -58,8 +57,8 @@ def elmo(tmp_path: Path) -> Path:
     return saved_elmo(tmp_path / "elmo", [*FRUITS, *BEASTS, "x1 x2"])
 
 
-def config(data: Path, **changes: object) -> RunConfig:
-    return RunConfig().override({**task_defaults("classify"), **SMALL, "data.train": (str(data),), **changes})
+def config(data: Path, **changes: object) -> ClassifyRun:
+    return ClassifyRun.build({**SMALL, "data.train": (str(data),), **changes})
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -215,7 +214,7 @@ def test_wrong_data_and_settings_are_refused(
     if settings["preset"] != "custom":
         settings = {name: value for name, value in settings.items() if not name.startswith("rnn_classifier.")}
     with pytest.raises((DataError, UsageError, CheckpointError, ConfigError), match=message) as error:
-        train_run(RunConfig().override({**task_defaults("classify"), **settings}), tmp_path / "run")
+        train_run(ClassifyRun.build({**settings}), tmp_path / "run")
     assert error.value.exit_code == 2
 
 

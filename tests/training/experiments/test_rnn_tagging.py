@@ -13,9 +13,8 @@ import torch
 
 from regard.checkpoint.native import load_rnn_text
 from regard.cli import run
-from regard.config.defaults import task_defaults
 from regard.config.rnn_models import ElmoConfig, RnnTaggerConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import TagRun
 from regard.errors import ConfigError
 from regard.pipeline.load import load
 from regard.pipeline.loaders import load_tagger
@@ -62,8 +61,8 @@ def elmo(tmp_path: Path) -> Path:
     return saved_elmo(tmp_path / "elmo", [*PERSONS, *CITIES, "by near in lee"])
 
 
-def config(data: Path, **changes: object) -> RunConfig:
-    return RunConfig().override({**task_defaults("tag"), **SMALL, "data.train": (str(data),), **changes})
+def config(data: Path, **changes: object) -> TagRun:
+    return TagRun.build({**SMALL, "data.train": (str(data),), **changes})
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -146,6 +145,6 @@ def test_words_are_tagged_at_their_first_tokens(elmo: Path) -> None:
 def test_settings_of_fine_tuning_are_refused(data: Path, elmo: Path) -> None:
     with pytest.raises(ConfigError, match="fine_tuning.freeze_encoder .* is for --arch bert"):
         config(data, **{"fine_tuning.freeze_encoder": True})
-    settings = {**task_defaults("tag", pretrained="a/bert"), "pretrained": "a/bert", "data.train": (str(data),)}
+    settings = {"pretrained": "a/bert", "data.train": (str(data),)}
     with pytest.raises(ConfigError, match="leave out --from"):
-        RunConfig().override({**settings, "fine_tuning.features": str(elmo)})
+        TagRun.build({**settings, "fine_tuning.features": str(elmo)})

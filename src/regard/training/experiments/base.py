@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.checkpoint.atomic import write_file
 from regard.checkpoint.run_dir import RunDirectory
-from regard.config.runs import RunConfig
+from regard.config.runs import BatchRun, RunConfig
 from regard.errors import ConfigError
 from regard.models import AnyConfig, build_model
 from regard.models.base import Model, initialize_weights
@@ -88,6 +88,7 @@ class TrainingProcedure(Protocol):
     """One way to train: it prepares the data, resolves settings, plans and trains."""
 
     unit: str  # what is counted: step, pass
+    resolved_names: frozenset[str]  # of the settings that `resolve_settings` chooses
     digests: dict[str, str]  # of the data, once it is prepared
 
     def prepare(self) -> None:
@@ -270,7 +271,7 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     reason: str  # why the model config was chosen
     hidden_size: int  # of the model
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
+    def __init__(self, config: BatchRun, folder: Path) -> None:
         self.config = config
         self.folder = folder
         self.notes: list[str] = []  # for the user, before training starts

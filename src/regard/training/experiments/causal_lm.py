@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.causal_dir import LoadedCausalLM, load_causal_lm, save_causal_lm
 from regard.config.models import GPT_PRESETS, GptConfig
+from regard.config.runs import CausalLMRun
 from regard.data.documents import Documents
 from regard.errors import ConfigError, UsageError
 from regard.models import build_model
@@ -40,6 +41,7 @@ MAX_DOCUMENT_ROW = 1024  # tokens of a document up to which each document is a r
 class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]):
     """Train a GPT on documents."""
 
+    config: CausalLMRun
     # set by `prepare`
     pretrained: LoadedCausalLM | None = None
     num_valid_characters: int

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.checkpoint.native import LoadedRnnText, load_rnn_text, save_rnn_text
 from regard.config.rnn_models import ELMO_PRESETS, ElmoConfig
+from regard.config.runs import ElmoRun
 from regard.data.documents import Documents
 from regard.models import build_model
 from regard.models.elmo import Elmo
@@ -31,6 +32,7 @@ PRESET_SIZES = ((100_000, "micro"), (1_000_000, "tiny"), (20_000_000, "small")) 
 class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
     """Train the two recurrent language models of ELMo on documents."""
 
+    config: ElmoRun
     # set by `prepare`
     pretrained: LoadedRnnText[ElmoConfig] | None = None
     objective: ElmoObjective

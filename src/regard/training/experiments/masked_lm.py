@@ -19,6 +19,7 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
 from regard.config.models import BERT_PRESETS, BertConfig
+from regard.config.runs import MaskedLMRun
 from regard.data.documents import Documents
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build_model
@@ -73,6 +74,7 @@ TOKEN_TABLES = (
 class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"]):
     """Pretrain an encoder on documents with masked language modelling."""
 
+    config: MaskedLMRun
     # set by `prepare`
     pretrained: LoadedEncoder | None = None
     layout: MaskedRowLayout
