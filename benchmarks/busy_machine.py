@@ -168,7 +168,7 @@ def measure_budget(workspace: Workspace) -> dict[str, Any]:
         classify = ["classify", "train.csv", "--valid", "dev.csv", "--test", "test.csv"]
         classify += ["--from", workspace.pretrained]
         commands |= {"classify": classify, "classify, frozen": [*classify, "--frozen"]}
-    commands["masked language model"] = ["language", book, "--arch", "bert", "--preset", "mini"]
+    commands["masked language model"] = ["masked-lm", book, "--preset", "mini"]
     if workspace.only:
         commands = {workspace.only: commands[workspace.only]}
     figures = {}

@@ -7,7 +7,7 @@ The folder given holds the models, made by these commands in a folder of samples
 the root with the data that recipes/prepare/multi30k.py makes:
 
     regard train --recipe recipes/multi30k-en-de.json --out runs/m30k
-    regard train stories qa2_train.txt --valid qa2_test.txt --hops 3 --out runs/babi2
+    regard train story-qa qa2_train.txt --valid qa2_test.txt --hops 3 --out runs/babi2
     regard train classify reviews.csv --from sentence-transformers/all-MiniLM-L6-v2 --out runs/mood
 """
 

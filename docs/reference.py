@@ -43,7 +43,10 @@ def verbs() -> Iterator[tuple[str, click.Command]]:
         verb = commands.get_command(context, name)
         assert verb is not None
         if isinstance(verb, click.Group):
-            yield from ((f"{name} {inner}", one) for inner, one in verb.commands.items())
+            for inner in verb.list_commands(context):
+                command = verb.get_command(context, inner)
+                assert command is not None
+                yield f"{name} {inner}", command
         else:
             yield name, verb
 

@@ -20,5 +20,5 @@ def saved_elmo(folder: Path, texts: Sequence[str], hidden_size: int = 5) -> Path
     model = build_model(config)
     initialize_weights(model, 1)
     metadata = {"step": 1, "data_digests": {}, "metrics": {}}
-    save_rnn_text(folder, config, model.state_dict(), tokenizer=tokenizer, task="language", metadata=metadata, card="")
+    save_rnn_text(folder, config, model.state_dict(), tokenizer=tokenizer, task="elmo", metadata=metadata, card="")
     return folder

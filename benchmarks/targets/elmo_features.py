@@ -39,8 +39,8 @@ def train_language_model(arguments: argparse.Namespace, out: Path) -> None:
     wikitext = sorted(arguments.data.glob("wikitext2/*.raw.gz"))
     options = ("--minutes", arguments.minutes, "--preset", arguments.preset, "--workers", arguments.workers)
     threads = ("--threads", arguments.threads)
-    report = train("language", *gutenberg, *wikitext, "--arch", "elmo", *options, *threads, "--out", out)
-    print(json.dumps({"model": "language", "seconds": report["seconds"], **report["metrics"]}), flush=True)
+    report = train("elmo", *gutenberg, *wikitext, *options, *threads, "--out", out)
+    print(json.dumps({"model": "elmo", "seconds": report["seconds"], **report["metrics"]}), flush=True)
 
 
 def train_classifier(arguments: argparse.Namespace, name: str, options: tuple[object, ...]) -> dict[str, Any]:

@@ -41,8 +41,8 @@ def pretrain(arguments: argparse.Namespace) -> Path:
     """Pretrain an encoder and return its folder."""
     encoder = Path(arguments.out / "encoder")
     texts = [*sorted(arguments.data.glob("gutenberg/*.txt.gz")), arguments.data / "wikitext2/wiki.valid.raw.gz"]
-    model = ("--arch", "bert", "--preset", arguments.preset, "--threads", arguments.threads)
-    report = train("language", *texts, *model, "--minutes", arguments.minutes, "--out", encoder)
+    model = ("--preset", arguments.preset, "--threads", arguments.threads)
+    report = train("masked-lm", *texts, *model, "--minutes", arguments.minutes, "--out", encoder)
     print(json.dumps({"model": "pretrained", "seconds": report["seconds"], **report["metrics"]}), flush=True)
     return encoder
 

@@ -71,12 +71,11 @@ def train_model(folder: Path, *, seed: int = 1, listeners: Sequence[Listener] = 
     for name, documents in (("train.txt", train), ("valid.txt", valid)):
         (folder / name).write_text("".join(f"{text}\n" for text in documents.texts), "utf-8")
     pipeline = regard.train(
-        "language",
+        "causal-lm",
         folder / "train.txt",
         valid=[folder / "valid.txt"],
         out=folder / MODEL_FOLDER,
         listeners=listeners,
-        architecture="gpt",
         document_boundary="line",
         kind="characters",
         seed=seed,

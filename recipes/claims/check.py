@@ -16,8 +16,9 @@ from recipes.claims.claim import METRICS, ClaimConfig, Expectation
 from recipes.claims.result import ClaimResult, ExpectationResult
 from regard.checkpoint.atomic import json_bytes, make_folder, write_file
 from regard.checkpoint.run_dir import RunDirectory
-from regard.config.defaults import move_shared_settings, parse_architecture, task_defaults
-from regard.config.runs import RunConfig
+from regard.config.architecture import parse_architecture
+from regard.config.data import ReadConfig
+from regard.config.runs import RunConfig, build_run
 from regard.data.babi import read_stories
 from regard.data.pairs import read_pairs
 from regard.data.synthetic import generate_pairs
@@ -112,9 +113,9 @@ def run_config(
     settings = {**config.settings, **model_settings}
     if isinstance(settings.get("model"), str):
         settings |= parse_architecture(settings.pop("model"))
-    task = str(settings.get("task", "translate"))
+    task = str(settings.pop("task", "translate"))
     settings |= {**overrides, "training.seed": seed, "data.train": list(data.train), "data.valid": list(data.valid)}
-    return RunConfig().override({**task_defaults(task), **move_shared_settings(task, settings)})
+    return build_run(task, settings)
 
 
 def _write_synthetic_data(settings: Mapping[str, Any], folder: Path) -> ClaimData:
@@ -147,7 +148,7 @@ def _evaluate(config: ClaimConfig, folder: Path, data: ClaimData) -> float:
         return scores.error
     if not isinstance(model, TranslationPipeline) or config.measure == "error":
         raise ConfigError(f"{config.measure} is not measured of what this claim trains")
-    pairs = read_pairs(data.test, RunConfig().data.read)
+    pairs = read_pairs(data.test, ReadConfig())
     if config.measure == "heads_apart":
         return _head_distance(model, pairs.source[:HEAD_DISTANCE_SENTENCES])
     translations = [str(translation) for translation in model(list(pairs.source), split=False)]

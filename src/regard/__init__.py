@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from regard.pipeline.story_qa import StoryAnswer, StoryQAPipeline
     from regard.pipeline.tagging import TaggedText, TokenClassificationPipeline
     from regard.pipeline.translation import Translation, TranslationPipeline
+    from regard.registry import register
     from regard.text.tokenizer import Tokenizer
     from regard.view.export import see
 
@@ -92,6 +93,7 @@ __all__ = [
     "ablate",
     "attend",
     "load",
+    "register",
     "see",
     "trace",
     "trace_module",
@@ -132,6 +134,7 @@ _LAZY_EXPORTS = {  # public name → module
     "ablate": "attention.intervention",
     "attend": "attention.attend",
     "load": "pipeline.load",
+    "register": "registry",
     "see": "view.export",
     "trace": "attention.trace",
     "trace_module": "interpret.hooks",

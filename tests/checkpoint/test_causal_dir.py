@@ -112,7 +112,7 @@ def assert_equal_logits(folder: Path, hf_model: Any, sequences: list[list[int]])
     assert_close(model.logits(Tokens.from_rows(sequences)), expected)
     assert not loaded.report.missing
     assert not loaded.report.ignored
-    assert folder_task(folder) == "generate"
+    assert folder_task(folder) == "causal-lm"
 
 
 def assert_same_tensors(tensors: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
@@ -322,7 +322,7 @@ def test_a_native_folder_is_converted_to_gpt_neox(tmp_path: Path) -> None:
         tmp_path / "old",
         config,
         model.state_dict(),
-        task="generate",
+        task="causal-lm",
         metadata={"step": 3},
         card="",
         extra_files=extra_files,

@@ -15,7 +15,6 @@ import torch
 
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
-from regard.checkpoint.hf.encoders import HEAD_TASKS
 from regard.checkpoint.model_dir import folder_task
 from regard.checkpoint.weights import FILE, INDEX
 from regard.config.models import BertConfig, StackConfig
@@ -23,6 +22,7 @@ from regard.errors import CheckpointError
 from regard.models.bert import Bert, initialize_bert
 from regard.packed_tokens import Tokens
 from regard.pipeline.loaders import load_classifier
+from regard.registry import task_of_head
 from tests.checkpoint.hf.encoders import CASES, LABELS, random_tokens, save_transformers_model, transformers_outputs
 
 pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
@@ -70,7 +70,7 @@ def test_outputs_equal_those_of_transformers_and_folders_are_written_back(
     assert loaded.config.head == head
     assert loaded.labels == (LABELS if head in ("label", "token") else ())
     assert not loaded.report.missing
-    assert folder_task(tmp_path / "hf") == HEAD_TASKS[head]
+    assert folder_task(tmp_path / "hf") == task_of_head(head)
     tokens = random_tokens(loaded.config.num_token_types)
     hidden, head_output = transformers_outputs(hf_model, tokens, head)
     for model in (loaded.model(), loaded.model().pack()):

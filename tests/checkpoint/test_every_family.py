@@ -120,7 +120,7 @@ FAMILIES: dict[str, Callable[[Path], None]] = {
     "recurrent": lambda folder: save_translation_model(
         folder, Seq2SeqConfig(**VOCABULARIES, embedding_size=4, hidden_size=4)
     ),
-    "elmo": lambda folder: save_rnn_model(folder, ELMO, "language", METADATA),
+    "elmo": lambda folder: save_rnn_model(folder, ELMO, "elmo", METADATA),
     "rnn_classifier": lambda folder: save_rnn_model(
         folder, RnnClassifierConfig(num_labels=3, encoder=RNN_ENCODER), "classify", LABEL_METADATA
     ),
@@ -128,7 +128,7 @@ FAMILIES: dict[str, Callable[[Path], None]] = {
         folder, RnnTaggerConfig(num_labels=3, encoder=RNN_ENCODER), "tag", LABEL_METADATA
     ),
     "plain": lambda folder: save_bert(folder, "plain", ""),
-    "masked": lambda folder: save_bert(folder, "masked", "fill"),
+    "masked": lambda folder: save_bert(folder, "masked", "masked-lm"),
     "pretraining": lambda folder: save_bert(folder, "pretraining", ""),
     "label": lambda folder: save_bert(folder, "label", "classify"),
     "token": lambda folder: save_bert(folder, "token", ""),
@@ -225,7 +225,7 @@ def test_language_models_are_scored_on_text(
     [
         ("plain", [], "which cannot be evaluated (`regard embed` uses this one)"),
         ("label", ["--beam", "2"], "--beam does not apply to"),
-        ("token", ["--errors", "x.html"], "--errors is for classify"),
+        ("token", ["--errors", "x.html"], "--errors does not apply to"),
         ("masked", ["--precision", "int8"], "int8 needs the engine, which does not run it"),
         ("masked", ["--backend", "engine"], "--backend does not apply to"),
     ],

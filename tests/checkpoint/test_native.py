@@ -45,11 +45,11 @@ def test_a_saved_model_is_read_back(tmp_path: Path, tying: str) -> None:
     loaded = load_memory_network(tmp_path)
     assert loaded.config == model.config
     assert loaded.vocabulary == {"words": WORDS, "answers": ["home"]}
-    assert loaded.metadata == {"task": "stories", "version": 2, "step": 13}
+    assert loaded.metadata == {"task": "story-qa", "version": 2, "step": 13}
     assert loaded.weights.keys() == model.state_dict().keys()
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.weights[name], tensor), name
-    assert folder_task(tmp_path) == "stories"
+    assert folder_task(tmp_path) == "story-qa"
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocabulary.json", "task.json", MANIFEST])
@@ -86,8 +86,8 @@ def test_inconsistent_files_are_named(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_task_is_named_with_its_verb(tmp_path: Path) -> None:
     save_model(tmp_path)
-    with pytest.raises(CheckpointError, match=r"task 'stories'; one for 'translate' is needed \(`regard answer` uses"):
+    with pytest.raises(CheckpointError, match=r"task 'story-qa'; one for 'translate' is needed \(`regard answer` uses"):
         load_translator(tmp_path)
     edit(tmp_path / "task.json", task="translate")
-    with pytest.raises(CheckpointError, match=r"'translate'; one for 'stories' is needed \(`regard translate` uses"):
+    with pytest.raises(CheckpointError, match=r"'translate'; one for 'story-qa' is needed \(`regard translate` uses"):
         load_memory_network(tmp_path)

@@ -1,4 +1,4 @@
-"""`regard train stories`, `answer` and `evaluate` on stories, by the commands that users type."""
+"""`regard train story-qa`, `answer` and `evaluate` on stories, by the commands that users type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from regard.cli import run
 from tests.stories import walks, write
 
-PLAN = "--hops 2 --starts 3 --epochs 20 --stories.linear_start_epochs 3 --threads 1".split()
+PLAN = "--hops 2 --starts 3 --epochs 20 --training.linear_start_epochs 3 --threads 1".split()
 STORY = "Mary went to the kitchen.\n\nJohn went to the garden.\nMary went to the office.\n"
 NUMBERED = """1 Mary went to the kitchen.
 2 Where is Mary?\tkitchen\t1
@@ -38,7 +38,7 @@ def train_command(workspace: Path) -> list[str]:
     valid = [str(workspace / f"walks{index}_test.txt") for index in (1, 2, 3)]
     return [
         "train",
-        "stories",
+        "story-qa",
         str(workspace / "walks_train.txt"),
         "--valid",
         *valid,
@@ -79,7 +79,7 @@ def test_info_describes_the_run(workspace: Path, capfd: Output) -> None:
     assert "training: finished at pass 23" in text
     assert run(["info", str(workspace / "run"), "--json"]) == 0
     info = json.loads(capfd.readouterr().out)
-    assert (info["model"]["hops"], info["task"]["task"], info["run"]["unit"]) == (2, "stories", "pass")
+    assert (info["model"]["hops"], info["task"]["task"], info["run"]["unit"]) == (2, "story-qa", "pass")
 
 
 def test_answers_come_with_the_attention_of_every_hop(workspace: Path, tmp_path: Path, capfd: Output) -> None:
@@ -198,9 +198,8 @@ def test_a_question_that_cannot_be_answered_is_one_message(
     ("arguments", "message"),
     [
         (["--hops", "0"], "'--hops' / '--memory_network.hops': 0 is not in the range 1<=x<=32"),
-        (["--minutes", "5"], "training.minutes (5.0) means nothing to the task stories"),
-        (["--epochs", "1.5"], "epochs must be a whole number, not 1.5"),
-        (["--epochs", "3", "--stories.epochs", "4"], "training.epochs and stories.epochs are one setting"),
+        (["--minutes", "5"], "no such option: --minutes is for translate, "),
+        (["--epochs", "1.5"], "'1.5' is not a valid integer"),
         (["--beam", "3"], "no such option: --beam"),
         (["--valid", "no-such.txt"], "no-such.txt: no such file"),
         (["other.txt"], "walks.txt: shares none of its 12 words with any other of the 2 files"),
@@ -216,7 +215,7 @@ def test_a_run_that_cannot_be_trained_is_refused(
     Path("other.txt").write_text("1 Kuh muht.\n2 Muht wer?\tkuh\t1\n")
     Path("silent.txt").write_text("1 Mary slept.\n")
     Path("empty.txt").touch()
-    assert run(["train", "stories", "walks.txt", *arguments, "--out", "run"]) == 2
+    assert run(["train", "story-qa", "walks.txt", *arguments, "--out", "run"]) == 2
     out, error = capfd.readouterr()
     assert out == ""
     assert message in error
@@ -244,4 +243,4 @@ def test_a_model_for_another_task_is_named_with_its_verb(workspace: Path, tmp_pa
     assert run(["answer", str(other), "--story", str(workspace / "story.txt"), "Where?"]) == 2
     assert "which answers no questions (`regard translate` uses this one)" in capfd.readouterr().err
     assert run(["evaluate", str(other), test, test, "--unseen", "wrong"]) == 2
-    assert "--unseen is for stories" in capfd.readouterr().err
+    assert "--unseen does not apply to" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""`regard train language`, a classifier on its features, and the verbs that use them."""
+"""`regard train elmo`, a classifier on its features, and the verbs that use them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, split in (("train", rows[:120]), ("test", rows[120:])):
         lines = ["text,mood", *(f'"{text}",{mood}' for text, mood in split)]
         (folder / f"{name}.csv").write_text("\n".join(lines))
-    assert run(["train", "language", str(folder / "book.txt"), "--out", str(folder / "elmo"), *LANGUAGE]) == 0
+    assert run(["train", "elmo", str(folder / "book.txt"), "--out", str(folder / "elmo"), *LANGUAGE]) == 0
     command = ["train", "classify", str(folder / "train.csv"), "--features", str(folder / "elmo")]
     assert run([*command, "--out", str(folder / "mood"), *CLASSIFY]) == 0
     return folder
 
 
 def test_a_repeated_command_reports_a_finished_run(workspace: Path, capfd: Output) -> None:
-    assert run(["train", "language", str(workspace / "book.txt"), "--out", str(workspace / "elmo"), *LANGUAGE]) == 0
+    assert run(["train", "elmo", str(workspace / "book.txt"), "--out", str(workspace / "elmo"), *LANGUAGE]) == 0
     out, error = capfd.readouterr()
     assert "is finished: nothing to do" in error
     assert "learned nothing: 3 updates are too few" in out
@@ -100,15 +100,24 @@ def test_several_seeds_are_reported_with_their_spread(workspace: Path, capfd: Ou
     [
         (["train", "classify", "{train}", "--label", "moood", "--out", "x"], "no column 'moood' (did you mean mood?)"),
         (["train", "classify", "{train}", "--features", "{train}", "--out", "x"], "train.csv: a file"),
-        (["train", "classify", "{train}", "--features", "{mood}", "--out", "x"], "one for 'language' is needed"),
+        (["train", "classify", "{train}", "--features", "{mood}", "--out", "x"], "one for 'elmo' is needed"),
         (["train", "classify", "{train}", "--beam", "3", "--out", "x"], "no such option: --beam"),
-        (["train", "classify", "{train}", "--decoding.beam", "3", "--out", "x"], "means nothing to the task classify"),
+        (
+            ["train", "classify", "{train}", "--decoding.beam", "3", "--out", "x"],
+            "--decoding.beam is for translate",
+        ),
         (["train", "classify", "{train}", "--from", "{elmo}", "--out", "x"], "not read as an encoder"),
-        (["train", "language", "{train}", "--arch", "rnn", "--out", "x"], "arch must be elmo or bert or gpt for"),
-        (["train", "language", "{train}", "--features", "{elmo}", "--out", "x"], "it is for classify"),
-        (["train", "language", "{none}", "--out", "x"], "none.csv: no such file"),
-        (["train", "translate", "{train}", "--seeds", "2", "--out", "x"], "it is for classify"),
-        (["classify", "{elmo}", "text"], "for the task 'language'; one for 'classify' is needed"),
+        (
+            ["train", "elmo", "{train}", "--arch", "rnn", "--out", "x"],
+            "is for translate, classify, tag, not for elmo",
+        ),
+        (["train", "elmo", "{train}", "--features", "{elmo}", "--out", "x"], "is for classify, tag, not for elmo"),
+        (["train", "elmo", "{none}", "--out", "x"], "none.csv: no such file"),
+        (
+            ["train", "translate", "{train}", "--seeds", "2", "--out", "x"],
+            "--seeds is for classify, tag, answer",
+        ),
+        (["classify", "{elmo}", "text"], "for the task 'elmo'; one for 'classify' is needed"),
         (["classify", "{mood}", "text", "--in", "{train}"], "both given"),
         (["classify", "no-such-folder", "text"], "no such folder"),
         (["translate", "{mood}", "text"], "(`regard classify` uses this one)"),

@@ -15,8 +15,10 @@ import click
 import pytest
 
 from regard.cli import VERBS, regard, run
-from regard.cli.train import build_run
-from regard.config.runs import RunConfig
+from regard.cli.options import KnobOption
+from regard.cli.train import configure_run, train_command
+from regard.config.models import TransformerConfig
+from regard.config.runs import TranslateRun, build_run, run_config_class, trained_tasks
 from regard.errors import ConfigError, UsageError
 from tests.scale import HANG_GUARD
 
@@ -37,7 +39,10 @@ def verbs() -> dict[str, click.Command]:
         verb = regard.get_command(context, name)
         assert verb is not None
         if isinstance(verb, click.Group):
-            commands |= {f"{name} {inner}": command for inner, command in verb.commands.items()}
+            for inner in verb.list_commands(context):
+                command = verb.get_command(context, inner)
+                assert command is not None
+                commands[f"{name} {inner}"] = command
         else:
             commands[name] = verb
     return commands
@@ -67,10 +72,40 @@ def test_every_option_has_help_and_every_verb_json_and_an_example(name: str) -> 
                 assert "[default:" in option.help, f"{option.opts} does not say its default"
 
 
-def test_every_setting_of_a_run_is_a_flag() -> None:
-    flags = {flag for option in verbs()["train"].params for flag in option.opts}
-    paths = {knob.path for knob in RunConfig.knobs()} - {"task", "data.train"}
-    assert {f"--{path}" for path in paths} <= flags
+@pytest.mark.parametrize("task", trained_tasks())
+def test_every_setting_of_a_run_is_a_flag_and_no_other(task: str) -> None:
+    options = train_command(task).params
+    paths = {option.path for option in options if isinstance(option, KnobOption)}
+    expected = {knob.path for knob in run_config_class(task).knobs() if not knob.path.startswith("distillation.")}
+    assert paths == expected - {"task", "data.train"}
+
+
+@pytest.mark.parametrize("task", trained_tasks())
+def test_the_help_of_a_task_is_short(task: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", task, "--help"]) == 0
+    common = re.findall(r"^  (-\S+)", capfd.readouterr().out, re.MULTILINE)
+    assert run(["train", task, "--help-all"]) == 0
+    everything = re.findall(r"^  (-\S+)", capfd.readouterr().out, re.MULTILINE)
+    assert len(common) <= 40 and len(everything) <= 80
+    assert set(common) < set(everything)
+    assert {"--out", "--valid", "--seed", "--help-all"} <= set(common)
+    assert len(everything) == len(set(everything))
+
+
+def test_train_without_a_task_lists_the_tasks(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["train"]) == 0
+    out = capfd.readouterr().out
+    assert all(f"\n  {task} " in out for task in trained_tasks())
+    assert "embed" not in out
+
+
+def test_an_option_of_another_task_is_answered_with_its_tasks(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "classify", "a.tsv", "--mask-rate", "0.3", "--out", "x"]) == 2
+    assert "no such option: --mask-rate is for masked-lm, not for classify" in capfd.readouterr().err
+    assert run(["train", "story-qa", "a.txt", "--training.minutes", "3", "--out", "x"]) == 2
+    assert "--training.minutes is for translate, classify, tag, answer" in capfd.readouterr().err
+    assert run(["train", "translte", "a.txt", "--out", "x"]) == 2
+    assert "unknown task 'translte' (did you mean translate?)" in capfd.readouterr().err
 
 
 # ---- errors
@@ -80,7 +115,7 @@ def test_every_setting_of_a_run_is_a_flag() -> None:
     ("arguments", "message"),
     [
         (["trian"], "did you mean train?"),
-        (["train", "--setps", "3"], "no such option: --setps (did you mean --steps?)"),
+        (["train", "translate", "--setps", "3"], "no such option: --setps (did you mean --steps?)"),
         (["train", "translate", "--out", "x", "--model.encoder.layer=3"], "--model.encoder.num_layers"),
         (["train", "translate", "a.tsv"], "missing option '--out'"),
         (["train", "translate", "a.tsv", "--out", "x", "--steps", "-1"], "--steps"),
@@ -127,7 +162,7 @@ def test_an_error_is_one_message_and_exit_code_two(
 
 def test_a_recipe_with_an_unknown_setting_names_the_nearest(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps({"training": {"stesp": 3}}))
+    recipe.write_text(json.dumps({"task": "translate", "training": {"stesp": 3}}))
     assert run(["train", "--recipe", str(recipe), "--out", str(tmp_path / "x")]) == 2
     error = capfd.readouterr().err
     assert "recipe.json.training: unknown setting 'stesp' (did you mean steps?)" in error
@@ -174,7 +209,8 @@ def test_a_closed_pipe_is_not_an_error() -> None:
 
 def test_files_flags_and_dotted_settings_are_one_config() -> None:
     settings = {"training.steps": 7, "data.valid": ("c", "d"), "decoding.beam": 3}
-    config = build_run(("translate", "a", "b"), None, settings)
+    config, _ = configure_run("translate", ("a", "b"), None, settings)
+    assert isinstance(config, TranslateRun)
     assert config.data.train == ("a", "b")
     assert config.data.valid == ("c", "d")
     assert (config.training.steps, config.decoding.beam, config.preset) == (7, 3, "auto")
@@ -182,37 +218,57 @@ def test_files_flags_and_dotted_settings_are_one_config() -> None:
 
 def test_flags_override_a_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps({"data": {"train": ["a", "b"]}, "training": {"steps": 5, "seed": 3}}))
-    config = build_run((), str(recipe), {"training.steps": 9})
+    recipe.write_text(
+        json.dumps({"task": "translate", "data": {"train": ["a", "b"]}, "training": {"steps": 5, "seed": 3}})
+    )
+    config, _ = configure_run("translate", (), str(recipe), {"training.steps": 9})
+    assert isinstance(config, TranslateRun)
     assert (config.training.steps, config.training.seed, config.data.train) == (9, 3, ("a", "b"))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.json")), ids=lambda path: path.name)
 def test_every_recipe_is_a_run(path: Path) -> None:
-    config = build_run((), str(path), {})
+    config, _ = configure_run("translate", (), str(path), {})
     assert config.data.train
     assert config.data.valid
 
 
 def test_model_settings_change_the_named_preset_and_need_one() -> None:
-    config = build_run(("translate", "a"), None, {"preset": "tiny", "model.dropout": 0.05})
+    config = TranslateRun.build({"preset": "tiny", "model.dropout": 0.05})
     assert config.preset == "custom"
     assert (config.model.hidden_size, config.model.dropout) == (128, 0.05)
-    custom = build_run(("translate", "a"), None, {"preset": "custom", "model.hidden_size": 64})
-    assert (custom.model.hidden_size, custom.model.encoder.num_layers) == (64, RunConfig().model.encoder.num_layers)
+    custom = TranslateRun.build({"preset": "custom", "model.hidden_size": 64})
+    assert (custom.model.hidden_size, custom.model.encoder.num_layers) == (64, TransformerConfig().encoder.num_layers)
     with pytest.raises(ConfigError, match="--preset micro, tiny, small, base, big, or custom"):
-        build_run(("translate", "a"), None, {"model.hidden_size": 64})
+        build_run("translate", {"model.hidden_size": 64})
     with pytest.raises(ConfigError, match="must divide hidden_size"):
-        build_run(("translate", "a"), None, {"preset": "tiny", "model.encoder.num_heads": 5})
+        build_run("translate", {"preset": "tiny", "model.encoder.num_heads": 5})
 
 
-def test_training_needs_files_and_a_known_task(tmp_path: Path) -> None:
+def test_training_needs_files_and_a_known_task(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="no training files"):
-        build_run(("translate",), None, {})
+        configure_run("translate", (), None, {})
     file = tmp_path / "a.tsv"
     file.touch()
-    with pytest.raises(UsageError, match=f"regard train translate {file}"):
-        build_run((str(file),), None, {})
+    assert run(["train", str(file), "--out", "x"]) == 2
+    assert f"regard train translate {file}" in capfd.readouterr().err
+    with pytest.raises(UsageError, match="unknown task 'nothing'"):
+        build_run("nothing", {})
+
+
+def test_a_recipe_names_its_task(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"task": "elmo", "data": {"train": [str(tmp_path / "none.txt")]}}))
+    assert run(["train", "--recipe", str(recipe), "--out", str(tmp_path / "run")]) == 2
+    assert "none.txt: no such file" in capfd.readouterr().err
+    assert run(["train", "tag", "--recipe", str(recipe), "--out", str(tmp_path / "run")]) == 2
+    assert "is for the task elmo: regard train elmo --recipe" in capfd.readouterr().err
+    recipe.write_text(json.dumps({"data": {"train": ["a"]}}))
+    assert run(["train", "--recipe", str(recipe), "--out", str(tmp_path / "run")]) == 2
+    assert "the task of a recipe must be one of translate, classify, " in capfd.readouterr().err
+    recipe.write_text(json.dumps({"task": "elmo", "masking": {"mask_rate": 0.3}}))
+    assert run(["train", "elmo", "a.txt", "--recipe", str(recipe), "--out", str(tmp_path / "run")]) == 2
+    assert "unknown setting 'masking' of the task elmo: it is a setting of masked-lm" in capfd.readouterr().err
 
 
 # ---- data, doctor

@@ -6,9 +6,9 @@ import click
 import pytest
 
 from regard.cli import options
-from regard.config.defaults import parse_architecture
+from regard.config.architecture import parse_architecture
 from regard.config.rnn_models import ATTENTION_SCORES, Seq2SeqConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import TranslateRun
 from regard.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ def test_hard_attention_has_the_additive_score_and_a_gradient_estimator() -> Non
 @pytest.mark.parametrize("attention", ATTENTION_SCORES)
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_every_named_architecture_has_consistent_settings(cell: str, attention: str) -> None:
-    config = RunConfig().override(parse_architecture(f"{cell}:{attention}"))
+    config = TranslateRun().override(parse_architecture(f"{cell}:{attention}"))
     assert (config.seq2seq.cell, config.seq2seq.attention) == (cell, attention)
 
 

@@ -32,7 +32,7 @@ from tests.scale import HANG_GUARD
 
 HUB_MODELS = ("sentence-transformers/all-MiniLM-L6-v2", "bert-base-uncased")  # local folders: nothing is downloaded
 SHORT_PLANS = {  # verb, or verb and task → options that keep training short
-    "train stories": ("--epochs", "2", "--starts", "2", "--stories.linear_start_epochs", "1"),
+    "train story-qa": ("--epochs", "2", "--starts", "2", "--training.linear_start_epochs", "1"),
     "train translate": (
         *("--steps", "2", "--batch-tokens", "256", "--precision", "float32"),
         *("--decoding.beam", "3", "--decoding.max_length_a", "1", "--decoding.max_length_b", "3"),

@@ -166,7 +166,7 @@ def test_models_without_a_masked_lm_head_are_rejected(folder: Path, tmp_path: Pa
     hf_model = transformers.BertModel.from_pretrained(folder)
     hf_model.save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text("utf-8"), "utf-8")
-    with pytest.raises(CheckpointError, match=r"plain head.*regard train language FILES --from"):
+    with pytest.raises(CheckpointError, match=r"plain head.*regard train masked-lm FILES --from"):
         load_filler(tmp_path)
     assert isinstance(load(folder), FillMaskPipeline)
 

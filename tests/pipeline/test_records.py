@@ -28,7 +28,7 @@ from regard.config.rnn_models import (
 )
 from regard.data.babi import StoryQuestion, StoryQuestions
 from regard.errors import UsageError
-from regard.interpret.record_request import RUNNERS, PipelineRequest, record_request, task_name
+from regard.interpret.record_request import PipelineRequest, record_request, task_name
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
@@ -39,6 +39,7 @@ from regard.pipeline.records.translation_records import StoredAlignmentHead
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
+from regard.registry import TASKS
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.rnn_text import RnnPreprocessor
 from regard.tasks.story_qa import StoryVocabulary
@@ -56,7 +57,7 @@ TOKENIZER = with_mask_token(train_tokenizer([TEXT, PASSAGE, "where who a b c"] *
 SPECIAL_TOKENS = SpecialTokens(TOKENIZER)
 VOCAB_SIZE = TOKENIZER.vocab_size
 TAGS = ["O", "B-X", "I-X"]
-WITH_STEPS = ("translate", "seq2seq", "generate", "tag", "tag, RNN", "fill")  # a prediction for each target token
+WITH_STEPS = ("translate", "seq2seq", "causal-lm", "tag", "tag, RNN", "masked-lm")  # a prediction for each target token
 STORY = ("Mary went home.", "John went out.")
 RNN_CONFIG = RnnTextConfig(vocab_size=VOCAB_SIZE, embedding_size=5, hidden_size=7, num_feature_layers=3, feature_size=8)
 
@@ -148,16 +149,16 @@ REQUEST = PipelineRequest(TEXT, PASSAGE, STORY)
 PIPELINES: dict[str, tuple[Any, PipelineRequest, set[str]]] = {  # with a request and the names of recorded attention
     "translate": (build_translator, REQUEST, {"decoder.cross", "encoder.self", "decoder.self"}),
     "seq2seq": (build_seq2seq, REQUEST, {"decoder.attention"}),
-    "generate": (build_generator, PipelineRequest(TEXT, options={"max_new_tokens": 4}), {"decoder.self"}),
+    "causal-lm": (build_generator, PipelineRequest(TEXT, options={"max_new_tokens": 4}), {"decoder.self"}),
     "classify": (build_classifier, PipelineRequest(TEXT, pair="the cat sees"), {"encoder.self"}),
     "classify, RNN": (build_rnn_classifier, PipelineRequest(TEXT), {"pooling", "mix"}),
     "tag": (build_tagger, REQUEST, {"encoder.self"}),
     "tag, RNN": (build_rnn_tagger, REQUEST, {"mix"}),
     "answer": (build_question_answering, PipelineRequest("who slept", PASSAGE), {"encoder.self"}),
-    "fill": (build_fill_mask, PipelineRequest("two <mask> dogs <mask> home"), {"encoder.self"}),
+    "masked-lm": (build_fill_mask, PipelineRequest("two <mask> dogs <mask> home"), {"encoder.self"}),
     "embed": (lambda: build_embedder(20), REQUEST, {"encoder.self"}),
     "features": (lambda: FeaturePipeline(build_features()), REQUEST, {"mix"}),
-    "stories": (build_story_qa, PipelineRequest("Where is Mary?", story=STORY), {"hop"}),
+    "story-qa": (build_story_qa, PipelineRequest("Where is Mary?", story=STORY), {"hop"}),
 }
 
 
@@ -209,7 +210,7 @@ def test_a_record_has_a_step_for_each_target_token(name: str) -> None:
 
 
 def test_every_pipeline_runs_requests() -> None:
-    assert {type(build_pipeline()) for build_pipeline, _, _ in PIPELINES.values()} == set(RUNNERS)
+    assert {task_name(build_pipeline()) for build_pipeline, _, _ in PIPELINES.values()} == set(TASKS)
 
 
 def test_the_steps_of_a_translation_add_up_to_its_logprob_and_follow_the_beam() -> None:

@@ -107,9 +107,9 @@ def test_labelled_texts_are_scored(classifier: Path) -> None:
 
 
 def test_a_folder_is_loaded_for_its_own_task_only(elmo: Path, classifier: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"for the task 'language'; one for 'classify' is needed"):
+    with pytest.raises(CheckpointError, match=r"for the task 'elmo'; one for 'classify' is needed"):
         load_classifier(elmo)
-    with pytest.raises(CheckpointError, match=r"one for 'language' is needed \(`regard classify` uses this one"):
+    with pytest.raises(CheckpointError, match=r"one for 'elmo' is needed \(`regard classify` uses this one"):
         load_features(classifier)
     with pytest.raises(CheckpointError, match="one for 'translate' is needed"):
         load([classifier, classifier])

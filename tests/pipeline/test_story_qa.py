@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("stories")
     data = write(directory, "walks_train.txt", 240, seed=1)
     settings: dict[str, Any] = {"hops": 2, "restarts": 3, "epochs": 20, "linear_start_epochs": 3, "threads": 1}
-    trained = train("stories", data, out=directory / "run", **settings)
+    trained = train("story-qa", data, out=directory / "run", **settings)
     assert isinstance(trained, StoryQAPipeline)
     assert trained.metadata["metrics"]["train_error"] < 5
     return directory / "run"

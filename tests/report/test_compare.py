@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.config.defaults import parse_architecture
-from regard.config.runs import RunConfig
+from regard.config.architecture import parse_architecture
+from regard.config.runs import TranslateRun
 from regard.data.pairs import read_pairs
 from regard.data.synthetic import generate_pairs
 from regard.errors import UsageError
@@ -31,7 +31,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_seq2seq_models_and_a_transformer_are_trained_and_compared(data: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = data
     settings = {"preset": "micro", "data.train": [str(train)], "tokenizer.kind": "characters", "training.steps": 30}
-    config = RunConfig().override({**settings, "training.threads": 1, "training.precision": "float32"})
+    config = TranslateRun().override({**settings, "training.threads": 1, "training.precision": "float32"})
     messages: list[str] = []
     architectures = ["lstm:none", "gru:additive", "gru:hard", "transformer"]
     runs = train_architectures(config, architectures, tmp_path, [], messages.append)
@@ -55,17 +55,17 @@ def test_seq2seq_models_and_a_transformer_are_trained_and_compared(data: tuple[P
 @pytest.mark.parametrize("name", ["gru", "gru:addtive", "rnn:none", "transformer:dot", ""])
 def test_an_unknown_architecture_is_refused_before_anything_trains(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown architecture"):
-        train_architectures(RunConfig(), ["transformer", name], tmp_path, [], print)
+        train_architectures(TranslateRun(), ["transformer", name], tmp_path, [], print)
     assert not list(tmp_path.iterdir())
 
 
 def test_every_named_architecture_is_a_config() -> None:
     for cell in ("lstm", "gru"):
         for attention in ("none", "additive", "dot", "bilinear", "concat", "hard"):
-            assert RunConfig().override(parse_architecture(f"{cell}:{attention}")).seq2seq.cell == cell
+            assert TranslateRun().override(parse_architecture(f"{cell}:{attention}")).seq2seq.cell == cell
 
 
 def test_a_comparison_needs_two_models(data: tuple[Path, Path], tmp_path: Path) -> None:
-    pairs = read_pairs([str(data[1])], RunConfig().data.read)
+    pairs = read_pairs([str(data[1])], TranslateRun().data.read)
     with pytest.raises(UsageError, match="at least two"):
         compare([ComparedRun("a", tmp_path)], pairs, title="", notify=print)

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from regard.config.data import TokenizerConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import TranslateRun
 from regard.config.training import TrainingConfig
 from regard.tasks.translation import TokenizerPair
 from regard.text.train import train_tokenizer
@@ -23,7 +23,7 @@ WORDS = train_tokenizer(["".join(word) for word in product("abcdefghij", repeat=
 )
 def test_the_preset_follows_the_data_and_has_a_reason(tokenizer: object, tokens: int, preset: str) -> None:
     tokenizers = TokenizerPair(tokenizer, tokenizer)  # type: ignore[arg-type]
-    model, reason = choose_translation_model(RunConfig(), tokenizers, tokens)
+    model, reason = choose_translation_model(TranslateRun(), tokenizers, tokens)
     assert reason.startswith(f"{preset}, for {tokens:,} target tokens")
     assert model.share_embeddings
     assert model.target_vocab_size == tokenizers.target.vocab_size
@@ -31,7 +31,7 @@ def test_the_preset_follows_the_data_and_has_a_reason(tokenizer: object, tokens:
 
 
 def test_a_requested_preset_is_used() -> None:
-    model, reason = choose_translation_model(RunConfig(preset="big"), TokenizerPair(LETTERS, WORDS), 1)
+    model, reason = choose_translation_model(TranslateRun(preset="big"), TokenizerPair(LETTERS, WORDS), 1)
     assert (model.hidden_size, reason) == (1024, "requested")
     assert not model.share_embeddings
 

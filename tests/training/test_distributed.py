@@ -24,8 +24,7 @@ from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, Proce
 
 from regard import cli
 from regard.checkpoint.run_dir import RunDirectory
-from regard.cli.train import build_run
-from regard.config.runs import RunConfig
+from regard.config.runs import RunConfig, build_run
 from regard.data.synthetic import generate_pairs
 from regard.errors import DataError, TrainingError, UsageError
 from regard.training.distributed import ENVIRONMENT_VARIABLES, Distributed, LostRankError
@@ -93,9 +92,8 @@ def uninterrupted(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def config(pairs: Path, **overrides: Any) -> RunConfig:
     """Config of `command` with two workers."""
-    return build_run(
-        ("translate", str(pairs)), None, {"training.steps": 30, "training.workers": 2, **SETTINGS, **overrides}
-    )
+    settings = {"data.train": (str(pairs),), "training.steps": 30, "training.workers": 2, **SETTINGS, **overrides}
+    return build_run("translate", settings)
 
 
 def start(pairs: Path, out: Path) -> subprocess.Popen[str]:

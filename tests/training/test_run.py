@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from regard.checkpoint.model_dir import load_translator
-from regard.config.runs import RunConfig
+from regard.cli import run
+from regard.config.runs import TranslateRun
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from regard.tasks.translation import TranslationObjective
 from regard.training.experiments.translation import TranslationExperiment
@@ -47,14 +48,38 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def config(data: Path, **changes: object) -> RunConfig:
-    return RunConfig().override({**SMALL, "data.train": (str(data),), **changes})
+def config(data: Path, **changes: object) -> TranslateRun:
+    return TranslateRun().override({**SMALL, "data.train": (str(data),), **changes})
 
 
 def have_same_weights(first: Path, second: Path) -> bool:
     weights = load_translator(first).weights
     others = load_translator(second).weights
     return weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def test_the_run_json_of_a_run_reproduces_its_weights(data: Path, tmp_path: Path) -> None:
+    options = ["--preset", "micro", "--steps", "12", "--tokenizer", "characters"]
+    assert run(["train", "translate", str(data), *options, "--out", str(tmp_path / "first")]) == 0
+    first = json.loads((tmp_path / "first/run.json").read_text())
+    assert first["config"]["training"]["precision"] == "auto" and not first["config"]["training"]["batch_tokens"]
+    assert run(["train", "--recipe", str(tmp_path / "first/run.json"), "--out", str(tmp_path / "second")]) == 0
+    second = json.loads((tmp_path / "second/run.json").read_text())
+    assert (second["config"], second["resolved"]) == (first["config"], first["resolved"])
+    assert have_same_weights(tmp_path / "first", tmp_path / "second")
+
+
+def test_resolved_settings_of_a_recipe_are_pinned_unless_they_are_set(data: Path, tmp_path: Path) -> None:
+    values = config(data, **{"training.steps": 2, "training.precision": "auto", "training.threads": 0}).to_dict()
+    recipe = tmp_path / "run.json"
+    resolved = {"precision": "bf16", "threads": 1, "batch_tokens": 321}
+    recipe.write_text(json.dumps({"config": values, "resolved": resolved}))
+    assert run(["train", "--recipe", str(recipe), "--out", str(tmp_path / "pinned")]) == 0
+    pinned = json.loads((tmp_path / "pinned/run.json").read_text())["resolved"]
+    assert {name: pinned[name] for name in resolved} == resolved
+    assert run(["train", "--recipe", str(recipe), "--precision", "float32", "--out", str(tmp_path / "set")]) == 0
+    changed = json.loads((tmp_path / "set/run.json").read_text())["resolved"]
+    assert (changed["precision"], changed["batch_tokens"]) == ("float32", 321)
 
 
 def test_a_model_learns_to_reverse(data: Path, tmp_path: Path) -> None:
@@ -260,7 +285,7 @@ def test_a_run_from_pretrained_weights_keeps_their_vocabulary(data: Path, tmp_pa
 def test_held_out_validation_shares_no_source_with_training(data: Path, tmp_path: Path) -> None:
     from regard.data.pairs import hold_out_pairs, read_pairs
 
-    pairs = read_pairs([data], RunConfig().data.read)
+    pairs = read_pairs([data], TranslateRun().data.read)
     train, valid = hold_out_pairs(pairs, seed=1)
     assert len(train) + len(valid) == len(pairs)
     assert not set(train.source) & set(valid.source)
@@ -268,12 +293,12 @@ def test_held_out_validation_shares_no_source_with_training(data: Path, tmp_path
 
 
 def test_the_learning_rate_warms_up_and_decays() -> None:
-    training = RunConfig().training
+    training = TranslateRun().training
     cosine = [learning_rate(training, 1.0, step, step / 1000) for step in range(1001)]
     assert cosine[0] < cosine[25] < cosine[50]
     assert max(cosine) <= 1
     assert cosine[100] > cosine[500] > cosine[1000] > 0
-    inverse_sqrt = RunConfig().override({"training.schedule": "inverse_sqrt", "training.warmup_steps": 100}).training
+    inverse_sqrt = TranslateRun().override({"training.schedule": "inverse_sqrt", "training.warmup_steps": 100}).training
     assert learning_rate(inverse_sqrt, 1.0, 399, 0.5) == pytest.approx(0.5)
 
 

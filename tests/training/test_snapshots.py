@@ -151,16 +151,16 @@ def test_a_page_is_served_while_training_runs(pairs: Path, capsys: pytest.Captur
     assert [record["id"] for record in response["records"]] == ["step-2", "step-1"] and response["live"]
 
 
-@pytest.mark.parametrize(("architecture", "site"), [("bert", "encoder.self"), ("gpt", "decoder.self")])
-def test_language_models_have_snapshots(tmp_path: Path, architecture: str, site: str) -> None:
+@pytest.mark.parametrize(("task", "site"), [("masked-lm", "encoder.self"), ("causal-lm", "decoder.self")])
+def test_language_models_have_snapshots(tmp_path: Path, task: str, site: str) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\na dog ran over the hill\n" * 60, "utf-8")
-    settings: dict[str, Any] = {"architecture": architecture, "preset": "tiny", "steps": 1, "evaluate_every": 1}
+    settings: dict[str, Any] = {"preset": "tiny", "steps": 1, "evaluate_every": 1}
     settings |= {"threads": 1, "precision": "float32", "batch_tokens": 256, "sequence_length": 16}
-    train("language", text, out=tmp_path / "run", **settings)
+    train(task, text, out=tmp_path / "run", **settings)
     (record,) = training_records(tmp_path / "run")
     assert [attention.name for attention in record.attention] == [site]
-    assert record[site].is_causal == (architecture == "gpt")
+    assert record[site].is_causal == (task == "causal-lm")
     assert len(record.texts["source"].tokens) >= 15 and "the" in record.texts["source"].text
 
 

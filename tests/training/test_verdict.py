@@ -12,7 +12,7 @@ import pytest
 
 import regard
 from regard.cli import run
-from regard.config.runs import RunConfig
+from regard.config.runs import TranslateRun
 from regard.tasks.translation import TranslationObjective
 from regard.training.run import train_run
 from regard.training.verdict import Limit, TrivialBaseline, judge
@@ -23,7 +23,6 @@ from tests.training.listener import sittings
 Output = pytest.CaptureFixture[str]
 
 WORDS = "ada alan grace went saw liked the big old red house tree river in near by London Paris Rome".split()
-TINY = "--threads 1 --precision float32".split()
 TRANSLATOR = {
     "preset": "custom",
     "model.hidden_size": 32,
@@ -73,25 +72,26 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FILES = {
     "translate": "reverse.tsv --steps 3",
-    "translate-rnn": "reverse.tsv --arch rnn --steps 3",
-    "language-gpt": "texts.txt --arch gpt --document line --steps 3",
-    "language-elmo": "texts.txt --arch elmo --document line --steps 3",
-    "language-bert": "texts.txt --arch bert --document line --steps 3",
+    "translate, rnn": "reverse.tsv --arch rnn --steps 3",
+    "causal-lm": "texts.txt --document line --steps 3",
+    "elmo": "texts.txt --document line --steps 3",
+    "masked-lm": "texts.txt --document line --steps 3",
     "classify": "labels.tsv --steps 1 --learning-rate 1e-7",
-    "classify-seeds": "labels.tsv --steps 1 --learning-rate 1e-7 --seeds 2",
-    "classify-bert": "labels.tsv --from DATA/encoder --steps 1 --learning-rate 1e-7",
-    "classify-several": "several.tsv --from DATA/encoder --label-separator ; --steps 1 --learning-rate 1e-7",
+    "classify, seeds": "labels.tsv --steps 1 --learning-rate 1e-7 --seeds 2",
+    "classify, bert": "labels.tsv --from DATA/encoder --steps 1 --learning-rate 1e-7",
+    "classify, several": "several.tsv --from DATA/encoder --label-separator ; --steps 1 --learning-rate 1e-7",
     "tag": "places.conll --steps 1 --learning-rate 1e-7",
-    "tag-bert": "places.conll --from DATA/encoder --steps 1 --learning-rate 1e-7",
+    "tag, bert": "places.conll --from DATA/encoder --steps 1 --learning-rate 1e-7",
     "answer": "asked.json --from DATA/encoder --steps 1 --learning-rate 1e-7",
-    "stories": "walks.txt --epochs 1 --learning-rate 1e-7 --starts 1 --stories.linear_start=false",
+    "story-qa": "walks.txt --epochs 1 --learning-rate 1e-7 --starts 1 --training.linear_start=false",
 }
 
 
 def command(data: Path, name: str, out: Path) -> list[str]:
     file, *options = FILES[name].replace("DATA", str(data)).split()
-    task = name.split("-")[0]
-    return ["train", task, str(data / file), *options, *TINY, "--out", str(out)]
+    task, *_ = name.split(",")
+    precision = [] if task == "story-qa" else ["--precision", "float32"]  # memory networks have no other
+    return ["train", task, str(data / file), *options, "--threads", "1", *precision, "--out", str(out)]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -124,7 +124,9 @@ def test_a_run_that_learned_nothing_is_reported_everywhere(
 def test_a_model_that_learned_has_no_warning(data: Path, tmp_path: Path, capfd: Output) -> None:
     arguments = ["train", "translate", str(data / "reverse.tsv"), "--out", str(tmp_path / "run"), "--steps", "350"]
     assert run([*arguments, *to_options(TRANSLATOR)]) == 0
-    assert capfd.readouterr().out.splitlines()[-1] == f'try it: regard translate {tmp_path / "run"} "…"'
+    assert (
+        capfd.readouterr().out.splitlines()[-1] == f'try it: regard translate {tmp_path / "run"} "A text to translate."'
+    )
     record = json.loads((tmp_path / "run/task.json").read_text())
     assert record["verdict"]["status"] == "ok"
     assert 4 < record["verdict"]["baseline"]["token frequencies"]["perplexity"] < 9  # six letters and the end
@@ -145,7 +147,7 @@ def test_an_interrupted_run_has_the_verdict_of_an_uninterrupted_one(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**TRANSLATOR, "data.train": (str(data / "reverse.tsv"),), "training.steps": 160}
-    config = RunConfig().override({**settings, "training.save_every": 19})
+    config = TranslateRun().override({**settings, "training.save_every": 19})
     uninterrupted = train_run(config, tmp_path / "uninterrupted").verdict
     assert uninterrupted is not None
     assert uninterrupted.status == "needs_more_time"

@@ -36,7 +36,7 @@ def story_record() -> Record:
     question = RecordText.from_labels("Where is Mary?", ["Where is Mary?"])
     weights = np.array([[[[0.75, 0.0, 0.25]]], [[[0.1, 0.2, 0.7]]]], dtype=np.float32)
     hops = AttentionRecord("hop", "question", "source", weights, (0, 1))
-    return Record("Where is Mary?", {"source": story, "question": question}, (hops,), task="stories")
+    return Record("Where is Mary?", {"source": story, "question": question}, (hops,), task="story-qa")
 
 
 def needs_converter() -> None:

@@ -56,17 +56,7 @@ TRAINED_FAMILIES = {  # task, architecture → family whose settings are the gro
     ("elmo", ""): "elmo",
     ("story-qa", ""): "memory_network",
 }
-TASKS = {"masked-lm": ("language", "bert"), "causal-lm": ("language", "gpt"), "elmo": ("language", "elmo")}
-TASK_NAMES = {"story-qa": "stories"}
 RUN_NAMES = {"masking.new_vocabulary": "masking.words"}
-STORY_NAMES = {
-    "training.restarts": "stories.restarts",
-    "training.batch_size": "stories.batch_size",
-    "training.epochs": "stories.epochs",
-    "training.linear_start_epochs": "stories.linear_start_epochs",
-    "training.linear_start": "stories.linear_start",
-    "training.seed": "stories.seed",
-}
 RUN_VALUES: dict[str, dict[Any, Any]] = {"masking.new_vocabulary": {True: "new"}}
 LONG_TEXTS = {"truncate": "cut", "window": "windows"}
 TIMINGS = ("speed", "seconds")  # metrics that are no function of the data
@@ -210,7 +200,7 @@ def _save(
         words = {"words": [*vocabulary[0]], "answers": [*vocabulary[1]]}
         save_memory_network(folder, model.config, weights, vocabulary=words, metadata=facts, card="")
     else:
-        task = {"elmo": "language", "rnn_classifier": "classify", "rnn_tagger": "tag"}[family]
+        task = {"elmo": "elmo", "rnn_classifier": "classify", "rnn_tagger": "tag"}[family]
         if labels:
             facts |= {"labels": [*labels], "max_length": 64}
         save_rnn_text(folder, model.config, weights, tokenizer=source, task=task, metadata=facts, card="")
@@ -459,25 +449,23 @@ def train(
     valid: Sequence[Path] = (),
 ) -> list[Any]:
     """Train a model with one thread in float32; return the metrics of evaluations and of the finished run."""
-    name, arch = TASKS.get(task, (TASK_NAMES.get(task, task), architecture))
     family = TRAINED_FAMILIES.get((task, architecture), "")
     model = {path.removeprefix("model."): value for path, value in settings.items() if path.startswith("model.")}
     others = {path: RUN_VALUES.get(path, {}).get(value, value) for path, value in settings.items()}
     others = {path: value for path, value in others.items() if not path.startswith("model.")}
-    names = {**RUN_NAMES, **(STORY_NAMES if task == "story-qa" else {})}
-    given = {**_renamed(others, names), "training.threads": 1}
+    given = {**_renamed(others, RUN_NAMES), "training.threads": 1}
     if task != "story-qa":
         given["training.precision"] = "float32"
     if model:
         group = RUN_GROUPS[family]
         given |= {f"{group}.{path}": value for path, value in _model_settings(family, model).items()}
-    if arch:
-        given["architecture"] = arch
+    if architecture:
+        given["architecture"] = architecture
     listener = _Listener()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a few steps teach nothing
         regard.train(
-            name,
+            task,
             *files,
             out=out,
             valid=valid,

@@ -38,7 +38,6 @@ from regard.config.models import GptConfig
 from regard.errors import CheckpointError
 from regard.text.tokenizer import Tokenizer
 
-TASK = "generate"
 NATIVE_TYPE = native_type(GptConfig().family)
 MODEL_TYPES = (*CAUSAL_TYPES, NATIVE_TYPE)
 END_OF_TEXT = "<|endoftext|>"
@@ -84,7 +83,7 @@ def save_causal_lm(
             folder,
             config,
             model_weights,
-            task=TASK,
+            task=causal.TASK,
             metadata=metadata,
             card=card,
             extra_files=extra_files,
@@ -96,7 +95,7 @@ def save_causal_lm(
         folder,
         causal.config_to_hf(config, original_config),
         hf_weights,
-        task=TASK,
+        task=causal.TASK,
         metadata=metadata,
         card=card,
         extra_files=extra_files,
@@ -114,7 +113,7 @@ def load_causal_lm(folder: str | Path, *, weights_from: Path | None = None) -> L
 
 def _load_causal_lm(folder: Path, weights_from: Path | None) -> LoadedCausalLM:
     path = resolve_model_path(folder)
-    metadata = read_task(path, TASK)
+    metadata = read_task(path, causal.TASK)
     hf_config = atomic.read_json(path / CONFIG)
     where = str(path / CONFIG)
     model_type = hf_config.get("model_type")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from regard.checkpoint import atomic
-from regard.config.defaults import usage_hint
 from regard.errors import CheckpointError
+from regard.registry import usage_hint
 
 VERSION = 2  # of task.json
 CONFIG = "config.json"

@@ -47,8 +47,8 @@ from regard.checkpoint.weights import WeightReport
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import TranslationModelConfig
 from regard.errors import CheckpointError, ConfigError
-from regard.models import FAMILIES
 from regard.models.base import meta_device
+from regard.registry import FAMILIES, TASKS, resolve, task_of_head
 from regard.text.tokenizer import Tokenizer
 
 TASK = "translate"
@@ -66,7 +66,7 @@ class FamilyConfig(Protocol):
 
 def expected_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a config's weights, without allocating them."""
-    _, model_class = FAMILIES[config.family]
+    model_class = resolve(FAMILIES[config.family].model)
     with meta_device():
         return {name: tuple(tensor.shape) for name, tensor in model_class(config).state_dict().items()}
 
@@ -87,13 +87,17 @@ def _read_folder_task(path: Path) -> str:
     metadata = read_task_file(path)
     hf_config = atomic.read_json(path / CONFIG)
     if metadata:
-        return str(metadata.get("task", TASK))
+        task = str(metadata.get("task", TASK))
+        if task not in TASKS:
+            adder = f"which the plugin {metadata['plugin']} adds" if "plugin" in metadata else "which is unknown"
+            raise CheckpointError(f"{path}: a model for the task {task!r}, {adder}: install it")
+        return task
     if hf_config.get("model_type") in causal.CAUSAL_TYPES:
-        return "generate"
+        return causal.TASK
     if not encoders.is_encoder(hf_config):
         return TASK
     head, _ = encoders.detect_head(hf_config, read_tensor_entries(path), str(path / CONFIG))
-    return encoders.HEAD_TASKS[head]
+    return task_of_head(head)
 
 
 def has_only_pickled_weights(folder: Path) -> bool:
@@ -171,9 +175,14 @@ def publish_model(
         weight_files = {weights.FILE: weights.serialize_tensors(hf_weights)}
     contents: dict[str, atomic.Content] = {**weight_files, **extra_files, CARD: card.encode()}
     if task:
-        contents[TASK_FILE] = atomic.json_bytes({"task": task, "version": VERSION, **metadata})
+        contents[TASK_FILE] = atomic.json_bytes({"task": task, "version": VERSION, **_plugin_entry(task), **metadata})
     contents[CONFIG] = atomic.json_bytes(hf_config)
     atomic.publish(Path(folder), contents, size=weights.tensor_bytes(hf_weights))
+
+
+def _plugin_entry(task: str) -> dict[str, str]:
+    """Entry of task.json on the plugin that adds a task; empty for a task of Regard."""
+    return {} if task not in TASKS.owners else {"plugin": TASKS.owner(task)}
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from regard.text.tokenizer import Tokenizer
 
 FEATURES = "features"
 VOCABULARY = "vocabulary.json"
-STORY_TASK = "stories"
+STORY_TASK = "story-qa"
 _MAX_SIZE = 2**24  # of any size in a config
 ConfigType = TypeVar("ConfigType", bound=Config)
 RnnTextConfig = TypeVar("RnnTextConfig", ElmoConfig, RnnClassifierConfig, RnnTaggerConfig)

@@ -6,12 +6,15 @@ import importlib
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
+from typing import TextIO
 
 import click
 
 from regard import __version__
 from regard.errors import RegardError, nearest
+from regard.registry import PluginWarning
 
 # verb → (module, one line of help); a verb's module is imported when the verb is used
 VERBS = {
@@ -94,9 +97,15 @@ def main(
 
 def run(arguments: Sequence[str], command: click.Command | None = None, program: str = "regard") -> int:
     """Run one command and return its exit code; every error is one message on standard error."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return _run_command(arguments, command or regard, program)
+
+
+def _run_command(arguments: Sequence[str], command: click.Command, program: str) -> int:
     try:
         started = time.monotonic()  # time budgets count from here: a verb's imports take seconds
-        status = (command or regard).main(args=list(arguments), prog_name=program, standalone_mode=False, obj=started)
+        status = command.main(args=list(arguments), prog_name=program, standalone_mode=False, obj=started)
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code
@@ -127,6 +136,21 @@ def _report_usage_error(message: str, error: click.UsageError) -> int:
 
 def _print_error(message: str) -> None:
     print(f"regard: {message}", file=sys.stderr)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a plugin's warning as one message, any other as Python does."""
+    if issubclass(category, PluginWarning):
+        _print_error(str(message))
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _in_our_style(message: str) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE_OPTIONS, MODEL_ARGUMENT, TestSet, iter_windows
+from regard.cli.model_options import ENGINE_OPTIONS, MODEL_ARGUMENT, TEXT_FLAGS, TestSet, evaluator, iter_windows
 from regard.cli.options import Option, verb
 from regard.cli.output import json_line, note, print_result, show_progress, write_lines
 from regard.cli.texts import ENCODING, TextInput
 from regard.config.data import ReadConfig
-from regard.config.defaults import usage_hint
 from regard.errors import UsageError
+from regard.registry import TASKS, resolve, usage_hint
 
 if TYPE_CHECKING:
     from regard.data.babi import Story, StoryQuestion
@@ -59,12 +59,13 @@ def answer(context: click.Context, folder: str, questions: tuple[str, ...], as_j
     from regard.checkpoint.model_dir import folder_task
 
     task = folder_task(folder)
-    if task not in ANSWERERS:
+    answer_questions = resolve(TASKS[task].answer)
+    if answer_questions is None:
         raise UsageError(f"{folder}: a model for the task {task!r}, which answers no questions{usage_hint(task)}")
-    ANSWERERS[task](folder, questions, as_json, **settings)
+    answer_questions(folder, questions, as_json, **settings)
 
 
-def _answer_about_story(
+def answer_about_story(
     folder: str,
     questions: tuple[str, ...],
     as_json: bool,
@@ -109,7 +110,7 @@ def _answer_about_story(
         note(f"page: {page}")
 
 
-def _answer_from_passage(
+def answer_from_passage(
     folder: str,
     questions: tuple[str, ...],
     as_json: bool,
@@ -147,12 +148,6 @@ def _answer_from_passage(
     if not num_answers:
         raise UsageError("no question: add one as an argument, with --in, or on standard input")
     note(model.truncation_report.format())
-
-
-ANSWERERS: dict[str, Callable[..., None]] = {  # by task
-    "stories": _answer_about_story,
-    "answer": _answer_from_passage,
-}
 
 
 def _print_lines(lines: Iterable[str]) -> None:
@@ -208,6 +203,7 @@ def format_story_answer(answer: StoryAnswer, *, first: bool = True) -> list[str]
     return [*separator, escape_invisible(answer.question), line, "", *table]
 
 
+@evaluator("--out", "--unseen", *(flag for flag in TEXT_FLAGS if flag != "--precision"))
 def evaluate_stories(test: TestSet) -> None:
     """Evaluate on story files, each a task: error rates, and how often attention is on the supporting sentences."""
     from regard.data.babi import read_stories
@@ -221,6 +217,7 @@ def evaluate_stories(test: TestSet) -> None:
     print_result(scores.to_dict(), scores.lines(), test.as_json)
 
 
+@evaluator("--backend", "--out", *TEXT_FLAGS)
 def evaluate_answers(test: TestSet) -> None:
     """Evaluate on SQuAD files: exact match and F1."""
     from regard.data.squad import read_squad

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE_OPTIONS, TestSet, iter_windows
+from regard.cli.model_options import COLUMN_FLAGS, ENGINE_OPTIONS, TEXT_FLAGS, TestSet, evaluator, iter_windows
 from regard.cli.options import Option
 from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
 from regard.cli.texts import TextInput, process_texts, text_verb
@@ -81,6 +81,7 @@ def format_label(label: Label, index: int, all_labels: bool, as_json: bool) -> s
     return f"{label}\t{label.probability:.4f}"
 
 
+@evaluator("--backend", "--out", "--errors", *COLUMN_FLAGS, *TEXT_FLAGS)
 def evaluate_labels(test: TestSet) -> None:
     """Evaluate a classifier: accuracy with its confidence interval, macro-F1 and the confusion matrix."""
     from regard.data.labelled import read_labelled

@@ -11,7 +11,7 @@ from regard.cli.model_options import READ_OPTIONS
 from regard.cli.options import Option, changed_settings, verb
 from regard.cli.output import align_columns, note, print_result, progress_listener
 from regard.config.data import ReadConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import TranslateRun
 from regard.errors import UsageError
 
 HELP = """Compare models: train several architectures on FILES within the same time, or load finished RUNS.
@@ -88,16 +88,15 @@ def compare(
     pairs = read_pairs(test_files, read_config)
     if arch:
         settings: dict[str, Any] = {
-            "task": task,
             "preset": preset,
             "data.train": list(inputs),
             "data.valid": list(valid),
-            **{f"data.read.{name}": setting for name, setting in read_config.to_dict().items()},
+            **{f"data.read.{path}": setting for path, setting in changed_settings(context, ReadConfig).items()},
             "training.minutes": minutes,
             "training.seed": seed,
             "training.threads": threads,
         }
-        config = RunConfig().override(settings)
+        config = TranslateRun.build(settings)
         architectures = [name.strip() for name in arch.split(",") if name.strip()]
         with progress_listener(as_json) as listener:
             runs = train_architectures(config, architectures, Path(out), [listener], note)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from regard.cli.model_options import MODEL_ARGUMENT
-from regard.cli.options import Option, changed_settings, dotted_options, verb
+from regard.cli.options import HELP_ALL, Option, changed_settings, dotted_options, verb
+from regard.cli.train import ADVANCED, train_and_report
 from regard.cli.train import FLAGS as TRAIN_FLAGS
-from regard.cli.train import build_run, train_and_report
-from regard.config.defaults import FINE_TUNED_TASKS, TASK_COMMANDS
-from regard.config.runs import RunConfig
+from regard.config.runs import build_run, run_config_class
+from regard.config.settings import Knob
 from regard.errors import CheckpointError, UsageError
+from regard.registry import TASKS, usage_hint
 
 HELP = """Distil the classifier, tagger or question answering model in MODEL into a smaller one, on DATA of its task.
 
@@ -43,18 +45,24 @@ FLAGS = {
 # key of task.json → path of a setting
 TEACHER_SETTINGS = {"max_length": "data.max_length", "label_separator": "data.read.label_separator"}
 SECTIONS = {"distillation.": "Student", "training.": "Training", "data.read.": "Reading files", "": "Run"}
-CONFIG_GROUPS = ("distillation.", "training.", "data.", "fine_tuning.", "passages.")  # that distillation reads
+GROUPS = ("distillation.", "training.", "data.", "fine_tuning.", "passages.")  # of settings that distillation reads
 SKIPPED = (
     "data.train",
-    *(knob.path for knob in RunConfig.knobs() if not knob.path.startswith(CONFIG_GROUPS)),
     "fine_tuning.features",
     "fine_tuning.feature_cache_mb",
     "fine_tuning.freeze_encoder",
     "fine_tuning.random_init",
-    "data.read.source",
-    "data.read.target",
 )
-OPTIONS = dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated={}, skip=SKIPPED)
+
+
+def _student_knobs() -> Iterable[Knob]:
+    """Settings of a student of any task."""
+    tasks = [name for name, task in TASKS.items() if task.distillation is not None]
+    knobs = {knob.path: knob for name in tasks for knob in run_config_class(name).knobs()}
+    return [knob for path, knob in knobs.items() if path.startswith(GROUPS)]
+
+
+OPTIONS = dotted_options(_student_knobs(), flags=FLAGS, sections=SECTIONS, negated={}, skip=SKIPPED, advanced=ADVANCED)
 
 
 @verb(
@@ -70,6 +78,7 @@ OPTIONS = dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated={}, 
             help="run directory of the student; an unfinished run is resumed",
         ),
         *sorted(OPTIONS, key=lambda option: getattr(option, "section", "") != "Student"),
+        HELP_ALL,
     ],
     greedy=("--valid", "--data.valid"),
     max_values=len,
@@ -81,7 +90,7 @@ def distil(context: click.Context, folder: str, files: tuple[str, ...], out: str
         raise UsageError("the number of the student's layers is missing: add --layers N, fewer than its teacher has")
     task, metadata = read_teacher(folder)
     inherited = {path: metadata[name] for name, path in TEACHER_SETTINGS.items() if metadata.get(name)}
-    config = build_run((task, *files), None, {**inherited, **settings, "pretrained": folder})
+    config = build_run(task, {**inherited, **settings, "pretrained": folder, "data.train": list(files)})
     train_and_report(context, config, out, as_json)
 
 
@@ -93,10 +102,10 @@ def read_teacher(folder: str) -> tuple[str, dict[str, Any]]:
 
     path = resolve_model(folder)
     task = folder_task(path)
-    if not is_encoder_folder(path) or task not in FINE_TUNED_TASKS:
-        hint = f" (`{TASK_COMMANDS[task]}` uses it)" if task in TASK_COMMANDS else ""
+    if not is_encoder_folder(path) or TASKS[task].distillation is None:
+        names = [name for name, row in TASKS.items() if row.distillation is not None]
         raise CheckpointError(
-            f"{folder}: a model for the task {task!r}{hint}, not an encoder fine-tuned to classify, tag or answer: "
-            f"train a teacher with `regard train {'|'.join(FINE_TUNED_TASKS)} DATA --from ENCODER`"
+            f"{folder}: a model for the task {task!r}{usage_hint(task)}, not a fine-tuned encoder: "
+            f"train a teacher with `regard train {'|'.join(names)} DATA --from ENCODER`"
         )
     return task, read_task_file(resolve_model_path(path))

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from regard.cli.answer import evaluate_answers, evaluate_stories
-from regard.cli.classify import evaluate_labels
-from regard.cli.fill import evaluate_masked_lm
-from regard.cli.generate import evaluate_causal_lm
 from regard.cli.model_options import (
     DECODING_OPTIONS,
     ENGINE_OPTIONS,
@@ -19,20 +14,22 @@ from regard.cli.model_options import (
     MODEL_ARGUMENT,
     READ_OPTIONS,
     SPLIT,
+    TEXT_FLAGS,
     TestSet,
+    evaluator,
     iter_windows,
     load_translation_pipeline,
 )
-from regard.cli.options import Option, changed_settings, is_on_command_line, reject_other_options, verb
+from regard.cli.options import Option, changed_settings, reject_other_options, verb
 from regard.cli.output import align_columns, print_result, show_progress, write_lines
-from regard.cli.tag import evaluate_tags
 from regard.config.data import ReadConfig
-from regard.config.defaults import usage_hint
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import UNKNOWN_ANSWERS
 from regard.errors import UsageError
+from regard.registry import TASKS, resolve, usage_hint
 
 
+@evaluator(*TEXT_FLAGS)
 def evaluate_elmo(test: TestSet) -> None:
     """Perplexity of running text, forward and backward."""
     from regard.data.documents import read_documents
@@ -65,19 +62,8 @@ or masked: perplexity on plain text.
   regard evaluate runs/bert test.txt
   regard evaluate runs/babi qa1_test.txt qa2_test.txt --json
 """
-TEXT_FLAGS = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--off", "--json")
-COLUMN_FLAGS = ("--format", "--text", "--label", "--pair", "--label-separator", "--no-header", "--delimiter")
-STORY_FLAGS = tuple(flag for flag in TEXT_FLAGS if flag != "--precision")
-EVALUATORS: dict[str, tuple[Callable[[TestSet], None], tuple[str, ...]]] = {  # task → function and flags
-    "classify": (evaluate_labels, ("--backend", "--out", "--errors", *COLUMN_FLAGS, *TEXT_FLAGS)),
-    "tag": (evaluate_tags, ("--backend", "--out", "--text", "--label", *TEXT_FLAGS)),
-    "answer": (evaluate_answers, ("--backend", "--out", *TEXT_FLAGS)),
-    "stories": (evaluate_stories, ("--out", "--unseen", *STORY_FLAGS)),
-    "fill": (evaluate_masked_lm, TEXT_FLAGS),
-    "generate": (evaluate_causal_lm, ("--backend", *TEXT_FLAGS)),
-    "language": (evaluate_elmo, TEXT_FLAGS),
-}
-SINGLE_TASK_FLAGS = {"--unseen": "stories", "--errors": "classify"}
+PAIR_FLAGS = ("--format", "--source", "--target", "--no-header", "--delimiter")
+DECODING_FLAGS = tuple(option.opts[0] for option in DECODING_OPTIONS)
 METRIC_NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", "ter": "TER"}
 
 
@@ -117,56 +103,44 @@ def evaluate(
     from regard.checkpoint.model_dir import folder_task
 
     task = folder_task(folder)
-    for flag, flag_task in SINGLE_TASK_FLAGS.items():
-        if task != flag_task and is_on_command_line(context, flag):
-            raise UsageError(f"{flag} is for {flag_task}: {folder} is a model for the task {task!r}")
+    evaluate_model = resolve(TASKS[task].evaluate)
+    if evaluate_model is None:
+        raise UsageError(f"{folder}: a model for the task {task!r}, which cannot be evaluated{usage_hint(task)}")
+    flags = getattr(evaluate_model, "flags", TEXT_FLAGS)
+    reject_other_options(context, flags, f"{folder}, a model for the task {task!r}")
     test = TestSet(
         folder,
         files,
         read_config=ReadConfig().override(changed_settings(context, ReadConfig)),
-        load_options=load_options,
+        load_options=load_options if "--backend" in flags else _torch_options(folder, task, load_options),
         as_json=as_json,
         out=out,
         errors=errors,
         unknown_answers=unknown_answers,
+        ensemble=ensemble,
+        split=split,
+        decoding=changed_settings(context, DecodingConfig),
     )
-    if task in EVALUATORS:
-        _evaluate_task(context, task, test)
-    elif task == "translate":
-        _evaluate_translation(test, ensemble, split, changed_settings(context, DecodingConfig))
-    else:
-        raise UsageError(f"{folder}: a model for the task {task!r}, which cannot be evaluated{usage_hint(task)}")
-
-
-def _evaluate_task(context: click.Context, task: str, test: TestSet) -> None:
-    """Check the flags against the task and evaluate."""
-    from dataclasses import replace
-
-    evaluate_model, flags = EVALUATORS[task]
-    reject_other_options(context, flags, f"{test.folder}, a model for the task {task!r}")
-    if "--backend" not in flags:
-        test = replace(test, load_options=_torch_options(test, task))
     evaluate_model(test)
 
 
-def _torch_options(test: TestSet, task: str) -> dict[str, Any]:
+def _torch_options(folder: str, task: str, load_options: dict[str, Any]) -> dict[str, Any]:
     """Load options of a model that only torch runs."""
-    options = {name: option for name, option in test.load_options.items() if name != "backend"}
+    options = {name: option for name, option in load_options.items() if name != "backend"}
     if options["precision"] == "int8":
-        raise UsageError(f"{test.folder}, a model for the task {task!r}: int8 needs the engine, which does not run it")
+        raise UsageError(f"{folder}, a model for the task {task!r}: int8 needs the engine, which does not run it")
     return {**options, "precision": options["precision"] or "float32"}
 
 
-def _evaluate_translation(
-    test: TestSet, ensemble: tuple[str, ...], split: bool, decoding_settings: dict[str, Any]
-) -> None:
+@evaluator("--backend", "--out", "--split", "--ensemble", *PAIR_FLAGS, *TEXT_FLAGS, *DECODING_FLAGS)
+def evaluate_translation(test: TestSet) -> None:
     """Translate the source side and compare with the target side."""
     from regard.data.pairs import read_pairs
     from regard.tasks.metrics import scores_by_length, translation_scores
 
     pairs = read_pairs(test.files, test.read_config)
-    model = load_translation_pipeline(test.folder, test.load_options, ensemble)
-    batches = (model.translate(window, split=split, **decoding_settings) for window in iter_windows(pairs.source))
+    model = load_translation_pipeline(test.folder, test.load_options, test.ensemble)
+    batches = (model.translate(window, split=test.split, **test.decoding) for window in iter_windows(pairs.source))
     hypotheses = [str(translation) for translation in show_progress(batches, len(pairs), "sentences")]
     if test.out:
         write_lines(test.out, hypotheses)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import TORCH_OPTIONS, TestSet
+from regard.cli.model_options import TEXT_FLAGS, TORCH_OPTIONS, TestSet, evaluator
 from regard.cli.options import Option
 from regard.cli.output import json_line, note, print_result
 from regard.cli.texts import TextInput, process_texts, text_verb
@@ -75,6 +75,7 @@ def format_filled_text(filled: FilledText, index: int, as_json: bool) -> str:
     )
 
 
+@evaluator(*TEXT_FLAGS)
 def evaluate_masked_lm(test: TestSet) -> None:
     """Perplexity of masked tokens of running text."""
     from regard.data.documents import read_documents

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE_OPTIONS, TestSet
+from regard.cli.model_options import ENGINE_OPTIONS, TEXT_FLAGS, TestSet, evaluator
 from regard.cli.options import changed_settings, knob_options
 from regard.cli.output import json_line, note, print_result
 from regard.cli.texts import TextInput, text_verb, write_output
@@ -95,6 +95,7 @@ def _note_unused_prompt(generation: Generation) -> None:
         note(f"{generation.unknown:,} tokens of the prompt are unknown to the model")
 
 
+@evaluator("--backend", *TEXT_FLAGS)
 def evaluate_causal_lm(test: TestSet) -> None:
     """Loss of running text per token and per character, and perplexity."""
     from regard.data.documents import read_documents

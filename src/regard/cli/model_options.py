@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -81,6 +81,31 @@ class TestSet:
     out: str | None = None  # file for the predictions
     errors: str | None = None  # page about a classifier's errors
     unknown_answers: str = "refuse"  # what to do with answers to stories that never occur in training
+    ensemble: tuple[str, ...] = ()  # further translation models
+    split: bool = False  # whether texts to translate are split into sentences
+    decoding: Mapping[str, Any] = field(default_factory=dict)  # settings of the search
+
+
+Evaluate = Callable[[TestSet], None]
+TEXT_FLAGS = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--off", "--json")
+COLUMN_FLAGS = ("--format", "--text", "--label", "--pair", "--label-separator", "--no-header", "--delimiter")
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluation of one task: what computes and prints the metrics, and the flags of `regard evaluate` that apply."""
+
+    function: Evaluate
+    flags: tuple[str, ...]
+
+    def __call__(self, test: TestSet) -> None:
+        """Evaluate a model."""
+        self.function(test)
+
+
+def evaluator(*flags: str) -> Callable[[Evaluate], Evaluator]:
+    """Decorator of an evaluation, with the flags that apply to it."""
+    return lambda function: Evaluator(function, flags)
 
 
 WINDOW = 512  # texts that are sorted by length and processed together; progress is reported after each window

@@ -14,6 +14,7 @@ from regard.errors import UsageError
 
 Flags = Mapping[str, str]  # dotted path → short flag
 OTHER_SETTINGS = "Every other setting (those above have dotted names too: --training.steps is --steps)"
+HELP_ALL_KEY = "regard.help_all"  # in the metadata of a context: the help lists every option
 _FLAG_WIDTH = 30  # longer flags have a line of their own in the help
 _LAST_SECTIONS = ("Options", "Options", OTHER_SETTINGS)  # at the end of the help: the more often listed, the later
 
@@ -29,10 +30,13 @@ class Option(click.Option):
 class KnobOption(Option):
     """An option that sets the config field at the dotted `path`; `usage` is its metavar in the help."""
 
-    def __init__(self, names: Sequence[str], *, path: str, usage: str, **settings: Any) -> None:
+    def __init__(
+        self, names: Sequence[str], *, path: str, usage: str, is_advanced: bool = False, **settings: Any
+    ) -> None:
         super().__init__(names, **settings)
         self.path = path
         self.usage = usage
+        self.is_advanced = is_advanced  # listed by `--help-all` alone
 
     def get_help_record(self, context: click.Context) -> tuple[str, str]:
         """Flag (the short one where there are two) and help with the default."""
@@ -47,7 +51,8 @@ def max_two_values(arguments: Sequence[str]) -> int:
 class Verb(click.Command):
     """A command whose help lists options by section, and whose `greedy` options take several values.
 
-    `max_values` computes from the command line how many values a greedy option takes at most.
+    `max_values` computes from the command line how many values a greedy option takes at most. `model_groups` are
+    groups of settings, with their help, that `--help-all` lists on one line each.
     """
 
     def __init__(
@@ -55,9 +60,11 @@ class Verb(click.Command):
         *arguments: Any,
         greedy: Iterable[str] = (),
         max_values: Callable[[Sequence[str]], int] = max_two_values,
+        model_groups: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
+        self.model_groups = model_groups or {}
         self.greedy = tuple(greedy)
         self.max_values = max_values
 
@@ -78,10 +85,21 @@ class Verb(click.Command):
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by section."""
         sections: dict[str, list[tuple[str, str]]] = {}
+        models: dict[str, list[str]] = {}  # group of a model's settings → their names
         for parameter in self.get_params(context):
+            is_advanced = getattr(parameter, "is_advanced", False)
+            if is_advanced and not context.meta.get(HELP_ALL_KEY):
+                continue
+            group, _, name = getattr(parameter, "path", "").partition(".")
+            if getattr(parameter, "section", "") == OTHER_SETTINGS and group in self.model_groups:
+                models.setdefault(group, []).append(name)
+                continue
             record = parameter.get_help_record(context)
-            if record:
+            if record and not isinstance(parameter, click.Argument):
                 sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
+        for group, names in models.items():
+            record = (f"--{group}.NAME VALUE", f"{self.model_groups[group]} Names: {', '.join(names)}.")
+            sections.setdefault(OTHER_SETTINGS, []).append(record)
         flags = [flag for records in sections.values() for flag, _ in records]
         width = min(_FLAG_WIDTH, max(map(len, flags)))
         for name in sorted(sections, key=_LAST_SECTIONS.count):
@@ -105,24 +123,29 @@ def knob_options(config: type[Config], *, section: str, skip: Iterable[str] = ()
 
 
 def dotted_options(
-    config: type[Config],
+    knobs: Iterable[Knob],
     *,
     flags: Flags,
     sections: Mapping[str, str],
     negated: Mapping[str, str],
     skip: Iterable[str] = (),
+    advanced: Iterable[str] = (),
 ) -> list[click.Parameter]:
-    """Build an option for each field of a nested config: its dotted path, and a short flag where `flags` has one.
+    """Build an option for each knob of a nested config: its dotted path, and a short flag where `flags` has one.
 
     `sections` maps prefixes of paths to the section of their short flags; the first match counts. `negated` has the
-    help of short flags that turn off a default.
+    help of short flags that turn off a default. Those of `advanced` paths are listed by `--help-all` alone, as are all
+    without a short flag. Paths that begin with one of `skip` have no option.
     """
     options: list[click.Parameter] = []
-    for knob in config.knobs():
-        if knob.path not in skip:
+    for knob in knobs:
+        if not knob.path.startswith(tuple(skip)):
             section = next(name for prefix, name in sections.items() if knob.path.startswith(prefix))
             short = flags.get(knob.path, "")
             options += _build_options(knob, short, f"--{knob.path}", section, negated.get(knob.path, ""))
+    for option in options:
+        if isinstance(option, KnobOption) and option.path in advanced:
+            option.is_advanced = True
     return options
 
 
@@ -131,7 +154,10 @@ def _build_options(knob: Knob, short: str, dotted: str, section: str, negated: s
     if knob.type is bool and short:
         # without a value, the short flag inverts the default; the dotted option takes a value
         flag = _build_switch(knob, short, section, negated)
-        return [flag, *_build_options(knob, "", dotted, OTHER_SETTINGS)] if dotted else [flag]
+        dotted_twins = _build_options(knob, "", dotted, OTHER_SETTINGS) if dotted else []
+        for twin in dotted_twins:
+            twin.hidden = True  # type: ignore[attr-defined]  # an option, not an argument
+        return [flag, *dotted_twins]
     names = list(dict.fromkeys(flag for flag in (short, dotted) if flag))
     name = _parameter_name(knob)
     metavar = _metavar(knob)
@@ -141,6 +167,7 @@ def _build_options(knob: Knob, short: str, dotted: str, section: str, negated: s
             [*names, name if short else f"{name}_dotted"],
             path=knob.path,
             section=section if short else OTHER_SETTINGS,
+            is_advanced=not short,
             type=_click_type(knob),
             multiple=typing.get_origin(knob.type) is tuple,
             default=None,
@@ -243,7 +270,9 @@ def verb(
     *,
     greedy: Iterable[str] = (),
     max_values: Callable[[Sequence[str]], int] = max_two_values,
+    model_groups: Mapping[str, str] | None = None,
     name: str = "",
+    verb_class: type[Verb] = Verb,
 ) -> Callable[[Callable[..., None]], Verb]:
     """Decorator that turns a function into a verb; the function receives the context and every parameter.
 
@@ -257,13 +286,14 @@ def verb(
             with _ablate_heads(heads):
                 function(click.get_current_context(), **arguments)
 
-        return Verb(
+        return verb_class(
             name or function.__name__,
             callback=call,
             params=[*options, JSON],
             help=help,
             greedy=greedy,
             max_values=max_values,
+            model_groups=model_groups,
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
         )
 
@@ -282,6 +312,22 @@ def _ablate_heads(heads: Sequence[str]) -> Iterator[None]:
         yield
 
 
+def _print_help_all(context: click.Context, option: click.Parameter, is_set: bool) -> None:
+    if is_set:
+        context.meta[HELP_ALL_KEY] = True
+        click.echo(context.get_help())
+        context.exit()
+
+
+HELP_ALL = Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_help_all,
+    section="Options",
+    help="show this message with every setting",
+)
 ABLATED_HEADS = "ablated_heads"
 ABLATE = Option(
     ["--off", ABLATED_HEADS],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE_OPTIONS, TestSet
+from regard.cli.model_options import ENGINE_OPTIONS, TEXT_FLAGS, TestSet, evaluator
 from regard.cli.options import Option
 from regard.cli.output import align_columns, json_line, print_result, write_lines
 from regard.cli.texts import TextInput, process_texts, text_verb
@@ -74,6 +74,7 @@ def format_tagged_text(tagged: TaggedText, index: int, *, columns: bool, as_json
     return lines
 
 
+@evaluator("--backend", "--out", "--text", "--label", *TEXT_FLAGS)
 def evaluate_tags(test: TestSet) -> None:
     """Evaluate a tagger: strict F1 of entities, overall and by label."""
     from regard.data.conll import read_tagged

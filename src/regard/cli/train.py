@@ -1,22 +1,22 @@
-"""`regard train`: build a run config from a recipe and flags, train, and report."""
+"""`regard train TASK`: build a run config from a recipe and flags, train, and report. One command per task."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from regard.checkpoint.atomic import read_json
-from regard.checkpoint.run_defaults import apply_defaults
-from regard.cli.options import Option, changed_settings, dotted_options, verb
+from regard.cli.options import HELP_ALL, Option, Verb, changed_settings, dotted_options, max_two_values, verb
 from regard.cli.output import note, print_result, progress_listener
 from regard.cli.progress import format_metrics
-from regard.config.defaults import move_shared_settings
-from regard.config.runs import TASKS, RunConfig
+from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with, trained_tasks
 from regard.errors import UsageError, nearest
 from regard.formatting import format_duration
+from regard.registry import TASKS, Task
 
 if TYPE_CHECKING:
     from regard.training.listeners import Listener
@@ -32,8 +32,8 @@ FLAGS = {
     "seq2seq.hard_attention": "--choice",
     "seq2seq.input_feeding": "--input-feeding",
     "memory_network.hops": "--hops",
-    "stories.restarts": "--starts",
-    "stories.unknown_answers": "--unseen",
+    "training.restarts": "--starts",
+    "training.unknown_answers": "--unseen",
     "fine_tuning.features": "--features",
     "fine_tuning.seeds": "--seeds",
     "fine_tuning.test": "--test",
@@ -78,8 +78,7 @@ FLAGS = {
     "data.read.max_reject": "--max-reject",
 }
 SECTIONS = {
-    "memory_network.": "Stories",
-    "stories.": "Stories",
+    "memory_network.": "Memory network",
     "training.": "Training",
     "tokenizer.": "Words",
     "data.read.": "Reading files",
@@ -87,58 +86,101 @@ SECTIONS = {
 }
 NEGATED = {"tokenizer.joint": "a tokenizer per language instead of one for both"}
 
-MULTI_FILE_TASKS = {
-    "stories",
-    "language",
-    "tag",
-    "answer",
-}  # tasks with any number of files; the others have one or two
+SKIPPED = ("task", "data.train", "distillation.")  # settings without an option
+ADVANCED = (  # settings with a short flag that only `--help-all` lists
+    "training.average_checkpoints",
+    "training.evaluate_every",
+    "training.save_every",
+    "data.read.max_reject",
+    "data.read.delimiter",
+)
+PINNED_SETTINGS = ("precision", "threads", "batch_tokens")  # resolved settings of a recipe that is a run.json
 
-USAGE_EXAMPLES = {  # task, or architecture of a language model → command that uses the trained model
-    "translate": 'regard translate {} "…"',
-    "stories": 'regard answer {} --story STORY.txt "…"',
-    "language": "regard train classify TEXTS.csv --features {} --out FOLDER",
-    "gpt": 'regard generate {} "…"',
-    "bert": 'regard fill {} "… [MASK] …"',
-    "classify": 'regard classify {} "…"',
-    "tag": 'regard tag {} "…"',
-    "answer": 'regard answer {} --passage PASSAGE.txt "…"',
-}
-
-HELP = """Train a model on FILES: two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too).
-
-Language models are trained on plain text, classifiers on labelled texts, taggers on CoNLL columns, question answering
-on SQuAD files or, with memory networks, on stories in the format of the bAbI tasks, one file per task.
-
-Ctrl-C finishes the step, or the epoch over stories, and saves a checkpoint; the same command resumes.
+HELP = """Train a model on your files.
 
 \b
   regard train translate train.en train.de --valid val.en val.de --out runs/en-de
-  regard train translate pairs.tsv --minutes 30 --out runs/x
-  regard train translate mine.tsv --from runs/en-de --out runs/mine
-  regard train language books/*.txt --arch elmo --out runs/elmo
-  regard train language books/*.txt --arch bert --preset mini --minutes 60 --out runs/bert
-  regard train language notes/*.txt --from runs/bert --out runs/adapted
-  regard train language book.txt --arch gpt --tokenizer characters --minutes 20 --out runs/gpt
-  regard train classify reviews.csv --features runs/elmo --out runs/mood
   regard train classify reviews.csv --from folder/of/a/bert --out runs/mood
-  regard train tag names.conll --features runs/elmo --out runs/names
-  regard train tag names.conll --from folder/of/a/bert --out runs/names
-  regard train answer squad.json --from folder/of/a/bert --out runs/answers
-  regard train stories qa1_train.txt qa2_train.txt --valid qa1_test.txt qa2_test.txt --hops 3 --out runs/babi
   regard train --recipe recipes/multi30k-en-de.json --out runs/x
+  regard train TASK --help
+"""
+TASK_HELP = """{summary} on FILES: {data}.
+
+Ctrl-C finishes the step or epoch and saves a checkpoint; the same command resumes.
+
+\b
+{commands}
 """
 
 
-def _max_values(arguments: Sequence[str]) -> int:
-    """Number of files after --valid: any for tasks with many files, else two."""
-    return len(arguments) if set(arguments) & MULTI_FILE_TASKS else 2
+class TrainGroup(click.Group):
+    """Command group with one command per task, built when it is used."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Tasks in the order of the table."""
+        return trained_tasks()
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Build the command of a task."""
+        names = trained_tasks()
+        if name not in names:
+            advice = f"regard train translate {name} …" if Path(name).exists() else ", ".join(names)
+            suggestion = nearest(name, names)
+            raise UsageError(f"unknown task {name!r}{suggestion}: the first argument is the task – {advice}")
+        return train_command(name)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the tasks with what they train."""
+        with formatter.section("Tasks"):
+            formatter.write_dl([(name, TASKS[name].summary) for name in trained_tasks()])
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        """List the tasks without arguments; take the task from the recipe where the command line names none."""
+        if not arguments:
+            arguments = ["--help"]
+        if arguments[0].startswith("-") and "--recipe" in arguments[:-1]:
+            recipe, _ = read_recipe(arguments[arguments.index("--recipe") + 1])
+            arguments = [recipe["task"], *arguments]
+        return super().parse_args(context, arguments)
 
 
-@verb(
-    HELP,
-    [
-        click.Argument(["arguments"], nargs=-1, metavar="TASK FILES…"),
+train = TrainGroup("train", help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+class TrainVerb(Verb):
+    """Command of one task; an option of another task is answered with the tasks that have it."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        """Parse the command line."""
+        try:
+            return super().parse_args(context, arguments)
+        except click.NoSuchOption as error:
+            flag = error.option_name.partition("=")[0]
+            paths = [path for path, short in FLAGS.items() if flag in (short, f"--{path}")] or [flag.removeprefix("--")]
+            owners = tasks_with(paths[0])
+            if not owners or self.name in owners:
+                raise
+            raise UsageError(
+                f"no such option: {flag} is for {', '.join(owners)}, not for {self.name}\n"
+                f"  {context.command_path} --help shows the usage"
+            ) from None
+
+
+@cache
+def train_command(name: str) -> Verb:
+    """Build the command that trains models of a task."""
+    task = TASKS[name]
+    config = run_config_class(name)
+
+    def call(
+        context: click.Context, files: tuple[str, ...], out: str, recipe: str | None, watch: bool, as_json: bool
+    ) -> None:
+        run, pinned = configure_run(name, files, recipe, changed_settings(context))
+        listeners = [_serve_snapshots(run, out)] if watch else []
+        train_and_report(context, run, out, as_json, listeners=listeners, pinned=pinned)
+
+    options = [
+        click.Argument(["files"], nargs=-1, metavar="FILES…"),
         Option(
             ["--out"],
             metavar="FOLDER",
@@ -146,22 +188,42 @@ def _max_values(arguments: Sequence[str]) -> int:
             section="Run",
             help="run directory; an unfinished run is resumed",
         ),
-        Option(["--recipe"], metavar="FILE", section="Run", help="JSON file with the settings of a run"),
+        Option(["--recipe"], metavar="FILE", section="Run", help="JSON file with settings, or run.json of a run"),
         Option(
             ["--watch"], is_flag=True, section="Run", help="open a page that shows attention while the model trains"
         ),
-        *dotted_options(RunConfig, flags=FLAGS, sections=SECTIONS, negated=NEGATED, skip=("task", "data.train")),
-    ],
-    greedy=("--valid", "--data.valid"),
-    max_values=_max_values,
-)
-def train(
-    context: click.Context, arguments: tuple[str, ...], out: str, recipe: str | None, watch: bool, as_json: bool
-) -> None:
-    """Train a model."""
-    config = build_run(arguments, recipe, changed_settings(context))
-    listeners = [_serve_snapshots(config, out)] if watch else []
-    train_and_report(context, config, out, as_json, listeners)
+        *dotted_options(
+            sorted(config.knobs(), key=lambda knob: knob.path.startswith("data.read.")),
+            flags=FLAGS,
+            sections=SECTIONS,
+            negated=NEGATED,
+            skip=SKIPPED,
+            advanced=ADVANCED,
+        ),
+        HELP_ALL,
+    ]
+    decorate = verb(
+        _task_help(name, task),
+        options,
+        greedy=("--valid", "--data.valid"),
+        max_values=len if task.has_many_files else max_two_values,
+        model_groups=_model_groups(config),
+        name=name,
+        verb_class=TrainVerb,
+    )
+    return decorate(call)
+
+
+def _task_help(name: str, task: Task) -> str:
+    summary = task.summary[0].upper() + task.summary[1:]
+    commands = "\n".join(f"  regard train {name} {arguments}" for arguments in task.commands)
+    return TASK_HELP.format(summary=summary, data=task.data, commands=commands)
+
+
+def _model_groups(config: type[RunConfig]) -> dict[str, str]:
+    """Groups of settings that are configs of a model family, with their help."""
+    families = [knob.path.partition(".")[0] for knob in config.knobs() if knob.path.endswith(".family")]
+    return {knob.path: knob.help for knob in config.knobs(deep=False) if knob.path in families}
 
 
 def _serve_snapshots(config: RunConfig, out: str) -> Listener:
@@ -187,13 +249,20 @@ def _serve_snapshots(config: RunConfig, out: str) -> Listener:
 
 
 def train_and_report(
-    context: click.Context, config: RunConfig, out: str, as_json: bool, extra_listeners: Sequence[Listener] = ()
+    context: click.Context,
+    config: RunConfig,
+    out: str,
+    as_json: bool,
+    *,
+    listeners: Sequence[Listener] = (),
+    pinned: Mapping[str, Any] | None = None,
 ) -> None:
     """Train with progress output and print how the run ended."""
     from regard.training.run import train_run
 
     with progress_listener(as_json) as listener:
-        report = train_run(config, Path(out), listeners=[listener, *extra_listeners], started=context.obj)
+        all_listeners = [listener, *listeners]
+        report = train_run(config, Path(out), listeners=all_listeners, started=context.obj, pinned=pinned)
     if not report.is_rank_zero:
         return
     result = {
@@ -208,7 +277,7 @@ def train_and_report(
     duration = format_duration(report.seconds)
     lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {duration} of training"]
     if report.is_finished:
-        command = _usage_example(config).format(report.folder)
+        command = TASKS[config.task].example.format(report.folder)
         lines += [format_metrics(report.metrics), *_closing_lines(report.verdict, command)]
     print_result(result, lines, as_json)
 
@@ -223,24 +292,39 @@ def _closing_lines(verdict: Verdict | None, command: str) -> list[str]:
     return lines
 
 
-def _usage_example(config: RunConfig) -> str:
-    """Command that uses the model of a run."""
-    if config.task == "language" and config.architecture in USAGE_EXAMPLES:
-        return USAGE_EXAMPLES[config.architecture]
-    return USAGE_EXAMPLES[config.task]
+def read_recipe(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of a recipe file, and the resolved settings of the run where it is the run.json of one."""
+    values = read_json(Path(path))
+    resolved: dict[str, Any] = {}
+    if isinstance(values.get("config"), dict):
+        resolved = dict(values.get("resolved") or {})
+        values = values["config"]
+    if values.get("task") not in trained_tasks():
+        names = ", ".join(trained_tasks())
+        raise UsageError(f"{path}: the task of a recipe must be one of {names}, not {values.get('task')!r:.60}")
+    return values, resolved
 
 
-def build_run(arguments: tuple[str, ...], recipe: str | None, settings: dict[str, Any]) -> RunConfig:
-    """Build the config of a run: the recipe or the defaults, then the settings of the command line."""
-    config = RunConfig.from_dict(read_json(Path(recipe)), where=recipe) if recipe else RunConfig()
-    task, *files = arguments or (config.task,)
-    if task not in TASKS:
-        advice = f"regard train translate {' '.join(arguments)} …" if Path(task).exists() else ", ".join(TASKS)
-        raise UsageError(f"unknown task {task!r}{nearest(task, TASKS)}: the first argument is the task – {advice}")
-    settings = apply_defaults(task, settings) if task != config.task else move_shared_settings(task, settings)
+def configure_run(
+    task: str, files: Sequence[str], recipe: str | None, settings: dict[str, Any]
+) -> tuple[RunConfig, dict[str, Any]]:
+    """Config of a run, and the resolved settings that a run.json pins: all of them where nothing else is set.
+
+    Settings of the command line come before those of the recipe, and these before the defaults.
+    """
+    values: dict[str, Any] = {}
+    resolved: dict[str, Any] = {}
+    if recipe:
+        values, resolved = read_recipe(recipe)
+        if values["task"] != task:
+            raise UsageError(f"{recipe} is for the task {values['task']}: regard train {values['task']} --recipe …")
+    if settings:
+        names = [name for name in PINNED_SETTINGS if name in resolved and f"training.{name}" not in settings]
+        resolved = {name: resolved[name] for name in names}
     if files:
-        settings["data.train"] = files
-    elif not config.data.train:
+        settings = {**settings, "data.train": list(files)}
+    config = build_run(task, settings, values, where=recipe or "")
+    if not config.data.train:
         reason = " (the files after --valid are validation data)" if settings.get("data.valid") else ""
         raise UsageError(f"no training files{reason}: regard train {task} FILES… --out FOLDER")
-    return config.with_settings(settings)
+    return config, resolved

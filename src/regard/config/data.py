@@ -62,7 +62,7 @@ class DocumentConfig(Config):
 
     document_boundary: str = knob(
         "auto",
-        "Unit that is one document; auto: paragraphs where a file has blank lines, else lines; with --arch gpt whole "
+        "Unit that is one document; auto: paragraphs where a file has blank lines, else lines; for causal-lm whole "
         "files.",
         choices=("auto", "paragraph", "line", "file"),
     )

@@ -1,14 +1,17 @@
-"""The config of a whole run, as recipe files and run directories store it."""
+"""The config of a whole run, one class per task, as recipe files and run directories store it.
+
+A task's class has only the settings that mean something to it. `build_run` builds the config of a new run, `read_run`
+reads one from its JSON values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from regard.config.data import DataConfig, DocumentConfig, MaskingConfig, TokenizerConfig
-from regard.config.defaults import FINE_TUNED_TASKS, TASK_ARCHITECTURES, check_relevance
 from regard.config.inference import DecodingConfig
 from regard.config.models import TRANSFORMER_PRESETS, BertConfig, GptConfig, TransformerConfig
 from regard.config.rnn_models import (
@@ -18,106 +21,180 @@ from regard.config.rnn_models import (
     RnnTaggerConfig,
     Seq2SeqConfig,
 )
-from regard.config.settings import Config, knob
+from regard.config.settings import Config, flatten, knob, nest
 from regard.config.training import (
+    ComputeConfig,
     DistillationConfig,
     FineTuningConfig,
     MemoryTrainingConfig,
     PassageConfig,
     TrainingConfig,
 )
-from regard.errors import ConfigError
+from regard.errors import ConfigError, nearest
+from regard.registry import TASKS, resolve
 
-TASKS = ("translate", "stories", "language", "classify", "tag", "answer")
-ARCHITECTURES = ("transformer", "rnn", "elmo", "bert", "gpt")
+PRESETS = ("auto", "micro", "tiny", "mini", "small", "medium", "base", "big", "large", "custom")
+PAIR_COLUMNS = ("data.read.source", "data.read.target")
+TEXT_COLUMNS = ("data.read.text", "data.read.label")
+LABEL_COLUMNS = ("data.read.pair", "data.read.label_separator")
+TABLE_SETTINGS = ("data.read.format", "data.read.no_header", "data.read.delimiter")
+ONE_LANGUAGE = ("tokenizer.joint", "tokenizer.bpe_dropout", "training.tune_length_penalty")
+STACK_SIZES = ("hidden_size", "stack.num_layers", "stack.num_heads", "stack.feed_forward_size")
+FINE_TUNING_DEFAULTS: dict[str, Any] = {  # of a model that starts from a pretrained encoder
+    "data.max_length": 512,
+    "training.optimizer": "adamw",
+    "training.weight_decay": 0.01,
+    "training.adam_beta2": 0.999,
+    "training.label_smoothing": 0.0,
+    "training.ema_decay": 0.0,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Config):
-    """A whole run; `train --recipe FILE` reads it as JSON."""
+    """What the runs of all tasks share."""
 
-    task: str = knob("translate", "Task to train.", choices=TASKS)
-    preset: str = knob(
-        "auto",
-        "Model size; auto: by the size of the data.",
-        choices=("auto", "micro", "tiny", "mini", "small", "medium", "base", "big", "large", "custom"),
-    )
-    architecture: str = knob("transformer", "Model architecture.", choices=ARCHITECTURES)
-    pretrained: str = knob("", "Run or model folder whose weights the training starts from.")
+    architecture_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # architecture → settings by dotted path
+
+    task: str = knob("", "Task to train.")
     data: DataConfig = knob(DataConfig, "Data files.")
+    training: ComputeConfig = knob(ComputeConfig, "Training.")
+
+    @property
+    def architecture(self) -> str:
+        """Model architecture; the only one of the task, unless it is a setting."""
+        return next(iter(TASKS[self.task].experiments))
+
+    @property
+    def test_files(self) -> tuple[str, ...]:
+        """Files that are scored at the end."""
+        return ()
+
+    @property
+    def is_distillation(self) -> bool:
+        """Whether a student is trained."""
+        return False
+
+    @classmethod
+    def build(cls, settings: Mapping[str, Any], recipe: Mapping[str, Any] | None = None, *, where: str = "") -> Self:
+        """Build from settings by dotted path, on top of a recipe, on top of the defaults of the architecture.
+
+        `where` is the recipe's name in messages.
+        """
+        paths = [setting.path for setting in cls.knobs()]
+        for path in settings:
+            if path not in paths:
+                raise cls.unknown_setting(path, paths)
+        chosen = {**flatten(recipe or {}), **settings}
+        defaults = cls.architecture_defaults.get(cls.choose_architecture(chosen), {})
+        return cls.from_dict(nest({**defaults, **chosen}), where=where)
+
+    @classmethod
+    def choose_architecture(cls, settings: Mapping[str, Any]) -> str:
+        """Architecture that these settings request."""
+        return str(settings.get("architecture", ""))
+
+    @classmethod
+    def unknown_setting(cls, path: str, known: Iterable[str]) -> ConfigError:
+        """Error about a setting that this task does not have, with the tasks that have it."""
+        task = next(setting.default for setting in cls.knobs(deep=False) if setting.path == "task")
+        owners = tasks_with(path)
+        hint = f": it is a setting of {', '.join(owners)}" if owners else nearest(path, known)
+        return ConfigError(f"unknown setting {path!r} of the task {task}{hint}")
+
+    def changed_settings(self) -> dict[str, Any]:
+        """Settings, by dotted path, that differ from their defaults."""
+        values = {setting: attrgetter(setting.path)(self) for setting in self.knobs()}
+        return {setting.path: value for setting, value in values.items() if value != setting.default}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRun(RunConfig):
+    """A run that trains in batches of tokens, possibly from pretrained weights."""
+
+    preset_sizes: ClassVar[tuple[str, ...]] = ()  # settings that a preset decides
+
+    pretrained: str = knob("", "Run or model folder whose weights the training starts from.")
+    training: TrainingConfig = knob(TrainingConfig, "Training.")
+
+    @property
+    def preset(self) -> str:
+        """Model size; that of the pretrained model, unless it is a setting."""
+        return "auto"
+
+    def check(self) -> None:
+        for path, value in self.changed_settings().items():
+            if path in self.preset_sizes and self.preset != "custom":
+                raise ConfigError(f"{path} ({value}) is a size that the preset gives: add --preset custom")
+
+
+def _without_label_smoothing() -> TrainingConfig:
+    return TrainingConfig(label_smoothing=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateRun(BatchRun):
+    """A translation model."""
+
+    excluded = (*TEXT_COLUMNS, *LABEL_COLUMNS)
+
+    task: str = knob("translate", "Task to train.", choices=("translate",))
+    architecture: str = knob("transformer", "Model architecture.", choices=("transformer", "rnn"))
+    preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
     tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
     model: TransformerConfig = knob(TransformerConfig, "Transformer; used where the preset is custom.")
     seq2seq: Seq2SeqConfig = knob(
         Seq2SeqConfig, "Model with --arch rnn; the preset sets its sizes unless it is custom."
     )
-    training: TrainingConfig = knob(TrainingConfig, "Training.")
     decoding: DecodingConfig = knob(DecodingConfig, "Decoding of translations.")
-    memory_network: MemoryNetworkConfig = knob(
-        MemoryNetworkConfig, "Memory network that answers questions about stories."
-    )
-    stories: MemoryTrainingConfig = knob(MemoryTrainingConfig, "Training of memory networks.")
-    elmo: ElmoConfig = knob(ElmoConfig, "ELMo language model; the preset sets its sizes unless it is custom.")
-    gpt: GptConfig = knob(GptConfig, "Causal language model; the preset sets its sizes unless it is custom.")
-    bert: BertConfig = knob(BertConfig, "Encoder; the preset sets its sizes unless it is custom.")
-    masking: MaskingConfig = knob(MaskingConfig, "Masked language modelling.")
-    documents: DocumentConfig = knob(DocumentConfig, "Documents of running text.")
-    rnn_classifier: RnnClassifierConfig = knob(
-        RnnClassifierConfig, "RNN classifier; the preset sets its sizes unless it is custom."
-    )
-    rnn_tagger: RnnTaggerConfig = knob(RnnTaggerConfig, "RNN tagger; the preset sets its sizes unless it is custom.")
-    fine_tuning: FineTuningConfig = knob(
-        FineTuningConfig, "Training and scoring of classifiers, taggers and question-answering models."
-    )
-    passages: PassageConfig = knob(PassageConfig, "Passages of question answering.")
-    distillation: DistillationConfig = knob(DistillationConfig, "Distillation into a student with fewer layers.")
 
-    def with_settings(self, overrides: Mapping[str, Any]) -> RunConfig:
-        """Copy with settings replaced by dotted path; those under `model.` change the named Transformer preset.
+    @classmethod
+    def build(cls, settings: Mapping[str, Any], recipe: Mapping[str, Any] | None = None, *, where: str = "") -> Self:
+        """Build from settings by dotted path; those under `model.` change the named Transformer preset.
 
-        >>> run = RunConfig().with_settings({"preset": "tiny", "model.decoder.num_layers": 1})
+        >>> run = TranslateRun.build({"preset": "tiny", "model.decoder.num_layers": 1})
         >>> run.preset, run.model.decoder.num_layers, run.model.hidden_size
         ('custom', 1, 128)
         """
-        run_overrides = {path: value for path, value in overrides.items() if not path.startswith("model.")}
-        model_overrides = {
-            path.removeprefix("model."): value for path, value in overrides.items() if path.startswith("model.")
-        }
-        preset = overrides.get("preset", self.preset)
-        if model_overrides and preset == "auto":
+        model_settings = {path: value for path, value in settings.items() if path.startswith("model.")}
+        run = super().build(settings, recipe, where=where)
+        if model_settings and run.preset == "auto":
             raise ConfigError(
                 "model settings change a preset that must be named: add --preset "
                 f"{', '.join(TRANSFORMER_PRESETS)}, or custom for the listed defaults"
             )
-        if not model_overrides or preset not in TRANSFORMER_PRESETS:
-            return self.override(overrides)
-        model = TRANSFORMER_PRESETS[preset].override(model_overrides)
-        return self.override({**run_overrides, "preset": "custom", "model": model.to_dict()})
+        if not model_settings or run.preset not in TRANSFORMER_PRESETS:
+            return run
+        sizes = flatten(TRANSFORMER_PRESETS[run.preset].to_dict(), "model.")
+        return run.override({"preset": "custom", **sizes, **model_settings})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTunedRun(BatchRun):
+    """A classifier, tagger or question-answering model."""
+
+    data: DataConfig = knob(DataConfig, "Data files.")
+    fine_tuning: FineTuningConfig = knob(FineTuningConfig, "Fine-tuning and scoring.")
+    distillation: DistillationConfig = knob(DistillationConfig, "Distillation into a student with fewer layers.")
+
+    @property
+    def test_files(self) -> tuple[str, ...]:
+        """Files that are scored at the end."""
+        return (self.fine_tuning.test,) if self.fine_tuning.test else ()
+
+    @property
+    def is_distillation(self) -> bool:
+        """Whether a student is trained."""
+        return self.distillation.student_layers > 0
 
     def check(self) -> None:
-        check_relevance(self.task, self._changed_settings())
-        architectures = TASK_ARCHITECTURES.get(self.task, ARCHITECTURES)
-        if self.architecture not in architectures:
-            allowed = " or ".join(architectures)
-            raise ConfigError(f"arch must be {allowed} for the task {self.task}, not {self.architecture}")
+        super().check()
         if self.fine_tuning.seeds > 1 and self.training.workers > 1:
             raise ConfigError("several seeds are trained one after another by one process: leave out --workers")
-        if self.task in FINE_TUNED_TASKS and (self.architecture == "bert") != bool(self.pretrained):
-            raise ConfigError(
-                f"{self.task} with --from is for encoders (--arch bert), and they start from a folder: "
-                f"arch is {self.architecture}, --from is {self.pretrained or 'not set'}"
-            )
-        self._check_distillation()
-        if self.task == "stories" and self.training.precision == "bf16":
-            raise ConfigError("memory networks are trained in float32: leave out --precision bf16")
-
-    def _changed_settings(self) -> dict[str, Any]:
-        """Settings, by dotted path, that differ from their defaults."""
-        values = {setting: attrgetter(setting.path)(self) for setting in self.knobs()}
-        return {setting.path: value for setting, value in values.items() if value != setting.default}
+        if self.is_distillation:
+            self._check_distillation()
 
     def _check_distillation(self) -> None:
-        if not self.distillation.student_layers:
-            return
         if not self.pretrained:
             raise ConfigError("a student starts from its teacher: regard distil FOLDER DATA --layers N --out FOLDER")
         if self.fine_tuning.freeze_encoder or self.fine_tuning.random_init:
@@ -125,3 +202,224 @@ class RunConfig(Config):
                 "a student starts from its teacher's layers and trains them all: leave out --frozen and "
                 "--fine_tuning.random_init"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledRun(FineTunedRun):
+    """A classifier or tagger: an RNN, or with --from a fine-tuned encoder."""
+
+    architecture_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"bert": FINE_TUNING_DEFAULTS}
+    # prefix of settings → the architecture that alone reads them
+    architecture_settings: ClassVar[Mapping[str, str]] = {
+        "fine_tuning.freeze_encoder": "bert",
+        "fine_tuning.layer_lr_decay": "bert",
+        "fine_tuning.random_init": "bert",
+        "rnn_": "rnn",
+    }
+
+    architecture: str = knob("rnn", "Model architecture.", choices=("rnn", "bert"))
+    preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
+    tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
+    training: TrainingConfig = knob(_without_label_smoothing, "Training.")
+
+    @classmethod
+    def choose_architecture(cls, settings: Mapping[str, Any]) -> str:
+        """Architecture that these settings request: an encoder where they name a pretrained model."""
+        return str(settings.get("architecture") or ("bert" if settings.get("pretrained") else "rnn"))
+
+    @classmethod
+    def build(cls, settings: Mapping[str, Any], recipe: Mapping[str, Any] | None = None, *, where: str = "") -> Self:
+        """Build from settings by dotted path; the pretrained model decides the architecture if none is set.
+
+        >>> ClassifyRun.build({"pretrained": "a/model"}).training.optimizer
+        'adamw'
+        """
+        architecture = cls.choose_architecture({**(recipe or {}), **settings})
+        return super().build({"architecture": architecture, **settings}, recipe, where=where)
+
+    def check(self) -> None:
+        super().check()
+        if (self.architecture == "bert") != bool(self.pretrained):
+            raise ConfigError(
+                f"{self.task} with --from is for encoders (--arch bert), and they start from a folder: "
+                f"arch is {self.architecture}, --from is {self.pretrained or 'not set'}"
+            )
+        if self.fine_tuning.features and self.architecture == "bert":
+            raise ConfigError("frozen features (--features) are for RNN text encoders (--arch rnn): leave out --from")
+        for path, value in self.changed_settings().items():
+            matches = (required for prefix, required in self.architecture_settings.items() if path.startswith(prefix))
+            required = next(matches, self.architecture)
+            if required != self.architecture:
+                raise ConfigError(
+                    f"{path} ({value}) means nothing to --arch {self.architecture}: it is for --arch {required}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyRun(LabelledRun):
+    """A text classifier."""
+
+    excluded = (*PAIR_COLUMNS, *ONE_LANGUAGE)
+    preset_sizes = ("rnn_classifier.encoder.embedding_size", "rnn_classifier.encoder.hidden_size")
+
+    task: str = knob("classify", "Task to train.", choices=("classify",))
+    rnn_classifier: RnnClassifierConfig = knob(
+        RnnClassifierConfig, "RNN classifier; the preset sets its sizes unless it is custom."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagRun(LabelledRun):
+    """A token classifier."""
+
+    excluded = (*PAIR_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE)
+    preset_sizes = ("rnn_tagger.encoder.embedding_size", "rnn_tagger.encoder.hidden_size")
+
+    task: str = knob("tag", "Task to train.", choices=("tag",))
+    rnn_tagger: RnnTaggerConfig = knob(RnnTaggerConfig, "RNN tagger; the preset sets its sizes unless it is custom.")
+
+
+def _passage_data() -> DataConfig:
+    return DataConfig(max_length=384)
+
+
+def _fine_tuning_config() -> TrainingConfig:
+    settings = {path: value for path, value in FINE_TUNING_DEFAULTS.items() if path.startswith("training.")}
+    return TrainingConfig(**{path.removeprefix("training."): value for path, value in settings.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerRun(FineTunedRun):
+    """An extractive question-answering model."""
+
+    excluded = (
+        *(*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS),
+        *("training.tune_length_penalty", "fine_tuning.features", "fine_tuning.class_weights"),
+    )
+
+    task: str = knob("answer", "Task to train.", choices=("answer",))
+    data: DataConfig = knob(_passage_data, "Data files.")
+    training: TrainingConfig = knob(_fine_tuning_config, "Training.")
+    passages: PassageConfig = knob(PassageConfig, "Passages of question answering.")
+
+    def check(self) -> None:
+        super().check()
+        if not self.pretrained:
+            raise ConfigError("question answering starts from an encoder: add --from FOLDER")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelRun(BatchRun):
+    """A language model on running text."""
+
+    excluded = (
+        *(*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS),
+        *("data.max_length", *ONE_LANGUAGE),
+    )
+
+    preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
+    tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
+    training: TrainingConfig = knob(_without_label_smoothing, "Training.")
+    documents: DocumentConfig = knob(DocumentConfig, "Documents of running text.")
+
+
+def _lower_case_wordpiece() -> TokenizerConfig:
+    return TokenizerConfig(kind="wordpiece", lowercase=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedLMRun(LanguageModelRun):
+    """A masked language model."""
+
+    preset_sizes = tuple(f"bert.{name}" for name in STACK_SIZES)
+
+    task: str = knob("masked-lm", "Task to train.", choices=("masked-lm",))
+    tokenizer: TokenizerConfig = knob(_lower_case_wordpiece, "Tokenizer.")
+    bert: BertConfig = knob(BertConfig, "Encoder; the preset sets its sizes unless it is custom.")
+    masking: MaskingConfig = knob(MaskingConfig, "Masked language modelling.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalLMRun(LanguageModelRun):
+    """A causal language model."""
+
+    preset_sizes = tuple(f"gpt.{name}" for name in STACK_SIZES)
+
+    task: str = knob("causal-lm", "Task to train.", choices=("causal-lm",))
+    gpt: GptConfig = knob(GptConfig, "Causal language model; the preset sets its sizes unless it is custom.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElmoRun(LanguageModelRun):
+    """An ELMo language model."""
+
+    preset_sizes = ("elmo.hidden_size",)
+
+    task: str = knob("elmo", "Task to train.", choices=("elmo",))
+    elmo: ElmoConfig = knob(ElmoConfig, "ELMo language model; the preset sets its sizes unless it is custom.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoryQARun(RunConfig):
+    """A memory network for questions about stories."""
+
+    excluded = (*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, "data.max_length")
+
+    task: str = knob("story-qa", "Task to train.", choices=("story-qa",))
+    training: MemoryTrainingConfig = knob(MemoryTrainingConfig, "Training of memory networks.")
+    memory_network: MemoryNetworkConfig = knob(
+        MemoryNetworkConfig, "Memory network that answers questions about stories."
+    )
+
+
+# ---- runs by the name of their task
+
+
+def run_config_class(task: str) -> type[RunConfig]:
+    """Config class of a task's runs.
+
+    >>> run_config_class("tag").__name__
+    'TagRun'
+    """
+    run_config: type[RunConfig] | None = resolve(TASKS[task].run_config)
+    if run_config is None:
+        names = ", ".join(trained_tasks())
+        raise ConfigError(f"no model is trained for the task {task}: one of {names} is needed")
+    return run_config
+
+
+def trained_tasks() -> list[str]:
+    """Names of the tasks that models are trained for."""
+    return [name for name, task in TASKS.items() if task.run_config is not None]
+
+
+def tasks_with(path: str) -> list[str]:
+    """Names of the tasks that have a setting.
+
+    >>> tasks_with("masking.mask_rate"), tasks_with("passages")
+    (['masked-lm'], ['answer'])
+    """
+    owners = []
+    for name in trained_tasks():
+        config = run_config_class(name)
+        if path in {setting.path for deep in (True, False) for setting in config.knobs(deep=deep)}:
+            owners.append(name)
+    return owners
+
+
+def build_run(
+    task: str, settings: Mapping[str, Any], recipe: Mapping[str, Any] | None = None, *, where: str = ""
+) -> RunConfig:
+    """Build the config of a new run from settings by dotted path, on top of a recipe.
+
+    >>> build_run("elmo", {"training.steps": 5}).training.label_smoothing
+    0.0
+    """
+    return run_config_class(task).build(settings, recipe, where=where)
+
+
+def read_run(values: Mapping[str, Any], *, where: str = "") -> RunConfig:
+    """Read the config of a run from its JSON values, which name its task."""
+    if not isinstance(values.get("task"), str):
+        raise ConfigError(f'{where}: it names no task: add "task": one of {", ".join(trained_tasks())}')
+    return run_config_class(values["task"]).from_dict(values, where=where)

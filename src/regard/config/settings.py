@@ -6,9 +6,10 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, Self, TypeGuard
+from operator import attrgetter
+from typing import Any, ClassVar, Self, TypeGuard
 
 from regard.errors import ConfigError, nearest
 
@@ -27,10 +28,11 @@ def knob(
 ) -> Any:
     """Declare a setting with its help, its choices or its range (both limits included).
 
-    `bare` is the value of its option where the option is passed without one.
+    `default` of a nested config is its class, or a function that builds it. `bare` is the value of its option where the
+    option is passed without one.
     """
     metadata = {"help": help, "choices": choices, "low": low, "high": high, "bare": bare}
-    if isinstance(default, type):
+    if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -53,6 +55,8 @@ class Knob:
 class Config:
     """A frozen dataclass of knobs that checks itself on construction."""
 
+    excluded: ClassVar[tuple[str, ...]] = ()  # dotted paths of nested settings that mean nothing to this config
+
     def __post_init__(self) -> None:
         for setting in self.knobs(deep=False):
             value = getattr(self, setting.path)
@@ -70,20 +74,34 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values."""
         values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[call-overload]
+        for path in self.excluded:
+            *parents, name = path.split(".")
+            inner = values
+            for parent in parents:
+                inner = inner[parent]
+            del inner[name]
         return values
+
+    @classmethod
+    def unknown_setting(cls, path: str, known: Iterable[str]) -> ConfigError:
+        """Error about a setting that this config does not have."""
+        return ConfigError(f"unknown setting {path!r}{nearest(path, known)}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
         """Build a config from JSON values. An unknown name raises `ConfigError` with the nearest known one."""
         location = where or cls.__name__
+        _check_excluded(cls, values)
         settings = {setting.path: setting for setting in cls.knobs(deep=False)}
         arguments: dict[str, Any] = {}
         for name, value in values.items():
             if name not in settings:
-                raise ConfigError(f"{location}: unknown setting {name!r}{nearest(name, settings)}")
+                raise ConfigError(f"{location}: {cls.unknown_setting(name, settings)}")
             kind = settings[name].type
+            default = settings[name].default
             if _is_config(kind) and isinstance(value, Mapping):
-                value = kind.from_dict(value, where=f"{where}.{name}" if where else name)
+                defaults = default.to_dict() if isinstance(default, Config) else {}
+                value = kind.from_dict(_merge(defaults, value), where=f"{where}.{name}" if where else name)
             arguments[name] = value
         required = [name for name, setting in settings.items() if setting.default is dataclasses.MISSING]
         missing = [name for name in required if name not in values]
@@ -97,7 +115,7 @@ class Config:
         paths = {setting.path for setting in self.knobs()} | {setting.path for setting in self.knobs(deep=False)}
         for path, value in changes.items():
             if path not in paths:
-                raise ConfigError(f"unknown setting {path!r}{nearest(path, paths)}")
+                raise self.unknown_setting(path, paths)
             inner = values
             *parents, last = path.split(".")
             for parent in parents:
@@ -105,6 +123,53 @@ class Config:
                 inner = inner[parent]
             inner[last] = value
         return type(self).from_dict(values)
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested settings to dotted paths.
+
+    >>> flatten({"training": {"steps": 3}, "preset": "tiny"})
+    {'training.steps': 3, 'preset': 'tiny'}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        flat |= flatten(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return flat
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Nest settings by dotted path; the inverse of `flatten`.
+
+    >>> nest({"training.steps": 3, "preset": "tiny"})
+    {'training': {'steps': 3}, 'preset': 'tiny'}
+    """
+    values: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, name = path.split(".")
+        inner = values
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[name] = value
+    return values
+
+
+def _merge(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with those of `values` replaced."""
+    merged = {**defaults, **values}
+    for name, value in values.items():
+        default = defaults.get(name)
+        if isinstance(value, Mapping) and isinstance(default, Mapping):
+            merged[name] = _merge(default, value)
+    return merged
+
+
+def _check_excluded(config: type[Config], values: Mapping[str, Any]) -> None:
+    if not config.excluded:
+        return
+    for path in flatten(values):
+        if path in config.excluded:
+            raise config.unknown_setting(path, (setting.path for setting in config.knobs()))
 
 
 def _is_config(kind: Any) -> TypeGuard[type[Config]]:
@@ -127,10 +192,10 @@ def _list_knobs(config: type[Config], deep: bool) -> tuple[Knob, ...]:
     knobs = []
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         kind, optional = _split_optional(hints[field.name])
-        if deep and _is_config(kind):
-            knobs += [dataclasses.replace(inner, path=f"{field.name}.{inner.path}") for inner in kind.knobs()]
-            continue
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if deep and _is_config(kind):
+            knobs += _list_nested(field.name, kind, default)
+            continue
         setting = Knob(
             path=field.name,
             type=kind,
@@ -143,7 +208,16 @@ def _list_knobs(config: type[Config], deep: bool) -> tuple[Knob, ...]:
             bare=field.metadata.get("bare", ""),
         )
         knobs.append(setting)
-    return tuple(knobs)
+    return tuple(setting for setting in knobs if setting.path not in config.excluded)
+
+
+def _list_nested(name: str, kind: type[Config], default: Any) -> list[Knob]:
+    """Knobs of a nested config, with the defaults that the outer config gives them."""
+    knobs = []
+    for inner in kind.knobs():
+        inner_default = attrgetter(inner.path)(default) if isinstance(default, Config) else inner.default
+        knobs.append(dataclasses.replace(inner, path=f"{name}.{inner.path}", default=inner_default))
+    return knobs
 
 
 def _convert(setting: Knob, value: Any) -> Any:

@@ -9,7 +9,38 @@ from regard.config.settings import Config, knob
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig(Config):
+class ComputeConfig(Config):
+    """Where a run computes, and what it keeps: the settings of every kind of training."""
+
+    seed: int = knob(1, "Seed of data order, dropout and initial weights.", low=0)
+    max_checkpoints: int = knob(2, "Checkpoints to keep.", low=2)
+    threads: int = knob(0, "CPU threads; 0: OMP_NUM_THREADS, or one or all cores by a short timing.", low=0)
+    device: str = knob("cpu", "Device: cpu, cuda, cuda:1, mps.")
+    tensorboard: bool = knob(False, "Write TensorBoard logs to the run directory (needs the extra tensorboard).")
+
+    @property
+    def precision(self) -> str:
+        """Compute precision."""
+        return "float32"
+
+    @property
+    def workers(self) -> int:
+        """Processes on this machine."""
+        return 1
+
+    @property
+    def minutes(self) -> float:
+        """Time budget; 0: none."""
+        return 0.0
+
+    @property
+    def batch_tokens(self) -> int:
+        """Target tokens per batch; 0: batches are not counted in tokens."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(ComputeConfig):
     """How a model is trained."""
 
     steps: int = knob(0, "Training length in updates; 0: no such limit.", low=0)
@@ -20,7 +51,6 @@ class TrainingConfig(Config):
         "limit.",
         low=0,
     )
-    seed: int = knob(1, "Seed of data order, dropout and initial weights.", low=0)
     batch_tokens: int = knob(0, "Target tokens per batch; 0: by the size of the data.", low=0)
     accumulation_steps: int = knob(1, "Batches per update (gradient accumulation).", low=1)
     accumulation_ramp: float = knob(
@@ -70,23 +100,17 @@ class TrainingConfig(Config):
     )
     evaluate_every: int = knob(0, "Updates between evaluations; 0: by the length of training.", low=0)
     save_every: int = knob(0, "Updates between checkpoints; 0: about one a minute.", low=0)
-    max_checkpoints: int = knob(2, "Checkpoints to keep.", low=2)
     precision: str = knob(
         "auto", "Compute precision; auto: the faster one by a short timing.", choices=("auto", "float32", "bf16")
     )
-    threads: int = knob(0, "CPU threads; 0: OMP_NUM_THREADS, or one or all cores by a short timing.", low=0)
     workers: int = knob(1, "Processes on this machine (data parallel).", low=1)
-    device: str = knob("cpu", "Device: cpu, cuda, cuda:1, mps.")
-    tensorboard: bool = knob(False, "Write TensorBoard logs to the run directory (needs the extra tensorboard).")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningConfig(Config):
     """How classifiers, taggers and question-answering models are trained and scored."""
 
-    features: str = knob(
-        "", "Folder of `regard train language` whose frozen layers are concatenated with the embeddings."
-    )
+    features: str = knob("", "Folder of `regard train elmo` whose frozen layers are concatenated with the embeddings.")
     feature_cache_mb: int = knob(
         2048,
         "Cache the features of all texts if they fit into this many megabytes; otherwise recompute them per batch.",
@@ -132,7 +156,7 @@ class DistillationConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryTrainingConfig(Config):
+class MemoryTrainingConfig(ComputeConfig):
     """How memory networks are trained: gradient descent, several restarts in parallel, of which the best is kept."""
 
     seed: int = knob(

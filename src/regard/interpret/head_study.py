@@ -19,19 +19,11 @@ from regard.attention.intervention import ablate
 from regard.config.data import ReadConfig
 from regard.data.batching import epoch_order
 from regard.errors import UsageError, nearest
-from regard.interpret.encoder_probes import EmbeddingProbe, LabelProbe, MaskedProbe, QuestionAnsweringProbe, TagProbe
 from regard.interpret.head_report import HeadReport, HeadRow
 from regard.interpret.head_statistics import CorpusStatistics, HeadStatistics
-from regard.interpret.probes import CausalProbe, MemoryNetworkProbe, Probe, ProbeScore, TranslationProbe
-from regard.pipeline.classification import ClassificationPipeline
-from regard.pipeline.embedding import EmbeddingPipeline
-from regard.pipeline.fill_mask import FillMaskPipeline
-from regard.pipeline.generation import GenerationPipeline
+from regard.interpret.probes import Probe, ProbeScore, TranslationProbe
 from regard.pipeline.loaders import Pipeline
-from regard.pipeline.question_answering import QuestionAnsweringPipeline
-from regard.pipeline.story_qa import StoryQAPipeline
-from regard.pipeline.tagging import TokenClassificationPipeline
-from regard.pipeline.translation import TranslationPipeline
+from regard.registry import TASKS, resolve
 from regard.tasks.alignment import AlignmentHead, align_head, alignment_error, rank_alignment_heads
 
 Indices = NDArray[np.int64]
@@ -229,24 +221,12 @@ def _add_alignment(row: HeadRow, alignment_head: AlignmentHead | None, errors: A
     return replace(row, alignment=alignment_head.score, alignment_error=error)
 
 
-PROBES: dict[type[Any], Callable[[Any, Sequence[str], ReadConfig], Probe]] = {
-    TranslationPipeline: TranslationProbe.read,
-    ClassificationPipeline: LabelProbe.read,
-    TokenClassificationPipeline: TagProbe.read,
-    QuestionAnsweringPipeline: QuestionAnsweringProbe.read,
-    EmbeddingPipeline: EmbeddingProbe.read,
-    FillMaskPipeline: MaskedProbe.read,
-    GenerationPipeline: CausalProbe.read,
-    StoryQAPipeline: MemoryNetworkProbe.read,
-}
-
-
 def build_probe(pipeline: Pipeline, files: Sequence[str], config: ReadConfig | None = None) -> Probe:
     """Build the probe of a pipeline on files of its task; a model without attention is an error."""
-    read = PROBES.get(type(pipeline))
+    read = resolve(TASKS[pipeline.task_name].probe)
     if read is None:
         raise UsageError("this model has no attention: there is no head to study")
-    probe = read(pipeline, files, config or ReadConfig())
+    probe: Probe = read(pipeline, files, config or ReadConfig())
     if not probe.model.attention_sites():
         raise UsageError("this model has no attention: there is no head to study")
     return probe

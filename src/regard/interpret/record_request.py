@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,14 +15,12 @@ from regard.interpret.ablation import add_head_importance
 from regard.interpret.attribution import add_attribution
 from regard.pipeline.classification import ClassificationPipeline
 from regard.pipeline.embedding import EmbeddingPipeline
-from regard.pipeline.features import FeaturePipeline
-from regard.pipeline.fill_mask import FillMaskPipeline
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.result import PipelineResult
 from regard.pipeline.story_qa import StoryQAPipeline
-from regard.pipeline.tagging import TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
+from regard.registry import TASKS, resolve
 from regard.view.record.record import Record
 
 MAX_NEW_TOKENS = 24  # of a causal language model, by default
@@ -48,7 +46,8 @@ def _join_prefix(prefix: str | Sequence[str]) -> str:
     return prefix if isinstance(prefix, str) else "".join(prefix).replace("▁", " ")
 
 
-def _translate(pipeline: TranslationPipeline, request: PipelineRequest) -> PipelineResult:
+def translate_text(pipeline: TranslationPipeline, request: PipelineRequest) -> PipelineResult:
+    """Translate the text, with the beam and the prefix of the request."""
     beam = request.option("beam", None)
     settings = {"beam": beam} if beam else {}
     prefix = request.option("prefix", "")
@@ -57,63 +56,55 @@ def _translate(pipeline: TranslationPipeline, request: PipelineRequest) -> Pipel
     return pipeline.translate([request.text], prefixes=[prefix], **settings)[0]
 
 
-def _generate(pipeline: GenerationPipeline, request: PipelineRequest) -> PipelineResult:
+def generate_text(pipeline: GenerationPipeline, request: PipelineRequest) -> PipelineResult:
+    """Continue the text and the prefix of the request, greedily."""
     prompt = request.text + _join_prefix(request.option("prefix", ""))
     config = GenerationConfig(greedy=True, max_new_tokens=int(request.option("max_new_tokens", MAX_NEW_TOKENS)))
     return pipeline.generate([prompt], config)[0][0]
 
 
-def _answer_question(pipeline: QuestionAnsweringPipeline, request: PipelineRequest) -> PipelineResult:
+def answer_question(pipeline: QuestionAnsweringPipeline, request: PipelineRequest) -> PipelineResult:
+    """Answer the question by a span of the passage."""
     if not request.passage.strip():
         raise UsageError("this model answers questions about a passage: give one with --passage")
     return pipeline.answer([(request.text, request.passage)], top_k=5)[0]
 
 
-def _answer_story(pipeline: StoryQAPipeline, request: PipelineRequest) -> PipelineResult:
+def answer_story(pipeline: StoryQAPipeline, request: PipelineRequest) -> PipelineResult:
+    """Answer the question about the story."""
     if not request.story:
         raise UsageError("this model answers questions about a story: give one with --story")
     return pipeline.answer([*request.story], request.text)
 
 
-def _classify(pipeline: ClassificationPipeline, request: PipelineRequest) -> PipelineResult:
+def classify_text(pipeline: ClassificationPipeline, request: PipelineRequest) -> PipelineResult:
+    """Classify the text, or pair of texts."""
     return pipeline(request.text, request.pair)
 
 
-def _embed(pipeline: EmbeddingPipeline, request: PipelineRequest) -> PipelineResult:
+def embed_text(pipeline: EmbeddingPipeline, request: PipelineRequest) -> PipelineResult:
+    """Embed the text."""
     return pipeline.embed([request.text], EmbeddingConfig())
 
 
-def _call(pipeline: Any, request: PipelineRequest) -> PipelineResult:
+def call_pipeline(pipeline: Any, request: PipelineRequest) -> PipelineResult:
+    """Call the pipeline with the text alone."""
     result: PipelineResult = pipeline(request.text)
     return result
-
-
-# task as records name it, and the function that runs a request
-RUNNERS: dict[type, tuple[str, Callable[[Any, PipelineRequest], PipelineResult]]] = {
-    TranslationPipeline: ("translate", _translate),
-    GenerationPipeline: ("generate", _generate),
-    QuestionAnsweringPipeline: ("answer", _answer_question),
-    StoryQAPipeline: ("stories", _answer_story),
-    ClassificationPipeline: ("classify", _classify),
-    EmbeddingPipeline: ("embed", _embed),
-    TokenClassificationPipeline: ("tag", _call),
-    FillMaskPipeline: ("fill", _call),
-    FeaturePipeline: ("embed", _call),
-}
 
 
 def run_request(pipeline: object, request: PipelineRequest) -> PipelineResult:
     """Run a pipeline on one request."""
     if not request.text.strip():
         raise UsageError("the text is blank: there is no attention to show")
-    _, run = RUNNERS[type(pipeline)]
-    return run(pipeline, request)
+    result: PipelineResult = resolve(TASKS[task_name(pipeline)].request)(pipeline, request)
+    return result
 
 
 def task_name(pipeline: object) -> str:
     """Task of a pipeline, as records name it."""
-    task, _ = RUNNERS[type(pipeline)]
-    return task
+    name: str = pipeline.task_name  # type: ignore[attr-defined]  # every pipeline has it
+    return name
 
 
 def record_request(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import overload
 
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.config.rnn_models import (
@@ -12,7 +12,6 @@ from regard.config.rnn_models import (
     RnnTaggerConfig,
     Seq2SeqConfig,
 )
-from regard.errors import ConfigError, nearest
 from regard.models.bert import Bert
 from regard.models.elmo import Elmo
 from regard.models.gpt import Gpt
@@ -20,17 +19,8 @@ from regard.models.memory_network import MemoryNetwork
 from regard.models.rnn_text import RnnClassifier, RnnTagger
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
+from regard.registry import FAMILIES, resolve
 
-FAMILIES: dict[str, tuple[Any, Any]] = {  # family → config class, model class
-    "transformer": (TransformerConfig, Transformer),
-    "seq2seq": (Seq2SeqConfig, Seq2Seq),
-    "memory_network": (MemoryNetworkConfig, MemoryNetwork),
-    "elmo": (ElmoConfig, Elmo),
-    "rnn_classifier": (RnnClassifierConfig, RnnClassifier),
-    "rnn_tagger": (RnnTaggerConfig, RnnTagger),
-    "bert": (BertConfig, Bert),
-    "gpt": (GptConfig, Gpt),
-}
 AnyConfig = (
     TransformerConfig
     | Seq2SeqConfig
@@ -67,9 +57,5 @@ def build_model(config: AnyConfig) -> AnyModel:
     >>> build_model(TRANSFORMER_PRESETS["tiny"].override({"source_vocab_size": 9, "target_vocab_size": 9})).vocab_size
     9
     """
-    if config.family not in FAMILIES:
-        allowed = ", ".join(FAMILIES)
-        raise ConfigError(f"family must be one of {allowed}, not {config.family}{nearest(config.family, FAMILIES)}")
-    _, model_class = FAMILIES[config.family]
-    model: AnyModel = model_class(config)
+    model: AnyModel = resolve(FAMILIES[config.family].model)(config)
     return model

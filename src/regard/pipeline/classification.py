@@ -27,6 +27,7 @@ from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import LabelProbabilities
 from regard.view.record.record import Record
 
+TASK = "classify"
 TEXTS_PER_BATCH = 512  # read from a stream at a time
 LABEL_SEPARATOR = ";"  # between the labels of a multi-label text, where the data had no separator
 
@@ -78,7 +79,7 @@ class RecurrentClassifier:
         """Record the attention of the pooling over one text."""
         recorder = RnnTextRecorder(self.model, self.preprocessor)
         best_label, _ = probabilities.best
-        return recorder.record(text, config, task="classify", label=best_label, prediction=probabilities)
+        return recorder.record(text, config, task=TASK, label=best_label, prediction=probabilities)
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class EncoderClassifier:
         """Record the attention over one text, or pair of texts; of a long text, over its first window."""
         row = encode_row(self.special_tokens, text, pair, max_length=self.max_length)
         recorder = EncoderRecorder(self.model, self.special_tokens)
-        return recorder.record(row, config, task="classify", extra_parts=lambda _: {"prediction": probabilities})
+        return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"prediction": probabilities})
 
 
 class Label(PipelineResult, str):
@@ -173,6 +174,8 @@ class Label(PipelineResult, str):
 
 class ClassificationPipeline:
     """Classifies texts; `account` counts how much of all texts so far was read."""
+
+    task_name = TASK
 
     def __init__(self, classifier: TextClassifier, task: dict[str, Any]) -> None:
         self.classifier = classifier

@@ -25,6 +25,8 @@ from regard.view.record.record import Record
 if TYPE_CHECKING:
     from regard.models.bert import Bert
 
+TASK = "embed"
+
 Vectors = NDArray[np.float32]
 MAX_SIMILARITIES = 1 << 22  # that are in memory at a time
 
@@ -48,6 +50,8 @@ class Neighbours:
 
 class EmbeddingPipeline:
     """Embeds texts: one vector per text."""
+
+    task_name = TASK
 
     def __init__(
         self,
@@ -105,7 +109,7 @@ class EmbeddingPipeline:
             omissions = (Omission(f"{num_texts:,} texts were embedded", "all but the first"),)
         row = encode_row(self.special_tokens, first_text[0], max_length=max_length)
         recorder = EncoderRecorder(self.model, self.special_tokens)
-        return recorder.record(row, config, task="embed", extra_parts=lambda _: {"omissions": omissions})
+        return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"omissions": omissions})
 
     def __call__(self, text: str) -> Vectors:
         """Embed one text."""

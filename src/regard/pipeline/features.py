@@ -22,6 +22,7 @@ from regard.view.record.parts import Omission
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
+TASK = "elmo"
 UNITS = ("words", "tokens")
 
 
@@ -51,6 +52,8 @@ class TextFeatures(PipelineResult):
 
 class FeaturePipeline:
     """Extracts ELMo features from texts."""
+
+    task_name = TASK
 
     def __init__(self, features: ElmoFeatures) -> None:
         self.model = features
@@ -97,4 +100,4 @@ def _build_record(features: TextFeatures, config: RecordConfig) -> Record:
         "a language model by itself has a uniform mix of its layers",
         "the layer weights that a classifier or tagger would learn",
     )
-    return Record(features.text, {"source": source, **mix_texts}, (mix,), task="embed", omissions=(omission,))
+    return Record(features.text, {"source": source, **mix_texts}, (mix,), task=TASK, omissions=(omission,))

@@ -28,6 +28,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
+TASK = "masked-lm"
 TEXTS_PER_BATCH = 256  # read from a stream at a time
 BATCH_TOKENS = 4096  # computed together
 
@@ -68,6 +69,8 @@ class _MaskedRow:
 
 class FillMaskPipeline:
     """Predicts the masked tokens of texts."""
+
+    task_name = TASK
 
     def __init__(
         self,
@@ -192,7 +195,7 @@ class FillMaskPipeline:
             return {"texts": {"target": target}, "steps": steps}
 
         recorder = EncoderRecorder(self.model, self.special_tokens)
-        return recorder.record(encoded_row, config, task="fill", run_model=self.model.logits, extra_parts=build_steps)
+        return recorder.record(encoded_row, config, task=TASK, run_model=self.model.logits, extra_parts=build_steps)
 
     def evaluate(self, documents: Documents, row_length: int = 0) -> dict[str, Any]:
         """Masked-LM loss and perplexity of running text, beside those of a unigram model.

@@ -33,6 +33,7 @@ from regard.view.record.parts import DecodingStep, Omission
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
+TASK = "causal-lm"
 AXES = {"decoder.self": Axes("target", "source", is_generated=True, is_causal=True)}
 INCOMPLETE_CHARACTER = "\ufffd"  # what decoding gives for a character whose bytes are not all generated yet
 OnText = Callable[[str], object]
@@ -85,6 +86,8 @@ class TextStreamer:
 
 class GenerationPipeline:
     """Continues texts."""
+
+    task_name = TASK
 
     def __init__(self, model: Gpt, tokenizer: Tokenizer, task: dict[str, Any]) -> None:
         self.model = model
@@ -218,7 +221,7 @@ class GenerationPipeline:
             generation.prompt or text,
             texts,
             collect_attention([captured.trace], AXES),
-            task="generate",
+            task=TASK,
             steps=decoding_steps(logprobs, target_ids, subwords, config.top_k),
             positions=position_codes(self.model.positions, self._position_size(), max(len(source_ids), 32)),
             qkv=collect_qkv(captured),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -18,12 +17,11 @@ from regard.checkpoint.hf.sentence_transformers import read_modules
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.model_dir import LoadedTranslator, folder_task, is_encoder_folder
 from regard.checkpoint.native import FEATURES, VOCABULARY, LoadedRnnText, load_memory_network, load_rnn_text
-from regard.checkpoint.run_defaults import apply_defaults
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with
 from regard.engine.backend import causal_backend, encoder_backend, read_encoder, read_translator, translator_backends
 from regard.engine.folder import as_bert, as_gpt, is_engine_folder, open_engine_folder
-from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError, nearest
+from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from regard.hardware import available_cores
 from regard.models import build_model
 from regard.models.base import EncoderDecoder, Model, ModelT, move_to_device
@@ -38,6 +36,7 @@ from regard.pipeline.question_answering import DEFAULT_MAX_LENGTH, QuestionAnswe
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
+from regard.registry import TASKS, resolve
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.masked_lm import read_token_counts
 from regard.tasks.rnn_text import RnnPreprocessor
@@ -61,7 +60,7 @@ Pipeline = (
 # groups in which `train` searches a setting that is written without its group, in this order
 SETTING_GROUPS = (
     *("training", "data", "tokenizer", "data.read", "decoding"),
-    *("memory_network", "stories", "documents", "masking", "fine_tuning", "passages"),
+    *("memory_network", "documents", "masking", "fine_tuning", "passages"),
 )
 
 
@@ -69,15 +68,16 @@ def load_pipeline(
     folders: Sequence[str | Path], *, device: str, precision: str | None, threads: int, backend: str
 ) -> Pipeline:
     """Load the pipeline of a folder, whatever its task; several folders form an ensemble of translation models."""
-    task = folder_task(folders[0]) if len(folders) == 1 else ""
-    if task in ENGINE_LOADERS:
-        load_model = ENGINE_LOADERS[task]
-        return load_model(folders[0], device=device, precision=precision, threads=threads, backend=backend)
-    if task in TORCH_LOADERS:
+    if len(folders) != 1:
+        return load_translators(folders, device=device, precision=precision, threads=threads, backend=backend)
+    task = TASKS[folder_task(folders[0])]
+    options: dict[str, Any] = {"device": device, "precision": precision, "threads": threads, "backend": backend}
+    if not task.has_engine:
         if backend == "engine":
             raise UsageError(f"{folders[0]}: the engine cannot run a model of this kind; leave out the backend")
-        return TORCH_LOADERS[task](folders[0], device=device, precision=precision or "float32", threads=threads)
-    return load_translators(folders, device=device, precision=precision, threads=threads, backend=backend)
+        options = {"device": device, "precision": precision or "float32", "threads": threads}
+    pipeline: Pipeline = resolve(task.load)(folders[0], **options)
+    return pipeline
 
 
 # ---- parts of a pipeline
@@ -194,7 +194,7 @@ def _max_length(loaded: LoadedEncoder) -> int:
 def load_features(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> FeaturePipeline:
-    """Load ELMo features, as `regard train language` writes them."""
+    """Load ELMo features, as `regard train elmo` writes them."""
     features = _load_elmo(folder, device, _configure_torch(precision, threads))
     _check_ablation(features.model)
     return FeaturePipeline(features)
@@ -207,7 +207,7 @@ def load_classifier(
     if is_encoder_folder(folder):
         return _load_encoder_classifier(folder, ComputeOptions(device, precision, threads=threads, backend=backend))
     dtype = _configure_rnn(folder, precision, threads, backend)
-    loaded = load_rnn_text(folder, RnnClassifierConfig, "classify")
+    loaded = load_rnn_text(folder, RnnClassifierConfig, ClassificationPipeline.task_name)
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
@@ -216,7 +216,7 @@ def load_classifier(
 
 
 def _load_encoder_classifier(folder: str | Path, options: ComputeOptions) -> ClassificationPipeline:
-    loaded, model = _load_fine_tuned(folder, "classify", "label", options)
+    loaded, model = _load_fine_tuned(folder, ClassificationPipeline.task_name, "label", options)
     is_multi_label = loaded.problem_type == "multi_label_classification"
     task = {**loaded.metadata, "labels": list(loaded.labels)}
     if is_multi_label:
@@ -237,11 +237,11 @@ def load_tagger(
     """Load the tagger of a folder: a fine-tuned encoder or an RNN."""
     if is_encoder_folder(folder):
         options = ComputeOptions(device, precision, threads=threads, backend=backend)
-        fine_tuned, encoder = _load_fine_tuned(folder, "tag", "token", options)
+        fine_tuned, encoder = _load_fine_tuned(folder, TokenClassificationPipeline.task_name, "token", options)
         encoder_tagger = EncoderTagger(encoder, SpecialTokens(fine_tuned.tokenizer), max_length=_max_length(fine_tuned))
         return TokenClassificationPipeline(encoder_tagger, fine_tuned.labels, fine_tuned.metadata)
     dtype = _configure_rnn(folder, precision, threads, backend)
-    loaded = load_rnn_text(folder, RnnTaggerConfig, "tag")
+    loaded = load_rnn_text(folder, RnnTaggerConfig, TokenClassificationPipeline.task_name)
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
@@ -254,7 +254,7 @@ def load_answerer(
 ) -> QuestionAnsweringPipeline:
     """Load the extractive question answering model of a folder."""
     options = ComputeOptions(device, precision, threads=threads, backend=backend)
-    loaded, model = _load_fine_tuned(folder, "answer", "span", options)
+    loaded, model = _load_fine_tuned(folder, QuestionAnsweringPipeline.task_name, "span", options)
     max_length = min(_max_length(loaded), DEFAULT_MAX_LENGTH)
     return QuestionAnsweringPipeline(model, SpecialTokens(loaded.tokenizer), max_length, loaded.metadata)
 
@@ -280,7 +280,7 @@ def load_filler(
     if loaded.config.head not in ("masked", "pretraining"):
         raise CheckpointError(
             f"{folder}: a {loaded.config.head} head, where a masked-LM head is needed: "
-            f"`regard train language FILES --from {folder}` trains one"
+            f"`regard train masked-lm FILES --from {folder}` trains one"
         )
     if SpecialTokens(loaded.tokenizer).mask_id < 0:
         raise CheckpointError(f"{folder}: its tokenizer has no mask token ({' or '.join(MASK_TOKENS)})")
@@ -386,11 +386,11 @@ def train(
     Settings are named as in a recipe, without their group where that is unambiguous: `minutes=5`, `preset="tiny"`,
     `kind="unigram"`; with it they are written `decoding__beam=4`. A run that learned nothing or too little warns.
     """
-    overrides = {_resolve_setting(name): value for name, value in settings.items()}
-    overrides = apply_defaults(task, overrides)
+    run_config = run_config_class(task)
+    overrides = {_resolve_setting(name, run_config): value for name, value in settings.items()}
     overrides["data.train"] = [str(path) for path in files]
     overrides["data.valid"] = [str(path) for path in valid]
-    report = train_run(RunConfig().with_settings(overrides), Path(out), listeners=listeners)
+    report = train_run(build_run(task, overrides), Path(out), listeners=listeners)
     if not report.is_finished:
         raise TrainingError(
             f"{report.reason} stopped training at {report.unit} {report.step}: call train again to resume"
@@ -400,47 +400,18 @@ def train(
     return load_pipeline([out], device="cpu", precision=None, threads=0, backend="auto")
 
 
-def _resolve_setting(name: str) -> str:
+def _resolve_setting(name: str, run_config: type[RunConfig]) -> str:
     """Dotted path of a setting of a run.
 
-    >>> _resolve_setting("minutes"), _resolve_setting("decoding__beam")
+    >>> run_config = run_config_class("translate")
+    >>> _resolve_setting("minutes", run_config), _resolve_setting("decoding__beam", run_config)
     ('training.minutes', 'decoding.beam')
     """
-    knobs = itertools.chain(RunConfig.knobs(deep=True), RunConfig.knobs(deep=False))
-    paths = [knob.path for knob in knobs]
+    paths = [knob.path for knob in run_config.knobs()]
     dotted = name.replace("__", ".")
-    for path in (dotted, *(f"{group}.{dotted}" for group in SETTING_GROUPS)):
+    candidates = (dotted, *(f"{group}.{dotted}" for group in SETTING_GROUPS))
+    for path in candidates:
         if path in paths:
             return path
-    raise ConfigError(f"unknown setting {name!r}{nearest(dotted, [path.rpartition('.')[2] for path in paths])}")
-
-
-# ---- loaders by task
-
-
-class TorchLoader(Protocol):
-    """Loads the models of a task that runs in torch alone."""
-
-    def __call__(self, folder: str | Path, *, device: str, precision: str, threads: int) -> Pipeline: ...
-
-
-class EngineLoader(Protocol):
-    """Loads the models of a task that the engine may run."""
-
-    def __call__(
-        self, folder: str | Path, *, device: str, precision: str | None, threads: int, backend: str
-    ) -> Pipeline: ...
-
-
-TORCH_LOADERS: dict[str, TorchLoader] = {  # a folder of any other task holds a translation model
-    "language": load_features,
-    "fill": load_filler,
-    "stories": load_stories,
-}
-ENGINE_LOADERS: dict[str, EngineLoader] = {
-    "embed": load_embedder,
-    "classify": load_classifier,
-    "tag": load_tagger,
-    "answer": load_answerer,
-    "generate": load_generator,
-}
+    path = next((path for path in candidates if tasks_with(path)), dotted)
+    raise run_config.unknown_setting(path, [path.rpartition(".")[2] for path in paths])

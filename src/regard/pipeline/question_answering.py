@@ -28,6 +28,7 @@ from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import SpanProbabilities
 from regard.view.record.record import Record
 
+TASK = "answer"
 DEFAULT_MAX_LENGTH = 384  # tokens of a row
 DEFAULT_OVERLAP = 128  # tokens that neighbouring windows share, where the folder does not say
 QUESTIONS_PER_BATCH = 64
@@ -67,6 +68,8 @@ class Answer(PipelineResult):
 
 class QuestionAnsweringPipeline:
     """Answers questions with spans of their passages; `account` counts how passages were read so far."""
+
+    task_name = TASK
 
     def __init__(self, model: Bert, special_tokens: SpecialTokens, max_length: int, task: dict[str, Any]) -> None:
         self.model = model
@@ -156,7 +159,7 @@ class QuestionAnsweringPipeline:
         return recorder.record(
             row,
             config,
-            task="answer",
+            task=TASK,
             title=question,
             run_model=self.model.logits,
             extra_parts=build_probabilities,

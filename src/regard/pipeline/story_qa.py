@@ -27,6 +27,7 @@ from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 from regard.view.terminal import EMPTY_MEMORIES
 
+TASK = "story-qa"
 DEFAULT_TOP_K = 5  # answers to each question
 MIN_EMPTY_WEIGHT = 1e-4  # of a hop's attention to empty memories, below which they are not shown
 
@@ -113,7 +114,7 @@ class StoryAnswer(PipelineResult, str):
             title or self.question,
             {"memory": memory, "question": question},
             (attention,),
-            task="stories",
+            task=TASK,
             prediction=probabilities,
             omissions=omissions,
         )
@@ -136,6 +137,8 @@ class StoryAnswer(PipelineResult, str):
 
 class StoryQAPipeline:
     """Answers questions about stories with a memory network."""
+
+    task_name = TASK
 
     def __init__(
         self, model: MemoryNetwork, vocabulary: StoryVocabulary, metadata: Mapping[str, Any] | None = None

@@ -26,6 +26,7 @@ from regard.view.record.parts import DecodingStep
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
+TASK = "tag"
 TEXTS_PER_BATCH = 512  # read from a stream at a time
 
 
@@ -73,7 +74,7 @@ class RecurrentTagger:
     ) -> Record:
         """Record the layer mix of the frozen features for one text."""
         recorder = RnnTextRecorder(self.model, self.preprocessor)
-        return recorder.record(text, config, task="tag", texts=texts, steps=tuple(steps))
+        return recorder.record(text, config, task=TASK, texts=texts, steps=tuple(steps))
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class EncoderTagger:
         """Record the attention over one text; of a long text, over its first window."""
         row = encode_row(self.special_tokens, text, max_length=self.max_length)
         recorder = EncoderRecorder(self.model, self.special_tokens)
-        return recorder.record(row, config, task="tag", extra_parts=lambda _: {"texts": texts, "steps": tuple(steps)})
+        return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"texts": texts, "steps": tuple(steps)})
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,8 @@ class TaggedText(PipelineResult):
 
 class TokenClassificationPipeline:
     """Tags the words of texts; `account` counts how texts were read so far."""
+
+    task_name = TASK
 
     def __init__(self, tagger: TokenClassifier, tags: Sequence[str], task: dict[str, Any]) -> None:
         self.tagger = tagger

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from regard.models.base import EncoderDecoder
     from regard.pipeline.records.translation_records import Links, TranslationRecorder
 
+TASK = "translate"
 WINDOW = 1024  # texts of a stream that are sorted by length together
 
 
@@ -129,6 +130,8 @@ class Translation(PipelineResult, str):
 
 class TranslationPipeline:
     """Translates texts with one model or an ensemble."""
+
+    task_name = TASK
 
     def __init__(
         self,

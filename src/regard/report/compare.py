@@ -15,8 +15,8 @@ from typing import Any
 
 from regard.checkpoint.atomic import json_bytes, write_file
 from regard.checkpoint.run_dir import RunDirectory
-from regard.config.defaults import parse_architecture
-from regard.config.runs import RunConfig
+from regard.config.architecture import parse_architecture
+from regard.config.runs import TranslateRun
 from regard.data.pairs import ParallelTexts
 from regard.errors import UsageError
 from regard.pipeline.load import load_translator
@@ -294,7 +294,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def train_architectures(
-    config: RunConfig, architectures: Sequence[str], out: Path, listeners: Sequence[Listener], notify: Notify
+    config: TranslateRun, architectures: Sequence[str], out: Path, listeners: Sequence[Listener], notify: Notify
 ) -> list[ComparedRun]:
     """Train a model of each architecture with the same budget; finished runs are not trained again."""
     if len(set(architectures)) != len(architectures):

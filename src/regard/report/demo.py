@@ -14,7 +14,7 @@ from regard.checkpoint.atomic import write_file
 from regard.config.data import DataConfig, TokenizerConfig
 from regard.config.inference import DecodingConfig
 from regard.config.models import StackConfig, TransformerConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import TranslateRun
 from regard.config.training import TrainingConfig
 from regard.data.synthetic import SyntheticPair, generate_rows
 from regard.engine.library import unavailable_reason
@@ -42,13 +42,13 @@ EXAMPLE_TARGET = "2017-03-03"
 PAGE = "attention.html"
 
 
-def demo_config(folder: Path, max_seconds: float) -> RunConfig:
+def demo_config(folder: Path, max_seconds: float) -> TranslateRun:
     """Config of a small character model, trained until validation is good or `max_seconds` are over.
 
     Neither the warm-up nor the learning rate after it depends on time: a busy machine needs longer for the same
     updates. Matrix products this small gain little from a second thread, and one thread cannot be stalled by another.
     """
-    return RunConfig(
+    return TranslateRun(
         preset="custom",
         data=DataConfig(train=(str(folder / "train.tsv"),), valid=(str(folder / "valid.tsv"),)),
         tokenizer=TokenizerConfig(kind="characters"),

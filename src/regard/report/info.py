@@ -25,7 +25,7 @@ from regard.config.rnn_models import ElmoConfig, MemoryNetworkConfig, RnnClassif
 from regard.engine.backend import read_encoder
 from regard.engine.folder import is_engine_folder
 from regard.errors import CheckpointError
-from regard.tasks.story_qa import StoryScores
+from regard.registry import TASKS, resolve
 from regard.training.verdict import Verdict
 
 MAX_LABELS = 20  # labels that are listed
@@ -106,8 +106,9 @@ class FolderInfo:
         verdict = Verdict.from_dict(self.task.get("verdict"))
         if verdict and verdict.text:
             lines.append(verdict.text)
-        if self.task.get("task") == "stories":
-            lines += [f"  {line}" for line in StoryScores.from_dict(metrics["valid"]).lines()]
+        format_metrics = resolve(TASKS[self.task["task"]].format_metrics) if "task" in self.task else None
+        if format_metrics is not None:
+            lines += [f"  {line}" for line in format_metrics(metrics)]
         lines += [f"  {signature}" for name, signature in metrics.items() if name.endswith("bleu_signature")]
         return lines
 

@@ -98,7 +98,7 @@ class ElmoFeatures:
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> ElmoFeatures:
         """Load the features of an ELMo model folder."""
-        loaded = load_rnn_text(folder, ElmoConfig, "language")
+        loaded = load_rnn_text(folder, ElmoConfig, "elmo")
         model = build_model(loaded.config)
         model.load_state_dict(loaded.weights)
         frozen = model.to(device).eval().requires_grad_(False)

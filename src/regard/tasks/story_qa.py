@@ -417,6 +417,11 @@ class StoryScores:
         ]
 
 
+def format_metrics(metrics: Mapping[str, Any]) -> list[str]:
+    """Table of the validation scores by task."""
+    return StoryScores.from_dict(metrics["valid"]).lines()
+
+
 def score_answers(examples: StoryExamples, answers: Sequence[HopAnswer], vocabulary: StoryVocabulary) -> StoryScores:
     """Scores of the answers to all questions.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from regard.config.models import TRANSFORMER_PRESETS
 from regard.config.rnn_models import SEQ2SEQ_PRESETS, TranslationModelConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import TranslateRun
 from regard.config.training import TrainingConfig
 from regard.errors import ConfigError
 from regard.tasks.translation import TokenizerPair
@@ -26,7 +26,7 @@ SEQ2SEQ_PRESET_SETTINGS = ("embedding_size", "hidden_size", "num_layers", "dropo
 
 
 def choose_translation_model(
-    config: RunConfig, tokenizers: TokenizerPair, target_tokens: int
+    config: TranslateRun, tokenizers: TokenizerPair, target_tokens: int
 ) -> tuple[TranslationModelConfig, str]:
     """Choose the model for this data; return its config and the reason."""
     preset = config.preset
@@ -49,7 +49,7 @@ def choose_translation_model(
     return model.override(overrides), reason
 
 
-def _preset_model(config: RunConfig, preset: str) -> TranslationModelConfig:
+def _preset_model(config: TranslateRun, preset: str) -> TranslationModelConfig:
     """Model config of a preset; for a seq2seq model the preset sets only the sizes."""
     is_transformer = config.architecture == "transformer"
     if preset == "custom":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,20 +12,13 @@ from typing import Any
 
 import torch
 
-from regard.config.runs import RunConfig
+from regard.config.runs import BatchRun, RunConfig
 from regard.config.training import TrainingConfig
 from regard.formatting import format_duration
 from regard.models.base import Model
+from regard.registry import TASKS, resolve
 from regard.training.auto_config import batch_tokens_for_budget, estimate_updates, resolve_training_config
 from regard.training.experiments.base import Experiment, RunContext, RunPlan, TrainingResult
-from regard.training.experiments.causal_lm import CausalLMExperiment
-from regard.training.experiments.classification import ClassificationExperiment, RnnClassificationExperiment
-from regard.training.experiments.distillation import DISTILLATION_EXPERIMENTS
-from regard.training.experiments.elmo import ElmoExperiment
-from regard.training.experiments.masked_lm import MaskedLMExperiment
-from regard.training.experiments.question_answering import QuestionAnsweringExperiment
-from regard.training.experiments.tagging import RnnTaggingExperiment, TaggingExperiment
-from regard.training.experiments.translation import TranslationExperiment
 from regard.training.flat_weights import FlatWeights
 from regard.training.throughput import ThreadTuner, choose_throughput, measure_throughput, thread_counts
 from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
@@ -34,39 +27,32 @@ from regard.training.verdict import Limit, Verdict, judge
 FORWARD_COST = 0.45  # time per token of an evaluation, relative to that of an update
 MAX_EVALUATION_SHARE = 0.025  # of a time budget, for one evaluation
 OPTIMIZER_COST = 1.15  # time of an update, relative to its forward and backward pass
-ExperimentBuilder = Callable[[RunConfig, Path], Experiment]
-EXPERIMENTS: dict[tuple[str, str], ExperimentBuilder] = {  # by task and architecture
-    ("translate", "transformer"): TranslationExperiment,
-    ("translate", "rnn"): TranslationExperiment,
-    ("language", "elmo"): ElmoExperiment,
-    ("language", "bert"): MaskedLMExperiment,
-    ("language", "gpt"): CausalLMExperiment,
-    ("classify", "rnn"): RnnClassificationExperiment,
-    ("classify", "bert"): ClassificationExperiment,
-    ("tag", "rnn"): RnnTaggingExperiment,
-    ("tag", "bert"): TaggingExperiment,
-    ("answer", "bert"): QuestionAnsweringExperiment,
-}
 
 
 def build_experiment(config: RunConfig, folder: Path) -> Experiment:
     """Build the experiment of a run: the student's where it distils, else the one of its task and architecture."""
-    if config.distillation.student_layers:
-        return DISTILLATION_EXPERIMENTS[config.task](config, folder)
-    return EXPERIMENTS[config.task, config.architecture](config, folder)
+    task = TASKS[config.task]
+    target = task.distillation if config.is_distillation else task.experiments[config.architecture]
+    experiment: Experiment = resolve(target)(config, folder)
+    return experiment
 
 
 class BatchProcedure:
     """Trains an experiment with the `Trainer`, in the precision and thread count that are fastest on this machine."""
 
     unit = "step"
+    resolved_names = frozenset(
+        ("precision", "threads", "throughput", "seconds", "evaluation_seconds", "validation_share", "batch_tokens")
+    )
 
     # set by `prepare`
     digests: dict[str, str]  # of the data
     training: TrainingConfig  # with every automatic setting filled in
 
     def __init__(self, context: RunContext) -> None:
+        assert isinstance(context.config, BatchRun)
         self.context = context
+        self.config = context.config
         self.experiment = build_experiment(context.config, context.directory.path)
 
     def prepare(self) -> None:
@@ -74,7 +60,7 @@ class BatchProcedure:
         self.experiment.prepare()
         self.digests = self.experiment.digests
         self.training = resolve_training_config(
-            self.context.config.training,
+            self.config.training,
             self.experiment.hidden_size,
             self.experiment.tokens_per_epoch,
             is_pretrained=self.experiment.is_pretrained,
@@ -96,7 +82,7 @@ class BatchProcedure:
         )
         seconds = throughput.update_seconds
         batch_tokens = self.training.batch_tokens
-        if not (self.context.config.training.batch_tokens or "batch_tokens" in self.experiment.preferred_settings):
+        if not (self.config.training.batch_tokens or "batch_tokens" in self.experiment.preferred_settings):
             batch_tokens = batch_tokens_for_budget(self.training, seconds)
         token_seconds = FORWARD_COST * throughput.seconds_in("float32") / max(1, self._largest_batch_tokens())
         evaluation_seconds = token_seconds * self.experiment.validation_tokens()  # evaluations are in float32

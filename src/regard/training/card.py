@@ -6,34 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from regard.config.runs import RunConfig
+from regard.registry import TASKS
 from regard.training.verdict import Verdict
-
-CARD_TEXTS = {  # task → Hugging Face tag, title, example of use
-    "translate": ("translation", "A translation model", 'regard translate THIS_FOLDER "A text to translate."'),
-    "language": (
-        "feature-extraction",
-        "An ELMo language model whose layers are features of words",
-        "regard train classify texts.csv --features THIS_FOLDER --out runs/labels",
-    ),
-    "fill": (
-        "fill-mask",
-        "A masked language model",
-        'regard fill THIS_FOLDER "Paris is the [MASK] of France."',
-    ),
-    "generate": ("text-generation", "A causal language model", 'regard generate THIS_FOLDER "Once upon"'),
-    "classify": ("text-classification", "A text classifier", 'regard classify THIS_FOLDER "A text."'),
-    "tag": ("token-classification", "A token classifier", 'regard tag THIS_FOLDER "A text."'),
-    "answer": (
-        "question-answering",
-        "An extractive question-answering model",
-        'regard answer THIS_FOLDER --passage notes.txt "Who was it?"',
-    ),
-    "stories": (
-        "question-answering",
-        "A memory network for questions about stories",
-        'regard answer THIS_FOLDER --story story.txt "Where is the apple?"',
-    ),
-}
 
 
 class SummarizedConfig(Protocol):
@@ -50,18 +24,17 @@ def model_card(
     num_parameters: int,
     task: dict[str, Any],
     details: Sequence[str] = (),
-    use_as: str = "",
 ) -> str:
     """Write the card as Markdown: model, data, metrics and use.
 
-    `details` are lines below the metrics; `use_as` is the task of the model's folder, where that is not the run's.
+    `details` are lines below the metrics.
     """
     metric_rows = [
         f"| {name.removeprefix('valid_')} | {value:.2f} | {task['metrics'].get(name + '_signature', '')} |"
         for name, value in task["metrics"].items()
         if isinstance(value, float)
     ]
-    tag, title, example = CARD_TEXTS[use_as or run.task]
+    row = TASKS[run.task]
     verdict = Verdict.from_dict(task.get("verdict"))
     warning = []
     if verdict is not None and verdict.text:
@@ -71,9 +44,9 @@ def model_card(
     lines = [
         "---",
         "library_name: regard",
-        f"tags: [{tag}]",
+        f"tags: [{row.tag}]",
         "---",
-        f"# {title} trained with Regard",
+        f"# {_with_article(row.field_name)} trained with Regard",
         "",
         f"{config.summary()}; {num_parameters:,} parameters, {task.get('unit', 'step')} {task['step']}.",
         "",
@@ -91,10 +64,20 @@ def model_card(
         "## Use",
         "",
         "```",
-        example,
+        row.example.format("THIS_FOLDER"),
         "```",
         "",
         "The model reflects its training data; expect more errors on texts from other domains.",
         "",
     ]
     return "\n".join(lines)
+
+
+def _with_article(noun: str) -> str:
+    """Add the indefinite article.
+
+    >>> _with_article("encoder"), _with_article("tagger")
+    ('An encoder', 'A tagger')
+    """
+    article = "An" if noun[0].lower() in "aeiou" else "A"
+    return f"{article} {noun}"

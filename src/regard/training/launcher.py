@@ -104,13 +104,20 @@ def run_ranks(world_size: int, arguments: Sequence[str]) -> None:
 
 
 def train_with_workers(
-    config: RunConfig, out: Path, listeners: Sequence[Listener], *, started: float, threads: int
+    config: RunConfig,
+    out: Path,
+    listeners: Sequence[Listener],
+    *,
+    started: float,
+    threads: int,
+    pinned: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train a run in `config.training.workers` ranks with `threads` threads each; return the report of rank 0."""
     launch = {
         "config": config.to_dict(),
         "out": str(out),
         "started": started,
+        "pinned": dict(pinned or {}),
         "threads": threads,
         "launcher": os.getpid(),
     }

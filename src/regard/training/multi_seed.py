@@ -6,39 +6,22 @@ RUN/seeds/N/    run directory of seed N
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from regard.checkpoint import atomic
 from regard.checkpoint.locate import TASK_FILE
 from regard.checkpoint.native import FEATURES, copy_features
-from regard.config.data import ReadConfig
-from regard.config.runs import RunConfig
-from regard.data.conll import read_tagged
-from regard.data.labelled import read_labelled
-from regard.data.squad import read_squad
+from regard.config.runs import FineTunedRun, RunConfig
 from regard.errors import UsageError
+from regard.registry import TASKS, resolve
 from regard.tasks.elmo import ElmoFeatures
 from regard.training.experiments.base import RunContext, RunPlan, TrainingResult
 from regard.training.listeners import Listener, notify
 from regard.training.verdict import Verdict
 
 SUPPRESSED_EVENTS = ("plan", "done", "stop")  # of the run of one seed; the run of all seeds sends its own
-
-
-class HasDigest(Protocol):
-    """Data with a digest of its contents."""
-
-    @property
-    def digest(self) -> str: ...
-
-
-READERS: dict[str, Callable[[Sequence[str], ReadConfig], HasDigest]] = {
-    "classify": read_labelled,
-    "tag": read_tagged,
-    "answer": read_squad,
-}
 RANKING_METRICS = ("valid_f1", "valid_accuracy", "valid_micro_f1")  # the first one that exists selects the best seed
 
 
@@ -71,24 +54,26 @@ class MultiSeedProcedure:
     """Trains a model from several seeds, one after another."""
 
     unit = "seed"
+    resolved_names = frozenset(("seeds",))
 
     # set by `prepare`
     digests: dict[str, str]  # of the data
 
     def __init__(self, context: RunContext, train: Train) -> None:
+        assert isinstance(context.config, FineTunedRun)
         self.context = context
+        self.config = context.config
         self.train_seed = train
         first_seed = context.config.training.seed
         self.seeds = range(first_seed, first_seed + context.config.fine_tuning.seeds)
 
     def prepare(self) -> None:
         """Read the data for its digests; the run of each seed reads it again."""
-        config = self.context.config
+        config = self.config
         if self.context.distributed.world_size > 1:
             raise UsageError("several seeds are trained one after another by one process: start it without torchrun")
-        test = (config.fine_tuning.test,) if config.fine_tuning.test else ()
-        splits = {"train": config.data.train, "valid": config.data.valid, "test": test}
-        read = READERS[config.task]
+        splits = {"train": config.data.train, "valid": config.data.valid, "test": config.test_files}
+        read = resolve(TASKS[config.task].read_examples)
         self.digests = {split: read(files, config.data.read).digest for split, files in splits.items() if files}
         if config.fine_tuning.features:
             self.digests["features"] = ElmoFeatures.load(config.fine_tuning.features).digest
@@ -109,9 +94,9 @@ class MultiSeedProcedure:
         seconds = 0.0
         for seed in self.seeds:
             self.context.notify(f"seed {seed} ({seed - self.seeds[0] + 1} of {len(self.seeds)})")
-            minutes = self.context.config.training.minutes / len(self.seeds)  # the time budget is for all seeds
+            minutes = self.config.training.minutes / len(self.seeds)  # the time budget is for all seeds
             overrides = {"training.seed": seed, "fine_tuning.seeds": 1, "training.minutes": minutes}
-            config = self.context.config.override(overrides)
+            config = self.config.override(overrides)
             started = self.context.start_time if seed == self.seeds[0] else None
             run = self.train_seed(config, self._folder(seed), listeners=listeners, started=started)
             seconds += run.seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from regard.checkpoint.run_dir import RunDirectory, folder_kind
-from regard.config.runs import RunConfig
+from regard.config.runs import FineTunedRun, RunConfig, read_run
+from regard.config.settings import flatten
 from regard.errors import ConfigError, UsageError
 from regard.hardware import SPINNING_IS_LIMITED
+from regard.registry import TASKS, resolve
 from regard.training.batch_procedure import BatchProcedure
 from regard.training.distributed import Distributed, synchronize_run_directory
 from regard.training.experiments.base import RunContext, TrainingProcedure
-from regard.training.experiments.story_qa import MemoryNetworkProcedure
 from regard.training.launcher import train_with_workers
 from regard.training.listeners import Listener, TensorBoardListener, notify
 from regard.training.multi_seed import MultiSeedProcedure
@@ -35,14 +36,6 @@ FINISHED_BEFORE = "finished before"
 READY = 1.0  # status that rank 0 broadcasts before training
 FINISHED = 2.0
 _sent_notes: set[str] = set()  # by this process
-PROCEDURES: dict[str, Callable[[RunContext], TrainingProcedure]] = {  # by task
-    "translate": BatchProcedure,
-    "language": BatchProcedure,
-    "classify": lambda context: _build_seed_procedure(context),
-    "tag": lambda context: _build_seed_procedure(context),
-    "answer": lambda context: _build_seed_procedure(context),
-    "stories": MemoryNetworkProcedure,
-}
 
 
 @dataclass(frozen=True)
@@ -77,17 +70,23 @@ class RunResult:
 
 
 def train_run(
-    config: RunConfig, out: Path, *, listeners: Sequence[Listener] = (), started: float | None = None
+    config: RunConfig,
+    out: Path,
+    *,
+    listeners: Sequence[Listener] = (),
+    started: float | None = None,
+    pinned: Mapping[str, Any] | None = None,
 ) -> RunResult:
     """Train, or resume, the run in the run directory `out`; the same call resumes it.
 
-    A time budget counts from `started`, by `time.monotonic()`, or from this call.
+    A time budget counts from `started`, by `time.monotonic()`, or from this call. `pinned` are resolved settings of
+    another run (precision, threads, batch size), which are then not chosen by measurement.
     """
     started = time.monotonic() if started is None else started
     distributed = Distributed.from_environment()
     if distributed.world_size == 1 and config.training.workers > 1:
         threads = default_threads(config.training, config.training.workers)
-        report = train_with_workers(config, out, listeners, started=started, threads=threads)
+        report = train_with_workers(config, out, listeners, started=started, threads=threads, pinned=pinned)
         return RunResult.from_dict(report)
     torch.set_num_threads(default_threads(config.training, distributed.local_world_size))
     torch.use_deterministic_algorithms(True)
@@ -95,18 +94,24 @@ def train_run(
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     with distributed:
         train = _train_rank_zero if distributed.is_rank_zero else _train_other_rank
-        return train(config, out, listeners, distributed, started)
+        return train(config, out, listeners, distributed, started, pinned or {})
 
 
-def _build_seed_procedure(context: RunContext) -> TrainingProcedure:
+def build_seed_procedure(context: RunContext) -> TrainingProcedure:
     """Train one model, or one for each of several seeds."""
+    assert isinstance(context.config, FineTunedRun)
     if context.config.fine_tuning.seeds == 1:
         return BatchProcedure(context)
     return MultiSeedProcedure(context, train_run)
 
 
 def _train_rank_zero(
-    config: RunConfig, out: Path, listeners: Sequence[Listener], distributed: Distributed, started: float
+    config: RunConfig,
+    out: Path,
+    listeners: Sequence[Listener],
+    distributed: Distributed,
+    started: float,
+    pinned: Mapping[str, Any],
 ) -> RunResult:
     """Train as rank 0, which decides, reports and writes."""
     _check_out(out)
@@ -128,7 +133,7 @@ def _train_rank_zero(
             return run_result
         if not SPINNING_IS_LIMITED and not config.training.threads:
             _notify_once(listeners, SPINNING_NOTE)
-        execution = _RunExecution(RunContext(config, directory, listeners, distributed, started), run_state)
+        execution = _RunExecution(RunContext(config, directory, listeners, distributed, started), run_state, pinned)
         execution.prepare()
         distributed.broadcast([READY, 0.0])
         synchronize_run_directory(directory, distributed)
@@ -155,7 +160,12 @@ def _notify_once(listeners: Sequence[Listener], note: str) -> None:
 
 
 def _train_other_rank(
-    config: RunConfig, out: Path, listeners: Sequence[Listener], distributed: Distributed, started: float
+    config: RunConfig,
+    out: Path,
+    listeners: Sequence[Listener],
+    distributed: Distributed,
+    started: float,
+    pinned: Mapping[str, Any],
 ) -> RunResult:
     """Train as another rank, with the files that rank 0 has prepared."""
     status, step = distributed.broadcast([0.0, 0.0])
@@ -166,7 +176,7 @@ def _train_other_rank(
     directory = RunDirectory(out, max_checkpoints=config.training.max_checkpoints)
     synchronize_run_directory(directory, distributed)
     context = RunContext(config, directory, listeners=[], distributed=distributed, start_time=started)
-    execution = _RunExecution(context, directory.read_run())
+    execution = _RunExecution(context, directory.read_run(), pinned)
     execution.prepare()
     return execution.train()
 
@@ -185,8 +195,8 @@ def _check_out(out: Path) -> None:
 def _check_same_settings(saved_config: dict[str, Any], config: RunConfig, out: Path) -> None:
     """Raise `ConfigError` where a resumed run has other settings than it began with, with those that differ."""
     # parsed first: a setting that a later version added gets its default
-    saved = _flatten(RunConfig.from_dict(saved_config, where=str(out / "run.json")).to_dict())
-    current = _flatten(config.to_dict())
+    saved = flatten(read_run(saved_config, where=str(out / "run.json")).to_dict())
+    current = flatten(config.to_dict())
     differences = [
         f"{path}: {saved.get(path)!r} there, {current.get(path)!r} now"
         for path in sorted(saved.keys() | current.keys())
@@ -199,22 +209,14 @@ def _check_same_settings(saved_config: dict[str, Any], config: RunConfig, out: P
         )
 
 
-def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested settings to dotted paths."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        path = f"{prefix}{name}"
-        flat |= _flatten(value, f"{path}.") if isinstance(value, dict) else {path: value}
-    return flat
-
-
 class _RunExecution:
     """Executes a run, from its start or its last checkpoint to its end or an interruption."""
 
-    def __init__(self, context: RunContext, run_state: dict[str, Any]) -> None:
+    def __init__(self, context: RunContext, run_state: dict[str, Any], pinned: Mapping[str, Any]) -> None:
         self.context = context
         self.run_state = run_state
-        self.procedure = PROCEDURES[context.config.task](context)
+        self.pinned = pinned
+        self.procedure: TrainingProcedure = resolve(TASKS[context.config.task].procedure)(context)
 
     def prepare(self) -> None:
         """Prepare the data and resolve the settings; a new run writes both to run.json, a resumed one checks them."""
@@ -225,7 +227,7 @@ class _RunExecution:
         if run_state and run_state["data_digests"] != self.procedure.digests:
             raise UsageError(f"the data changed since {path} began: train on the same files, or choose another --out")
         is_new = not run_state.get("resolved")
-        resolved = self.procedure.resolve_settings() if is_new else run_state["resolved"]
+        resolved = self._resolve_settings() if is_new else run_state["resolved"]
         if "threads" in resolved and not context.config.training.threads and context.distributed.world_size == 1:
             torch.set_num_threads(resolved["threads"])
         if is_new:
@@ -237,6 +239,12 @@ class _RunExecution:
                 "environment": _environment(context.distributed),
             }
             context.directory.write_run(self.run_state)
+
+    def _resolve_settings(self) -> dict[str, Any]:
+        """Settings that are fixed when a run starts: pinned ones, and where these are incomplete, measured ones."""
+        if self.procedure.resolved_names <= set(self.pinned):
+            return dict(self.pinned)
+        return {**self.procedure.resolve_settings(), **self.pinned}
 
     def train(self) -> RunResult:
         """Train until the plan is done or a signal arrives."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from regard.attention.dropout import Noise
 from regard.checkpoint import atomic
-from regard.config.training import TrainingConfig
+from regard.config.training import ComputeConfig, TrainingConfig
 from regard.errors import CheckpointError, ConfigError, TrainingError
 from regard.hardware import (
     BF16_UNUSABLE_SLOWDOWN,
@@ -114,12 +114,12 @@ class Throughput:
         return f"{chosen} ({'; '.join(reasons) or 'requested'})"
 
 
-def default_threads(training: TrainingConfig, local_processes: int) -> int:
+def default_threads(training: ComputeConfig, local_processes: int) -> int:
     """Thread count by setting or `OMP_NUM_THREADS`; otherwise this process's share of the cores."""
     return training.threads or requested_threads() or max(1, available_cores() // local_processes)
 
 
-def thread_counts(training: TrainingConfig, world_size: int) -> list[int]:
+def thread_counts(training: ComputeConfig, world_size: int) -> list[int]:
     """Thread counts to choose from: a single one where it is requested or several processes train together."""
     max_threads = default_threads(training, world_size)
     is_fixed = training.threads or requested_threads() or world_size > 1 or training.device != "cpu"
@@ -127,7 +127,7 @@ def thread_counts(training: TrainingConfig, world_size: int) -> list[int]:
 
 
 def choose_throughput(
-    model: Model, training: TrainingConfig, world_size: int, measure: Callable[[Sequence[int]], Throughput]
+    model: Model, training: ComputeConfig, world_size: int, measure: Callable[[Sequence[int]], Throughput]
 ) -> Throughput:
     """Choose the setup of a run: measured, or as stored for this machine and model shape.
 
@@ -147,7 +147,7 @@ def choose_throughput(
 # ---- the stored choice
 
 
-def _cache_key(model: Model, training: TrainingConfig, counts: Sequence[int], world_size: int) -> str:
+def _cache_key(model: Model, training: ComputeConfig, counts: Sequence[int], world_size: int) -> str:
     """Hash of everything that the speed of an update depends on."""
     conditions = {
         "processor": processor_identity(),

@@ -61,11 +61,13 @@ def main() -> None:
 
 
 def _train(launch: dict[str, Any], events: EventWriter) -> None:
-    from regard.config.runs import RunConfig
+    from regard.config.runs import read_run
     from regard.training.run import train_run
 
-    config = RunConfig.from_dict(launch["config"], where=LAUNCH_FILE)
-    run_result = train_run(config, Path(launch["out"]), listeners=[events], started=launch["started"])
+    config = read_run(launch["config"], where=LAUNCH_FILE)
+    run_result = train_run(
+        config, Path(launch["out"]), listeners=[events], started=launch["started"], pinned=launch["pinned"]
+    )
     if run_result.is_rank_zero:
         events.on_event("report", run_result.to_dict())
 

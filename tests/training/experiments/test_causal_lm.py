@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from regard.checkpoint.causal_dir import load_causal_lm
-from regard.config.defaults import task_defaults
-from regard.config.runs import RunConfig
+from regard.config.runs import CausalLMRun
 from regard.data.documents import Documents, read_documents
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.models import build_model
@@ -25,7 +24,6 @@ from regard.training.run import train_run
 from tests.training.listener import Listener, sittings
 
 SMALL = {
-    "architecture": "gpt",
     "preset": "custom",
     "gpt.hidden_size": 16,
     "gpt.stack.num_layers": 1,
@@ -50,9 +48,9 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
-def config(book: Path, **changes: object) -> RunConfig:
-    settings = {**task_defaults("language"), **SMALL, "data.train": (str(book),), **changes}
-    return RunConfig().override({name: value for name, value in settings.items() if value is not None})
+def config(book: Path, **changes: object) -> CausalLMRun:
+    settings = {**SMALL, "data.train": (str(book),), **changes}
+    return CausalLMRun.build({name: value for name, value in settings.items() if value is not None})
 
 
 def have_same_weights(first: Path, second: Path) -> bool:

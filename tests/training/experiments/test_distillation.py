@@ -13,9 +13,10 @@ import torch
 from regard.attention.dropout import Noise
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.cli import run
-from regard.cli.train import build_run
 from regard.config.models import BertConfig, StackConfig
+from regard.config.runs import build_run
 from regard.config.training import DistillationConfig
+from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
 from regard.pipeline.loaders import load_classifier
 from regard.tasks.classification import ClassificationObjective
@@ -141,7 +142,7 @@ def test_a_resumed_student_has_the_same_bits(workspace: Path, teacher_folder: Pa
         "training.precision": "float32",
         "training.threads": 1,
     }
-    config = build_run(("classify", str(workspace / "train.tsv")), None, {**settings, "training.steps": 8})
+    config = build_run("classify", {**settings, "data.train": [str(workspace / "train.tsv")], "training.steps": 8})
     config = config.override({"training.batch_tokens": 64, "training.save_every": 3, "training.evaluate_every": 4})
     train_run(config, tmp_path / "uninterrupted")
 
@@ -310,8 +311,13 @@ def test_folders_without_a_teacher_are_refused(workspace: Path, tmp_path: Path, 
     out = str(tmp_path / "out")
     options = [data, "--layers", "1", "--out", out]
     assert run(["distil", str(workspace / "encoder"), *options]) == 2
-    assert "not an encoder fine-tuned to classify, tag or answer" in capfd.readouterr().err
+    assert (
+        "not a fine-tuned encoder: train a teacher with `regard train classify|tag|answer DATA"
+        in capfd.readouterr().err
+    )
     assert run(["distil", str(tmp_path), *options]) == 2
     assert "a run's or model's folder is needed" in capfd.readouterr().err
     assert run(["train", "classify", data, "--distillation.student_layers", "2", "--out", out]) == 2
-    assert "a student starts from its teacher" in capfd.readouterr().err
+    assert "no such option: --distillation.student_layers" in capfd.readouterr().err
+    with pytest.raises(ConfigError, match="a student starts from its teacher"):
+        build_run("classify", {"distillation.student_layers": 2})

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from regard.checkpoint.native import load_rnn_text
-from regard.config.defaults import task_defaults
 from regard.config.rnn_models import ElmoConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import ElmoRun
 from regard.data.documents import Documents, hold_out_documents
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.tasks.elmo import ElmoObjective
@@ -46,12 +45,12 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
-def config(book: Path, **changes: object) -> RunConfig:
-    return RunConfig().override({**task_defaults("language"), **SMALL, "data.train": (str(book),), **changes})
+def config(book: Path, **changes: object) -> ElmoRun:
+    return ElmoRun.build({**SMALL, "data.train": (str(book),), **changes})
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_rnn_text(folder, ElmoConfig, "language").weights
+    return load_rnn_text(folder, ElmoConfig, "elmo").weights
 
 
 def have_same_weights(first: Path, second: Path) -> bool:
@@ -108,14 +107,14 @@ def test_a_run_without_run_json_trains_its_tokenizer_anew(book: Path, tmp_path: 
     shutil.copytree(tmp_path / "first/tokenizers", tmp_path / "run/tokenizers")
     (tmp_path / "run/run.lock").touch()
     train_run(config(book, **{"training.steps": 1, "tokenizer.kind": "characters"}), tmp_path / "run")
-    assert load_rnn_text(tmp_path / "run", ElmoConfig, "language").tokenizer.encode("w1").subwords == ["w", "1"]
+    assert load_rnn_text(tmp_path / "run", ElmoConfig, "elmo").tokenizer.encode("w1").subwords == ["w", "1"]
 
 
 def test_validation_files_and_a_preset_by_the_data(book: Path, tmp_path: Path) -> None:
     listener = Listener()
     settings: dict[str, object] = {"preset": "auto", "data.valid": (str(book),), "training.steps": 1}
     settings |= {name: value for name, value in SMALL.items() if name != "preset" and not name.startswith("elmo.")}
-    run_config = RunConfig().override({**task_defaults("language"), **settings, "data.train": (str(book),)})
+    run_config = ElmoRun.build({**settings, "data.train": (str(book),)})
     train_run(run_config, tmp_path / "run", listeners=[listener])
     lines = listener.of("plan")[0]["lines"]
     assert not any("held out" in line for line in lines)
@@ -140,14 +139,14 @@ def test_wrong_settings_are_refused(book: Path, tmp_path: Path, changes: dict[st
     if settings["preset"] != "custom":
         del settings["elmo.hidden_size"]
     with pytest.raises((ConfigError, UsageError, CheckpointError), match=message):
-        train_run(RunConfig().override({**task_defaults("language"), **settings}), tmp_path / "run")
+        train_run(ElmoRun.build({**settings}), tmp_path / "run")
 
 
 def test_sizes_of_a_preset_are_not_changed_silently() -> None:
     with pytest.raises(
         ConfigError, match=r"elmo\.hidden_size \(16\) is a size that the preset gives: add --preset custom"
     ):
-        RunConfig().override({**task_defaults("language"), "elmo.hidden_size": 16})
+        ElmoRun.build({"elmo.hidden_size": 16})
 
 
 def test_a_fraction_of_the_documents_is_held_out() -> None:

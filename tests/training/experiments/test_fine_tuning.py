@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from regard.cli import run
-from regard.cli.train import build_run
+from regard.config.runs import build_run
 from regard.engine.library import unavailable_reason
 from regard.errors import ConfigError
 from regard.pipeline.loaders import load_answerer, load_classifier, load_tagger
@@ -314,7 +314,7 @@ def test_transformers_opens_the_saved_folders(classifier: Path, tagger: Path, an
 def test_frozen_states_that_take_longer_than_the_budget_are_refused(workspace: Path, tmp_path: Path) -> None:
     settings = {"pretrained": str(workspace / "encoder"), "fine_tuning.freeze_encoder": True, "training.minutes": 1e-7}
     with pytest.raises(ConfigError, match=r"frozen states of \d+ texts take about .* allow at least"):
-        train_run(build_run(("classify", str(workspace / "train.tsv")), None, settings), tmp_path / "run")
+        train_run(build_run("classify", {**settings, "data.train": [str(workspace / "train.tsv")]}), tmp_path / "run")
 
 
 def test_an_interrupted_run_ends_in_the_same_bits(
@@ -322,7 +322,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(
 ) -> None:
     settings = {"pretrained": str(workspace / "encoder"), "training.threads": 1, "training.precision": "float32"}
     settings |= {"training.steps": 6, "training.save_every": 3, "training.batch_tokens": 64}
-    config = build_run(("tag", str(workspace / "train.conll")), None, settings)
+    config = build_run("tag", {**settings, "data.train": [str(workspace / "train.conll")]})
     train_run(config, tmp_path / "uninterrupted")
     original_loss = TaggingObjective.loss
     calls = 0

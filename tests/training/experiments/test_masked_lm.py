@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from regard.checkpoint.encoder_dir import load_encoder
-from regard.checkpoint.run_defaults import apply_defaults
 from regard.config.models import BertConfig, StackConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import MaskedLMRun
 from regard.data.documents import read_documents
 from regard.errors import CheckpointError, ConfigError, DataError, UsageError
 from regard.models.bert import Bert, initialize_bert, rescale_embeddings
@@ -24,7 +23,6 @@ from regard.training.run import train_run
 from tests.training.listener import Listener, sittings
 
 SMALL = {
-    "architecture": "bert",
     "preset": "custom",
     "bert.hidden_size": 16,
     "bert.stack.num_layers": 1,
@@ -48,11 +46,11 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
-def config(book: Path, **changes: object) -> RunConfig:
+def config(book: Path, **changes: object) -> MaskedLMRun:
     settings = {**SMALL, "data.train": (str(book),), **changes}
     if "pretrained" in settings:
         settings = {name: value for name, value in settings.items() if not name.startswith(("bert.", "preset"))}
-    return RunConfig().override(apply_defaults("language", settings))
+    return MaskedLMRun.build(settings)
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -152,19 +150,14 @@ def test_transformers_opens_the_saved_folder(book: Path, tmp_path: Path) -> None
     text = "one [MASK] three"
     ids = tokenizer(text)["input_ids"]
     assert ids == load_filler(folder).special_tokens.encode(text, parse_special=True).ids
-    assert json.loads((folder / "task.json").read_text())["task"] == "fill"
+    assert json.loads((folder / "task.json").read_text())["task"] == "masked-lm"
 
 
 def test_it_continues_a_pretrained_model(book: Path, tmp_path: Path) -> None:
     train_run(config(book, **{"training.steps": 4}), tmp_path / "first")
     changes = {"training.steps": 1, "training.learning_rate": 1e-9, "pretrained": str(tmp_path / "first")}
-    settings = {
-        name: value
-        for name, value in {**SMALL, **changes}.items()
-        if not name.startswith(("bert.", "preset", "architecture"))
-    }
-    run_config = RunConfig().override(apply_defaults("language", {**settings, "data.train": (str(book),)}))
-    assert run_config.architecture == "bert"  # from the folder
+    settings = {name: value for name, value in {**SMALL, **changes}.items() if not name.startswith(("bert.", "preset"))}
+    run_config = MaskedLMRun.build({**settings, "data.train": (str(book),)})
     listener = Listener()
     train_run(run_config, tmp_path / "second", listeners=[listener])
     first_weights = load_weights(tmp_path / "first")
@@ -195,21 +188,18 @@ def test_a_new_vocabulary_starts_from_the_old_embeddings(book: Path, tmp_path: P
         ({"documents.sequence_length": 3}, r"documents\.sequence_length \(3\) must be between 4 and 40"),
         ({"documents.sequence_length": 41}, "between 4 and 40, the positions of the model"),
         ({"pretrained": "nothing"}, "nothing"),
-        ({"elmo.num_layers": 3}, r"elmo\.num_layers \(3\) means nothing to --arch bert: it is for --arch elmo"),
-        (
-            {"architecture": "elmo", "masking.mask_rate": 0.3},
-            r"masking\.mask_rate \(0\.3\) means nothing to --arch elmo",
-        ),
+        ({"elmo.num_layers": 3}, r"unknown setting \'elmo.num_layers\' of the task masked-lm: it is a setting of elmo"),
+        ({"architecture": "rnn"}, "unknown setting 'architecture' of the task masked-lm: it is a setting of translate"),
     ],
 )
 def test_wrong_settings_are_refused(book: Path, tmp_path: Path, changes: dict[str, object], message: str) -> None:
     if "pretrained" in changes:
         changes = {"pretrained": str(tmp_path / "nothing")}
     settings = {**SMALL, "data.train": (str(book),), **changes}
-    if settings["preset"] != "custom" or settings["architecture"] != "bert" or "pretrained" in settings:
+    if settings["preset"] != "custom" or "pretrained" in settings:
         settings = {name: value for name, value in settings.items() if not name.startswith("bert.")}
     with pytest.raises((ConfigError, UsageError, CheckpointError), match=message):
-        train_run(RunConfig().override(apply_defaults("language", settings)), tmp_path / "run")
+        train_run(MaskedLMRun.build(settings), tmp_path / "run")
 
 
 def test_text_without_a_known_word_is_refused(book: Path, tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from regard.checkpoint.native import load_rnn_text
-from regard.config.defaults import task_defaults
 from regard.config.rnn_models import ElmoConfig, RnnClassifierConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import ClassifyRun
 from regard.errors import CheckpointError, ConfigError, DataError, UsageError
 from regard.models import build_model
 from regard.models.base import initialize_weights
@@ -58,8 +57,8 @@ def elmo(tmp_path: Path) -> Path:
     return saved_elmo(tmp_path / "elmo", [*FRUITS, *BEASTS, "x1 x2"])
 
 
-def config(data: Path, **changes: object) -> RunConfig:
-    return RunConfig().override({**task_defaults("classify"), **SMALL, "data.train": (str(data),), **changes})
+def config(data: Path, **changes: object) -> ClassifyRun:
+    return ClassifyRun.build({**SMALL, "data.train": (str(data),), **changes})
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -93,13 +92,13 @@ def test_it_learns_the_labels(data: Path, elmo: Path, tmp_path: Path, features: 
 
 
 def test_features_are_frozen_and_copied_to_the_run_directory(data: Path, elmo: Path, tmp_path: Path) -> None:
-    before = load_rnn_text(elmo, ElmoConfig, "language")
+    before = load_rnn_text(elmo, ElmoConfig, "elmo")
     train_run(config(data, **{"training.steps": 3, "fine_tuning.features": str(elmo)}), tmp_path / "run")
     run = json.loads((tmp_path / "run/run.json").read_text())
     assert run["data_digests"]["features"] == before.digest
     shutil.move(tmp_path / "run", tmp_path / "moved")
     shutil.rmtree(elmo)
-    after = load_rnn_text(tmp_path / "moved/features", ElmoConfig, "language")
+    after = load_rnn_text(tmp_path / "moved/features", ElmoConfig, "elmo")
     assert after.digest == before.digest
     assert all(torch.equal(after.weights[name], before.weights[name]) for name in before.weights)
     assert load_classifier(tmp_path / "moved", threads=1)("a big apple") in ("fruit", "beast")
@@ -215,13 +214,13 @@ def test_wrong_data_and_settings_are_refused(
     if settings["preset"] != "custom":
         settings = {name: value for name, value in settings.items() if not name.startswith("rnn_classifier.")}
     with pytest.raises((DataError, UsageError, CheckpointError, ConfigError), match=message) as error:
-        train_run(RunConfig().override({**task_defaults("classify"), **settings}), tmp_path / "run")
+        train_run(ClassifyRun.build({**settings}), tmp_path / "run")
     assert error.value.exit_code == 2
 
 
 def test_a_folder_without_features_is_refused(data: Path, elmo: Path, tmp_path: Path) -> None:
     train_run(config(data, **{"training.steps": 1}), tmp_path / "plain")
-    with pytest.raises(CheckpointError, match="a model for the task 'classify'; one for 'language' is needed"):
+    with pytest.raises(CheckpointError, match="a model for the task 'classify'; one for 'elmo' is needed"):
         train_run(config(data, **{"fine_tuning.features": str(tmp_path / "plain")}), tmp_path / "run")
     assert not (tmp_path / "run/features").exists()
 

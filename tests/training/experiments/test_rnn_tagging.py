@@ -13,9 +13,8 @@ import torch
 
 from regard.checkpoint.native import load_rnn_text
 from regard.cli import run
-from regard.config.defaults import task_defaults
 from regard.config.rnn_models import ElmoConfig, RnnTaggerConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import TagRun
 from regard.errors import ConfigError
 from regard.pipeline.load import load
 from regard.pipeline.loaders import load_tagger
@@ -62,8 +61,8 @@ def elmo(tmp_path: Path) -> Path:
     return saved_elmo(tmp_path / "elmo", [*PERSONS, *CITIES, "by near in lee"])
 
 
-def config(data: Path, **changes: object) -> RunConfig:
-    return RunConfig().override({**task_defaults("tag"), **SMALL, "data.train": (str(data),), **changes})
+def config(data: Path, **changes: object) -> TagRun:
+    return TagRun.build({**SMALL, "data.train": (str(data),), **changes})
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -72,7 +71,7 @@ def load_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_a_tagger_learns_with_features_that_are_copied_to_its_folder(data: Path, elmo: Path, tmp_path: Path) -> None:
     listener = Listener()
-    features = load_rnn_text(elmo, ElmoConfig, "language")
+    features = load_rnn_text(elmo, ElmoConfig, "elmo")
     settings = {"training.epochs": 10.0, "fine_tuning.features": str(elmo), "fine_tuning.test": str(data)}
     report = train_run(config(data, **settings), tmp_path / "run", listeners=[listener])
     assert report.metrics["valid_f1"] == report.metrics["test_f1"] == 100
@@ -135,7 +134,7 @@ def test_truncated_words_are_tagged_outside_and_counted(data: Path, tmp_path: Pa
 
 
 def test_words_are_tagged_at_their_first_tokens(elmo: Path) -> None:
-    tokenizer = load_rnn_text(elmo, ElmoConfig, "language").tokenizer
+    tokenizer = load_rnn_text(elmo, ElmoConfig, "elmo").tokenizer
     words = ["grace", "in", "london"]
     sentences = RnnSentences.encode(RnnPreprocessor(tokenizer, 99), [" ".join(words)], [word_spans(words)])
     starts = [sentences.spans[0][position][0] for position in sentences.positions[0]]
@@ -146,6 +145,6 @@ def test_words_are_tagged_at_their_first_tokens(elmo: Path) -> None:
 def test_settings_of_fine_tuning_are_refused(data: Path, elmo: Path) -> None:
     with pytest.raises(ConfigError, match="fine_tuning.freeze_encoder .* is for --arch bert"):
         config(data, **{"fine_tuning.freeze_encoder": True})
-    settings = {**task_defaults("tag", pretrained="a/bert"), "pretrained": "a/bert", "data.train": (str(data),)}
+    settings = {"pretrained": "a/bert", "data.train": (str(data),)}
     with pytest.raises(ConfigError, match="leave out --from"):
-        RunConfig().override({**settings, "fine_tuning.features": str(elmo)})
+        TagRun.build({**settings, "fine_tuning.features": str(elmo)})

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from regard.checkpoint.native import load_memory_network
-from regard.config.runs import RunConfig
+from regard.config.runs import StoryQARun
 from regard.errors import ConfigError, DataError, UsageError
 from regard.training.run import RunResult, train_run
 from tests.stories import write
@@ -21,13 +21,13 @@ from tests.training.killing import kill_during_training
 from tests.training.listener import Listener
 
 QUICK = {
-    "task": "stories",
+    "task": "story-qa",
     "memory_network.hops": 2,
     "memory_network.embedding_size": 7,
-    "stories.restarts": 3,
-    "stories.epochs": 4,
-    "stories.linear_start_epochs": 2,
-    "stories.batch_size": 16,
+    "training.restarts": 3,
+    "training.epochs": 4,
+    "training.linear_start_epochs": 2,
+    "training.batch_size": 16,
     "training.threads": 1,
 }
 
@@ -56,7 +56,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(data: Path, out: Path, listener: Listener | None = None, **changes: object) -> RunResult:
     settings = {**QUICK, "data.train": (str(data / "walks_train.txt"),), **changes}
-    return train_run(RunConfig().override(settings), out, listeners=[listener or Listener()])
+    return train_run(StoryQARun.build(settings), out, listeners=[listener or Listener()])
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_several_tasks_are_trained_together_and_evaluated_one_by_one(data: Path,
     write(tmp_path, "more_test.txt", 19, seed=4)
     valid = (str(data / "walks_test.txt"), str(tmp_path / "more_test.txt"))
     listener = Listener()
-    settings = {"memory_network.embedding_size": 20, "stories.epochs": 16, "data.train": files, "data.valid": valid}
+    settings = {"memory_network.embedding_size": 20, "training.epochs": 16, "data.train": files, "data.valid": valid}
     report = train(data, tmp_path / "run", listener, **settings)
     assert (report.unit, report.step, report.reason, report.is_finished) == ("pass", 18, "plan done", True)
     tasks = {task["task"]: task for task in report.metrics["valid"]["tasks"]}
@@ -107,7 +107,7 @@ def test_the_folder_holds_model_config_digests_card_and_log(data: Path, uninterr
     task = json.loads((uninterrupted / "task.json").read_text())
     assert run["data_digests"] == task["data_digests"]
     assert run["config"]["memory_network"]["hops"] == 2
-    assert (task["task"], task["step"], task["unit"], task["tasks"]) == ("stories", 6, "pass", ["walks"])
+    assert (task["task"], task["step"], task["unit"], task["tasks"]) == ("story-qa", 6, "pass", ["walks"])
     assert run["result"]["metrics"] == task["metrics"]
     card = (uninterrupted / "README.md").read_text()
     assert task["data_digests"]["train"][:16] in card
@@ -120,9 +120,9 @@ def test_the_folder_holds_model_config_digests_card_and_log(data: Path, uninterr
 
 
 def test_a_run_killed_by_sigkill_ends_in_the_same_bits(data: Path, tmp_path: Path) -> None:
-    settings = {**QUICK, "stories.epochs": 60}  # long enough to be killed in the middle
+    settings = {**QUICK, "training.epochs": 60}  # long enough to be killed in the middle
     train(data, tmp_path / "uninterrupted", **settings)
-    command = [sys.executable, "-m", "regard", "train", "stories", str(data / "walks_train.txt"), "--json"]
+    command = [sys.executable, "-m", "regard", "train", "story-qa", str(data / "walks_train.txt"), "--json"]
     command += [f"--{name}={value}" for name, value in settings.items() if name != "task"]
 
     def start(out: Path) -> subprocess.Popen[str]:
@@ -190,8 +190,8 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(data: Path,
     assert (report.reason, report.step, report.unit) == ("finished before", 6, "pass")
     assert "is finished: nothing to do" in listener.of("note")[0]["text"]
     assert (uninterrupted / "model.safetensors").stat().st_mtime_ns == before
-    with pytest.raises(ConfigError, match=r"memory_network.hops: 2 there, 3 now; stories.seed: 1 there, 5 now"):
-        train(data, uninterrupted, **{"memory_network.hops": 3, "stories.seed": 5})
+    with pytest.raises(ConfigError, match=r"memory_network.hops: 2 there, 3 now; training.seed: 1 there, 5 now"):
+        train(data, uninterrupted, **{"memory_network.hops": 3, "training.seed": 5})
 
 
 def test_changed_data_is_noticed_on_resume(data: Path, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_changed_data_is_noticed_on_resume(data: Path, tmp_path: Path) -> None:
 
 def test_without_held_out_questions_the_training_questions_are_evaluated(data: Path, tmp_path: Path) -> None:
     listener = Listener()
-    settings = {"stories.validation_share": 0, "stories.epochs": 1, "stories.restarts": 1}
+    settings = {"training.validation_share": 0, "training.epochs": 1, "training.restarts": 1}
     report = train(data, tmp_path / "run", listener, **settings)
     assert report.metrics["valid_error"] == pytest.approx(report.metrics["train_error"])
     assert any("on the training questions" in line for line in listener.of("plan")[0]["lines"])
@@ -216,10 +216,10 @@ def test_without_held_out_questions_the_training_questions_are_evaluated(data: P
 def test_an_answer_unseen_in_training_is_refused_or_counted_as_wrong(data: Path, tmp_path: Path) -> None:
     odd = tmp_path / "walks_test.txt"
     odd.write_text("1 Mary went to the office.\n2 Where is Mary?\tmary\t1\n")
-    settings: dict[str, object] = {"data.valid": (str(odd),), "stories.epochs": 1, "stories.linear_start_epochs": 1}
+    settings: dict[str, object] = {"data.valid": (str(odd),), "training.epochs": 1, "training.linear_start_epochs": 1}
     with pytest.raises(DataError, match=r"walks_test.txt:2: the answer 'mary' was never seen in training"):
         train(data, tmp_path / "run", **settings)
-    report = train(data, tmp_path / "other", **settings, **{"stories.unknown_answers": "wrong"})
+    report = train(data, tmp_path / "other", **settings, **{"training.unknown_answers": "wrong"})
     assert report.metrics["valid_error"] == 100
 
 
@@ -227,7 +227,7 @@ def test_rejected_stories_are_reported(data: Path, tmp_path: Path) -> None:
     file = write(tmp_path, "walks_train.txt", 120, seed=1)
     file.write_text(file.read_text() + "1 Mary slept.\n")
     listener = Listener()
-    settings = {"data.train": (str(file),), "stories.epochs": 1, "data.read.lenient": True}
+    settings = {"data.train": (str(file),), "training.epochs": 1, "data.read.lenient": True}
     train(data, tmp_path / "run", listener, **settings)
     assert any("1 of 121 training rows are rejected: see" in line for line in listener.of("plan")[0]["lines"])
 

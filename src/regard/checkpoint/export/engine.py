@@ -8,7 +8,6 @@ from typing import Any
 
 from regard.checkpoint.causal_dir import LoadedCausalLM, save_causal_lm
 from regard.checkpoint.encoder_dir import LoadedEncoder, save_encoder
-from regard.checkpoint.hf import encoders
 from regard.checkpoint.model_dir import LoadedTranslator, save_translator
 from regard.config.models import TransformerConfig
 from regard.engine import causal, file, layout
@@ -18,6 +17,7 @@ from regard.engine.library import unavailable_reason
 from regard.engine.shortlist import Shortlist
 from regard.engine.translator import TranslatorEngine
 from regard.errors import UsageError
+from regard.registry import task_of_head
 
 
 def save_engine_translator(
@@ -58,7 +58,7 @@ def save_engine_encoder(
         config,
         loaded.weights,
         tokenizer=loaded.tokenizer,
-        task=str(loaded.metadata.get("task") or encoders.HEAD_TASKS[config.head]),  # no weights will show the head
+        task=str(loaded.metadata.get("task") or task_of_head(config.head)),  # no weights will show the head
         metadata=without_keys(loaded.metadata, "task", "version"),
         card=card,
         labels=loaded.labels,

@@ -27,6 +27,7 @@ from regard.checkpoint.hf.adapter import (
 from regard.config.models import GptConfig
 from regard.errors import CheckpointError, ConfigError
 
+TASK = "causal-lm"
 TRANSPOSED = "transposed"  # layouts of a weight in their file, where it differs from ours
 INTERLEAVED_BY_HEAD = "interleaved by head"
 ROPE_THETA = 10_000.0

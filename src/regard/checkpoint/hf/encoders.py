@@ -24,15 +24,6 @@ from regard.config.models import ENCODER_HEADS, BertConfig
 from regard.errors import CheckpointError, ConfigError
 
 LABELLED_HEADS = ("label", "token")
-HEAD_TASKS = {  # head → task
-    "plain": "embed",
-    "masked": "fill",
-    "next": "embed",
-    "pretraining": "fill",
-    "label": "classify",
-    "token": "tag",
-    "span": "answer",
-}
 _ATTENTION = {"block_sparse": "blocks", "original_full": "full"}  # HF name, ours
 _HEAD_PRIORITY = ("pretraining", "masked", "next", "label", "token", "span")  # where weights hold several heads
 # defaults of absent fields; the others default to the dropout of the backbone

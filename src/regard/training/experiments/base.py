@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.checkpoint.atomic import write_file
 from regard.checkpoint.run_dir import RunDirectory
-from regard.config.runs import RunConfig
+from regard.config.runs import BatchRun, RunConfig
 from regard.errors import ConfigError
 from regard.models import AnyConfig, build_model
 from regard.models.base import Model, initialize_weights
@@ -88,6 +88,7 @@ class TrainingProcedure(Protocol):
     """One way to train: it prepares the data, resolves settings, plans and trains."""
 
     unit: str  # what is counted: step, pass
+    resolved_names: frozenset[str]  # of the settings that `resolve_settings` chooses
     digests: dict[str, str]  # of the data, once it is prepared
 
     def prepare(self) -> None:
@@ -259,7 +260,6 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     evaluation.
     """
 
-    name: str  # of the task, for task.json
     has_final_evaluation = True  # whether the final weights are evaluated once more
     deadline = math.inf  # by time.monotonic(): optional work at the end of a run is skipped after it
     verdict: Verdict | None = None  # on the whole run, set before `finalize`
@@ -271,12 +271,17 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     reason: str  # why the model config was chosen
     hidden_size: int  # of the model
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
+    def __init__(self, config: BatchRun, folder: Path) -> None:
         self.config = config
         self.folder = folder
         self.notes: list[str] = []  # for the user, before training starts
         self.digests: dict[str, str] = {}  # of the data
         self.preferred_settings: dict[str, float] = {}  # that suit the task, where the user sets none
+
+    @property
+    def name(self) -> str:
+        """Name of the task."""
+        return self.config.task
 
     def prepare(self) -> None:
         """Read the data, train tokenizers and build the objective; called once, before everything else."""
@@ -369,7 +374,7 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         if self.verdict is not None:
             metadata["verdict"] = self.verdict.to_dict()
         num_parameters = evaluator.model.num_parameters()
-        card = model_card(self.config, self.model_config, num_parameters, metadata, use_as=self.name)
+        card = model_card(self.config, self.model_config, num_parameters, metadata)
         self.save(evaluator.model.state_dict(), metadata, card)
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.causal_dir import TASK, LoadedCausalLM, load_causal_lm, save_causal_lm
+from regard.checkpoint.causal_dir import LoadedCausalLM, load_causal_lm, save_causal_lm
 from regard.config.models import GPT_PRESETS, GptConfig
+from regard.config.runs import CausalLMRun
 from regard.data.documents import Documents
 from regard.errors import ConfigError, UsageError
 from regard.models import build_model
@@ -40,8 +41,7 @@ MAX_DOCUMENT_ROW = 1024  # tokens of a document up to which each document is a r
 class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]):
     """Train a GPT on documents."""
 
-    name = TASK
-
+    config: CausalLMRun
     # set by `prepare`
     pretrained: LoadedCausalLM | None = None
     num_valid_characters: int
@@ -117,7 +117,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             amount=self.tokens_per_epoch,
             sizes=PRESET_SIZES,
             largest="small",
-            where="with --arch gpt",
+            where="for causal-lm",
         )
         if preset is not None:
             config = config.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.config.rnn_models import RnnClassifierConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import ClassifyRun
 from regard.data.labelled import LabelledTexts, check_labels, hold_out_texts, label_counts, read_labelled
 from regard.formatting import format_names
 from regard.models import build_model
@@ -66,7 +66,7 @@ EncodedLabelledSplit = LabelledSplit[EncodedTexts]
 RnnLabelledSplit = LabelledSplit[RnnTexts]
 
 
-def read_labelled_splits(config: RunConfig) -> DataSplits[LabelledTexts]:
+def read_labelled_splits(config: ClassifyRun) -> DataSplits[LabelledTexts]:
     """Read labelled texts and their labels; hold some texts out where there are no validation files."""
     return DataSplits.read(
         config,
@@ -99,7 +99,7 @@ UNCALIBRATED = Calibration()
 class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
     """Fine-tune an encoder on labelled texts."""
 
-    name = "classify"
+    config: ClassifyRun
     head = "label"
     default_epochs = 3.0
     default_batch_rows = 32
@@ -335,7 +335,7 @@ class RnnClassificationExperiment(
 ):
     """Train an RNN classifier on labelled texts."""
 
-    name = "classify"
+    config: ClassifyRun
 
     def base_config(self) -> RnnClassifierConfig:
         """Model config of the run, before its sizes are chosen."""

@@ -83,5 +83,5 @@ class DataSplits(Generic[ExamplesT]):
         else:
             train, valid = hold_out(train)
             notes.append(f"validation: {describe_held_out(valid)}")
-        test = read_split([config.fine_tuning.test], "test") if config.fine_tuning.test else None
+        test = read_split(config.test_files, "test") if config.test_files else None
         return cls(train, valid, test=test, labels=labels, notes=notes)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder
-from regard.config.runs import RunConfig
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.models.bert import Bert
 from regard.tasks.base import Objective
 from regard.tasks.distillation import DistillationObjective, select_layers, student_config, student_weights
 from regard.tasks.windows import EncodedTexts
-from regard.training.experiments.base import Experiment, Notify, subsample_indices
+from regard.training.experiments.base import Notify, subsample_indices
 from regard.training.experiments.classification import ClassificationExperiment
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.question_answering import QuestionAnsweringExperiment
@@ -172,10 +169,3 @@ class TaggingDistillation(DistillationExperiment, TaggingExperiment):
 
 class QuestionAnsweringDistillation(DistillationExperiment, QuestionAnsweringExperiment):
     """Distil a question answering model."""
-
-
-DISTILLATION_EXPERIMENTS: dict[str, Callable[[RunConfig, Path], Experiment]] = {  # by task
-    "classify": ClassificationDistillation,
-    "tag": TaggingDistillation,
-    "answer": QuestionAnsweringDistillation,
-}

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.checkpoint.native import LoadedRnnText, load_rnn_text, save_rnn_text
 from regard.config.rnn_models import ELMO_PRESETS, ElmoConfig
+from regard.config.runs import ElmoRun
 from regard.data.documents import Documents
 from regard.models import build_model
 from regard.models.elmo import Elmo
@@ -24,7 +25,6 @@ from regard.training.experiments.base import (
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
 
-TASK = "language"
 BATCH_TOKENS = 2048  # long rows are slow, whatever the batch size: many small updates teach more
 PRESET_SIZES = ((100_000, "micro"), (1_000_000, "tiny"), (20_000_000, "small"))  # tokens below which one is chosen
 
@@ -32,8 +32,7 @@ PRESET_SIZES = ((100_000, "micro"), (1_000_000, "tiny"), (20_000_000, "small")) 
 class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
     """Train the two recurrent language models of ELMo on documents."""
 
-    name = TASK
-
+    config: ElmoRun
     # set by `prepare`
     pretrained: LoadedRnnText[ElmoConfig] | None = None
     objective: ElmoObjective
@@ -42,7 +41,7 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
 
     def load_pretrained(self) -> LoadedRnnText[ElmoConfig]:
         """Load the pretrained model."""
-        return load_rnn_text(self.config.pretrained, ElmoConfig, TASK)
+        return load_rnn_text(self.config.pretrained, ElmoConfig, self.name)
 
     def build_tokenizer(self, texts: list[str]) -> Tokenizer:
         """Take the tokenizer of the pretrained model, or train one on the training texts."""
@@ -70,7 +69,7 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
             amount=self.tokens_per_epoch,
             sizes=PRESET_SIZES,
             largest="base",
-            where="with --arch elmo",
+            where="for elmo",
         )
         if preset is not None:
             config = config.override({"hidden_size": preset.hidden_size})
@@ -101,14 +100,14 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
             self.model_config,
             weights,
             tokenizer=self.tokenizer,
-            task=TASK,
+            task=self.name,
             metadata=metadata,
             card=card,
         )
 
     def load_saved(self) -> LoadedRnnText[ElmoConfig]:
         """Load the run's model."""
-        return load_rnn_text(self.folder, ElmoConfig, TASK)
+        return load_rnn_text(self.folder, ElmoConfig, self.name)
 
 
 class ElmoEvaluator(ModelEvaluator[Elmo]):

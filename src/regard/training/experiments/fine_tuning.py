@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
 from regard.config.models import BertConfig
+from regard.config.runs import FineTunedRun
 from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
 from regard.tasks.windows import CachedStates, EncodedTexts, head_only_config
@@ -40,6 +41,7 @@ HEAD_PREFIXES = ("classifier", "pooler")  # of the names of a head's weights
 class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", SplitT]):
     """Fine-tune a pretrained encoder with a new head."""
 
+    config: FineTunedRun
     head: str
     problem_type = ""  # of classification
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard.config.data import ReadConfig
+from regard.config.runs import LanguageModelRun
 from regard.data.documents import Documents, hold_out_documents, read_documents
 from regard.tasks.token_stream import StreamObjective, TokenStream
 from regard.text.tokenizer import Tokenizer
@@ -26,6 +27,7 @@ class LanguageModelExperiment(BaseExperiment[ConfigT, EvaluatorT]):
     Subclasses define the tokenizer, and in `prepare_objective` how documents become rows.
     """
 
+    config: LanguageModelRun
     has_final_evaluation = False
 
     # set by `prepare`

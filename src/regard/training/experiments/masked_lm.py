@@ -19,6 +19,7 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
 from regard.config.models import BERT_PRESETS, BertConfig
+from regard.config.runs import MaskedLMRun
 from regard.data.documents import Documents
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build_model
@@ -53,7 +54,6 @@ from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, Snapsh
 from regard.training.trivial_baselines import token_frequencies
 from regard.training.verdict import TrivialBaseline
 
-TASK = "fill"  # task of the saved model
 DEFAULT_ROW_LENGTH = 128  # in tokens
 BATCH_TOKENS = 4096
 # Of the token embedding: learned faster, it keeps the model from attending to the context.
@@ -74,8 +74,7 @@ TOKEN_TABLES = (
 class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"]):
     """Pretrain an encoder on documents with masked language modelling."""
 
-    name = TASK
-
+    config: MaskedLMRun
     # set by `prepare`
     pretrained: LoadedEncoder | None = None
     layout: MaskedRowLayout
@@ -143,7 +142,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             sizes=[(CHARACTERS_PER_TOKEN * max_tokens, preset) for max_tokens, preset in PRESET_SIZES],
             largest="base",
             what="characters",
-            where="with --arch bert",
+            where="for masked-lm",
         )
         if preset is not None:
             config = config.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})
@@ -223,7 +222,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             self.model_config,
             weights,
             tokenizer=self.tokenizer,
-            task=TASK,
+            task=self.name,
             metadata=metadata,
             card=card,
             extra_files={TOKEN_COUNTS_FILE: json.dumps(self.counts.tolist()).encode()},

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.config.runs import AnswerRun
 from regard.data.squad import SquadExamples, hold_out_questions, read_squad
 from regard.models.bert import Bert
 from regard.tasks.base import Objective
@@ -53,7 +54,7 @@ class QuestionSplit(EncodedSplit[SquadExamples, EncodedPassages]):
 class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
     """Fine-tune an encoder on questions about passages."""
 
-    name = "answer"
+    config: AnswerRun
     head = "span"
     default_epochs = 2.0
     default_batch_rows = 16

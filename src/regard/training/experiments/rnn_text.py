@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.checkpoint.native import FEATURES, LoadedRnnText, copy_features, load_rnn_text, save_rnn_text
 from regard.config.rnn_models import RNN_TEXT_PRESETS, RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig
+from regard.config.runs import LabelledRun
 from regard.models.rnn_text import RnnTextModel
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
@@ -36,6 +37,7 @@ EvaluatorT = TypeVar("EvaluatorT", bound=RnnTextEvaluator)
 class RnnTextExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
     """Train an RNN classifier or tagger from scratch."""
 
+    config: LabelledRun
     default_epochs = 20.0
     default_batch_rows = 32
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from regard.checkpoint.native import save_memory_network
+from regard.config.runs import StoryQARun
 from regard.data.babi import StoryQuestions, read_stories
 from regard.errors import UsageError
 from regard.formatting import format_duration
@@ -39,6 +40,7 @@ class MemoryNetworkProcedure:
     """Train memory networks to answer questions about stories; restarts are trained in parallel."""
 
     unit = "pass"
+    resolved_names = frozenset(("threads", "throughput", "seconds"))
     verdict: Verdict | None = None  # once all epochs are done
 
     # set by `prepare`
@@ -50,16 +52,18 @@ class MemoryNetworkProcedure:
     digests: dict[str, str]  # of the data
 
     def __init__(self, context: RunContext) -> None:
+        assert isinstance(context.config, StoryQARun)
         self.context = context
+        self.config = context.config
         self.notes: list[str] = []  # for the user, before training starts
 
     def prepare(self) -> None:
         """Read the stories, and build the trainer with its vocabulary."""
-        config = self.context.config
+        config = self.config
         if self.context.distributed.world_size > 1:
             raise UsageError("memory networks are trained by one process, all restarts in parallel: start one process")
         self.stories = self._read(config.data.train, "training")
-        self.trainer, self.vocabulary = build_trainer(self.stories, config.memory_network, config.stories)
+        self.trainer, self.vocabulary = build_trainer(self.stories, config.memory_network, config.training)
         self.valid = self._choose_validation()
         self.valid_examples = self._encode(self.valid)
         self.digests = {"train": self.stories.digest, "valid": self.valid.digest}
@@ -67,13 +71,13 @@ class MemoryNetworkProcedure:
     # ---- data
 
     def _read(self, files: tuple[str, ...], split: str) -> StoryQuestions:
-        stories = read_stories(files, self.context.config.data.read)
+        stories = read_stories(files, self.config.data.read)
         self.notes += rejection_notes(stories, split)
         return stories
 
     def _choose_validation(self) -> StoryQuestions:
         """Choose the validation questions: those of files, the held-out ones, or else the training questions."""
-        files = self.context.config.data.valid
+        files = self.config.data.valid
         held_out = self.trainer.held_out_indices
         if files:
             return self._read(files, "validation")
@@ -84,7 +88,7 @@ class MemoryNetworkProcedure:
         return self.stories
 
     def _encode(self, stories: StoryQuestions) -> StoryExamples:
-        is_strict = self.context.config.stories.unknown_answers == "refuse"
+        is_strict = self.config.training.unknown_answers == "refuse"
         return encode_stories(stories, self.vocabulary, self.trainer.model.config, strict=is_strict)
 
     # ---- interface of a run
@@ -104,7 +108,7 @@ class MemoryNetworkProcedure:
             setups = [Setup("float32", num_threads) for num_threads in thread_counts]
             return fastest_setup(setups, time_update, PROBE_SECONDS)
 
-        throughput = choose_throughput(trainer.model, self.context.config.training, 1, measure)
+        throughput = choose_throughput(trainer.model, self.config.training, 1, measure)
         trainer.model.zero_grad(set_to_none=True)
         return {
             "threads": throughput.threads,
@@ -143,7 +147,7 @@ class MemoryNetworkProcedure:
     def train(self, resolved: Mapping[str, Any]) -> TrainingResult:
         """Train until all epochs are done or a signal arrives; save a checkpoint after every epoch."""
         trainer = self.trainer
-        move_to_device(trainer.model, self.context.config.training.device)
+        move_to_device(trainer.model, self.config.training.device)
         self._resume()
         metrics: dict[str, Any] = {}
         with catch_stop_signals() as stop_request:
@@ -263,11 +267,11 @@ class MemoryNetworkProcedure:
         )
 
     def _save_model(self, model: MemoryNetwork, metrics: dict[str, Any], scores: StoryScores) -> None:
-        config = self.context.config
+        config = self.config
         metadata = {
             "step": self.trainer.progress.epoch,
             "unit": self.unit,
-            "seed": config.stories.seed,
+            "seed": config.training.seed,
             "data_digests": self.digests,
             "tasks": self.stories.tasks,
             "metrics": metrics,

@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.config.runs import FineTunedRun
 from regard.tasks.base import Objective
 from regard.training.experiments.base import BaseExperiment, ConfigT, EvaluatorT, subsample_indices
 from regard.training.experiments.data_splits import DataSplits, ExamplesT
@@ -46,6 +47,7 @@ class SupervisedExperiment(BaseExperiment[ConfigT, EvaluatorT], Generic[ConfigT,
     Subclasses define how examples are read and encoded, and the objective; `SplitT` is an encoded split of the task.
     """
 
+    config: FineTunedRun
     default_epochs: float
     default_batch_rows: int  # average number of rows in a batch
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.config.rnn_models import RnnTaggerConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import TagRun
 from regard.data.conll import TaggedSentences, check_tags, hold_out_sentences, read_tagged, tag_counts
 from regard.formatting import format_names
 from regard.models import build_model
@@ -78,7 +78,7 @@ EncodedTaggedSplit = TaggedSplit[EncodedSentences]
 RnnTaggedSplit = TaggedSplit[RnnSentences]
 
 
-def read_tagged_splits(config: RunConfig) -> DataSplits[TaggedSentences]:
+def read_tagged_splits(config: TagRun) -> DataSplits[TaggedSentences]:
     """Read tagged sentences and their tags; hold some sentences out where there are no validation files."""
     return DataSplits.read(
         config,
@@ -212,7 +212,7 @@ def _flatten(tags: TagSequences) -> NDArray[np.str_]:
 class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
     """Fine-tune an encoder on tagged sentences."""
 
-    name = "tag"
+    config: TagRun
     head = "token"
     default_epochs = 5.0
     default_batch_rows = 16
@@ -289,7 +289,7 @@ class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
 class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluator", RnnTaggedSplit]):
     """Train an RNN tagger on tagged sentences."""
 
-    name = "tag"
+    config: TagRun
 
     @cached_property
     def scorer(self) -> TagScorer[RnnSentences]:

@@ -18,7 +18,7 @@ from regard.checkpoint.model_dir import LoadedTranslator, load_translator, save_
 from regard.config.inference import DecodingConfig
 from regard.config.models import TransformerConfig
 from regard.config.rnn_models import TranslationModelConfig
-from regard.config.runs import RunConfig
+from regard.config.runs import TranslateRun
 from regard.data.pairs import ParallelTexts, hold_out_pairs, read_pairs
 from regard.decoding.batch_search import search_all
 from regard.engine.library import unavailable_reason
@@ -168,7 +168,7 @@ def _greedy_decoding(valid: TokenizedPairs) -> DecodingConfig:
 class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEvaluator]):
     """Train a Transformer or RNN encoder–decoder on parallel text."""
 
-    name = "translate"
+    config: TranslateRun
     _evaluator: TranslationEvaluator | None = None
 
     # set by `prepare`
@@ -177,7 +177,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
     valid: TokenizedPairs
     objective: TranslationObjective
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
+    def __init__(self, config: TranslateRun, folder: Path) -> None:
         super().__init__(config, folder)
         self.decoding = config.decoding
 

@@ -1,0 +1,421 @@
+"""Names → objects that plugins can extend: tasks and model families.
+
+Built-in targets are import strings, resolved on first use, so that a table imports nothing and no layer imports
+upwards. A plugin is a function of the entry-point group `regard.plugins`; it is called with the package and registers
+objects or import strings:
+
+    def register(regard):
+        regard.register("family", "my-encoder", Family(config=MyConfig, model=MyModel))
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+from regard.errors import UsageError, nearest
+
+GROUP = "regard.plugins"  # of entry points
+PACKAGE = "regard"  # owner of the built-in entries
+T = TypeVar("T")
+
+
+class PluginWarning(UserWarning):
+    """A plugin could not be loaded."""
+
+
+def resolve(target: Any) -> Any:
+    """Import what an import string names; any other object is returned as it is.
+
+    >>> resolve("regard.errors:nearest").__name__, resolve(7)
+    ('nearest', 7)
+    """
+    if not isinstance(target, str):
+        return target
+    module_name, _, attribute = target.partition(":")
+    imported: Any = importlib.import_module(module_name)
+    for part in attribute.split("."):
+        imported = getattr(imported, part)
+    return imported
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Objects of one kind by name. Plugins are loaded on the first iteration, or when a name is missing.
+
+    >>> numbers = Registry("number", {"pi": "math:pi"})
+    >>> numbers["pi"]
+    3.141592653589793
+    >>> numbers["pie"]
+    Traceback (most recent call last):
+    regard.errors.UsageError: unknown number 'pie' (did you mean pi?): one of pi
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, str | T]) -> None:
+        self.kind = kind
+        self.entries = dict(entries)  # import strings until their first use
+        self.owners: dict[str, str] = {}  # name → plugin, for entries that are not built in
+
+    def register(self, name: str, target: str | T, *, owner: str) -> None:
+        """Add an entry; a name that is taken is an error that names both owners."""
+        if name in self.entries:
+            raise UsageError(
+                f"the {self.kind} {name!r} of {owner} has the name of one of {self.owner(name)}: choose another name"
+            )
+        self.entries[name] = target
+        self.owners[name] = owner
+
+    def owner(self, name: str) -> str:
+        """Plugin that added an entry, or the package itself."""
+        return self.owners.get(name, PACKAGE)
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self:
+            names = ", ".join(self.entries)
+            raise UsageError(f"unknown {self.kind} {name!r}{nearest(name, self.entries)}: one of {names}")
+        entry: T = resolve(self.entries[name])
+        self.entries[name] = entry
+        return entry
+
+    def __contains__(self, name: object) -> bool:
+        if name not in self.entries:
+            load_plugins()
+        return name in self.entries
+
+    def __iter__(self) -> Iterator[str]:
+        load_plugins()
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        load_plugins()
+        return len(self.entries)
+
+
+# ---- plugins
+
+
+_plugins = {"are_loaded": False, "loading": ""}  # state of this process
+
+
+def load_plugins() -> None:
+    """Call every plugin once. One that raises is named in a warning; the others are loaded all the same."""
+    if _plugins["are_loaded"]:
+        return
+    _plugins["are_loaded"] = True
+    for entry_point in entry_points(group=GROUP):
+        with _loading(entry_point):
+            entry_point.load()(importlib.import_module(PACKAGE))
+
+
+@contextmanager
+def _loading(entry_point: EntryPoint) -> Iterator[None]:
+    """Attribute what is registered to a plugin; turn its errors into a warning."""
+    distribution = entry_point.dist.name if entry_point.dist is not None else entry_point.value
+    _plugins["loading"] = distribution
+    try:
+        yield
+    except Exception as error:
+        warnings.warn(
+            f"the plugin {entry_point.name} of {distribution} is not loaded: {type(error).__name__}: {error}; "
+            "repair or uninstall it",
+            PluginWarning,
+            stacklevel=2,
+        )
+    finally:
+        _plugins["loading"] = ""
+
+
+def register(kind: str, name: str, target: Any) -> None:
+    """Add an entry to a table: a task or a model family.
+
+    `target` is an object or an import string such as `"my_package.models:FAMILY"`, imported on first use.
+
+    >>> register("family", "bert", "my_package.models:FAMILY")
+    Traceback (most recent call last):
+    regard.errors.UsageError: the model family 'bert' of my_package has the name of one of regard: choose another name
+    """
+    if kind not in TABLES:
+        raise UsageError(f"unknown kind {kind!r}{nearest(kind, TABLES)}: one of {', '.join(TABLES)}")
+    owner = _plugins["loading"] or _package_of(target)
+    TABLES[kind].register(name, target, owner=str(owner))
+
+
+def _package_of(target: Any) -> str:
+    """Package that defines an object or is named by an import string."""
+    module = target if isinstance(target, str) else getattr(target, "__module__", type(target).__module__)
+    return str(module).partition(":")[0].partition(".")[0]
+
+
+# ---- model families
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family: its config class and the module that is built from it, as objects or import strings."""
+
+    config: Any
+    model: Any
+
+
+FAMILIES: Registry[Family] = Registry(
+    "model family",
+    {
+        "transformer": Family("regard.config.models:TransformerConfig", "regard.models.transformer:Transformer"),
+        "seq2seq": Family("regard.config.rnn_models:Seq2SeqConfig", "regard.models.seq2seq:Seq2Seq"),
+        "memory_network": Family(
+            "regard.config.rnn_models:MemoryNetworkConfig", "regard.models.memory_network:MemoryNetwork"
+        ),
+        "elmo": Family("regard.config.rnn_models:ElmoConfig", "regard.models.elmo:Elmo"),
+        "rnn_classifier": Family(
+            "regard.config.rnn_models:RnnClassifierConfig", "regard.models.rnn_text:RnnClassifier"
+        ),
+        "rnn_tagger": Family("regard.config.rnn_models:RnnTaggerConfig", "regard.models.rnn_text:RnnTagger"),
+        "bert": Family("regard.config.models:BertConfig", "regard.models.bert:Bert"),
+        "gpt": Family("regard.config.models:GptConfig", "regard.models.gpt:Gpt"),
+    },
+)
+
+
+# ---- tasks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """All that differs by task. A target is an object or an import string."""
+
+    field_name: str  # as the field calls it; the title of model cards
+    tag: str  # of Hugging Face, for model cards
+    command: str  # that uses the models
+    example: str  # one command that uses the model in {}
+    load: (
+        Any  # (folder, *, device, precision, threads, backend) → pipeline; without `backend` where has_engine is false
+    )
+    has_engine: bool = True  # whether the engine may run the models
+    evaluate: Any = None  # (TestSet) → None: `regard evaluate`
+    answer: Any = None  # `regard answer`, where the models answer questions
+    request: Any = None  # (pipeline, PipelineRequest) → result with `record()`: `regard see` and the page
+    probe: Any = None  # (pipeline, files, ReadConfig) → Probe: `regard heads`
+    format_metrics: Any = None  # (metrics) → further lines of `regard info`
+    encoder_heads: tuple[str, ...] = ()  # heads of encoders that are for this task
+    # training; a task without a run config has models that were trained for other tasks, or elsewhere
+    run_config: Any = None  # subclass of RunConfig
+    summary: str = ""  # of `regard train`: what is trained
+    data: str = ""  # what the files hold
+    commands: tuple[str, ...] = ()  # examples of `regard train`
+    experiments: Mapping[str, Any] = field(default_factory=dict)  # architecture → (RunConfig, folder) → Experiment
+    procedure: Any = None  # (RunContext) → TrainingProcedure
+    distillation: Any = None  # experiment of `regard distil`
+    read_examples: Any = None  # (files, ReadConfig) → examples: the data of several seeds
+    has_many_files: bool = True  # whether any number of files is allowed; otherwise one or two
+
+
+_RUNS = "regard.config.runs"
+_EXPERIMENTS = "regard.training.experiments"
+_BATCHES = "regard.training.batch_procedure:BatchProcedure"
+_SEEDS = "regard.training.run:build_seed_procedure"
+TASKS: Registry[Task] = Registry(
+    "task",
+    {
+        "translate": Task(
+            field_name="translation model",
+            tag="translation",
+            command="regard translate",
+            example='regard translate {} "A text to translate."',
+            load="regard.pipeline.load:load_translator",
+            evaluate="regard.cli.evaluate:evaluate_translation",
+            request="regard.interpret.record_request:translate_text",
+            probe="regard.interpret.probes:TranslationProbe.read",
+            run_config=f"{_RUNS}:TranslateRun",
+            summary="train a translation model: a Transformer, or an RNN with attention",
+            data="two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too)",
+            commands=(
+                "train.en train.de --valid val.en val.de --out runs/en-de",
+                "pairs.tsv --minutes 30 --out runs/x",
+                "mine.tsv --from runs/en-de --out runs/mine",
+                "--recipe recipes/multi30k-en-de.json --out runs/x",
+            ),
+            experiments={
+                "transformer": f"{_EXPERIMENTS}.translation:TranslationExperiment",
+                "rnn": f"{_EXPERIMENTS}.translation:TranslationExperiment",
+            },
+            procedure=_BATCHES,
+            has_many_files=False,
+        ),
+        "classify": Task(
+            field_name="text classifier",
+            tag="text-classification",
+            command="regard classify",
+            example='regard classify {} "A text."',
+            load="regard.pipeline.loaders:load_classifier",
+            evaluate="regard.cli.classify:evaluate_labels",
+            request="regard.interpret.record_request:classify_text",
+            probe="regard.interpret.encoder_probes:LabelProbe.read",
+            encoder_heads=("label",),
+            run_config=f"{_RUNS}:ClassifyRun",
+            summary="fine-tune or train a text classifier",
+            data="labelled texts: a file with two columns (.tsv, .csv, .jsonl; .gz too), or two files",
+            commands=(
+                "reviews.csv --from folder/of/a/bert --out runs/mood",
+                "reviews.csv --features runs/elmo --out runs/mood",
+            ),
+            experiments={
+                "rnn": f"{_EXPERIMENTS}.classification:RnnClassificationExperiment",
+                "bert": f"{_EXPERIMENTS}.classification:ClassificationExperiment",
+            },
+            procedure=_SEEDS,
+            distillation=f"{_EXPERIMENTS}.distillation:ClassificationDistillation",
+            read_examples="regard.data.labelled:read_labelled",
+            has_many_files=False,
+        ),
+        "tag": Task(
+            field_name="token classifier",
+            tag="token-classification",
+            command="regard tag",
+            example='regard tag {} "A text."',
+            load="regard.pipeline.loaders:load_tagger",
+            evaluate="regard.cli.tag:evaluate_tags",
+            request="regard.interpret.record_request:call_pipeline",
+            probe="regard.interpret.encoder_probes:TagProbe.read",
+            encoder_heads=("token",),
+            run_config=f"{_RUNS}:TagRun",
+            summary="fine-tune or train a token classifier (NER, part-of-speech)",
+            data="tagged words in CoNLL columns",
+            commands=(
+                "names.conll --from folder/of/a/bert --out runs/names",
+                "names.conll --features runs/elmo --out runs/names",
+            ),
+            experiments={
+                "rnn": f"{_EXPERIMENTS}.tagging:RnnTaggingExperiment",
+                "bert": f"{_EXPERIMENTS}.tagging:TaggingExperiment",
+            },
+            procedure=_SEEDS,
+            distillation=f"{_EXPERIMENTS}.distillation:TaggingDistillation",
+            read_examples="regard.data.conll:read_tagged",
+        ),
+        "answer": Task(
+            field_name="extractive question-answering model",
+            tag="question-answering",
+            command="regard answer",
+            example='regard answer {} --passage notes.txt "Who was it?"',
+            load="regard.pipeline.loaders:load_answerer",
+            evaluate="regard.cli.answer:evaluate_answers",
+            answer="regard.cli.answer:answer_from_passage",
+            request="regard.interpret.record_request:answer_question",
+            probe="regard.interpret.encoder_probes:QuestionAnsweringProbe.read",
+            encoder_heads=("span",),
+            run_config=f"{_RUNS}:AnswerRun",
+            summary="fine-tune extractive question answering",
+            data="questions and passages in SQuAD format",
+            commands=("squad.json --from folder/of/a/bert --out runs/answers",),
+            experiments={"bert": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment"},
+            procedure=_SEEDS,
+            distillation=f"{_EXPERIMENTS}.distillation:QuestionAnsweringDistillation",
+            read_examples="regard.data.squad:read_squad",
+        ),
+        "masked-lm": Task(
+            field_name="masked language model",
+            tag="fill-mask",
+            command="regard fill",
+            example='regard fill {} "Paris is the [MASK] of France."',
+            load="regard.pipeline.loaders:load_filler",
+            has_engine=False,
+            evaluate="regard.cli.fill:evaluate_masked_lm",
+            request="regard.interpret.record_request:call_pipeline",
+            probe="regard.interpret.encoder_probes:MaskedProbe.read",
+            encoder_heads=("masked", "pretraining"),
+            run_config=f"{_RUNS}:MaskedLMRun",
+            summary="pre-train or adapt a masked language model (BERT)",
+            data="plain text",
+            commands=(
+                "books/*.txt --preset mini --minutes 60 --out runs/bert",
+                "notes/*.txt --from runs/bert --out runs/adapted",
+            ),
+            experiments={"bert": f"{_EXPERIMENTS}.masked_lm:MaskedLMExperiment"},
+            procedure=_BATCHES,
+        ),
+        "causal-lm": Task(
+            field_name="causal language model",
+            tag="text-generation",
+            command="regard generate",
+            example='regard generate {} "Once upon"',
+            load="regard.pipeline.loaders:load_generator",
+            evaluate="regard.cli.generate:evaluate_causal_lm",
+            request="regard.interpret.record_request:generate_text",
+            probe="regard.interpret.probes:CausalProbe.read",
+            run_config=f"{_RUNS}:CausalLMRun",
+            summary="train a causal language model (GPT)",
+            data="plain text",
+            commands=("book.txt --tokenizer characters --minutes 20 --out runs/gpt",),
+            experiments={"gpt": f"{_EXPERIMENTS}.causal_lm:CausalLMExperiment"},
+            procedure=_BATCHES,
+        ),
+        "elmo": Task(
+            field_name="ELMo language model whose layers are features of words",
+            tag="feature-extraction",
+            command="regard train classify --features",
+            example="regard train classify texts.csv --features {} --out runs/labels",
+            load="regard.pipeline.loaders:load_features",
+            has_engine=False,
+            evaluate="regard.cli.evaluate:evaluate_elmo",
+            request="regard.interpret.record_request:call_pipeline",
+            run_config=f"{_RUNS}:ElmoRun",
+            summary="train a bidirectional LSTM language model for features (ELMo)",
+            data="plain text",
+            commands=("books/*.txt --out runs/elmo",),
+            experiments={"elmo": f"{_EXPERIMENTS}.elmo:ElmoExperiment"},
+            procedure=_BATCHES,
+        ),
+        "story-qa": Task(
+            field_name="memory network for questions about stories",
+            tag="question-answering",
+            command="regard answer",
+            example='regard answer {} --story story.txt "Where is the apple?"',
+            load="regard.pipeline.loaders:load_stories",
+            has_engine=False,
+            evaluate="regard.cli.answer:evaluate_stories",
+            answer="regard.cli.answer:answer_about_story",
+            request="regard.interpret.record_request:answer_story",
+            probe="regard.interpret.probes:MemoryNetworkProbe.read",
+            format_metrics="regard.tasks.story_qa:format_metrics",
+            run_config=f"{_RUNS}:StoryQARun",
+            summary="train a memory network to answer questions about short stories (bAbI)",
+            data="stories with questions in bAbI format, one file per task",
+            commands=("qa1_train.txt qa2_train.txt --valid qa1_test.txt qa2_test.txt --hops 3 --out runs/babi",),
+            experiments={"memory-network": None},
+            procedure=f"{_EXPERIMENTS}.story_qa:MemoryNetworkProcedure",
+        ),
+        "embed": Task(
+            field_name="encoder",
+            tag="sentence-similarity",
+            command="regard embed",
+            example='regard embed {} "A text."',
+            load="regard.pipeline.loaders:load_embedder",
+            request="regard.interpret.record_request:embed_text",
+            probe="regard.interpret.encoder_probes:EmbeddingProbe.read",
+            encoder_heads=("plain", "next"),
+        ),
+    },
+)
+TABLES: dict[str, Registry[Any]] = {"task": TASKS, "family": FAMILIES}  # kind, as `register` takes it → table
+
+
+def usage_hint(task: str) -> str:
+    """Name the command that uses a task's models, in brackets for the end of a message; empty for an unknown task.
+
+    >>> usage_hint("tag"), usage_hint("?")
+    (' (`regard tag` uses this one)', '')
+    """
+    return f" (`{TASKS[task].command}` uses this one)" if task in TASKS else ""
+
+
+def task_of_head(head: str) -> str:
+    """Task of an encoder by its head.
+
+    >>> task_of_head("span")
+    'answer'
+    """
+    return next(name for name, task in TASKS.items() if head in task.encoder_heads)

@@ -1,0 +1,112 @@
+"""Runs by task: a task has its own settings alone, its own defaults, and reads what it writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from regard.config.runs import RunConfig, StoryQARun, TranslateRun, build_run, read_run, tasks_with, trained_tasks
+from regard.errors import ConfigError
+
+PRETRAINED = {"answer": {"pretrained": "a/bert"}}  # settings without which a task cannot be trained
+
+
+@pytest.mark.parametrize(
+    ("task", "path", "value", "message"),
+    [
+        ("story-qa", "training.minutes", 5, "unknown setting 'training.minutes' of the task story-qa: it is a setting"),
+        ("story-qa", "training.precision", "bf16", "a setting of translate, classify, tag, answer, masked-lm"),
+        ("story-qa", "preset", "tiny", "unknown setting 'preset'"),
+        ("story-qa", "tokenizer.kind", "words", "unknown setting 'tokenizer.kind'"),
+        ("story-qa", "data.max_length", 5, "it is a setting of translate, classify, tag, answer$"),
+        ("story-qa", "data.read.format", "tsv", "it is a setting of translate, classify$"),
+        ("story-qa", "memory_network.hops", 0, r"hops \(0\) must be at least 1"),
+        ("story-qa", "training.epochs", 2.5, "epochs must be a whole number, not 2.5"),
+        ("translate", "memory_network.hops", 2, "it is a setting of story-qa$"),
+        ("translate", "training.random_noise", 0.5, "it is a setting of story-qa$"),
+        ("translate", "data.read.label", "x", "it is a setting of classify, tag$"),
+        ("classify", "training.tune_length_penalty", False, "it is a setting of translate$"),
+        (
+            "classify",
+            "traning.steps",
+            3,
+            r"unknown setting 'traning.steps' of the task classify \(did you mean training",
+        ),
+        ("answer", "fine_tuning.features", "x", "it is a setting of classify, tag$"),
+        ("elmo", "masking.mask_rate", 0.3, "it is a setting of masked-lm$"),
+    ],
+)
+def test_a_setting_of_another_task_is_unknown_and_its_tasks_are_named(
+    task: str, path: str, value: object, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_run(task, {**PRETRAINED.get(task, {}), path: value})
+
+
+def test_an_excluded_setting_is_unknown_in_a_recipe_and_not_written() -> None:
+    with pytest.raises(ConfigError, match="unknown setting 'data.read.source' of the task story-qa: it is a setting"):
+        read_run({"task": "story-qa", "data": {"read": {"source": "x"}}})
+    written = StoryQARun().to_dict()["data"]
+    assert set(written) == {"train", "valid", "read"}
+    assert set(written["read"]) == {"encoding", "lenient", "max_reject"}
+
+
+@pytest.mark.parametrize("task", trained_tasks())
+def test_a_run_reads_what_it_writes(task: str) -> None:
+    run = build_run(task, {**PRETRAINED.get(task, {}), "data.train": ("a", "b"), "training.seed": 7})
+    assert run.task == task
+    assert read_run(run.to_dict()) == run
+    assert build_run(task, {}, run.to_dict()) == run
+
+
+DEFAULTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("translate", {}, {"training.label_smoothing": 0.1, "architecture": "transformer", "data.max_length": 256}),
+    ("classify", {}, {"training.label_smoothing": 0.0, "architecture": "rnn", "training.optimizer": "muon"}),
+    ("classify", {"pretrained": "x"}, {"architecture": "bert", "training.optimizer": "adamw", "data.max_length": 512}),
+    ("answer", {"pretrained": "x"}, {"architecture": "bert", "training.ema_decay": 0.0, "data.max_length": 384}),
+    ("masked-lm", {}, {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": True, "training.label_smoothing": 0.0}),
+    ("causal-lm", {}, {"tokenizer.kind": "bpe", "tokenizer.lowercase": False, "training.label_smoothing": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("task", "settings", "defaults"), DEFAULTS)
+def test_a_task_has_its_own_defaults(task: str, settings: dict[str, Any], defaults: dict[str, Any]) -> None:
+    recipe = {"training": {"steps": 3}}  # part of a group: the rest keeps the defaults of the task
+    for run in (build_run(task, settings), build_run(task, settings, recipe), build_run(task, {}, settings)):
+        for path, value in defaults.items():
+            assert _value(run, path) == value, path
+
+
+def _value(run: RunConfig, path: str) -> object:
+    value: object = run
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def test_the_help_of_a_setting_has_the_default_of_the_task() -> None:
+    smoothing = {
+        task: knob.default
+        for task in trained_tasks()
+        for knob in type(build_run(task, PRETRAINED.get(task, {}))).knobs()
+        if knob.path == "training.label_smoothing"
+    }
+    assert smoothing.pop("translate") == 0.1
+    assert set(smoothing.values()) == {0.0} and "story-qa" not in smoothing
+
+
+def test_settings_of_the_command_line_come_before_those_of_a_recipe() -> None:
+    recipe = {"preset": "tiny", "training": {"steps": 5, "seed": 3}}
+    run = TranslateRun.build({"training.steps": 9}, recipe)
+    assert (run.training.steps, run.training.seed, run.preset) == (9, 3, "tiny")
+
+
+def test_tasks_of_a_setting() -> None:
+    assert tasks_with("training.minutes") == [task for task in trained_tasks() if task != "story-qa"]
+    assert tasks_with("nothing") == []
+
+
+def test_a_task_that_no_model_is_trained_for_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no model is trained for the task embed: one of translate, "):
+        build_run("embed", {})
