@@ -73,10 +73,7 @@ def score_target(model: Any) -> np.ndarray:
 @torch.no_grad()
 def zero_head(model: Any, name: str, head: int) -> Any:
     """A copy of the model with the head's columns of the output projection set to zero: the definition of ablation."""
-    packed = model.__dict__.pop("packed", None)  # cannot be copied
     ablated = copy.deepcopy(model)
-    if packed is not None:
-        model.__dict__["packed"] = packed
     out = ablated.get_submodule(name).out
     head_size = out.in_features // ablated.get_submodule(name).num_heads
     out.weight[:, head * head_size : (head + 1) * head_size] = 0
@@ -239,7 +236,6 @@ def test_without_an_ablation_no_operator_is_added(monkeypatch: pytest.MonkeyPatc
     with Operators() as usual:
         score_target(model)
     monkeypatch.setattr("regard.attention.attend.apply_ablation", lambda output, site: output)
-    monkeypatch.setattr("regard.models.layers.packed.apply_ablation", lambda output, site: output)
     with Operators() as bare:
         score_target(model)
     assert usual.names == bare.names

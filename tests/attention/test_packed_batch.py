@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.attention.cache import KeyValueCache
+from regard.attention.cache import KeyValueCache, LayerCache
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import Learned, Rotary, Sinusoidal, build_positions, sinusoids
@@ -56,22 +56,24 @@ def test_an_unknown_scheme_is_rejected_with_the_nearest() -> None:
 
 
 def test_a_cache_grows_and_its_rows_can_be_selected() -> None:
-    cache = KeyValueCache.empty(layers=2, rows=3, heads=1, capacity=2, head_size=5)
+    cache = KeyValueCache.empty(layers=2, rows=3, heads=1, capacity=2, key_size=5, value_size=7)
     keys = torch.arange(150, dtype=torch.float32).view(2, 3, 1, 5, 5)  # [L, R, H, T, d]
-    for position in range(5):
-        cache.reserve()
+    values = -torch.arange(210, dtype=torch.float32).view(2, 3, 1, 5, 7)
+    for start, stop in ((0, 1), (1, 4), (4, 5)):
+        cache.reserve(stop - start)
         cached = [
-            cache.append(layer, torch.stack([keys[layer, :, :, position], -keys[layer, :, :, position]], 1))
+            LayerCache(cache, layer).append(keys[layer, :, :, start:stop], values[layer, :, :, start:stop])
             for layer in range(2)
         ]
-        cache.length += 1
+        cache.length = stop
     for layer, (key, value) in enumerate(cached):
         assert torch.equal(key, keys[layer])
-        assert torch.equal(value, -keys[layer])
+        assert torch.equal(value, values[layer])
     selected = cache.select(torch.tensor([1, 1, 0]))
     selected.reserve()
-    key, _ = selected.append(1, torch.zeros(3, 2, 1, 5))
+    key, value = LayerCache(selected, 1).append(torch.zeros(3, 1, 1, 5), torch.zeros(3, 1, 1, 7))
     assert torch.equal(key[:, :, :5], keys[1, [1, 1, 0]])
+    assert torch.equal(value[:, :, :5], values[1, [1, 1, 0]])
 
 
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -82,13 +84,14 @@ def test_packed_weights_give_the_same_candidates(norm: str, positions: str, acti
     initialize_weights(model, seed=1)  # smaller than those of `build_transformer`: rounding must not be amplified
     with torch.no_grad():
         model.lm_head_bias.normal_(generator=torch.Generator().manual_seed(2))
+    packed_model = copy.deepcopy(model).pack()
+    assert packed_model.decoder.layers[0].attention.qkv.packed_weight is not None
     state = model.start(SOURCE, max_length=4)
-    packed_state = model.pack().start(SOURCE, max_length=4)
-    assert state.inference is not packed_state.inference
+    packed_state = packed_model.start(SOURCE, max_length=4)
     for token in (3, 7, 8, 9, 10, 11):
         tokens = np.full(3, token, np.int32)
         candidates, state = model.step(tokens, state, 0)
-        packed_candidates, packed_state = model.step(tokens, packed_state, 0)
+        packed_candidates, packed_state = packed_model.step(tokens, packed_state, 0)
         assert candidates.logprobs.shape == packed_candidates.logprobs.shape == (3, model.vocab_size)
         np.testing.assert_allclose(candidates.logprobs, packed_candidates.logprobs, atol=2e-4)
 
@@ -103,7 +106,11 @@ def test_new_weights_are_never_decoded_with_old_packed_ones() -> None:
     expected, _ = reference.step(tokens, reference.start(SOURCE, max_length=4), 0)
     np.testing.assert_allclose(candidates.logprobs, expected.logprobs, atol=1e-6)
     model.pack().to(torch.bfloat16)
-    assert model.start(SOURCE, max_length=4).inference.output.weight.dtype == torch.bfloat16
+    assert not model.is_packed
+    reference.to(torch.bfloat16)
+    candidates, _ = model.step(tokens, model.start(SOURCE, max_length=4), 0)
+    expected, _ = reference.step(tokens, reference.start(SOURCE, max_length=4), 0)
+    assert np.array_equal(candidates.logprobs, expected.logprobs)
 
 
 def test_every_weight_has_a_gradient_and_the_loss_is_the_sum_of_logprobs() -> None:

@@ -16,47 +16,68 @@ class KeyValueCache:
     The token axis comes first: a step writes one contiguous block, and rows are reordered by one copy.
     """
 
-    values: Tensor  # [capacity, L, 2, R, H, d]: keys, then values
+    buffer: Tensor  # [capacity, L, R, H, d + v]: key, then value
+    key_size: int  # d
     length: int = 0  # tokens that every layer holds
     reorder_buffer: Tensor | None = None  # second buffer, into which `select` copies
 
     @classmethod
     def empty(
-        cls, layers: int, rows: int, heads: int, capacity: int, head_size: int, device: torch.device | str = "cpu"
+        cls,
+        layers: int,
+        rows: int,
+        heads: int,
+        *,
+        capacity: int,
+        key_size: int,
+        value_size: int,
+        device: torch.device | str = "cpu",
     ) -> Self:
         """Allocate an empty cache in float32, in which attention of a single query is fastest."""
-        return cls(torch.empty(capacity, layers, 2, rows, heads, head_size, device=device))
+        return cls(torch.empty(capacity, layers, rows, heads, key_size + value_size, device=device), key_size)
 
-    def reserve(self) -> None:
-        """Make sure that one more token of each row fits."""
-        capacity = len(self.values)
-        if self.length == capacity:
-            larger = self.values.new_empty(2 * capacity, *self.values.shape[1:])
-            larger[:capacity] = self.values
-            self.values = larger
+    def reserve(self, num_tokens: int = 1) -> None:
+        """Make sure that this many more tokens of each row fit."""
+        capacity = len(self.buffer)
+        needed = self.length + num_tokens
+        if needed > capacity:
+            larger = self.buffer.new_empty(max(2 * capacity, needed), *self.buffer.shape[1:])
+            larger[: self.length] = self.buffer[: self.length]
+            self.buffer = larger
             self.reorder_buffer = None
-
-    def prefill(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Write a layer's keys and values of the prompt, each [R, H, T, d]; the capacity must suffice."""
-        prompt = self.values[: key.shape[2], layer]
-        prompt[:, 0] = key.permute(2, 0, 1, 3)
-        prompt[:, 1] = value.permute(2, 0, 1, 3)
-
-    def append(self, layer: int, key_value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append one token's keys and values, [R, 2, H, d]; return all of the layer, each [R, H, t, d]."""
-        self.values[self.length, layer].copy_(key_value.transpose(0, 1))
-        key, value = self.values[: self.length + 1, layer].permute(1, 2, 3, 0, 4).unbind(0)
-        return key, value
 
     def select(self, rows: Tensor) -> Self:
         """Cache of these rows in this order; rows may repeat. This cache must not be used afterwards."""
-        shape = (*self.values.shape[:3], len(rows), *self.values.shape[4:])
+        capacity, layers, num_rows, *head_shape = self.buffer.shape
+        shape = (capacity, layers, len(rows), *head_shape)
         target = self.reorder_buffer
         if target is None or target.shape != shape:
-            target = self.values.new_empty(shape)
-        torch.index_select(self.values[: self.length], 3, rows, out=target[: self.length])
-        reusable = self.values if len(rows) == self.values.shape[3] else None
-        return type(self)(target, self.length, reusable)
+            target = self.buffer.new_empty(shape)
+        torch.index_select(self.buffer[: self.length], 2, rows, out=target[: self.length])
+        reusable = self.buffer if len(rows) == num_rows else None
+        return type(self)(target, self.key_size, length=self.length, reorder_buffer=reusable)
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """The part of a key–value cache that belongs to one layer."""
+
+    cache: KeyValueCache
+    layer: int
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Append new tokens' keys [R, H, T, d] and values [R, H, T, v]; return all of the layer, [R, H, t, …].
+
+        There must be room (`reserve`); the cache's length is increased after the last layer.
+        """
+        cache = self.cache
+        stop = cache.length + key.shape[2]
+        states = cache.buffer[:stop, self.layer].permute(1, 2, 0, 3)  # [R, H, t, d + v]
+        keys = states[..., : cache.key_size]
+        values = states[..., cache.key_size :]
+        keys[:, :, cache.length :] = key
+        values[:, :, cache.length :] = value
+        return keys, values
 
 
 @dataclass(frozen=True)
@@ -64,7 +85,11 @@ class CrossKeyValues:
     """Keys and values of the source, once per sentence however many rows attend to it."""
 
     key: Tensor  # [S, H, K, d]
-    value: Tensor  # [S, H, K, d]
+    value: Tensor  # [S, H, K, v]
+
+    def to_contiguous_float(self) -> CrossKeyValues:
+        """Copy in float32 and in order, in which attention of a single query is fastest."""
+        return CrossKeyValues(self.key.float().contiguous(), self.value.float().contiguous())
 
     def select(self, sentences: Tensor) -> CrossKeyValues:
         """Keys and values of these sentences."""

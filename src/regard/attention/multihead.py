@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from regard.attention.attend import SCALED_DOT, attend
-from regard.attention.cache import CrossKeyValues
+from regard.attention.cache import CrossKeyValues, LayerCache
 from regard.attention.capture import AttentionCall, capture
 from regard.attention.dropout import Noise
 from regard.attention.masks import BoundMask
@@ -16,16 +21,135 @@ from regard.attention.scores import softmax
 from regard.attention.trace import active_trace
 
 
-class SelfAttention(nn.Module):
-    """Multi-head self-attention within each sequence of a packed batch (Vaswani et al. 2017, section 3.2.2)."""
+@dataclass(frozen=True)
+class HeadSizes:
+    """Numbers and sizes of heads.
 
-    def __init__(self, hidden_size: int, num_heads: int, dropout: float = 0.0, bias: bool = True) -> None:
+    >>> HeadSizes.standard(hidden_size=12, num_heads=3)
+    HeadSizes(num_heads=3, num_kv_heads=3, key_size=4, value_size=4, scale=0.5)
+    """
+
+    num_heads: int
+    num_kv_heads: int  # a key or value head is shared by num_heads / num_kv_heads queries (Ainslie et al. 2023)
+    key_size: int  # d, of queries and keys
+    value_size: int  # v
+    scale: float  # factor of the scores
+
+    @classmethod
+    def standard(cls, hidden_size: int, num_heads: int) -> HeadSizes:
+        """Heads of hidden_size / num_heads that share nothing (Vaswani et al. 2017, section 3.2.2)."""
+        head_size = hidden_size // num_heads
+        return cls(
+            num_heads,
+            num_kv_heads=num_heads,
+            key_size=head_size,
+            value_size=head_size,
+            scale=1 / math.sqrt(head_size),
+        )
+
+    @property
+    def query_width(self) -> int:
+        """Width of all queries of a token."""
+        return self.num_heads * self.key_size
+
+    @property
+    def key_width(self) -> int:
+        """Width of all keys of a token."""
+        return self.num_kv_heads * self.key_size
+
+    @property
+    def value_width(self) -> int:
+        """Width of all values of a token."""
+        return self.num_kv_heads * self.value_size
+
+    @property
+    def output_width(self) -> int:
+        """Width of the merged heads."""
+        return self.num_heads * self.value_size
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values of all heads, and what is added to their scores."""
+
+    query: Tensor  # [B, H, Q, d]
+    key: Tensor  # [B, H, K, d]
+    value: Tensor  # [B, H, K, v]
+    bias: Tensor | None = None  # [B|1, H|1, Q, K]
+
+
+class _MultiHead(nn.Module):
+    """What self-attention and cross-attention share: splitting into heads, and the only call of `attend`."""
+
+    def __init__(
+        self, sizes: HeadSizes, dropout: float, query_norm: nn.Module | None, key_norm: nn.Module | None
+    ) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.sizes = sizes
+        self.num_heads = sizes.num_heads
         self.dropout = dropout
         self.site = ""
-        self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=bias)
-        self.out = nn.Linear(hidden_size, hidden_size, bias=bias)
+        self.query_norm = query_norm  # of each head
+        self.key_norm = key_norm
+
+    def _split_query(self, query: Tensor) -> Tensor:
+        """[B, T, H · d] → [B, H, T, d], normalised if there is a norm."""
+        heads = query.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return heads if self.query_norm is None else self.query_norm(heads)
+
+    def _split_key_value(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, T, heads · size] → [B, heads, T, size], keys normalised if there is a norm."""
+        keys = key.unflatten(-1, (self.sizes.num_kv_heads, -1)).transpose(1, 2)
+        values = value.unflatten(-1, (self.sizes.num_kv_heads, -1)).transpose(1, 2)
+        return keys if self.key_norm is None else self.key_norm(keys), values
+
+    def _align_heads(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Heads:
+        """Heads as `attend` takes them: a key and a value for each query head, scores scaled by 1/√d."""
+        sizes = self.sizes
+        factor = sizes.scale * math.sqrt(sizes.key_size)
+        if not math.isclose(factor, 1):
+            query = query * factor
+        if sizes.num_kv_heads != sizes.num_heads:
+            queries_per_key = sizes.num_heads // sizes.num_kv_heads
+            key = key.repeat_interleave(queries_per_key, dim=1)
+            value = value.repeat_interleave(queries_per_key, dim=1)
+        return Heads(query, key, value, None if bias is None else bias.to(query.dtype))
+
+    def _attend(self, heads: Heads, mask: BoundMask | None, noise: Noise | None, is_traced: bool = True) -> Tensor:
+        """Attention output with merged heads, [B, Q, H · v]."""
+        context = attend(
+            heads.query,
+            heads.key,
+            heads.value,
+            mask=mask,
+            bias=heads.bias,
+            dropout=self.dropout,
+            noise=noise,
+            site=self.site,
+            is_traced=is_traced,
+        )
+        return context.transpose(1, 2).flatten(2)
+
+
+class SelfAttention(_MultiHead):
+    """Multi-head self-attention within each sequence of a packed batch (Vaswani et al. 2017, section 3.2.2)."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        *,
+        output_bias: bool | None = None,  # as `bias` where None
+        sizes: HeadSizes | None = None,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+    ) -> None:
+        sizes = sizes or HeadSizes.standard(hidden_size, num_heads)
+        super().__init__(sizes, dropout, query_norm, key_norm)
+        qkv_width = sizes.query_width + sizes.key_width + sizes.value_width
+        self.qkv = nn.Linear(hidden_size, qkv_width, bias=bias)
+        self.out = nn.Linear(sizes.output_width, hidden_size, bias=bias if output_bias is None else output_bias)
 
     def forward(
         self,
@@ -36,15 +160,39 @@ class SelfAttention(nn.Module):
         *,
         noise: Noise | None = None,
         selected: SelectedTokens | None = None,
+        cache: LayerCache | None = None,
+        by_length: bool = False,
     ) -> Tensor:  # [N, D], or [M, D] for selected tokens
-        """Attention output of all tokens, or of the selected ones."""
+        """Attention output of all tokens, or of the selected ones.
+
+        Selected tokens attend to the whole of their sequences as far as the mask allows it; the mask must be a plain
+        one. With a cache, the new tokens also attend to those before them. `by_length`: sequences of equal length
+        attend together, without padding and mask.
+        """
         if selected is not None:
-            return self._attend_selected(hidden, batch, selected, mask, positions, noise)
-        query, key, value = self._split_heads(self.qkv(hidden), batch, 3)
-        query = positions.rotate(query, batch.padded_positions)
-        key = positions.rotate(key, batch.padded_positions)
-        context = attend(query, key, value, mask=mask, dropout=self.dropout, noise=noise, site=self.site)
-        return self.out(batch.pack(context.transpose(1, 2).flatten(2)))
+            return self.out(self._attend_selected(hidden, batch, selected, mask, positions, noise))
+        if by_length:
+            return self.out(self._attend_by_length(hidden, batch, mask, positions))
+        heads = self._split_heads(batch.pad(self.qkv(hidden)), positions, batch.padded_positions, cache)
+        context = self._attend(heads, mask, noise)
+        return self.out(batch.pack(context.to(hidden.dtype)))
+
+    def _split_heads(
+        self, qkv: Tensor, positions: Positions, token_positions: Tensor, cache: LayerCache | None = None
+    ) -> Heads:
+        """Heads of padded projections [B, T, …] at positions [B|1, T], with the positional scheme applied."""
+        sizes = self.sizes
+        query, key, value = qkv.split([sizes.query_width, sizes.key_width, sizes.value_width], dim=-1)
+        query_heads = positions.rotate(self._split_query(query), token_positions)
+        key_heads, value_heads = self._split_key_value(key, value)
+        key_heads = positions.rotate(key_heads, token_positions)
+        key_positions = token_positions
+        if cache is not None:
+            query_heads = query_heads.float()
+            key_heads, value_heads = cache.append(key_heads, value_heads)
+            key_positions = torch.arange(key_heads.shape[2], device=qkv.device)[None]
+        bias = positions.bias(token_positions, key_positions)
+        return self._align_heads(query_heads, key_heads, value_heads, bias)
 
     def _attend_selected(
         self,
@@ -55,36 +203,55 @@ class SelfAttention(nn.Module):
         positions: Positions,
         noise: Noise | None,
     ) -> Tensor:
-        """Selected tokens attend to their whole sequences; an active trace still captures the queries of all tokens."""
-        hidden_size = hidden.shape[1]
-        selected_queries = self._project_qkv(hidden.index_select(0, selected.indices), 0, hidden_size)
-        (query,) = self._split_heads(selected_queries, selected, 1)
-        key, value = self._split_heads(self._project_qkv(hidden, hidden_size, 3 * hidden_size), batch, 2)
-        query = positions.rotate(query, selected.padded_positions)
-        key = positions.rotate(key, batch.padded_positions)
-        context = attend(
-            query,
-            key,
-            value,
-            mask=batch.cross_mask(selected),
-            dropout=self.dropout,
-            noise=noise,
-            site=self.site,
-            is_traced=False,
+        """Merged heads of the selected tokens; an active trace still captures the queries of all tokens."""
+        assert mask is not None
+        sizes = self.sizes
+        query_width = sizes.query_width
+        kv_width = sizes.key_width + sizes.value_width
+        query = selected.pad(self._project_qkv(hidden.index_select(0, selected.indices), 0, query_width))
+        key_value = batch.pad(self._project_qkv(hidden, query_width, query_width + kv_width))
+        key_heads, value_heads = self._split_key_value(*key_value.split([sizes.key_width, sizes.value_width], dim=-1))
+        heads = self._align_heads(
+            positions.rotate(self._split_query(query), selected.padded_positions),
+            positions.rotate(key_heads, batch.padded_positions),
+            value_heads,
+            positions.bias(selected.padded_positions, batch.padded_positions),
         )
-        trace = active_trace(self.site)
-        if trace is not None:
-            (all_queries,) = self._split_heads(self._project_qkv(hidden, 0, hidden_size), batch, 1)
-            all_queries = positions.rotate(all_queries, batch.padded_positions)
-            call = AttentionCall(
-                all_queries, key, value=value, mask=mask, bias=None, score=SCALED_DOT, normalize=softmax
-            )
-            capture(trace, self.site, call)
-        return self.out(selected.pack(context.transpose(1, 2).flatten(2)))
+        selected_mask = mask.mask.bind(selected.padded_positions, batch.padded_positions)
+        context = self._attend(heads, selected_mask, noise, is_traced=False)
+        self._capture_all(hidden, batch, mask, positions)
+        return selected.pack(context)
 
-    def _split_heads(self, projected: Tensor, batch: PackedBatch, parts: int) -> Tensor:
-        """Pad packed projections [N, parts · D] and split them: [parts, B, H, T, d]."""
-        return batch.pad(projected).unflatten(-1, (parts, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    def _attend_by_length(
+        self, hidden: Tensor, batch: PackedBatch, mask: BoundMask | None, positions: Positions
+    ) -> Tensor:  # [N, H · v]
+        """Merged heads of sequences of equal length together: no padding, in float32."""
+        qkv = self.qkv(hidden).float()
+        contexts = []
+        for start, count, length in batch.equal_length_runs:
+            run = qkv[start : start + count * length].unflatten(0, (count, length))
+            heads = self._split_heads(run, positions, batch.padded_positions[:, :length])
+            contexts.append(self._attend(heads, None, None, is_traced=False).flatten(0, 1))
+        self._capture_all(hidden, batch, mask, positions)
+        return torch.cat(contexts).to(hidden.dtype)
+
+    @torch.no_grad()
+    def _capture_all(self, hidden: Tensor, batch: PackedBatch, mask: BoundMask | None, positions: Positions) -> None:
+        """Give an active trace the attention of all tokens, padded as everywhere."""
+        trace = active_trace(self.site)
+        if trace is None:
+            return
+        heads = self._split_heads(batch.pad(self.qkv(hidden)), positions, batch.padded_positions)
+        call = AttentionCall(
+            heads.query,
+            heads.key,
+            value=heads.value,
+            mask=mask,
+            bias=heads.bias,
+            score=SCALED_DOT,
+            normalize=softmax,
+        )
+        capture(trace, self.site, call)
 
     def _project_qkv(self, hidden: Tensor, start: int, stop: int) -> Tensor:
         """Project with rows `start:stop` of the fused QKV weight."""
@@ -92,23 +259,32 @@ class SelfAttention(nn.Module):
         return linear(hidden, self.qkv.weight[start:stop], None if bias is None else bias[start:stop])
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(_MultiHead):
     """Multi-head attention of target tokens to the hidden states of the source."""
 
-    def __init__(self, hidden_size: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.dropout = dropout
-        self.site = ""
-        self.query = nn.Linear(hidden_size, hidden_size)
-        self.key_value = nn.Linear(hidden_size, 2 * hidden_size)
-        self.out = nn.Linear(hidden_size, hidden_size)
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        *,
+        output_bias: bool | None = None,  # as `bias` where None
+        sizes: HeadSizes | None = None,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+    ) -> None:
+        sizes = sizes or HeadSizes.standard(hidden_size, num_heads)
+        super().__init__(sizes, dropout, query_norm, key_norm)
+        self.query = nn.Linear(hidden_size, sizes.query_width, bias=bias)
+        self.key_value = nn.Linear(hidden_size, sizes.key_width + sizes.value_width, bias=bias)
+        self.out = nn.Linear(sizes.output_width, hidden_size, bias=bias if output_bias is None else output_bias)
 
     def precompute_keys_values(self, hidden: Tensor, batch: PackedBatch) -> CrossKeyValues:
         """Keys and values of the source's hidden states [M, D], computed once per source."""
-        padded = batch.pad(self.key_value(hidden))  # [S, K, 2D]
-        key, value = padded.unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # each [S, H, K, d]
-        return CrossKeyValues(key, value)
+        padded = batch.pad(self.key_value(hidden))  # [S, K, …]
+        key, value = padded.split([self.sizes.key_width, self.sizes.value_width], dim=-1)
+        return CrossKeyValues(*self._split_key_value(key, value))
 
     def forward(
         self,
@@ -119,7 +295,12 @@ class CrossAttention(nn.Module):
         *,
         noise: Noise | None = None,
     ) -> Tensor:  # [N, D]
-        """Attention output of the target tokens; target sequence b attends to source sentence b."""
-        query = batch.pad(self.query(hidden)).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, H, T, d]
-        context = attend(query, source.key, source.value, mask=mask, dropout=self.dropout, noise=noise, site=self.site)
-        return self.out(batch.pack(context.transpose(1, 2).flatten(2)))
+        """Attention output of the target tokens; the rows of the batch are equally many for each source sentence."""
+        query = batch.pad(self.query(hidden))  # [B, T, H · d]
+        num_sentences = len(source.key)
+        queries_per_sentence = batch.num_rows * batch.max_length // max(1, num_sentences)
+        by_sentence = query.reshape(num_sentences, queries_per_sentence, query.shape[2])
+        query_heads = self._split_query(by_sentence).to(source.key.dtype)
+        heads = self._align_heads(query_heads, source.key, source.value, None)
+        context = self._attend(heads, mask, noise).to(hidden.dtype)
+        return self.out(batch.pack(context.reshape(*query.shape[:2], self.sizes.output_width)))

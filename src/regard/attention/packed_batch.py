@@ -63,6 +63,7 @@ class PackedBatch:
         self, lengths: np.ndarray, device: torch.device | str = "cpu", position_offset: int = 0, multiple: int = 1
     ) -> None:
         self.num_rows = len(lengths)
+        self.position_offset = position_offset  # position of each sequence's first token
         self.row_lengths = lengths
         self.max_length = int(lengths.max()) if self.num_rows else 0
         self.is_rectangular = self.num_rows == 0 or int(lengths.min()) == self.max_length
@@ -122,7 +123,8 @@ class PackedBatch:
     @property
     def padded_positions(self) -> Tensor:
         """Positions of the padded batch, [1, T]."""
-        return torch.arange(self.max_length, device=self.lengths.device)[None]
+        stop = self.position_offset + self.max_length
+        return torch.arange(self.position_offset, stop, device=self.lengths.device)[None]
 
     def full_mask(self) -> BoundMask:
         """Bidirectional mask: a token attends to every token of its sequence."""

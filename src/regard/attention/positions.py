@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, UsageError, nearest
 
+ROTARY_SCALINGS = ("linear", "ntk")
+
 
 class Positions(nn.Module):
     """No positional information: attention is invariant to order."""
@@ -74,22 +76,146 @@ class Learned(Positions):
 
 
 class Rotary(Positions):
-    """Rotates pairs of query and key dimensions by their position: scores depend on distance (Su et al. 2021)."""
+    """Rotates pairs of query and key dimensions by their position: scores depend on distance (Su et al. 2021).
 
-    def __init__(self, theta: float = 10_000.0) -> None:
+    `rotary_dim`: only the first dimensions of a head are rotated; 0: all. A pair is a dimension of the first half with
+    its counterpart in the second, or `interleaved`, two neighbours (GPT-J). `factor` stretches the range of positions
+    by interpolation (`linear`, Chen et al. 2023) or by a larger theta (`ntk`).
+
+    >>> Rotary(rotary_dim=2, interleaved=True).rotate(torch.ones(1, 1, 1, 4), torch.zeros(1, 1)).tolist()
+    [[[[1.0, 1.0, 1.0, 1.0]]]]
+    """
+
+    def __init__(
+        self,
+        theta: float = 10_000.0,
+        *,
+        rotary_dim: int = 0,
+        interleaved: bool = False,
+        scaling: str = "linear",
+        factor: float = 1.0,
+    ) -> None:
         """Wavelengths grow from 2π to 2π · theta."""
         super().__init__()
+        if rotary_dim % 2 or rotary_dim < 0:
+            raise ConfigError(f"rotary_dim ({rotary_dim}) must be an even number of dimensions, or 0 for all")
+        if scaling not in ROTARY_SCALINGS:
+            allowed = ", ".join(ROTARY_SCALINGS)
+            raise ConfigError(f"scaling must be one of {allowed}, not {scaling!r}{nearest(scaling, ROTARY_SCALINGS)}")
         self.theta = theta
+        self.rotary_dim = rotary_dim
+        self.interleaved = interleaved
+        self.scaling = scaling
+        self.factor = factor
 
     def rotate(self, heads: Tensor, positions: Tensor) -> Tensor:
+        head_size = heads.shape[-1]
+        rotary_dim = self.rotary_dim or head_size
+        if rotary_dim == head_size:
+            return self._rotate_pairs(heads, positions)
+        if rotary_dim > head_size:
+            raise ConfigError(f"rotary_dim ({rotary_dim}) must be at most the head size ({head_size})")
+        rotated = self._rotate_pairs(heads[..., :rotary_dim], positions)
+        return torch.cat([rotated, heads[..., rotary_dim:]], dim=-1)
+
+    def _rotate_pairs(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """Rotate all dimensions."""
         half = heads.shape[-1] // 2
-        frequencies = 1 / self.theta ** (torch.arange(half, device=positions.device, dtype=torch.float32) / half)
-        angles = (positions.float()[..., None] * frequencies).unsqueeze(1)  # [B|1, 1, T, d/2]
+        angles = self._angles(positions, half).unsqueeze(1)  # [B|1, 1, T, d/2]
         cosine = angles.cos().to(heads.dtype)
         sine = angles.sin().to(heads.dtype)
+        if self.interleaved:
+            left = heads[..., 0::2]
+            right = heads[..., 1::2]
+            rotated = [left * cosine - right * sine, right * cosine + left * sine]
+            return torch.stack(rotated, dim=-1).flatten(-2)
         left = heads[..., :half]
         right = heads[..., half:]
         return torch.cat([left * cosine - right * sine, right * cosine + left * sine], dim=-1)
+
+    def _angles(self, positions: Tensor, half: int) -> Tensor:
+        """Angle of each pair at each position, [B|1, T, d/2]."""
+        theta = self.theta
+        if self.scaling == "ntk" and half > 1:
+            theta = theta * self.factor ** (half / (half - 1))
+        frequencies = 1 / theta ** (torch.arange(half, device=positions.device, dtype=torch.float32) / half)
+        if self.scaling == "linear" and self.factor != 1:
+            frequencies = frequencies / self.factor
+        return positions.float()[..., None] * frequencies
+
+
+class Alibi(Positions):
+    """Scores decrease linearly with distance, in each head at its own slope (Press et al. 2022)."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        distances = (key_positions[:, None, :] - query_positions[:, :, None]).abs()  # [B|1, Q, K]
+        slopes = torch.tensor(alibi_slopes(self.num_heads), device=distances.device)
+        return -slopes.view(1, -1, 1, 1) * distances[:, None]
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """Slopes of ALiBi's heads: geometric from 2^(-8/n) to 2^-8 for n heads, a power of two.
+
+    For any other number, those of the next smaller power of two, then every other one of the next larger.
+
+    >>> alibi_slopes(3)
+    [0.0625, 0.00390625, 0.25]
+    """
+    power = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    extra_slopes = [2 ** (-4 * (head + 1) / power) for head in range(0, 2 * power, 2)]
+    return slopes + extra_slopes[: num_heads - power]
+
+
+class RelativeBias(Positions):
+    """Learned bias of each head for each bucket of distances (T5, Raffel et al. 2020); causal in a decoder."""
+
+    def __init__(
+        self, num_heads: int, *, is_causal: bool = False, num_buckets: int = 32, max_distance: int = 128
+    ) -> None:
+        super().__init__()
+        self.is_causal = is_causal
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.relative_attention_bias = nn.Embedding(num_buckets, num_heads)
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        offsets = key_positions[:, None, :] - query_positions[:, :, None]  # [B|1, Q, K]
+        buckets = relative_buckets(
+            offsets, is_causal=self.is_causal, num_buckets=self.num_buckets, max_distance=self.max_distance
+        )
+        bias: Tensor = self.relative_attention_bias(buckets)
+        return bias.permute(0, 3, 1, 2)
+
+
+def relative_buckets(offsets: Tensor, *, is_causal: bool, num_buckets: int, max_distance: int) -> Tensor:
+    """T5's bucket of each offset of a key from its query: exact for small distances, logarithmic beyond.
+
+    Half of the buckets are for keys after the query, unless it is causal.
+
+    >>> offsets = torch.tensor([-200, -9, -2, 0, 2, 9])
+    >>> relative_buckets(offsets, is_causal=False, num_buckets=32, max_distance=128).tolist()
+    [15, 8, 2, 0, 18, 24]
+    """
+    if is_causal:
+        first_bucket = torch.zeros_like(offsets)
+        distances = (-offsets).clamp_min(0)
+    else:
+        num_buckets //= 2
+        first_bucket = (offsets > 0).long() * num_buckets
+        distances = offsets.abs()
+    num_exact = num_buckets // 2
+    log_ratio = torch.log(distances.clamp_min(1).float() / num_exact) / math.log(max_distance / num_exact)
+    log_buckets = num_exact + (log_ratio * (num_buckets - num_exact)).long()
+    log_buckets = log_buckets.clamp_max(num_buckets - 1)
+    return first_bucket + torch.where(distances < num_exact, distances, log_buckets)
+
+
+NO_POSITIONS = Positions()
 
 
 def build_positions(kind: str, max_positions: int, hidden_size: int) -> Positions:

@@ -18,8 +18,9 @@ from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import Learned
 from regard.errors import UsageError
+from regard.models.layers.block import TransformerBlock
 from regard.models.layers.losses import RANKING_CHUNK, target_logprobs, top_tokens, vocabulary_loss
-from regard.models.layers.packed import PackedLinear, can_pack
+from regard.models.layers.prepacked import PrepackedLinear, can_prepack, prepack_linears
 from regard.packed_tokens import Candidates, Tokens
 
 TOKEN_MULTIPLE = 128  # training batches have a multiple of this many tokens
@@ -151,42 +152,56 @@ def top_candidates(logits: Tensor, k: int, vocab_size: int, eos_id: int) -> Cand
 
 
 class Packable(Model):
-    """A model whose weights can be packed for inference."""
+    """A model whose weights can be prepacked for inference."""
 
-    def prepare_for_inference(self, pack: bool) -> Any:
-        """Build the layers that inference uses; packed, they keep the current weights."""
-        raise NotImplementedError
+    packed_output: PrepackedLinear | None = None  # prepacked output projection; not a submodule
+    is_packed = False
 
     def pack(self) -> Self:
-        """Pack the weights for fast inference on this processor; they must not be changed in place afterwards."""
+        """Prepack the weights for fast inference on this processor; they must not be changed in place afterwards."""
         with torch.inference_mode(False), torch.no_grad():
-            self.__dict__["packed"] = self.prepare_for_inference(pack=True)
+            for module in self.modules():
+                if isinstance(module, TransformerBlock):
+                    prepack_linears(module)
+            self.__dict__["packed_output"] = self.pack_output()
+        self.is_packed = True
         return self
 
-    def inference_layers(self) -> Any:
-        """The packed layers, or unpacked ones that use the current weights."""
-        return self.__dict__.get("packed") or self.prepare_for_inference(pack=False)
+    def pack_output(self) -> PrepackedLinear | None:
+        """Prepack the projection from hidden states to logits; None for a model that predicts no tokens."""
+        return None
+
+    def unpack(self) -> None:
+        """Forget the prepacked output projection; prepacked layers forget their own when their weights change."""
+        self.__dict__["packed_output"] = None
+        self.is_packed = False
 
     def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
-        """Load other weights; packed layers are discarded."""
-        self.__dict__.pop("packed", None)
+        """Load other weights; prepacked ones are discarded."""
+        self.unpack()
         return super().load_state_dict(*arguments, **options)
 
     def _apply(self, *arguments: Any, **options: Any) -> Self:
-        self.__dict__.pop("packed", None)
+        self.unpack()
         return super()._apply(*arguments, **options)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "packed_output": None, "is_packed": False}  # a copy is not prepacked
 
-def build_output_projection(weight: Tensor, bias: Tensor | None, pack: bool) -> PackedLinear:
-    """Projection from hidden states to logits; packed, it is padded to whole ranking chunks with logits of -∞."""
-    num_padding = -len(weight) % RANKING_CHUNK if pack and can_pack(weight) else 0
+
+def prepack_output_projection(weight: Tensor, bias: Tensor | None) -> PrepackedLinear | None:
+    """Prepack the projection from hidden states to logits, padded to whole ranking chunks with logits of -∞."""
+    if not can_prepack(weight):
+        return None
+    num_padding = -len(weight) % RANKING_CHUNK
     if num_padding:
         vocab_size = len(weight)
         weight = torch.cat([weight, weight.new_zeros(num_padding, weight.shape[1])])
         if bias is None:
             bias = weight.new_zeros(vocab_size)
         bias = torch.cat([bias, weight.new_full((num_padding,), -torch.inf)])
-    return PackedLinear(weight, bias, pack)
+    bias_parameter = None if bias is None else nn.Parameter(bias, requires_grad=False)
+    return PrepackedLinear(nn.Parameter(weight, requires_grad=False), bias_parameter)
 
 
 class EncoderDecoderConfig(Protocol):
@@ -335,9 +350,15 @@ class EncoderDecoder(Packable):
         logits = nn.functional.linear(hidden, self.output_weight, self.lm_head_bias)
         return torch.log_softmax(logits.float(), dim=-1).cpu().numpy()
 
-    def output_projection(self, pack: bool) -> PackedLinear:
-        """Projection from hidden states to logits, for inference."""
-        return build_output_projection(self.output_weight, self.lm_head_bias, pack)
+    def pack_output(self) -> PrepackedLinear | None:
+        """Prepack the projection from hidden states to logits."""
+        return prepack_output_projection(self.output_weight, self.lm_head_bias)
+
+    def output_logits(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states in inference, [N, V]; padded columns may follow."""
+        if self.packed_output is not None:
+            return self.packed_output(hidden)
+        return nn.functional.linear(hidden, self.output_weight, self.lm_head_bias)
 
 
 def sentences_of_rows(rows: NDArray[np.int64], num_rows: int, num_sentences: int) -> NDArray[np.int64]:

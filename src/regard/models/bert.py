@@ -16,24 +16,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.attention.dropout import Noise, apply_dropout
-from regard.attention.masks import BoundMask
 from regard.attention.multihead import SelfAttention
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
-from regard.attention.positions import Learned, Positions, Rotary, sinusoids
-from regard.attention.sparse import BlockSparseMask, big_bird
+from regard.attention.positions import NO_POSITIONS, Learned, Positions, Rotary, sinusoids
+from regard.config.block import BiasConfig, BlockConfig
 from regard.config.models import BertConfig
 from regard.errors import UsageError
 from regard.models.base import Packable
-from regard.models.layers.block import ACTIVATIONS, BlockConfig, FeedForward, LayerMask
-from regard.models.layers.block import Encoder as EncoderStack
-from regard.models.layers.packed import PackedStack
+from regard.models.layers.activations import ACTIVATIONS
+from regard.models.layers.block import FeedForward
+from regard.models.layers.layer_spec import BlockSparsity, LayerSpec
 from regard.models.layers.pooling import Pooling
+from regard.models.layers.stack import TransformerStack
 from regard.packed_tokens import Ids, Tokens
 
 POSITION_INIT_SCALE = 2 * 2**0.5  # position embeddings start with twice the deviation of token embeddings
 EMBEDDING_INIT_STD = 0.02  # initial standard deviation of published models' embeddings
 NORM_EPS_FLOOR = 1e-6  # epsilon of a norm that is negligible beside the variance of usual embeddings
-NO_POSITIONS = Positions()  # positions are in the embeddings: attention adds nothing
 
 
 class MaskedLMHead(nn.Module):
@@ -64,9 +63,8 @@ class Bert(Packable):
         super().__init__()
         self.config = config
         self._build_embeddings(config)
-        num_layers = config.stack.num_layers
-        shared = [config.layer_group(layer) for layer in range(num_layers)] if config.layer_groups else []
-        self.encoder = EncoderStack(num_layers, _block_config(config), shared=shared)
+        layers = [self._layer_spec(layer) for layer in range(config.stack.num_layers)]
+        self.encoder = TransformerStack(_block_config(config), layers)
         self._build_heads(config)
 
     def _build_embeddings(self, config: BertConfig) -> None:
@@ -117,14 +115,14 @@ class Bert(Packable):
     ) -> Tensor:  # [N, D], or [M, D] of the selected tokens
         """Hidden states of all tokens, or of the selected ones. `token_types` defaults to zeros."""
         embedded = self.embed(ids, batch, token_types, noise)
-        return self.encoder(embedded, batch, self.layer_masks(batch), noise, selected)
+        return self.encoder(embedded, batch, noise, selected)
 
     def hidden_states(
         self, ids: Tensor, batch: PackedBatch, token_types: Tensor | None = None, noise: Noise | None = None
     ) -> list[Tensor]:  # each [N, D]
         """Hidden states after each layer; the last are the output of the model."""
         embedded = self.embed(ids, batch, token_types, noise)
-        *inner, last = self.encoder.hidden_states(embedded, batch, self.layer_masks(batch), noise)
+        *inner, last = self.encoder.hidden_states(embedded, batch, noise)
         return [*inner, self.encoder.final_norm(last)]
 
     def embed(self, ids: Tensor, batch: PackedBatch, token_types: Tensor | None, noise: Noise | None) -> Tensor:
@@ -144,30 +142,21 @@ class Bert(Packable):
             hidden = apply_dropout(self.embedding_norm(hidden), config.dropout, noise, "embedding")
         return hidden if self.embedding_projection is None else self.embedding_projection(hidden)
 
-    def layer_masks(self, batch: PackedBatch) -> list[LayerMask]:
-        """Mask and positional scheme of each layer: global, or local within the attention window."""
+    def _layer_spec(self, layer: int) -> LayerSpec:
+        """One layer: global, block-sparse on long sequences, or local within the attention window."""
         config = self.config
-        global_mask = self._global_mask(batch)
-        if not config.attention_window:
-            return self.encoder.same_for_all_layers(global_mask, self.global_positions)
-        is_within_window = batch.max_length <= config.attention_window + 1
-        local_mask = global_mask if is_within_window else batch.local_mask(config.attention_window)
-        global_layer = LayerMask(global_mask, self.global_positions)
-        local_layer = LayerMask(local_mask, self.local_positions)
-        return [local_layer if config.is_local(layer) else global_layer for layer in range(config.stack.num_layers)]
-
-    def _global_mask(self, batch: PackedBatch) -> BoundMask:
-        """Full attention, or block-sparse attention if sequences are long."""
-        config = self.config
-        if config.attention == "full" or batch.max_length <= config.max_full_attention:
-            return batch.full_mask()
-        return BlockSparseMask(
-            big_bird(config.num_random_blocks if config.random_once else 0),
-            config.block_size,
-            batch.lengths,
-            max_full_length=config.max_full_attention,
-            extra_first_block=0 if config.random_once else config.num_random_blocks,
-        )
+        block = config.layer_group(layer)
+        if config.is_local(layer):
+            return LayerSpec(block, self.local_positions, window=config.attention_window)
+        sparsity = None
+        if config.attention != "full":
+            sparsity = BlockSparsity(
+                config.block_size,
+                random_blocks=config.num_random_blocks if config.random_once else 0,
+                extra_first_block=0 if config.random_once else config.num_random_blocks,
+                max_full_length=config.max_full_attention,
+            )
+        return LayerSpec(block, self.global_positions, sparsity=sparsity)
 
     @property
     def position_scheme(self) -> tuple[Positions, int]:
@@ -267,9 +256,8 @@ class Bert(Packable):
             )
         if token_types is not None:
             tokens = Tokens(tokens.ids, tokens.offsets, token_types)
-        stack: PackedStack = self.inference_layers()
         embedded = self.embed(ids, batch, self.token_type_tensor(tokens), None)
-        return stack.encode(embedded, batch, self.layer_masks(batch)), batch
+        return self.encoder(embedded, batch, by_length=True), batch
 
     def token_type_tensor(self, tokens: Tokens, padding: int = 0) -> Tensor | None:
         """Token types as a tensor, [N + padding]; None if model or tokens have none."""
@@ -283,10 +271,6 @@ class Bert(Packable):
         stack = self.config.stack
         return {f"encoder.{layer}.self": stack.num_heads for layer in range(stack.num_layers)}
 
-    def prepare_for_inference(self, pack: bool) -> PackedStack:
-        """Build the stack for inference; packed, it keeps the current weights."""
-        return PackedStack(self.encoder, NO_POSITIONS, pack, by_length=True)
-
 
 def _block_config(config: BertConfig) -> BlockConfig:
     return BlockConfig(
@@ -294,13 +278,13 @@ def _block_config(config: BertConfig) -> BlockConfig:
         num_heads=config.stack.num_heads,
         feed_forward_size=config.stack.feed_forward_size,
         activation=config.activation,
-        pre_norm=config.norm == "before",
+        norm_placement="pre" if config.norm == "before" else "post",
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         activation_dropout=0.0,
         gated=config.gated,
-        bias=config.bias,
+        bias=BiasConfig.uniform(config.bias),
         first_attention_norm=config.first_attention_norm,
     )
 

@@ -17,13 +17,15 @@ from regard.attention.cache import KeyValueCache
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import build_positions
+from regard.config.block import BlockConfig
 from regard.config.models import GptConfig
 from regard.errors import UsageError
-from regard.models.base import TOKEN_MULTIPLE, Packable, build_output_projection, top_candidates
+from regard.models.base import TOKEN_MULTIPLE, Packable, prepack_output_projection, top_candidates
 from regard.models.elmo import drop_first_tokens, drop_last_tokens
-from regard.models.layers.block import BlockConfig, Encoder, LayerMask
+from regard.models.layers.layer_spec import same_layers
 from regard.models.layers.losses import vocabulary_loss
-from regard.models.layers.packed import PackedStack
+from regard.models.layers.prepacked import PrepackedLinear
+from regard.models.layers.stack import TransformerStack
 from regard.packed_tokens import Candidates, Ids, Tokens
 
 MIN_LOGIT = (
@@ -32,19 +34,10 @@ MIN_LOGIT = (
 CACHE_CAPACITY = 64  # capacity of a new cache beyond the prompt, in tokens
 
 
-class GptInference:
-    """The layers of a causal language model for generation."""
-
-    def __init__(self, model: Gpt, pack: bool) -> None:
-        self.stack = PackedStack(model.decoder, model.positions, pack)
-        self.output = build_output_projection(model.output_weight, None, pack)
-
-
 @dataclass
 class GptState:
     """State of generation: the key–value cache and the latest tokens."""
 
-    inference: GptInference
     cache: KeyValueCache
     tokens: Ids  # [R, T], the latest tokens, at most `max_positions`
     has_pending_token: bool  # whether the last of them is not in the cache yet
@@ -52,7 +45,7 @@ class GptState:
     @torch.inference_mode()
     def select(self, rows: NDArray[np.int64]) -> GptState:
         """State of these rows in this order."""
-        row_indices = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.cache.values.device)
+        row_indices = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.cache.buffer.device)
         return replace(self, cache=self.cache.select(row_indices), tokens=self.tokens[rows])
 
 
@@ -71,7 +64,8 @@ class Gpt(Packable):
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.positions = build_positions(config.positions, config.max_positions, config.hidden_size)
-        self.decoder = Encoder(config.stack.num_layers, _block_config(config), "decoder")
+        layers = same_layers(config.stack.num_layers, self.positions, is_causal=True)
+        self.decoder = TransformerStack(_block_config(config), layers, "decoder")
         if not config.tie_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
@@ -98,9 +92,15 @@ class Gpt(Packable):
         """Matrix of the output projection, [V, D]."""
         return self.token_embedding.weight if self.config.tie_embeddings else self.lm_head.weight
 
-    def prepare_for_inference(self, pack: bool) -> GptInference:
-        """Build the layers for generation; packed, they keep the current weights."""
-        return GptInference(self, pack)
+    def pack_output(self) -> PrepackedLinear | None:
+        """Prepack the projection from hidden states to logits."""
+        return prepack_output_projection(self.output_weight, None)
+
+    def _output_logits(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states in generation, [R, V]; padded columns may follow."""
+        if self.packed_output is not None:
+            return self.packed_output(hidden)
+        return nn.functional.linear(hidden, self.output_weight)
 
     def _embed(self, ids: Tensor, positions: Tensor, noise: Noise | None) -> Tensor:
         hidden = self.positions.embed(self.token_embedding(ids), positions)
@@ -111,10 +111,7 @@ class Gpt(Packable):
         """Hidden states of all tokens, [N, D]."""
         ids, batch = self.to_tensors(tokens, _token_multiple(noise))
         hidden = self._embed(ids, batch.positions, noise)
-        return self.decoder(hidden, batch, self._layer_masks(batch), noise)
-
-    def _layer_masks(self, batch: PackedBatch) -> list[LayerMask]:
-        return self.decoder.same_for_all_layers(batch.causal_mask(), self.positions)
+        return self.decoder(hidden, batch, noise)
 
     @torch.no_grad()
     def logits(self, tokens: Tokens) -> Tensor:
@@ -139,31 +136,23 @@ class Gpt(Packable):
         tokens = source.ids.reshape(len(source), -1)
         if tokens.shape[1] > self.config.max_positions:
             tokens = self._sliding_window(tokens)
-        inference: GptInference = self.inference_layers()
-        cache = self._prefill(tokens[:, :-1], inference, max_length)
-        return GptState(inference, cache, tokens=tokens, has_pending_token=True)
+        cache = self._prefill(tokens[:, :-1], max_length)
+        return GptState(cache, tokens, has_pending_token=True)
 
     def _sliding_window(self, tokens: Ids) -> Ids:
         """Tokens that are read again when positions run out: the last `max_positions` / 2."""
         return tokens[:, -max(1, self.config.max_positions // 2) :]
 
-    def _prefill(self, tokens: Ids, inference: GptInference, max_length: int) -> KeyValueCache:
+    def _prefill(self, tokens: Ids, max_length: int) -> KeyValueCache:
         """Cache with the keys and values of tokens [R, T]."""
         num_rows, length = tokens.shape
-        stack = self.config.stack
-        cache = KeyValueCache.empty(
-            layers=stack.num_layers,
-            rows=num_rows,
-            heads=stack.num_heads,
-            capacity=min(length + min(max_length, CACHE_CAPACITY) + 1, self.config.max_positions),
-            head_size=self.config.hidden_size // stack.num_heads,
-            device=self.device(),
-        )
+        capacity = min(length + min(max_length, CACHE_CAPACITY) + 1, self.config.max_positions)
+        cache = self.decoder.empty_cache(num_rows, capacity)
         if length:
             ids = torch.from_numpy(tokens.reshape(-1).astype(np.int64)).to(self.device())
             batch = PackedBatch(np.full(num_rows, length), self.device())
             hidden = self._embed(ids, batch.positions, None)
-            inference.stack.encode(hidden, batch, self._layer_masks(batch), cache)
+            self.decoder(hidden, batch, cache=cache)
         return cache
 
     @torch.inference_mode()
@@ -178,10 +167,11 @@ class Gpt(Packable):
             state.tokens = np.concatenate([state.tokens, tokens[:, None]], axis=1)[:, -self.config.max_positions :]
         if state.cache.length == self.config.max_positions:
             state.tokens = self._sliding_window(state.tokens)
-            state.cache = self._prefill(state.tokens[:, :-1], state.inference, CACHE_CAPACITY)
+            state.cache = self._prefill(state.tokens[:, :-1], CACHE_CAPACITY)
         ids = torch.from_numpy(state.tokens[:, -1].astype(np.int64)).to(self.device())
-        hidden = self._embed(ids, torch.full_like(ids, state.cache.length), None)
-        logits = state.inference.output(state.inference.stack.step(hidden, state.cache, [], None))
+        batch = PackedBatch(np.ones(len(ids), np.int64), self.device(), position_offset=state.cache.length)
+        hidden = self._embed(ids, batch.positions, None)
+        logits = self._output_logits(self.decoder(hidden, batch, cache=state.cache))
         if self.config.eos_id < 0:
             logits = nn.functional.pad(logits[:, : self.config.vocab_size], (0, 1), value=MIN_LOGIT)
         return top_candidates(logits, k, self.vocab_size, self.eos_id), state
@@ -198,7 +188,7 @@ def _block_config(config: GptConfig) -> BlockConfig:
         num_heads=config.stack.num_heads,
         feed_forward_size=config.stack.feed_forward_size,
         activation=config.activation,
-        pre_norm=True,
+        norm_placement="pre",
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,

@@ -22,7 +22,6 @@ from regard.attention.trace import trace
 from regard.config.rnn_models import Seq2SeqConfig
 from regard.models.base import EncoderDecoder, sentences_of_rows, top_candidates
 from regard.models.layers.losses import target_logprobs, vocabulary_loss
-from regard.models.layers.packed import PackedLinear
 from regard.models.layers.recurrent import (
     DECODER_ATTENTION_SITE,
     DecoderOutput,
@@ -99,10 +98,6 @@ class Seq2Seq(EncoderDecoder):
         """Attention sites of the model, with their number of heads: the decoder's, if it has attention."""
         return self.cross_attention_sites()
 
-    def prepare_for_inference(self, pack: bool) -> PackedLinear:
-        """Build the output projection for decoding; packed, it keeps the current weights."""
-        return self.output_projection(pack)
-
     def _embed(self, ids: Tensor, side: str, noise: Noise | None) -> Tensor:
         return self.embedding_dropout(self.embed_tokens(ids, side), side, noise)
 
@@ -177,5 +172,4 @@ class Seq2Seq(EncoderDecoder):
         else:
             output = self.decoder(hidden, batch, state.decoder, state.source, state.mask)
         state.decoder = output.state
-        output_projection: PackedLinear = self.inference_layers()
-        return top_candidates(output_projection(output.hidden), k, self.vocab_size, self.eos_id), state
+        return top_candidates(self.output_logits(output.hidden), k, self.vocab_size, self.eos_id), state

@@ -16,10 +16,11 @@ from regard.attention.masks import BoundMask, padding
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import Positions, build_positions
 from regard.attention.trace import trace
+from regard.config.block import BlockConfig
 from regard.config.models import StackConfig, TransformerConfig
 from regard.models.base import EncoderDecoder, sentences_of_rows, top_candidates
-from regard.models.layers.block import BlockConfig, Decoder, Encoder, LayerMask
-from regard.models.layers.packed import PackedStack
+from regard.models.layers.layer_spec import same_layers
+from regard.models.layers.stack import TransformerStack
 from regard.packed_tokens import Candidates, Tokens
 
 MAX_INITIAL_CAPACITY = 64  # capacity of a new cache in tokens; it grows when more are generated
@@ -29,7 +30,6 @@ MAX_INITIAL_CAPACITY = 64  # capacity of a new cache in tokens; it grows when mo
 class TransformerState:
     """State of decoding: the key–value cache by row (hypothesis), the keys and values of the source by sentence."""
 
-    inference: TransformerInference
     cache: KeyValueCache
     sources: list[CrossKeyValues]  # by layer
     lengths: Tensor  # [S], of the source sentences
@@ -65,15 +65,6 @@ class TransformerState:
         )
 
 
-class TransformerInference:
-    """The layers of a Transformer for decoding."""
-
-    def __init__(self, model: Transformer, pack: bool) -> None:
-        self.encoder = PackedStack(model.encoder, model.source_positions, pack)
-        self.decoder = PackedStack(model.decoder, model.target_positions, pack)
-        self.output = model.output_projection(pack)
-
-
 class Transformer(EncoderDecoder):
     """Encoder–decoder of Transformer blocks.
 
@@ -90,17 +81,16 @@ class Transformer(EncoderDecoder):
         self.build_embeddings(config, config.hidden_size, config.hidden_size)
         self.source_positions = build_positions(config.positions, config.max_positions, config.hidden_size)
         self.target_positions = build_positions(config.positions, config.max_positions, config.hidden_size)
-        self.encoder = Encoder(config.encoder.num_layers, _block_config(config, config.encoder))
-        self.decoder = Decoder(config.decoder.num_layers, _block_config(config, config.decoder))
+        encoder_layers = same_layers(config.encoder.num_layers, self.source_positions)
+        decoder_layers = same_layers(config.decoder.num_layers, self.target_positions, is_causal=True)
+        self.encoder = TransformerStack(_block_config(config, config.encoder), encoder_layers)
+        decoder_config = _block_config(config, config.decoder, cross_attention=True)
+        self.decoder = TransformerStack(decoder_config, decoder_layers, "decoder")
 
     def cross_attention_sites(self) -> dict[str, int]:
         """Sites that attend to the source, first layer first, with their number of heads."""
         stack = self.config.decoder
         return {f"decoder.{layer}.cross": stack.num_heads for layer in range(stack.num_layers)}
-
-    def prepare_for_inference(self, pack: bool) -> TransformerInference:
-        """Build the layers for decoding; packed, they keep the current weights."""
-        return TransformerInference(self, pack)
 
     def _embed(self, ids: Tensor, positions: Tensor, side: str, scheme: Positions, noise: Noise | None) -> Tensor:
         hidden = scheme.embed(self.embed_tokens(ids, side), positions)
@@ -110,41 +100,25 @@ class Transformer(EncoderDecoder):
         """Hidden states of the source [N, D] and their layout."""
         ids, batch = self.to_tensors(source, self.token_multiple(noise))
         hidden = self._embed(ids, batch.positions, "source", self.source_positions, noise)
-        return self.encoder(hidden, batch, self._encoder_masks(batch), noise), batch
-
-    def _encoder_masks(self, batch: PackedBatch) -> list[LayerMask]:
-        return self.encoder.same_for_all_layers(batch.full_mask(), self.source_positions)
+        return self.encoder(hidden, batch, noise), batch
 
     def forward(self, source: Tokens, target: Tokens, noise: Noise | None = None) -> Tensor:
         """Hidden states of the target tokens, [N, D]."""
         source_hidden, source_batch = self.encode(source, noise)
         ids, batch = self.to_tensors(target, self.token_multiple(noise))
-        causal_mask = LayerMask(batch.causal_mask(), self.target_positions)
         source_mask = source_batch.cross_mask(batch)
         sources = self.decoder.precompute_keys_values(source_hidden, source_batch)
         hidden = self._embed(ids, batch.positions, "target", self.target_positions, noise)
-        return self.decoder(hidden, batch, causal_mask, sources, source_mask, noise)
+        return self.decoder(hidden, batch, noise, sources=sources, source_mask=source_mask)
 
     @torch.inference_mode()
     def start(self, source: Tokens, max_length: int) -> TransformerState:
         """State before the first token: one row per source sentence."""
-        inference: TransformerInference = self.inference_layers()
-        ids, batch = self.to_tensors(source)
-        hidden = self._embed(ids, batch.positions, "source", self.source_positions, None)
-        hidden = inference.encoder.encode(hidden, batch, self._encoder_masks(batch))
-        stack = self.config.decoder
-        cache = KeyValueCache.empty(
-            layers=stack.num_layers,
-            rows=len(source),
-            heads=stack.num_heads,
-            capacity=min(max_length, MAX_INITIAL_CAPACITY),
-            head_size=self.config.hidden_size // stack.num_heads,
-            device=self.device(),
-        )
+        hidden, batch = self.encode(source)
+        keys_values = self.decoder.precompute_keys_values(hidden, batch)
         return TransformerState(
-            inference,
-            cache,
-            sources=inference.decoder.precompute_keys_values(hidden, batch),
+            cache=self.decoder.empty_cache(len(source), min(max_length, MAX_INITIAL_CAPACITY)),
+            sources=[layer_source.to_contiguous_float() for layer_source in keys_values],
             lengths=batch.lengths,
             num_rows=len(source),
         )
@@ -153,30 +127,33 @@ class Transformer(EncoderDecoder):
     def step(self, tokens: NDArray[np.int32], state: TransformerState, k: int) -> tuple[Candidates, TransformerState]:
         """Append one token to each row; return the top-k next tokens, with k = 0 all log-probabilities."""
         ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).to(self.device())
-        positions = torch.full_like(ids, state.cache.length)
-        hidden = self._embed(ids, positions, "target", self.target_positions, None)
-        decoder = state.inference.decoder
+        batch = PackedBatch(np.ones(len(ids), np.int64), self.device(), position_offset=state.cache.length)
+        hidden = self._embed(ids, batch.positions, "target", self.target_positions, None)
         if state.should_keep_attention:
             last_site = [*self.cross_attention_sites()][-1]
             with trace(last_site, full_precision=True) as captured:
-                hidden = decoder.step(hidden, state.cache, state.sources, state.mask)
+                hidden = self._decode_step(hidden, batch, state)
             mean_weights = captured[last_site].weights.mean(1)  # [S, rows of a sentence, K]
             state.last_attention = mean_weights.reshape(len(tokens), -1)
         else:
-            hidden = decoder.step(hidden, state.cache, state.sources, state.mask)
-        logits = state.inference.output(hidden)
-        return top_candidates(logits, k, self.vocab_size, self.eos_id), state
+            hidden = self._decode_step(hidden, batch, state)
+        return top_candidates(self.output_logits(hidden), k, self.vocab_size, self.eos_id), state
+
+    def _decode_step(self, hidden: Tensor, batch: PackedBatch, state: TransformerState) -> Tensor:
+        """Hidden states of the next token of each row, [R, D]."""
+        return self.decoder(hidden, batch, cache=state.cache, sources=state.sources, source_mask=state.mask)
 
 
-def _block_config(config: TransformerConfig, stack: StackConfig) -> BlockConfig:
+def _block_config(config: TransformerConfig, stack: StackConfig, cross_attention: bool = False) -> BlockConfig:
     return BlockConfig(
         hidden_size=config.hidden_size,
         num_heads=stack.num_heads,
         feed_forward_size=stack.feed_forward_size,
         activation=config.activation,
-        pre_norm=config.norm == "before",
+        norm_placement="pre" if config.norm == "before" else "post",
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         activation_dropout=config.activation_dropout,
+        cross_attention=cross_attention,
     )

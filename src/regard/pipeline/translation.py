@@ -284,7 +284,7 @@ class TranslationPipeline:
         """The torch models, packed for inference on first use where an engine computes otherwise."""
         if self.engines:
             for model in self.models:
-                if "packed" not in model.__dict__:
+                if not model.is_packed:
                     model.pack()
         return self.generator
 
