@@ -28,16 +28,18 @@ LAYERS = {
     "data": 2, "models.layers": 2,
     "models": 3,
     "decoding": 4, "checkpoint": 4, "engine": 4,
-    "tasks": 5, "engine.folder": 5,
+    "tasks": 5, "engine.folder": 5, "search": 5,
     "training": 6, "view": 6, "engine.backend": 6,
-    "pipeline": 7, "checkpoint.export": 7,
+    "pipeline": 7, "checkpoint.export": 7, "nn": 7,
     "interpret": 8, "server": 8,
     "report": 9,
     "cli": 10,
 }  # fmt: skip
 TEXT_PARTS = {"text", "data"}  # these and the tensor parts do not import each other
 TENSOR_PARTS = {"attention", "models", "models.layers"}
-WITHOUT_TORCH = {"config", "errors", "formatting", "packed_tokens", "text", "data", "decoding", "engine", "view", "cli"}
+WITHOUT_TORCH = {
+    "config", "errors", "formatting", "packed_tokens", "text", "data", "decoding", "search", "engine", "view", "cli",
+}  # fmt: skip
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 
@@ -131,6 +133,7 @@ def run_python(code: str) -> str:
     "code",
     [
         "import regard",
+        "import regard; regard.search.beam_search",
         "from regard.cli import run; run(['--help'])",
         "from regard.cli import run; run(['train', '--help'])",
         "from regard.cli import run; run(['translate', '--help'])",
