@@ -164,6 +164,15 @@ def test_public_names_are_sorted_and_resolve() -> None:
         _ = regard.nothing
 
 
+@pytest.mark.parametrize("name", regard._LAZY_MODULES)
+def test_names_of_public_modules_are_sorted_and_have_an_example(name: str) -> None:
+    module = getattr(regard, name)
+    assert name in dir(regard)
+    assert module.__all__ == sorted(module.__all__)
+    without_example = [member for member in module.__all__ if ">>> " not in (getattr(module, member).__doc__ or "")]
+    assert not without_example
+
+
 def config_classes() -> Iterator[type[Config]]:
     """Every config class that a module of `regard.config` defines."""
     import regard.config

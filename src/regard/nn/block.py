@@ -40,7 +40,7 @@ class FeedForward(SiteModule):
     torch.Size([5, 8])
     """
 
-    kind = "feedforward"
+    _kind = "feedforward"
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class TransformerBlock(SiteModule):
     torch.Size([4, 8])
     """
 
-    kind = "block"
+    _kind = "block"
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class MultiHeadAttention(SiteModule):
     (torch.Size([3, 5, 8]), [0.5, 0.5, 0.0, 0.0, 0.0])
     """
 
-    kind = "attention"
+    _kind = "attention"
     # torch.nn.TransformerEncoderLayer has a fused kernel that would bypass this module; this attribute disables it
     _qkv_same_embed_dim = False
     in_proj_weight: nn.Parameter | None

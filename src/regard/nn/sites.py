@@ -19,7 +19,7 @@ class SiteModule(nn.Module):
     module gets a number of its own.
     """
 
-    kind = "module"
+    _kind = "module"
     site: str
 
     @property
@@ -28,8 +28,8 @@ class SiteModule(nn.Module):
         if self.site:
             return self.site
         if self not in _running_sites:
-            _running_sites[self] = f"{self.kind}.{_counts[self.kind]}"
-            _counts[self.kind] += 1
+            _running_sites[self] = f"{self._kind}.{_counts[self._kind]}"
+            _counts[self._kind] += 1
         return _running_sites[self]
 
     def attention_sites(self) -> dict[str, int]:
@@ -50,6 +50,6 @@ def name_sites(model: nn.Module) -> dict[str, int]:
     attention_sites: dict[str, int] = {}
     for path, module in model.named_modules():
         if isinstance(module, SiteModule):
-            module.site = module.site or path or f"{module.kind}.0"
+            module.site = module.site or path or f"{module._kind}.0"
             attention_sites |= module.attention_sites()
     return attention_sites
