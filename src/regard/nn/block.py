@@ -16,6 +16,7 @@ from regard.models.layers import block
 from regard.nn.sites import SiteModule
 
 NO_POSITIONS = Positions()
+NORM_PLACEMENTS = ("pre", "post")
 
 _warned_classes: set[type] = set()
 
@@ -104,7 +105,7 @@ class TransformerBlock(SiteModule):
         activation: str = "relu",
         gated: bool = False,
         bias: bool = True,
-        pre_norm: bool = True,
+        norm_placement: str = "pre",
         norm_eps: float = 1e-5,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
@@ -120,7 +121,7 @@ class TransformerBlock(SiteModule):
             activation=activation,
             gated=gated,
             bias=bias,
-            pre_norm=pre_norm,
+            norm_placement=norm_placement,
             norm_eps=norm_eps,
             dropout=dropout,
             attention_dropout=attention_dropout,
@@ -215,7 +216,7 @@ def _block_config(
     activation: str,
     gated: bool,
     bias: bool,
-    pre_norm: bool = True,
+    norm_placement: str = "pre",
     norm_eps: float = 1e-5,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
@@ -227,6 +228,8 @@ def _block_config(
         raise ConfigError(
             f"activation must be one of {known}, not {activation!r}{nearest(activation, block.ACTIVATIONS)}"
         )
+    if norm_placement not in NORM_PLACEMENTS:
+        raise ConfigError(f"norm_placement must be one of {', '.join(NORM_PLACEMENTS)}, not {norm_placement!r}")
     if min(hidden_size, num_heads, feed_forward_size) < 1 or hidden_size % num_heads:
         raise ConfigError(
             f"sizes must be positive and hidden_size a multiple of num_heads: hidden_size is {hidden_size}, "
@@ -242,7 +245,7 @@ def _block_config(
         activation=activation,
         gated=gated,
         bias=bias,
-        pre_norm=pre_norm,
+        pre_norm=norm_placement == "pre",
         norm_eps=norm_eps,
         dropout=dropout,
         attention_dropout=attention_dropout,
