@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -139,17 +140,29 @@ TITLES = {
 }
 
 
-def names_page(group: str, names: list[str]) -> str:
+MODULES = {
+    "nn": "Custom models: `regard.nn`",
+    "search": "Search and sampling: `regard.search`",
+}
+
+
+def module_page(name: str) -> str:
+    """Page of a public module."""
+    module = getattr(regard, name)
+    return names_page(MODULES[name], module, module.__all__, docstring(module))
+
+
+def names_page(title: str, owner: ModuleType, names: list[str], introduction: str = "") -> str:
     """Return the page of a group of public names."""
-    parts = [f"# {TITLES[group]}"]
+    parts = [f"# {title}", introduction]
     for name in names:
-        value = getattr(regard, name)
-        parts.append(f"## regard.{name}")
+        value = getattr(owner, name)
+        parts.append(f"## {owner.__name__}.{name}")
         if issubclass(value, Config) if inspect.isclass(value) else False:
             parts += [docstring(value), settings(value)]
         else:
             parts += [signature(name, value), docstring(value)]
-            if inspect.isclass(value) and group != "errors":
+            if inspect.isclass(value) and not issubclass(value, Exception):
                 parts += members(value)
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -272,9 +285,16 @@ def pages() -> Pages:
         f"- [{TITLES[group]}]({group}.md): {', '.join(f'`{name}`' for name in names)}"
         for group, names in groups().items()
     )
+    listed += "".join(
+        f"\n- [{title}]({name}.md): {', '.join(f'`{member}`' for member in getattr(regard, name).__all__)}"
+        for name, title in MODULES.items()
+    )
     intro = docstring(regard)
     made["reference/python/index.md"] = f"# Python\n\n{intro}\n\n{listed}\n"
-    made |= {f"reference/python/{group}.md": names_page(group, names) for group, names in groups().items()}
+    made |= {
+        f"reference/python/{group}.md": names_page(TITLES[group], regard, names) for group, names in groups().items()
+    }
+    made |= {f"reference/python/{name}.md": module_page(name) for name in MODULES}
     return made
 
 

@@ -29,9 +29,9 @@ LAYERS = {
     "data": 2, "models.layers": 2,
     "models": 3,
     "decoding": 4, "checkpoint": 4, "engine": 4,
-    "tasks": 5, "engine.folder": 5,
+    "tasks": 5, "engine.folder": 5, "search": 5,
     "training": 6, "view": 6, "engine.backend": 6,
-    "pipeline": 7, "checkpoint.export": 7,
+    "pipeline": 7, "checkpoint.export": 7, "nn": 7,
     "interpret": 8, "server": 8,
     "report": 9,
     "cli": 10,
@@ -40,7 +40,7 @@ TEXT_PARTS = {"text", "data"}  # these and the tensor parts do not import each o
 TENSOR_PARTS = {"attention", "models", "models.layers"}
 WITHOUT_TORCH = {
     *("config", "errors", "registry", "formatting", "packed_tokens"),
-    *("text", "data", "decoding", "engine", "view", "cli"),
+    *("text", "data", "decoding", "search", "engine", "view", "cli"),
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -135,6 +135,7 @@ def run_python(code: str) -> str:
     "code",
     [
         "import regard",
+        "import regard; regard.search.beam_search",
         "from regard.cli import run; run(['--help'])",
         "from regard.cli import run; run(['train', '--help'])",
         "from regard.cli import run; run(['translate', '--help'])",
@@ -163,6 +164,15 @@ def test_public_names_are_sorted_and_resolve() -> None:
     assert set(regard.__all__) <= set(dir(regard))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = regard.nothing
+
+
+@pytest.mark.parametrize("name", regard._LAZY_MODULES)
+def test_names_of_public_modules_are_sorted_and_have_an_example(name: str) -> None:
+    module = getattr(regard, name)
+    assert name in dir(regard)
+    assert module.__all__ == sorted(module.__all__)
+    without_example = [member for member in module.__all__ if ">>> " not in (getattr(module, member).__doc__ or "")]
+    assert not without_example
 
 
 def config_classes() -> Iterator[type[Config]]:

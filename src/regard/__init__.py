@@ -16,6 +16,8 @@
     encoder, no head     EmbeddingPipeline            model(text) is a vector
     ELMo                 FeaturePipeline              model(text).layers are features of the words
 
+`regard.nn` has parts for custom models and training loops, `regard.search` generates with them.
+
 Names are resolved on first use, so that `import regard` does not import torch.
 """
 
@@ -28,6 +30,8 @@ from typing import TYPE_CHECKING, Any
 import regard.hardware  # noqa: F401  # limits OpenMP spinning, which works only before torch is imported
 
 if TYPE_CHECKING:
+    from regard import nn as nn
+    from regard import search as search
     from regard.attention.attend import attend
     from regard.attention.intervention import ablate
     from regard.attention.trace import trace
@@ -142,7 +146,12 @@ _LAZY_EXPORTS = {  # public name → module
 }
 
 
+_LAZY_MODULES = ("nn", "search")  # public modules, imported on first use
+
+
 def __getattr__(name: str) -> Any:
+    if name in _LAZY_MODULES:
+        return importlib.import_module(f"regard.{name}")
     if name not in _LAZY_EXPORTS:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     module = importlib.import_module(f"regard.{_LAZY_EXPORTS[name]}")
@@ -152,4 +161,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__, *_LAZY_MODULES})

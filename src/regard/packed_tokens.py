@@ -68,7 +68,13 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Possible next tokens of each hypothesis, best first; the whole vocabulary in its own order when k is 0."""
+    """Possible next tokens of each hypothesis, best first; the whole vocabulary in its own order when k is 0.
+
+    >>> logprobs = np.log(np.array([[0.7, 0.2]], np.float32))
+    >>> candidates = Candidates(np.array([[4, 1]]), logprobs, eos_logprobs=logprobs[:, 1])
+    >>> candidates.ids.shape
+    (1, 2)
+    """
 
     ids: Ids  # [rows, k]
     logprobs: NDArray[np.float32]  # [rows, k]

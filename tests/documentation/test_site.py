@@ -121,6 +121,8 @@ def test_the_reference_has_every_command_and_every_name(generated: reference.Pag
             assert not option.opts[0].startswith("--") or option.opts[0] in page, f"{name} {option.opts[0]}"
     python = "\n".join(text for name, text in generated.items() if name.startswith("reference/python"))
     assert [name for name in regard.__all__ if f"## regard.{name}\n" not in python] == []
+    for module in (regard.nn, regard.search):
+        assert [name for name in module.__all__ if f"## {module.__name__}.{name}\n" not in python] == []
     assert " object at 0x" not in python
 
 

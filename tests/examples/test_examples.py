@@ -32,6 +32,16 @@ def test_the_first_hop_over_a_set_is_the_softmax_of_the_dot_products() -> None:
     assert abs(sum(map(float, second_hop)) - 1) < 0.005
 
 
+def test_a_custom_model_learns_to_reverse_and_one_of_its_heads_reads_backwards() -> None:
+    correct, reading = run_example("custom_model.py")
+    matched = re.fullmatch(r"reversed correctly: (\d+) of 200", correct)
+    assert matched
+    assert int(matched[1]) >= 190
+    matched = re.fullmatch(r"blocks\.\d\.self:\d reads the source backwards: (\d+)% of the tokens", reading)
+    assert matched
+    assert int(matched[1]) >= 50
+
+
 def test_the_script_draws_every_picture_of_the_page_about_views(tmp_path: Path) -> None:
     files = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))["draw"](tmp_path)
     names = {file.name for file in files}

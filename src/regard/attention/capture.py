@@ -45,7 +45,14 @@ class AttentionCall:
         bias = self.bias
         if bias is not None and bias.shape[1] > 1:
             bias = bias[:, heads]
-        return replace(self, query=self.query[:, heads], key=self.key[:, heads], value=self.value[:, heads], bias=bias)
+        return replace(
+            self,
+            query=self.query[:, heads],
+            key=self.key[:, heads],
+            value=self.value[:, heads],
+            mask=None if self.mask is None else self.mask.select_heads(heads),
+            bias=bias,
+        )
 
     def select_queries(self, rows: slice | Tensor) -> AttentionCall:
         """The call restricted to these queries."""
@@ -114,6 +121,8 @@ def _is_smaller_as_queries(call: AttentionCall) -> bool:
     _, _, queries, head_size = call.query.shape
     keys = call.key.shape[2]
     is_standard = type(call.score) is ScaledDot and call.normalize is softmax and call.bias is None
+    if call.mask is not None and call.mask.mask.num_heads > 1:  # the additive mask that is stored has no heads
+        return False
     return is_standard and (queries + keys) * head_size < queries * keys
 
 

@@ -23,8 +23,13 @@ class Mask:
     """
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
-        """Boolean mask [B|1, 1, Q, K] at positions [B|1, 1, Q, 1] and [B|1, 1, 1, K] of sequences of `size` keys."""
+        """Boolean mask [B|1, H|1, Q, K] at positions [B|1, 1, Q, 1] and [B|1, 1, 1, K] of sequences of `size` keys."""
         raise NotImplementedError
+
+    @property
+    def num_heads(self) -> int:
+        """Number of heads for which the mask differs; 1: it is the same for all."""
+        return 1
 
     def bind(self, query: Tensor, key: Tensor) -> BoundMask:
         """Bind the mask to query positions [B|1, Q] and key positions [B|1, K]."""
@@ -47,6 +52,10 @@ class And(Mask):
     left: Mask
     right: Mask
 
+    @property
+    def num_heads(self) -> int:
+        return max(self.left.num_heads, self.right.num_heads)
+
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
         return self.left.allows(query, key, size) & self.right.allows(query, key, size)
 
@@ -61,6 +70,10 @@ class Or(Mask):
     left: Mask
     right: Mask
 
+    @property
+    def num_heads(self) -> int:
+        return max(self.left.num_heads, self.right.num_heads)
+
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
         return self.left.allows(query, key, size) | self.right.allows(query, key, size)
 
@@ -73,6 +86,10 @@ class Not(Mask):
     """Complement: the mask does not allow the pair."""
 
     inner: Mask
+
+    @property
+    def num_heads(self) -> int:
+        return self.inner.num_heads
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
         return ~self.inner.allows(query, key, size)
@@ -165,6 +182,10 @@ class Blocks(Mask):
     inner: Mask
     size: int
 
+    @property
+    def num_heads(self) -> int:
+        return self.inner.num_heads
+
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
         return self.inner.allows(query // self.size, key // self.size, -(-size // self.size))
 
@@ -190,6 +211,28 @@ class Graph(Mask):
         return f"graph({len(self.edges)} edges)"
 
 
+@dataclass(frozen=True, eq=False)
+class Dense(Mask):
+    """A boolean tensor: true where the query at this position may attend to the key at that position."""
+
+    allowed: Tensor  # [B|1, H|1, Q|1, K|1]
+
+    @property
+    def num_heads(self) -> int:
+        return self.allowed.shape[1]
+
+    def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
+        batch, heads, queries, keys = self.allowed.shape
+        rows = torch.arange(batch, device=key.device).view(-1, 1, 1, 1)
+        head_indices = torch.arange(heads, device=key.device).view(1, -1, 1, 1)
+        query = query if queries > 1 else torch.zeros_like(query)
+        key = key if keys > 1 else torch.zeros_like(key)
+        return self.allowed[rows, head_indices, query, key]
+
+    def __str__(self) -> str:
+        return f"dense({'×'.join(str(size) for size in self.allowed.shape)})"
+
+
 def causal() -> Mask:
     """A query attends to its own position and to earlier ones.
 
@@ -201,12 +244,22 @@ def causal() -> Mask:
 
 
 def padding(lengths: Tensor) -> Mask:
-    """No query attends past the end of its sequence; `lengths` is [B]."""
+    """No query attends past the end of its sequence; `lengths` is [B].
+
+    >>> positions = torch.arange(3)[None]
+    >>> padding(torch.tensor([2])).bind(positions, positions).dense[0, 0, 0].tolist()
+    [True, True, False]
+    """
     return Padding(lengths)
 
 
 def window(size: int) -> Mask:
-    """A query attends to at most `size` positions on either side."""
+    """A query attends to at most `size` positions on either side.
+
+    >>> positions = torch.arange(3)[None]
+    >>> window(1).bind(positions, positions).dense.int().tolist()
+    [[[[1, 1, 0], [1, 1, 1], [0, 1, 1]]]]
+    """
     return Window(size)
 
 
@@ -242,13 +295,13 @@ class BoundMask:
 
     @cached_property
     def dense(self) -> Tensor:
-        """Boolean mask, [B|1, 1, Q, K]."""
+        """Boolean mask, [B|1, H|1, Q, K]."""
         size = int(self.key.max()) + 1 if self.key.numel() else 0
         return self.mask.allows(self.query[:, None, :, None], self.key[:, None, None, :], size)
 
     @cached_property
     def masked_queries(self) -> Tensor | None:
-        """Queries that may attend to nothing, [B|1, 1, Q, 1]; None without any."""
+        """Queries that may attend to nothing, [B|1, H|1, Q, 1]; None without any."""
         is_masked = ~self.dense.any(-1, keepdim=True)
         return is_masked if bool(is_masked.any()) else None
 
@@ -258,7 +311,7 @@ class BoundMask:
         return bool(self.dense.all())
 
     def additive(self, dtype: torch.dtype) -> Tensor:
-        """Zero at allowed keys, the smallest finite number at masked ones, [B|1, 1, Q, K]."""
+        """Zero at allowed keys, the smallest finite number at masked ones, [B|1, H|1, Q, K]."""
         name = f"_additive_{dtype}"
         if name not in self.__dict__:
             zeros = torch.zeros(self.dense.shape, dtype=dtype, device=self.dense.device)
@@ -270,6 +323,12 @@ class BoundMask:
         """The mask restricted to these queries."""
         return BoundMask(self.mask, self.query[:, rows], self.key)
 
+    def select_heads(self, heads: list[int]) -> BoundMask:
+        """The mask restricted to these heads."""
+        if self.mask.num_heads == 1:
+            return self
+        return _HeadSelection(self.mask, self.query, self.key, heads)
+
     def block_layout(self, size: int) -> Tensor:
         """Which blocks of queries attend to which blocks of keys, [B|1, ⌈Q/size⌉, ⌈K/size⌉]."""
         queries, keys = self.dense.shape[-2:]
@@ -280,3 +339,20 @@ class BoundMask:
 
     def __str__(self) -> str:
         return str(self.mask)
+
+
+class _HeadSelection(BoundMask):
+    """Some heads of a mask that differs by head."""
+
+    def __init__(self, mask: Mask, query: Tensor, key: Tensor, heads: list[int]) -> None:
+        super().__init__(mask, query, key)
+        self.heads = heads
+
+    @cached_property
+    def dense(self) -> Tensor:
+        """Boolean mask of the selected heads, [B|1, heads, Q, K]."""
+        return BoundMask(self.mask, self.query, self.key).dense[:, self.heads]
+
+    def select_queries(self, rows: slice | Tensor) -> BoundMask:
+        """The mask restricted to these queries."""
+        return _HeadSelection(self.mask, self.query[:, rows], self.key, self.heads)

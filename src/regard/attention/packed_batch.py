@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.attention.masks import BoundMask, causal, padding
+from regard.attention.masks import BoundMask, Mask, Window, causal, padding
 from regard.attention.sparse import LocalMask
 from regard.packed_tokens import Tokens
 
@@ -126,6 +126,17 @@ class PackedBatch:
         stop = self.position_offset + self.max_length
         return torch.arange(self.position_offset, stop, device=self.lengths.device)[None]
 
+    def bind(self, mask: Mask) -> BoundMask:
+        """Bind a mask to the sequences of this batch; the padding after a sequence is masked, too.
+
+        >>> print(PackedBatch(np.array([2, 1])).bind(causal()))
+        causal() & padding()
+        """
+        if isinstance(mask, Window):
+            return self.local_mask(mask.size)
+        within_sequences = mask if self.is_rectangular else mask & padding(self.lengths)
+        return within_sequences.bind(self.padded_positions, self.padded_positions)
+
     def full_mask(self) -> BoundMask:
         """Bidirectional mask: a token attends to every token of its sequence."""
         return padding(self.lengths).bind(self.padded_positions, self.padded_positions)
@@ -136,8 +147,7 @@ class PackedBatch:
 
     def causal_mask(self) -> BoundMask:
         """Causal mask: a token attends to itself and to earlier tokens of its sequence."""
-        mask = causal() if self.is_rectangular else causal() & padding(self.lengths)
-        return mask.bind(self.padded_positions, self.padded_positions)
+        return self.bind(causal())
 
     def cross_mask(self, queries: PackedBatch) -> BoundMask:
         """Mask from the queries of another batch to all tokens of the sequence with the same index."""

@@ -14,7 +14,14 @@ ROTARY_SCALINGS = ("linear", "ntk")
 
 
 class Positions(nn.Module):
-    """No positional information: attention is invariant to order."""
+    """No positional information: attention is invariant to order. A subclass overrides what its scheme changes.
+
+    >>> class Counted(Positions):
+    ...     def embed(self, hidden, positions):
+    ...         return hidden + positions[:, None]
+    >>> Counted().embed(torch.zeros(2, 1), torch.tensor([0, 1])).tolist()
+    [[0.0], [1.0]]
+    """
 
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Add the embeddings of positions [N] to hidden states [N, D]."""
@@ -219,7 +226,11 @@ NO_POSITIONS = Positions()
 
 
 def build_positions(kind: str, max_positions: int, hidden_size: int) -> Positions:
-    """Build the positional scheme of this name."""
+    """Build the positional scheme of this name: `sinusoidal`, `learned`, `rotary` or `none`.
+
+    >>> build_positions("learned", 16, 8).embed(torch.zeros(3, 8), torch.arange(3)).shape
+    torch.Size([3, 8])
+    """
     builders: dict[str, Callable[[], Positions]] = {
         "sinusoidal": lambda: Sinusoidal(max_positions, hidden_size),
         "learned": lambda: Learned(max_positions, hidden_size),

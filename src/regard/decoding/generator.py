@@ -27,7 +27,31 @@ S = TypeVar("S", bound=GeneratorState)
 
 
 class Generator(Protocol[S]):
-    """Predicts one token after another; all arrays are NumPy arrays."""
+    """Predicts one token after another; all arrays are NumPy arrays.
+
+    A model that implements these attributes and methods can be searched; no base class is needed. This one repeats its
+    source, and its state is what is left of each:
+
+    >>> class Rest:
+    ...     def __init__(self, rows):
+    ...         self.rows = rows
+    ...     def select(self, rows):
+    ...         return Rest([self.rows[row] for row in rows])
+    >>> class Echo:
+    ...     vocab_size, bos_id, eos_id, pad_id = 9, 1, 0, 1
+    ...     def start(self, source, max_length):
+    ...         return Rest([row.tolist() for row in source])
+    ...     def step(self, tokens, state, k):
+    ...         logprobs = np.full((len(tokens), self.vocab_size), -9, np.float32)
+    ...         for row, rest in enumerate(state.rows):
+    ...             logprobs[row, rest[0] if rest else self.eos_id] = 0
+    ...         ids = np.argsort(-logprobs, kind="stable")[:, :k] if k else np.argsort(logprobs * 0, kind="stable")
+    ...         candidates = Candidates(ids, np.take_along_axis(logprobs, ids, 1), logprobs[:, self.eos_id])
+    ...         return candidates, Rest([rest[1:] for rest in state.rows])
+    >>> from regard.search import beam_search
+    >>> beam_search(Echo(), [[5, 7, 5]], max_length=9)[0][0].ids
+    [5, 7, 5]
+    """
 
     @property
     def vocab_size(self) -> int:

@@ -49,7 +49,11 @@ MIN_COVERAGE = 1e-6  # attention that a source token counts as having received a
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One generated text."""
+    """One generated text.
+
+    >>> Hypothesis([7, 8], score=-0.5, logprob=-1.5, finished=True).ids
+    [7, 8]
+    """
 
     ids: list[int]  # without start and end tokens
     score: float  # ranks the hypotheses of a sentence

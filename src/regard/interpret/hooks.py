@@ -21,8 +21,9 @@ from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.trace import CapturedWeights, Trace, trace
 from regard.errors import UsageError
 from regard.models.base import Model
+from regard.nn.multihead import MultiHeadAttention
 
-NATIVE_MODULES = (Model, SelfAttention, CrossAttention)  # these report to the trace themselves
+NATIVE_MODULES = (Model, SelfAttention, CrossAttention, MultiHeadAttention)  # these report to the trace themselves
 _CROSS = re.compile(r"cross|multihead_attn|encoder_attn|enc_?dec", re.IGNORECASE)
 
 

@@ -1,0 +1,253 @@
+"""`TransformerBlock` and `FeedForward` for custom models: settings as keywords, packed hidden states."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+from torch import Tensor
+
+from regard.attention.dropout import Noise, apply_dropout
+from regard.attention.masks import BoundMask, Mask
+from regard.attention.packed_batch import PackedBatch
+from regard.attention.positions import Positions
+from regard.errors import ConfigError, UsageError, nearest
+from regard.models.layers import block
+from regard.nn.sites import SiteModule
+
+NO_POSITIONS = Positions()
+NORM_PLACEMENTS = ("pre", "post")
+
+_warned_classes: set[type] = set()
+
+
+def warn_of_inactive_dropout(module: SiteModule, rate: float, noise: Noise | None) -> None:
+    """Warn, once per class, that a module in training mode has dropout but no noise to draw it from."""
+    if noise is not None or not module.training or not rate or type(module) in _warned_classes:
+        return
+    _warned_classes.add(type(module))
+    warnings.warn(
+        f"{type(module).__name__} is in training mode but was called without noise: its dropout ({rate:g}) is "
+        "inactive. Pass noise=Noise(seed, step), or call eval() outside training",
+        stacklevel=5,  # the caller of the module
+    )
+
+
+class FeedForward(SiteModule):
+    """Two linear layers with an activation in between (Vaswani et al. 2017), gated (Shazeer 2020) or not.
+
+    >>> import torch
+    >>> FeedForward(8, 32, activation="silu", gated=True)(torch.ones(5, 8)).shape
+    torch.Size([5, 8])
+    """
+
+    _kind = "feedforward"
+
+    def __init__(
+        self,
+        hidden_size: int,
+        feed_forward_size: int,
+        *,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        activation_dropout: float = 0.0,
+        site: str = "",
+    ) -> None:
+        super().__init__()
+        config = _block_config(
+            hidden_size,
+            num_heads=1,
+            feed_forward_size=feed_forward_size,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            dropout=dropout,
+            activation_dropout=activation_dropout,
+        )
+        self.site = site
+        self.dropout = dropout
+        self.activation_dropout = activation_dropout
+        self.layers = block.FeedForward(config)
+
+    def forward(self, hidden: Tensor, noise: Noise | None = None) -> Tensor:  # […, D] → […, D]
+        """Transform every hidden state on its own."""
+        warn_of_inactive_dropout(self, max(self.dropout, self.activation_dropout), noise)
+        self.layers.site = self.site_name
+        output: Tensor = self.layers(hidden, noise)
+        return apply_dropout(output, self.dropout, noise, self.site_name)
+
+
+class TransformerBlock(SiteModule):
+    """Self-attention, cross-attention if requested, feed-forward: the block of Regard's models (Vaswani et al. 2017).
+
+    Its attention sites are `site.self` and `site.cross`, where `site` is the argument, the block's place in the model
+    after `name_sites(model)`, or a running number, `block.0`. Dropout is active when the block gets `noise`.
+
+    >>> import torch
+    >>> from regard.nn import causal, pack_sequences
+    >>> ids, batch = pack_sequences([[5, 6, 7], [8]])
+    >>> embedding = torch.nn.Embedding(9, 8)
+    >>> block = TransformerBlock(8, 2, 32)
+    >>> block(embedding(ids), batch, mask=causal()).shape
+    torch.Size([4, 8])
+    """
+
+    _kind = "block"
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        feed_forward_size: int,
+        *,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        norm_placement: str = "pre",
+        norm_eps: float = 1e-5,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        activation_dropout: float = 0.0,
+        cross_attention: bool = False,
+        site: str = "",
+    ) -> None:
+        super().__init__()
+        config = _block_config(
+            hidden_size,
+            num_heads=num_heads,
+            feed_forward_size=feed_forward_size,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            norm_placement=norm_placement,
+            norm_eps=norm_eps,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            activation_dropout=activation_dropout,
+        )
+        self.num_heads = num_heads
+        self.site = site
+        self.max_dropout = max(dropout, attention_dropout, activation_dropout)
+        self.layers = block.TransformerBlock(config, cross_attention)
+
+    def attention_sites(self) -> dict[str, int]:
+        """Self-attention and cross-attention, with their number of heads."""
+        names = ["self"] if self.layers.cross_attention is None else ["self", "cross"]
+        return {f"{self.site_name}.{name}": self.num_heads for name in names}
+
+    def forward(
+        self,
+        hidden: Tensor,  # [N, D], packed
+        batch: PackedBatch,
+        *,
+        mask: Mask | BoundMask | None = None,
+        positions: Positions | None = None,
+        source: Tensor | None = None,  # [M, D], packed
+        source_batch: PackedBatch | None = None,
+        noise: Noise | None = None,
+    ) -> Tensor:  # [N, D]
+        """Hidden states after the block; without a mask, a token attends to its whole sequence.
+
+        Bind a mask that several blocks share once, `batch.bind(mask)`. `positions` rotate queries and keys. With
+        cross-attention, sequence b attends to sequence b of the packed `source`.
+        """
+        warn_of_inactive_dropout(self, self.max_dropout, noise)
+        self._check_inputs(hidden, batch, source, source_batch)
+        self._name_layers()
+        if mask is None:
+            mask = batch.full_mask()
+        context = block.LayerContext(
+            batch=batch,
+            mask=batch.bind(mask) if isinstance(mask, Mask) else mask,
+            positions=NO_POSITIONS if positions is None else positions,
+            noise=noise,
+        )
+        if source is not None and source_batch is not None and self.layers.cross_attention is not None:
+            keys_values = self.layers.cross_attention.precompute_keys_values(source, source_batch)
+            context = replace(context, source=keys_values, source_mask=source_batch.cross_mask(batch))
+        output: Tensor = self.layers(hidden, context)
+        return output
+
+    def _name_layers(self) -> None:
+        """Give the layers their sites; each call does, since a copy of the module has other names."""
+        site = self.site_name
+        self.layers.attention.site = f"{site}.self"
+        self.layers.feed_forward.site = f"{site}.feedforward"
+        if self.layers.cross_attention is not None:
+            self.layers.cross_attention.site = f"{site}.cross"
+
+    def _check_inputs(
+        self, hidden: Tensor, batch: PackedBatch, source: Tensor | None, source_batch: PackedBatch | None
+    ) -> None:
+        """Reject hidden states that do not fit the batch, and a source that is missing or superfluous."""
+        _check_packed("hidden", hidden, batch)
+        needs_source = self.layers.cross_attention is not None
+        has_source = source is not None and source_batch is not None
+        if needs_source != has_source or (source is None) != (source_batch is None):
+            raise UsageError(
+                "a block with cross_attention=True needs source and source_batch, and a block without it takes neither"
+            )
+        if source is None or source_batch is None:
+            return
+        _check_packed("source", source, source_batch)
+        if source_batch.num_rows != batch.num_rows:
+            raise UsageError(
+                f"the source has {source_batch.num_rows} sequences and the batch {batch.num_rows}: "
+                "sequence b attends to sequence b of the source"
+            )
+
+
+def _check_packed(name: str, hidden: Tensor, batch: PackedBatch) -> None:
+    num_tokens = batch.num_tokens + batch.num_padding
+    if hidden.dim() != 2 or len(hidden) != num_tokens:
+        raise UsageError(
+            f"{name} must be [{num_tokens}, width], the packed tokens of its batch, not {list(hidden.shape)}: "
+            "batch.pack(padded) packs a padded tensor"
+        )
+
+
+def _block_config(
+    hidden_size: int,
+    *,
+    num_heads: int,
+    feed_forward_size: int,
+    activation: str,
+    gated: bool,
+    bias: bool,
+    norm_placement: str = "pre",
+    norm_eps: float = 1e-5,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    activation_dropout: float = 0.0,
+) -> block.BlockConfig:
+    """Settings of a block, checked."""
+    if activation not in block.ACTIVATIONS:
+        known = ", ".join(block.ACTIVATIONS)
+        raise ConfigError(
+            f"activation must be one of {known}, not {activation!r}{nearest(activation, block.ACTIVATIONS)}"
+        )
+    if norm_placement not in NORM_PLACEMENTS:
+        raise ConfigError(f"norm_placement must be one of {', '.join(NORM_PLACEMENTS)}, not {norm_placement!r}")
+    if min(hidden_size, num_heads, feed_forward_size) < 1 or hidden_size % num_heads:
+        raise ConfigError(
+            f"sizes must be positive and hidden_size a multiple of num_heads: hidden_size is {hidden_size}, "
+            f"num_heads {num_heads}, feed_forward_size {feed_forward_size}"
+        )
+    for rate in (dropout, attention_dropout, activation_dropout):
+        if not 0 <= rate < 1:
+            raise ConfigError(f"dropout must be from 0 to below 1, not {rate:g}")
+    return block.BlockConfig(
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        feed_forward_size=feed_forward_size,
+        activation=activation,
+        gated=gated,
+        bias=bias,
+        pre_norm=norm_placement == "pre",
+        norm_eps=norm_eps,
+        dropout=dropout,
+        attention_dropout=attention_dropout,
+        activation_dropout=activation_dropout,
+    )
