@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -11,12 +12,12 @@ from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.masks import BoundMask, Mask
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import Positions
-from regard.errors import ConfigError, UsageError, nearest
+from regard.config.block import BiasConfig, BlockConfig
+from regard.errors import UsageError
 from regard.models.layers import block
 from regard.nn.sites import SiteModule
 
 NO_POSITIONS = Positions()
-NORM_PLACEMENTS = ("pre", "post")
 
 _warned_classes: set[type] = set()
 
@@ -58,8 +59,8 @@ class FeedForward(SiteModule):
         super().__init__()
         config = _block_config(
             hidden_size,
-            num_heads=1,
-            feed_forward_size=feed_forward_size,
+            1,
+            feed_forward_size,
             activation=activation,
             gated=gated,
             bias=bias,
@@ -116,8 +117,8 @@ class TransformerBlock(SiteModule):
         super().__init__()
         config = _block_config(
             hidden_size,
-            num_heads=num_heads,
-            feed_forward_size=feed_forward_size,
+            num_heads,
+            feed_forward_size,
             activation=activation,
             gated=gated,
             bias=bias,
@@ -126,11 +127,12 @@ class TransformerBlock(SiteModule):
             dropout=dropout,
             attention_dropout=attention_dropout,
             activation_dropout=activation_dropout,
+            cross_attention=cross_attention,
         )
         self.num_heads = num_heads
         self.site = site
         self.max_dropout = max(dropout, attention_dropout, activation_dropout)
-        self.layers = block.TransformerBlock(config, cross_attention)
+        self.layers = block.TransformerBlock(config)
 
     def attention_sites(self) -> dict[str, int]:
         """Self-attention and cross-attention, with their number of heads."""
@@ -209,45 +211,13 @@ def _check_packed(name: str, hidden: Tensor, batch: PackedBatch) -> None:
 
 
 def _block_config(
-    hidden_size: int,
-    *,
-    num_heads: int,
-    feed_forward_size: int,
-    activation: str,
-    gated: bool,
-    bias: bool,
-    norm_placement: str = "pre",
-    norm_eps: float = 1e-5,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    activation_dropout: float = 0.0,
-) -> block.BlockConfig:
-    """Settings of a block, checked."""
-    if activation not in block.ACTIVATIONS:
-        known = ", ".join(block.ACTIVATIONS)
-        raise ConfigError(
-            f"activation must be one of {known}, not {activation!r}{nearest(activation, block.ACTIVATIONS)}"
-        )
-    if norm_placement not in NORM_PLACEMENTS:
-        raise ConfigError(f"norm_placement must be one of {', '.join(NORM_PLACEMENTS)}, not {norm_placement!r}")
-    if min(hidden_size, num_heads, feed_forward_size) < 1 or hidden_size % num_heads:
-        raise ConfigError(
-            f"sizes must be positive and hidden_size a multiple of num_heads: hidden_size is {hidden_size}, "
-            f"num_heads {num_heads}, feed_forward_size {feed_forward_size}"
-        )
-    for rate in (dropout, attention_dropout, activation_dropout):
-        if not 0 <= rate < 1:
-            raise ConfigError(f"dropout must be from 0 to below 1, not {rate:g}")
-    return block.BlockConfig(
+    hidden_size: int, num_heads: int, feed_forward_size: int, *, bias: bool, **settings: Any
+) -> BlockConfig:
+    """Config of a block with a bias in all layers or in none."""
+    return BlockConfig(
         hidden_size=hidden_size,
         num_heads=num_heads,
         feed_forward_size=feed_forward_size,
-        activation=activation,
-        gated=gated,
-        bias=bias,
-        pre_norm=norm_placement == "pre",
-        norm_eps=norm_eps,
-        dropout=dropout,
-        attention_dropout=attention_dropout,
-        activation_dropout=activation_dropout,
+        bias=BiasConfig.uniform(bias),
+        **settings,
     )
