@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.masks import BoundMask, Mask
 from regard.attention.packed_batch import PackedBatch
-from regard.attention.positions import Positions
+from regard.attention.positions import NO_POSITIONS, Positions
 from regard.config.block import BiasConfig, BlockConfig
 from regard.errors import UsageError
 from regard.models.layers import block
 from regard.nn.sites import SiteModule
-
-NO_POSITIONS = Positions()
 
 _warned_classes: set[type] = set()
 
@@ -57,13 +54,13 @@ class FeedForward(SiteModule):
         site: str = "",
     ) -> None:
         super().__init__()
-        config = _block_config(
-            hidden_size,
-            1,
-            feed_forward_size,
+        config = BlockConfig(
+            hidden_size=hidden_size,
+            num_heads=1,
+            feed_forward_size=feed_forward_size,
             activation=activation,
             gated=gated,
-            bias=bias,
+            bias=BiasConfig.uniform(bias),
             dropout=dropout,
             activation_dropout=activation_dropout,
         )
@@ -103,31 +100,50 @@ class TransformerBlock(SiteModule):
         num_heads: int,
         feed_forward_size: int,
         *,
+        num_kv_heads: int = 0,
+        head_size: int = 0,
+        value_size: int = 0,
         activation: str = "relu",
         gated: bool = False,
         bias: bool = True,
+        norm: str = "layer",
         norm_placement: str = "pre",
         norm_eps: float = 1e-5,
+        residual: bool = True,
+        qk_norm: bool = False,
+        attention_scale: float = 0.0,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         activation_dropout: float = 0.0,
         cross_attention: bool = False,
         site: str = "",
     ) -> None:
+        """`num_kv_heads` 0: as `num_heads`; `head_size` 0: hidden_size / num_heads; `value_size` 0: as `head_size`.
+
+        `norm` is layer, rms or rms_plus_one, `norm_placement` is pre, post, both or none; `attention_scale` 0:
+        1 / √head_size.
+        """
         super().__init__()
-        config = _block_config(
-            hidden_size,
-            num_heads,
-            feed_forward_size,
+        config = BlockConfig(
+            hidden_size=hidden_size,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_size=head_size,
+            value_size=value_size,
+            feed_forward_size=feed_forward_size,
             activation=activation,
             gated=gated,
-            bias=bias,
+            bias=BiasConfig.uniform(bias),
+            norm=norm,
             norm_placement=norm_placement,
             norm_eps=norm_eps,
+            residual=residual,
+            qk_norm=qk_norm,
+            attention_scale=attention_scale,
+            cross_attention=cross_attention,
             dropout=dropout,
             attention_dropout=attention_dropout,
             activation_dropout=activation_dropout,
-            cross_attention=cross_attention,
         )
         self.num_heads = num_heads
         self.site = site
@@ -152,8 +168,8 @@ class TransformerBlock(SiteModule):
     ) -> Tensor:  # [N, D]
         """Hidden states after the block; without a mask, a token attends to its whole sequence.
 
-        Bind a mask that several blocks share once, `batch.bind(mask)`. `positions` rotate queries and keys. With
-        cross-attention, sequence b attends to sequence b of the packed `source`.
+        Bind a mask that several blocks share once, `batch.bind(mask)`. `positions` rotate queries and keys, or bias
+        their scores. With cross-attention, sequence b attends to sequence b of the packed `source`.
         """
         warn_of_inactive_dropout(self, self.max_dropout, noise)
         self._check_inputs(hidden, batch, source, source_batch)
@@ -208,16 +224,3 @@ def _check_packed(name: str, hidden: Tensor, batch: PackedBatch) -> None:
             f"{name} must be [{num_tokens}, width], the packed tokens of its batch, not {list(hidden.shape)}: "
             "batch.pack(padded) packs a padded tensor"
         )
-
-
-def _block_config(
-    hidden_size: int, num_heads: int, feed_forward_size: int, *, bias: bool, **settings: Any
-) -> BlockConfig:
-    """Config of a block with a bias in all layers or in none."""
-    return BlockConfig(
-        hidden_size=hidden_size,
-        num_heads=num_heads,
-        feed_forward_size=feed_forward_size,
-        bias=BiasConfig.uniform(bias),
-        **settings,
-    )
