@@ -64,7 +64,7 @@ class LayerMask(NamedTuple):
     @property
     def is_global(self) -> bool:
         """Whether every token attends to its whole sequence."""
-        return self.can_select and isinstance(self.mask, BoundMask) and type(self.mask.mask) is Padding
+        return type(self.mask) is BoundMask and type(self.mask.mask) is Padding
 
     @property
     def can_select(self) -> bool:

@@ -39,11 +39,11 @@ class PrepackedLinear(nn.Linear):
     True
     """
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+    def __init__(self, weight: Tensor, bias: nn.Parameter | None) -> None:
         nn.Module.__init__(self)  # that of nn.Linear would create and initialise parameters
         self.out_features, self.in_features = weight.shape
         self.weight = weight
-        self.bias = bias
+        self.bias = bias  # type: ignore[assignment]  # None without a bias, as in nn.Linear
         self.packed_weight: Tensor | None = None
         if can_prepack(weight):
             with torch.inference_mode(False), torch.no_grad():
@@ -90,5 +90,10 @@ def prepack_linears(module: nn.Module) -> None:
     """Replace the linear layers inside a module by prepacked ones, with the same parameters under the same names."""
     for parent in [*module.modules()]:
         for name, child in [*parent.named_children()]:
-            if type(child) is nn.Linear or (isinstance(child, PrepackedLinear) and child.packed_weight is None):
+            if isinstance(child, nn.Linear) and _can_replace(child):
                 setattr(parent, name, PrepackedLinear(child.weight, child.bias))
+
+
+def _can_replace(layer: nn.Linear) -> bool:
+    """Whether a layer is a plain linear one, or a prepacked one that has lost its copy."""
+    return type(layer) is nn.Linear or (isinstance(layer, PrepackedLinear) and layer.packed_weight is None)

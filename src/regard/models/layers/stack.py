@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from regard.attention.cache import CrossKeyValues, KeyValueCache, LayerCache
 from regard.attention.dropout import Noise
 from regard.attention.masks import BoundMask
+from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
 from regard.config.block import BlockConfig
-from regard.models.layers.block import LayerContext, TransformerBlock
+from regard.models.layers.block import FeedForward, LayerContext, TransformerBlock
 from regard.models.layers.layer_spec import LayerMask, LayerSpec, bind_masks
 from regard.models.layers.norms import build_norm
 
@@ -56,10 +57,6 @@ class TransformerStack(nn.Module):
     def layer_blocks(self) -> Sequence[TransformerBlock]:
         """The block of each layer."""
         return self._shared_blocks or [*self.layers]
-
-    def bind_masks(self, batch: PackedBatch) -> list[LayerMask]:
-        """Mask and positional scheme of each layer for whole sequences."""
-        return bind_masks(self.layer_specs, batch)
 
     def forward(
         self,
@@ -166,7 +163,8 @@ def _copy_with_own_sites(block: nn.Module) -> TransformerBlock:
     """Copy a block that shares its weights with the original but has its own site names."""
     assert isinstance(block, TransformerBlock)
     shared = copy(block)
-    names = [name for name in ("attention", "cross_attention", "feed_forward") if name in block._modules]
-    own_modules = {name: copy(block._modules[name]) for name in names}
-    shared._modules = {**block._modules, **own_modules}
+    shared._modules = dict(block._modules)
+    for name, module in block._modules.items():
+        if isinstance(module, SelfAttention | CrossAttention | FeedForward):
+            shared._modules[name] = copy(module)
     return shared
