@@ -16,6 +16,14 @@ from regard.attention.scores import softmax
 from regard.attention.trace import active_trace
 
 
+class RowLinear(nn.Linear):
+    """A linear layer of which some rows can be computed alone, for fused projections."""
+
+    def project_rows(self, hidden: Tensor, start: int, stop: int) -> Tensor:
+        """Output with rows `start:stop` of the weight."""
+        return linear(hidden, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention within each sequence of a packed batch (Vaswani et al. 2017, section 3.2.2)."""
 
@@ -24,7 +32,7 @@ class SelfAttention(nn.Module):
         self.num_heads = num_heads
         self.dropout = dropout
         self.site = ""
-        self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=bias)
+        self.qkv = RowLinear(hidden_size, 3 * hidden_size, bias=bias)
         self.out = nn.Linear(hidden_size, hidden_size, bias=bias)
 
     def forward(
@@ -57,9 +65,9 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """Selected tokens attend to their whole sequences; an active trace still captures the queries of all tokens."""
         hidden_size = hidden.shape[1]
-        selected_queries = self._project_qkv(hidden.index_select(0, selected.indices), 0, hidden_size)
+        selected_queries = self.qkv.project_rows(hidden.index_select(0, selected.indices), 0, hidden_size)
         (query,) = self._split_heads(selected_queries, selected, 1)
-        key, value = self._split_heads(self._project_qkv(hidden, hidden_size, 3 * hidden_size), batch, 2)
+        key, value = self._split_heads(self.qkv.project_rows(hidden, hidden_size, 3 * hidden_size), batch, 2)
         query = positions.rotate(query, selected.padded_positions)
         key = positions.rotate(key, batch.padded_positions)
         context = attend(
@@ -74,7 +82,7 @@ class SelfAttention(nn.Module):
         )
         trace = active_trace(self.site)
         if trace is not None:
-            (all_queries,) = self._split_heads(self._project_qkv(hidden, 0, hidden_size), batch, 1)
+            (all_queries,) = self._split_heads(self.qkv.project_rows(hidden, 0, hidden_size), batch, 1)
             all_queries = positions.rotate(all_queries, batch.padded_positions)
             call = AttentionCall(
                 all_queries, key, value=value, mask=mask, bias=None, score=SCALED_DOT, normalize=softmax
@@ -85,11 +93,6 @@ class SelfAttention(nn.Module):
     def _split_heads(self, projected: Tensor, batch: PackedBatch, parts: int) -> Tensor:
         """Pad packed projections [N, parts · D] and split them: [parts, B, H, T, d]."""
         return batch.pad(projected).unflatten(-1, (parts, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-
-    def _project_qkv(self, hidden: Tensor, start: int, stop: int) -> Tensor:
-        """Project with rows `start:stop` of the fused QKV weight."""
-        bias = self.qkv.bias
-        return linear(hidden, self.qkv.weight[start:stop], None if bias is None else bias[start:stop])
 
 
 class CrossAttention(nn.Module):

@@ -63,6 +63,8 @@ GROUP_TASKS = {  # prefix of settings → the tasks that alone read them
     "fine_tuning.": "classify, tag, answer",
     "passages.": "answer",
     "distillation.": "classify, tag, answer",
+    "trainable.": "translate, language, classify, tag, answer",
+    "lora.": "translate, language, classify, tag, answer",
 }
 GROUP_ARCHITECTURES = {  # prefix of settings → the architecture that alone reads them
     "elmo.": "elmo",
@@ -72,7 +74,6 @@ GROUP_ARCHITECTURES = {  # prefix of settings → the architecture that alone re
     "rnn_classifier.": "rnn",
     "rnn_tagger.": "rnn",
     "fine_tuning.freeze_encoder": "bert",
-    "fine_tuning.layer_lr_decay": "bert",
     "fine_tuning.random_init": "bert",
 }
 DATA_SETTINGS = ("data.train", "data.valid", "data.read.encoding", "data.read.lenient", "data.read.max_reject")

@@ -22,14 +22,17 @@ from regard.config.settings import Config, knob
 from regard.config.training import (
     DistillationConfig,
     FineTuningConfig,
+    LoraConfig,
     MemoryTrainingConfig,
     PassageConfig,
+    TrainableConfig,
     TrainingConfig,
 )
 from regard.errors import ConfigError
 
 TASKS = ("translate", "stories", "language", "classify", "tag", "answer")
 ARCHITECTURES = ("transformer", "rnn", "elmo", "bert", "gpt")
+LORA_ARCHITECTURES = ("transformer", "bert", "gpt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,8 @@ class RunConfig(Config):
         Seq2SeqConfig, "Model with --arch rnn; the preset sets its sizes unless it is custom."
     )
     training: TrainingConfig = knob(TrainingConfig, "Training.")
+    trainable: TrainableConfig = knob(TrainableConfig, "Weights that are trained.")
+    lora: LoraConfig = knob(LoraConfig, "Low-rank adaptation (LoRA).")
     decoding: DecodingConfig = knob(DecodingConfig, "Decoding of translations.")
     memory_network: MemoryNetworkConfig = knob(
         MemoryNetworkConfig, "Memory network that answers questions about stories."
@@ -107,6 +112,7 @@ class RunConfig(Config):
                 f"arch is {self.architecture}, --from is {self.pretrained or 'not set'}"
             )
         self._check_distillation()
+        self._check_adaptation()
         if self.task == "stories" and self.training.precision == "bf16":
             raise ConfigError("memory networks are trained in float32: leave out --precision bf16")
 
@@ -114,6 +120,23 @@ class RunConfig(Config):
         """Settings, by dotted path, that differ from their defaults."""
         values = {setting: attrgetter(setting.path)(self) for setting in self.knobs()}
         return {setting.path: value for setting, value in values.items() if value != setting.default}
+
+    def _check_adaptation(self) -> None:
+        """Check LoRA and frozen weights, which need a whole pretrained model."""
+        is_head_only = self.fine_tuning.freeze_encoder
+        if is_head_only and (self.trainable.freeze or self.trainable.layer_lr_decay < 1):
+            raise ConfigError("--frozen trains the head alone: leave out --freeze and --layer-decay, or --frozen")
+        if not self.lora.rank:
+            return
+        if not self.pretrained or self.architecture not in LORA_ARCHITECTURES:
+            raise ConfigError(
+                f"LoRA (--lora {self.lora.rank}) adapts a pretrained Transformer: add --from FOLDER, or leave it out"
+            )
+        if is_head_only or self.fine_tuning.random_init or self.distillation.student_layers:
+            raise ConfigError(
+                f"LoRA (--lora {self.lora.rank}) trains small matrices beside pretrained ones: leave out --frozen, "
+                "--fine_tuning.random_init and distillation"
+            )
 
     def _check_distillation(self) -> None:
         if not self.distillation.student_layers:

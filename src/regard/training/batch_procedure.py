@@ -28,6 +28,7 @@ from regard.training.experiments.tagging import RnnTaggingExperiment, TaggingExp
 from regard.training.experiments.translation import TranslationExperiment
 from regard.training.flat_weights import FlatWeights
 from regard.training.throughput import ThreadTuner, choose_throughput, measure_throughput, thread_counts
+from regard.training.trainable import LORA_LEARNING_RATE, Trainable
 from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
 from regard.training.verdict import Limit, Verdict, judge
 
@@ -73,18 +74,26 @@ class BatchProcedure:
         """Prepare the experiment, and fill in the training settings that depend on its data."""
         self.experiment.prepare()
         self.digests = self.experiment.digests
+        preferred = dict(self.experiment.preferred_settings)
+        if self.context.config.lora.rank:
+            preferred["learning_rate"] = LORA_LEARNING_RATE
         self.training = resolve_training_config(
             self.context.config.training,
             self.experiment.hidden_size,
             self.experiment.tokens_per_epoch,
             is_pretrained=self.experiment.is_pretrained,
-            preferred=self.experiment.preferred_settings,
+            preferred=preferred,
         )
 
     @cached_property
+    def trainable(self) -> Trainable:
+        """The model with its initial weights, and the parameters that are trained."""
+        return self.experiment.trainable()
+
+    @property
     def model(self) -> Model:
-        """The model with its initial weights."""
-        return self.experiment.model()
+        """The model that is trained."""
+        return self.trainable.model
 
     def resolve_settings(self) -> dict[str, Any]:
         """Choose precision, threads and batch size by measurement; estimate the time of updates and evaluations."""
@@ -144,6 +153,7 @@ class BatchProcedure:
         processes = f"{world_size} processes, each " if world_size > 1 else ""
         lines = [
             *self.experiment.describe(num_parameters),
+            *filter(None, [self.trainable.description]),
             f"compute: {processes}{resolved['throughput']}",
             f"plan: {self._describe_length(training)}, {training.batch_tokens:,} tokens a batch, {rates}; "
             f"about {format_duration(estimate)}",
@@ -222,7 +232,7 @@ class BatchProcedure:
             save_best=experiment.save_best,
             listeners=context.listeners,
             distributed=context.distributed,
-            learning_rate_scales=experiment.learning_rate_scales,
+            learning_rate_scales=self.trainable.learning_rate_scales,
             timing=self._timing(resolved),
             tuner=tuner,
         )
@@ -235,7 +245,7 @@ class BatchProcedure:
             experiment.deadline = time.monotonic() + 60 * training.minutes - counters.seconds
         average = None
         if len(trainer.recent_weights) > 1:
-            average = weights.split(torch.stack(trainer.recent_weights).mean(0))
+            average = weights.complete(torch.stack(trainer.recent_weights).mean(0))
         verdict = self._judge(trainer, reason)
         experiment.verdict = verdict
         return TrainingResult(

@@ -31,6 +31,7 @@ from regard.training.distributed import Distributed
 from regard.training.evaluation import Evaluation, Evaluator
 from regard.training.listeners import Listener, notify
 from regard.training.snapshots import AttentionSnapshot
+from regard.training.trainable import HEAD_PREFIXES, Trainable, select_trainable
 from regard.training.verdict import TrivialBaseline, Verdict
 
 ModelT = TypeVar("ModelT", bound=Model)
@@ -130,17 +131,12 @@ class Experiment(Protocol):
         ...
 
     @property
-    def learning_rate_scales(self) -> Mapping[str, float] | None:
-        """Factor of the learning rate by weight name; None where all are 1."""
-        ...
-
-    @property
     def objective(self) -> Objective:
         """Batches of the training examples, and their loss."""
         ...
 
-    def model(self) -> Model:
-        """Build the model with its initial weights."""
+    def trainable(self) -> Trainable:
+        """Build the model with its initial weights, and select the parameters that are trained."""
         ...
 
     def evaluator(self, device: str) -> Evaluator:
@@ -287,10 +283,21 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         """Whether training starts from pretrained weights."""
         return bool(self.config.pretrained)
 
+    def trainable(self) -> Trainable:
+        """Build the model with its initial weights, and select the parameters that are trained."""
+        config = self.config
+        return select_trainable(
+            self.model(),
+            config.trainable,
+            config.lora,
+            seed=config.training.seed,
+            trained=self.trained_beside_lora,
+        )
+
     @property
-    def learning_rate_scales(self) -> Mapping[str, float] | None:
-        """Factor of the learning rate by weight name; None where all are 1."""
-        return None
+    def trained_beside_lora(self) -> tuple[str, ...]:
+        """Beginnings of the names of weights that are trained besides LoRA: the head."""
+        return HEAD_PREFIXES
 
     def model(self) -> Model:
         """Build the model with its initial weights: pretrained ones, or random ones by the seed."""
