@@ -42,6 +42,7 @@ FLAGS = {
     "trainable.freeze": "--freeze",
     "trainable.layer_lr_decay": "--layer-decay",
     "lora.rank": "--lora",
+    "lora.keep_adapter": "--keep-adapter",
     "documents.document_boundary": "--document",
     "masking.mask_rate": "--mask-rate",
     "masking.whole_word_masking": "--whole-words",

@@ -87,7 +87,7 @@ class FlatWeights:
         return views
 
     def complete(self, flat: Tensor) -> dict[str, Tensor]:
-        """All weights of the plain model by name: those of a flat tensor, with LoRA merged, and the frozen ones."""
+        """All weights by name, the frozen ones too: LoRA is merged, and its A and B stay beside the merged matrices."""
         return merge_lora(self.model, self.frozen | self.split(flat))
 
     def load(self, flat: Tensor, weights: Mapping[str, Tensor], where: str) -> None:

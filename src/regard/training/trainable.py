@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from regard.config.training import LoraConfig, TrainableConfig
 from regard.errors import ConfigError, nearest
 from regard.models.base import Model
-from regard.models.layers.lora import LORA_A, LORA_B, LoraSettings, add_lora
+from regard.models.layers.lora import LoraSettings, add_lora, is_lora_weight
 
 HEAD_PREFIXES = ("classifier", "pooler", "span_", "mlm_head", "next_sentence")  # of the names of a head's weights
 OUTPUT_PREFIX = "lm_head"  # of the output projection of language models and decoders
@@ -66,7 +66,7 @@ def _add_lora(model: Model, config: LoraConfig, seed: int, trained: tuple[str, .
             "LoRA is for Transformers"
         )
     for name, parameter in model.named_parameters():
-        parameter.requires_grad = name.endswith((LORA_A, LORA_B)) or (bool(trained) and name.startswith(trained))
+        parameter.requires_grad = is_lora_weight(name) or (bool(trained) and name.startswith(trained))
 
 
 def freeze_parameters(model: Model, patterns: str) -> None:

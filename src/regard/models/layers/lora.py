@@ -85,24 +85,32 @@ class LoraLinear(RowLinear):
         """Output with rows `start:stop` of the weight and of B."""
         frozen = super().project_rows(hidden, start, stop)
         inner = linear(apply_dropout(hidden, self.settings.dropout, _noise.get(), self.site), self.lora_A)
-        return torch.addmm(frozen, inner, self.block_matrix(self.lora_B)[start:stop].t(), alpha=self.settings.scale)
-
-    def block_matrix(self, lora_b: Tensor) -> Tensor:
-        """B of all parts as one block matrix, [out, parts · rank]: parts that are not adapted have rows of zeros."""
-        blocks = iter(lora_b.chunk(sum(self.adapted)))
-        part_size = self.out_features // len(self.adapted)
-        rows = []
-        column = 0
-        for is_adapted in self.adapted:
-            block = next(blocks) if is_adapted else lora_b.new_zeros(part_size, 0)
-            right = len(self.lora_A) - column - block.shape[1]
-            rows.append(nn.functional.pad(block, (column, right)))
-            column += block.shape[1]
-        return torch.cat(rows)
+        up = block_matrix(self.lora_B, self.adapted)[start:stop]
+        return torch.addmm(frozen, inner, up.t(), alpha=self.settings.scale)
 
     def merge(self, weight: Tensor, lora_a: Tensor, lora_b: Tensor) -> Tensor:
         """W + s·B·A, [out, in]."""
-        return torch.addmm(weight, self.block_matrix(lora_b), lora_a, alpha=self.settings.scale)
+        return torch.addmm(weight, block_matrix(lora_b, self.adapted), lora_a, alpha=self.settings.scale)
+
+
+def block_matrix(lora_b: Tensor, adapted: Sequence[bool]) -> Tensor:
+    """B of all parts as one block matrix, [out, parts · rank]: parts that are not adapted have rows of zeros.
+
+    >>> block_matrix(torch.tensor([[1.0], [2.0]]), [True, False, True]).tolist()
+    [[1.0, 0.0], [0.0, 0.0], [0.0, 2.0]]
+    """
+    num_adapted = sum(adapted)
+    blocks = lora_b.chunk(num_adapted)
+    rank = lora_b.shape[1]
+    rows = []
+    column = 0
+    for is_adapted in adapted:
+        if is_adapted:
+            rows.append(nn.functional.pad(blocks[column], (column * rank, (num_adapted - column - 1) * rank)))
+            column += 1
+        else:
+            rows.append(lora_b.new_zeros(len(blocks[0]), num_adapted * rank))
+    return torch.cat(rows)
 
 
 def add_lora(model: nn.Module, settings: LoraSettings, targets: Sequence[str], seed: int) -> list[str]:
@@ -124,7 +132,7 @@ def add_lora(model: nn.Module, settings: LoraSettings, targets: Sequence[str], s
         if not isinstance(block, TransformerBlock):
             continue
         for path, parts in LINEAR_PARTS.items():
-            adapted = [part in targets for part in parts]
+            adapted = adapted_parts(path, targets)
             parent_name, _, leaf = path.rpartition(".")
             parent = getattr(block, parent_name)
             if parent is None or not any(adapted):
@@ -150,16 +158,31 @@ def _check_rank(rank: int, layer: nn.Linear, num_parts: int, name: str) -> None:
         )
 
 
+def adapted_parts(layer_name: str, targets: Sequence[str]) -> list[bool]:
+    """Of each part of a linear layer, by its full name, whether it is among the targets.
+
+    >>> adapted_parts("encoder.layers.3.attention.qkv", ["query", "value"])
+    [True, False, True]
+    """
+    path = ".".join(layer_name.split(".")[-2:])
+    return [part in targets for part in LINEAR_PARTS[path]]
+
+
 def lora_layers(model: nn.Module) -> dict[str, LoraLinear]:
     """LoRA layers of a model by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
 
 
+def is_lora_weight(name: str) -> bool:
+    """Whether a weight of this name is an A or B of LoRA."""
+    return name.endswith((f".{LORA_A}", f".{LORA_B}"))
+
+
 def merge_lora(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of the plain model: those of each LoRA layer of `model` are merged into one matrix."""
+    """Weights of the plain model, with those of each LoRA layer of `model` merged; A and B stay beside them."""
     merged = dict(weights)
     for name, layer in lora_layers(model).items():
-        lora_a = merged.pop(f"{name}.{LORA_A}")
-        lora_b = merged.pop(f"{name}.{LORA_B}")
+        lora_a = merged[f"{name}.{LORA_A}"]
+        lora_b = merged[f"{name}.{LORA_B}"]
         merged[f"{name}.weight"] = layer.merge(merged[f"{name}.weight"], lora_a, lora_b)
     return merged

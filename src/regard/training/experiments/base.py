@@ -1,13 +1,12 @@
 """Interfaces between a run and what it trains, and what the experiments of all tasks share.
 
 `TrainingProcedure` and `Experiment` are the protocols that a run relies on. `BaseExperiment` saves the best weights as
-the run's model and chooses the final ones; `ModelEvaluator` measures weights in a model of its own.
+the run's model and chooses the final ones.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
 from regard.checkpoint.atomic import write_file
 from regard.checkpoint.run_dir import RunDirectory
 from regard.config.runs import RunConfig
@@ -30,7 +30,6 @@ from regard.training.card import model_card
 from regard.training.distributed import Distributed
 from regard.training.evaluation import Evaluation, Evaluator
 from regard.training.listeners import Listener, notify
-from regard.training.snapshots import AttentionSnapshot
 from regard.training.trainable import HEAD_PREFIXES, Trainable, select_trainable
 from regard.training.verdict import TrivialBaseline, Verdict
 
@@ -39,11 +38,6 @@ ConfigT = TypeVar("ConfigT", bound=AnyConfig)
 EvaluatorT = TypeVar("EvaluatorT", bound=Evaluator)
 PresetT = TypeVar("PresetT")
 Notify = Callable[[str], object]  # shows a line of text to the user
-EvaluationResult = tuple[
-    dict[str, float],  # metrics
-    tuple[float, ...],  # sort key; the larger is the better
-    list[tuple[str, str, str]],  # samples: input, reference, prediction
-]
 
 
 # ---- a run and what it trains
@@ -203,33 +197,7 @@ def load_best_weights(
     return False
 
 
-# ---- evaluation and saving
-
-
-class ModelEvaluator(Generic[ModelT]):
-    """Evaluates weights in a float32 model of its own."""
-
-    def __init__(self, model: ModelT, device: str) -> None:
-        self.model: ModelT = model.to(device).eval()
-
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Load the weights to evaluate."""
-        self.model.load_state_dict(dict(weights))
-
-    def evaluate(self) -> Evaluation:
-        """Evaluate the loaded weights on validation data."""
-        start = time.perf_counter()
-        metrics, sort_key, samples = self.compute_metrics()
-        seconds = time.perf_counter() - start
-        return Evaluation(metrics, sort_key, samples=samples, seconds=seconds, attention=self.attention_snapshot())
-
-    def attention_snapshot(self) -> AttentionSnapshot | None:
-        """Attention of one validation text, the same at every evaluation; None for a model without attention."""
-        return None
-
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute metrics on validation data, their sort key, and samples."""
-        raise NotImplementedError
+# ---- saving
 
 
 class PretrainedModel(Protocol):
@@ -378,6 +346,25 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         num_parameters = evaluator.model.num_parameters()
         card = model_card(self.config, self.model_config, num_parameters, metadata, use_as=self.name)
         self.save(evaluator.model.state_dict(), metadata, card)
+        if self.config.lora.rank and self.config.lora.keep_adapter:
+            self._save_adapter(evaluator)
+
+    def _save_adapter(self, evaluator: EvaluatorT) -> None:
+        """Write the adapter of the saved model to the folder `adapter` of the run."""
+        if not evaluator.lora_weights:  # the evaluator has the weights of the saved model, and so has its adapter
+            update_adapter(self.folder)
+            return
+        lora = self.config.lora
+        adapter = Adapter(
+            base=self.config.pretrained,
+            rank=lora.rank,
+            alpha=lora.alpha,
+            dropout=lora.dropout,
+            targets=lora.target_parts,
+            lora_weights=evaluator.lora_weights,
+            trained=self.trained_beside_lora,
+        )
+        save_adapter(self.folder, self.model_config, evaluator.model.state_dict(), adapter)
 
 
 # ---- helpers of several experiments

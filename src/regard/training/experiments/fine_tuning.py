@@ -16,12 +16,8 @@ from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
 from regard.tasks.windows import CachedStates, EncodedTexts, head_only_config
 from regard.text.special_tokens import SpecialTokens, TruncationReport
-from regard.training.experiments.base import (
-    EvaluationResult,
-    ModelEvaluator,
-    Notify,
-    subsample_indices,
-)
+from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.experiments.base import Notify, subsample_indices
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 

@@ -41,12 +41,8 @@ from regard.tasks.token_stream import TokenStream, equal_rows
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
-from regard.training.experiments.base import (
-    EvaluationResult,
-    ModelEvaluator,
-    choose_preset,
-    initialize_model,
-)
+from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.experiments.base import choose_preset, initialize_model
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText

@@ -34,14 +34,8 @@ from regard.tasks.translation import TokenizedPairs, TokenizerPair, TranslationO
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 from regard.training.auto_config import choose_translation_model
-from regard.training.experiments.base import (
-    BaseExperiment,
-    EvaluationResult,
-    ModelEvaluator,
-    Notify,
-    prefix_metrics,
-    subsample_indices,
-)
+from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.experiments.base import BaseExperiment, Notify, prefix_metrics, subsample_indices
 from regard.training.experiments.data_splits import rejection_notes
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 from regard.training.trivial_baselines import constant_target, token_frequencies, unigram_perplexity
