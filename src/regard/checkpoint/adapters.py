@@ -10,7 +10,6 @@ A folder of this kind is read as a model: base and adapter are merged into a fol
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from regard.checkpoint.locate import CARD, CONFIG, resolve_model_path
 from regard.checkpoint.model_dir import FamilyConfig, read_tensor_entries
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.errors import CheckpointError
+from regard.hardware import cache_folder
 from regard.models.layers.lora import LORA_A, LORA_B, adapted_parts, block_matrix
 
 ADAPTER_FOLDER = "adapter"  # in the folder of the adapted model
@@ -127,13 +127,14 @@ def _to_peft(
         lora_b = adapter.lora_weights[f"{layer}.{LORA_B}"].detach().cpu().float()
         blocks[f"{layer}.weight"] = block_matrix(lora_b, parts)
         masks[f"{layer}.weight"] = block_matrix(torch.full_like(lora_b, index + 1), parts)
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in model_weights.items()}
+    zeros = {name: _column(tensor, 0) for name, tensor in model_weights.items()}
+    hf_zeros = _convert_names(config, model_type, zeros)
     hf_blocks = _convert_names(config, model_type, zeros | blocks)
     hf_masks = _convert_names(config, model_type, zeros | masks)
     tensors = {}
     ranks = {}
     for hf_name, mask in hf_masks.items():
-        if not mask.any() or mask.dim() != 2:
+        if not mask.any() or hf_zeros[hf_name].any():  # not adapted, or a constant of their format
             continue
         is_transposed = model_type == "gpt2"
         block = hf_blocks[hf_name].t() if is_transposed else hf_blocks[hf_name]
@@ -147,14 +148,16 @@ def _to_peft(
     return tensors, ranks
 
 
+def _column(tensor: Tensor, value: float) -> Tensor:
+    """A tensor with the rows of another one but a single column, filled with a value."""
+    return tensor.new_full((len(tensor), 1) if tensor.dim() > 1 else tensor.shape, value)
+
+
 def _trained_modules(
     config: FamilyConfig, model_type: str, model_weights: Mapping[str, Tensor], trained: tuple[str, ...]
 ) -> tuple[list[str], dict[str, Tensor]]:
     """Modules that were trained as a whole, and their weights by peft's names."""
-    masks = {
-        name: torch.full_like(tensor, bool(trained) and name.startswith(trained))
-        for name, tensor in model_weights.items()
-    }
+    masks = {name: _column(tensor, name.startswith(trained)) for name, tensor in model_weights.items()}
     hf_masks = _convert_names(config, model_type, masks)
     hf_weights = _convert_names(config, model_type, {name: tensor.cpu() for name, tensor in model_weights.items()})
     names = [name for name, mask in hf_masks.items() if mask.any() and bool((mask == 1).all())]
@@ -191,7 +194,7 @@ def merge_adapter_folder(folder: Path) -> Path:
     config = atomic.read_json(file)
     _check_supported(config, file)
     base = resolve_model_path(_resolve_base(config, folder))
-    merged = _cache_folder() / _cache_key(folder, base)
+    merged = cache_folder() / "adapters" / _cache_key(folder, base)
     if (merged / CONFIG).is_file():
         return merged
     tensors = weights.read_entries(read_tensor_entries(base))
@@ -235,10 +238,6 @@ def _resolve_base(config: Mapping[str, Any], folder: Path) -> Path:
             f"base_model_name_or_path in {ADAPTER_CONFIG}"
         )
     return base
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard" / "adapters"
 
 
 def _cache_key(folder: Path, base: Path) -> str:

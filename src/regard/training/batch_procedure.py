@@ -28,7 +28,7 @@ from regard.training.experiments.tagging import RnnTaggingExperiment, TaggingExp
 from regard.training.experiments.translation import TranslationExperiment
 from regard.training.flat_weights import FlatWeights
 from regard.training.throughput import ThreadTuner, choose_throughput, measure_throughput, thread_counts
-from regard.training.trainable import LORA_LEARNING_RATE, Trainable
+from regard.training.trainable import Trainable, lora_learning_rate
 from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
 from regard.training.verdict import Limit, Verdict, judge
 
@@ -76,7 +76,7 @@ class BatchProcedure:
         self.digests = self.experiment.digests
         preferred = dict(self.experiment.preferred_settings)
         if self.context.config.lora.rank:
-            preferred["learning_rate"] = LORA_LEARNING_RATE
+            preferred["learning_rate"] = lora_learning_rate(self.experiment.hidden_size)
         self.training = resolve_training_config(
             self.context.config.training,
             self.experiment.hidden_size,

@@ -14,7 +14,9 @@ from regard.models.layers.lora import LoraSettings, add_lora, is_lora_weight
 
 HEAD_PREFIXES = ("classifier", "pooler", "span_", "mlm_head", "next_sentence")  # of the names of a head's weights
 OUTPUT_PREFIX = "lm_head"  # of the output projection of language models and decoders
-LORA_LEARNING_RATE = 1e-3  # of A and B, where the user sets none
+# Learning rate with LoRA where the user sets none: ten times that of full fine-tuning.
+LORA_LEARNING_RATE_SCALE = 220.0  # over the squared hidden size
+MAX_LORA_LEARNING_RATE = 2e-3
 _LAYER = re.compile(r"(\w+\.layers\.\d+)\.")
 
 
@@ -66,7 +68,16 @@ def _add_lora(model: Model, config: LoraConfig, seed: int, trained: tuple[str, .
             "LoRA is for Transformers"
         )
     for name, parameter in model.named_parameters():
-        parameter.requires_grad = is_lora_weight(name) or (bool(trained) and name.startswith(trained))
+        parameter.requires_grad = is_lora_weight(name) or name.startswith(trained)
+
+
+def lora_learning_rate(hidden_size: int) -> float:
+    """Learning rate with LoRA for a model of this hidden size.
+
+    >>> round(lora_learning_rate(384), 5), round(lora_learning_rate(768), 5)
+    (0.00149, 0.00037)
+    """
+    return min(MAX_LORA_LEARNING_RATE, LORA_LEARNING_RATE_SCALE / hidden_size**2)
 
 
 def freeze_parameters(model: Model, patterns: str) -> None:
