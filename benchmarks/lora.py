@@ -2,8 +2,8 @@
 
 python -m benchmarks.lora ENCODER TRAIN.tsv --valid VALID.tsv --test TEST.tsv [--texts 2000] [--epochs 3]
 
-Each run is a process of its own, so that its peak memory can be read. The result is kept in
-benchmarks/results/lora.json.
+Each run is a process of its own, so that its peak memory can be read. The results of the measured methods are replaced
+in benchmarks/results/lora.json.
 """
 
 from __future__ import annotations
@@ -70,29 +70,30 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=2)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--methods", nargs="+", choices=("full", "lora"), default=["full", "lora"])
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
-    runs: dict[str, list[dict[str, Any]]] = {"full": [], "lora": []}
+    options = {"full": [], "lora": ["--lora", str(arguments.rank)]}
+    runs: dict[str, list[dict[str, Any]]] = {method: [] for method in arguments.methods}
     with tempfile.TemporaryDirectory() as temporary:
         lines = arguments.train.read_text("utf-8").splitlines(keepends=True)
         arguments.train = Path(temporary, arguments.train.name)
         arguments.train.write_text("".join(lines[: arguments.texts or None]), "utf-8")
         for seed in range(1, arguments.seeds + 1):
-            for name, options in (("full", []), ("lora", ["--lora", str(arguments.rank)])):
-                run = train(arguments, Path(temporary, f"{name}-{seed}"), ["--seed", str(seed), *options])
-                runs[name].append(run)
+            for method in runs:
+                run = train(arguments, Path(temporary, f"{method}-{seed}"), ["--seed", str(seed), *options[method]])
+                runs[method].append(run)
                 print(json.dumps(run), flush=True)
-    result = {
-        "processor": processor_identity(),
-        "texts": arguments.texts or len(lines),
-        "epochs": arguments.epochs,
-        "rank": arguments.rank,
-        "full": summarize(runs["full"]),
-        "lora": summarize(runs["lora"]),
-        "runs": runs,
-    }
+    result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    for method, method_runs in runs.items():
+        result[method] = {
+            "processor": processor_identity(),
+            "texts": min(len(lines), arguments.texts or len(lines)),
+            "epochs": arguments.epochs,
+            **summarize(method_runs),
+            "runs": method_runs,
+        }
     arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps({name: result[name] for name in runs}))
 
 
 if __name__ == "__main__":

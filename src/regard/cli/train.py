@@ -66,6 +66,7 @@ FLAGS = {
     "tokenizer.kind": "--tokenizer",
     "tokenizer.vocab_size": "--vocabulary",
     "tokenizer.joint": "--separate",
+    "tokenizer.extend": "--extend-vocabulary",
     "data.max_length": "--max-length",
     "data.read.encoding": "--encoding",
     "data.read.format": "--format",

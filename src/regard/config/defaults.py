@@ -103,7 +103,7 @@ TOKENIZER_SETTINGS = ("tokenizer.kind", "tokenizer.vocab_size", "tokenizer.norma
 COMMON_SETTINGS = ("task", "preset", "architecture", *DATA_SETTINGS, *TOKENIZER_SETTINGS, "training.")
 SHARED_SETTINGS = {  # task → prefixes of the settings it reads besides its own groups; tasks not listed read all
     "stories": ("task", *DATA_SETTINGS, *COMPUTE_SETTINGS),
-    "language": (*COMMON_SETTINGS, "pretrained"),
+    "language": (*COMMON_SETTINGS, "tokenizer.extend", "pretrained"),
     "classify": (*COMMON_SETTINGS, "data.read.", "data.max_length", "pretrained"),
     "tag": (*COMMON_SETTINGS, "data.read.", "data.max_length", "pretrained"),
     "answer": (*COMMON_SETTINGS, "data.max_length", "pretrained"),

@@ -126,6 +126,13 @@ class RunConfig(Config):
         is_head_only = self.fine_tuning.freeze_encoder
         if is_head_only and (self.trainable.freeze or self.trainable.layer_lr_decay < 1):
             raise ConfigError("--frozen trains the head alone: leave out --freeze and --layer-decay, or --frozen")
+        if self.tokenizer.extend and not (self.architecture == "bert" and self.task == "language" and self.pretrained):
+            raise ConfigError(
+                "tokenizer.extend (--extend-vocabulary) is for masked language models that start from a folder: "
+                "regard train language FILES… --from FOLDER --extend-vocabulary"
+            )
+        if self.tokenizer.extend and self.masking.words == "new":
+            raise ConfigError("a new vocabulary (--words new) is not extended: leave out --extend-vocabulary")
         if not self.lora.rank:
             return
         if not self.pretrained or self.architecture not in LORA_ARCHITECTURES:
