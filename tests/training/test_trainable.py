@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from regard.checkpoint.run_defaults import apply_defaults
 from regard.config.runs import RunConfig
 from regard.config.training import LoraConfig, TrainableConfig, TrainingConfig
 from regard.data.synthetic import generate_pairs
-from regard.errors import ConfigError
+from regard.errors import ConfigError, UsageError
 from regard.tasks.classification import ClassificationObjective
 from regard.training.flat_weights import FlatWeights
 from regard.training.optimizer import Optimizer
@@ -66,7 +67,9 @@ def test_frozen_weights_stay_bit_identical(workspace: Path, tmp_path: Path) -> N
 
 def test_lora_changes_its_targets_and_the_head_alone(workspace: Path, tmp_path: Path) -> None:
     listener = Listener()
-    train_run(classify(workspace, **{"lora.rank": 2}), tmp_path / "run", listeners=[listener])
+    train_run(
+        classify(workspace, **{"lora.rank": 2, "lora.targets": "query,value"}), tmp_path / "run", listeners=[listener]
+    )
     before = load_encoder(workspace / "encoder").weights
     after = load_encoder(tmp_path / "run").weights
     changed = changed_weights(before, after)
@@ -109,7 +112,8 @@ def test_two_workers_adapt_a_translator(tmp_path: Path) -> None:
     common = ["train", "translate", str(pairs), "--steps", "6", "--threads", "1", "--batch-tokens", "128"]
     common += ["--precision", "float32"]
     base = ["--preset", "micro", "--tokenizer", "characters", "--out", str(tmp_path / "base")]
-    lora = ["--from", str(tmp_path / "base"), "--lora", "4", "--workers", "2", "--out", str(tmp_path / "adapted")]
+    lora = ["--from", str(tmp_path / "base"), "--lora", "4", "--workers", "2"]
+    lora += ["--lora.targets", "query,value", "--out", str(tmp_path / "adapted")]
     for options in (base, lora):
         command = [sys.executable, "-m", "regard", *common, *options]
         process = subprocess.run(command, capture_output=True, text=True, timeout=HANG_GUARD)
@@ -120,9 +124,33 @@ def test_two_workers_adapt_a_translator(tmp_path: Path) -> None:
     assert all(name.endswith(("attention.qkv.weight", "query.weight", "key_value.weight")) for name in changed)
 
 
+def interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_run_does_not_resume_from_other_frozen_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{source}\t{target}\n" for source, target in generate_pairs("reverse", 60)), "utf-8")
+    settings = {**COMMON, "data.train": (str(pairs),), "tokenizer.kind": "characters", "training.steps": 2}
+
+    def train(name: str, **changes: object) -> None:
+        config = RunConfig().override(apply_defaults("translate", {**settings, "preset": "micro", **changes}))
+        train_run(config, tmp_path / name)
+
+    train("base")
+    lora = {"pretrained": str(tmp_path / "base"), "lora.rank": 2}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Optimizer, "update", interrupt)
+        train("adapted", **lora)
+    shutil.rmtree(tmp_path / "base")
+    train("base", **{"training.seed": 2})
+    with pytest.raises(UsageError, match="the data changed"):
+        train("adapted", **lora)
+
+
 def test_frozen_parameters_cost_no_optimizer_state() -> None:
     model = encoder(head="label", num_labels=2)
-    select_trainable(model, TrainableConfig(), LoraConfig(rank=2), seed=1, trained=HEAD)
+    select_trainable(model, TrainableConfig(), LoraConfig(rank=2, targets="query,value"), seed=1, trained=HEAD)
     weights = FlatWeights(model, "float32")
     num_trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     assert weights.master.numel() == num_trained < model.num_parameters() / 2

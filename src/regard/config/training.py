@@ -112,9 +112,9 @@ class LoraConfig(Config):
     alpha: float = knob(16.0, "Scale of LoRA: B·A is multiplied by alpha / rank.", low=0)
     dropout: float = knob(0.0, "Dropout on the input of LoRA.", low=0, high=0.95)
     targets: str = knob(
-        "query,value",
+        "all",
         "Projections with LoRA, separated by commas: query, key, value, out (of attention), up, down (of feed-forward "
-        "layers); or all.",
+        "layers); or all. The paper has query,value.",
     )
     keep_adapter: bool = knob(
         False,

@@ -19,6 +19,7 @@ from torch import Tensor
 from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
 from regard.checkpoint.atomic import write_file
 from regard.checkpoint.run_dir import RunDirectory
+from regard.checkpoint.weights import digest_tensors
 from regard.config.runs import RunConfig
 from regard.errors import ConfigError
 from regard.models import AnyConfig, build_model
@@ -261,6 +262,12 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
             seed=config.training.seed,
             trained=self.trained_beside_lora,
         )
+
+    def add_start_digest(self) -> None:
+        """Add the digest of pretrained weights where some stay frozen: checkpoints lack these, so a run reads them."""
+        has_frozen = self.config.lora.rank or self.config.trainable.freeze
+        if self.pretrained is not None and has_frozen:
+            self.digests["start"] = digest_tensors(self.pretrained.weights)
 
     @property
     def trained_beside_lora(self) -> tuple[str, ...]:

@@ -181,6 +181,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         train_pairs, valid_pairs = self._read_splits()
         self.digests = {"train": train_pairs.digest, "valid": valid_pairs.digest}
         self.pretrained = load_translator(config.pretrained) if config.pretrained else None
+        self.add_start_digest()
         self.tokenizers = self._load_or_train_tokenizers(train_pairs)
         train = self._drop_long_pairs(self.tokenizers.tokenize(train_pairs), "training")
         self.valid = self._drop_long_pairs(self.tokenizers.tokenize(valid_pairs), "validation")
