@@ -27,7 +27,7 @@ def train(arguments: argparse.Namespace, out: Path, options: list[str]) -> dict[
     """Fine-tune in a process of its own; return accuracy, memory and time."""
     command = [sys.executable, "-m", "regard", "train", "classify", str(arguments.train), "--from", arguments.encoder]
     command += ["--valid", arguments.valid, "--test", arguments.test, "--epochs", str(arguments.epochs)]
-    command += ["--threads", "1", "--precision", "float32", "--out", str(out), "--json", *options]
+    command += ["--out", str(out), "--json", *arguments.settings.split(), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     lines = process.stdout.read().splitlines()
@@ -68,7 +68,8 @@ def main() -> None:
     parser.add_argument("--test", required=True)
     parser.add_argument("--texts", type=int, default=0, help="first training texts to use; 0: all")
     parser.add_argument("--epochs", type=float, default=2)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--settings", default="--threads 1 --precision float32", help="of all runs")
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--methods", nargs="+", choices=("full", "lora"), default=["full", "lora"])
     parser.add_argument("--out", type=Path, default=RESULT)
@@ -79,7 +80,7 @@ def main() -> None:
         lines = arguments.train.read_text("utf-8").splitlines(keepends=True)
         arguments.train = Path(temporary, arguments.train.name)
         arguments.train.write_text("".join(lines[: arguments.texts or None]), "utf-8")
-        for seed in range(1, arguments.seeds + 1):
+        for seed in arguments.seeds:
             for method in runs:
                 run = train(arguments, Path(temporary, f"{method}-{seed}"), ["--seed", str(seed), *options[method]])
                 runs[method].append(run)
@@ -90,6 +91,7 @@ def main() -> None:
             "processor": processor_identity(),
             "texts": min(len(lines), arguments.texts or len(lines)),
             "epochs": arguments.epochs,
+            "settings": arguments.settings,
             **summarize(method_runs),
             "runs": method_runs,
         }
