@@ -265,7 +265,7 @@ TRAININGS: dict[str, Training] = {
     **{f"classify-{name}": _classify(name) for name in hf_folders.ENCODERS},
     "classify-frozen": _classify("bert", {"fine_tuning.freeze_encoder": True}),
     "classify-layer-decay": _classify(
-        "bert", {"fine_tuning.layer_lr_decay": 0.7, "fine_tuning.class_weights": "balanced"}
+        "bert", {"trainable.layer_lr_decay": 0.7, "fine_tuning.class_weights": "balanced"}
     ),
     "classify-random-init": _classify("bert", {"fine_tuning.random_init": True}),
     "classify-multilabel": Training(

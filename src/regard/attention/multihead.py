@@ -21,6 +21,14 @@ from regard.attention.scores import softmax
 from regard.attention.trace import active_trace
 
 
+class RowLinear(nn.Linear):
+    """A linear layer that computes some of its rows alone in a way of its own, such as one with LoRA."""
+
+    def project_rows(self, hidden: Tensor, start: int, stop: int) -> Tensor:
+        """Output with rows `start:stop` of the weight."""
+        return linear(hidden, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
+
+
 @dataclass(frozen=True)
 class HeadSizes:
     """Numbers and sizes of heads.
@@ -255,6 +263,8 @@ class SelfAttention(_MultiHead):
 
     def _project_qkv(self, hidden: Tensor, start: int, stop: int) -> Tensor:
         """Project with rows `start:stop` of the fused QKV weight."""
+        if isinstance(self.qkv, RowLinear):
+            return self.qkv.project_rows(hidden, start, stop)
         bias = self.qkv.bias
         return linear(hidden, self.qkv.weight[start:stop], None if bias is None else bias[start:stop])
 

@@ -1,4 +1,7 @@
-"""Models by name: a local folder, a cached download from the Hugging Face hub, or a new download."""
+"""Models by name: a local folder, a cached download from the Hugging Face hub, or a new download.
+
+The folder of a LoRA adapter stands for its base model with the adapter merged into it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 
 from regard.errors import CheckpointError
 
+ADAPTER_CONFIG = "adapter_config.json"  # of a LoRA adapter's folder
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
 _FILES = ["*.json", "*.txt", "*.model", "*.spm", "model*.safetensors", "1_Pooling/*", "2_Normalize/*"]
 _PICKLED_FILES = ["pytorch_model*.bin"]
@@ -29,9 +33,18 @@ def resolve_model(name: str | Path) -> Path:
     A revision may follow the name after `@`.
     """
     if not isinstance(name, str) or not is_hub_name(name):
-        return Path(name)
+        return _merge_adapter(Path(name))
     cached = _find_cached(name)
     return cached if cached is not None else _download(name)
+
+
+def _merge_adapter(folder: Path) -> Path:
+    """The folder itself, or that of the merged model where it holds an adapter."""
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return folder
+    from regard.checkpoint.adapters import merge_adapter_folder
+
+    return merge_adapter_folder(folder)
 
 
 def _find_cached(name: str) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -45,6 +46,19 @@ def serialize_tensors(tensors: Mapping[str, Tensor]) -> Content:
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Bytes that the tensors occupy."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names and values of float32 tensors.
+
+    >>> digest_tensors({"a": torch.zeros(2)})[:8]
+    '50edc262'
+    """
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].detach().cpu().float().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:

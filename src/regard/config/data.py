@@ -44,6 +44,12 @@ class TokenizerConfig(Config):
     bpe_dropout: float = knob(
         0.0, "BPE dropout: probability of skipping a merge during training (bpe only).", low=0, high=0.9
     )
+    extend: str = knob(
+        "",
+        "With --from: extend its vocabulary by subwords of the training texts (texts), or by the words of a file, one "
+        "per line; new rows of embeddings start as the mean of those of their old subwords.",
+        bare="texts",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,10 @@ from regard.config.training import (
     ComputeConfig,
     DistillationConfig,
     FineTuningConfig,
+    LoraConfig,
     MemoryTrainingConfig,
     PassageConfig,
+    TrainableConfig,
     TrainingConfig,
 )
 from regard.errors import ConfigError, nearest
@@ -38,7 +40,14 @@ PAIR_COLUMNS = ("data.read.source", "data.read.target")
 TEXT_COLUMNS = ("data.read.text", "data.read.label")
 LABEL_COLUMNS = ("data.read.pair", "data.read.label_separator")
 TABLE_SETTINGS = ("data.read.format", "data.read.no_header", "data.read.delimiter")
+EXTENSION = "tokenizer.extend"  # for masked language models
+LORA_SETTINGS = tuple(f"lora.{setting.path}" for setting in LoraConfig.knobs())
 ONE_LANGUAGE = ("tokenizer.joint", "tokenizer.bpe_dropout", "training.tune_length_penalty")
+TEXT_ONLY = (  # what language models do not read
+    *(*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS),
+    *("data.max_length", *ONE_LANGUAGE),
+)
+LORA_ARCHITECTURES = ("transformer", "bert", "gpt")
 STACK_SIZES = ("hidden_size", "stack.num_layers", "stack.num_heads", "stack.feed_forward_size")
 FINE_TUNING_DEFAULTS: dict[str, Any] = {  # of a model that starts from a pretrained encoder
     "data.max_length": 512,
@@ -116,6 +125,8 @@ class BatchRun(RunConfig):
 
     pretrained: str = knob("", "Run or model folder whose weights the training starts from.")
     training: TrainingConfig = knob(TrainingConfig, "Training.")
+    trainable: TrainableConfig = knob(TrainableConfig, "Weights that are trained.")
+    lora: LoraConfig = knob(LoraConfig, "Low-rank adaptation (LoRA).")
 
     @property
     def preset(self) -> str:
@@ -126,6 +137,10 @@ class BatchRun(RunConfig):
         for path, value in self.changed_settings().items():
             if path in self.preset_sizes and self.preset != "custom":
                 raise ConfigError(f"{path} ({value}) is a size that the preset gives: add --preset custom")
+        if self.lora.rank and not (self.pretrained and self.architecture in LORA_ARCHITECTURES):
+            raise ConfigError(
+                f"LoRA (--lora {self.lora.rank}) adapts a pretrained Transformer: add --from FOLDER, or leave it out"
+            )
 
 
 def _without_label_smoothing() -> TrainingConfig:
@@ -136,7 +151,7 @@ def _without_label_smoothing() -> TrainingConfig:
 class TranslateRun(BatchRun):
     """A translation model."""
 
-    excluded = (*TEXT_COLUMNS, *LABEL_COLUMNS)
+    excluded = (*TEXT_COLUMNS, *LABEL_COLUMNS, EXTENSION)
 
     task: str = knob("translate", "Task to train.", choices=("translate",))
     architecture: str = knob("transformer", "Model architecture.", choices=("transformer", "rnn"))
@@ -191,6 +206,14 @@ class FineTunedRun(BatchRun):
         super().check()
         if self.fine_tuning.seeds > 1 and self.training.workers > 1:
             raise ConfigError("several seeds are trained one after another by one process: leave out --workers")
+        if self.fine_tuning.freeze_encoder and (self.trainable.freeze or self.trainable.layer_lr_decay < 1):
+            raise ConfigError("--frozen trains the head alone: leave out --freeze and --layer-decay, or --frozen")
+        has_other_start = self.fine_tuning.freeze_encoder or self.fine_tuning.random_init or self.is_distillation
+        if self.lora.rank and has_other_start:
+            raise ConfigError(
+                f"LoRA (--lora {self.lora.rank}) trains small matrices beside pretrained ones: leave out --frozen, "
+                "--fine_tuning.random_init and distillation"
+            )
         if self.is_distillation:
             self._check_distillation()
 
@@ -212,7 +235,7 @@ class LabelledRun(FineTunedRun):
     # prefix of settings → the architecture that alone reads them
     architecture_settings: ClassVar[Mapping[str, str]] = {
         "fine_tuning.freeze_encoder": "bert",
-        "fine_tuning.layer_lr_decay": "bert",
+        "trainable.layer_lr_decay": "bert",
         "fine_tuning.random_init": "bert",
         "rnn_": "rnn",
     }
@@ -259,7 +282,7 @@ class LabelledRun(FineTunedRun):
 class ClassifyRun(LabelledRun):
     """A text classifier."""
 
-    excluded = (*PAIR_COLUMNS, *ONE_LANGUAGE)
+    excluded = (*PAIR_COLUMNS, *ONE_LANGUAGE, EXTENSION)
     preset_sizes = ("rnn_classifier.encoder.embedding_size", "rnn_classifier.encoder.hidden_size")
 
     task: str = knob("classify", "Task to train.", choices=("classify",))
@@ -272,7 +295,7 @@ class ClassifyRun(LabelledRun):
 class TagRun(LabelledRun):
     """A token classifier."""
 
-    excluded = (*PAIR_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE)
+    excluded = (*PAIR_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE, EXTENSION)
     preset_sizes = ("rnn_tagger.encoder.embedding_size", "rnn_tagger.encoder.hidden_size")
 
     task: str = knob("tag", "Task to train.", choices=("tag",))
@@ -312,10 +335,7 @@ class AnswerRun(FineTunedRun):
 class LanguageModelRun(BatchRun):
     """A language model on running text."""
 
-    excluded = (
-        *(*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS),
-        *("data.max_length", *ONE_LANGUAGE),
-    )
+    excluded: ClassVar[tuple[str, ...]] = TEXT_ONLY
 
     preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
     tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
@@ -338,11 +358,19 @@ class MaskedLMRun(LanguageModelRun):
     bert: BertConfig = knob(BertConfig, "Encoder; the preset sets its sizes unless it is custom.")
     masking: MaskingConfig = knob(MaskingConfig, "Masked language modelling.")
 
+    def check(self) -> None:
+        super().check()
+        if self.tokenizer.extend and not self.pretrained:
+            raise ConfigError("tokenizer.extend (--extend-vocabulary) extends that of a model: add --from FOLDER")
+        if self.tokenizer.extend and self.masking.words == "new":
+            raise ConfigError("a new vocabulary (--words new) is not extended: leave out --extend-vocabulary")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CausalLMRun(LanguageModelRun):
     """A causal language model."""
 
+    excluded = (*TEXT_ONLY, EXTENSION)
     preset_sizes = tuple(f"gpt.{name}" for name in STACK_SIZES)
 
     task: str = knob("causal-lm", "Task to train.", choices=("causal-lm",))
@@ -353,6 +381,7 @@ class CausalLMRun(LanguageModelRun):
 class ElmoRun(LanguageModelRun):
     """An ELMo language model."""
 
+    excluded = (*TEXT_ONLY, EXTENSION, *LORA_SETTINGS)
     preset_sizes = ("elmo.hidden_size",)
 
     task: str = knob("elmo", "Task to train.", choices=("elmo",))

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from regard.config.rnn_models import UNKNOWN_ANSWERS
 from regard.config.settings import Config, knob
+from regard.errors import ConfigError, nearest
+
+LORA_TARGETS = ("query", "key", "value", "out", "up", "down")  # projections of a Transformer block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +110,62 @@ class TrainingConfig(ComputeConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainableConfig(Config):
+    """Which weights of a model are trained, and how fast."""
+
+    freeze: str = knob(
+        "",
+        "Weights that stay as they are: shell patterns over their names, separated by commas, such as "
+        "'encoder.layers.[0-5].*,token_embedding.*'.",
+    )
+    layer_lr_decay: float = knob(
+        1.0,
+        "Factor on the learning rate from each layer to the one below, down to the embeddings; 1: no decay.",
+        low=0.1,
+        high=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig(Config):
+    """Low-rank adaptation of a pretrained model (LoRA, Hu et al. 2021)."""
+
+    rank: int = knob(
+        0,
+        "With --from: freeze the model and train matrices of this rank beside its own, and the head; 0: off.",
+        low=0,
+    )
+    alpha: float = knob(16.0, "Scale of LoRA: B·A is multiplied by alpha / rank.", low=0)
+    dropout: float = knob(0.0, "Dropout on the input of LoRA.", low=0, high=0.95)
+    targets: str = knob(
+        "all",
+        "Projections with LoRA, separated by commas: query, key, value, out (of attention), up, down (of feed-forward "
+        "layers); or all. The paper has query,value.",
+    )
+    keep_adapter: bool = knob(
+        False,
+        "Write the adapter too, in the format of peft, to the folder adapter of the run; the model has it merged.",
+    )
+
+    @property
+    def target_parts(self) -> tuple[str, ...]:
+        """Names of the adapted projections.
+
+        >>> LoraConfig(targets="query, out").target_parts
+        ('query', 'out')
+        """
+        return LORA_TARGETS if self.targets == "all" else tuple(name.strip() for name in self.targets.split(","))
+
+    def check(self) -> None:
+        for name in self.target_parts:
+            if name not in LORA_TARGETS:
+                allowed = ", ".join(LORA_TARGETS)
+                raise ConfigError(
+                    f"lora.targets: unknown projection {name!r}{nearest(name, LORA_TARGETS)}: {allowed} or all"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
 class FineTuningConfig(Config):
     """How classifiers, taggers and question-answering models are trained and scored."""
 
@@ -126,12 +185,6 @@ class FineTuningConfig(Config):
         choices=("equal", "balanced"),
     )
     freeze_encoder: bool = knob(False, "Train only the head; the encoder's hidden states are computed once.")
-    layer_lr_decay: float = knob(
-        1.0,
-        "Factor on the learning rate from each layer to the one below, down to the embeddings; 1: no decay.",
-        low=0.1,
-        high=1,
-    )
     random_init: bool = knob(
         False, "Start from random weights of the same size, to measure what pre-training contributes."
     )

@@ -253,11 +253,11 @@ def train_wordpiece(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     ['low', '##s', ',', '[UNK]']
     """
     lines = _check_not_blank(texts)
-    size = config.vocab_size or _choose_wordpiece_size(lines)
+    size = config.vocab_size or choose_wordpiece_size(lines)
     if size <= len(BERT_SPECIAL_TOKENS):
         raise ConfigError(f"a vocabulary of {size} is too small: at least {len(BERT_SPECIAL_TOKENS) + 1} are needed")
     normalizer = _bert_normalizer(config)
-    subwords = _wordpiece_subwords(lines, size - len(BERT_SPECIAL_TOKENS), normalizer)
+    subwords = wordpiece_subwords(lines, size - len(BERT_SPECIAL_TOKENS), normalizer)
     vocabulary = {token: token_id for token_id, token in enumerate([*BERT_SPECIAL_TOKENS, *subwords])}
     wordpiece = models.WordPiece(
         vocabulary,
@@ -282,14 +282,14 @@ def _bert_normalizer(config: TokenizerConfig) -> normalizers.Normalizer:
     return normalizers.Sequence([_unicode_normalizer(config.normalization), bert])
 
 
-def _choose_wordpiece_size(lines: list[str]) -> int:
+def choose_wordpiece_size(lines: list[str]) -> int:
     """Vocabulary size that suits the corpus; a character counts twice, as the start of a word and within one."""
     num_characters = len(set().union(*lines))
     size = choose_vocabulary_size(lines, "wordpiece") + min(num_characters, MAX_ALPHABET)
     return _round_up(size, 64)
 
 
-def _wordpiece_subwords(lines: list[str], size: int, normalizer: normalizers.Normalizer) -> list[str]:
+def wordpiece_subwords(lines: list[str], size: int, normalizer: normalizers.Normalizer) -> list[str]:
     """Subwords in WordPiece form: characters first, then merged ones in the order of their merges."""
     bpe = tokenizers.Tokenizer(models.BPE(unk_token=UNK))
     bpe.normalizer = normalizer

@@ -21,6 +21,7 @@ from regard.training.auto_config import batch_tokens_for_budget, estimate_update
 from regard.training.experiments.base import Experiment, RunContext, RunPlan, TrainingResult
 from regard.training.flat_weights import FlatWeights
 from regard.training.throughput import ThreadTuner, choose_throughput, measure_throughput, thread_counts
+from regard.training.trainable import Trainable, lora_learning_rate
 from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
 from regard.training.verdict import Limit, Verdict, judge
 
@@ -59,18 +60,26 @@ class BatchProcedure:
         """Prepare the experiment, and fill in the training settings that depend on its data."""
         self.experiment.prepare()
         self.digests = self.experiment.digests
+        preferred = dict(self.experiment.preferred_settings)
+        if self.config.lora.rank:
+            preferred["learning_rate"] = lora_learning_rate(self.experiment.hidden_size)
         self.training = resolve_training_config(
             self.config.training,
             self.experiment.hidden_size,
             self.experiment.tokens_per_epoch,
             is_pretrained=self.experiment.is_pretrained,
-            preferred=self.experiment.preferred_settings,
+            preferred=preferred,
         )
 
     @cached_property
+    def trainable(self) -> Trainable:
+        """The model with its initial weights, and the parameters that are trained."""
+        return self.experiment.trainable()
+
+    @property
     def model(self) -> Model:
-        """The model with its initial weights."""
-        return self.experiment.model()
+        """The model that is trained."""
+        return self.trainable.model
 
     def resolve_settings(self) -> dict[str, Any]:
         """Choose precision, threads and batch size by measurement; estimate the time of updates and evaluations."""
@@ -130,6 +139,7 @@ class BatchProcedure:
         processes = f"{world_size} processes, each " if world_size > 1 else ""
         lines = [
             *self.experiment.describe(num_parameters),
+            *filter(None, [self.trainable.description]),
             f"compute: {processes}{resolved['throughput']}",
             f"plan: {self._describe_length(training)}, {training.batch_tokens:,} tokens a batch, {rates}; "
             f"about {format_duration(estimate)}",
@@ -208,7 +218,7 @@ class BatchProcedure:
             save_best=experiment.save_best,
             listeners=context.listeners,
             distributed=context.distributed,
-            learning_rate_scales=experiment.learning_rate_scales,
+            learning_rate_scales=self.trainable.learning_rate_scales,
             timing=self._timing(resolved),
             tuner=tuner,
         )
@@ -221,7 +231,7 @@ class BatchProcedure:
             experiment.deadline = time.monotonic() + 60 * training.minutes - counters.seconds
         average = None
         if len(trainer.recent_weights) > 1:
-            average = weights.split(torch.stack(trainer.recent_weights).mean(0))
+            average = weights.complete(torch.stack(trainer.recent_weights).mean(0))
         verdict = self._judge(trainer, reason)
         experiment.verdict = verdict
         return TrainingResult(

@@ -1,4 +1,4 @@
-"""All weights of a model in one flat tensor, so that an update needs a handful of operations for any model."""
+"""All trained weights of a model in one flat tensor, so that an update needs a handful of operations for any model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.errors import CheckpointError
 from regard.models.base import Model
+from regard.models.layers.lora import merge_lora
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,18 @@ class MatrixGroup:
 
 
 class FlatWeights:
-    """Float32 master copy of a model's weights; the model computes on it, or on a bf16 copy of it.
+    """Float32 master copy of a model's trained weights; the model computes on it, or on a bf16 copy of it.
+
+    Parameters that need no gradient are frozen: they are not in it, and cost neither gradients nor optimizer state.
 
     Hidden matrices come first, ordered by shape, then embeddings and other matrices, then vectors (biases, norms).
     Each of the three is one slice, and hidden matrices of one shape are one three-dimensional view.
     """
 
     def __init__(self, model: Model, precision: str, device: str = "cpu") -> None:
-        parameters = dict(model.named_parameters())
+        model.to(device)
+        self.model = model
+        parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         hidden_shapes = model.hidden_matrices()
         hidden = sorted((name for name in parameters if name in hidden_shapes), key=lambda name: hidden_shapes[name])
         embeddings = [name for name in parameters if name not in hidden_shapes and parameters[name].dim() >= 2]
@@ -46,8 +51,7 @@ class FlatWeights:
         # hidden matrices are [:hidden_stop], embeddings [hidden_stop:matrix_stop], vectors [matrix_stop:]
         self.hidden_stop = sum(parameters[name].numel() for name in hidden)
         self.matrix_stop = self.hidden_stop + sum(parameters[name].numel() for name in embeddings)
-        self.master = torch.cat([parameter.detach().reshape(-1).float() for parameter in ordered.values()]).to(device)
-        model.to(device)
+        self.master = torch.cat([parameter.detach().reshape(-1).float() for parameter in ordered.values()])
         self.compute = self.master if precision == "float32" else self.master.to(torch.bfloat16)
         self.gradient = torch.zeros_like(self.compute)
         start = 0
@@ -56,6 +60,16 @@ class FlatWeights:
             parameter.data = self.compute[start:stop].view(parameter.shape)
             parameter.grad = self.gradient[start:stop].view(parameter.shape)
             start = stop
+        self.frozen = self._freeze(model)
+
+    def _freeze(self, model: Model) -> dict[str, Tensor]:
+        """Frozen weights in float32, by name; the model computes on them in the precision of the others."""
+        frozen = {}
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                frozen[name] = parameter.detach().float()
+                parameter.data = frozen[name].to(self.compute.dtype)
+        return frozen
 
     def copy_to_model(self) -> None:
         """Copy the master weights to the model."""
@@ -71,6 +85,10 @@ class FlatWeights:
             views[name] = flat[start:stop].view(shape)
             start = stop
         return views
+
+    def complete(self, flat: Tensor) -> dict[str, Tensor]:
+        """All weights by name, the frozen ones too: LoRA is merged, and its A and B stay beside the merged matrices."""
+        return merge_lora(self.model, self.frozen | self.split(flat))
 
     def load(self, flat: Tensor, weights: Mapping[str, Tensor], where: str) -> None:
         """Fill a flat tensor from named tensors; every weight must be present in its shape."""

@@ -24,7 +24,7 @@ from regard.config.runs import RunConfig
 from regard.errors import RegardError, TrainingError
 from regard.training.distributed import LostRankError
 from regard.training.listeners import Listener, notify
-from regard.training.trainer import StopRequest, catch_stop_signals
+from regard.training.signals import StopRequest, catch_stop_signals
 from regard.training.worker import EVENTS_FILE, INTERRUPTED, LAUNCH_FILE, pid_file
 
 if TYPE_CHECKING:

@@ -286,7 +286,7 @@ class _Probe:
         self.models: dict[str, Model] = {}
         self.weights: dict[str, FlatWeights] = {}
         for precision in precisions:
-            self.models[precision] = experiment.model()
+            self.models[precision] = experiment.trainable().model
             self.weights[precision] = FlatWeights(self.models[precision], precision, training.device)
 
     def num_tokens(self, indices: NDArray[np.int64]) -> int:

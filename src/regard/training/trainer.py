@@ -6,12 +6,9 @@ A first SIGINT or SIGTERM ends the loop after its present update, a second one e
 from __future__ import annotations
 
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 
 import numpy as np
 from torch import Tensor
@@ -21,6 +18,7 @@ from regard.checkpoint.run_dir import RunDirectory
 from regard.config.training import TrainingConfig
 from regard.errors import TrainingError
 from regard.models.base import Model
+from regard.models.layers.lora import lora_noise
 from regard.tasks.base import Objective
 from regard.training.distributed import Distributed
 from regard.training.evaluation import Evaluation, Evaluator
@@ -28,6 +26,7 @@ from regard.training.flat_weights import FlatWeights
 from regard.training.listeners import Listener, notify
 from regard.training.optimizer import Optimizer
 from regard.training.schedule import learning_rate
+from regard.training.signals import StopRequest, catch_stop_signals
 from regard.training.snapshots import TrainingSnapshot, delete_snapshots_after, save_snapshot
 from regard.training.throughput import ThreadTuner
 
@@ -317,7 +316,8 @@ class Trainer:
                 continue
             batch = self.objective.batch(shard, counters.epoch)
             noise = Noise(config.seed, counters.step, index * distributed.world_size + distributed.rank)
-            training_loss, loss = self.objective.loss(self.model, batch, config.label_smoothing, noise)
+            with lora_noise(noise):
+                training_loss, loss = self.objective.loss(self.model, batch, config.label_smoothing, noise)
             training_loss.backward()
             totals += float(loss), batch.num_predictions
         loss_sum, num_predictions = distributed.all_reduce_values(totals.tolist())
@@ -359,7 +359,7 @@ class Trainer:
         if not self.distributed.is_rank_zero:
             return
         start = time.monotonic()
-        self.evaluator.load(self.weights.split(self.optimizer.averaged_weights))
+        self.evaluator.load(self.weights.complete(self.optimizer.averaged_weights))
         evaluation = self.evaluator.evaluate()
         # an evaluation that took long may have passed the time of the next ones: these are left out
         counters.evaluations = max(counters.evaluations + 1, math.floor(progress * self.timing.evaluations))
@@ -408,43 +408,3 @@ class Trainer:
             epoch=counters.epoch,
             **{f"{self.objective.unit}_per_second": speed},
         )
-
-
-@dataclass
-class StopRequest:
-    """Name of the signal that requested a stop; empty, and false, without one."""
-
-    name: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.name)
-
-
-@contextmanager
-def catch_stop_signals() -> Iterator[StopRequest]:
-    """Record SIGINT and SIGTERM while the block runs, instead of ending the process; the block polls the request.
-
-    >>> with catch_stop_signals() as request:
-    ...     signal.raise_signal(signal.SIGTERM)
-    ...     request.name
-    'SIGTERM'
-    """
-    request = StopRequest()
-
-    def handle(signal_number: int, frame: FrameType | None) -> None:
-        if request:
-            signal.signal(signal_number, signal.SIG_DFL)
-            signal.raise_signal(signal_number)
-        request.name = signal.Signals(signal_number).name
-
-    previous_handlers = {}
-    try:
-        for signal_number in (signal.SIGINT, signal.SIGTERM):
-            previous_handlers[signal_number] = signal.signal(signal_number, handle)
-    except ValueError:
-        pass  # only the main thread can set handlers; its owner handles signals
-    try:
-        yield request
-    finally:
-        for signal_number, handler in previous_handlers.items():
-            signal.signal(signal_number, handler)

@@ -181,9 +181,38 @@ def test_a_new_vocabulary_starts_from_the_old_embeddings(book: Path, tmp_path: P
     torch.testing.assert_close(old_embedding, new_embedding, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("words", ["texts", "sixteen\nfourteen\n"])
+def test_an_extended_vocabulary_keeps_the_old_embeddings(book: Path, tmp_path: Path, words: str) -> None:
+    train_run(config(book, **{"training.steps": 4}), tmp_path / "first")
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(["one two sixteen", "three fourteen two"] * 30), "utf-8")
+    if words != "texts":
+        (tmp_path / "words.txt").write_text(words, "utf-8")
+        words = str(tmp_path / "words.txt")
+    changes = {"training.steps": 1, "training.learning_rate": 1e-9, "pretrained": str(tmp_path / "first")}
+    train_run(config(other, **changes, **{"tokenizer.extend": words, "lora.rank": 2}), tmp_path / "second")
+    old = load_encoder(tmp_path / "first")
+    new = load_encoder(tmp_path / "second")
+    size = old.tokenizer.vocab_size
+    assert new.config.vocab_size == new.tokenizer.vocab_size > size
+    assert new.tokenizer.encode("two").ids == old.tokenizer.encode("two").ids
+    assert new.tokenizer.encode("sixteen").subwords == ["sixteen"] != old.tokenizer.encode("sixteen").subwords
+    old_embeddings = old.weights["token_embedding.weight"]
+    embeddings = new.weights["token_embedding.weight"]
+    torch.testing.assert_close(embeddings[:size], old_embeddings[:size], rtol=1e-3, atol=1e-5)
+    pieces = old.tokenizer.encode("sixteen").ids
+    (new_id,) = new.tokenizer.encode("sixteen").ids
+    torch.testing.assert_close(embeddings[new_id], old_embeddings[pieces].mean(0), rtol=1e-3, atol=1e-5)
+    assert len(new.weights["mlm_head_bias"]) == new.config.vocab_size
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (
+            {"tokenizer.extend": "texts"},
+            r"--extend-vocabulary\) extends that of a model",
+        ),
         ({"preset": "big"}, "preset must be one of tiny, mini, small"),
         ({"documents.sequence_length": 3}, r"documents\.sequence_length \(3\) must be between 4 and 40"),
         ({"documents.sequence_length": 41}, "between 4 and 40, the positions of the model"),

@@ -1,13 +1,12 @@
 """Interfaces between a run and what it trains, and what the experiments of all tasks share.
 
 `TrainingProcedure` and `Experiment` are the protocols that a run relies on. `BaseExperiment` saves the best weights as
-the run's model and chooses the final ones; `ModelEvaluator` measures weights in a model of its own.
+the run's model and chooses the final ones.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
 from regard.checkpoint.atomic import write_file
 from regard.checkpoint.run_dir import RunDirectory
+from regard.checkpoint.weights import digest_tensors
 from regard.config.runs import BatchRun, RunConfig
 from regard.errors import ConfigError
 from regard.models import AnyConfig, build_model
@@ -30,7 +31,7 @@ from regard.training.card import model_card
 from regard.training.distributed import Distributed
 from regard.training.evaluation import Evaluation, Evaluator
 from regard.training.listeners import Listener, notify
-from regard.training.snapshots import AttentionSnapshot
+from regard.training.trainable import HEAD_PREFIXES, Trainable, select_trainable
 from regard.training.verdict import TrivialBaseline, Verdict
 
 ModelT = TypeVar("ModelT", bound=Model)
@@ -38,11 +39,6 @@ ConfigT = TypeVar("ConfigT", bound=AnyConfig)
 EvaluatorT = TypeVar("EvaluatorT", bound=Evaluator)
 PresetT = TypeVar("PresetT")
 Notify = Callable[[str], object]  # shows a line of text to the user
-EvaluationResult = tuple[
-    dict[str, float],  # metrics
-    tuple[float, ...],  # sort key; the larger is the better
-    list[tuple[str, str, str]],  # samples: input, reference, prediction
-]
 
 
 # ---- a run and what it trains
@@ -131,17 +127,12 @@ class Experiment(Protocol):
         ...
 
     @property
-    def learning_rate_scales(self) -> Mapping[str, float] | None:
-        """Factor of the learning rate by weight name; None where all are 1."""
-        ...
-
-    @property
     def objective(self) -> Objective:
         """Batches of the training examples, and their loss."""
         ...
 
-    def model(self) -> Model:
-        """Build the model with its initial weights."""
+    def trainable(self) -> Trainable:
+        """Build the model with its initial weights, and select the parameters that are trained."""
         ...
 
     def evaluator(self, device: str) -> Evaluator:
@@ -208,33 +199,7 @@ def load_best_weights(
     return False
 
 
-# ---- evaluation and saving
-
-
-class ModelEvaluator(Generic[ModelT]):
-    """Evaluates weights in a float32 model of its own."""
-
-    def __init__(self, model: ModelT, device: str) -> None:
-        self.model: ModelT = model.to(device).eval()
-
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Load the weights to evaluate."""
-        self.model.load_state_dict(dict(weights))
-
-    def evaluate(self) -> Evaluation:
-        """Evaluate the loaded weights on validation data."""
-        start = time.perf_counter()
-        metrics, sort_key, samples = self.compute_metrics()
-        seconds = time.perf_counter() - start
-        return Evaluation(metrics, sort_key, samples=samples, seconds=seconds, attention=self.attention_snapshot())
-
-    def attention_snapshot(self) -> AttentionSnapshot | None:
-        """Attention of one validation text, the same at every evaluation; None for a model without attention."""
-        return None
-
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute metrics on validation data, their sort key, and samples."""
-        raise NotImplementedError
+# ---- saving
 
 
 class PretrainedModel(Protocol):
@@ -292,10 +257,27 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         """Whether training starts from pretrained weights."""
         return bool(self.config.pretrained)
 
+    def trainable(self) -> Trainable:
+        """Build the model with its initial weights, and select the parameters that are trained."""
+        config = self.config
+        return select_trainable(
+            self.model(),
+            config.trainable,
+            config.lora,
+            seed=config.training.seed,
+            trained=self.trained_beside_lora,
+        )
+
+    def add_start_digest(self) -> None:
+        """Add the digest of pretrained weights where some stay frozen: checkpoints lack these, so a run reads them."""
+        has_frozen = self.config.lora.rank or self.config.trainable.freeze
+        if self.pretrained is not None and has_frozen:
+            self.digests["start"] = digest_tensors(self.pretrained.weights)
+
     @property
-    def learning_rate_scales(self) -> Mapping[str, float] | None:
-        """Factor of the learning rate by weight name; None where all are 1."""
-        return None
+    def trained_beside_lora(self) -> tuple[str, ...]:
+        """Beginnings of the names of weights that are trained besides LoRA: the head."""
+        return HEAD_PREFIXES
 
     def model(self) -> Model:
         """Build the model with its initial weights: pretrained ones, or random ones by the seed."""
@@ -376,6 +358,25 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         num_parameters = evaluator.model.num_parameters()
         card = model_card(self.config, self.model_config, num_parameters, metadata)
         self.save(evaluator.model.state_dict(), metadata, card)
+        if self.config.lora.rank and self.config.lora.keep_adapter:
+            self._save_adapter(evaluator)
+
+    def _save_adapter(self, evaluator: EvaluatorT) -> None:
+        """Write the adapter of the saved model to the folder `adapter` of the run."""
+        if not evaluator.lora_weights:  # the evaluator has the weights of the saved model, and so has its adapter
+            update_adapter(self.folder)
+            return
+        lora = self.config.lora
+        adapter = Adapter(
+            base=self.config.pretrained,
+            rank=lora.rank,
+            alpha=lora.alpha,
+            dropout=lora.dropout,
+            targets=lora.target_parts,
+            lora_weights=evaluator.lora_weights,
+            trained=self.trained_beside_lora,
+        )
+        save_adapter(self.folder, self.model_config, evaluator.model.state_dict(), adapter)
 
 
 # ---- helpers of several experiments

@@ -35,13 +35,8 @@ from regard.tasks.losses import balanced_weights
 from regard.tasks.metrics import confusion_matrix, label_scores
 from regard.tasks.rnn_text import RnnTexts
 from regard.tasks.windows import EncodedTexts, encode_texts, text_logits
-from regard.training.experiments.base import (
-    EvaluationResult,
-    ModelEvaluator,
-    Notify,
-    prefix_metrics,
-    report_gain,
-)
+from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.experiments.base import Notify, prefix_metrics, report_gain
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.rnn_text import RnnTextExperiment

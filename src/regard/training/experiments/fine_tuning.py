@@ -17,12 +17,8 @@ from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
 from regard.tasks.windows import CachedStates, EncodedTexts, head_only_config
 from regard.text.special_tokens import SpecialTokens, TruncationReport
-from regard.training.experiments.base import (
-    EvaluationResult,
-    ModelEvaluator,
-    Notify,
-    subsample_indices,
-)
+from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.experiments.base import Notify, subsample_indices
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 
@@ -35,7 +31,7 @@ HEAD_LEARNING_RATE = 2e-3
 HEAD_EPOCHS = 20.0
 HEAD_EVALUATIONS_PER_EPOCH = 0.5
 NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
-HEAD_PREFIXES = ("classifier", "pooler")  # of the names of a head's weights
+POOLED_HEAD_PREFIXES = ("classifier", "pooler")  # of the weights that are trained where the encoder is frozen
 
 
 class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", SplitT]):
@@ -136,15 +132,6 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
 
     # ---- interface of a run
 
-    @property
-    def learning_rate_scales(self) -> Mapping[str, float] | None:
-        """Factor of the learning rate by weight name (layer-wise decay); None where all are 1."""
-        decay = self.config.fine_tuning.layer_lr_decay
-        if decay == 1 or self.config.fine_tuning.freeze_encoder:
-            return None
-        num_layers = self.model_config.stack.num_layers
-        return {name: decay ** _distance_to_head(name, num_layers) for name in self.initial_weights}
-
     def model(self) -> Bert:
         """Build the model to train, with its initial weights; only the head where the encoder is frozen."""
         if not self.config.fine_tuning.freeze_encoder:
@@ -208,22 +195,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
 
 
 def _select_head(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in weights.items() if name.startswith(HEAD_PREFIXES)}
-
-
-def _distance_to_head(name: str, num_layers: int) -> int:
-    """Number of layers between a weight and the head; the embeddings are below all layers.
-
-    >>> names = ("classifier.weight", "encoder.layers.11.attention.out", "token_embedding.weight")
-    >>> [_distance_to_head(name, num_layers=12) for name in names]
-    [0, 1, 13]
-    """
-    if name.startswith(HEAD_PREFIXES):
-        return 0
-    for layer in range(num_layers):
-        if name.startswith(f"encoder.layers.{layer}."):
-            return num_layers - layer
-    return num_layers + 1
+    return {name: tensor for name, tensor in weights.items() if name.startswith(POOLED_HEAD_PREFIXES)}
 
 
 class EncoderEvaluator(ModelEvaluator[Bert]):

@@ -46,6 +46,7 @@ class LanguageModelExperiment(BaseExperiment[ConfigT, EvaluatorT]):
         self.digests |= documents.digests
         if self.config.pretrained:
             self.pretrained = self.load_pretrained()
+            self.add_start_digest()
         self.tokenizer = load_or_train_tokenizer(self.folder, lambda: self.build_tokenizer(documents.train.texts))
         self.num_documents = len(documents.train)
         self.num_valid_documents = len(documents.valid)

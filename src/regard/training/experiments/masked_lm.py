@@ -21,6 +21,7 @@ from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_enco
 from regard.config.models import BERT_PRESETS, BertConfig
 from regard.config.runs import MaskedLMRun
 from regard.data.documents import Documents
+from regard.data.lines import iter_checked_lines, open_bytes
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_local_attention, rescale_embeddings
@@ -39,18 +40,16 @@ from regard.tasks.masked_lm import (
 )
 from regard.tasks.metrics import perplexity
 from regard.tasks.token_stream import TokenStream, equal_rows
+from regard.text.extend import extend_by_texts, extend_by_words
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
-from regard.training.experiments.base import (
-    EvaluationResult,
-    ModelEvaluator,
-    choose_preset,
-    initialize_model,
-)
+from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.experiments.base import choose_preset, initialize_model
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
+from regard.training.trainable import HEAD_PREFIXES
 from regard.training.trivial_baselines import token_frequencies
 from regard.training.verdict import TrivialBaseline
 
@@ -96,9 +95,23 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
 
     def build_tokenizer(self, texts: list[str]) -> Tokenizer:
         """Take the tokenizer of the pretrained model if its words are kept, else train one on the training texts."""
-        if self.pretrained is not None and self.config.masking.words == "kept":
+        config = self.config.tokenizer
+        if self.pretrained is None or self.config.masking.words == "new":
+            return train_masked_tokenizer(texts, config)
+        if not config.extend:
             return self.pretrained.tokenizer
-        return train_masked_tokenizer(texts, self.config.tokenizer)
+        old = self.pretrained.tokenizer
+        if config.extend == "texts":
+            extended = extend_by_texts(old, texts, config.vocab_size)
+        else:
+            extended = extend_by_file(old, config.extend)
+        self.notes.append(f"vocabulary: {extended.vocab_size - old.vocab_size:,} new subwords")
+        return extended
+
+    @property
+    def trained_beside_lora(self) -> tuple[str, ...]:
+        """Beginnings of the names of weights that are trained besides LoRA: the head, and an extended embedding."""
+        return (*HEAD_PREFIXES, "token_embedding.") if self.config.tokenizer.extend else HEAD_PREFIXES
 
     def prepare_objective(self, documents: DataSplits[Documents]) -> None:
         """Tokenize the documents into rows with special tokens; the model limits their length."""
@@ -312,6 +325,13 @@ def _choose_samples(stream: TokenStream, layout: MaskedRowLayout) -> list[tuple[
 
 
 # ---- a new vocabulary for pretrained weights
+
+
+def extend_by_file(tokenizer: Tokenizer, file: str) -> Tokenizer:
+    """Extend a vocabulary by the words of a file, one per line."""
+    with open_bytes(file) as stream:
+        words = [line.text.strip() for line in iter_checked_lines(stream, file)]
+    return extend_by_words(tokenizer, [word for word in words if word])
 
 
 def source_tokens(old: Tokenizer, new: Tokenizer) -> list[list[int]]:

@@ -25,13 +25,8 @@ from regard.tasks.question_answering import (
     span_targets,
     word_overlap_baseline,
 )
-from regard.training.experiments.base import (
-    EvaluationResult,
-    Notify,
-    prefix_metrics,
-    report_gain,
-    subsample_indices,
-)
+from regard.training.evaluation import EvaluationResult
+from regard.training.experiments.base import Notify, prefix_metrics, report_gain, subsample_indices
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.supervised import EncodedSplit

@@ -27,8 +27,8 @@ from regard.training.experiments.base import RunContext, RunPlan, TrainingResult
 from regard.training.experiments.data_splits import rejection_notes
 from regard.training.listeners import notify
 from regard.training.memory_trainer import MemoryNetworkTrainer, build_trainer
+from regard.training.signals import catch_stop_signals
 from regard.training.throughput import Setup, Throughput, choose_throughput, fastest_setup
-from regard.training.trainer import catch_stop_signals
 from regard.training.trivial_baselines import majority_answer
 from regard.training.verdict import Limit, Verdict, judge
 

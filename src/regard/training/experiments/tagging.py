@@ -36,13 +36,8 @@ from regard.tasks.tagging import (
     tag_logprobs,
     word_spans,
 )
-from regard.training.experiments.base import (
-    EvaluationResult,
-    ModelEvaluator,
-    Notify,
-    prefix_metrics,
-    report_gain,
-)
+from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.experiments.base import Notify, prefix_metrics, report_gain
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.rnn_text import RnnTextExperiment

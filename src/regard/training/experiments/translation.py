@@ -34,14 +34,8 @@ from regard.tasks.translation import TokenizedPairs, TokenizerPair, TranslationO
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 from regard.training.auto_config import choose_translation_model
-from regard.training.experiments.base import (
-    BaseExperiment,
-    EvaluationResult,
-    ModelEvaluator,
-    Notify,
-    prefix_metrics,
-    subsample_indices,
-)
+from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.experiments.base import BaseExperiment, Notify, prefix_metrics, subsample_indices
 from regard.training.experiments.data_splits import rejection_notes
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 from regard.training.trivial_baselines import constant_target, token_frequencies, unigram_perplexity
@@ -187,6 +181,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         train_pairs, valid_pairs = self._read_splits()
         self.digests = {"train": train_pairs.digest, "valid": valid_pairs.digest}
         self.pretrained = load_translator(config.pretrained) if config.pretrained else None
+        self.add_start_digest()
         self.tokenizers = self._load_or_train_tokenizers(train_pairs)
         train = self._drop_long_pairs(self.tokenizers.tokenize(train_pairs), "training")
         self.valid = self._drop_long_pairs(self.tokenizers.tokenize(valid_pairs), "validation")

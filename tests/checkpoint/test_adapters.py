@@ -1,0 +1,237 @@
+"""LoRA adapters in peft's format: merged again they equal the model, peft opens ours, and we open peft's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import regard
+from regard.checkpoint.adapters import Adapter, save_adapter
+from regard.checkpoint.causal_dir import load_causal_lm, save_causal_lm
+from regard.checkpoint.encoder_dir import load_encoder, save_encoder
+from regard.checkpoint.model_dir import load_translator
+from regard.config.models import BertConfig, GptConfig, StackConfig
+from regard.config.runs import build_run
+from regard.config.training import LORA_TARGETS
+from regard.errors import CheckpointError
+from regard.models.base import Model
+from regard.models.layers.lora import LoraSettings, add_lora, is_lora_weight, lora_layers, merge_lora
+from regard.packed_tokens import Tokens
+from regard.training.run import train_run
+from tests.checkpoint.samples import random_model, small_config
+from tests.checkpoint.samples import save as save_translator
+from tests.checkpoint.samples import tokenizers as sample_tokenizers
+from tests.encoders import saved_encoder
+from tests.families import made
+
+STACK = StackConfig(num_layers=2, num_heads=2, feed_forward_size=24)
+NO_PEFT = "peft is not installed: pip install peft"
+TOKENIZER = sample_tokenizers(True)["source"]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+
+
+def save_encoder_folder(folder: Path, model: Model) -> None:
+    config = model.config
+    assert isinstance(config, BertConfig)
+    labels = ("a", "b", "c") if config.head == "label" else ()
+    save_encoder(folder, config, model.state_dict(), tokenizer=TOKENIZER, task="", metadata={}, card="", labels=labels)
+
+
+def save_gpt_folder(folder: Path, model: Model) -> None:
+    config = model.config
+    assert isinstance(config, GptConfig)
+    save_causal_lm(folder, config, model.state_dict(), tokenizer=TOKENIZER, metadata={}, card="")
+
+
+def encoder_model(**changes: Any) -> Model:
+    config = BertConfig(vocab_size=TOKENIZER.vocab_size, hidden_size=12, stack=STACK, max_positions=40, **changes)
+    return made(config)
+
+
+def gpt_model(positions: str) -> Model:
+    config = GptConfig(vocab_size=TOKENIZER.vocab_size, hidden_size=12, stack=STACK, max_positions=24)
+    return made(config.override({"positions": positions, "tie_embeddings": positions == "learned"}))
+
+
+FAMILIES: dict[str, tuple[Callable[[], Model], Callable[[Path, Any], None], Callable[[Path], Any]]] = {
+    "bert": (lambda: encoder_model(head="label", num_labels=3), save_encoder_folder, load_encoder),
+    "masked": (lambda: encoder_model(head="masked"), save_encoder_folder, load_encoder),
+    "gpt2": (lambda: gpt_model("learned"), save_gpt_folder, load_causal_lm),
+    "gpt_neox": (lambda: gpt_model("rotary"), save_gpt_folder, load_causal_lm),
+    "marian": (lambda: random_model(small_config()), save_translator, load_translator),
+}
+
+
+def adapt(model: Model, targets: tuple[str, ...]) -> tuple[dict[str, Tensor], Adapter]:
+    """Add a random adapter; return the merged weights and the adapter."""
+    add_lora(model, LoraSettings(rank=2, alpha=3.0), targets, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for layer in lora_layers(model).values():
+            layer.lora_B.normal_(0, 0.5, generator=generator)
+    weights = merge_lora(model, dict(model.state_dict()))
+    lora_weights = {name: tensor for name, tensor in weights.items() if is_lora_weight(name)}
+    merged = {name: tensor for name, tensor in weights.items() if not is_lora_weight(name)}
+    trained = ("classifier", "pooler")
+    adapter = Adapter("", 2, alpha=3.0, dropout=0.0, targets=targets, lora_weights=lora_weights, trained=trained)
+    return merged, adapter
+
+
+def save_adapted(folder: Path, family: str, targets: tuple[str, ...]) -> dict[str, Tensor]:
+    """Write base, adapted model and adapter; return the weights of the adapted model."""
+    build, save, _ = FAMILIES[family]
+    model = build()
+    save(folder / "base", model)
+    merged, adapter = adapt(model, targets)
+    plain = build()
+    plain.load_state_dict(merged)
+    save(folder / "adapted", plain)
+    adapter = Adapter(**{**vars(adapter), "base": str(folder / "base")})
+    save_adapter(folder / "adapted", plain.config, merged, adapter)
+    return merged
+
+
+@pytest.mark.parametrize("targets", [("query", "value"), ("key", "out"), LORA_TARGETS], ids="+".join)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_base_and_adapter_equal_the_merged_model(tmp_path: Path, family: str, targets: tuple[str, ...]) -> None:
+    merged = save_adapted(tmp_path, family, targets)
+    load = FAMILIES[family][2]
+    loaded = load(tmp_path / "adapted/adapter").weights
+    base = load(tmp_path / "base").weights
+    assert merged.keys() == loaded.keys()
+    assert all(torch.allclose(loaded[name], tensor, atol=1e-5) for name, tensor in merged.items())
+    assert any(not torch.equal(loaded[name], tensor) for name, tensor in base.items())
+
+
+def test_a_run_keeps_its_adapter(tmp_path: Path) -> None:
+    texts = [f"the w{index % 7} was {word}" for index in range(40) for word in ("lovely", "dull")]
+    (tmp_path / "train.tsv").write_text("".join(f"{text}\t{text.rpartition(' ')[2]}\n" for text in texts))
+    saved_encoder(tmp_path / "encoder", texts)
+    settings = {"data.train": (str(tmp_path / "train.tsv"),), "pretrained": str(tmp_path / "encoder"), "lora.rank": 2}
+    settings |= {"lora.keep_adapter": True, "training.steps": 20, "training.threads": 1, "training.batch_tokens": 64}
+    settings |= {"training.precision": "float32", "training.average_checkpoints": 2}
+    train_run(build_run("classify", settings), tmp_path / "run")
+    adapter = tmp_path / "run/adapter"
+    assert (adapter / "adapter_model.safetensors").stat().st_size < (tmp_path / "run/model.safetensors").stat().st_size
+    expected = regard.load(str(tmp_path / "run")).classify(texts[:5])
+    predicted = regard.load(str(adapter)).classify(texts[:5])
+    for prediction, reference in zip(predicted, expected, strict=True):
+        assert prediction == reference
+        np.testing.assert_allclose(
+            [prediction.probabilities[label] for label in reference.probabilities],
+            list(reference.probabilities.values()),
+            atol=1e-5,
+        )
+
+
+def transformers_logits(model: Any, rows: list[list[int]]) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = torch.cat([model(input_ids=torch.tensor([row])).logits for row in rows])
+    return logits
+
+
+@pytest.mark.parametrize("targets", [("query", "value"), LORA_TARGETS], ids="+".join)
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_peft_opens_our_adapters(tmp_path: Path, family: str, targets: tuple[str, ...]) -> None:
+    peft = pytest.importorskip("peft", reason=NO_PEFT)
+    transformers = pytest.importorskip("transformers")
+    save_adapted(tmp_path, family, targets)
+    rows = [[5, 6, 7, 8], [9, 10, 11, 12]]
+    if family == "bert":
+        auto_class = transformers.AutoModelForSequenceClassification
+        base = auto_class.from_pretrained(tmp_path / "base", num_labels=3)
+    else:
+        auto_class = transformers.AutoModelForCausalLM
+        base = auto_class.from_pretrained(tmp_path / "base")
+    adapted = peft.PeftModel.from_pretrained(base, tmp_path / "adapted/adapter").eval()
+    merged = auto_class.from_pretrained(tmp_path / "adapted").eval()
+    torch.testing.assert_close(
+        transformers_logits(adapted, rows), transformers_logits(merged, rows), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("has_prefix", [False, True])
+def test_we_open_the_adapters_of_peft(tmp_path: Path, has_prefix: bool) -> None:
+    peft = pytest.importorskip("peft", reason=NO_PEFT)
+    transformers = pytest.importorskip("transformers")
+    save_encoder_folder(tmp_path / "base", encoder_model(head="masked" if has_prefix else "plain", pooler=True))
+    auto_class = transformers.AutoModelForSequenceClassification
+    base = auto_class.from_pretrained(tmp_path / "base", num_labels=3)
+    settings = {"r": 3, "lora_alpha": 5, "task_type": "SEQ_CLS", "target_modules": ["query", "key", "output.dense"]}
+    settings |= {"modules_to_save": ["pooler", "classifier"], "alpha_pattern": {"key": 7}, "use_rslora": True}
+    model = peft.get_peft_model(base, peft.LoraConfig(**settings)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(0, 0.3)
+    model.save_pretrained(tmp_path / "adapter")
+    rows = [[5, 6, 7, 8], [9, 10, 11, 12]]
+    loaded = load_encoder(tmp_path / "adapter")
+    assert loaded.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    logits = loaded.model().eval().logits(Tokens.from_rows(rows))
+    torch.testing.assert_close(torch.from_numpy(logits), transformers_logits(model, rows), rtol=1e-4, atol=1e-5)
+
+
+def edit_adapter(folder: Path, **changes: Any) -> None:
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base_model_name_or_path": "gone/model"}, "the base model gone/model of this adapter is not there"),
+        ({"base_model_name_or_path": None}, "base_model_name_or_path must name the base model"),
+        ({"peft_type": "IA3"}, "an adapter of type 'IA3'; LORA is read"),
+        ({"use_dora": True}, "use_dora is True; plain LoRA is read"),
+    ],
+)
+def test_unusable_adapters_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    save_adapted(tmp_path, "bert", ("query",))
+    edit_adapter(tmp_path / "adapted/adapter", **changes)
+    with pytest.raises(CheckpointError, match=message):
+        load_encoder(tmp_path / "adapted/adapter")
+
+
+def test_a_base_of_another_shape_is_refused(tmp_path: Path) -> None:
+    save_adapted(tmp_path, "bert", ("query",))
+    config = BertConfig(vocab_size=TOKENIZER.vocab_size, hidden_size=16, stack=STACK, max_positions=40)
+    save_encoder_folder(tmp_path / "wide", made(config))
+    edit_adapter(tmp_path / "adapted/adapter", base_model_name_or_path=str(tmp_path / "wide"))
+    with pytest.raises(CheckpointError, match=r"has shape \[16, 16\], and the adapter is for one of \[12, 12\]"):
+        load_encoder(tmp_path / "adapted/adapter")
+
+
+def test_a_module_that_the_base_lacks_is_refused(tmp_path: Path) -> None:
+    save_adapted(tmp_path, "bert", ("query",))
+    file = tmp_path / "adapted/adapter/adapter_model.safetensors"
+    tensors = {name.replace("query", "question"): tensor for name, tensor in load_file(file).items()}
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=r"the adapter is for bert\S+question, which the base lacks"):
+        load_encoder(tmp_path / "adapted/adapter")
+
+
+def test_a_changed_adapter_is_merged_again(tmp_path: Path) -> None:
+    save_adapted(tmp_path, "bert", ("query",))
+    folder = tmp_path / "adapted/adapter"
+    before = load_encoder(folder).weights
+    edit_adapter(folder, lora_alpha=30.0)
+    after = load_encoder(folder).weights
+    name = "encoder.layers.0.attention.qkv.weight"
+    assert not torch.allclose(before[name], after[name], atol=1e-2)
