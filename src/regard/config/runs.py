@@ -353,6 +353,7 @@ class CausalLMRun(LanguageModelRun):
 class ElmoRun(LanguageModelRun):
     """An ELMo language model."""
 
+    excluded = (*LanguageModelRun.excluded, "elmo.vocab_size", "elmo.boundary_id")  # the tokenizer decides them
     preset_sizes = ("elmo.hidden_size",)
 
     task: str = knob("elmo", "Task to train.", choices=("elmo",))
