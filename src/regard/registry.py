@@ -15,10 +15,12 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from regard.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "regard.plugins"  # of entry points
 PACKAGE = "regard"  # owner of the built-in entries
@@ -106,6 +108,8 @@ def load_plugins() -> None:
     if _plugins["are_loaded"]:
         return
     _plugins["are_loaded"] = True
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
     for entry_point in entry_points(group=GROUP):
         with _loading(entry_point):
             entry_point.load()(importlib.import_module(PACKAGE))

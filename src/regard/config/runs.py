@@ -151,7 +151,7 @@ def _without_label_smoothing() -> TrainingConfig:
 class TranslateRun(BatchRun):
     """A translation model."""
 
-    excluded = (*TEXT_COLUMNS, *LABEL_COLUMNS, EXTENSION)
+    excluded: ClassVar[tuple[str, ...]] = (*TEXT_COLUMNS, *LABEL_COLUMNS, EXTENSION)
 
     task: str = knob("translate", "Task to train.", choices=("translate",))
     architecture: str = knob("transformer", "Model architecture.", choices=("transformer", "rnn"))
@@ -282,8 +282,11 @@ class LabelledRun(FineTunedRun):
 class ClassifyRun(LabelledRun):
     """A text classifier."""
 
-    excluded = (*PAIR_COLUMNS, *ONE_LANGUAGE, EXTENSION)
-    preset_sizes = ("rnn_classifier.encoder.embedding_size", "rnn_classifier.encoder.hidden_size")
+    excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *ONE_LANGUAGE, EXTENSION)
+    preset_sizes: ClassVar[tuple[str, ...]] = (
+        "rnn_classifier.encoder.embedding_size",
+        "rnn_classifier.encoder.hidden_size",
+    )
 
     task: str = knob("classify", "Task to train.", choices=("classify",))
     rnn_classifier: RnnClassifierConfig = knob(
@@ -295,8 +298,8 @@ class ClassifyRun(LabelledRun):
 class TagRun(LabelledRun):
     """A token classifier."""
 
-    excluded = (*PAIR_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE, EXTENSION)
-    preset_sizes = ("rnn_tagger.encoder.embedding_size", "rnn_tagger.encoder.hidden_size")
+    excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE, EXTENSION)
+    preset_sizes: ClassVar[tuple[str, ...]] = ("rnn_tagger.encoder.embedding_size", "rnn_tagger.encoder.hidden_size")
 
     task: str = knob("tag", "Task to train.", choices=("tag",))
     rnn_tagger: RnnTaggerConfig = knob(RnnTaggerConfig, "RNN tagger; the preset sets its sizes unless it is custom.")
@@ -315,7 +318,7 @@ def _fine_tuning_config() -> TrainingConfig:
 class AnswerRun(FineTunedRun):
     """An extractive question-answering model."""
 
-    excluded = (
+    excluded: ClassVar[tuple[str, ...]] = (
         *(*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS),
         *("training.tune_length_penalty", "fine_tuning.features", "fine_tuning.class_weights"),
     )
@@ -351,7 +354,7 @@ def _lower_case_wordpiece() -> TokenizerConfig:
 class MaskedLMRun(LanguageModelRun):
     """A masked language model."""
 
-    preset_sizes = tuple(f"bert.{name}" for name in STACK_SIZES)
+    preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"bert.{name}" for name in STACK_SIZES)
 
     task: str = knob("masked-lm", "Task to train.", choices=("masked-lm",))
     tokenizer: TokenizerConfig = knob(_lower_case_wordpiece, "Tokenizer.")
@@ -370,8 +373,8 @@ class MaskedLMRun(LanguageModelRun):
 class CausalLMRun(LanguageModelRun):
     """A causal language model."""
 
-    excluded = (*TEXT_ONLY, EXTENSION)
-    preset_sizes = tuple(f"gpt.{name}" for name in STACK_SIZES)
+    excluded: ClassVar[tuple[str, ...]] = (*TEXT_ONLY, EXTENSION)
+    preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"gpt.{name}" for name in STACK_SIZES)
 
     task: str = knob("causal-lm", "Task to train.", choices=("causal-lm",))
     gpt: GptConfig = knob(GptConfig, "Causal language model; the preset sets its sizes unless it is custom.")
@@ -381,8 +384,11 @@ class CausalLMRun(LanguageModelRun):
 class ElmoRun(LanguageModelRun):
     """An ELMo language model."""
 
-    excluded = (*TEXT_ONLY, EXTENSION, *LORA_SETTINGS)
-    preset_sizes = ("elmo.hidden_size",)
+    excluded: ClassVar[tuple[str, ...]] = (
+        *(*TEXT_ONLY, EXTENSION, *LORA_SETTINGS),
+        *("elmo.vocab_size", "elmo.boundary_id"),  # the tokenizer decides them
+    )
+    preset_sizes: ClassVar[tuple[str, ...]] = ("elmo.hidden_size",)
 
     task: str = knob("elmo", "Task to train.", choices=("elmo",))
     elmo: ElmoConfig = knob(ElmoConfig, "ELMo language model; the preset sets its sizes unless it is custom.")
@@ -392,7 +398,13 @@ class ElmoRun(LanguageModelRun):
 class StoryQARun(RunConfig):
     """A memory network for questions about stories."""
 
-    excluded = (*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, "data.max_length")
+    excluded: ClassVar[tuple[str, ...]] = (
+        *PAIR_COLUMNS,
+        *TEXT_COLUMNS,
+        *LABEL_COLUMNS,
+        *TABLE_SETTINGS,
+        "data.max_length",
+    )
 
     task: str = knob("story-qa", "Task to train.", choices=("story-qa",))
     training: MemoryTrainingConfig = knob(MemoryTrainingConfig, "Training of memory networks.")

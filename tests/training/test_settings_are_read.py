@@ -1,0 +1,114 @@
+"""Every option of `regard train TASK` sets a field that a run of the task reads."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.config.runs import build_run, run_config_class, trained_tasks
+from regard.config.settings import Config
+from regard.training.run import train_run
+from tests.encoders import saved_encoder
+from tests.stories import write
+
+WORDS = "ada alan grace went saw liked the big old red house tree river in near by London".split()
+GENERIC_FILES = ("dataclasses.py", "settings.py", "runs.py", "copy.py")  # they read every field of every config
+FAST = {"training.threads": 1, "training.precision": "float32", "training.steps": 2}
+LINES = {"documents.document_boundary": "line", "data.read.encoding": "latin-1"}
+LENIENT = {"data.read.lenient": True, "data.read.max_reject": 50.0}
+STORIES = {"training.threads": 1, "training.epochs": 1, "training.restarts": 2, "training.linear_start_epochs": 1}
+RUNS: dict[str, list[tuple[str, dict[str, Any]]]] = {  # task → files and settings of the runs that use all options
+    "translate": [
+        ("pairs.csv", {**FAST, **LENIENT, "preset": "custom"}),
+        ("pairs.csv", {**FAST, **LENIENT, "architecture": "rnn"}),
+    ],
+    "classify": [
+        ("labels.csv", {**FAST, **LENIENT, "fine_tuning.test": "DATA/labels.csv"}),
+        ("labels.csv", {**FAST, **LENIENT, "pretrained": "DATA/encoder"}),
+    ],
+    "tag": [
+        ("tags.conll", {**FAST, **LENIENT, "fine_tuning.test": "DATA/tags.conll"}),
+        ("tags.conll", {**FAST, **LENIENT, "pretrained": "DATA/encoder"}),
+    ],
+    "answer": [("squad.json", {**FAST, **LENIENT, "pretrained": "DATA/encoder"})],
+    "masked-lm": [("texts.txt", {**FAST, **LENIENT, **LINES})],
+    "causal-lm": [("texts.txt", {**FAST, **LENIENT, **LINES})],
+    "elmo": [("texts.txt", {**FAST, **LENIENT, **LINES})],
+    "story-qa": [("walks.txt", {**STORIES, **LENIENT})],
+}
+UNUSED = {  # settings that these runs do not come to, and what they are for
+    "decoding.temperature": "sampling, with the saved model",
+    "decoding.top_k": "sampling, with the saved model",
+    "decoding.top_p": "sampling, with the saved model",
+    "decoding.seed": "sampling, with the saved model",
+    "data.read.lenient": "files with faulty rows",
+    "data.read.max_reject": "files with faulty rows",
+    "fine_tuning.feature_cache_mb": "features, or a frozen encoder",
+    "fine_tuning.test": "a test file, asked for by the config itself",
+    "masking.words": "a pretrained encoder",
+    "training.linear_start_patience": "a linear start of many epochs",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    rng = random.Random(1)
+    texts = [" ".join(rng.choices(WORDS, k=6)) for _ in range(80)]
+    pairs = [f"{text},{' '.join(reversed(text.split()))}\n" for text in texts]
+    (folder / "pairs.csv").write_text("source,target\n" + "".join(pairs))
+    (folder / "labels.csv").write_text("text,label\n" + "".join(f"{text},{'ada' in text}\n" for text in texts))
+    (folder / "texts.txt").write_text("\n".join(texts))
+    sentences = ["".join(f"{word} {'B-X' if word.istitle() else 'O'}\n" for word in text.split()) for text in texts]
+    (folder / "tags.conll").write_text("\n".join(sentences))
+    questions = [{"id": str(n), "question": "who?", "answers": [{"text": "ada", "answer_start": 0}]} for n in range(40)]
+    passages = [{"context": f"ada {text}", "qas": [question]} for text, question in zip(texts, questions, strict=False)]
+    (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": passages}]}))
+    write(folder, "walks.txt", 40, seed=1)
+    saved_encoder(folder / "encoder", texts)
+    return folder
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[tuple[type, str]]]:
+    """Classes and names of the fields that are read, except by code that reads all."""
+    recorded: set[tuple[type, str]] = set()
+
+    def read(config: Config, name: str) -> Any:
+        if not sys._getframe(1).f_code.co_filename.endswith(GENERIC_FILES):
+            recorded.add((type(config), name))
+        return object.__getattribute__(config, name)
+
+    monkeypatch.setattr(Config, "__getattribute__", read)
+    yield recorded
+
+
+def owner(config: type[Config], path: str) -> tuple[type[Config], str]:
+    """Config class that declares the field at a dotted path, and the field's name."""
+    *parents, name = path.split(".")
+    for parent in parents:
+        config = next(knob.type for knob in config.knobs(deep=False) if knob.path == parent)
+    return config, name
+
+
+@pytest.mark.parametrize("task", trained_tasks())
+def test_a_run_reads_the_field_of_every_option(
+    task: str, data: Path, tmp_path: Path, reads: set[tuple[type, str]]
+) -> None:
+    for index, (file, settings) in enumerate(RUNS[task]):
+        texts = {path: value for path, value in settings.items() if isinstance(value, str)}
+        paths = {path: text.replace("DATA", str(data)) for path, text in texts.items()}
+        train_run(build_run(task, {**settings, **paths, "data.train": [str(data / file)]}), tmp_path / str(index))
+    config = run_config_class(task)
+    unread = []
+    for knob in config.knobs():
+        declared, name = owner(config, knob.path)
+        if not any(name == field and issubclass(read, declared) for read, field in reads):
+            unread.append(knob.path)
+    assert not [path for path in unread if path not in UNUSED and not path.startswith("distillation.")]
