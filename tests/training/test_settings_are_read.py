@@ -52,6 +52,10 @@ UNUSED = {  # settings that these runs do not come to, and what they are for
     "fine_tuning.feature_cache_mb": "features, or a frozen encoder",
     "fine_tuning.test": "a test file, asked for by the config itself",
     "masking.words": "a pretrained encoder",
+    "tokenizer.extend": "a pretrained encoder",
+    "lora.alpha": "a pretrained model with LoRA",
+    "lora.dropout": "a pretrained model with LoRA",
+    "lora.keep_adapter": "a pretrained model with LoRA",
     "training.linear_start_patience": "a linear start of many epochs",
 }
 

@@ -42,7 +42,6 @@ FLAGS = {
     "trainable.freeze": "--freeze",
     "trainable.layer_lr_decay": "--layer-decay",
     "lora.rank": "--lora",
-    "lora.keep_adapter": "--keep-adapter",
     "documents.document_boundary": "--document",
     "masking.mask_rate": "--mask-rate",
     "masking.whole_word_masking": "--whole-words",
@@ -225,9 +224,10 @@ def _task_help(name: str, task: Task) -> str:
 
 
 def _model_groups(config: type[RunConfig]) -> dict[str, str]:
-    """Groups of settings that are configs of a model family, with their help."""
+    """Groups of settings that the help lists by name alone, with their help: configs of a model family, decoding."""
     families = [knob.path.partition(".")[0] for knob in config.knobs() if knob.path.endswith(".family")]
-    return {knob.path: knob.help for knob in config.knobs(deep=False) if knob.path in families}
+    listed = (*families, "decoding")  # `regard translate --help` describes those of decoding
+    return {knob.path: knob.help for knob in config.knobs(deep=False) if knob.path in listed}
 
 
 def _serve_snapshots(config: RunConfig, out: str) -> Listener:
