@@ -284,6 +284,14 @@ def test_a_module_that_the_base_lacks_is_refused(tmp_path: Path) -> None:
         load_encoder(tmp_path / "adapted/adapter")
 
 
+def test_the_pooling_of_the_base_is_kept(tmp_path: Path) -> None:
+    save_adapted(tmp_path, "bert", ("query",))
+    (tmp_path / "base/1_Pooling").mkdir()
+    (tmp_path / "base/1_Pooling/config.json").write_text("{}")
+    loaded = load_encoder(tmp_path / "adapted/adapter")
+    assert (loaded.path / "1_Pooling/config.json").read_text() == "{}"
+
+
 def test_a_changed_adapter_is_merged_again(tmp_path: Path) -> None:
     save_adapted(tmp_path, "bert", ("query",))
     folder = tmp_path / "adapted/adapter"
