@@ -136,6 +136,62 @@ def test_a_run_keeps_its_adapter(tmp_path: Path) -> None:
         )
 
 
+def write_data(folder: Path, task: str) -> Path:
+    """Write a small file of training data for a task."""
+    sentences = [f"the w{index % 7} was {word}" for index in range(30) for word in ("lovely", "dull")]
+    if task == "translate":
+        content = "".join(f"{sentence}\t{sentence.upper()}\n" for sentence in sentences)
+    elif task == "tag":
+        rows = ["\n".join(f"{word}\t{'B-x' if word == 'dull' else 'O'}" for word in text.split()) for text in sentences]
+        content = "\n\n".join(rows) + "\n"
+    elif task == "answer":
+        answers = [{"text": sentence.split()[3], "answer_start": sentence.rindex(" ") + 1} for sentence in sentences]
+        paragraphs = [
+            {"context": sentence, "qas": [{"id": str(index), "question": "was w1", "answers": [answer]}]}
+            for index, (sentence, answer) in enumerate(zip(sentences, answers, strict=True))
+        ]
+        content = json.dumps({"data": [{"paragraphs": paragraphs}]})
+    else:
+        content = "\n".join(sentences)
+    path = folder / f"data{'.json' if task == 'answer' else '.tsv' if task == 'translate' else '.txt'}"
+    path.write_text(content, "utf-8")
+    return path
+
+
+LOADERS: dict[str, Callable[[Path], Any]] = {
+    "tag": load_encoder,
+    "answer": load_encoder,
+    "bert": load_encoder,
+    "gpt": load_causal_lm,
+    "translate": load_translator,
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_every_task_keeps_its_adapter(tmp_path: Path, kind: str) -> None:
+    task = "language" if kind in ("bert", "gpt") else kind
+    settings: dict[str, Any] = {"data.train": (str(write_data(tmp_path, task)),), "training.steps": 3}
+    settings |= {"training.threads": 1, "training.precision": "float32", "training.batch_tokens": 256}
+    base = {**settings, "tokenizer.kind": "words"}
+    if task == "language":
+        base |= {"architecture": kind, "documents.sequence_length": 8}
+        settings |= {"documents.sequence_length": 8}
+    if task in ("language", "translate"):
+        preset = "tiny" if kind == "bert" else "micro"
+        train_run(RunConfig().override(apply_defaults(task, {**base, "preset": preset})), tmp_path / "base")
+    else:
+        saved_encoder(tmp_path / "base", ["the w0 w1 w2 w3 w4 w5 w6 was lovely dull"])
+    settings |= {"pretrained": str(tmp_path / "base"), "lora.rank": 2, "lora.keep_adapter": True}
+    train_run(RunConfig().override(apply_defaults(task, settings)), tmp_path / "run")
+    load = LOADERS[kind]
+    merged = load(tmp_path / "run").weights
+    from_adapter = load(tmp_path / "run/adapter").weights
+    before = load(tmp_path / "base").weights
+    assert merged.keys() == from_adapter.keys()
+    assert all(torch.allclose(from_adapter[name], tensor, atol=1e-5) for name, tensor in merged.items())
+    assert any(not torch.equal(merged[name], tensor) for name, tensor in before.items() if "layers.0" in name)
+
+
 def transformers_logits(model: Any, rows: list[list[int]]) -> Tensor:
     with torch.no_grad():
         logits: Tensor = torch.cat([model(input_ids=torch.tensor([row])).logits for row in rows])
@@ -225,6 +281,14 @@ def test_a_module_that_the_base_lacks_is_refused(tmp_path: Path) -> None:
     save_file(tensors, file)
     with pytest.raises(CheckpointError, match=r"the adapter is for bert\S+question, which the base lacks"):
         load_encoder(tmp_path / "adapted/adapter")
+
+
+def test_the_pooling_of_the_base_is_kept(tmp_path: Path) -> None:
+    save_adapted(tmp_path, "bert", ("query",))
+    (tmp_path / "base/1_Pooling").mkdir()
+    (tmp_path / "base/1_Pooling/config.json").write_text("{}")
+    loaded = load_encoder(tmp_path / "adapted/adapter")
+    assert (loaded.path / "1_Pooling/config.json").read_text() == "{}"
 
 
 def test_a_changed_adapter_is_merged_again(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def make_folder(path: Path, *, disk: Disk = DISK) -> None:
 def write_folder(target: Path, files: Mapping[str, Content], *, size: int = 0, disk: Disk = DISK) -> None:
     """Write a folder and its manifest atomically; an existing folder of that name is replaced.
 
+    A name may contain one subfolder; the manifest has the files of the folder itself.
+
     `size` is the number of bytes that content functions write; the check of free space needs it.
 
     >>> import tempfile
@@ -110,9 +112,14 @@ def write_folder(target: Path, files: Mapping[str, Content], *, size: int = 0, d
         temporary = _temporary_path(target)
         try:
             disk.make_folder(temporary)
+            subfolders = sorted({(temporary / name).parent for name in files} - {temporary})
+            for subfolder in subfolders:
+                disk.make_folder(subfolder)
             entries = {name: _create_file(temporary / name, content, disk) for name, content in files.items()}
-            _create_file(temporary / MANIFEST, _serialize_manifest(entries), disk)
-            disk.sync_folder(temporary)
+            listed = {name: entry for name, entry in entries.items() if "/" not in name}
+            _create_file(temporary / MANIFEST, _serialize_manifest(listed), disk)
+            for path in (*subfolders, temporary):
+                disk.sync_folder(path)
             replaced = _rename_existing(target, disk)
             disk.rename(temporary, target)
         except BaseException:
