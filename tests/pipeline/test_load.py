@@ -101,7 +101,7 @@ def test_a_model_is_trained_from_python(toy: Toy, tmp_path: Path) -> None:
     data = tmp_path / "pairs.tsv"
     lines = [f"{source}\t{target}\n" for source, target in toy.pairs(300, seed=4)]
     data.write_text("".join(lines), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"unknown setting 'stepps' \(did you mean steps\?\)"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'stepps' of the task translate \(did you mean steps\?\)"):
         train("translate", data, out=tmp_path / "run", stepps=3)
     stack = {"num_layers": 1, "num_heads": 2, "feed_forward_size": 32}
     trained = train(

@@ -91,6 +91,7 @@ class RunConfig(Config):
         `where` is the recipe's name in messages.
         """
         paths = [setting.path for setting in cls.knobs()]
+        settings = flatten(settings)  # a whole group may be a mapping
         for path in settings:
             if path not in paths:
                 raise cls.unknown_setting(path, paths)
@@ -171,7 +172,7 @@ class TranslateRun(BatchRun):
         >>> run.preset, run.model.decoder.num_layers, run.model.hidden_size
         ('custom', 1, 128)
         """
-        model_settings = {path: value for path, value in settings.items() if path.startswith("model.")}
+        model_settings = {path: value for path, value in flatten(settings).items() if path.startswith("model.")}
         run = super().build(settings, recipe, where=where)
         if model_settings and run.preset == "auto":
             raise ConfigError(

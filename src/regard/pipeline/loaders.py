@@ -407,7 +407,7 @@ def _resolve_setting(name: str, run_config: type[RunConfig]) -> str:
     >>> _resolve_setting("minutes", run_config), _resolve_setting("decoding__beam", run_config)
     ('training.minutes', 'decoding.beam')
     """
-    paths = [knob.path for knob in run_config.knobs()]
+    paths = [knob.path for deep in (True, False) for knob in run_config.knobs(deep=deep)]
     dotted = name.replace("__", ".")
     candidates = (dotted, *(f"{group}.{dotted}" for group in SETTING_GROUPS))
     for path in candidates:
