@@ -118,12 +118,11 @@ def add_lora(model: nn.Module, settings: LoraSettings, targets: Sequence[str], s
 
     As in the paper, A is random, by the seed, and B is zero, so that the model computes as before.
 
-    >>> from regard.models.layers.block import BlockConfig, Encoder
-    >>> sizes = dict(hidden_size=4, num_heads=2, feed_forward_size=8, activation="relu", pre_norm=True, norm_eps=1e-5)
-    >>> encoder = Encoder(1, BlockConfig(**sizes, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0))
-    >>> add_lora(encoder, LoraSettings(rank=2, alpha=4.0), ["query", "value"], seed=1)
-    ['layers.0.attention.qkv']
-    >>> encoder.layers[0].attention.qkv.lora_A.shape, encoder.layers[0].attention.qkv.lora_B.shape
+    >>> from regard.config.block import BlockConfig
+    >>> layers = nn.ModuleList([TransformerBlock(BlockConfig(hidden_size=4, num_heads=2, feed_forward_size=8))])
+    >>> add_lora(layers, LoraSettings(rank=2, alpha=4.0), ["query", "value"], seed=1)
+    ['0.attention.qkv']
+    >>> layers[0].attention.qkv.lora_A.shape, layers[0].attention.qkv.lora_B.shape
     (torch.Size([4, 4]), torch.Size([8, 2]))
     """
     generator = torch.Generator().manual_seed(seed)
