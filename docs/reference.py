@@ -298,6 +298,27 @@ def pages() -> Pages:
     return made
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """List the generated pages in the navigation, in place of their folders: a hook of mkdocs."""
+    config.nav = expand_folders(config.nav, [*pages()])
+    return config
+
+
+def expand_folders(entry: Any, names: list[str]) -> Any:
+    """Replace folders in a navigation, which end in a slash, by the pages inside them.
+
+    >>> expand_folders([{"Commands": "reference/commands/"}], ["reference/commands/fill.md", "index.md"])
+    [{'Commands': ['reference/commands/fill.md']}]
+    """
+    if isinstance(entry, list):
+        return [expand_folders(child, names) for child in entry]
+    if isinstance(entry, dict):
+        return {title: expand_folders(child, names) for title, child in entry.items()}
+    if entry.endswith("/"):
+        return [name for name in names if name.startswith(entry)]
+    return entry
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to the site: a hook of mkdocs."""
     from mkdocs.structure.files import File
