@@ -134,7 +134,7 @@ def encoder_backend(
     device: str,
     threads: int,
 ) -> Bert:
-    """Encoder on the requested backend; `model` builds it in torch."""
+    """Encoder on the requested backend; `build_torch` is called where torch computes it."""
     _check_backend(backend, precision)
     if _uses_torch(backend, precision, device, unsupported_reason(loaded.config)):
         return build_torch()
