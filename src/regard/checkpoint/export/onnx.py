@@ -130,8 +130,9 @@ def _serialize(module: nn.Module, input_names: list[str]) -> bytes:
     ir_passes.ClearMetadataAndDocStringPass()(graph)  # otherwise every operator has the stack of its call
     graph.ir_version = _IR_VERSION
     graph.producer_name = "regard"
-    onnx.checker.check_model(program.model_proto)
-    content: bytes = program.model_proto.SerializeToString()
+    proto = program.model_proto
+    onnx.checker.check_model(proto)
+    content: bytes = proto.SerializeToString()
     return content
 
 
