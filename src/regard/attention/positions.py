@@ -61,9 +61,16 @@ class Sinusoidal(Positions):
 
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         table: Tensor = self.table  # type: ignore[assignment]
-        if positions.numel() and int(positions.max()) >= len(table):
+        if _exceed(positions, len(table)):
             return hidden + sinusoids(positions, self.hidden_size).to(hidden)
         return hidden + table[positions].to(hidden.dtype)
+
+
+def _exceed(positions: Tensor, num_positions: int) -> bool:
+    """Whether a position is not below `num_positions`; a graph that is being exported has no values to compare."""
+    if torch.compiler.is_compiling():
+        return False
+    return positions.numel() > 0 and int(positions.max()) >= num_positions
 
 
 class Learned(Positions):
@@ -74,7 +81,7 @@ class Learned(Positions):
         self.weight = nn.Parameter(torch.empty(max_positions, hidden_size).normal_(0, hidden_size**-0.5))
 
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        if positions.numel() and int(positions.max()) >= len(self.weight):
+        if _exceed(positions, len(self.weight)):
             raise UsageError(
                 f"a sequence has {int(positions.max()) + 1} positions but the model has embeddings of "
                 f"{len(self.weight)}: split it"

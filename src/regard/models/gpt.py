@@ -110,6 +110,10 @@ class Gpt(Packable):
     def forward(self, tokens: Tokens, noise: Noise | None = None) -> Tensor:
         """Hidden states of all tokens, [N, D]."""
         ids, batch = self.to_tensors(tokens, _token_multiple(noise))
+        return self.decode(ids, batch, noise)
+
+    def decode(self, ids: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:
+        """Hidden states of token ids [N] in the layout of a batch, [N, D]."""
         hidden = self._embed(ids, batch.positions, noise)
         return self.decoder(hidden, batch, noise)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from regard.attention.masks import BoundMask, Padding, causal, padding, window
+from regard.attention.masks import BoundMask, Padding, causal, window
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import NO_POSITIONS, Positions
 from regard.attention.sparse import BlockSparseMask, big_bird
@@ -48,10 +48,10 @@ class LayerSpec:
     window: int = 0  # tokens on either side that a token attends to, earlier ones if causal; 0: all
     sparsity: BlockSparsity | None = None
 
-    def mask_key(self, max_length: int) -> tuple[bool, int, BlockSparsity | None]:
+    def mask_key(self, batch: PackedBatch) -> tuple[bool, int, BlockSparsity | None]:
         """What determines the layer's mask: layers with the same key share it."""
-        is_sparse = self.sparsity is not None and max_length > self.sparsity.max_full_length
-        is_local = 0 < self.window < max_length - 1
+        is_sparse = self.sparsity is not None and batch.may_exceed(self.sparsity.max_full_length)
+        is_local = self.window > 0 and batch.may_exceed(self.window + 1)
         return self.is_causal, self.window if is_local else 0, self.sparsity if is_sparse else None
 
 
@@ -79,13 +79,12 @@ def same_layers(num_layers: int, positions: Positions = NO_POSITIONS, *, is_caus
 
 def bind_masks(layers: Sequence[LayerSpec], batch: PackedBatch, *, is_cached: bool = False) -> list[LayerMask]:
     """Masks and positions of each layer for a batch; `is_cached`: its tokens follow those of a cache."""
-    max_length = batch.position_offset + batch.max_length
     masks: dict[object, BoundMask | None] = {}
     for layer in layers:
-        key = layer.mask_key(max_length)
+        key = layer.mask_key(batch)
         if key not in masks:
             masks[key] = _bind_cached_mask(*key, batch) if is_cached else _bind_mask(*key, batch)
-    return [LayerMask(masks[layer.mask_key(max_length)], layer.positions) for layer in layers]
+    return [LayerMask(masks[layer.mask_key(batch)], layer.positions) for layer in layers]
 
 
 def _bind_mask(is_causal: bool, window_size: int, sparsity: BlockSparsity | None, batch: PackedBatch) -> BoundMask:
@@ -96,8 +95,7 @@ def _bind_mask(is_causal: bool, window_size: int, sparsity: BlockSparsity | None
         return batch.local_mask(window_size) if window_size else batch.full_mask()
     if not window_size:
         return batch.causal_mask()
-    mask = causal() & window(window_size) & padding(batch.lengths)
-    return mask.bind(batch.padded_positions, batch.padded_positions)
+    return batch.bind(causal() & window(window_size))
 
 
 def _bind_cached_mask(
