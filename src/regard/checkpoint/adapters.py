@@ -23,11 +23,11 @@ from regard.checkpoint import atomic, weights
 from regard.checkpoint.hf import causal, encoder_decoders, encoder_weights
 from regard.checkpoint.hub import ADAPTER_CONFIG, is_hub_name, resolve_model
 from regard.checkpoint.locate import CARD, CONFIG, resolve_model_path
-from regard.checkpoint.model_dir import FamilyConfig, read_tensor_entries
+from regard.checkpoint.model_dir import FamilyConfig, build_meta_model, read_tensor_entries
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.errors import CheckpointError
 from regard.hardware import cache_folder
-from regard.models.layers.lora import LORA_A, LORA_B, adapted_parts, block_matrix
+from regard.models.layers.lora import LORA_A, LORA_B, adapted_layers, block_matrix
 
 ADAPTER_FOLDER = "adapter"  # in the folder of the adapted model
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -119,11 +119,11 @@ def _to_peft(
     The conversion of weights splits and permutes rows. B has the rows of its weight, so it is converted in its place,
     and beside it a mask that says where the rows come from.
     """
-    layers = [name.removesuffix(f".{LORA_A}") for name in adapter.lora_weights if name.endswith(LORA_A)]
+    parts_by_layer = adapted_layers(build_meta_model(config), adapter.targets)
+    layers = list(parts_by_layer)
     blocks = {}
     masks = {}
-    for index, layer in enumerate(layers):
-        parts = adapted_parts(layer, adapter.targets)
+    for index, (layer, parts) in enumerate(parts_by_layer.items()):
         lora_b = adapter.lora_weights[f"{layer}.{LORA_B}"].detach().cpu().float()
         blocks[f"{layer}.weight"] = block_matrix(lora_b, parts)
         masks[f"{layer}.weight"] = block_matrix(torch.full_like(lora_b, index + 1), parts)
