@@ -273,11 +273,11 @@ def test_rewards_have_a_gradient_and_no_value() -> None:
 
 def test_gates_count_as_separate_matrices() -> None:
     shapes = build_seq2seq(input_feeding="context", cell="gru").hidden_matrices()
-    assert shapes["decoder.layers.0.gru_hidden.weight"] == (HIDDEN_SIZE, HIDDEN_SIZE)
-    assert shapes["decoder.layers.0.gru_feed.weight"] == (HIDDEN_SIZE, 2 * HIDDEN_SIZE)
-    assert shapes["encoder.layers.0.1.gru_input.weight"] == (HIDDEN_SIZE, EMBEDDING_SIZE)
+    assert shapes["decoder.layers.0.gru_hidden.weight"] == [(HIDDEN_SIZE, HIDDEN_SIZE)] * 3
+    assert shapes["decoder.layers.0.gru_feed.weight"] == [(HIDDEN_SIZE, 2 * HIDDEN_SIZE)] * 3
+    assert shapes["encoder.layers.0.1.gru_input.weight"] == [(HIDDEN_SIZE, EMBEDDING_SIZE)] * 3
     lstm_shapes = build_seq2seq().hidden_matrices()
-    assert lstm_shapes["decoder.layers.0.lstm_hidden.weight"] == (HIDDEN_SIZE, HIDDEN_SIZE)
+    assert lstm_shapes["decoder.layers.0.lstm_hidden.weight"] == [(HIDDEN_SIZE, HIDDEN_SIZE)] * 4
     assert "token_embedding.weight" not in shapes
 
 

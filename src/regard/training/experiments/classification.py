@@ -115,6 +115,10 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
         self.problem_type = "multi_label_classification" if self.is_multi_label else "single_label_classification"
         return splits
 
+    def training_texts(self, train: LabelledTexts) -> list[str]:
+        """Texts of the training examples, also the second ones of pairs."""
+        return [*train.texts, *(train.pairs or ())]
+
     def encode_splits(self, splits: DataSplits[LabelledTexts]) -> None:
         """Note the labels that validation lacks, and encode all splits."""
         valid_counts = label_counts(splits.valid)

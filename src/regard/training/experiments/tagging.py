@@ -221,6 +221,10 @@ class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
         """Read tagged sentences."""
         return read_tagged_splits(self.config)
 
+    def training_texts(self, train: TaggedSentences) -> list[str]:
+        """Sentences of the training examples."""
+        return [sentence.text for sentence in train.sentences]
+
     def encode(self, examples: TaggedSentences, split: str) -> EncodedTaggedSplit:
         """Encode sentences and their tags."""
         tag_ids = examples.tag_ids(self.labels)
