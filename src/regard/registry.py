@@ -449,9 +449,9 @@ TASKS: Registry[Task] = Registry(
         ),
     },
 )
-TABLES: dict[str, str] = {  # kind, as `register` takes it → import string of its table
-    "task": "regard.registry:TASKS",
-    "family": "regard.registry:FAMILIES",
+TABLES: dict[str, Any] = {  # kind, as `register` takes it → table, or its import string
+    "task": TASKS,
+    "family": FAMILIES,
     "metric": "regard.metric_table:METRICS",
 }
 
