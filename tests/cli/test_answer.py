@@ -102,7 +102,7 @@ def test_answers_are_printed_as_json(workspace: Path, capfd: Output) -> None:
     assert (answer["question"], answer["answer"], answer["forgotten"]) == ("Where is Mary?", "office", 0)
     assert len(answer["alternatives"]) == 1
     assert [len(row) for row in answer["hops"]] == [3, 3]
-    assert answer["looked_at"][0]["sentence"] == "Mary went to the office."
+    assert answer["supporting"][0]["sentence"] == "Mary went to the office."
 
 
 def test_questions_are_read_from_the_story_or_from_standard_input(

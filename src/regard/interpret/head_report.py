@@ -1,4 +1,4 @@
-"""Report on the heads of a model: what each attends to, what is lost without it; as table, TSV, JSON and page."""
+"""Report on the heads of a model: what each attends to, and its importance; as table, TSV, JSON and page."""
 
 from __future__ import annotations
 

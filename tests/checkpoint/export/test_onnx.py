@@ -136,7 +136,7 @@ def test_models_that_onnx_cannot_express_and_a_missing_library_are_named(
     with pytest.raises(UsageError, match="long cannot be written for ONNX: block-sparse attention"):
         serialize_onnx(config, {}, "long")
     save(tmp_path / "translator", random_model(small_config()))
-    with pytest.raises(UsageError, match="a translator; encoders can, and --to ctranslate2 may do"):
+    with pytest.raises(UsageError, match="a translation model; encoders can, and --to ctranslate2 may do"):
         convert(tmp_path / "translator", tmp_path / "out", format="onnx")
     save_transformers_model("bert", "label", tmp_path / "hf")
     monkeypatch.setitem(sys.modules, "onnx", None)

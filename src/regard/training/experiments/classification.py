@@ -289,7 +289,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
             baseline_is_correct = baseline_logits.argmax(1) == split.targets
             gain = paired_gain(is_correct, baseline_is_correct)
             accuracy = 100 * float(baseline_is_correct.mean())
-            return report_gain(gain, accuracy, name, "baseline (words counted) accuracy", notify)
+            return report_gain(gain, accuracy, name, "baseline (bag of words) accuracy", notify)
         valid = self.valid.examples
         valid_probabilities = sigmoid_probabilities(self.baseline.logits(valid.texts, valid.pairs))
         baseline_calibration = Calibration(thresholds=fit_thresholds(valid_probabilities, self.valid.targets))
@@ -298,7 +298,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
         targets = split.targets > 0
         gain = f1_gain(_f1_counts(labels, targets), _f1_counts(baseline_labels, targets))
         macro_f1 = multi_label_f1(baseline_labels, split.targets)["macro_f1"]
-        return report_gain(gain, macro_f1, name, "baseline (words counted) macro-F1", notify)
+        return report_gain(gain, macro_f1, name, "baseline (bag of words) macro-F1", notify)
 
 
 def _f1_counts(labels: NDArray[np.bool_], targets: NDArray[np.bool_]) -> NDArray[np.int64]:  # [texts, labels, 3]
