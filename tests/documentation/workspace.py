@@ -32,7 +32,7 @@ from tests.scale import HANG_GUARD
 
 HUB_MODELS = ("sentence-transformers/all-MiniLM-L6-v2", "bert-base-uncased")  # local folders: nothing is downloaded
 SHORT_PLANS = {  # verb, or verb and task → options that keep training short
-    "train story-qa": ("--epochs", "2", "--starts", "2", "--training.linear_start_epochs", "1"),
+    "train story-qa": ("--epochs", "2", "--restarts", "2", "--training.linear_start_epochs", "1"),
     "train translate": (
         *("--steps", "2", "--batch-tokens", "256", "--precision", "float32"),
         *("--decoding.beam", "3", "--decoding.max_length_a", "1", "--decoding.max_length_b", "3"),
@@ -44,7 +44,7 @@ SHORT_PLANS = {  # verb, or verb and task → options that keep training short
     "heads": ("--sample", "4"),
 }
 BUDGET_FLAGS = {"--minutes", "--epochs", "--steps", "--seconds"}  # dropped in favour of the short plan
-SMALL_VALUES = {"--seeds": "2", "--starts": "2", "--hops": "2", "--workers": "1"}
+SMALL_VALUES = {"--seeds": "2", "--restarts": "2", "--hops": "2", "--workers": "1"}
 SMALL_FILES = {"pairs.tsv": "mine.tsv"}  # for the comparison, which trains several models
 
 

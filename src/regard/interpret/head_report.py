@@ -33,7 +33,7 @@ class HeadRow:
 
     @property
     def label(self) -> str:
-        """The head as `--off` takes it: `encoder.3.self:2`."""
+        """The head as `--ablate` takes it: `encoder.3.self:2`."""
         return f"{self.site}:{self.head}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -146,7 +146,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
 
     def _class_weights(self) -> NDArray[np.float32] | None:
         """Weight of each class in the loss; of each positive label, where texts have several."""
-        if self.config.fine_tuning.class_weights == "equal":
+        if self.config.fine_tuning.class_weights == "none":
             return None
         num_texts = label_counts(self.train.examples)
         counts = np.array([num_texts.get(label, 0) for label in self.labels], dtype=np.int64)
@@ -362,7 +362,7 @@ class RnnClassificationExperiment(
         )
 
     def _class_weights(self) -> NDArray[np.float32] | None:
-        if self.config.fine_tuning.class_weights == "equal":
+        if self.config.fine_tuning.class_weights == "none":
             return None
         return balanced_weights(np.bincount(self.train.targets, minlength=len(self.labels)))
 
