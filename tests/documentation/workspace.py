@@ -42,9 +42,10 @@ SHORT_PLANS = {  # verb, or verb and task → options that keep training short
     "compare": ("--minutes", "0.005", "--preset", "micro"),
     "demo": ("--seconds", "1"),
     "heads": ("--sample", "4"),
+    "bench": ("--rounds", "1", "--count", "2"),
 }
 BUDGET_FLAGS = {"--minutes", "--epochs", "--steps", "--seconds"}  # dropped in favour of the short plan
-SMALL_VALUES = {"--seeds": "2", "--restarts": "2", "--hops": "2", "--workers": "1"}
+SMALL_VALUES = {"--seeds": "2", "--restarts": "2", "--hops": "2", "--workers": "1", "--max-new-tokens": "5"}
 SMALL_FILES = {"pairs.tsv": "mine.tsv"}  # for the comparison, which trains several models
 
 

@@ -30,10 +30,10 @@ A story is a file with one sentence per line, plain or numbered as in the bAbI t
 each hop to its sentences. Without QUESTIONS, those of the file are answered, each from the sentences before it.
 
 \b
-  regard answer runs/qa --passage notes.txt "Who was Jim Henson?"
-  regard answer runs/qa --passage notes.txt --in questions.txt --json
+  regard answer runs/answers --passage notes.txt "Who was Jim Henson?"
+  regard answer runs/answers --passage notes.txt --in questions.txt --json
   regard answer runs/babi --story story.txt "Where is the apple?"
-  regard answer runs/babi --story story.txt --json < questions.txt
+  regard answer runs/babi --story story.txt --json < story-questions.txt
   regard answer runs/babi --story story.txt "Where is the apple?" --page apple.html
 """
 MAX_WIDTH = 110  # terminal columns

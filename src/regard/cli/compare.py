@@ -21,7 +21,7 @@ by source length, loss curves, and the attention of every model on one sentence.
 
 \b
   regard compare train.de train.en --test test.de test.en --arch gru:none,gru:additive,transformer --out report
-  regard compare runs/a runs/b --test test.en test.de --out report
+  regard compare runs/en-de runs/mine --test test.en test.de --out report
 """
 
 

@@ -17,7 +17,7 @@ albert, modernbert, gpt2, gpt_neox, marian, pegasus), or the name of a model on 
   regard convert runs/en-de out/ --to huggingface
   regard convert runs/en-de fast/ --to ctranslate2
   regard convert runs/mood out/ --to onnx
-  regard convert any/huggingface/folder out/
+  regard convert bert-base-uncased out/
   regard convert runs/en-de small/ --precision int8
   regard convert runs/en-de quick/ --precision int8 --shortlist train.en train.de
 """

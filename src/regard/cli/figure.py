@@ -35,9 +35,9 @@ Without --out the view is printed in the terminal. MODEL may also be a saved rec
 
 \b
   regard figure runs/en-de "Two dogs run in the snow." --view align --words --out figure.svg
-  regard figure runs/en-de "Two dogs run." --view look --token dogs --attention encoder.3.self:2 --out dogs.pdf
+  regard figure runs/en-de "Two dogs run." --view look --words --token dogs --attention encoder.1.self:2 --out dogs.pdf
   regard figure bert-base-uncased "A [MASK] runs." --view heads --width page --theme dark --out heads.png
-  regard figure saved.json --view steps
+  regard figure dogs.json --view steps
 """
 VIEW_SECTION = "View"
 LAYOUT_SECTION = "Layout"

@@ -271,11 +271,9 @@ def _metavar(knob: Knob) -> str:
 
 def _format_default(knob: Knob) -> str:
     """Default as the user would type it, with the range where there is one; nothing for an empty default."""
-    default = f"{knob.default:g}" if isinstance(knob.default, float) else str(knob.default)
+    default = f"{knob.json_default:g}" if isinstance(knob.json_default, float) else str(knob.json_default)
     if isinstance(knob.default, bool):
         default = default.lower()
-    if knob.is_auto and not knob.default:
-        default = AUTO
     bounds = f"; {knob.low:g} to {knob.high:g}" if knob.low is not None and knob.high is not None else ""
     parts = [] if knob.default in ("", (), None) else [f"default: {default}{bounds}"]
     if knob.bare:

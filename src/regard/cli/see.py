@@ -30,11 +30,11 @@ view), .json (the record).
 \b
   regard see runs/en-de "The animal didn't cross the street because it was too tired."
   regard see runs/en-de "Two dogs run." --out dogs.html
-  regard see bert-base-uncased "The animal was tired." --view heads
-  regard see runs/qa "Who was tired?" --passage notes.txt
-  regard see runs/en-de "Two dogs run." --ablate encoder.3.self:2 --compare
+  regard see bert-base-uncased "The [MASK] was tired." --view heads
+  regard see runs/answers "Who was tired?" --passage notes.txt
+  regard see runs/en-de "Two dogs run." --ablate encoder.1.self:2 --compare
   regard see runs/mood "A quiet triumph." --attribution --importance
-  regard see runs/en-de --epochs --view compare
+  regard see runs/en-de --epochs
   regard see dogs.json --view align --out dogs.svg
 """
 MAX_SNAPSHOTS = 40  # evaluations of a training run that are shown

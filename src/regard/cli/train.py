@@ -113,9 +113,9 @@ HELP = """Train a model on your files.
 
 \b
   regard train translate train.en train.de --valid val.en val.de --out runs/en-de
-  regard train classify reviews.csv --from folder/of/a/bert --out runs/mood
+  regard train classify reviews.csv --from bert-base-uncased --out runs/mood
   regard train --recipe recipes/multi30k-en-de.json --out runs/x
-  regard train TASK --help
+  regard train classify --help
 """
 TASK_HELP = """{summary}.
 

@@ -68,6 +68,11 @@ class Knob:
     metavar: str = ""  # stands for its value in the help
     is_auto: bool = False  # a number that may be `auto`
 
+    @property
+    def json_default(self) -> Any:
+        """Default as recipes have it."""
+        return AUTO if self.is_auto and not self.default else self.default
+
 
 class Config:
     """A frozen dataclass of knobs that checks itself on construction."""
