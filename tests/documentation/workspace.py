@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 import regard
-from docs.make_samples import NOTES, sentences, write
+from docs.make_samples import NOTES, sentences, write_samples
 from regard.cli import regard as verbs
 from regard.cli import run
 from tests.documentation.blocks import ROOT, Block, blocks, commands, pages
@@ -60,7 +60,7 @@ class Workspace:
     @classmethod
     def create(cls, folder: Path) -> Workspace:
         """Fill a folder with the samples and the small models."""
-        write(folder)
+        write_samples(folder)
         (folder / "recipes").symlink_to(ROOT / "recipes")
         (folder / "docs").symlink_to(ROOT / "docs")
         texts = [text for pair in sentences()[:400] for text in pair] + [text for text, _ in NOTES]
