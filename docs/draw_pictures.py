@@ -1,4 +1,4 @@
-"""Draws the pictures of seeing.md from the records of the example notebook: python docs/draw_pictures.py."""
+"""Draws the pictures of visualisation.md from the records of the example notebook: python docs/draw_pictures.py."""
 
 from __future__ import annotations
 

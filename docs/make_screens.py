@@ -2,8 +2,8 @@
 
     python -m docs.make_screens record.json [other.json …]      # every view of the first record, in docs/pictures
 
-A record is written by `regard see FOLDER TEXT --out record.json`: first of a translator (docs/make_pictures.py), then
-of a BERT such as MiniLM, then of the translator with a head switched off (--off). Needs chromium and the dev extra.
+A record is written by `regard see MODEL TEXT --out record.json`: first of a translator (docs/make_pictures.py), then
+of a BERT such as MiniLM, then of the translator with a head ablated (--ablate). Needs chromium and the dev extra.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ import click
 import regard
 from regard.cli import VERBS
 from regard.cli import regard as commands
-from regard.cli.options import OTHER_SETTINGS
 from regard.config.settings import Config
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def command_page(name: str, verb: click.Command) -> str:
             sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
     usage = " ".join(verb.collect_usage_pieces(context))
     parts = [f"# regard {name}", f"```text\nregard {name} {usage}\n```", help_text(verb.help or "")]
-    for section in sorted(sections, key=("Options", "Options", OTHER_SETTINGS).count):
+    for section in sorted(sections, key=lambda name: name == "Options"):
         title, _, note = section.partition(" (")
         parts.append(f"## {title}")
         if note:
@@ -270,7 +269,7 @@ def docstring(value: Any) -> str:
 
 def settings(config: type[Config]) -> str:
     """Return the fields of a config as a table."""
-    rows = [f"| `{knob.path}` | `{knob.default}` | {cell(knob.help)} |" for knob in config.knobs()]
+    rows = [f"| `{knob.path}` | `{knob.json_default}` | {cell(knob.help)} |" for knob in config.knobs()]
     return "\n".join(["| field | default | what it says |", "| --- | --- | --- |", *rows])
 
 

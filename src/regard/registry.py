@@ -287,7 +287,7 @@ TASKS: Registry[Task] = Registry(
             summary="fine-tune or train a text classifier",
             data="labelled texts: a file with two columns (.tsv, .csv, .jsonl; .gz too), or two files",
             commands=(
-                "reviews.csv --from folder/of/a/bert --out runs/mood",
+                "reviews.csv --from bert-base-uncased --out runs/mood",
                 "reviews.csv --features runs/elmo --out runs/mood",
             ),
             experiments={
@@ -317,7 +317,7 @@ TASKS: Registry[Task] = Registry(
             summary="fine-tune or train a token classifier (NER, part-of-speech)",
             data="tagged words in CoNLL columns",
             commands=(
-                "names.conll --from folder/of/a/bert --out runs/names",
+                "names.conll --from bert-base-uncased --out runs/names",
                 "names.conll --features runs/elmo --out runs/names",
             ),
             experiments={
@@ -347,7 +347,7 @@ TASKS: Registry[Task] = Registry(
             run_config=f"{_RUNS}:AnswerRun",
             summary="fine-tune extractive question answering",
             data="questions and passages in SQuAD format",
-            commands=("squad.json --from folder/of/a/bert --out runs/answers",),
+            commands=("squad.json --from bert-base-uncased --out runs/answers",),
             experiments={"bert": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment"},
             procedure=_SEEDS,
             distillation=f"{_EXPERIMENTS}.distillation:QuestionAnsweringDistillation",

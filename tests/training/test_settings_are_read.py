@@ -51,7 +51,7 @@ UNUSED = {  # settings that these runs do not come to, and what they are for
     "data.read.max_reject": "files with faulty rows",
     "fine_tuning.feature_cache_mb": "features, or a frozen encoder",
     "fine_tuning.test": "a test file, asked for by the config itself",
-    "masking.words": "a pretrained encoder",
+    "masking.new_vocabulary": "a pretrained encoder",
     "tokenizer.extend": "a pretrained encoder",
     "lora.alpha": "a pretrained model with LoRA",
     "lora.dropout": "a pretrained model with LoRA",

@@ -230,7 +230,7 @@ class GenerationPipeline:
         )
 
     def _position_size(self) -> int:
-        """Size of a position code: of a head with rotary positions, else of a hidden state."""
+        """Size of a positional encoding: of a head with rotary positions, else of a hidden state."""
         hidden_size = self.model.config.hidden_size
         is_rotary = isinstance(self.model.positions, Rotary)
         return hidden_size // self.model.config.stack.num_heads if is_rotary else hidden_size

@@ -132,7 +132,7 @@ class StoryAnswer(PipelineResult, str):
             ],
             "sentences": list(self.sentences),
             "hops": [[round(float(weight), 6) for weight in hop] for hop in self.hops],
-            "looked_at": [{**vars(sentence), "weight": round(sentence.weight, 6)} for sentence in self.supporting],
+            "supporting": [{**vars(sentence), "weight": round(sentence.weight, 6)} for sentence in self.supporting],
             "forgotten": self.forgotten,
         }
 

@@ -351,7 +351,7 @@ class Trainer:
         )
 
     def evaluate(self, progress: float) -> None:
-        """Evaluate the averaged weights on rank 0, and save them as the run's model if they are the best so far."""
+        """Evaluate the averaged weights on rank 0, and save them as the run's model if they are a new best."""
         counters = self.state
         if self.config.average_checkpoints:
             self.recent_weights.append(self.optimizer.averaged_weights.clone())

@@ -151,7 +151,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
 
     def _class_weights(self) -> NDArray[np.float32] | None:
         """Weight of each class in the loss; of each positive label, where texts have several."""
-        if self.config.fine_tuning.class_weights == "equal":
+        if self.config.fine_tuning.class_weights == "none":
             return None
         num_texts = label_counts(self.train.examples)
         counts = np.array([num_texts.get(label, 0) for label in self.labels], dtype=np.int64)
@@ -303,7 +303,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
             baseline_is_correct = baseline_logits.argmax(1) == split.targets
             gain = paired_gain(is_correct, baseline_is_correct)
             accuracy = 100 * float(baseline_is_correct.mean())
-            return report_gain(gain, accuracy, name, "baseline (words counted) accuracy", notify)
+            return report_gain(gain, accuracy, name, "baseline (bag of words) accuracy", notify)
         valid = self.valid.examples
         valid_probabilities = sigmoid_probabilities(self.baseline.logits(valid.texts, valid.pairs))
         baseline_calibration = Calibration(thresholds=fit_thresholds(valid_probabilities, self.valid.targets))
@@ -312,7 +312,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
         targets = split.targets > 0
         gain = f1_gain(_f1_counts(labels, targets), _f1_counts(baseline_labels, targets))
         macro_f1 = multi_label_f1(baseline_labels, split.targets)["macro_f1"]
-        return report_gain(gain, macro_f1, name, "baseline (words counted) macro-F1", notify)
+        return report_gain(gain, macro_f1, name, "baseline (bag of words) macro-F1", notify)
 
 
 def _f1_counts(labels: NDArray[np.bool_], targets: NDArray[np.bool_]) -> NDArray[np.int64]:  # [texts, labels, 3]
@@ -384,7 +384,7 @@ class RnnClassificationExperiment(
         )
 
     def _class_weights(self) -> NDArray[np.float32] | None:
-        if self.config.fine_tuning.class_weights == "equal":
+        if self.config.fine_tuning.class_weights == "none":
             return None
         return balanced_weights(np.bincount(self.train.targets, minlength=len(self.labels)))
 

@@ -90,9 +90,9 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
         return pretrained
 
     def build_tokenizer(self, texts: list[str]) -> Tokenizer:
-        """Take the tokenizer of the pretrained model if its words are kept, else train one on the training texts."""
+        """Take the tokenizer of the pretrained model, or train one on the training texts."""
         config = self.config.tokenizer
-        if self.pretrained is None or self.config.masking.words == "new":
+        if self.pretrained is None or self.config.masking.new_vocabulary:
             return train_masked_tokenizer(texts, config)
         return self.extend_vocabulary(self.pretrained.tokenizer, texts)
 
