@@ -107,6 +107,7 @@ def draw(runs: Path, name: str, folder: Path = PICTURES) -> list[Path]:
 
 
 def main() -> None:
+    """Draw the selected figures."""
     parser = argparse.ArgumentParser(description="Draw the figures of the README and the site.")
     parser.add_argument("runs", type=Path, help="folder of the models")
     parser.add_argument("--only", choices=FIGURES, action="append", help="one figure; may be repeated")

@@ -45,6 +45,7 @@ def compress(picture: bytes, colours: int = 256) -> bytes:
 
 
 def main() -> None:
+    """Take the selected screenshots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=Path)
     parser.add_argument("--only", default="", help="screenshots whose name contains this")
