@@ -20,6 +20,8 @@ import regard
 from regard.cli import VERBS
 from regard.cli import regard as commands
 from regard.config.settings import Config
+from regard.metric_table import METRICS
+from regard.registry import TASKS, resolve
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -107,6 +109,33 @@ def short(name: str, verb: click.Command) -> str:
 def place(name: str) -> str:
     """Return the file of a command's page."""
     return f"{name.replace(' ', '-')}.md"
+
+
+# ---- metrics
+
+
+METRICS_INTRODUCTION = """
+`regard train TASK --metric NAME` reports a metric on validation data and keeps the model that is best by it; `regard
+evaluate MODEL FILES --metric NAME` adds it to the report, and may be repeated. Shares and the Matthews correlation are
+in percent. Plugins add metrics.
+"""
+
+
+def metrics_page() -> str:
+    """Page of the metrics by name."""
+    rows = []
+    for name, metric in METRICS.items():
+        texts = dict.fromkeys(summary(resolve(function)) for function in metric.functions.values())
+        tasks = [task for task, row in TASKS.items() if row.metrics.keys() & metric.functions.keys()]
+        better = "larger" if metric.larger_is_better else "smaller"
+        rows.append(f"| `{name}` | {cell(' '.join(texts))} | {', '.join(tasks)} | {better} |")
+    header = ["| name | metric | tasks | better |", "| --- | --- | --- | --- |"]
+    defaults = ["| task | predictions | selects the best model | ties |", "| --- | --- | --- | --- |"]
+    for task, row in TASKS.items():
+        for kind, names in row.metrics.items():
+            main, *ties = names.ranking
+            defaults.append(f"| {task} | {kind} | `{main}` | {', '.join(f'`{tie}`' for tie in ties)} |")
+    return "\n".join(["# Metrics", METRICS_INTRODUCTION, *header, *rows, "", "## Defaults", "", *defaults]) + "\n"
 
 
 # ---- names
@@ -280,6 +309,7 @@ def pages() -> Pages:
     """Return every page of the reference."""
     made = {"reference/commands/index.md": command_index()}
     made |= {f"reference/commands/{place(name)}": command_page(name, verb) for name, verb in verbs()}
+    made["reference/metrics/index.md"] = metrics_page()
     listed = "\n".join(
         f"- [{TITLES[group]}]({group}.md): {', '.join(f'`{name}`' for name in names)}"
         for group, names in groups().items()

@@ -87,7 +87,7 @@ METRICS: Registry[Metric] = Registry(
         ),
         "micro_f1": Metric(
             "micro-F1",
-            {"labels": f"{_FUNCTIONS}:label_accuracy", "label sets": f"{_FUNCTIONS}:label_set_micro_f1"},
+            {"labels": f"{_FUNCTIONS}:label_micro_f1", "label sets": f"{_FUNCTIONS}:label_set_micro_f1"},
         ),
         "weighted_f1": Metric(
             "weighted F1",

@@ -93,6 +93,11 @@ def label_macro_f1(predictions: PredictedLabels) -> float:
     return metrics.label_scores(predictions.confusion)["macro_f1"]
 
 
+def label_micro_f1(predictions: PredictedLabels) -> float:
+    """F1 over all pairs of text and label; with one label per text, the accuracy."""
+    return label_accuracy(predictions)
+
+
 def label_weighted_f1(predictions: PredictedLabels) -> float:
     """Mean F1 over the labels, weighted by the number of their references.
 

@@ -24,10 +24,9 @@ class Scoring:
     >>> labels = PredictedLabels(predictions=np.array([0, 0, 1]), references=np.array([0, 1, 1]), labels=["a", "b"])
     >>> Scoring("classify", ("mcc",)).compute(labels)["mcc"]
     50.0
-    >>> Scoring("classify", ("chrf",)).check()
+    >>> Scoring("story-qa", ("chrf",)).check()
     Traceback (most recent call last):
-    regard.errors.UsageError: the metric chrf is not for classify: choose one of loss, accuracy, macro_f1, micro_f1, \
-weighted_f1, mcc, exact_match
+    regard.errors.UsageError: the metric chrf is not for story-qa: choose one of accuracy, error
     """
 
     task: str
@@ -115,10 +114,10 @@ weighted_f1, mcc, exact_match
 def compute_metric(name: str, predictions: Predictions) -> float | None:
     """Value of a metric; None where the data has none.
 
-    A function that fails, or whose value is not a number, raises `UsageError` with the metric and its owner.
+    A function that fails, or whose value is not a number, raises `UsageError` with the metric and its module.
     """
     function = resolve(METRICS[name].functions[predictions.kind])
-    owner = f"the metric {name} of {METRICS.owner(name)}"
+    owner = f"the metric {name} of {getattr(function, '__module__', METRICS.owner(name))}"
     try:
         value = function(predictions)
         if value is None:
