@@ -1,4 +1,4 @@
-"""Names → objects that plugins can extend: tasks and model families.
+"""Names → objects that plugins can extend: tasks and model families; `components` has the tables of smaller parts.
 
 Built-in targets are import strings, resolved on first use, so that a table imports nothing and no layer imports
 upwards. A plugin is a function of the entry-point group `regard.plugins`; it is called with the package and registers
@@ -100,7 +100,7 @@ class Registry(Mapping[str, T], Generic[T]):
 # ---- plugins
 
 
-_plugins = {"are_loaded": False, "loading": ""}  # state of this process
+_plugins: dict[str, Any] = {"are_loaded": False, "loading": "", "packages": set()}  # state of this process
 
 
 def load_plugins() -> None:
@@ -113,6 +113,14 @@ def load_plugins() -> None:
     for entry_point in entry_points(group=GROUP):
         with _loading(entry_point):
             entry_point.load()(importlib.import_module(PACKAGE))
+            _plugins["packages"].add(_plugins["loading"])
+
+
+def is_installed(package: str) -> bool:
+    """Whether a plugin of this package is loaded."""
+    load_plugins()
+    tables: list[Registry[Any]] = [resolve(table) for table in TABLES.values()]
+    return package in _plugins["packages"] or any(package in table.owners.values() for table in tables)
 
 
 @contextmanager
@@ -134,7 +142,7 @@ def _loading(entry_point: EntryPoint) -> Iterator[None]:
 
 
 def register(kind: str, name: str, target: Any) -> None:
-    """Add an entry to a table: a task or a model family.
+    """Add an entry to a table: a task, a model family, or one of the parts in `components`.
 
     `target` is an object or an import string such as `"my_package.models:FAMILY"`, imported on first use.
 
@@ -145,7 +153,8 @@ def register(kind: str, name: str, target: Any) -> None:
     if kind not in TABLES:
         raise UsageError(f"unknown kind {kind!r}{nearest(kind, TABLES)}: one of {', '.join(TABLES)}")
     owner = _plugins["loading"] or _package_of(target)
-    TABLES[kind].register(name, target, owner=str(owner))
+    table: Registry[Any] = resolve(TABLES[kind])
+    table.register(name, target, owner=str(owner))
 
 
 def _package_of(target: Any) -> str:
@@ -163,12 +172,17 @@ class Family:
 
     config: Any
     model: Any
+    engine: Any = None  # builder of the model in the engine; None: torch alone computes it
 
 
 FAMILIES: Registry[Family] = Registry(
     "model family",
     {
-        "transformer": Family("regard.config.models:TransformerConfig", "regard.models.transformer:Transformer"),
+        "transformer": Family(
+            "regard.config.models:TransformerConfig",
+            "regard.models.transformer:Transformer",
+            engine="regard.engine.translator:TranslatorEngine",
+        ),
         "seq2seq": Family("regard.config.rnn_models:Seq2SeqConfig", "regard.models.seq2seq:Seq2Seq"),
         "memory_network": Family(
             "regard.config.rnn_models:MemoryNetworkConfig", "regard.models.memory_network:MemoryNetwork"
@@ -178,8 +192,14 @@ FAMILIES: Registry[Family] = Registry(
             "regard.config.rnn_models:RnnClassifierConfig", "regard.models.rnn_text:RnnClassifier"
         ),
         "rnn_tagger": Family("regard.config.rnn_models:RnnTaggerConfig", "regard.models.rnn_text:RnnTagger"),
-        "bert": Family("regard.config.models:BertConfig", "regard.models.bert:Bert"),
-        "gpt": Family("regard.config.models:GptConfig", "regard.models.gpt:Gpt"),
+        "bert": Family(
+            "regard.config.models:BertConfig",
+            "regard.models.bert:Bert",
+            engine="regard.engine.encoder:EncoderEngine",
+        ),
+        "gpt": Family(
+            "regard.config.models:GptConfig", "regard.models.gpt:Gpt", engine="regard.engine.causal:CausalEngine"
+        ),
     },
 )
 
@@ -404,7 +424,14 @@ TASKS: Registry[Task] = Registry(
         ),
     },
 )
-TABLES: dict[str, Registry[Any]] = {"task": TASKS, "family": FAMILIES}  # kind, as `register` takes it → table
+TABLES: dict[str, Any] = {  # kind, as `register` takes it → table, or its import string
+    "task": TASKS,
+    "family": FAMILIES,
+    "positions": "regard.components:POSITIONS",
+    "score": "regard.components:SCORES",
+    "optimizer": "regard.components:OPTIMIZERS",
+    "view": "regard.components:VIEWS",
+}
 
 
 def usage_hint(task: str) -> str:

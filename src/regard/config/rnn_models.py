@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from regard.components import SCORES, Choices
 from regard.config.models import TransformerConfig
 from regard.config.settings import Config, knob
 from regard.errors import ConfigError
 
 CELLS = ("lstm", "gru")
 HARD_ATTENTION = "hard"
-ATTENTION_SCORES = ("none", "additive", "dot", "bilinear", "concat", HARD_ATTENTION)
+ATTENTION_SCORES = Choices("none", SCORES, HARD_ATTENTION)
 
 
 @dataclass(frozen=True, kw_only=True)
