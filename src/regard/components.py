@@ -41,6 +41,17 @@ class Choices(Collection[str]):
         return sum(1 for _ in self)
 
 
+def tables_of(choices: Collection[str] | None) -> list[Registry[Any]]:
+    """Tables that the choices of a setting are taken from.
+
+    >>> [table.kind for table in tables_of(Choices("none", SCORES))], tables_of(("a", "b"))
+    (['attention score'], [])
+    """
+    if isinstance(choices, Registry):
+        return [choices]
+    return choices.tables if isinstance(choices, Choices) else []
+
+
 # ---- models
 
 _POSITIONS = "regard.attention.positions"

@@ -207,6 +207,16 @@ class RnnClassifierConfig(Config):
     dropout: float = knob(0.3, "Dropout on the pooled state.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
 
+    @property
+    def vocab_size(self) -> int:
+        """Vocabulary size."""
+        return self.encoder.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Hidden size of a cell, per direction."""
+        return self.encoder.hidden_size
+
     def summary(self) -> str:
         """Describe the model in one line."""
         return f"{self.encoder.summary()}, {self.pooling} pooling, {self.num_labels} labels"
@@ -220,6 +230,16 @@ class RnnTaggerConfig(Config):
     num_labels: int = knob(0, "Number of tags; 0: from the data.", low=0)
     dropout: float = knob(0.3, "Dropout on the hidden states of words.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
+
+    @property
+    def vocab_size(self) -> int:
+        """Vocabulary size."""
+        return self.encoder.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Hidden size of a cell, per direction."""
+        return self.encoder.hidden_size
 
     @property
     def num_outputs(self) -> int:

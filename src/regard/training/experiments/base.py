@@ -22,8 +22,8 @@ from regard.checkpoint.run_dir import RunDirectory
 from regard.checkpoint.weights import digest_tensors
 from regard.config.runs import BatchRun, RunConfig
 from regard.errors import ConfigError
-from regard.models import AnyConfig, build_model
-from regard.models.base import Model, initialize_weights
+from regard.models import build_model
+from regard.models.base import Model, ModelConfig, initialize_weights
 from regard.tasks.base import Objective
 from regard.tasks.baselines import ScoreGain
 from regard.text.tokenizer import Tokenizer
@@ -35,7 +35,7 @@ from regard.training.trainable import HEAD_PREFIXES, Trainable, select_trainable
 from regard.training.verdict import TrivialBaseline, Verdict
 
 ModelT = TypeVar("ModelT", bound=Model)
-ConfigT = TypeVar("ConfigT", bound=AnyConfig)
+ConfigT = TypeVar("ConfigT", bound=ModelConfig)
 EvaluatorT = TypeVar("EvaluatorT", bound=Evaluator)
 PresetT = TypeVar("PresetT")
 Notify = Callable[[str], object]  # shows a line of text to the user
@@ -281,8 +281,7 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
 
     def model(self) -> Model:
         """Build the model with its initial weights: pretrained ones, or random ones by the seed."""
-        config: AnyConfig = self.model_config
-        model: Model = build_model(config)
+        model: Model = build_model(self.model_config)
         weights = self.pretrained.weights if self.pretrained is not None else None
         return initialize_model(model, self.config.training.seed, weights)
 
