@@ -25,7 +25,7 @@ LAYERS = {
     "errors": -3,
     "registry": -2,
     "components": -1,
-    "config": 0, "packed_tokens": 0, "hardware": 0, "formatting": 0,
+    "config": 0, "metric_table": 0, "packed_tokens": 0, "hardware": 0, "formatting": 0,
     "text": 1, "attention": 1,
     "data": 2, "models.layers": 2,
     "models": 3,
@@ -40,7 +40,7 @@ LAYERS = {
 TEXT_PARTS = {"text", "data"}  # these and the tensor parts do not import each other
 TENSOR_PARTS = {"attention", "models", "models.layers"}
 WITHOUT_TORCH = {
-    *("config", "errors", "registry", "components", "formatting", "packed_tokens"),
+    *("config", "errors", "registry", "components", "metric_table", "formatting", "packed_tokens"),
     *("text", "data", "decoding", "search", "engine", "view", "cli"),
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}

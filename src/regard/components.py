@@ -54,6 +54,44 @@ def tables_of(choices: Collection[str] | None) -> list[Registry[Any]]:
 
 # ---- models
 
+
+@dataclass(frozen=True)
+class Family:
+    """A model family: its config class and the module that is built from it, as objects or import strings."""
+
+    config: Any
+    model: Any
+    engine: Any = None  # builder of the model in the engine; None: torch alone computes it
+
+
+FAMILIES: Registry[Family] = Registry(
+    "model family",
+    {
+        "transformer": Family(
+            "regard.config.models:TransformerConfig",
+            "regard.models.transformer:Transformer",
+            engine="regard.engine.translator:TranslatorEngine",
+        ),
+        "seq2seq": Family("regard.config.rnn_models:Seq2SeqConfig", "regard.models.seq2seq:Seq2Seq"),
+        "memory_network": Family(
+            "regard.config.rnn_models:MemoryNetworkConfig", "regard.models.memory_network:MemoryNetwork"
+        ),
+        "elmo": Family("regard.config.rnn_models:ElmoConfig", "regard.models.elmo:Elmo"),
+        "rnn_classifier": Family(
+            "regard.config.rnn_models:RnnClassifierConfig", "regard.models.rnn_text:RnnClassifier"
+        ),
+        "rnn_tagger": Family("regard.config.rnn_models:RnnTaggerConfig", "regard.models.rnn_text:RnnTagger"),
+        "bert": Family(
+            "regard.config.models:BertConfig",
+            "regard.models.bert:Bert",
+            engine="regard.engine.encoder:EncoderEngine",
+        ),
+        "gpt": Family(
+            "regard.config.models:GptConfig", "regard.models.gpt:Gpt", engine="regard.engine.causal:CausalEngine"
+        ),
+    },
+)
+
 _POSITIONS = "regard.attention.positions"
 POSITIONS: Registry[Any] = Registry(  # subclasses of `Positions`
     "position scheme",

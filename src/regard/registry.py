@@ -1,4 +1,4 @@
-"""Names → objects that plugins can extend: tasks and model families; `components` has the tables of smaller parts.
+"""Names → objects that plugins can extend: tasks here, other tables in `components` and `metric_table`.
 
 Built-in targets are import strings, resolved on first use, so that a table imports nothing and no layer imports
 upwards. A plugin is a function of the entry-point group `regard.plugins`; it is called with the package and registers
@@ -142,7 +142,7 @@ def _loading(entry_point: EntryPoint) -> Iterator[None]:
 
 
 def register(kind: str, name: str, target: Any) -> None:
-    """Add an entry to a table: a task, a model family, or one of the parts in `components`.
+    """Add an entry to a table: a task, a model family, a metric or another part (`TABLES` has the kinds).
 
     `target` is an object or an import string such as `"my_package.models:FAMILY"`, imported on first use.
 
@@ -163,48 +163,16 @@ def _package_of(target: Any) -> str:
     return str(module).partition(":")[0].partition(".")[0]
 
 
-# ---- model families
+# ---- tasks
 
 
 @dataclass(frozen=True)
-class Family:
-    """A model family: its config class and the module that is built from it, as objects or import strings."""
+class TaskMetrics:
+    """Names of the metrics that a task computes from predictions of one kind."""
 
-    config: Any
-    model: Any
-    engine: Any = None  # builder of the model in the engine; None: torch alone computes it
-
-
-FAMILIES: Registry[Family] = Registry(
-    "model family",
-    {
-        "transformer": Family(
-            "regard.config.models:TransformerConfig",
-            "regard.models.transformer:Transformer",
-            engine="regard.engine.translator:TranslatorEngine",
-        ),
-        "seq2seq": Family("regard.config.rnn_models:Seq2SeqConfig", "regard.models.seq2seq:Seq2Seq"),
-        "memory_network": Family(
-            "regard.config.rnn_models:MemoryNetworkConfig", "regard.models.memory_network:MemoryNetwork"
-        ),
-        "elmo": Family("regard.config.rnn_models:ElmoConfig", "regard.models.elmo:Elmo"),
-        "rnn_classifier": Family(
-            "regard.config.rnn_models:RnnClassifierConfig", "regard.models.rnn_text:RnnClassifier"
-        ),
-        "rnn_tagger": Family("regard.config.rnn_models:RnnTaggerConfig", "regard.models.rnn_text:RnnTagger"),
-        "bert": Family(
-            "regard.config.models:BertConfig",
-            "regard.models.bert:Bert",
-            engine="regard.engine.encoder:EncoderEngine",
-        ),
-        "gpt": Family(
-            "regard.config.models:GptConfig", "regard.models.gpt:Gpt", engine="regard.engine.causal:CausalEngine"
-        ),
-    },
-)
-
-
-# ---- tasks
+    reported: tuple[str, ...]  # in this order, at every evaluation
+    ranking: tuple[str, ...]  # the first selects the best model, the next ones break ties
+    final: tuple[str, ...] = ()  # of the finished model and `regard evaluate`, where these differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +191,7 @@ class Task:
     answer: Any = None  # `regard answer`, where the models answer questions
     request: Any = None  # (pipeline, PipelineRequest) → result with `record()`: `regard see` and the page
     probe: Any = None  # (pipeline, files, ReadConfig) → Probe: `regard heads`
+    metrics: Mapping[str, TaskMetrics] = field(default_factory=dict)  # kind of predictions → its metrics
     format_metrics: Any = None  # (metrics) → further lines of `regard info`
     encoder_heads: tuple[str, ...] = ()  # heads of encoders that are for this task
     # training; a task without a run config has models that were trained for other tasks, or elsewhere
@@ -253,6 +222,13 @@ TASKS: Registry[Task] = Registry(
             evaluate="regard.cli.evaluate:evaluate_translation",
             request="regard.interpret.record_request:translate_text",
             probe="regard.interpret.probes:TranslationProbe.read",
+            metrics={
+                "translations": TaskMetrics(
+                    ("loss", "perplexity", "bleu", "exact_match"),
+                    ranking=("bleu", "loss"),
+                    final=("bleu", "bleu_lowercase", "chrf", "ter", "exact_match"),
+                )
+            },
             run_config=f"{_RUNS}:TranslateRun",
             summary="train a translation model: a Transformer, or an RNN with attention",
             data="two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too)",
@@ -279,6 +255,12 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:classify_text",
             probe="regard.interpret.encoder_probes:LabelProbe.read",
             encoder_heads=("label",),
+            metrics={
+                "labels": TaskMetrics(("loss", "accuracy", "macro_f1"), ranking=("accuracy", "loss")),
+                "label sets": TaskMetrics(
+                    ("loss", "micro_f1", "macro_f1", "exact_match"), ranking=("micro_f1", "loss")
+                ),
+            },
             run_config=f"{_RUNS}:ClassifyRun",
             summary="fine-tune or train a text classifier",
             data="labelled texts: a file with two columns (.tsv, .csv, .jsonl; .gz too), or two files",
@@ -305,6 +287,10 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:call_pipeline",
             probe="regard.interpret.encoder_probes:TagProbe.read",
             encoder_heads=("token",),
+            metrics={
+                "entities": TaskMetrics(("loss", "f1", "precision", "recall", "accuracy"), ranking=("f1", "loss")),
+                "tags": TaskMetrics(("loss", "accuracy"), ranking=("accuracy", "loss")),
+            },
             run_config=f"{_RUNS}:TagRun",
             summary="fine-tune or train a token classifier (NER, part-of-speech)",
             data="tagged words in CoNLL columns",
@@ -331,6 +317,11 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:answer_question",
             probe="regard.interpret.encoder_probes:QuestionAnsweringProbe.read",
             encoder_heads=("span",),
+            metrics={
+                "answers": TaskMetrics(
+                    ("exact_match", "f1", "answerable_f1", "no_answer_f1"), ranking=("f1", "exact_match")
+                )
+            },
             run_config=f"{_RUNS}:AnswerRun",
             summary="fine-tune extractive question answering",
             data="questions and passages in SQuAD format",
@@ -351,6 +342,11 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:call_pipeline",
             probe="regard.interpret.encoder_probes:MaskedProbe.read",
             encoder_heads=("masked", "pretraining"),
+            metrics={
+                "masked tokens": TaskMetrics(
+                    ("loss", "perplexity", "perplexity_unigram", "next_accuracy"), ranking=("loss",)
+                )
+            },
             run_config=f"{_RUNS}:MaskedLMRun",
             summary="pre-train or adapt a masked language model (BERT)",
             data="plain text",
@@ -370,6 +366,7 @@ TASKS: Registry[Task] = Registry(
             evaluate="regard.cli.generate:evaluate_causal_lm",
             request="regard.interpret.record_request:generate_text",
             probe="regard.interpret.probes:CausalProbe.read",
+            metrics={"next tokens": TaskMetrics(("loss", "loss_per_character", "perplexity"), ranking=("loss",))},
             run_config=f"{_RUNS}:CausalLMRun",
             summary="train a causal language model (GPT)",
             data="plain text",
@@ -386,6 +383,11 @@ TASKS: Registry[Task] = Registry(
             has_engine=False,
             evaluate="regard.cli.evaluate:evaluate_elmo",
             request="regard.interpret.record_request:call_pipeline",
+            metrics={
+                "bidirectional tokens": TaskMetrics(
+                    ("loss", "perplexity", "perplexity_forward", "perplexity_backward"), ranking=("loss",)
+                )
+            },
             run_config=f"{_RUNS}:ElmoRun",
             summary="train a bidirectional LSTM language model for features (ELMo)",
             data="plain text",
@@ -405,6 +407,7 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:answer_story",
             probe="regard.interpret.probes:MemoryNetworkProbe.read",
             format_metrics="regard.tasks.story_qa:format_metrics",
+            metrics={"story answers": TaskMetrics(("error",), ranking=("error",))},
             run_config=f"{_RUNS}:StoryQARun",
             summary="train a memory network to answer questions about short stories (bAbI)",
             data="stories with questions in bAbI format, one file per task",
@@ -424,13 +427,14 @@ TASKS: Registry[Task] = Registry(
         ),
     },
 )
-TABLES: dict[str, Any] = {  # kind, as `register` takes it → table, or its import string
-    "task": TASKS,
-    "family": FAMILIES,
+TABLES: dict[str, str] = {  # kind, as `register` takes it → import string of its table
+    "task": "regard.registry:TASKS",
+    "family": "regard.components:FAMILIES",
     "positions": "regard.components:POSITIONS",
     "score": "regard.components:SCORES",
     "optimizer": "regard.components:OPTIMIZERS",
     "view": "regard.components:VIEWS",
+    "metric": "regard.metric_table:METRICS",
 }
 
 

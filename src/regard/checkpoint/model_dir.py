@@ -45,13 +45,13 @@ from regard.checkpoint.tokenizer_files import (
     tokenizer_config,
 )
 from regard.checkpoint.weights import WeightReport
-from regard.components import tables_of
+from regard.components import FAMILIES, tables_of
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import TranslationModelConfig
 from regard.config.settings import Config
 from regard.errors import CheckpointError, ConfigError
 from regard.models.base import meta_device
-from regard.registry import FAMILIES, PACKAGE, TASKS, resolve, task_of_head
+from regard.registry import PACKAGE, TASKS, resolve, task_of_head
 from regard.text.tokenizer import Tokenizer
 
 TASK = "translate"

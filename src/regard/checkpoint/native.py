@@ -32,10 +32,11 @@ from regard.checkpoint.locate import (
 )
 from regard.checkpoint.model_dir import FamilyConfig, check_weights, expected_shapes, publish_model, read_tensor_entries
 from regard.checkpoint.tokenizer_files import TOKENIZER, check_vocabulary, read_tokenizer
+from regard.components import FAMILIES
 from regard.config.rnn_models import MemoryNetworkConfig
 from regard.config.settings import Config
 from regard.errors import CheckpointError, ConfigError
-from regard.registry import FAMILIES, resolve
+from regard.registry import resolve
 from regard.text.tokenizer import Tokenizer
 
 FEATURES = "features"

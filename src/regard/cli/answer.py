@@ -232,6 +232,6 @@ def evaluate_answers(test: TestSet) -> None:
         pairs = zip(questions.examples, answers, strict=True)
         write_lines(test.out, (json_line({"id": example.name, **answer.to_dict()}) for example, answer in pairs))
     scores = model.evaluate(questions, answers)
-    metrics = [f"{key.replace('_', ' ')} {scores[key]:.2f} %" for key in scores if key.endswith(("exact", "f1"))]
+    metrics = [f"{key.replace('_', ' ')} {scores[key]:.2f} %" for key in scores if key.endswith(("exact_match", "f1"))]
     lines = [f"{len(questions):,} questions: {', '.join(metrics)}", model.truncation_report.format()]
     print_result({**scores, "account": model.truncation_report.to_dict()}, lines, test.as_json)

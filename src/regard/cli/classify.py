@@ -141,7 +141,7 @@ def _format_single_label(scores: dict[str, Any], labels: Sequence[str], account:
 def _format_multi_label(scores: dict[str, Any], account: TruncationReport) -> list[str]:
     return [
         f"{scores['texts']:,} texts, macro-F1 {scores['macro_f1']:.2f} %, micro-F1 {scores['micro_f1']:.2f} %, "
-        f"all labels right {scores['exact']:.2f} %",
+        f"all labels right {scores['exact_match']:.2f} %",
         *align_columns([[label, f"{f1:.2f}"] for label, f1 in scores["f1_by_label"].items()]),
         f"calibration error {scores['calibration_error']:.4f} (15 bins)",
         account.format(),

@@ -136,7 +136,8 @@ def _torch_options(folder: str, task: str, load_options: dict[str, Any]) -> dict
 def evaluate_translation(test: TestSet) -> None:
     """Translate the source side and compare with the target side."""
     from regard.data.pairs import read_pairs
-    from regard.tasks.metrics import scores_by_length, translation_scores
+    from regard.tasks.metrics import scores_by_length
+    from regard.tasks.scoring import translation_scores
 
     pairs = read_pairs(test.files, test.read_config)
     model = load_translation_pipeline(test.folder, test.load_options, test.ensemble)

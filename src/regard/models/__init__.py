@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, overload
 
+from regard.components import FAMILIES
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.config.rnn_models import (
     ElmoConfig,
@@ -20,7 +21,7 @@ from regard.models.memory_network import MemoryNetwork
 from regard.models.rnn_text import RnnClassifier, RnnTagger
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
-from regard.registry import FAMILIES, resolve
+from regard.registry import resolve
 
 
 @overload

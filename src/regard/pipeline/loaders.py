@@ -17,6 +17,7 @@ from regard.checkpoint.hf.sentence_transformers import read_modules
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.model_dir import LoadedTranslator, folder_task, is_encoder_folder
 from regard.checkpoint.native import FEATURES, VOCABULARY, LoadedTextModel, load_memory_network, load_text_model
+from regard.components import FAMILIES
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig
 from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with
 from regard.config.settings import Config
@@ -38,7 +39,7 @@ from regard.pipeline.question_answering import DEFAULT_MAX_LENGTH, QuestionAnswe
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
-from regard.registry import FAMILIES, PACKAGE, TASKS, PluginWarning, resolve
+from regard.registry import PACKAGE, TASKS, PluginWarning, resolve
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.masked_lm import read_token_counts
 from regard.tasks.rnn_text import RnnPreprocessor

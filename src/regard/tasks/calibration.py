@@ -112,5 +112,5 @@ def multi_label_f1(predicted: NDArray[np.bool_], label_matrix: FloatArray) -> di
     return {
         "micro_f1": 200.0 * float(correct.sum()) / max(1, int(sums.sum())),
         "macro_f1": 100.0 * float(label_f1.mean()) if occurs.any() else 0.0,
-        "exact": 100.0 * float((predicted == targets).all(1).mean()),
+        "exact_match": 100.0 * float((predicted == targets).all(1).mean()),
     }

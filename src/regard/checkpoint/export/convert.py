@@ -35,9 +35,10 @@ from regard.checkpoint.native import copy_native
 from regard.checkpoint.run_dir import folder_kind
 from regard.checkpoint.tokenizer_files import TOKENIZER
 from regard.checkpoint.weights import WeightReport
+from regard.components import FAMILIES
 from regard.config.models import TransformerConfig
 from regard.errors import CheckpointError, ConfigError, UsageError, nearest
-from regard.registry import FAMILIES, usage_hint
+from regard.registry import usage_hint
 from regard.tasks.masked_lm import TOKEN_COUNTS_FILE
 
 FORMATS = ("huggingface", "regard", "ctranslate2", "onnx")

@@ -162,7 +162,7 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
             (question.question, question.texts[0], answer)
             for question, answer in zip(questions[:NUM_SAMPLES], answers[:NUM_SAMPLES], strict=True)
         ]
-        return metrics, (round(metrics["f1"], 4), metrics["exact"]), samples
+        return metrics, (round(metrics["f1"], 4), metrics["exact_match"]), samples
 
     def compute_final_metrics(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
         """Tune the threshold for no answer on validation questions; score these and the test questions."""

@@ -29,7 +29,8 @@ from regard.models import build_model
 from regard.models.base import EncoderDecoder
 from regard.packed_tokens import Ids
 from regard.tasks.alignment import best_alignment_head
-from regard.tasks.metrics import bleu, exact_match, perplexity, translation_scores
+from regard.tasks.metrics import bleu, exact_match, perplexity
+from regard.tasks.scoring import translation_scores
 from regard.tasks.translation import TokenizedPairs, TokenizerPair, TranslationObjective, mean_loss, search_translations
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.positions import PositionSizes
-from regard.components import POSITIONS
+from regard.components import POSITIONS, Family
 from regard.config.models import check_head_size
 from regard.config.settings import knob
 from regard.config.text_classifier import TextClassifierConfig
 from regard.models.text_classifier import TextBatch, TextClassifierModel
 from regard.nn import Noise, Positions, TransformerBlock, build_positions
-from regard.registry import Family
 
 
 class LogDistance(Positions):
