@@ -1,4 +1,4 @@
-"""Names → objects that plugins can extend: tasks and model families; metrics are in `metric_table`.
+"""Names → objects that plugins can extend: tasks here, other tables in `components` and `metric_table`.
 
 Built-in targets are import strings, resolved on first use, so that a table imports nothing and no layer imports
 upwards. A plugin is a function of the entry-point group `regard.plugins`; it is called with the package and registers
@@ -100,7 +100,7 @@ class Registry(Mapping[str, T], Generic[T]):
 # ---- plugins
 
 
-_plugins = {"are_loaded": False, "loading": ""}  # state of this process
+_plugins: dict[str, Any] = {"are_loaded": False, "loading": "", "packages": set()}  # state of this process
 
 
 def load_plugins() -> None:
@@ -113,6 +113,14 @@ def load_plugins() -> None:
     for entry_point in entry_points(group=GROUP):
         with _loading(entry_point):
             entry_point.load()(importlib.import_module(PACKAGE))
+            _plugins["packages"].add(_plugins["loading"])
+
+
+def is_installed(package: str) -> bool:
+    """Whether a plugin of this package is loaded."""
+    load_plugins()
+    tables: list[Registry[Any]] = [resolve(table) for table in TABLES.values()]
+    return package in _plugins["packages"] or any(package in table.owners.values() for table in tables)
 
 
 @contextmanager
@@ -134,7 +142,7 @@ def _loading(entry_point: EntryPoint) -> Iterator[None]:
 
 
 def register(kind: str, name: str, target: Any) -> None:
-    """Add an entry to a table: a task, a model family or a metric.
+    """Add an entry to a table: a task, a model family, a metric or another part (`TABLES` has the kinds).
 
     `target` is an object or an import string such as `"my_package.models:FAMILY"`, imported on first use.
 
@@ -153,36 +161,6 @@ def _package_of(target: Any) -> str:
     """Package that defines an object or is named by an import string."""
     module = target if isinstance(target, str) else getattr(target, "__module__", type(target).__module__)
     return str(module).partition(":")[0].partition(".")[0]
-
-
-# ---- model families
-
-
-@dataclass(frozen=True)
-class Family:
-    """A model family: its config class and the module that is built from it, as objects or import strings."""
-
-    config: Any
-    model: Any
-
-
-FAMILIES: Registry[Family] = Registry(
-    "model family",
-    {
-        "transformer": Family("regard.config.models:TransformerConfig", "regard.models.transformer:Transformer"),
-        "seq2seq": Family("regard.config.rnn_models:Seq2SeqConfig", "regard.models.seq2seq:Seq2Seq"),
-        "memory_network": Family(
-            "regard.config.rnn_models:MemoryNetworkConfig", "regard.models.memory_network:MemoryNetwork"
-        ),
-        "elmo": Family("regard.config.rnn_models:ElmoConfig", "regard.models.elmo:Elmo"),
-        "rnn_classifier": Family(
-            "regard.config.rnn_models:RnnClassifierConfig", "regard.models.rnn_text:RnnClassifier"
-        ),
-        "rnn_tagger": Family("regard.config.rnn_models:RnnTaggerConfig", "regard.models.rnn_text:RnnTagger"),
-        "bert": Family("regard.config.models:BertConfig", "regard.models.bert:Bert"),
-        "gpt": Family("regard.config.models:GptConfig", "regard.models.gpt:Gpt"),
-    },
-)
 
 
 # ---- tasks
@@ -449,9 +427,13 @@ TASKS: Registry[Task] = Registry(
         ),
     },
 )
-TABLES: dict[str, Any] = {  # kind, as `register` takes it → table, or its import string
-    "task": TASKS,
-    "family": FAMILIES,
+TABLES: dict[str, str] = {  # kind, as `register` takes it → import string of its table
+    "task": "regard.registry:TASKS",
+    "family": "regard.components:FAMILIES",
+    "positions": "regard.components:POSITIONS",
+    "score": "regard.components:SCORES",
+    "optimizer": "regard.components:OPTIMIZERS",
+    "view": "regard.components:VIEWS",
     "metric": "regard.metric_table:METRICS",
 }
 

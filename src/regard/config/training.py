@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from regard.components import OPTIMIZERS
 from regard.config.rnn_models import UNKNOWN_ANSWERS
 from regard.config.settings import AUTO, Config, knob
 from regard.errors import ConfigError, nearest
@@ -72,7 +73,7 @@ class TrainingConfig(ComputeConfig):
     optimizer: str = knob(
         "muon",
         "Muon for hidden matrices with AdamW for the rest, or AdamW for all.",
-        choices=("muon", "adamw"),
+        choices=OPTIMIZERS,
     )
     learning_rate: float = knob(AUTO, "Base learning rate; auto scales it with the hidden size.", low=0)
     muon_learning_rate: float = knob(
