@@ -107,7 +107,7 @@ METRICS = MetricTable(
             "weighted F1",
             {"labels": f"{_FUNCTIONS}:label_weighted_f1", "label sets": f"{_FUNCTIONS}:label_set_weighted_f1"},
         ),
-        "mcc": Metric("Matthews correlation", {"labels": f"{_FUNCTIONS}:matthews_correlation"}),
+        "mcc": Metric("Matthews correlation", {"labels": f"{_FUNCTIONS}:matthews_correlation"}, format=POINTS),
         "f1": Metric("F1", {"entities": f"{_FUNCTIONS}:entity_f1", "answers": f"{_FUNCTIONS}:answer_f1"}),
         "precision": Metric("precision", {"entities": f"{_FUNCTIONS}:entity_precision"}),
         "recall": Metric("recall", {"entities": f"{_FUNCTIONS}:entity_recall"}),

@@ -197,6 +197,7 @@ def test_a_metric_that_is_not_for_the_data_is_refused(data: Path, tmp_path: Path
     settings |= {"data.read.label_separator": "|", "data.valid": [str(tmp_path / "sets.csv")]}
     with pytest.raises(UsageError, match="the metric mcc is not for predictions that are label sets: .*micro_f1"):
         train(tmp_path, tmp_path / "run", "classify", "sets.csv", settings)
+    assert not (tmp_path / "run" / "run.json").exists()  # before training
 
 
 def test_evaluate_refuses_a_metric_of_another_task(
