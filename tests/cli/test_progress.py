@@ -16,7 +16,16 @@ EVENTS: list[tuple[str, dict[str, Any]]] = [
     ("resume", {"step": 3}),
     ("step", {**STEP, "learning_rate": 0.1}),
     ("step", {**STEP, "of": None, "seconds_left": None, "fraction": 0.0}),
-    ("evaluate", {"step": 7, "metrics": {"loss": 1.5, "bleu": 33.333}, "samples": [("[b]x", "y", "z")], "best": True}),
+    (
+        "evaluate",
+        {
+            "step": 7,
+            "metrics": {"loss": 1.5, "bleu": 33.333},
+            "metric": "bleu",
+            "samples": [("[b]x", "y", "z")],
+            "best": True,
+        },
+    ),
     ("save", {"step": 7}),
     ("note", {"text": "[red]a note"}),
     ("stop", {"reason": "SIGINT", "step": 8, "resumable": True}),
