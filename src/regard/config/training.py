@@ -104,8 +104,8 @@ class TrainingConfig(ComputeConfig):
     patience: int = knob(0, "Stop after N evaluations without improvement; 0 disables early stopping.", low=0)
     stop_at: float = knob(
         0.0,
-        "Stop when the validation metric that selects the model (BLEU, F1, accuracy) reaches this percentage; 0 "
-        "disables it.",
+        "Stop when the validation metric that selects the model (BLEU, F1, accuracy; see --metric) reaches this "
+        "percentage; 0 disables it.",
         low=0,
         high=100,
     )

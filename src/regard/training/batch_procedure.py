@@ -15,6 +15,7 @@ import torch
 from regard.components import OPTIMIZERS
 from regard.config.runs import BatchRun, RunConfig
 from regard.config.training import TrainingConfig
+from regard.errors import ConfigError
 from regard.formatting import format_duration
 from regard.metric_table import METRICS
 from regard.models.base import Model
@@ -66,6 +67,11 @@ class BatchProcedure:
         """Prepare the experiment, and fill in the training settings that depend on its data."""
         self.experiment.prepare()
         self.metric = self.experiment.metric
+        if self.config.training.stop_at and not METRICS[self.metric].larger_is_better:
+            raise ConfigError(
+                f"training.stop_at ({self.config.training.stop_at:g}) is a percentage to reach, but models are "
+                f"selected by {self.metric}, of which less is better: leave it out, or choose another --metric"
+            )
         self.digests = self.experiment.digests
         preferred = dict(self.experiment.preferred_settings)
         if self.config.lora.rank:
