@@ -2,7 +2,7 @@
 
 `regard.tasks.predictions` describes the kinds. A plugin adds a metric with `regard.register`:
 
-    def kappa(predictions: LabelPredictions) -> float:
+    def kappa(predictions: PredictedLabels) -> float:
         return cohen_kappa_score(predictions.references, predictions.predictions)
 
     regard.register("metric", "kappa", Metric("Cohen's kappa", {"labels": kappa}, format="{:.3f}"))

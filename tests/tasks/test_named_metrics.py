@@ -9,17 +9,17 @@ from regard.data.squad import SquadExample
 from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve
 from regard.tasks.predictions import (
-    BidirectionalPredictions,
-    EntityPredictions,
-    LabelPredictions,
-    LabelSetPredictions,
-    MaskedTokenPredictions,
-    NextTokenPredictions,
-    StoryPredictions,
-    TagPredictions,
-    TranslationPredictions,
+    PredictedBothDirections,
+    PredictedEntities,
+    PredictedLabels,
+    PredictedLabelSets,
+    PredictedMaskedTokens,
+    PredictedNextTokens,
+    PredictedStoryAnswers,
+    PredictedTags,
+    PredictedTranslations,
 )
-from regard.tasks.question_answering import AnswerPredictions
+from regard.tasks.question_answering import PredictedAnswers
 from regard.tasks.scoring import compute_metric, translation_scores
 
 LABELS = ("a", "b", "c", "d", "e")
@@ -27,13 +27,13 @@ HYPOTHESES = ["the cat sat on a mat", "two dogs ran home", "It rains ."]
 REFERENCES = ["the cat sat on the mat", "two dogs ran home", "it is raining ."]
 
 
-def random_labels(seed: int, *, num_labels: int = 5, count: int = 97) -> LabelPredictions:
+def random_labels(seed: int, *, num_labels: int = 5, count: int = 97) -> PredictedLabels:
     """Predictions that are right about half of the time; the last label never occurs as a reference."""
     rng = np.random.default_rng(seed)
     references = rng.integers(0, num_labels - 1, count)
     guesses = rng.integers(0, num_labels, count)
     predictions = np.where(rng.random(count) < 0.5, references, guesses)
-    return LabelPredictions(predictions=predictions, references=references, labels=LABELS[:num_labels])
+    return PredictedLabels(predictions=predictions, references=references, labels=LABELS[:num_labels])
 
 
 @pytest.mark.parametrize("num_labels", [2, 5])
@@ -54,7 +54,7 @@ def test_metrics_of_labels_are_those_of_scikit_learn(seed: int, num_labels: int)
 
 
 def test_matthews_correlation_is_zero_where_all_predictions_are_the_same() -> None:
-    labels = LabelPredictions(predictions=np.zeros(4, int), references=np.array([0, 1, 1, 0]), labels=LABELS[:2])
+    labels = PredictedLabels(predictions=np.zeros(4, int), references=np.array([0, 1, 1, 0]), labels=LABELS[:2])
     assert compute_metric("mcc", labels) == 0
 
 
@@ -64,7 +64,7 @@ def test_metrics_of_label_sets_are_those_of_scikit_learn(seed: int) -> None:
     rng = np.random.default_rng(seed)
     references = rng.random((53, 5)) < 0.3
     predictions = references ^ (rng.random((53, 5)) < 0.2)
-    sets = LabelSetPredictions(predictions=predictions, references=references, labels=LABELS)
+    sets = PredictedLabelSets(predictions=predictions, references=references, labels=LABELS)
     for average in ("micro", "macro", "weighted"):
         expected = metrics.f1_score(references, predictions, average=average, zero_division=0)
         assert compute_metric(f"{average}_f1", sets) == pytest.approx(100 * expected)
@@ -93,41 +93,41 @@ def test_metrics_of_translations_are_those_of_sacrebleu() -> None:
 def test_metrics_of_entities_and_tags() -> None:
     references = [["B-x", "I-x", "O", "B-y"], ["O", "B-x"]]
     predictions = [["B-x", "I-x", "O", "B-x"], ["B-y", "B-x"]]  # 2 of 4 predicted entities, 2 of 3 references
-    entities = EntityPredictions(predictions=predictions, references=references)
+    entities = PredictedEntities(predictions=predictions, references=references)
     assert compute_metric("precision", entities) == pytest.approx(50)
     assert compute_metric("recall", entities) == pytest.approx(200 / 3)
     assert compute_metric("f1", entities) == pytest.approx(400 / 7)
     assert compute_metric("accuracy", entities) == pytest.approx(400 / 6)
-    tags = TagPredictions(predictions=[["N", "V"]], references=[["N", "N"]])
+    tags = PredictedTags(predictions=[["N", "V"]], references=[["N", "N"]])
     assert compute_metric("accuracy", tags) == 50
 
 
 def test_metrics_of_answers() -> None:
     examples = [SquadExample("Who?", "Denver Broncos won.", ((0, "Denver Broncos"),)), SquadExample("When?", "x")]
-    answers = AnswerPredictions(predictions=["Denver", ""], references=examples)
+    answers = PredictedAnswers(predictions=["Denver", ""], references=examples)
     assert compute_metric("exact_match", answers) == 50
     assert compute_metric("f1", answers) == pytest.approx(100 * (2 / 3 + 1) / 2)
     assert compute_metric("answerable_f1", answers) == pytest.approx(200 / 3)
     assert compute_metric("no_answer_f1", answers) == 100
-    answered = AnswerPredictions(predictions=["Denver"], references=examples[:1])
+    answered = PredictedAnswers(predictions=["Denver"], references=examples[:1])
     assert compute_metric("no_answer_f1", answered) is None
 
 
 def test_every_task_of_stories_has_the_same_weight() -> None:
-    stories = StoryPredictions(predictions="a a a b".split(), references="a b b b".split(), tasks="1 1 1 2".split())
+    stories = PredictedStoryAnswers(predictions=list("aaab"), references=list("abbb"), tasks=list("1112"))
     assert compute_metric("error", stories) == pytest.approx(100 / 3)
     assert compute_metric("accuracy", stories) == pytest.approx(200 / 3)
 
 
 def test_metrics_of_tokens() -> None:
-    text = NextTokenPredictions(loss=np.log(8), loss_per_character=0.7)
+    text = PredictedNextTokens(loss=np.log(8), loss_per_character=0.7)
     assert compute_metric("perplexity", text) == pytest.approx(8)
     assert compute_metric("loss_per_character", text) == 0.7
-    both = BidirectionalPredictions(loss=2.0, forward_loss=np.log(3), backward_loss=np.log(5))
+    both = PredictedBothDirections(loss=2.0, forward_loss=np.log(3), backward_loss=np.log(5))
     assert compute_metric("perplexity_forward", both) == pytest.approx(3)
     assert compute_metric("perplexity_backward", both) == pytest.approx(5)
     ids = np.array([3, 5, 7, 11])
-    masked = MaskedTokenPredictions(
+    masked = PredictedMaskedTokens(
         loss=1.0, references=ids, predict=lambda: np.array([3, 5, 7, 2]), unigram_loss=np.log(13)
     )
     assert compute_metric("accuracy", masked) == 75
@@ -152,4 +152,4 @@ def test_translations_need_as_many_references() -> None:
 
     with pytest.raises(UsageError, match="3 translations cannot be compared with 2 references"):
         translation_scores(HYPOTHESES, REFERENCES[:2])
-    assert TranslationPredictions(predictions=HYPOTHESES, references=REFERENCES).loss is None
+    assert PredictedTranslations(predictions=HYPOTHESES, references=REFERENCES).loss is None

@@ -14,6 +14,7 @@ from regard.cli.output import json_line, note, print_result, show_progress, writ
 from regard.cli.texts import ENCODING, TextInput
 from regard.config.data import ReadConfig
 from regard.errors import UsageError
+from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve, usage_hint
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def format_story_answer(answer: StoryAnswer, *, first: bool = True) -> list[str]
     return [*separator, escape_invisible(answer.question), line, "", *table]
 
 
-@evaluator("--out", "--unseen", *(flag for flag in TEXT_FLAGS if flag != "--precision"))
+@evaluator("--out", "--metric", "--unseen", *(flag for flag in TEXT_FLAGS if flag != "--precision"))
 def evaluate_stories(test: TestSet) -> None:
     """Evaluate on story files, each a task: error rates, and how often attention is on the supporting sentences."""
     from regard.data.babi import read_stories
@@ -211,13 +212,13 @@ def evaluate_stories(test: TestSet) -> None:
 
     stories = read_stories(test.files, test.read_config)
     model = load_stories(test.folder, **test.load_options)
-    scores, predictions = model.evaluate(stories, strict=test.unknown_answers == "refuse")
+    scores, predictions = model.evaluate(stories, strict=test.unknown_answers == "refuse", metrics=test.metrics)
     if test.out:
         write_lines(test.out, predictions)
-    print_result(scores.to_dict(), scores.lines(), test.as_json)
+    print_result(scores.to_dict(), [*scores.lines(), *test.metric_lines(scores.metrics)], test.as_json)
 
 
-@evaluator("--backend", "--out", *TEXT_FLAGS)
+@evaluator("--backend", "--out", "--metric", *TEXT_FLAGS)
 def evaluate_answers(test: TestSet) -> None:
     """Evaluate on SQuAD files: exact match and F1."""
     from regard.data.squad import read_squad
@@ -231,7 +232,7 @@ def evaluate_answers(test: TestSet) -> None:
     if test.out:
         pairs = zip(questions.examples, answers, strict=True)
         write_lines(test.out, (json_line({"id": example.name, **answer.to_dict()}) for example, answer in pairs))
-    scores = model.evaluate(questions, answers)
-    metrics = [f"{key.replace('_', ' ')} {scores[key]:.2f} %" for key in scores if key.endswith(("exact_match", "f1"))]
+    scores = model.evaluate(questions, answers, metrics=test.metrics)
+    metrics = [METRICS[name].format_value(value) for name, value in scores.items() if name in METRICS]
     lines = [f"{len(questions):,} questions: {', '.join(metrics)}", model.truncation_report.format()]
     print_result({**scores, "account": model.truncation_report.to_dict()}, lines, test.as_json)

@@ -81,7 +81,7 @@ def format_label(label: Label, index: int, all_labels: bool, as_json: bool) -> s
     return f"{label}\t{label.probability:.4f}"
 
 
-@evaluator("--backend", "--out", "--errors", *COLUMN_FLAGS, *TEXT_FLAGS)
+@evaluator("--backend", "--out", "--metric", "--errors", *COLUMN_FLAGS, *TEXT_FLAGS)
 def evaluate_labels(test: TestSet) -> None:
     """Evaluate a classifier: accuracy with its confidence interval, macro-F1 and the confusion matrix."""
     from regard.data.labelled import read_labelled
@@ -96,7 +96,7 @@ def evaluate_labels(test: TestSet) -> None:
     predictions = list(show_progress(batches, len(examples), "texts"))
     if test.out:
         write_lines(test.out, (f"{label}\t{label.probability:.4f}" for label in predictions))
-    scores = model.evaluate(examples, predictions)
+    scores = model.evaluate(examples, predictions, metrics=test.metrics)
     if test.errors:
         from regard.report.error_analysis import analyse_errors, errors_page
 
@@ -107,6 +107,7 @@ def evaluate_labels(test: TestSet) -> None:
         lines = _format_single_label(scores, model.labels, model.truncation_report)
     else:
         lines = _format_multi_label(scores, model.truncation_report)
+    lines += test.metric_lines(scores)
     print_result({**scores, "account": model.truncation_report.to_dict()}, lines, test.as_json)
 
 

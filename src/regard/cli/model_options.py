@@ -12,6 +12,7 @@ import click
 from regard.cli.options import ABLATE, Option, knob_options
 from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
+from regard.metric_table import METRICS
 
 if TYPE_CHECKING:
     from regard.pipeline.translation import TranslationPipeline
@@ -84,6 +85,11 @@ class TestSet:
     ensemble: tuple[str, ...] = ()  # further translation models
     split: bool = False  # whether texts to translate are split into sentences
     decoding: Mapping[str, Any] = field(default_factory=dict)  # settings of the search
+    metrics: tuple[str, ...] = ()  # names of further metrics
+
+    def metric_lines(self, scores: Mapping[str, Any]) -> list[str]:
+        """Lines of the further metrics, for reading."""
+        return [METRICS[name].format_value(scores[name]) for name in self.metrics]
 
 
 Evaluate = Callable[[TestSet], None]

@@ -74,7 +74,7 @@ def format_tagged_text(tagged: TaggedText, index: int, *, columns: bool, as_json
     return lines
 
 
-@evaluator("--backend", "--out", "--text", "--label", *TEXT_FLAGS)
+@evaluator("--backend", "--out", "--metric", "--text", "--label", *TEXT_FLAGS)
 def evaluate_tags(test: TestSet) -> None:
     """Evaluate a tagger: strict F1 of entities, overall and by label."""
     from regard.data.conll import read_tagged
@@ -90,11 +90,14 @@ def evaluate_tags(test: TestSet) -> None:
             lines += [f"{word}\t{tag}" for word, tag in zip(sentence.words, tags, strict=True)]
             lines.append("")
         write_lines(test.out, lines)
-    scores = model.evaluate(examples, predictions)
+    scores = model.evaluate(examples, predictions, metrics=test.metrics)
+    entities = ""
+    if model.has_entities:
+        entities = f"F1 {scores['f1']:.2f} % (precision {scores['precision']:.2f} %, recall {scores['recall']:.2f} %), "
     summary = [
-        f"{len(examples):,} sentences, F1 {scores['f1']:.2f} % (precision {scores['precision']:.2f} %, recall "
-        f"{scores['recall']:.2f} %), {scores['accuracy']:.2f} % of the words have the right tag",
+        f"{len(examples):,} sentences, {entities}{scores['accuracy']:.2f} % of the words have the right tag",
         *align_columns([[label, f"{f1:.2f}"] for label, f1 in scores["f1_by_kind"].items()]),
         model.truncation_report.format(),
+        *test.metric_lines(scores),
     ]
     print_result({**scores, "account": model.truncation_report.to_dict()}, summary, test.as_json)

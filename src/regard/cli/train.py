@@ -51,6 +51,7 @@ FLAGS = {
     "training.minutes": "--minutes",
     "training.steps": "--steps",
     "training.epochs": "--epochs",
+    "training.metric": "--metric",
     "training.seed": "--seed",
     "training.batch_tokens": "--batch-tokens",
     "training.learning_rate": "--learning-rate",

@@ -17,6 +17,11 @@ class ComputeConfig(Config):
     """Where a run computes, and what it keeps: the settings of every kind of training."""
 
     seed: int = knob(1, "Seed of data order, dropout and initial weights.", low=0)
+    metric: str = knob(
+        "auto",
+        "Validation metric that is reported and selects the best model, such as macro_f1, mcc, chrf; auto: that of the "
+        "task.",
+    )
     max_checkpoints: int = knob(2, "Checkpoints to keep.", low=2)
     threads: int = knob(0, "CPU threads; 0: OMP_NUM_THREADS, or one or all cores by a short timing.", low=0)
     device: str = knob("cpu", "Device: cpu, cuda, cuda:1, mps.")

@@ -2,16 +2,16 @@
 
 Predictions have a kind, and a metric applies to some kinds (`regard.metric_table`):
 
-    labels                LabelPredictions       one label per text
-    label sets            LabelSetPredictions    any number of labels per text
-    tags                  TagPredictions         a tag per word
-    entities              EntityPredictions      BIO tags, which mark entities
-    answers               AnswerPredictions      spans of passages (in `question_answering`)
-    story answers         StoryPredictions       words that answer questions about stories
-    translations          TranslationPredictions
-    next tokens           NextTokenPredictions   causal language modelling
-    masked tokens         MaskedTokenPredictions
-    bidirectional tokens  BidirectionalPredictions   next and previous tokens
+    labels                PredictedLabels          one label per text
+    label sets            PredictedLabelSets       any number of labels per text
+    tags                  PredictedTags            a tag per word
+    entities              PredictedEntities        BIO tags, which mark entities
+    answers               PredictedAnswers         spans of passages (in `question_answering`)
+    story answers         PredictedStoryAnswers    words that answer questions about stories
+    translations          PredictedTranslations    each with one reference
+    next tokens           PredictedNextTokens      causal language modelling
+    masked tokens         PredictedMaskedTokens    masked language modelling
+    bidirectional tokens  PredictedBothDirections  next and previous tokens
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.tasks.entities import entity_scores
+
+if TYPE_CHECKING:
+    from regard.tasks.story_qa import HopAnswer, StoryExamples, StoryVocabulary
 
 TagSequences = Sequence[Sequence[str]]
 LabelIds = NDArray[np.int64]  # [texts]
@@ -41,11 +44,11 @@ class Predictions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelPredictions(Predictions):
+class PredictedLabels(Predictions):
     """One label per text.
 
-    >>> LabelPredictions(predictions=np.array([0, 1, 1]), references=np.array([0, 0, 1]), labels="no yes".split())
-    LabelPredictions(loss=None, predictions=array([0, 1, 1]), references=array([0, 0, 1]), labels=['no', 'yes'])
+    >>> PredictedLabels(predictions=np.array([0, 1, 1]), references=np.array([0, 0, 1]), labels="no yes".split())
+    PredictedLabels(loss=None, predictions=array([0, 1, 1]), references=array([0, 0, 1]), labels=['no', 'yes'])
     """
 
     kind = "labels"
@@ -63,7 +66,7 @@ class LabelPredictions(Predictions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelSetPredictions(Predictions):
+class PredictedLabelSets(Predictions):
     """Any number of labels per text."""
 
     kind = "label sets"
@@ -74,7 +77,7 @@ class LabelSetPredictions(Predictions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagPredictions(Predictions):
+class PredictedTags(Predictions):
     """A tag for each word of each sentence."""
 
     kind: ClassVar[str] = "tags"
@@ -89,14 +92,14 @@ class TagPredictions(Predictions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntityPredictions(TagPredictions):
+class PredictedEntities(PredictedTags):
     """BIO tags, which mark entities."""
 
     kind = "entities"
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoryPredictions(Predictions):
+class PredictedStoryAnswers(Predictions):
     """Answers to questions about stories; every task has the same weight in a metric."""
 
     kind = "story answers"
@@ -105,9 +108,20 @@ class StoryPredictions(Predictions):
     references: Sequence[str]
     tasks: Sequence[str]  # of each question
 
+    @classmethod
+    def from_answers(
+        cls, examples: StoryExamples, answers: Sequence[HopAnswer], vocabulary: StoryVocabulary
+    ) -> PredictedStoryAnswers:
+        """Collect the answers of a model; the reference of an answer that it cannot give is empty."""
+        return cls(
+            predictions=[answer.text for answer in answers],
+            references=[vocabulary.words[word_id] if word_id >= 0 else "" for word_id in examples.answers],
+            tasks=[examples.tasks[index] for index in examples.task_indices],
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationPredictions(Predictions):
+class PredictedTranslations(Predictions):
     """Translations, each with one reference."""
 
     kind = "translations"
@@ -117,7 +131,7 @@ class TranslationPredictions(Predictions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NextTokenPredictions(Predictions):
+class PredictedNextTokens(Predictions):
     """Running text, each token predicted from those before it."""
 
     kind = "next tokens"
@@ -126,7 +140,7 @@ class NextTokenPredictions(Predictions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BidirectionalPredictions(Predictions):
+class PredictedBothDirections(Predictions):
     """Running text, each token predicted from those before it and from those after it."""
 
     kind = "bidirectional tokens"
@@ -136,7 +150,7 @@ class BidirectionalPredictions(Predictions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedTokenPredictions(Predictions):
+class PredictedMaskedTokens(Predictions):
     """Masked tokens of running text."""
 
     kind = "masked tokens"

@@ -96,7 +96,7 @@ def answer_scores(predictions: Sequence[str], examples: Sequence[SquadExample]) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerPredictions(Predictions):
+class PredictedAnswers(Predictions):
     """Answers to questions about passages; an empty text is no answer."""
 
     kind = "answers"

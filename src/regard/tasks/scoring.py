@@ -10,7 +10,7 @@ from typing import Any
 from regard.errors import RegardError, UsageError, nearest
 from regard.metric_table import METRICS
 from regard.registry import TASKS, TaskMetrics, resolve
-from regard.tasks.predictions import Predictions, TranslationPredictions
+from regard.tasks.predictions import PredictedTranslations, Predictions
 
 AUTO = "auto"  # the metric of the task
 
@@ -20,8 +20,8 @@ class Scoring:
     """Metrics of a task, and further ones by name; the first of these ranks models, otherwise the task's own does.
 
     >>> import numpy as np
-    >>> from regard.tasks.predictions import LabelPredictions
-    >>> labels = LabelPredictions(predictions=np.array([0, 0, 1]), references=np.array([0, 1, 1]), labels=["a", "b"])
+    >>> from regard.tasks.predictions import PredictedLabels
+    >>> labels = PredictedLabels(predictions=np.array([0, 0, 1]), references=np.array([0, 1, 1]), labels=["a", "b"])
     >>> Scoring("classify", ("mcc",)).compute(labels)["mcc"]
     50.0
     >>> Scoring("classify", ("chrf",)).check()
@@ -42,9 +42,9 @@ weighted_f1, mcc, exact_match
 
     def check(self, kind: str = "") -> None:
         """Refuse a requested metric that is unknown, or not for the task or the kind of predictions."""
-        kinds = (kind,) if kind else tuple(TASKS[self.task].metrics)
-        known = [name for name, metric in METRICS.items() if any(kind in metric.functions for kind in kinds)]
-        choice = f"choose one of {', '.join(known)}" if known else "its models have no metrics by name"
+        kinds = {kind} if kind else TASKS[self.task].metrics.keys()
+        known = [name for name, metric in METRICS.items() if not kinds or kinds & metric.functions.keys()]
+        choice = f"choose one of {', '.join(known)}"
         for name in self.requested:
             if name not in METRICS:
                 raise UsageError(f"unknown metric {name!r}{nearest(name, known)}: {choice}")
@@ -75,10 +75,12 @@ weighted_f1, mcc, exact_match
         return self.ranking(kind)[0]
 
     def _task_metrics(self, kind: str) -> TaskMetrics:
-        by_kind = TASKS[self.task].metrics
-        if kind not in by_kind:
-            raise UsageError(f"the task {self.task} names no metrics for predictions that are {kind}: add them to it")
-        return by_kind[kind]
+        """Metrics in the task's row, or else those of another task with predictions of this kind."""
+        rows = (TASKS[self.task], *TASKS.values())
+        metrics = next((row.metrics[kind] for row in rows if kind in row.metrics), None)
+        if metrics is None:
+            raise UsageError(f"the task {self.task} names no metrics for predictions that are {kind!r}: add them to it")
+        return metrics
 
     # ---- values
 
@@ -99,10 +101,10 @@ weighted_f1, mcc, exact_match
     def _compute(self, names: list[str], predictions: Predictions) -> dict[str, float]:
         if self.requested:
             self.check(predictions.kind)
-        values = {name: compute_metric(name, predictions) for name in names}
-        for name in self.requested:
-            if values[name] is None:
-                raise UsageError(f"the metric {name} has no value on this data: choose another with --metric")
+        values = {}
+        for name in names:
+            compute = require_metric if name in self.requested else compute_metric
+            values[name] = compute(name, predictions)
         return {name: value for name, value in values.items() if value is not None}
 
     def sort_key(self, metrics: dict[str, float], kind: str) -> tuple[float, ...]:
@@ -133,6 +135,14 @@ def compute_metric(name: str, predictions: Predictions) -> float | None:
     return value
 
 
+def require_metric(name: str, predictions: Predictions) -> float:
+    """Value of a metric; the data must have one."""
+    value = compute_metric(name, predictions)
+    if value is None:
+        raise UsageError(f"the metric {name} has no value on this data: choose another with --metric")
+    return value
+
+
 def translation_scores(
     hypotheses: Sequence[str], references: Sequence[str], scoring: Scoring | None = None
 ) -> dict[str, Any]:
@@ -147,5 +157,5 @@ def translation_scores(
     if not references:
         raise UsageError("there is nothing to compare: the test set is empty")
     scoring = scoring or Scoring("translate")
-    predictions = TranslationPredictions(predictions=hypotheses, references=references)
+    predictions = PredictedTranslations(predictions=hypotheses, references=references)
     return {"sentences": len(references), **scoring.compute_final(predictions)}

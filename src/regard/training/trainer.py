@@ -378,7 +378,12 @@ class Trainer:
                 counters.step, counters.epoch, metrics=evaluation.metrics, attention=evaluation.attention
             )
             save_snapshot(self.directory.path, snapshot, self.directory.disk)
-        data = {"metrics": evaluation.metrics, "samples": evaluation.samples, "best": is_best}
+        data = {
+            "metrics": evaluation.metrics,
+            "metric": evaluation.metric,
+            "samples": evaluation.samples,
+            "best": is_best,
+        }
         notify(self.listeners, "evaluate", step=counters.step, **data)
 
     def _report(self, progress: float, loss: float, speed: float, rate: float) -> None:

@@ -18,11 +18,13 @@ from regard.errors import ConfigError, UsageError
 from regard.models import build_model
 from regard.models.gpt import Gpt
 from regard.packed_tokens import Ids, Tokens
-from regard.tasks.causal_lm import CausalLMObjective, causal_lm_scores
+from regard.tasks.causal_lm import CausalLMObjective, predict_next_tokens
+from regard.tasks.predictions import Predictions
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import choose_preset
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
@@ -140,6 +142,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             valid=self.valid,
             num_characters=self.num_valid_characters,
             device=device,
+            scoring=self.scoring,
         )
 
     def describe(self, num_parameters: int) -> list[str]:
@@ -178,17 +181,22 @@ class CausalLMEvaluator(ModelEvaluator[Gpt]):
     """Evaluates next-token prediction on held-out text."""
 
     def __init__(
-        self, config: GptConfig, tokenizer: Tokenizer, valid: TokenStream, num_characters: int, device: str
+        self,
+        config: GptConfig,
+        tokenizer: Tokenizer,
+        valid: TokenStream,
+        num_characters: int,
+        device: str,
+        scoring: Scoring,
     ) -> None:
-        super().__init__(build_model(config), device)
+        super().__init__(build_model(config), device, scoring)
         self.tokenizer = tokenizer
         self.valid = valid
         self.num_characters = num_characters
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute the loss in nats per token and per character, and the perplexity per token."""
-        metrics = causal_lm_scores(self.model, self.valid, self.num_characters)
-        return metrics, (-metrics["loss"],), []
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Compute the loss of held-out text, per token and per character."""
+        return predict_next_tokens(self.model, self.valid, self.num_characters), []
 
     @torch.no_grad()
     def attention_snapshot(self) -> AttentionSnapshot | None:

@@ -15,9 +15,10 @@ from regard.config.models import BertConfig
 from regard.config.runs import FineTunedRun
 from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
+from regard.tasks.predictions import Predictions
 from regard.tasks.windows import CachedStates, EncodedTexts, head_only_config
 from regard.text.special_tokens import SpecialTokens, TruncationReport
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, subsample_indices
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
@@ -153,8 +154,8 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         """Build the evaluator on validation data."""
         return EncoderEvaluator(self, device)
 
-    def compute_metrics(self, model: Bert) -> EvaluationResult:
-        """Compute metrics on validation data, their sort key, and samples."""
+    def predict(self, model: Bert) -> tuple[Predictions, Samples]:
+        """Predict the validation data; also return samples."""
         raise NotImplementedError
 
     def compute_final_metrics(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
@@ -202,7 +203,7 @@ class EncoderEvaluator(ModelEvaluator[Bert]):
     """Evaluates an encoder and its head with the metrics of its experiment."""
 
     def __init__(self, experiment: FineTuningExperiment[Any], device: str) -> None:
-        super().__init__(Bert(experiment.model_config), device)
+        super().__init__(Bert(experiment.model_config), device, experiment.scoring)
         self.experiment = experiment
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -210,9 +211,9 @@ class EncoderEvaluator(ModelEvaluator[Bert]):
         super().load(self.experiment.merge_frozen(weights))
         self.model.pack()
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute the experiment's metrics on validation data."""
-        return self.experiment.compute_metrics(self.model)
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Predict the experiment's validation data."""
+        return self.experiment.predict(self.model)
 
     def attention_snapshot(self) -> AttentionSnapshot | None:
         """Attention of one validation row."""

@@ -33,18 +33,20 @@ from regard.tasks.masked_lm import (
     MaskedRowLayout,
     evaluation_batches,
     mask_context,
-    masked_lm_scores,
+    predict_masked_tokens,
     token_counts,
     top_tokens_at,
     unigram_loss,
 )
 from regard.tasks.metrics import perplexity
+from regard.tasks.predictions import Predictions
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream, equal_rows
 from regard.text.extend import extend_by_texts, extend_by_words
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import choose_preset, initialize_model
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
@@ -202,6 +204,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             valid=self.valid,
             counts=self.counts,
             device=device,
+            scoring=self.scoring,
         )
 
     def describe(self, num_parameters: int) -> list[str]:
@@ -258,25 +261,19 @@ class MaskedLMEvaluator(ModelEvaluator[Bert]):
         valid: TokenStream,
         counts: NDArray[np.int64],
         device: str,
+        scoring: Scoring,
     ) -> None:
-        super().__init__(build_model(config), device)
+        super().__init__(build_model(config), device, scoring)
         self.tokenizer = tokenizer
         self.layout = layout
         self.valid = valid
-        self.unigram_perplexity = perplexity(unigram_loss(counts, valid, layout), 1)
+        self.unigram_loss = unigram_loss(counts, valid, layout)
         self.sample_rows = _choose_samples(valid, layout)
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute loss and perplexity of masked tokens, and for comparison the unigram perplexity."""
-        scores = masked_lm_scores(self.model, self.valid, self.layout)
-        metrics = {
-            "loss": scores.loss,
-            "perplexity": perplexity(scores.loss, 1),
-            "perplexity_unigram": self.unigram_perplexity,
-        }
-        if scores.next_sentence_accuracy is not None:
-            metrics["next_accuracy"] = scores.next_sentence_accuracy
-        return metrics, (-scores.loss,), self._predict_samples()
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Predict the masked tokens of held-out text."""
+        predictions = predict_masked_tokens(self.model, self.valid, self.layout, unigram_loss=self.unigram_loss)
+        return predictions, self._predict_samples()
 
     def attention_snapshot(self) -> AttentionSnapshot | None:
         """Attention over the first tokens of the held-out text, without masks."""

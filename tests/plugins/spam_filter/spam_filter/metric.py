@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from regard.metric_table import Metric
-from regard.tasks.predictions import LabelPredictions
+from regard.tasks.predictions import PredictedLabels
 
 
-def false_alarms(predictions: LabelPredictions) -> float | None:
+def false_alarms(predictions: PredictedLabels) -> float | None:
     """Percentage of the texts of other labels that are predicted to be spam; None where there is no such text."""
     spam = list(predictions.labels).index("spam")
     is_good = predictions.references != spam
