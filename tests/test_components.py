@@ -10,23 +10,30 @@ from typing import Any, Self
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import regard
+from regard.attention.dropout import Noise
 from regard.attention.positions import Positions, build_positions
+from regard.checkpoint.native import save_text_model
 from regard.cli import run
-from regard.components import FAMILIES, OPTIMIZERS, POSITIONS, SCORES, VIEWS, Choices, View
+from regard.components import FAMILIES, OPTIMIZERS, POSITIONS, SCORES, VIEWS, Choices, Family, View
+from regard.config.data import TokenizerConfig
 from regard.config.models import GptConfig, StackConfig, TransformerConfig
 from regard.config.rnn_models import Seq2SeqConfig
 from regard.config.settings import Config, knob
+from regard.config.text_classifier import TextClassifierConfig
 from regard.config.training import TrainingConfig
 from regard.engine import causal
 from regard.engine.translator import unsupported_transformer_reason
 from regard.errors import ConfigError, UsageError
 from regard.models import build_model
 from regard.models.base import initialize_weights
+from regard.models.text_classifier import TextBatch, TextClassifierModel
 from regard.packed_tokens import Tokens
-from regard.registry import TABLES, Registry, resolve
+from regard.plugins import TABLES
+from regard.registry import PluginWarning, Registry, resolve
+from regard.text.train import train_tokenizer
 from regard.training.auto_config import resolve_training_config
 from regard.training.flat_weights import FlatWeights
 from regard.training.optimizer import Optimizer
@@ -100,6 +107,61 @@ def test_a_setting_accepts_the_names_of_a_table_that_grows(extend: Extend) -> No
     assert PartConfig.from_dict({"part": "spiral"}).part == "spiral"
     with pytest.raises(ConfigError, match=r"not 'spirl' \(did you mean spiral\?\)"):
         PartConfig(part="spirl")
+
+
+# ---- families
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountConfig(TextClassifierConfig):
+    """A bag of words."""
+
+    family: str = knob("count", "Model family.", choices=("count",))
+
+
+class CountModel(TextClassifierModel):
+    """Sum of the logits of a text's words."""
+
+    def __init__(self, config: CountConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab_size, config.num_labels)
+
+    def label_logits(self, batch: TextBatch, noise: Noise | None = None) -> Tensor:
+        ids, packed = self.to_tensors(batch.tokens)
+        return packed.pad(self.token_embedding(ids)).sum(1)
+
+
+class CountEngine(CountModel):
+    """The same in NumPy."""
+
+    @classmethod
+    def from_weights(cls, config: CountConfig, weights: dict[str, Any], precision: str) -> Self:
+        engine = cls(config)
+        engine.table = weights["token_embedding.weight"]
+        return engine
+
+    def probabilities(self, batch: TextBatch) -> Any:
+        exponentials = np.exp([self.table[row].sum(0) for row in batch.tokens])
+        return exponentials / exponentials.sum(1, keepdims=True)
+
+
+def test_a_family_with_an_engine_builder_runs_in_it_and_one_without_in_torch(extend: Extend, tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(["good bad"], TokenizerConfig(vocab_size=280))
+    config = CountConfig(vocab_size=tokenizer.vocab_size, num_labels=2)
+    extend("family", "count", Family(CountConfig, CountModel, engine=CountEngine))
+    weights = CountModel(config).state_dict()
+    metadata = {"labels": ["no", "yes"], "max_length": 9}
+    save_text_model(tmp_path, config, weights, tokenizer=tokenizer, task="classify", metadata=metadata, card="")
+    engine = regard.load(tmp_path, backend="engine")
+    in_torch = regard.load(tmp_path, backend="torch")
+    assert isinstance(engine.classifier.model, CountEngine) and type(in_torch.classifier.model) is CountModel
+    assert engine("good").probability == pytest.approx(in_torch("good").probability, abs=1e-6)
+    FAMILIES.entries["count"] = Family(CountConfig, CountModel)
+    with pytest.raises(UsageError, match="the family count has no engine builder, torch computes it"):
+        regard.load(tmp_path, backend="engine")
+    with pytest.warns(PluginWarning, match="the family count has no engine builder: torch computes it"):
+        regard.load(tmp_path)
 
 
 # ---- positions
