@@ -61,7 +61,7 @@ class Family:
 
     config: Any
     model: Any
-    engine: Any = None  # builder of the model in the engine; None: torch alone computes it
+    engine: Any = None  # class with `from_weights(config, weights, precision)`; None: torch alone computes the model
 
 
 FAMILIES: Registry[Family] = Registry(

@@ -100,37 +100,40 @@ class Registry(Mapping[str, T], Generic[T]):
 # ---- plugins
 
 
-_plugins: dict[str, Any] = {"are_loaded": False, "loading": "", "packages": set()}  # state of this process
+@dataclass
+class PluginState:
+    """What this process has loaded."""
+
+    are_loaded: bool = False
+    package: str = ""  # whose plugin is being called
+    errors: dict[str, Exception | None] = field(default_factory=dict)  # package → why its plugin is not loaded
+
+
+PLUGINS = PluginState()
 
 
 def load_plugins() -> None:
     """Call every plugin once. One that raises is named in a warning; the others are loaded all the same."""
-    if _plugins["are_loaded"]:
+    if PLUGINS.are_loaded:
         return
-    _plugins["are_loaded"] = True
+    PLUGINS.are_loaded = True
     from importlib.metadata import entry_points  # slow to import, and rarely needed
 
     for entry_point in entry_points(group=GROUP):
         with _loading(entry_point):
             entry_point.load()(importlib.import_module(PACKAGE))
-            _plugins["packages"].add(_plugins["loading"])
-
-
-def is_installed(package: str) -> bool:
-    """Whether a plugin of this package is loaded."""
-    load_plugins()
-    tables: list[Registry[Any]] = [resolve(table) for table in TABLES.values()]
-    return package in _plugins["packages"] or any(package in table.owners.values() for table in tables)
 
 
 @contextmanager
 def _loading(entry_point: EntryPoint) -> Iterator[None]:
     """Attribute what is registered to a plugin; turn its errors into a warning."""
     distribution = entry_point.dist.name if entry_point.dist is not None else entry_point.value
-    _plugins["loading"] = distribution
+    PLUGINS.package = distribution
+    PLUGINS.errors[distribution] = None
     try:
         yield
     except Exception as error:
+        PLUGINS.errors[distribution] = error
         warnings.warn(
             f"the plugin {entry_point.name} of {distribution} is not loaded: {type(error).__name__}: {error}; "
             "repair or uninstall it",
@@ -138,29 +141,7 @@ def _loading(entry_point: EntryPoint) -> Iterator[None]:
             stacklevel=2,
         )
     finally:
-        _plugins["loading"] = ""
-
-
-def register(kind: str, name: str, target: Any) -> None:
-    """Add an entry to a table: a task, a model family, a metric or another part (`TABLES` has the kinds).
-
-    `target` is an object or an import string such as `"my_package.models:FAMILY"`, imported on first use.
-
-    >>> register("family", "bert", "my_package.models:FAMILY")
-    Traceback (most recent call last):
-    regard.errors.UsageError: the model family 'bert' of my_package has the name of one of regard: choose another name
-    """
-    if kind not in TABLES:
-        raise UsageError(f"unknown kind {kind!r}{nearest(kind, TABLES)}: one of {', '.join(TABLES)}")
-    owner = _plugins["loading"] or _package_of(target)
-    table: Registry[Any] = resolve(TABLES[kind])
-    table.register(name, target, owner=str(owner))
-
-
-def _package_of(target: Any) -> str:
-    """Package that defines an object or is named by an import string."""
-    module = target if isinstance(target, str) else getattr(target, "__module__", type(target).__module__)
-    return str(module).partition(":")[0].partition(".")[0]
+        PLUGINS.package = ""
 
 
 # ---- tasks
@@ -427,15 +408,6 @@ TASKS: Registry[Task] = Registry(
         ),
     },
 )
-TABLES: dict[str, str] = {  # kind, as `register` takes it → import string of its table
-    "task": "regard.registry:TASKS",
-    "family": "regard.components:FAMILIES",
-    "positions": "regard.components:POSITIONS",
-    "score": "regard.components:SCORES",
-    "optimizer": "regard.components:OPTIMIZERS",
-    "view": "regard.components:VIEWS",
-    "metric": "regard.metric_table:METRICS",
-}
 
 
 def usage_hint(task: str) -> str:

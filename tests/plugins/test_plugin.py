@@ -191,6 +191,18 @@ def test_without_the_plugin_the_message_says_what_to_install(trained: str, mails
     assert "spam " not in run(["-m", "regard", "train"]).stdout
 
 
+def test_a_folder_whose_plugin_does_not_load_says_to_repair_it(trained: str, tmp_path: Path) -> None:
+    broken = tmp_path / "spam_filter-1.0.dist-info"
+    broken.mkdir()
+    (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: spam-filter\nVersion: 1.0\n")
+    (broken / "entry_points.txt").write_text("[regard.plugins]\nspam_filter = spam_filter:register\n")
+    (tmp_path / "spam_filter.py").write_text("raise ImportError('half a file')")
+    process = run(["-m", "regard", "info", trained], tmp_path)
+    assert process.returncode == 2
+    assert "the plugin spam_filter of spam-filter is not loaded: ImportError: half a file" in process.stderr
+    assert "the model needs the plugin spam-filter: repair it (ImportError: half a file)" in process.stderr
+
+
 def test_each_part_is_one_short_file_and_nothing_in_the_package_refers_to_it() -> None:
     lengths = {path.name: len(path.read_text("utf-8").splitlines()) for path in (SOURCE / "spam_filter").glob("*.py")}
     assert set(lengths) == {"__init__.py", "task.py", "family.py", "metric.py"} and max(lengths.values()) < 120

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from regard.checkpoint import atomic
 from regard.errors import CheckpointError
-from regard.registry import is_installed, usage_hint
+from regard.plugins import missing_plugin_advice
+from regard.registry import usage_hint
 
 VERSION = 2  # of task.json
 CONFIG = "config.json"
@@ -76,8 +77,8 @@ def read_task_file(path: Path) -> dict[str, Any]:
     metadata = atomic.read_json(file)
     atomic.check_version(file, metadata.get("version"), VERSION, advice="train or convert the model again")
     for package in metadata.get("plugins", []):
-        if not is_installed(package):
-            raise CheckpointError(f"{path}: the model needs the plugin {package}: pip install {package}")
+        if advice := missing_plugin_advice(package):
+            raise CheckpointError(f"{path}: the model needs the plugin {package}: {advice}")
     return metadata
 
 

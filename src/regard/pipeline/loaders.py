@@ -98,12 +98,13 @@ def _configure_torch(precision: str, threads: int) -> torch.dtype:
 def _configure_family(
     folder: str | Path, family: str, precision: str | None, threads: int, backend: str
 ) -> torch.dtype:
-    """Configure torch for a family that the engine cannot run; for a plugin's, say so once."""
-    if backend == "engine":
+    """Configure torch; for a plugin's family without an engine builder, say once that torch computes it."""
+    has_engine = FAMILIES[family].engine is not None
+    if backend == "engine" and not has_engine:
         raise UsageError(
             f"{folder}: the family {family} has no engine builder, torch computes it: leave out the backend"
         )
-    if FAMILIES.owner(family) != PACKAGE and family not in _stated_families:
+    if not has_engine and FAMILIES.owner(family) != PACKAGE and family not in _stated_families:
         _stated_families.add(family)
         warnings.warn(f"the family {family} has no engine builder: torch computes it", PluginWarning, stacklevel=4)
     return _configure_torch(precision or "float32", threads)
@@ -239,11 +240,17 @@ def load_text_classifier(
     if not issubclass(resolve(FAMILIES[family].model), TextClassifierModel):
         raise CheckpointError(f"{folder}: a model of the family {family}, where a text classifier is needed")
     dtype = _configure_family(folder, family, precision, threads, backend)
-    model: TextClassifierModel = build_model(loaded.config)
-    model.load_state_dict(loaded.weights)
+    engine = resolve(FAMILIES[family].engine)
+    model: TextClassifierModel
+    if engine is not None and backend != "torch":
+        arrays = {name: tensor.numpy() for name, tensor in loaded.weights.items()}
+        model = engine.from_weights(loaded.config, arrays, precision or "float32")
+    else:
+        model = build_model(loaded.config)
+        model.load_state_dict(loaded.weights)
+        model = _prepare_for_inference(model, device, dtype)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
-    classifier = RecurrentClassifier(_prepare_for_inference(model, device, dtype), preprocessor)
-    return ClassificationPipeline(classifier, loaded.metadata)
+    return ClassificationPipeline(RecurrentClassifier(model, preprocessor), loaded.metadata)
 
 
 def _load_encoder_classifier(folder: str | Path, options: ComputeOptions) -> ClassificationPipeline:
