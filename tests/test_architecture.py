@@ -24,7 +24,7 @@ SOURCE = Path(regard.__file__).parent
 LAYERS = {
     "errors": -2,
     "registry": -1,
-    "config": 0, "packed_tokens": 0, "hardware": 0, "formatting": 0,
+    "config": 0, "metric_table": 0, "packed_tokens": 0, "hardware": 0, "formatting": 0,
     "text": 1, "attention": 1,
     "data": 2, "models.layers": 2,
     "models": 3,
@@ -39,7 +39,7 @@ LAYERS = {
 TEXT_PARTS = {"text", "data"}  # these and the tensor parts do not import each other
 TENSOR_PARTS = {"attention", "models", "models.layers"}
 WITHOUT_TORCH = {
-    *("config", "errors", "registry", "formatting", "packed_tokens"),
+    *("config", "errors", "registry", "metric_table", "formatting", "packed_tokens"),
     *("text", "data", "decoding", "search", "engine", "view", "cli"),
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}

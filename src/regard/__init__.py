@@ -4,7 +4,7 @@
     translation = model("Two dogs run in the snow.")
     print(translation, translation.score, translation.alignment)
 
-`load` opens run directories, model folders and published models by name. Its result is called with a text:
+`load` opens run directories, model folders and models of the hub by name. Its result is called with a text:
 
     translation          TranslationPipeline          model(text) is a Translation, a str
     classification       ClassificationPipeline       model(text) is a Label, a str

@@ -153,7 +153,7 @@ def test_an_engine_folder_generates_too(folder: Path, tmp_path: Path, precision:
     assert engine.task["document"] == "file"
     with pytest.raises(UsageError, match=f"holds {precision} weights, bf16 was requested"):
         load_generator(converted.folder, precision="bf16")
-    with pytest.raises(UsageError, match="a causal language model, where a translator is needed"):
+    with pytest.raises(UsageError, match="a causal language model, where a translation model is needed"):
         load_translator(converted.folder)
     with pytest.raises(ConfigError, match="not 'int9'"):
         load_generator(folder, precision="int9")

@@ -71,6 +71,16 @@ class HeadSizes:
         return self.num_kv_heads * self.value_size
 
     @property
+    def qkv_widths(self) -> tuple[int, int, int]:
+        """Rows of query, key and value in their fused matrix."""
+        return self.query_width, self.key_width, self.value_width
+
+    @property
+    def key_value_widths(self) -> tuple[int, int]:
+        """Rows of key and value in their fused matrix."""
+        return self.key_width, self.value_width
+
+    @property
     def output_width(self) -> int:
         """Width of the merged heads."""
         return self.num_heads * self.value_size
@@ -155,8 +165,7 @@ class SelfAttention(_MultiHead):
     ) -> None:
         sizes = sizes or HeadSizes.standard(hidden_size, num_heads)
         super().__init__(sizes, dropout, query_norm, key_norm)
-        qkv_width = sizes.query_width + sizes.key_width + sizes.value_width
-        self.qkv = nn.Linear(hidden_size, qkv_width, bias=bias)
+        self.qkv = nn.Linear(hidden_size, sum(sizes.qkv_widths), bias=bias)
         self.out = nn.Linear(sizes.output_width, hidden_size, bias=bias if output_bias is None else output_bias)
 
     def forward(
@@ -194,8 +203,7 @@ class SelfAttention(_MultiHead):
         cache: LayerCache | None = None,
     ) -> Heads:
         """Heads of padded projections [B, T, …] at positions [B|1, T], with the positional scheme applied."""
-        sizes = self.sizes
-        query, key, value = qkv.split([sizes.query_width, sizes.key_width, sizes.value_width], dim=-1)
+        query, key, value = qkv.split(self.sizes.qkv_widths, dim=-1)
         query_heads = positions.rotate(self._split_query(query), token_positions)
         key_heads, value_heads = self._split_key_value(key, value)
         key_heads = positions.rotate(key_heads, token_positions)
@@ -217,10 +225,10 @@ class SelfAttention(_MultiHead):
         assert mask is not None
         sizes = self.sizes
         query_width = sizes.query_width
-        kv_width = sizes.key_width + sizes.value_width
+        kv_width = sum(sizes.key_value_widths)
         query = selected.pad(self._project_qkv(hidden.index_select(0, selected.indices), 0, query_width))
         key_value = batch.pad(self._project_qkv(hidden, query_width, query_width + kv_width))
-        key_heads, value_heads = self._split_key_value(*key_value.split([sizes.key_width, sizes.value_width], dim=-1))
+        key_heads, value_heads = self._split_key_value(*key_value.split(sizes.key_value_widths, dim=-1))
         heads = self._align_heads(
             positions.rotate(self._split_query(query), selected.padded_positions),
             positions.rotate(key_heads, positions.key),
@@ -291,13 +299,13 @@ class CrossAttention(_MultiHead):
         sizes = sizes or HeadSizes.standard(hidden_size, num_heads)
         super().__init__(sizes, dropout, query_norm, key_norm)
         self.query = nn.Linear(hidden_size, sizes.query_width, bias=bias)
-        self.key_value = nn.Linear(hidden_size, sizes.key_width + sizes.value_width, bias=bias)
+        self.key_value = nn.Linear(hidden_size, sum(sizes.key_value_widths), bias=bias)
         self.out = nn.Linear(sizes.output_width, hidden_size, bias=bias if output_bias is None else output_bias)
 
     def precompute_keys_values(self, hidden: Tensor, batch: PackedBatch) -> CrossKeyValues:
         """Keys and values of the source's hidden states [M, D], computed once per source."""
         padded = batch.pad(self.key_value(hidden))  # [S, K, …]
-        key, value = padded.split([self.sizes.key_width, self.sizes.value_width], dim=-1)
+        key, value = padded.split(self.sizes.key_value_widths, dim=-1)
         return CrossKeyValues(*self._split_key_value(key, value))
 
     def forward(

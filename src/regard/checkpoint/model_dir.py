@@ -47,7 +47,7 @@ from regard.checkpoint.weights import WeightReport
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import TranslationModelConfig
 from regard.errors import CheckpointError, ConfigError
-from regard.models.base import meta_device
+from regard.models.base import Model, meta_device
 from regard.registry import FAMILIES, TASKS, resolve, task_of_head
 from regard.text.tokenizer import Tokenizer
 
@@ -64,11 +64,17 @@ class FamilyConfig(Protocol):
         ...
 
 
-def expected_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a config's weights, without allocating them."""
+def build_meta_model(config: FamilyConfig) -> Model:
+    """Build a model with shapes only."""
     model_class = resolve(FAMILIES[config.family].model)
     with meta_device():
-        return {name: tuple(tensor.shape) for name, tensor in model_class(config).state_dict().items()}
+        model: Model = model_class(config)
+    return model
+
+
+def expected_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a config's weights, without allocating them."""
+    return {name: tuple(tensor.shape) for name, tensor in build_meta_model(config).state_dict().items()}
 
 
 def folder_task(folder: str | Path) -> str:

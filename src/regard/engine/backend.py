@@ -66,7 +66,7 @@ class OpenedTranslator:
 
 
 def read_translator(folder: Path) -> OpenedTranslator:
-    """Load a translator, from weights or from an engine folder."""
+    """Load a translation model, from weights or from an engine folder."""
     if not (atomic.published_path(folder) / file.ENGINE_FILE).exists():
         return OpenedTranslator(folder, load_translator(folder))
     stored: file.EngineFile | None = None

@@ -177,7 +177,7 @@ class EngineFolder:
         """The translator in the engine, and a lazy one in torch."""
         config = self.stored.config
         if not isinstance(config, TransformerConfig):
-            raise UsageError(f"{self.folder}: {describe_family(config)}, where a translator is needed")
+            raise UsageError(f"{self.folder}: {describe_family(config)}, where a translation model is needed")
         engine = TranslatorEngine(config, self.stored.arrays, self.stored.precision)
         engine.shortlist = self.stored.shortlist
         model = LazyProxy(
@@ -223,7 +223,7 @@ class EngineFolder:
 
 def describe_family(config: layout.EngineConfig) -> str:
     """Name of a model's family for messages, with an article."""
-    names = {TransformerConfig: "a translator", BertConfig: "an encoder", GptConfig: "a causal language model"}
+    names = {TransformerConfig: "a translation model", BertConfig: "an encoder", GptConfig: "a causal language model"}
     return names[type(config)]
 
 
@@ -246,7 +246,7 @@ def _open(folder: Path) -> EngineFolder:
     task = read_task_file(path)
     stored = file.read_engine_file(path / file.ENGINE_FILE)
     if isinstance(stored.config, TransformerConfig) and task.get("task") != "translate":
-        raise CheckpointError(f"{path / TASK_FILE}: the task of a translator must be 'translate'")
+        raise CheckpointError(f"{path / TASK_FILE}: the task of a translation model must be 'translate'")
     return EngineFolder(folder, path, stored=stored, task=task)
 
 

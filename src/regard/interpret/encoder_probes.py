@@ -112,7 +112,7 @@ class LabelProbe:
         scores = self.pipeline.evaluate(examples, labels)
         if metric == "f1":
             return ProbeScore(float(scores["macro_f1"]))
-        return ProbeScore(float(scores["accuracy"] if "accuracy" in scores else scores["exact"]))
+        return ProbeScore(float(scores["accuracy"] if "accuracy" in scores else scores["exact_match"]))
 
     def _loss(self, examples: LabelledTexts) -> ProbeScore:
         probabilities = self.classifier.predict(examples.texts, examples.pairs).probabilities  # [texts, labels]
@@ -175,7 +175,7 @@ class QuestionAnsweringProbe:
     """Questions about passages: F1 or exact match with the reference answers."""
 
     unit: ClassVar[str] = "questions"
-    metrics: ClassVar[Mapping[str, bool]] = {"f1": True, "exact": True}
+    metrics: ClassVar[Mapping[str, bool]] = {"f1": True, "exact_match": True}
 
     def __init__(self, pipeline: QuestionAnsweringPipeline, examples: SquadExamples) -> None:
         self.pipeline = pipeline

@@ -26,7 +26,8 @@ from regard.pipeline.records.trace_records import (
 )
 from regard.pipeline.records.translation_records import token_word_ids
 from regard.pipeline.result import PipelineResult, attach_recorder
-from regard.tasks.causal_lm import causal_lm_scores
+from regard.tasks.causal_lm import predict_next_tokens
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.view.record.parts import DecodingStep, Omission
@@ -229,7 +230,7 @@ class GenerationPipeline:
         )
 
     def _position_size(self) -> int:
-        """Size of a position code: of a head with rotary positions, else of a hidden state."""
+        """Size of a positional encoding: of a head with rotary positions, else of a hidden state."""
         hidden_size = self.model.config.hidden_size
         is_rotary = isinstance(self.model.positions, Rotary)
         return hidden_size // self.model.config.stack.num_heads if is_rotary else hidden_size
@@ -242,11 +243,13 @@ class GenerationPipeline:
         content_words = token_word_ids(self.tokenizer, generation.full_text, content_ids)
         return [*[-1] * num_special, *content_words, *[-1] * num_eos]
 
-    def evaluate(self, documents: Documents) -> dict[str, Any]:
-        """Loss of running text in nats, per token and per character, and the perplexity of a token."""
+    def evaluate(self, documents: Documents, *, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """Loss of running text in nats, per token and per character, perplexity of a token, and metrics by name."""
         if self.tokenizer.eos_id < 0:
             raise UsageError("this model has no token between documents: it cannot be evaluated on documents")
         stream = TokenStream.from_documents(documents, self.tokenizer, self.model.config.max_positions - 1)
         num_characters = sum(map(len, documents.texts))
-        metrics = causal_lm_scores(self.model, stream, num_characters)
-        return {"documents": len(documents), "tokens": len(stream.ids), "characters": num_characters, **metrics}
+        scores = Scoring(self.task_name, tuple(metrics)).compute_final(
+            predict_next_tokens(self.model, stream, num_characters)
+        )
+        return {"documents": len(documents), "tokens": len(stream.ids), "characters": num_characters, **scores}

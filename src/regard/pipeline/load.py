@@ -53,7 +53,7 @@ def load(
 def load_embedder(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> EmbeddingPipeline:
-    """Load the encoder of a folder or a published model, whatever its head, to embed texts."""
+    """Load the encoder of a folder, or of a model on the hub, whatever its head, to embed texts."""
     if not _can_use_engine_folder(folder, device, backend):
         from regard.pipeline import loaders
 

@@ -262,7 +262,7 @@ def load_answerer(
 def load_embedder(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> EmbeddingPipeline:
-    """Load the encoder of a folder or a published model, whatever its head, to embed texts."""
+    """Load the encoder of a folder, or of a model on the hub, whatever its head, to embed texts."""
     loaded = read_encoder(folder, head="plain")
     model = ComputeOptions(device, precision, threads=threads, backend=backend).encoder(loaded)
     workers = _num_workers(device, threads)
@@ -274,7 +274,7 @@ def load_embedder(
 def load_filler(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> FillMaskPipeline:
-    """Load the masked language model of a folder or a published model."""
+    """Load the masked language model of a folder, or of a model on the hub."""
     dtype = _configure_torch(precision, threads)
     loaded = load_encoder(folder)
     if loaded.config.head not in ("masked", "pretraining"):
@@ -292,7 +292,7 @@ def load_filler(
 def load_generator(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> GenerationPipeline:
-    """Load the causal language model of a folder or a published model."""
+    """Load the causal language model of a folder, or of a model on the hub."""
     dtype = _configure_torch(_torch_precision(precision), threads)
     if is_engine_folder(folder):
         engine_folder = open_engine_folder(folder)

@@ -103,6 +103,8 @@ class FolderInfo:
         if scores:
             step = f"{self.task.get('unit', 'step')} {self.task.get('step', '?')}"
             lines.append(f"scores at {step}: {', '.join(scores)}")
+        if self.task.get("metric"):
+            lines.append(f"selected by: {self.task['metric']}")
         verdict = Verdict.from_dict(self.task.get("verdict"))
         if verdict and verdict.text:
             lines.append(verdict.text)

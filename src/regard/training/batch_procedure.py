@@ -15,11 +15,14 @@ import torch
 from regard.config.runs import BatchRun, RunConfig
 from regard.config.training import TrainingConfig
 from regard.formatting import format_duration
+from regard.metric_table import METRICS
 from regard.models.base import Model
 from regard.registry import TASKS, resolve
+from regard.tasks.scoring import AUTO
 from regard.training.auto_config import batch_tokens_for_budget, estimate_updates, resolve_training_config
-from regard.training.experiments.base import Experiment, RunContext, RunPlan, TrainingResult
+from regard.training.experiments.base import Experiment
 from regard.training.flat_weights import FlatWeights
+from regard.training.procedure import RunContext, RunPlan, TrainingResult
 from regard.training.throughput import ThreadTuner, choose_throughput, measure_throughput, thread_counts
 from regard.training.trainable import Trainable, lora_learning_rate
 from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
@@ -47,6 +50,7 @@ class BatchProcedure:
     )
 
     # set by `prepare`
+    metric: str  # that selects the best model
     digests: dict[str, str]  # of the data
     training: TrainingConfig  # with every automatic setting filled in
 
@@ -59,6 +63,7 @@ class BatchProcedure:
     def prepare(self) -> None:
         """Prepare the experiment, and fill in the training settings that depend on its data."""
         self.experiment.prepare()
+        self.metric = self.experiment.metric
         self.digests = self.experiment.digests
         preferred = dict(self.experiment.preferred_settings)
         if self.config.lora.rank:
@@ -144,6 +149,8 @@ class BatchProcedure:
             f"plan: {self._describe_length(training)}, {training.batch_tokens:,} tokens a batch, {rates}; "
             f"about {format_duration(estimate)}",
         ]
+        if self.config.training.metric != AUTO:
+            lines.append(f"best model: by {METRICS[self.metric].field_name} on validation data")
         if training.minutes and not self.context.directory.steps():
             lines.append(self._describe_time(resolved))
         return RunPlan([*lines, *self.experiment.notes], num_parameters, estimate)
@@ -238,6 +245,7 @@ class BatchProcedure:
             counters.step,
             reason,
             seconds=counters.seconds,
+            metric=self.metric,
             metrics=experiment.finalize(evaluator, average, counters.step, counters.best_sort_key, context.notify),
             metadata={"tokens": counters.tokens, "threads": tuner.threads},
             verdict=verdict,
@@ -254,6 +262,7 @@ class BatchProcedure:
             limit = Limit("--epochs", config.epochs)
         return judge(
             [event for event in self.context.directory.read_log() if event.get("event") == "evaluate"],
+            metric=self.metric,
             updates=counters.step,
             baselines=self.experiment.trivial_baselines(),
             limit=limit if reason == "plan done" else None,

@@ -351,7 +351,7 @@ class Trainer:
         )
 
     def evaluate(self, progress: float) -> None:
-        """Evaluate the averaged weights on rank 0, and save them as the run's model if they are the best so far."""
+        """Evaluate the averaged weights on rank 0, and save them as the run's model if they are a new best."""
         counters = self.counters
         if self.config.average_checkpoints:
             self.recent_weights.append(self.optimizer.averaged_weights.clone())
@@ -378,7 +378,12 @@ class Trainer:
                 counters.step, counters.epoch, metrics=evaluation.metrics, attention=evaluation.attention
             )
             save_snapshot(self.directory.path, snapshot, self.directory.disk)
-        data = {"metrics": evaluation.metrics, "samples": evaluation.samples, "best": is_best}
+        data = {
+            "metrics": evaluation.metrics,
+            "metric": evaluation.metric,
+            "samples": evaluation.samples,
+            "best": is_best,
+        }
         notify(self.listeners, "evaluate", step=counters.step, **data)
 
     def _report(self, progress: float, loss: float, speed: float, rate: float) -> None:

@@ -298,7 +298,7 @@ def test_models_that_onnx_cannot_express_and_a_missing_library_are_named(
     with pytest.raises(UsageError, match="large cannot be written for ONNX: 4,294,967,296 bytes of weights, more than"):
         serialize_encoder(BertConfig(), large, "large")
     save(tmp_path / "translator", random_model(small_config()))
-    with pytest.raises(UsageError, match="a translator; encoders and causal language models can"):
+    with pytest.raises(UsageError, match="a translation model; encoders and causal language models can"):
         convert(tmp_path / "translator", tmp_path / "out", format="onnx")
     save_transformers_model("bert", "label", tmp_path / "hf")
     for name in ("onnx", "onnxscript"):

@@ -147,7 +147,7 @@ def _convert_translator(request: _ConversionRequest) -> ConversionResult:
         _save_engine_translator(model, request, request.precision)
         return ConversionResult(request.out, f"{model_type} for the engine, {request.precision}", model.report)
     if request.format == "onnx":
-        raise request.reject("a translator; encoders and causal language models can, and --to ctranslate2 may do")
+        raise request.reject("a translation model; encoders and causal language models can: try --to ctranslate2")
     if request.format == "ctranslate2":
         save_ctranslate2(model, request.folder, request.out)
         return ConversionResult(request.out, "ctranslate2", model.report)

@@ -298,11 +298,11 @@ class RecurrentDecoder(nn.Module):
 
     def normalize(self, noise: Noise | None, step: int = 0) -> Normalize:
         """Normaliser of the scores: softmax, or one key, sampled in training and the argmax in inference."""
-        if self.config.attention_mode == "soft":
+        if self.config.hard_attention == "none":
             return softmax
         if noise is None:
             return hard_argmax
-        sampler = ReinforceSample if self.config.attention_mode == "reinforce" else gumbel_argmax
+        sampler = ReinforceSample if self.config.hard_attention == "reinforce" else gumbel_argmax
         return sampler(noise, f"{DECODER_ATTENTION_SITE}.{step}")
 
 
@@ -371,7 +371,7 @@ class _LoopScore:
 
 def _build_score(config: Seq2SeqConfig, encoder_size: int) -> Additive | Bilinear | Dot | None:
     hidden_size = config.hidden_size
-    match config.score:
+    match config.attention:
         case "none":
             return None
         case "dot":

@@ -16,9 +16,10 @@ from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
 from regard.text.train import train_tokenizer
 from regard.training.evaluation import Evaluator
-from regard.training.experiments.base import choose_preset, load_or_train_tokenizer
+from regard.training.experiments.base import choose_preset
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
+from regard.training.vocabulary import load_or_train_tokenizer
 
 SMALL_DATA = 10_000  # tokens below which the smaller preset is chosen
 
