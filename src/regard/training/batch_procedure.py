@@ -238,7 +238,7 @@ class BatchProcedure:
         )
         trainer.resume()
         reason = trainer.run()
-        counters = trainer.state
+        counters = trainer.counters
         if reason.startswith("SIG") or not context.distributed.is_rank_zero:
             return TrainingResult(counters.step, reason, counters.seconds)
         if training.minutes:
@@ -261,7 +261,7 @@ class BatchProcedure:
     def _judge(self, trainer: Trainer, reason: str) -> Verdict:
         """Judge the run by the evaluations in its log, which includes those before an interruption."""
         config = trainer.config
-        counters = trainer.state
+        counters = trainer.counters
         limit = Limit("--minutes", config.minutes)
         if config.steps and counters.step >= config.steps:
             limit = Limit("--steps", config.steps)
