@@ -212,6 +212,7 @@ def files(seed: int = 1) -> dict[str, str]:
         "books/two.txt": running(600),
         "book.txt": running(1200),
         "test.txt": running(1800),
+        "terms.txt": as_lines(["mathematician", "puppeteer", "compiler"]),
         "texts.txt": as_lines([*told, *english[:20]]),
         "questions.txt": as_lines(asked),
         "qa2_train.txt": stories(chance, 300),
