@@ -37,7 +37,7 @@ COMMON = {
     "training.steps": 4,
     "training.tune_length_penalty": False,
 }
-BASES = {task: "encoder" for task in ("classify", "tag", "answer", "masked-lm")}
+BASES = dict.fromkeys(("classify", "tag", "answer", "masked-lm"), "encoder")
 BASES |= {"causal-lm": "causal-lm", "translate": "translate"}
 LOADERS: dict[str, Callable[[Path], Any]] = {
     "encoder": load_encoder,
