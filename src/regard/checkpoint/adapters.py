@@ -197,7 +197,7 @@ def merge_adapter_folder(folder: Path) -> Path:
     merged = cache_folder() / "adapters" / _cache_key(folder, base)
     if (merged / CONFIG).is_file():
         return merged
-    tensors = weights.read_entries(read_tensor_entries(base))
+    tensors = weights.to_tensors(weights.read_arrays(read_tensor_entries(base)))
     adapter_tensors = weights.read_tensors(folder / ADAPTER_WEIGHTS)
     merged_tensors = AdapterMerger(config, tensors, adapter_tensors, where=f"{folder}: base {base}").merge()
     contents = _copied_files(base) | _copied_files(folder)

@@ -16,9 +16,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from torch import Tensor
+import numpy as np
 
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.locate import (
@@ -30,12 +30,22 @@ from regard.checkpoint.locate import (
     retry_while_replaced,
     verify,
 )
-from regard.checkpoint.model_dir import FamilyConfig, check_weights, expected_shapes, publish_model, read_tensor_entries
+from regard.checkpoint.model_dir import (
+    FamilyConfig,
+    ShapeReader,
+    check_weights,
+    expected_shapes,
+    publish_model,
+    read_tensor_entries,
+)
 from regard.checkpoint.tokenizer_files import TOKENIZER, check_vocabulary, read_tokenizer
 from regard.config.rnn_models import ElmoConfig, MemoryNetworkConfig, RnnClassifierConfig, RnnTaggerConfig
 from regard.config.settings import Config
 from regard.errors import CheckpointError, ConfigError
 from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FEATURES = "features"
 VOCABULARY = "vocabulary.json"
@@ -133,10 +143,10 @@ def _iterate_numbers(values: Mapping[str, Any]) -> Iterator[float]:
             yield value
 
 
-def read_native_weights(path: Path, config: FamilyConfig) -> dict[str, Tensor]:
+def read_native_weights(path: Path, config: FamilyConfig, read_shapes: ShapeReader = expected_shapes) -> weights.Arrays:
     """Read a model's weights after comparing names and shapes with the config."""
     entries = read_tensor_entries(path)
-    expected = expected_shapes(config)
+    expected = read_shapes(config)
     missing = [name for name in expected if name not in entries]
     if missing:
         raise CheckpointError(f"{path}: weights: {len(missing)} are missing, {', '.join(missing[:5])} among them")
@@ -146,8 +156,8 @@ def read_native_weights(path: Path, config: FamilyConfig) -> dict[str, Tensor]:
             raise CheckpointError(
                 f"{path}: weights: {name} has shape {list(stored_shape)}, {CONFIG} asks for {list(shape)}"
             )
-    tensors = weights.read_entries({name: entries[name] for name in expected})
-    return {name: tensor.float() for name, tensor in tensors.items()}
+    arrays = weights.read_arrays({name: entries[name] for name in expected})
+    return {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -188,7 +198,7 @@ def _load_rnn_text(folder: Path, config_type: type[RnnTextConfig], task: str) ->
     types = {native_type(config_type().family): config_type}
     config = read_native_config(atomic.read_json(path / CONFIG), types, str(path / CONFIG))
     verify(path, _RNN_TEXT_FILES)
-    model_weights = read_native_weights(path, config)
+    model_weights = weights.to_tensors(read_native_weights(path, config))
     tokenizer = read_tokenizer(path / TOKENIZER)
     vocab_size = config.vocab_size if isinstance(config, ElmoConfig) else config.encoder.vocab_size
     check_vocabulary(path, tokenizer, vocab_size)
@@ -255,5 +265,5 @@ def _load_memory_network(folder: Path) -> LoadedMemoryNetwork:
     words = vocabulary.get("words")
     if not isinstance(words, list) or len(words) != config.vocab_size:
         raise CheckpointError(f"{path / VOCABULARY}: must have {config.vocab_size} words, as {CONFIG} says")
-    model_weights = read_native_weights(path, config)
+    model_weights = weights.to_tensors(read_native_weights(path, config))
     return LoadedMemoryNetwork(config, model_weights, vocabulary=vocabulary, metadata=metadata, path=path)

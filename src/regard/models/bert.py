@@ -210,7 +210,9 @@ class Bert(Packable):
         logits: Tensor = self.classifier(apply_dropout(hidden, self.config.classifier_dropout, noise, "head"))
         return logits
 
-    # NumPy in, NumPy out
+    # NumPy in, NumPy out (`backends.EncoderBackend`)
+    makes_batches = False
+
     @torch.inference_mode()
     def encode(self, tokens: Tokens, token_types: Ids | None = None) -> NDArray[np.float32]:
         """Hidden states of all tokens, [N, D]. `token_types` defaults to those of the tokens."""

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.labelled import LabelledTexts
 from regard.errors import UsageError
-from regard.models.bert import Bert
 from regard.models.rnn_text import RnnClassifier
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.calibration import calibration_error, multi_label_f1, sigmoid_probabilities, softmax_probabilities
@@ -86,7 +87,7 @@ class RecurrentClassifier:
 class EncoderClassifier:
     """Encoder with a classification head and calibrated probabilities."""
 
-    model: Bert
+    model: EncoderBackend
     special_tokens: SpecialTokens
     max_length: int
     temperature: float = 1.0
@@ -118,7 +119,7 @@ class EncoderClassifier:
     def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
         """Record the attention over one text, or pair of texts; of a long text, over its first window."""
         row = encode_row(self.special_tokens, text, pair, max_length=self.max_length)
-        recorder = EncoderRecorder(self.model, self.special_tokens)
+        recorder = EncoderRecorder(self.model.torch_model(), self.special_tokens)
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"prediction": probabilities})
 
 
@@ -172,7 +173,7 @@ class Label(PipelineResult, str):
         return label
 
 
-class ClassificationPipeline:
+class ClassificationPipeline(PicklablePipeline):
     """Classifies texts; `account` counts how much of all texts so far was read."""
 
     task_name = TASK

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.squad import SquadExample, SquadExamples
 from regard.errors import UsageError
-from regard.models.bert import Bert
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, VisibleWindow, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.question_answering import (
@@ -66,12 +67,14 @@ class Answer(PipelineResult):
         return values
 
 
-class QuestionAnsweringPipeline:
+class QuestionAnsweringPipeline(PicklablePipeline):
     """Answers questions with spans of their passages; `account` counts how passages were read so far."""
 
     task_name = TASK
 
-    def __init__(self, model: Bert, special_tokens: SpecialTokens, max_length: int, task: dict[str, Any]) -> None:
+    def __init__(
+        self, model: EncoderBackend, special_tokens: SpecialTokens, max_length: int, task: dict[str, Any]
+    ) -> None:
         self.model = model
         self.special_tokens = special_tokens
         self.max_length = max_length
@@ -155,13 +158,14 @@ class QuestionAnsweringPipeline:
             )
             return {"prediction": probabilities}
 
-        recorder = EncoderRecorder(self.model, self.special_tokens)
+        model = self.model.torch_model()
+        recorder = EncoderRecorder(model, self.special_tokens)
         return recorder.record(
             row,
             config,
             task=TASK,
             title=question,
-            run_model=self.model.logits,
+            run_model=model.logits,
             extra_parts=build_probabilities,
         )
 

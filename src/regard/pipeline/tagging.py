@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.conll import TaggedSentences
-from regard.models.bert import Bert
 from regard.models.rnn_text import RnnTagger
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
 from regard.pipeline.records.trace_records import decoding_steps
 from regard.pipeline.result import PipelineResult, attach_recorder
@@ -81,7 +82,7 @@ class RecurrentTagger:
 class EncoderTagger:
     """Encoder with a token classification head."""
 
-    model: Bert
+    model: EncoderBackend
     special_tokens: SpecialTokens
     max_length: int
 
@@ -99,7 +100,7 @@ class EncoderTagger:
     ) -> Record:
         """Record the attention over one text; of a long text, over its first window."""
         row = encode_row(self.special_tokens, text, max_length=self.max_length)
-        recorder = EncoderRecorder(self.model, self.special_tokens)
+        recorder = EncoderRecorder(self.model.torch_model(), self.special_tokens)
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"texts": texts, "steps": tuple(steps)})
 
 
@@ -151,7 +152,7 @@ class TaggedText(PipelineResult):
         }
 
 
-class TokenClassificationPipeline:
+class TokenClassificationPipeline(PicklablePipeline):
     """Tags the words of texts; `account` counts how texts were read so far."""
 
     task_name = TASK

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.causal_dir import LoadedCausalLM, load_causal_lm, save_causal_lm
+from regard.checkpoint.causal_dir import load_causal_lm, save_causal_lm
+from regard.checkpoint.source import CausalSource
 from regard.config.models import GPT_PRESETS, GptConfig
 from regard.config.runs import CausalLMRun
 from regard.data.documents import Documents
@@ -40,7 +41,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
 
     config: CausalLMRun
     # set by `prepare`
-    pretrained: LoadedCausalLM | None = None
+    pretrained: CausalSource | None = None
     num_valid_characters: int
     objective: CausalLMObjective
 
@@ -62,7 +63,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             return super().describe_held_out(valid)
         return f"the last {_count_characters(valid):,} characters are held out"
 
-    def load_pretrained(self) -> LoadedCausalLM:
+    def load_pretrained(self) -> CausalSource:
         """Load the pretrained model."""
         return load_causal_lm(self.config.pretrained)
 
@@ -169,7 +170,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             original_config=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
-    def load_saved(self) -> LoadedCausalLM:
+    def load_saved(self) -> CausalSource:
         """Load the run's model."""
         return load_causal_lm(self.folder)
 

@@ -10,7 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
+from regard.checkpoint.encoder_dir import load_encoder, save_encoder
+from regard.checkpoint.source import EncoderSource
 from regard.config.models import BertConfig
 from regard.config.runs import FineTunedRun
 from regard.errors import ConfigError
@@ -42,7 +43,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
     problem_type = ""  # of classification
 
     # set by `prepare`
-    pretrained: LoadedEncoder
+    pretrained: EncoderSource
     special_tokens: SpecialTokens
     max_length: int
     initial_weights: Mapping[str, Tensor]
@@ -67,7 +68,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             initialize_bert(model, config.training.seed)
             self.initial_weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
-    def load_pretrained(self) -> LoadedEncoder:
+    def load_pretrained(self) -> EncoderSource:
         """Load the pretrained encoder with the task's head."""
         labels = self.labels if self.labels else None
         return load_encoder(self.config.pretrained, head=self.head, labels=labels, seed=self.config.training.seed)
@@ -189,7 +190,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             original_config=self.pretrained.hf_config,
         )
 
-    def load_saved(self) -> LoadedEncoder:
+    def load_saved(self) -> EncoderSource:
         """Load the run's model."""
         return load_encoder(self.folder, task=self.name)
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from regard.attention.trace import trace
 from regard.checkpoint.atomic import write_file
-from regard.checkpoint.model_dir import LoadedTranslator, load_translator, save_translator
+from regard.checkpoint.model_dir import load_translator, save_translator
+from regard.checkpoint.source import TranslatorSource
 from regard.config.inference import DecodingConfig
 from regard.config.models import TransformerConfig
 from regard.config.rnn_models import TranslationModelConfig
@@ -166,7 +167,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
     _evaluator: TranslationEvaluator | None = None
 
     # set by `prepare`
-    pretrained: LoadedTranslator | None
+    pretrained: TranslatorSource | None
     tokenizers: TokenizerPair
     valid: TokenizedPairs
     objective: TranslationObjective
@@ -325,7 +326,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             original_config=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
-    def load_saved(self) -> LoadedTranslator:
+    def load_saved(self) -> TranslatorSource:
         """Load the run's model."""
         return load_translator(self.folder)
 
