@@ -436,10 +436,22 @@ def test_a_record_of_a_translation_has_title_languages_and_alignment_head(
     assert record.to_dict()["texts"]["target"]["lang"] == "de"
 
 
-def test_a_translation_is_pickled_as_its_text(translations: list[Translation]) -> None:
-    restored = pickle.loads(pickle.dumps(translations[0]))
-    assert restored == translations[0]
-    assert type(restored) is str
+def test_a_pickled_translation_keeps_its_fields_but_not_its_model(
+    pipeline: TranslationPipeline, sentences: list[str]
+) -> None:
+    translation = pipeline.translate(sentences[:1], beam=3, nbest=2)[0]
+    restored = pickle.loads(pickle.dumps(translation))
+    assert (restored, type(restored)) == (translation, Translation)
+    for name in ("source", "score", "logprob", "finished", "sentences", "tokens"):
+        assert getattr(restored, name) == getattr(translation, name), name
+    (alternative,) = restored.alternatives
+    assert (alternative, alternative.score) == (translation.alternatives[0], translation.alternatives[0].score)
+    with pytest.raises(UsageError, match="without its model"):
+        _ = restored.alignment
+    with pytest.raises(UsageError, match="without its model"):
+        _ = restored.attention
+    links = translation.alignment
+    assert pickle.loads(pickle.dumps(translation)).alignment == links  # known before it was pickled
 
 
 # ---- ensembles

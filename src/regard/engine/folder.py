@@ -109,7 +109,7 @@ def _retry(folder: str | Path, read: Callable[[Path], SourceT]) -> SourceT:
     return retry_while_replaced(resolve_model(folder), lambda path: read(resolve_model_path(path)))
 
 
-def _read_engine_file(path: Path, config_type: type[layout.EngineConfig]) -> file.EngineFile:
+def _read_engine_file(path: Path, config_type: type[TransformerConfig | BertConfig | GptConfig]) -> file.EngineFile:
     verify(path, _FILES)
     stored = file.read_engine_file(path / file.ENGINE_FILE)
     if not isinstance(stored.config, config_type):

@@ -15,6 +15,7 @@ from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.labelled import LabelledTexts
 from regard.errors import UsageError
+from regard.hardware import ForkSafeLock
 from regard.models.rnn_text import RnnClassifier
 from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
@@ -186,6 +187,7 @@ class ClassificationPipeline(PicklablePipeline):
         if task.get("thresholds") is not None:
             self.thresholds = [float(task["thresholds"][label]) for label in self.labels]
         self.truncation_report = TruncationReport()
+        self._report_lock = ForkSafeLock()
 
     def stream(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> Iterator[Label]:
         """Yield the label of each text, or pair of texts, in order; a blank text has an empty label."""
@@ -198,13 +200,15 @@ class ClassificationPipeline(PicklablePipeline):
     def _classify_batch(self, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Label]:
         labels = [Label.for_blank_text(text) for text in texts]
         indices = [index for index, text in enumerate(texts) if text.strip()]
-        self.truncation_report.blank += len(texts) - len(indices)
+        with self._report_lock:
+            self.truncation_report.blank += len(texts) - len(indices)
         if not indices:
             return labels
         predictions = self.classifier.predict(
             [texts[index] for index in indices], None if pairs is None else [pairs[index] for index in indices]
         )
-        self.truncation_report.add(predictions.truncation_report)
+        with self._report_lock:
+            self.truncation_report.add(predictions.truncation_report)
         label_separator = str(self.task.get("label_separator") or LABEL_SEPARATOR)
         for row, index in enumerate(indices):
             label = Label.from_probabilities(

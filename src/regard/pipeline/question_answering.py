@@ -14,6 +14,7 @@ from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.squad import SquadExample, SquadExamples
 from regard.errors import UsageError
+from regard.hardware import ForkSafeLock
 from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, VisibleWindow, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
@@ -82,6 +83,7 @@ class QuestionAnsweringPipeline(PicklablePipeline):
         self.overlap = int(task.get("overlap", DEFAULT_OVERLAP))
         self.threshold = float(task.get("threshold", -1e9))
         self.truncation_report = TruncationReport()
+        self._report_lock = ForkSafeLock()
 
     def answer(self, questions: Sequence[tuple[str, str]], *, top_k: int = 1) -> list[Answer]:
         """Answer each (question, passage) pair, with the `top_k - 1` next best spans as alternatives."""
@@ -93,7 +95,8 @@ class QuestionAnsweringPipeline(PicklablePipeline):
         for start in range(0, len(questions), QUESTIONS_PER_BATCH):
             batch = questions[start : start + QUESTIONS_PER_BATCH]
             encoded = encode_questions(self.special_tokens, batch, self.max_length, self.overlap)
-            self.truncation_report.add(encoded.truncation)
+            with self._report_lock:
+                self.truncation_report.add(encoded.truncation)
             batch_spans = best_spans(self.model, encoded, len(batch), max(1, top_k))
             for index, (pair, spans) in enumerate(zip(batch, batch_spans, strict=True)):
                 answer = self._build_answer(pair, spans, encoded.text_indices.count(index))

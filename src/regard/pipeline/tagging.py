@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.conll import TaggedSentences
+from regard.hardware import ForkSafeLock
 from regard.models.rnn_text import RnnTagger
 from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
@@ -163,6 +164,7 @@ class TokenClassificationPipeline(PicklablePipeline):
         self.task = task
         self.transitions = tag_transitions(self.tags)
         self.truncation_report = TruncationReport()
+        self._report_lock = ForkSafeLock()
 
     @property
     def has_entities(self) -> bool:
@@ -178,7 +180,8 @@ class TokenClassificationPipeline(PicklablePipeline):
 
     def _tag_batch(self, texts: Sequence[str], spans: Sequence[Spans]) -> Iterator[TaggedText]:
         predictions = self.tagger.predict(texts, spans)
-        self.truncation_report.add(predictions.truncation_report)
+        with self._report_lock:
+            self.truncation_report.add(predictions.truncation_report)
         for index, (text, text_spans, logprobs) in enumerate(zip(texts, spans, predictions.logprobs, strict=True)):
             tag_ids = viterbi(logprobs, self.transitions) if len(logprobs) else np.zeros(0, dtype=np.int64)
             tagged = TaggedText(
