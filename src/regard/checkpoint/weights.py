@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,34 +127,45 @@ def check_dtypes(entries: Mapping[str, TensorEntry]) -> None:
 
 
 def read_arrays(entries: Mapping[str, TensorEntry]) -> Arrays:
-    """Read the tensors of these entries from their files, floats as float32; all values must be finite."""
-    arrays: Arrays = {}
-    for path in sorted({entry.file for entry in entries.values()}):
-        try:
-            with open(path, "rb") as file:
-                for name, entry in entries.items():
-                    if entry.file == path:
-                        arrays[name] = _read_array(file, entry)
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+    """Read the tensors of these entries from their files, floats as float32; all values must be finite.
+
+    float32 stays in the page cache: an array is a private map of the file until it is changed.
+    """
+    files = {path: _map_file(path) for path in sorted({entry.file for entry in entries.values()})}
+    arrays = {name: _read_array(files[entry.file], entry) for name, entry in entries.items()}
     for name, array in arrays.items():
-        if array.dtype == np.float32 and not np.isfinite(array).all():
+        if not _is_finite(array):
             raise CheckpointError(f"{entries[name].file}: {name} holds values that are not finite numbers")
-    return {name: arrays[name] for name in entries}
+    return arrays
 
 
-def _read_array(file: BinaryIO, entry: TensorEntry) -> Array:
-    file.seek(entry.offset)
-    size = math.prod(entry.shape)
-    values: Array = np.fromfile(file, dtype=_DTYPES[entry.dtype], count=size)
-    if len(values) != size:
+def _map_file(path: Path) -> Array:
+    try:
+        return np.memmap(path, dtype=np.uint8, mode="c")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+
+
+def _read_array(data: Array, entry: TensorEntry) -> Array:
+    dtype = _DTYPES[entry.dtype]
+    end = entry.offset + math.prod(entry.shape) * dtype.itemsize
+    if end > len(data):
         raise _invalid_file_error(entry.file, "it was shortened while it was read")
+    values = np.asarray(data[entry.offset : end]).view(dtype)
     if entry.dtype == "BF16":
         values = (values.astype(np.uint32) << 16).view(np.float32)
     elif entry.dtype in _FLOAT_DTYPES:
         with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which is rejected
             values = values.astype(np.float32, copy=False)
-    return values.reshape(entry.shape)
+    return np.require(values, requirements="A").reshape(entry.shape)
+
+
+def _is_finite(array: Array) -> bool:
+    """Whether all values are finite; where their sum is, they are, which is faster to find out."""
+    if array.dtype != np.float32:
+        return True
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(array.sum()) or np.isfinite(array).all())
 
 
 def to_tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
