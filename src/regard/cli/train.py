@@ -95,6 +95,7 @@ ADVANCED = (  # settings with a short flag that only `--help-all` lists
     "training.average_checkpoints",
     "training.evaluate_every",
     "training.save_every",
+    "trainable.layer_lr_decay",
     "data.read.max_reject",
     "data.read.delimiter",
 )
