@@ -368,7 +368,7 @@ def test_a_result_is_saved_in_the_format_of_the_ending(tmp_path: Path) -> None:
         assert translation.see(tmp_path / f"x{ending}").stat().st_size > 500
     assert Record.read(tmp_path / "x.json").texts == translation.record().texts
     assert translation.see(open_browser=False).read_text("utf-8").startswith("<!doctype html")
-    assert translation.figure("align").svg.startswith("<svg")
+    assert translation.figure("matrix").svg.startswith("<svg")
     with pytest.raises(UsageError, match=r"must be one of \.html, \.json"):
         translation.see(tmp_path / "x.xyz")
 

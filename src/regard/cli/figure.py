@@ -23,21 +23,22 @@ HELP = """Draw one view of a model's attention on TEXT; the name of the file sel
 Without --out the view is printed in the terminal. MODEL may also be a saved record (.json). Views:
 
 \b
-  look     lines between tokens; --token selects one
-  heads    small multiples of every head
-  align    attention matrix: rows attend to columns
-  steps    generated tokens and their alternatives; beams: the tree of the beam search
-  maths    query, key and value to output in six steps
-  place    positional encodings and their similarity
-  verdict  probabilities of labels or answers
-  flow     attention rollout to one token through all layers
-  hops     attention of each hop of a memory network
+  lines       lines between tokens; --token selects one
+  heads       attention matrices of all heads
+  matrix      attention matrix of one head: rows attend to columns
+  decoding    generated tokens, their probabilities and alternatives
+  beam-tree   hypotheses of the beam search
+  math        query, key and value to output in six steps
+  positions   positional encodings and their similarity
+  prediction  probabilities of labels or answers, attribution
+  flow        attention rollout to one token through all layers
+  hops        attention of each hop of a memory network
 
 \b
-  regard figure runs/en-de "Two dogs run in the snow." --view align --words --out figure.svg
-  regard figure runs/en-de "Two dogs run." --view look --words --token dogs --attention encoder.1.self:2 --out dogs.pdf
+  regard figure runs/en-de "Two dogs run in the snow." --view matrix --words --out figure.svg
+  regard figure runs/en-de "Two dogs run." --view lines --words --token dogs --attention encoder.1.self:2 --out dogs.pdf
   regard figure bert-base-uncased "A [MASK] runs." --view heads --width page --theme dark --out heads.png
-  regard figure dogs.json --view steps
+  regard figure dogs.json --view decoding
 """
 VIEW_SECTION = "View"
 LAYOUT_SECTION = "Layout"
@@ -79,7 +80,7 @@ LAYOUT_SECTION = "Layout"
             ["--token"],
             metavar="TOKEN",
             section=VIEW_SECTION,
-            help="Token of the views look, maths and flow: its text, or its index from 0.",
+            help="Token of the views lines, math and flow: its text, or its index from 0.",
         ),
         Option(
             ["--norm"],
@@ -149,7 +150,7 @@ def figure(
     if folder.lower().endswith(".json") and Path(folder).is_file():
         record = read_record(folder, text)
     else:
-        qkv_head = _qkv_head(attention, layer, head) if view == "maths" else ""
+        qkv_head = _qkv_head(attention, layer, head) if view == "math" else ""
         record = _record_text(folder, text, load_options, qkv_head, passage=passage, story=story, pair=pair)
     selection = {"attention": attention, "layer": layer, "head": head, "words": words, "token": token, "norm": norm}
     if out is None:
@@ -208,5 +209,5 @@ def _qkv_head(attention: str, layer: int | None, head: int | None) -> str:
         site_kind = ".".join(part for part in attention.split(".") if not part.isdigit())
         return f"{site_name(site_kind, layer)}:{head}"
     if attention or layer is not None or head is not None:
-        raise UsageError("maths shows one head: name site and head, as in --attention encoder.3.self:2, or neither")
+        raise UsageError("math shows one head: name site and head, as in --attention encoder.3.self:2, or neither")
     return "best"

@@ -35,7 +35,7 @@ view), .json (the record).
   regard see runs/en-de "Two dogs run." --ablate encoder.1.self:2 --compare
   regard see runs/mood "A quiet triumph." --attribution --importance
   regard see runs/en-de --epochs
-  regard see dogs.json --view align --out dogs.svg
+  regard see dogs.json --view matrix --out dogs.svg
 """
 MAX_SNAPSHOTS = 40  # evaluations of a training run that are shown
 MAX_QKV_WORDS = 256  # up to this length, queries, keys and values of the best head are recorded by default
@@ -52,7 +52,7 @@ MAX_QKV_WORDS = 256  # up to this length, queries, keys and values of the best h
         Option(
             ["--view"],
             default="",
-            help="Initial view: look, heads, align, steps, maths, place, verdict or flow. [default: by the task]",
+            help="Initial view: lines, heads, matrix, decoding, math, positions, prediction, flow. [default: by task]",
         ),
         Option(["--out"], metavar="FILE", help="Output file: .html, .svg, .png, .pdf, .tex or .json."),
         Option(
