@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import models, trainers
 
 from regard.errors import CheckpointError, DataError, UsageError
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import OTHER_SIDE, Tokenizer
 from regard.text.train import choose_vocabulary_size, choose_wordpiece_size, wordpiece_subwords
 from regard.text.unigram import train_unigram
 
@@ -97,6 +97,26 @@ def old_subwords(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
         ids = [piece.id for piece in old.backend.model.tokenize(token)]
         subword_ids.append(ids or [max(old.unk_id, 0)])
     return subword_ids
+
+
+def append_other_side(tokenizer: Tokenizer, other: Tokenizer, start: int) -> Tokenizer:
+    """Append the tokens from id `start` on of the other side's tokenizer, as ones that no text is split into.
+
+    So two tokenizers keep one vocabulary.
+
+    >>> from regard.config.data import TokenizerConfig
+    >>> from regard.text.train import train_tokenizer
+    >>> source, target = (train_tokenizer([text] * 9, TokenizerConfig(kind="unigram")) for text in ("aa b", "bb a"))
+    >>> extended = extend_by_words(source, ["ab"])
+    >>> appended = append_other_side(target, extended, source.vocab_size)
+    >>> appended.vocab_size - target.vocab_size, appended.encode("ab").ids == target.encode("ab").ids
+    (1, True)
+    """
+    content = json.loads(tokenizer.to_json())
+    tokens = [OTHER_SIDE + str(other.backend.id_to_token(token_id)) for token_id in range(start, other.vocab_size)]
+    if content["model"]["type"] == "Unigram":
+        return _with_pieces(tokenizer, content, [(token, 0.0) for token in tokens])
+    return _with_tokens(tokenizer, content, tokens)
 
 
 def _read_extensible(tokenizer: Tokenizer) -> dict[str, Any]:
