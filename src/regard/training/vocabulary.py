@@ -84,7 +84,8 @@ def extend_shared_tables(
     old_source, new_source = source
     subword_ids = old_subwords(*target)
     for index, source_ids in enumerate(old_subwords(*source)):
-        if not new_source.backend.id_to_token(old_source.vocab_size + index).startswith(OTHER_SIDE):
+        token = str(new_source.backend.id_to_token(old_source.vocab_size + index))
+        if not token.startswith(OTHER_SIDE):
             subword_ids[index] = source_ids
     return _append_means(weights, TOKEN_TABLES, old_source.vocab_size, subword_ids)
 
