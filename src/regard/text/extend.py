@@ -17,7 +17,7 @@ from tokenizers import models, trainers
 
 from regard.errors import CheckpointError, DataError, UsageError
 from regard.text.tokenizer import OTHER_SIDE, Tokenizer
-from regard.text.train import choose_vocabulary_size, choose_wordpiece_size, wordpiece_subwords
+from regard.text.train import NUM_BYTES, choose_vocabulary_size, choose_wordpiece_size, wordpiece_subwords
 from regard.text.unigram import train_unigram
 
 MIN_COUNT = 2  # of a word or a merge that makes a new token
@@ -166,7 +166,9 @@ def _continue_merges(tokenizer: Tokenizer, words: Counter[str], size: int) -> li
     def spell_out(token: str) -> str:
         return "".join(subwords_by_character[character] for character in token)
 
-    return [(spell_out(left), spell_out(right)) for left, right in _train_bpe(spellings, size)["merges"]]
+    num_merges = max(0, size - NUM_BYTES)  # of a vocabulary of this size that is trained afresh
+    model = _train_bpe(spellings, len(characters) + num_merges)
+    return [(spell_out(left), spell_out(right)) for left, right in model["merges"]]
 
 
 def _train_bpe(words: Counter[str], size: int) -> dict[str, Any]:
