@@ -192,9 +192,9 @@ def test_wrong_patterns_are_refused(freeze: str, message: str) -> None:
     ("settings", "message"),
     [
         ({"lora.targets": "query,vlaue"}, r"unknown projection 'vlaue' \(did you mean value\?\)"),
-        ({"lora.rank": 8, "fine_tuning.freeze_encoder": True}, "leave out --frozen"),
+        ({"lora.rank": 8, "fine_tuning.freeze_encoder": True}, "leave out --freeze-encoder"),
         ({"lora.rank": 8, "pretrained": "", "architecture": "rnn"}, "add --from FOLDER"),
-        ({"trainable.freeze": "x", "fine_tuning.freeze_encoder": True}, "--frozen trains the head alone"),
+        ({"trainable.freeze": "x", "fine_tuning.freeze_encoder": True}, "--freeze-encoder trains the head alone"),
     ],
 )
 def test_wrong_settings_are_refused(workspace: Path, settings: dict[str, object], message: str) -> None:

@@ -125,7 +125,9 @@ class BatchRun(RunConfig):
 
     preset_sizes: ClassVar[tuple[str, ...]] = ()  # settings that a preset decides
 
-    pretrained: str = knob("", "Run or model folder whose weights the training starts from.")
+    pretrained: str = knob(
+        "", "Pretrained model that training starts from: a run, a model folder, or a name on the hub.", metavar="MODEL"
+    )
     training: TrainingConfig = knob(TrainingConfig, "Training.")
     tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
     trainable: TrainableConfig = knob(TrainableConfig, "Weights that are trained.")
@@ -148,7 +150,7 @@ class BatchRun(RunConfig):
     def _check_lora(self) -> None:
         if not self.pretrained:
             raise ConfigError(
-                f"LoRA (--lora {self.lora.rank}) adapts a pretrained Transformer: add --from FOLDER, or leave it out"
+                f"LoRA (--lora {self.lora.rank}) adapts a pretrained Transformer: add --from MODEL, or leave it out"
             )
         if self.architecture not in LORA_ARCHITECTURES:
             raise ConfigError(
@@ -158,7 +160,7 @@ class BatchRun(RunConfig):
 
     def _check_extension(self) -> None:
         if not self.pretrained:
-            raise ConfigError("tokenizer.extend (--extend-vocabulary) extends that of a model: add --from FOLDER")
+            raise ConfigError("tokenizer.extend (--extend-vocabulary) extends that of a model: add --from MODEL")
         if self.lora.rank and self.lora.keep_adapter:
             raise ConfigError(
                 "an adapter fits the vocabulary of its base model, not an extended one: leave out --lora.keep_adapter, "
@@ -166,7 +168,8 @@ class BatchRun(RunConfig):
             )
 
 
-def _without_label_smoothing() -> TrainingConfig:
+def without_label_smoothing() -> TrainingConfig:
+    """Default training of all tasks but translation."""
     return TrainingConfig(label_smoothing=0.0)
 
 
@@ -229,16 +232,18 @@ class FineTunedRun(BatchRun):
         if self.fine_tuning.seeds > 1 and self.training.workers > 1:
             raise ConfigError("several seeds are trained one after another by one process: leave out --workers")
         if self.fine_tuning.freeze_encoder and (self.trainable.freeze or self.trainable.layer_lr_decay < 1):
-            raise ConfigError("--frozen trains the head alone: leave out --freeze and --layer-decay, or --frozen")
+            raise ConfigError(
+                "--freeze-encoder trains the head alone: leave out --freeze and --layer-lr-decay, or --freeze-encoder"
+            )
         has_other_start = self.fine_tuning.freeze_encoder or self.fine_tuning.random_init or self.is_distillation
         if self.lora.rank and has_other_start:
             raise ConfigError(
-                f"LoRA (--lora {self.lora.rank}) trains small matrices beside pretrained ones: leave out --frozen, "
-                "--fine_tuning.random_init and distillation"
+                f"LoRA (--lora {self.lora.rank}) trains small matrices beside pretrained ones: leave out "
+                "--freeze-encoder, --fine_tuning.random_init and distillation"
             )
         if self.tokenizer.extend and self.fine_tuning.freeze_encoder:
             raise ConfigError(
-                "--extend-vocabulary adds embeddings that have to be trained: leave out --frozen, or train with --lora"
+                "--extend-vocabulary adds embeddings that have to be trained: leave out --freeze-encoder, or use --lora"
             )
         if self.is_distillation:
             self._check_distillation()
@@ -247,10 +252,12 @@ class FineTunedRun(BatchRun):
         if self.tokenizer.extend:
             raise ConfigError("a student has the vocabulary of its teacher: leave out --extend-vocabulary")
         if not self.pretrained:
-            raise ConfigError("a student starts from its teacher: regard distil FOLDER DATA --layers N --out FOLDER")
+            raise ConfigError(
+                "a student starts from its teacher: regard distil MODEL DATA --student-layers N --out FOLDER"
+            )
         if self.fine_tuning.freeze_encoder or self.fine_tuning.random_init:
             raise ConfigError(
-                "a student starts from its teacher's layers and trains them all: leave out --frozen and "
+                "a student starts from its teacher's layers and trains them all: leave out --freeze-encoder and "
                 "--fine_tuning.random_init"
             )
 
@@ -271,7 +278,7 @@ class LabelledRun(FineTunedRun):
 
     architecture: str = knob("rnn", "Model architecture.", choices=("rnn", "bert"))
     preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
-    training: TrainingConfig = knob(_without_label_smoothing, "Training.")
+    training: TrainingConfig = knob(without_label_smoothing, "Training.")
 
     @classmethod
     def choose_architecture(cls, settings: Mapping[str, Any]) -> str:
@@ -359,7 +366,7 @@ class AnswerRun(FineTunedRun):
     def check(self) -> None:
         super().check()
         if not self.pretrained:
-            raise ConfigError("question answering starts from an encoder: add --from FOLDER")
+            raise ConfigError("question answering starts from an encoder: add --from MODEL")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,7 +376,7 @@ class LanguageModelRun(BatchRun):
     excluded: ClassVar[tuple[str, ...]] = TEXT_ONLY
 
     preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
-    training: TrainingConfig = knob(_without_label_smoothing, "Training.")
+    training: TrainingConfig = knob(without_label_smoothing, "Training.")
     documents: DocumentConfig = knob(DocumentConfig, "Documents of running text.")
 
 
@@ -390,8 +397,8 @@ class MaskedLMRun(LanguageModelRun):
 
     def check(self) -> None:
         super().check()
-        if self.tokenizer.extend and self.masking.words == "new":
-            raise ConfigError("a new vocabulary (--words new) is not extended: leave out --extend-vocabulary")
+        if self.tokenizer.extend and self.masking.new_vocabulary:
+            raise ConfigError("a new vocabulary (--new-vocabulary) is not extended: leave out --extend-vocabulary")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,15 @@ RECURRENT_PARTS = {  # linear layers of recurrent cells that are several in one 
 OUTPUT_LAYERS = ("lm_head", "mlm_head_output", "next_sentence", "classifier")  # their rows stand for tokens or labels
 
 
+class ModelConfig(Protocol):
+    """Config of a model of any family."""
+
+    @property
+    def family(self) -> str: ...
+    def summary(self) -> str: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
 class Model(nn.Module):
     """A config and a composition of layers; the only place where NumPy arrays become tensors."""
 
@@ -55,6 +64,10 @@ class Model(nn.Module):
             for module in self.modules()
             if isinstance(module, SelfAttention | CrossAttention)
         }
+
+    def torch_model(self) -> Self:
+        """The model itself, which computes in torch (`backends`)."""
+        return self
 
     def num_parameters(self) -> int:
         """Number of trainable parameters."""
@@ -244,6 +257,7 @@ class EncoderDecoderConfig(Protocol):
 class EncoderDecoder(Packable):
     """Reads a source text and generates a target text."""
 
+    config: Any  # of the family
     settings: EncoderDecoderConfig
 
     def build_embeddings(self, config: EncoderDecoderConfig, embedding_size: int, output_size: int) -> None:
@@ -259,6 +273,10 @@ class EncoderDecoder(Packable):
         self.lm_head_bias = nn.Parameter(torch.zeros(config.target_vocab_size)) if config.output_bias else None
 
     # what a search needs (`decoding.generator.Generator`)
+    def generator(self, *, with_attention: bool = False) -> Self:
+        """The model itself, which also returns its cross-attention."""
+        return self
+
     @property
     def vocab_size(self) -> int:
         return self.settings.target_vocab_size

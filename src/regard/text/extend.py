@@ -217,5 +217,5 @@ def _place_added_tokens(tokenizer: Tokenizer, content: dict[str, Any], vocabular
     if sorted(vocabulary.values()) != list(range(tokenizer.vocab_size)):
         raise CheckpointError(
             "the ids of the tokenizer have gaps, so that its vocabulary cannot be extended: leave out "
-            "--extend-vocabulary, or train a new one with --words new"
+            "--extend-vocabulary, or train a new one with --new-vocabulary"
         )

@@ -130,7 +130,9 @@ def layer_rate_scales(names: Sequence[str], decay: float) -> dict[str, float]:
     """
     layers = list(dict.fromkeys(match[1] for match in map(_LAYER.match, names) if match))
     if not layers:
-        raise ConfigError("trainable.layer_lr_decay needs a model with layers, a Transformer: leave out --layer-decay")
+        raise ConfigError(
+            "trainable.layer_lr_decay needs a model with layers, a Transformer: leave out --layer-lr-decay"
+        )
     scales = {}
     depth = 0  # layers up to here, this one included
     for name in names:

@@ -12,7 +12,7 @@ from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.masks import BoundMask
 from regard.attention.multihead import CrossAttention, HeadSizes, SelfAttention
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
-from regard.attention.positions import Positions
+from regard.attention.positions import BoundPositions
 from regard.config.block import BlockConfig
 from regard.models.layers.activations import ACTIVATIONS
 from regard.models.layers.norms import build_norm
@@ -25,7 +25,7 @@ class LayerContext:
 
     batch: PackedBatch
     mask: BoundMask | None
-    positions: Positions
+    positions: BoundPositions
     noise: Noise | None = None
     selected: SelectedTokens | None = None  # tokens whose output is needed; None: all
     cache: LayerCache | None = None  # decoding: keys and values of the tokens before

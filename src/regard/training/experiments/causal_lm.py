@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.causal_dir import LoadedCausalLM, load_causal_lm, save_causal_lm
+from regard.checkpoint.causal_dir import load_causal_lm, save_causal_lm
 from regard.checkpoint.hf.causal import has_scaled_scores
+from regard.checkpoint.source import CausalSource
+from regard.checkpoint.weights import to_arrays
 from regard.config.models import GPT_PRESETS, GptConfig
 from regard.config.runs import CausalLMRun
 from regard.data.documents import Documents
@@ -20,11 +22,13 @@ from regard.errors import ConfigError, UsageError
 from regard.models import build_model
 from regard.models.gpt import Gpt
 from regard.packed_tokens import Ids, Tokens
-from regard.tasks.causal_lm import CausalLMObjective, causal_lm_scores
+from regard.tasks.causal_lm import CausalLMObjective, predict_next_tokens
+from regard.tasks.predictions import Predictions
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import choose_preset
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
@@ -43,7 +47,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
 
     config: CausalLMRun
     # set by `prepare`
-    pretrained: LoadedCausalLM | None = None
+    pretrained: CausalSource | None = None
     num_valid_characters: int
     objective: CausalLMObjective
 
@@ -65,7 +69,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             return super().describe_held_out(valid)
         return f"the last {_count_characters(valid):,} characters are held out"
 
-    def load_pretrained(self) -> LoadedCausalLM:
+    def load_pretrained(self) -> CausalSource:
         """Load the pretrained model."""
         pretrained = load_causal_lm(self.config.pretrained)
         lora = self.config.lora
@@ -103,13 +107,13 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
         self.hidden_size = self.model_config.hidden_size
         self.preferred_settings = {"batch_tokens": max(BATCH_TOKENS, train.length)}
 
-    def _extend_pretrained(self, pretrained: LoadedCausalLM) -> LoadedCausalLM:
+    def _extend_pretrained(self, pretrained: CausalSource) -> CausalSource:
         """Extend the token tables of the pretrained model to the extended vocabulary."""
         return replace(
             pretrained,
             tokenizer=self.tokenizer,
             config=pretrained.config.override({"vocab_size": self.tokenizer.vocab_size}),
-            weights=extend_tables(pretrained.weights, pretrained.tokenizer, self.tokenizer),
+            arrays=to_arrays(extend_tables(pretrained.weights, pretrained.tokenizer, self.tokenizer)),
         )
 
     def _max_row_length(self) -> int:
@@ -162,6 +166,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             valid=self.valid,
             num_characters=self.num_valid_characters,
             device=device,
+            scoring=self.scoring,
         )
 
     def describe(self, num_parameters: int) -> list[str]:
@@ -191,7 +196,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             original_config=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
-    def load_saved(self) -> LoadedCausalLM:
+    def load_saved(self) -> CausalSource:
         """Load the run's model."""
         return load_causal_lm(self.folder)
 
@@ -200,17 +205,22 @@ class CausalLMEvaluator(ModelEvaluator[Gpt]):
     """Evaluates next-token prediction on held-out text."""
 
     def __init__(
-        self, config: GptConfig, tokenizer: Tokenizer, valid: TokenStream, num_characters: int, device: str
+        self,
+        config: GptConfig,
+        tokenizer: Tokenizer,
+        valid: TokenStream,
+        num_characters: int,
+        device: str,
+        scoring: Scoring,
     ) -> None:
-        super().__init__(build_model(config), device)
+        super().__init__(build_model(config), device, scoring)
         self.tokenizer = tokenizer
         self.valid = valid
         self.num_characters = num_characters
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute the loss in nats per token and per character, and the perplexity per token."""
-        metrics = causal_lm_scores(self.model, self.valid, self.num_characters)
-        return metrics, (-metrics["loss"],), []
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Compute the loss of held-out text, per token and per character."""
+        return predict_next_tokens(self.model, self.valid, self.num_characters), []
 
     @torch.no_grad()
     def attention_snapshot(self) -> AttentionSnapshot | None:

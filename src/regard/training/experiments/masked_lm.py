@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
+from regard.checkpoint.encoder_dir import load_encoder, save_encoder
+from regard.checkpoint.source import EncoderSource
 from regard.config.models import BERT_PRESETS, BertConfig
 from regard.config.runs import MaskedLMRun
 from regard.data.documents import Documents
@@ -32,17 +33,19 @@ from regard.tasks.masked_lm import (
     MaskedRowLayout,
     evaluation_batches,
     mask_context,
-    masked_lm_scores,
+    predict_masked_tokens,
     token_counts,
     top_tokens_at,
     unigram_loss,
 )
 from regard.tasks.metrics import perplexity
+from regard.tasks.predictions import Predictions
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream, equal_rows
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import choose_preset, initialize_model
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
@@ -69,7 +72,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
 
     config: MaskedLMRun
     # set by `prepare`
-    pretrained: LoadedEncoder | None = None
+    pretrained: EncoderSource | None = None
     layout: MaskedRowLayout
     counts: NDArray[np.int64]  # of tokens in the training split
     objective: MaskedLMObjective
@@ -81,16 +84,16 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
         """Head of the encoder."""
         return "pretraining" if self.config.masking.next_sentence else "masked"
 
-    def load_pretrained(self) -> LoadedEncoder:
+    def load_pretrained(self) -> EncoderSource:
         """Load the pretrained encoder, and note which of its weights are used."""
         pretrained = load_encoder(self.config.pretrained, head=self.head, seed=self.config.training.seed)
         self.notes += pretrained.report.format_lines()
         return pretrained
 
     def build_tokenizer(self, texts: list[str]) -> Tokenizer:
-        """Take the tokenizer of the pretrained model if its words are kept, else train one on the training texts."""
+        """Take the tokenizer of the pretrained model, or train one on the training texts."""
         config = self.config.tokenizer
-        if self.pretrained is None or self.config.masking.words == "new":
+        if self.pretrained is None or self.config.masking.new_vocabulary:
             return train_masked_tokenizer(texts, config)
         return self.extend_vocabulary(self.pretrained.tokenizer, texts)
 
@@ -151,7 +154,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             config = config.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})
         return config.override(self._vocabulary_settings()), reason
 
-    def _adapt_pretrained_config(self, pretrained: LoadedEncoder) -> tuple[BertConfig, str]:
+    def _adapt_pretrained_config(self, pretrained: EncoderSource) -> tuple[BertConfig, str]:
         """Config of the pretrained model, with the new vocabulary where there is one."""
         source = self.config.pretrained
         config = pretrained.config
@@ -193,6 +196,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             valid=self.valid,
             counts=self.counts,
             device=device,
+            scoring=self.scoring,
         )
 
     def describe(self, num_parameters: int) -> list[str]:
@@ -233,7 +237,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             **origin,
         )
 
-    def load_saved(self) -> LoadedEncoder:
+    def load_saved(self) -> EncoderSource:
         """Load the run's model."""
         return load_encoder(self.folder)
 
@@ -249,25 +253,19 @@ class MaskedLMEvaluator(ModelEvaluator[Bert]):
         valid: TokenStream,
         counts: NDArray[np.int64],
         device: str,
+        scoring: Scoring,
     ) -> None:
-        super().__init__(build_model(config), device)
+        super().__init__(build_model(config), device, scoring)
         self.tokenizer = tokenizer
         self.layout = layout
         self.valid = valid
-        self.unigram_perplexity = perplexity(unigram_loss(counts, valid, layout), 1)
+        self.unigram_loss = unigram_loss(counts, valid, layout)
         self.sample_rows = _choose_samples(valid, layout)
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute loss and perplexity of masked tokens, and for comparison the unigram perplexity."""
-        scores = masked_lm_scores(self.model, self.valid, self.layout)
-        metrics = {
-            "loss": scores.loss,
-            "perplexity": perplexity(scores.loss, 1),
-            "perplexity_unigram": self.unigram_perplexity,
-        }
-        if scores.next_sentence_accuracy is not None:
-            metrics["next_accuracy"] = scores.next_sentence_accuracy
-        return metrics, (-scores.loss,), self._predict_samples()
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Predict the masked tokens of held-out text."""
+        predictions = predict_masked_tokens(self.model, self.valid, self.layout, unigram_loss=self.unigram_loss)
+        return predictions, self._predict_samples()
 
     def attention_snapshot(self) -> AttentionSnapshot | None:
         """Attention over the first tokens of the held-out text, without masks."""
