@@ -246,7 +246,7 @@ TASKS: Registry[Task] = Registry(
             summary="fine-tune or train a text classifier",
             data="labelled texts: a file with two columns (.tsv, .csv, .jsonl; .gz too), or two files",
             commands=(
-                "reviews.csv --from folder/of/a/bert --out runs/mood",
+                "reviews.csv --from bert-base-uncased --out runs/mood",
                 "reviews.csv --features runs/elmo --out runs/mood",
             ),
             experiments={
@@ -276,7 +276,7 @@ TASKS: Registry[Task] = Registry(
             summary="fine-tune or train a token classifier (NER, part-of-speech)",
             data="tagged words in CoNLL columns",
             commands=(
-                "names.conll --from folder/of/a/bert --out runs/names",
+                "names.conll --from bert-base-uncased --out runs/names",
                 "names.conll --features runs/elmo --out runs/names",
             ),
             experiments={
@@ -306,7 +306,7 @@ TASKS: Registry[Task] = Registry(
             run_config=f"{_RUNS}:AnswerRun",
             summary="fine-tune extractive question answering",
             data="questions and passages in SQuAD format",
-            commands=("squad.json --from folder/of/a/bert --out runs/answers",),
+            commands=("squad.json --from bert-base-uncased --out runs/answers",),
             experiments={"bert": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment"},
             procedure=_SEEDS,
             distillation=f"{_EXPERIMENTS}.distillation:QuestionAnsweringDistillation",
@@ -401,7 +401,7 @@ TASKS: Registry[Task] = Registry(
             tag="sentence-similarity",
             command="regard embed",
             example='regard embed {} "A text."',
-            load="regard.pipeline.loaders:load_embedder",
+            load="regard.pipeline.load:load_embedder",
             request="regard.interpret.record_request:embed_text",
             probe="regard.interpret.encoder_probes:EmbeddingProbe.read",
             encoder_heads=("plain", "next"),

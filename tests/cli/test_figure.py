@@ -34,7 +34,7 @@ def test_the_attention_of_a_model_is_drawn(folder: str, tmp_path: Path, capsys: 
     result = json.loads(capsys.readouterr().out)
     assert (result["view"], result["out"], result["millimetres"][0]) == ("align", str(out), 84.0)
     assert "encoder.1.self:0" in "".join(tree.fromstring(out.read_text()).itertext())
-    assert run([*command, "--view", "maths", "--row", "dogs"]) == 0
+    assert run([*command, "--view", "maths", "--token", "dogs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("dogs")
     weights = [float(line.split()[-1]) for line in lines[2:] if line and "q·k" not in line]

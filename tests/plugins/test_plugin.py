@@ -16,7 +16,7 @@ from tests.scale import HANG_GUARD
 
 SOURCE = Path(__file__).parent / "spam_filter"
 PACKAGE = Path(regard.__file__).parent
-PLAN = ["--steps", "30", "--precision", "float32", "--threads", "1", "--vocabulary", "300"]
+PLAN = ["--steps", "30", "--precision", "float32", "--threads", "1", "--vocab-size", "300"]
 RUN_VERBS = """
 import contextlib, io, json, sys
 from regard.cli import run
@@ -91,7 +91,7 @@ def outputs(site: Path, trained: str, mails: str, tmp_path_factory: pytest.TempP
 
 def test_train_lists_and_describes_the_task(outputs: dict[str, str]) -> None:
     assert "train a spam filter" in outputs["train"]
-    assert "--spam.word TEXT" in outputs["help"] and "--label TEXT" in outputs["help"]
+    assert "--spam.word TEXT" in outputs["help"] and "--label COLUMN" in outputs["help"]
     assert "--lora" not in outputs["help"] and "--from" not in outputs["help"]
 
 

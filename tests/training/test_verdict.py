@@ -73,9 +73,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FILES = {
     "translate": "reverse.tsv --steps 3",
     "translate, rnn": "reverse.tsv --arch rnn --steps 3",
-    "causal-lm": "texts.txt --document line --steps 3",
-    "elmo": "texts.txt --document line --steps 3",
-    "masked-lm": "texts.txt --document line --steps 3",
+    "causal-lm": "texts.txt --document-boundary line --steps 3",
+    "elmo": "texts.txt --document-boundary line --steps 3",
+    "masked-lm": "texts.txt --document-boundary line --steps 3",
     "classify": "labels.tsv --steps 1 --learning-rate 1e-7",
     "classify, seeds": "labels.tsv --steps 1 --learning-rate 1e-7 --seeds 2",
     "classify, bert": "labels.tsv --from DATA/encoder --steps 1 --learning-rate 1e-7",
@@ -83,7 +83,7 @@ FILES = {
     "tag": "places.conll --steps 1 --learning-rate 1e-7",
     "tag, bert": "places.conll --from DATA/encoder --steps 1 --learning-rate 1e-7",
     "answer": "asked.json --from DATA/encoder --steps 1 --learning-rate 1e-7",
-    "story-qa": "walks.txt --epochs 1 --learning-rate 1e-7 --starts 1 --training.linear_start=false",
+    "story-qa": "walks.txt --epochs 1 --learning-rate 1e-7 --restarts 1 --training.linear_start=false",
 }
 
 

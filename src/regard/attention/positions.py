@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -52,6 +53,36 @@ class Positions(nn.Module):
         """Bias added to the attention scores, [B|1, H|1, Q, K]; None without one."""
         return None
 
+    def bind(self, query: Tensor, key: Tensor) -> BoundPositions:
+        """Bind the scheme to query positions [1, Q] and key positions [1, K]."""
+        return BoundPositions(self, query, key)
+
+
+class BoundPositions:
+    """A positional scheme at fixed positions, for one forward pass: its bias is computed once for all layers."""
+
+    def __init__(self, scheme: Positions, query: Tensor, key: Tensor) -> None:
+        self.scheme = scheme
+        self.query = query  # [1, Q]
+        self.key = key  # [1, K]
+
+    def rotate(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """Rotate queries or keys [B, H, T, d] by their positions [B|1, T]."""
+        return self.scheme.rotate(heads, positions)
+
+    @cached_property
+    def bias(self) -> Tensor | None:
+        """Bias of all queries and keys, [1, H|1, Q, K]; None without one."""
+        return self.scheme.bias(self.query, self.key)
+
+    def prefix_bias(self, length: int) -> Tensor | None:
+        """Bias of the first `length` queries and keys."""
+        return None if self.bias is None else self.bias[:, :, :length, :length]
+
+    def selected_bias(self, positions: Tensor) -> Tensor | None:
+        """Bias of the queries at positions [B, Q], counted from 0, and all keys, [B, H|1, Q, K]."""
+        return None if self.bias is None else self.bias[0][:, positions].transpose(0, 1)
+
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
     """Sines, then cosines of the positions at geometric wavelengths (Vaswani et al. 2017, section 3.5).
@@ -82,9 +113,16 @@ class Sinusoidal(Positions):
 
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         table: Tensor = self.table  # type: ignore[assignment]
-        if positions.numel() and int(positions.max()) >= len(table):
+        if _exceed(positions, len(table)):
             return hidden + sinusoids(positions, self.hidden_size).to(hidden)
         return hidden + table[positions].to(hidden.dtype)
+
+
+def _exceed(positions: Tensor, num_positions: int) -> bool:
+    """Whether a position is not below `num_positions`; a graph that is being exported has no values to compare."""
+    if torch.compiler.is_compiling():
+        return False
+    return positions.numel() > 0 and int(positions.max()) >= num_positions
 
 
 class Learned(Positions):
@@ -99,7 +137,7 @@ class Learned(Positions):
         return cls(sizes.max_positions, sizes.hidden_size)
 
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        if positions.numel() and int(positions.max()) >= len(self.weight):
+        if _exceed(positions, len(self.weight)):
             raise UsageError(
                 f"a sequence has {int(positions.max()) + 1} positions but the model has embeddings of "
                 f"{len(self.weight)}: split it"

@@ -32,7 +32,7 @@ A text longer than the model's limit is read in windows. In a pair of texts, a t
 
 @text_verb(
     HELP,
-    [Option(["--all", "all_labels"], is_flag=True, help="print the probability of every label"), *ENGINE_OPTIONS],
+    [Option(["--all", "all_labels"], is_flag=True, help="Print the probability of every label."), *ENGINE_OPTIONS],
 )
 def classify(context: click.Context, folder: str, inputs: TextInput, all_labels: bool, **load_options: Any) -> None:
     """Print a label for each text."""

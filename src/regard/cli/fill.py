@@ -21,7 +21,7 @@ with the token filled in; with several masks, the predictions for the first mask
 
 \b
   regard fill runs/bert "Paris is the [MASK] of France."
-  regard fill bert-base-uncased "The [MASK] sat on the [MASK]." --best 3
+  regard fill bert-base-uncased "The [MASK] sat on the [MASK]." --top-k 3
   regard fill runs/bert --in masked.txt --json
 """
 
@@ -29,7 +29,7 @@ with the token filled in; with several masks, the predictions for the first mask
 @text_verb(
     HELP,
     [
-        Option(["--best", "top_k"], type=click.IntRange(1, 1000), default=5, help="tokens per mask [default: 5]"),
+        Option(["--top-k"], type=click.IntRange(1, 1000), default=5, help="Predictions per mask. [default: 5]"),
         *TORCH_OPTIONS,
     ],
 )

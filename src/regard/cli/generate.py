@@ -81,7 +81,7 @@ def _format_json(generation: Generation, index: int, sample: int, prompt: str) -
             "text": str(generation),
             "tokens": len(generation.ids),
             "finished": generation.finished,
-            "logp": round(generation.logprob, 4),
+            "logprob": round(generation.logprob, 4),
             "cut": generation.truncated,
         }
     )

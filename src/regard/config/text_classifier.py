@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from regard.config.data import TokenizerConfig
 from regard.config.runs import (
     EXTENSION,
     LABEL_COLUMNS,
@@ -46,6 +45,5 @@ class TextClassifierRun(FineTunedRun):
         *("model.vocab_size", "model.num_labels"),  # the data decides them
     )
 
-    tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
     training: TrainingConfig = knob(without_label_smoothing, "Training.")
     model: TextClassifierConfig = knob(TextClassifierConfig, "Model.")

@@ -76,6 +76,10 @@ class Gpt(Packable):
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     # what a search needs (`decoding.generator.Generator`)
+    def generator(self, *, with_attention: bool = False) -> Gpt:
+        """The model itself."""
+        return self
+
     @property
     def vocab_size(self) -> int:
         """Size of the vocabulary; a model without eos has one more token, which is never likely."""
@@ -116,6 +120,10 @@ class Gpt(Packable):
     def forward(self, tokens: Tokens, noise: Noise | None = None) -> Tensor:
         """Hidden states of all tokens, [N, D]."""
         ids, batch = self.to_tensors(tokens, _token_multiple(noise))
+        return self.decode(ids, batch, noise)
+
+    def decode(self, ids: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:
+        """Hidden states of token ids [N] in the layout of a batch, [N, D]."""
         hidden = self._embed(ids, batch.positions, noise)
         return self.decoder(hidden, batch, noise)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from regard.data.babi import StoryQuestion, StoryQuestions
 from regard.errors import DataError, UsageError
 from regard.models.memory_network import MemoryNetwork
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.result import PipelineResult
 from regard.tasks.predictions import PredictedStoryAnswers
 from regard.tasks.scoring import Scoring
@@ -72,9 +73,6 @@ class StoryAnswer(PipelineResult, str):
         answers[0].alternatives = answers[1:]
         return answers[0]
 
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)  # pickled as its text alone
-
     @property
     def supporting(self) -> list[SupportingSentence]:
         """The sentences by their largest weight over the hops, largest first."""
@@ -132,12 +130,12 @@ class StoryAnswer(PipelineResult, str):
             ],
             "sentences": list(self.sentences),
             "hops": [[round(float(weight), 6) for weight in hop] for hop in self.hops],
-            "looked_at": [{**vars(sentence), "weight": round(sentence.weight, 6)} for sentence in self.supporting],
+            "supporting": [{**vars(sentence), "weight": round(sentence.weight, 6)} for sentence in self.supporting],
             "forgotten": self.forgotten,
         }
 
 
-class StoryQAPipeline:
+class StoryQAPipeline(PicklablePipeline):
     """Answers questions about stories with a memory network."""
 
     task_name = TASK

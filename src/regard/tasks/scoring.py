@@ -24,10 +24,9 @@ class Scoring:
     >>> labels = PredictedLabels(predictions=np.array([0, 0, 1]), references=np.array([0, 1, 1]), labels=["a", "b"])
     >>> Scoring("classify", ("mcc",)).compute(labels)["mcc"]
     50.0
-    >>> Scoring("classify", ("chrf",)).check()
+    >>> Scoring("story-qa", ("chrf",)).check()
     Traceback (most recent call last):
-    regard.errors.UsageError: the metric chrf is not for classify: choose one of loss, accuracy, macro_f1, micro_f1, \
-weighted_f1, mcc, exact_match
+    regard.errors.UsageError: the metric chrf is not for story-qa: choose one of accuracy, error
     """
 
     task: str
@@ -108,17 +107,21 @@ weighted_f1, mcc, exact_match
         return {name: value for name, value in values.items() if value is not None}
 
     def sort_key(self, metrics: dict[str, float], kind: str) -> tuple[float, ...]:
-        """Values that compare evaluations; the larger is the better."""
-        return tuple(METRICS[name].rank(metrics[name]) for name in self.ranking(kind))
+        """Values that compare evaluations; the larger is the better. Metrics that the data does not have are left out.
+
+        >>> Scoring("classify").sort_key({"accuracy": 81.25, "loss": 0.5}, "labels")
+        (81.25, -0.5)
+        """
+        return tuple(METRICS[name].rank(metrics[name]) for name in self.ranking(kind) if name in metrics)
 
 
 def compute_metric(name: str, predictions: Predictions) -> float | None:
     """Value of a metric; None where the data has none.
 
-    A function that fails, or whose value is not a number, raises `UsageError` with the metric and its owner.
+    A function that fails, or whose value is not a number, raises `UsageError` with the metric and its module.
     """
     function = resolve(METRICS[name].functions[predictions.kind])
-    owner = f"the metric {name} of {METRICS.owner(name)}"
+    owner = f"the metric {name} of {getattr(function, '__module__', METRICS.owner(name))}"
     try:
         value = function(predictions)
         if value is None:
@@ -128,10 +131,13 @@ def compute_metric(name: str, predictions: Predictions) -> float | None:
         raise
     except Exception as error:
         raise UsageError(
-            f"{owner} failed: {type(error).__name__}: {error}; repair it, or choose another with --metric"
+            f"{owner} failed: {type(error).__name__}: {error}: repair it, or choose another with --metric"
         ) from error
     if math.isnan(value):
-        raise UsageError(f"{owner} is not a number (nan) on this data; repair it, or choose another with --metric")
+        raise UsageError(
+            f"{owner} is not a number (nan) on this data: repair it, choose another with --metric, or lower "
+            "--learning-rate where training diverged"
+        )
     return value
 
 

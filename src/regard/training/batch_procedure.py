@@ -15,6 +15,7 @@ import torch
 from regard.components import OPTIMIZERS
 from regard.config.runs import BatchRun, RunConfig
 from regard.config.training import TrainingConfig
+from regard.errors import ConfigError
 from regard.formatting import format_duration
 from regard.metric_table import METRICS
 from regard.models.base import Model
@@ -66,6 +67,11 @@ class BatchProcedure:
         """Prepare the experiment, and fill in the training settings that depend on its data."""
         self.experiment.prepare()
         self.metric = self.experiment.metric
+        if self.config.training.stop_at and not METRICS[self.metric].larger_is_better:
+            raise ConfigError(
+                f"training.stop_at ({self.config.training.stop_at:g}) is a percentage to reach, but models are "
+                f"selected by {self.metric}, of which less is better: leave it out, or choose another --metric"
+            )
         self.digests = self.experiment.digests
         preferred = dict(self.experiment.preferred_settings)
         if self.config.lora.rank:
@@ -232,7 +238,7 @@ class BatchProcedure:
         )
         trainer.resume()
         reason = trainer.run()
-        counters = trainer.state
+        counters = trainer.counters
         if reason.startswith("SIG") or not context.distributed.is_rank_zero:
             return TrainingResult(counters.step, reason, counters.seconds)
         if training.minutes:
@@ -255,7 +261,7 @@ class BatchProcedure:
     def _judge(self, trainer: Trainer, reason: str) -> Verdict:
         """Judge the run by the evaluations in its log, which includes those before an interruption."""
         config = trainer.config
-        counters = trainer.state
+        counters = trainer.counters
         limit = Limit("--minutes", config.minutes)
         if config.steps and counters.step >= config.steps:
             limit = Limit("--steps", config.steps)

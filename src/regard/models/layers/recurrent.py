@@ -299,11 +299,11 @@ class RecurrentDecoder(nn.Module):
 
     def normalize(self, noise: Noise | None, step: int = 0) -> Normalize:
         """Normaliser of the scores: softmax, or one key, sampled in training and the argmax in inference."""
-        if self.config.attention_mode == "soft":
+        if self.config.hard_attention == "none":
             return softmax
         if noise is None:
             return hard_argmax
-        sampler = ReinforceSample if self.config.attention_mode == "reinforce" else gumbel_argmax
+        sampler = ReinforceSample if self.config.hard_attention == "reinforce" else gumbel_argmax
         return sampler(noise, f"{DECODER_ATTENTION_SITE}.{step}")
 
 
@@ -374,9 +374,9 @@ class _LoopScore:
 
 def _build_score(config: Seq2SeqConfig, encoder_size: int) -> Any:
     """The attention score of a decoder, a module where it has weights; None without attention."""
-    if config.score == "none":
+    if config.attention == "none":
         return None
-    return SCORES[config.score].build(config.hidden_size, encoder_size, config.hidden_size)
+    return SCORES[config.attention].build(config.hidden_size, encoder_size, config.hidden_size)
 
 
 def _repeat_per_token(hidden: Tensor, batch: PackedBatch) -> Tensor:

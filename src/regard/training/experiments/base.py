@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
-from regard.checkpoint.atomic import write_file
 from regard.checkpoint.weights import digest_tensors
 from regard.config.runs import BatchRun
 from regard.errors import ConfigError
@@ -28,8 +27,9 @@ from regard.tasks.scoring import Scoring
 from regard.text.tokenizer import Tokenizer
 from regard.training.card import model_card
 from regard.training.evaluation import Evaluation, Evaluator
-from regard.training.trainable import HEAD_PREFIXES, Trainable, select_trainable
+from regard.training.trainable import HEAD_PREFIXES, OUTPUT_PREFIX, Trainable, select_trainable
 from regard.training.verdict import TrivialBaseline, Verdict
+from regard.training.vocabulary import EMBEDDINGS, check_trained, describe_extension, extend_tokenizer
 
 ModelT = TypeVar("ModelT", bound=Model)
 ConfigT = TypeVar("ConfigT", bound=ModelConfig)
@@ -215,13 +215,24 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     def trainable(self) -> Trainable:
         """Build the model with its initial weights, and select the parameters that are trained."""
         config = self.config
-        return select_trainable(
+        trainable = select_trainable(
             self.model(),
             config.trainable,
             config.lora,
             seed=config.training.seed,
             trained=self.trained_beside_lora,
         )
+        if config.tokenizer.extend:
+            check_trained(trainable.model, config.trainable.freeze)
+        return trainable
+
+    def extend_vocabulary(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Tokenizer:
+        """Extend the pretrained model's tokenizer if the config says so, and note by how many subwords."""
+        if not self.config.tokenizer.extend:
+            return tokenizer
+        extended = extend_tokenizer(tokenizer, self.config.tokenizer, texts)
+        self.notes.append(describe_extension(tokenizer, extended, texts))
+        return extended
 
     def add_start_digest(self) -> None:
         """Add the digest of pretrained weights where some stay frozen: checkpoints lack these, so a run reads them."""
@@ -231,8 +242,8 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
 
     @property
     def trained_beside_lora(self) -> tuple[str, ...]:
-        """Beginnings of the names of weights that are trained besides LoRA: the head."""
-        return HEAD_PREFIXES
+        """Beginnings of the names of weights that are trained besides LoRA: the head, and an extended vocabulary."""
+        return (*HEAD_PREFIXES, *EMBEDDINGS, OUTPUT_PREFIX) if self.config.tokenizer.extend else HEAD_PREFIXES
 
     def model(self) -> Model:
         """Build the model with its initial weights: pretrained ones, or random ones by the seed."""
@@ -385,16 +396,6 @@ def choose_preset(
     if name not in presets:
         raise ConfigError(f"preset must be one of {', '.join(presets)} {where}, not {name}")
     return presets[name], reason
-
-
-def load_or_train_tokenizer(folder: Path, train: Callable[[], Tokenizer]) -> Tokenizer:
-    """Load the tokenizer of a run that is resumed; train and save one where the run starts."""
-    path = folder / "tokenizers" / "text.json"
-    if path.exists() and (folder / "run.json").exists():
-        return Tokenizer.from_json(path.read_text("utf-8"), where=str(path))
-    tokenizer = train()
-    write_file(path, tokenizer.to_json().encode())
-    return tokenizer
 
 
 def report_gain(

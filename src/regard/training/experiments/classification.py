@@ -119,6 +119,10 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
         self.problem_type = "multi_label_classification" if self.is_multi_label else "single_label_classification"
         return splits
 
+    def training_texts(self, train: LabelledTexts) -> list[str]:
+        """Texts of the training examples, also the second ones of pairs."""
+        return [*train.texts, *(train.pairs or ())]
+
     def encode_splits(self, splits: DataSplits[LabelledTexts]) -> None:
         """Note the labels that validation lacks, and encode all splits."""
         valid_counts = label_counts(splits.valid)
@@ -150,7 +154,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
 
     def _class_weights(self) -> NDArray[np.float32] | None:
         """Weight of each class in the loss; of each positive label, where texts have several."""
-        if self.config.fine_tuning.class_weights == "equal":
+        if self.config.fine_tuning.class_weights == "none":
             return None
         num_texts = label_counts(self.train.examples)
         counts = np.array([num_texts.get(label, 0) for label in self.labels], dtype=np.int64)
@@ -302,7 +306,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
             baseline_is_correct = baseline_logits.argmax(1) == split.targets
             gain = paired_gain(is_correct, baseline_is_correct)
             accuracy = 100 * float(baseline_is_correct.mean())
-            return report_gain(gain, accuracy, name, "baseline (words counted) accuracy", notify)
+            return report_gain(gain, accuracy, name, "baseline (bag of words) accuracy", notify)
         valid = self.valid.examples
         valid_probabilities = sigmoid_probabilities(self.baseline.logits(valid.texts, valid.pairs))
         baseline_calibration = Calibration(thresholds=fit_thresholds(valid_probabilities, self.valid.targets))
@@ -311,7 +315,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
         targets = split.targets > 0
         gain = f1_gain(_f1_counts(labels, targets), _f1_counts(baseline_labels, targets))
         macro_f1 = multi_label_f1(baseline_labels, split.targets)["macro_f1"]
-        return report_gain(gain, macro_f1, name, "baseline (words counted) macro-F1", notify)
+        return report_gain(gain, macro_f1, name, "baseline (bag of words) macro-F1", notify)
 
 
 def _f1_counts(labels: NDArray[np.bool_], targets: NDArray[np.bool_]) -> NDArray[np.int64]:  # [texts, labels, 3]
@@ -383,7 +387,7 @@ class TextClassificationExperiment(
         )
 
     def _class_weights(self) -> NDArray[np.float32] | None:
-        if self.config.fine_tuning.class_weights == "equal":
+        if self.config.fine_tuning.class_weights == "none":
             return None
         return balanced_weights(np.bincount(self.train.targets, minlength=len(self.labels)))
 

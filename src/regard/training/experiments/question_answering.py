@@ -67,6 +67,11 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
             describe_held_out=lambda valid: f"{len(valid):,} questions are held out, with whole passages",
         )
 
+    def training_texts(self, train: SquadExamples) -> list[str]:
+        """Questions of the training examples, and each of their passages once."""
+        passages = dict.fromkeys(example.passage for example in train.examples)
+        return [*(example.question for example in train.examples), *passages]
+
     def encode_splits(self, splits: DataSplits[SquadExamples]) -> None:
         """Encode all splits, and choose the questions that each evaluation answers."""
         super().encode_splits(splits)

@@ -105,7 +105,7 @@ class MemoryNetworkProcedure:
         return self.stories
 
     def _encode(self, stories: StoryQuestions) -> StoryExamples:
-        is_strict = self.config.training.unknown_answers == "refuse"
+        is_strict = self.config.training.unknown_answers == "error"
         return encode_stories(stories, self.vocabulary, self.trainer.model.config, strict=is_strict)
 
     # ---- interface of a run

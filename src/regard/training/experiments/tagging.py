@@ -107,8 +107,8 @@ class TagScorer(Generic[RowsT]):
         return any(label.startswith("B-") for label in self.labels)
 
     def class_weights(self, kind: str) -> NDArray[np.float32] | None:
-        """Weight of each tag in the loss; None where all are equal."""
-        if kind == "equal":
+        """Weight of each tag in the loss; None without class weights."""
+        if kind == "none":
             return None
         return balanced_weights(np.bincount(np.concatenate(self.train.tag_ids), minlength=len(self.labels)))
 
@@ -220,6 +220,10 @@ class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
     def read_splits(self) -> DataSplits[TaggedSentences]:
         """Read tagged sentences."""
         return read_tagged_splits(self.config)
+
+    def training_texts(self, train: TaggedSentences) -> list[str]:
+        """Sentences of the training examples."""
+        return [sentence.text for sentence in train.sentences]
 
     def encode(self, examples: TaggedSentences, split: str) -> EncodedTaggedSplit:
         """Encode sentences and their tags."""

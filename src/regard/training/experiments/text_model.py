@@ -13,8 +13,9 @@ from regard.config.text_classifier import TextClassifierRun
 from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
-from regard.training.experiments.base import EvaluatorT, load_or_train_tokenizer
+from regard.training.experiments.base import EvaluatorT
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
+from regard.training.vocabulary import load_or_train_tokenizer
 
 ConfigT = TypeVar("ConfigT", bound=TextModelConfig)
 

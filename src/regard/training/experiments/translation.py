@@ -14,7 +14,9 @@ from torch import Tensor
 
 from regard.attention.trace import trace
 from regard.checkpoint.atomic import write_file
-from regard.checkpoint.model_dir import LoadedTranslator, load_translator, save_translator
+from regard.checkpoint.model_dir import load_translator, save_translator
+from regard.checkpoint.source import TranslatorSource
+from regard.checkpoint.weights import to_arrays
 from regard.config.inference import DecodingConfig
 from regard.config.models import TransformerConfig
 from regard.config.rnn_models import TranslationModelConfig
@@ -43,6 +45,7 @@ from regard.training.experiments.data_splits import rejection_notes
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 from regard.training.trivial_baselines import constant_target, token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
+from regard.training.vocabulary import SOURCE_TABLES, TARGET_TABLES, TOKEN_TABLES, extend_tables
 
 MAX_TRANSLATED = 1000  # validation sentences translated at each evaluation; the loss is over all of them
 MAX_TRANSLATED_UNTRAINED = 50  # while translations of an untrained model run on to the length limit
@@ -169,7 +172,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
     _evaluator: TranslationEvaluator | None = None
 
     # set by `prepare`
-    pretrained: LoadedTranslator | None
+    pretrained: TranslatorSource | None
     tokenizers: TokenizerPair
     valid: TokenizedPairs
     objective: TranslationObjective
@@ -186,6 +189,8 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         self.pretrained = load_translator(config.pretrained) if config.pretrained else None
         self.add_start_digest()
         self.tokenizers = self._load_or_train_tokenizers(train_pairs)
+        if self.pretrained is not None and config.tokenizer.extend:
+            self.pretrained = self._extend_pretrained(self.pretrained)
         train = self._drop_long_pairs(self.tokenizers.tokenize(train_pairs), "training")
         self.valid = self._drop_long_pairs(self.tokenizers.tokenize(valid_pairs), "validation")
         self.tokens_per_epoch = int(train.lengths[:, 1].sum())
@@ -230,7 +235,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             return TokenizerPair(source, target)
         config = self.config.tokenizer
         if self.pretrained is not None:
-            tokenizers = TokenizerPair(self.pretrained.source, self.pretrained.target)
+            tokenizers = self._extend_tokenizers(self.pretrained, pairs)
         elif config.joint:
             tokenizer = train_tokenizer([*pairs.source, *pairs.target], config)
             tokenizers = TokenizerPair(tokenizer, tokenizer)
@@ -240,6 +245,35 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         write_file(source_path, tokenizers.source.to_json().encode())
         write_file(target_path, tokenizers.target.to_json().encode())
         return tokenizers
+
+    def _extend_tokenizers(self, pretrained: TranslatorSource, pairs: ParallelTexts) -> TokenizerPair:
+        """Tokenizers of the pretrained model, extended if the config says so: one for both sides, or two."""
+        source = pretrained.source
+        target = pretrained.target
+        if source.digest == target.digest:
+            tokenizer = self.extend_vocabulary(source, [*pairs.source, *pairs.target])
+            return TokenizerPair(tokenizer, tokenizer)
+        if self.config.tokenizer.extend and pretrained.config.share_embeddings:
+            raise UsageError(
+                f"{self.config.pretrained} has two tokenizers over one vocabulary, which cannot be extended: leave out "
+                "--extend-vocabulary"
+            )
+        return TokenizerPair(self.extend_vocabulary(source, pairs.source), self.extend_vocabulary(target, pairs.target))
+
+    def _extend_pretrained(self, pretrained: TranslatorSource) -> TranslatorSource:
+        """Extend the token tables of both sides to the extended vocabularies."""
+        source, target = self.tokenizers.source, self.tokenizers.target
+        weights = extend_tables(pretrained.weights, pretrained.source, source, SOURCE_TABLES)
+        tables = TOKEN_TABLES if pretrained.config.share_embeddings else TARGET_TABLES
+        weights = extend_tables(weights, pretrained.target, target, tables)
+        sizes = {"source_vocab_size": source.vocab_size, "target_vocab_size": target.vocab_size}
+        return replace(
+            pretrained,
+            source=source,
+            target=target,
+            config=pretrained.config.override(sizes),
+            arrays=to_arrays(weights),
+        )
 
     def _drop_long_pairs(self, examples: TokenizedPairs, split: str) -> TokenizedPairs:
         """Drop pairs beyond the maximum length, and note how many."""
@@ -330,7 +364,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             original_config=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
-    def load_saved(self) -> LoadedTranslator:
+    def load_saved(self) -> TranslatorSource:
         """Load the run's model."""
         return load_translator(self.folder)
 
