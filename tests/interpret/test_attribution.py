@@ -16,10 +16,10 @@ from regard.interpret.attribution import Explanation, add_attribution, explain, 
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_bert
 from regard.packed_tokens import Tokens
-from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
+from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, TextModelClassifier
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.translation import TranslationPipeline
-from regard.tasks.rnn_text import RnnPreprocessor
+from regard.tasks.text_model import TextPreprocessor
 from regard.text.special_tokens import SpecialTokens, with_mask_token
 from regard.text.train import train_tokenizer
 from regard.view.record.parts import METHODS
@@ -189,7 +189,7 @@ def test_an_rnn_classifier() -> None:
     encoder_config = RnnTextConfig(vocab_size=tokenizer.vocab_size, embedding_size=5, hidden_size=7)
     model = build_model(RnnClassifierConfig(num_labels=2, encoder=encoder_config, pooling="attention")).eval()
     pipeline = ClassificationPipeline(
-        RecurrentClassifier(model, RnnPreprocessor(tokenizer, 32)), {"labels": ["up", "down"]}
+        TextModelClassifier(model, TextPreprocessor(tokenizer, 32)), {"labels": ["up", "down"]}
     )
     explanation = explain(pipeline, "the good film was bad", steps=64)
     values = by_method(explanation)

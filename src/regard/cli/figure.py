@@ -13,26 +13,26 @@ from regard.cli.model_options import MODEL_ARGUMENT, TORCH_OPTIONS
 from regard.cli.options import Option, verb
 from regard.cli.output import note, print_result
 from regard.cli.see import read_passage, read_record, read_story_file
+from regard.components import VIEWS
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
     from regard.view.record.record import Record
+
+
+def _list_views() -> str:
+    """Views with a figure or lines of text, one per line."""
+    views = {name: view.description for name, view in VIEWS.items() if view.draw or view.render}
+    width = max(map(len, views))
+    return "\n".join(f"  {name:<{width}}  {description}" for name, description in views.items())
+
 
 HELP = """Draw one view of a model's attention on TEXT; the name of the file selects .svg, .pdf, .png or .tex.
 
 Without --out the view is printed in the terminal. MODEL may also be a saved record (.json). Views:
 
 \b
-  lines       lines between tokens; --token selects one
-  heads       attention matrices of all heads
-  matrix      attention matrix of one head: rows attend to columns
-  decoding    generated tokens, their probabilities and alternatives
-  beam-tree   hypotheses of the beam search
-  math        query, key and value to output in six steps
-  positions   positional encodings and their similarity
-  prediction  probabilities of labels or answers, attribution
-  flow        attention rollout to one token through all layers
-  hops        attention of each hop of a memory network
+{views}
 
 \b
   regard figure runs/en-de "Two dogs run in the snow." --view matrix --words --out figure.svg
@@ -45,7 +45,7 @@ LAYOUT_SECTION = "Layout"
 
 
 @verb(
-    HELP,
+    HELP.format(views=_list_views()),
     [
         MODEL_ARGUMENT,
         click.Argument(["text"], required=False, metavar="[TEXT]"),
