@@ -254,6 +254,7 @@ def sample_files(seed: int = 1) -> dict[str, str]:
         "books/two.txt": book(600),
         "book.txt": book(1200),
         "test.txt": book(1800),
+        "terms.txt": as_lines(["mathematician", "puppeteer", "compiler"]),
         "texts.txt": as_lines([*notes, *english[:20]]),
         "questions.txt": as_lines(questions),
         "qa2_train.txt": location_stories(random, 300),

@@ -116,8 +116,8 @@ def place(name: str) -> str:
 
 METRICS_INTRODUCTION = """
 `regard train TASK --metric NAME` reports a metric on validation data and keeps the model that is best by it; `regard
-evaluate MODEL FILES --metric NAME` adds it to the report, and may be repeated. Shares and the Matthews correlation are
-in percent. Plugins add metrics.
+evaluate MODEL FILES --metric NAME` adds it to the report, and may be repeated. Shares are in percent, and the Matthews
+correlation is times 100. Plugins add metrics.
 """
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from regard.pipeline.story_qa import StoryAnswer, StoryQAPipeline
     from regard.pipeline.tagging import TaggedText, TokenClassificationPipeline
     from regard.pipeline.translation import Translation, TranslationPipeline
-    from regard.registry import register
+    from regard.plugins import register
     from regard.text.tokenizer import Tokenizer
     from regard.view.export import see
 
@@ -138,7 +138,7 @@ _LAZY_EXPORTS = {  # public name → module
     "ablate": "attention.intervention",
     "attend": "attention.attend",
     "load": "pipeline.load",
-    "register": "registry",
+    "register": "plugins",
     "see": "view.export",
     "trace": "attention.trace",
     "trace_module": "interpret.hooks",

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from regard.errors import UsageError
 from regard.registry import Registry
 
 PERCENT = "{:.2f} %"
@@ -56,7 +57,20 @@ def _loss(field_name: str, function: str, kinds: tuple[str, ...], *, format: str
     return Metric(field_name, functions, larger_is_better=False, format=format, digits=None)
 
 
-METRICS: Registry[Metric] = Registry(
+class MetricTable(Registry[Metric]):
+    """Metrics by name."""
+
+    def register(self, name: str, target: str | Metric, *, owner: str) -> None:
+        """Add a metric; a bare function is refused, as it does not say which predictions it is for."""
+        if not isinstance(target, str | Metric):
+            raise UsageError(
+                f"the metric {name!r} of {owner} must be a Metric, not {target!r:.60}: "
+                'write Metric("its name", {"labels": function})'
+            )
+        super().register(name, target, owner=owner)
+
+
+METRICS = MetricTable(
     "metric",
     {
         "loss": _loss("loss", "loss", ("labels", "label sets", "tags", "entities", "translations", *_TOKENS)),
@@ -93,7 +107,7 @@ METRICS: Registry[Metric] = Registry(
             "weighted F1",
             {"labels": f"{_FUNCTIONS}:label_weighted_f1", "label sets": f"{_FUNCTIONS}:label_set_weighted_f1"},
         ),
-        "mcc": Metric("Matthews correlation", {"labels": f"{_FUNCTIONS}:matthews_correlation"}),
+        "mcc": Metric("Matthews correlation", {"labels": f"{_FUNCTIONS}:matthews_correlation"}, format=POINTS),
         "f1": Metric("F1", {"entities": f"{_FUNCTIONS}:entity_f1", "answers": f"{_FUNCTIONS}:answer_f1"}),
         "precision": Metric("precision", {"entities": f"{_FUNCTIONS}:entity_precision"}),
         "recall": Metric("recall", {"entities": f"{_FUNCTIONS}:entity_recall"}),

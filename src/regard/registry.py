@@ -1,4 +1,4 @@
-"""Names → objects that plugins can extend: tasks and model families; metrics are in `metric_table`.
+"""Names → objects that plugins can extend: tasks here, other tables in `components` and `metric_table`.
 
 Built-in targets are import strings, resolved on first use, so that a table imports nothing and no layer imports
 upwards. A plugin is a function of the entry-point group `regard.plugins`; it is called with the package and registers
@@ -100,14 +100,23 @@ class Registry(Mapping[str, T], Generic[T]):
 # ---- plugins
 
 
-_plugins = {"are_loaded": False, "loading": ""}  # state of this process
+@dataclass
+class PluginState:
+    """What this process has loaded."""
+
+    are_loaded: bool = False
+    package: str = ""  # whose plugin is being called
+    errors: dict[str, Exception | None] = field(default_factory=dict)  # package → why its plugin is not loaded
+
+
+PLUGINS = PluginState()
 
 
 def load_plugins() -> None:
     """Call every plugin once. One that raises is named in a warning; the others are loaded all the same."""
-    if _plugins["are_loaded"]:
+    if PLUGINS.are_loaded:
         return
-    _plugins["are_loaded"] = True
+    PLUGINS.are_loaded = True
     from importlib.metadata import entry_points  # slow to import, and rarely needed
 
     for entry_point in entry_points(group=GROUP):
@@ -119,10 +128,12 @@ def load_plugins() -> None:
 def _loading(entry_point: EntryPoint) -> Iterator[None]:
     """Attribute what is registered to a plugin; turn its errors into a warning."""
     distribution = entry_point.dist.name if entry_point.dist is not None else entry_point.value
-    _plugins["loading"] = distribution
+    PLUGINS.package = distribution
+    PLUGINS.errors[distribution] = None
     try:
         yield
     except Exception as error:
+        PLUGINS.errors[distribution] = error
         warnings.warn(
             f"the plugin {entry_point.name} of {distribution} is not loaded: {type(error).__name__}: {error}; "
             "repair or uninstall it",
@@ -130,59 +141,7 @@ def _loading(entry_point: EntryPoint) -> Iterator[None]:
             stacklevel=2,
         )
     finally:
-        _plugins["loading"] = ""
-
-
-def register(kind: str, name: str, target: Any) -> None:
-    """Add an entry to a table: a task, a model family or a metric.
-
-    `target` is an object or an import string such as `"my_package.models:FAMILY"`, imported on first use.
-
-    >>> register("family", "bert", "my_package.models:FAMILY")
-    Traceback (most recent call last):
-    regard.errors.UsageError: the model family 'bert' of my_package has the name of one of regard: choose another name
-    """
-    if kind not in TABLES:
-        raise UsageError(f"unknown kind {kind!r}{nearest(kind, TABLES)}: one of {', '.join(TABLES)}")
-    owner = _plugins["loading"] or _package_of(target)
-    table: Registry[Any] = resolve(TABLES[kind])
-    table.register(name, target, owner=str(owner))
-
-
-def _package_of(target: Any) -> str:
-    """Package that defines an object or is named by an import string."""
-    module = target if isinstance(target, str) else getattr(target, "__module__", type(target).__module__)
-    return str(module).partition(":")[0].partition(".")[0]
-
-
-# ---- model families
-
-
-@dataclass(frozen=True)
-class Family:
-    """A model family: its config class and the module that is built from it, as objects or import strings."""
-
-    config: Any
-    model: Any
-
-
-FAMILIES: Registry[Family] = Registry(
-    "model family",
-    {
-        "transformer": Family("regard.config.models:TransformerConfig", "regard.models.transformer:Transformer"),
-        "seq2seq": Family("regard.config.rnn_models:Seq2SeqConfig", "regard.models.seq2seq:Seq2Seq"),
-        "memory_network": Family(
-            "regard.config.rnn_models:MemoryNetworkConfig", "regard.models.memory_network:MemoryNetwork"
-        ),
-        "elmo": Family("regard.config.rnn_models:ElmoConfig", "regard.models.elmo:Elmo"),
-        "rnn_classifier": Family(
-            "regard.config.rnn_models:RnnClassifierConfig", "regard.models.rnn_text:RnnClassifier"
-        ),
-        "rnn_tagger": Family("regard.config.rnn_models:RnnTaggerConfig", "regard.models.rnn_text:RnnTagger"),
-        "bert": Family("regard.config.models:BertConfig", "regard.models.bert:Bert"),
-        "gpt": Family("regard.config.models:GptConfig", "regard.models.gpt:Gpt"),
-    },
-)
+        PLUGINS.package = ""
 
 
 # ---- tasks
@@ -449,11 +408,6 @@ TASKS: Registry[Task] = Registry(
         ),
     },
 )
-TABLES: dict[str, Any] = {  # kind, as `register` takes it → table, or its import string
-    "task": TASKS,
-    "family": FAMILIES,
-    "metric": "regard.metric_table:METRICS",
-}
 
 
 def usage_hint(task: str) -> str:

@@ -61,7 +61,7 @@ def test_without_a_file_the_view_is_printed(saved: str, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--view", "algin"], "no such view: algin (did you mean align?)"),
+        (["--view", "algin"], "unknown view 'algin' (did you mean align?)"),
         (
             ["--out", "figure.gif"],
             "a figure cannot be written as .gif: the extension must be one of .svg, .png, .pdf, .tex",

@@ -120,7 +120,7 @@ PHRASES = {
     r"graphics cards?": "GPU",
     r"ordinary (processor|computer)": "CPU",
     r"BERT and its kin": "BERT-style encoders",
-    r"published (name|encoder|model)s?": "on the hub, pretrained",
+    r"published names?": "hub name",
     r"recurrent translators?": "recurrent translation models",
     r"a translator": "a translation model",
     r"an answerer": "a question-answering model",
@@ -146,5 +146,5 @@ PHRASES = {
 
 def patterns() -> dict[str, re.Pattern[str]]:
     """Every phrase as a regular expression that begins and ends at a word boundary."""
-    expressions = {phrase: phrase.replace(" ", r"\s+") for phrase in PHRASES}
+    expressions = {phrase: phrase.replace(" ?", r"\s*").replace(" ", r"\s+") for phrase in PHRASES}
     return {phrase: re.compile(rf"(?<!\w)(?:{text})(?!\w)", re.IGNORECASE) for phrase, text in expressions.items()}

@@ -115,7 +115,8 @@ class Workspace:
             if ">>>" in block.text:
                 _run_doctest(block, names)
             else:
-                exec(compile("\n" * (block.line - 1) + block.text, str(block.page), "exec"), names)
+                source = "\n" * (block.line - 1) + block.text
+                exec(compile(source, str(block.page), "exec", dont_inherit=True), names)  # as in a file of its own
 
 
 def _expand_patterns(arguments: list[str]) -> list[str]:
@@ -191,15 +192,16 @@ def _console_commands(page: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def short_training() -> Iterator[None]:
-    """Limit every training of a translation model that Python code starts to two steps."""
+    """Limit every training that Python code starts to two steps."""
     train = regard.train
     plan = {"steps": 2, "threads": 1, "batch_tokens": 256, "precision": "float32"}
-    plan |= {"decoding__beam": 1, "decoding__max_length_a": 1, "decoding__max_length_b": 3}
+    decoding = {"decoding__beam": 1, "decoding__max_length_a": 1, "decoding__max_length_b": 3}
 
-    def train_briefly(*arguments: Any, out: str, **settings: Any) -> Any:
+    def train_briefly(task: str, *files: str, out: str, **settings: Any) -> Any:
         for name in ("minutes", "epochs", "steps"):
             settings.pop(name, None)
-        return train(*arguments, out="again/python" if Path(out).exists() else out, **plan, **settings)
+        short_plan = plan | decoding if task == "translate" else plan
+        return train(task, *files, out="again/python" if Path(out).exists() else out, **short_plan, **settings)
 
     regard.train = train_briefly  # type: ignore[assignment]
     try:

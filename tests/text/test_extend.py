@@ -55,11 +55,10 @@ def test_words_become_single_tokens(kind: str) -> None:
 
 
 def test_bpe_goes_on_merging_from_the_old_subwords() -> None:
-    tokenizer = train_tokenizer(["the cathode hoses"] * 30, TokenizerConfig())
-    texts = ["hosecathodes the hosecathodes"] * 30
-    extended = extend_by_texts(tokenizer, texts)
-    assert len(tokenizer.encode("hosecathodes").ids) > 2
-    assert extended.encode("hosecathodes").subwords == ["▁hosecathodes"]
+    tokenizer = train_tokenizer(["reading readers read"] * 30, TokenizerConfig())
+    extended = extend_by_texts(tokenizer, ["areadable areadables"] * 30)
+    assert tokenizer.encode("areadable").subwords == ["▁", "a", "read", "a", "b", "l", "e"]
+    assert extended.encode("areadable").subwords == ["▁areadable"]
     merges = json.loads(extended.to_json())["model"]["merges"]
     old_merges = json.loads(tokenizer.to_json())["model"]["merges"]
     assert merges[: len(old_merges)] == old_merges

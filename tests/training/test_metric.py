@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,9 @@ def test_patience_follows_the_metric(data: Path, tmp_path: Path, registered: Any
 
 def test_the_best_of_several_seeds_follows_the_metric(data: Path, tmp_path: Path, registered: Any) -> None:
     values = iter(range(100, 0, -1))
-    registered("later_is_smaller", lambda labels: float(next(values)), larger_is_better=False)
+    registered(
+        "later_is_smaller", lambda labels: float(next(values)), larger_is_better=False, signature=lambda: "version 1"
+    )
     settings = {**FAST, "training.metric": "later_is_smaller", "fine_tuning.seeds": 2}
     train(data, tmp_path / "run", "classify", "labels.csv", settings)
     seeds = json.loads((tmp_path / "run" / "run.json").read_text())["result"]["seeds"]
@@ -194,6 +197,7 @@ def test_a_metric_that_is_not_for_the_data_is_refused(data: Path, tmp_path: Path
     settings |= {"data.read.label_separator": "|", "data.valid": [str(tmp_path / "sets.csv")]}
     with pytest.raises(UsageError, match="the metric mcc is not for predictions that are label sets: .*micro_f1"):
         train(tmp_path, tmp_path / "run", "classify", "sets.csv", settings)
+    assert not (tmp_path / "run" / "run.json").exists()  # before training
 
 
 def test_evaluate_refuses_a_metric_of_another_task(
@@ -205,6 +209,25 @@ def test_evaluate_refuses_a_metric_of_another_task(
     assert "unknown metric 'blue'" in capfd.readouterr().err
     assert run(["evaluate", str(tmp_path / "run"), str(data / "labels.csv"), "--metric", "loss"]) == 2
     assert "the metric loss has no value on this data" in capfd.readouterr().err
+
+
+def test_a_target_is_refused_where_less_is_better(data: Path, tmp_path: Path) -> None:
+    settings = {**FAST, "training.metric": "loss", "training.stop_at": 50}
+    with pytest.raises(UsageError, match=r"training.stop_at \(50\) .* selected by loss, of which less is better"):
+        train(data, tmp_path / "run", "classify", "labels.csv", settings)
+
+
+def test_a_run_ends_when_the_metric_reaches_its_target(data: Path, tmp_path: Path, registered: Any) -> None:
+    values = iter(range(10, 100, 10))
+    registered("rising", lambda labels: float(next(values)))
+    settings = {**EVERY_STEP, "training.metric": "rising", "training.steps": 50, "training.stop_at": 30}
+    result = train(data, tmp_path / "run", "classify", "labels.csv", settings)
+    assert result.reason == "target reached" and result.step == 3
+
+
+def test_a_bare_function_is_no_metric() -> None:
+    with pytest.raises(UsageError, match="the metric 'plain' of math must be a Metric, not <built-in function sqrt>"):
+        regard.register("metric", "plain", math.sqrt)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,10 @@ def test_vectors_alone_can_be_trained() -> None:
 @pytest.mark.parametrize(
     ("freeze", "message"),
     [
-        ("encoder.layer.0.*", r"no weight of the model matches 'encoder\.layer\.0\.\*'"),
+        (
+            "encoder.layer.0.*",
+            r"no weight of the model matches 'encoder\.layer\.0\.\*' \(did you mean encoder\.layers\.0\.\*\?\)",
+        ),
         ("pooler.weigth", r"did you mean pooler\.weight\?"),
         ("*", "freezes all weights"),
     ],

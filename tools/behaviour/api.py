@@ -164,7 +164,7 @@ def _save(
     from regard.checkpoint.causal_dir import save_causal_lm
     from regard.checkpoint.encoder_dir import save_encoder
     from regard.checkpoint.model_dir import save_translator
-    from regard.checkpoint.native import save_memory_network, save_rnn_text
+    from regard.checkpoint.native import save_memory_network, save_text_model
     from regard.config.inference import DecodingConfig
 
     facts: dict[str, Any] = {"step": 1, "data_digests": {}, "metrics": {}}
@@ -199,7 +199,7 @@ def _save(
         task = {"elmo": "elmo", "rnn_classifier": "classify", "rnn_tagger": "tag"}[family]
         if labels:
             facts |= {"labels": [*labels], "max_length": 64}
-        save_rnn_text(folder, model.config, weights, tokenizer=source, task=task, metadata=facts, card="")
+        save_text_model(folder, model.config, weights, tokenizer=source, task=task, metadata=facts, card="")
 
 
 def convert_for_engine(folder: Path, out: Path, precision: str, *, shortlist: Sequence[Path] = ()) -> Path:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from regard.components import POSITIONS
 from regard.errors import ConfigError, UsageError, nearest
 
 ROTARY_SCALINGS = ("linear", "ntk")
+
+
+@dataclass(frozen=True)
+class PositionSizes:
+    """Sizes of the stack that a positional scheme is built for."""
+
+    max_positions: int
+    hidden_size: int
+    num_heads: int = 1
+    is_causal: bool = False
 
 
 class Positions(nn.Module):
@@ -23,6 +35,11 @@ class Positions(nn.Module):
     >>> Counted().embed(torch.zeros(2, 1), torch.tensor([0, 1])).tolist()
     [[0.0], [1.0]]
     """
+
+    @classmethod
+    def build(cls, sizes: PositionSizes) -> Self:
+        """Build the scheme for a stack; a subclass whose constructor has arguments overrides it."""
+        return cls()
 
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Add the embeddings of positions [N] to hidden states [N, D]."""
@@ -90,6 +107,10 @@ class Sinusoidal(Positions):
         self.hidden_size = hidden_size
         self.register_buffer("table", sinusoids(torch.arange(max_positions), hidden_size), persistent=False)
 
+    @classmethod
+    def build(cls, sizes: PositionSizes) -> Self:
+        return cls(sizes.max_positions, sizes.hidden_size)
+
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         table: Tensor = self.table  # type: ignore[assignment]
         if _exceed(positions, len(table)):
@@ -110,6 +131,10 @@ class Learned(Positions):
     def __init__(self, max_positions: int, hidden_size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(max_positions, hidden_size).normal_(0, hidden_size**-0.5))
+
+    @classmethod
+    def build(cls, sizes: PositionSizes) -> Self:
+        return cls(sizes.max_positions, sizes.hidden_size)
 
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         if _exceed(positions, len(self.weight)):
@@ -196,6 +221,10 @@ class Alibi(Positions):
         super().__init__()
         self.num_heads = num_heads
 
+    @classmethod
+    def build(cls, sizes: PositionSizes) -> Self:
+        return cls(sizes.num_heads)
+
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         distances = (key_positions[:, None, :] - query_positions[:, :, None]).abs()  # [B|1, Q, K]
         slopes = torch.tensor(alibi_slopes(self.num_heads), device=distances.device)
@@ -227,6 +256,10 @@ class RelativeBias(Positions):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.relative_attention_bias = nn.Embedding(num_buckets, num_heads)
+
+    @classmethod
+    def build(cls, sizes: PositionSizes) -> Self:
+        return cls(sizes.num_heads, is_causal=sizes.is_causal)
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         offsets = key_positions[:, None, :] - query_positions[:, :, None]  # [B|1, Q, K]
@@ -263,18 +296,25 @@ def relative_buckets(offsets: Tensor, *, is_causal: bool, num_buckets: int, max_
 NO_POSITIONS = Positions()
 
 
-def build_positions(kind: str, max_positions: int, hidden_size: int) -> Positions:
-    """Build the positional scheme of this name: `sinusoidal`, `learned`, `rotary` or `none`.
+def build_positions(
+    kind: str, max_positions: int, hidden_size: int, *, num_heads: int = 1, is_causal: bool = False
+) -> Positions:
+    """Build the positional scheme of this name for a stack: one of `POSITIONS`, as `learned` or `rotary`.
 
     >>> build_positions("learned", 16, 8).embed(torch.zeros(3, 8), torch.arange(3)).shape
     torch.Size([3, 8])
+    >>> build_positions("alibi", 16, 8, num_heads=2).bias(torch.tensor([[3]]), torch.tensor([[1]])).flatten().tolist()
+    [-0.125, -0.0078125]
     """
-    builders: dict[str, Callable[[], Positions]] = {
-        "sinusoidal": lambda: Sinusoidal(max_positions, hidden_size),
-        "learned": lambda: Learned(max_positions, hidden_size),
-        "rotary": Rotary,
-        "none": Positions,
-    }
-    if kind not in builders:
-        raise ConfigError(f"positions must be one of {', '.join(builders)}, not {kind!r}{nearest(kind, builders)}")
-    return builders[kind]()
+    scheme: type[Positions] = POSITIONS[kind]
+    return scheme.build(PositionSizes(max_positions, hidden_size, num_heads=num_heads, is_causal=is_causal))
+
+
+def scheme_name(scheme: Positions) -> str:
+    """Name of a positional scheme in `POSITIONS`; of one that is not there, that of its class.
+
+    >>> scheme_name(Rotary())
+    'rotary'
+    """
+    names = (name for name, scheme_class in POSITIONS.items() if scheme_class is type(scheme))
+    return next(names, type(scheme).__name__)

@@ -122,7 +122,7 @@ def _load_causal_lm(folder: Path, weights_from: Path | None) -> LoadedCausalLM:
         raise CheckpointError(f"{where}: a model of type {model_type!r:.60}; causal language models are {allowed}")
     verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
     if model_type == NATIVE_TYPE:
-        config = read_native_config(hf_config, {NATIVE_TYPE: GptConfig}, where)
+        config = read_native_config(hf_config, GptConfig, where)
         model_weights = read_native_weights(path, config)
         report = WeightReport()
     else:

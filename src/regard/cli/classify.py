@@ -85,9 +85,11 @@ def format_label(label: Label, index: int, all_labels: bool, as_json: bool) -> s
 def evaluate_labels(test: TestSet) -> None:
     """Evaluate a classifier: accuracy with its confidence interval, macro-F1 and the confusion matrix."""
     from regard.data.labelled import read_labelled
-    from regard.pipeline.loaders import load_classifier
+    from regard.pipeline.classification import ClassificationPipeline
+    from regard.pipeline.load import load
 
-    model = load_classifier(test.folder, **test.load_options)
+    model = load(test.folder, **test.load_options)
+    assert isinstance(model, ClassificationPipeline)
     examples = read_labelled(test.files, _with_label_separator(test.read_config, model))
     examples.label_matrix(model.labels)  # raises for an unknown label before anything is computed
     batches = (list(model.stream(*_select(examples, window))) for window in iter_windows(range(len(examples))))

@@ -241,8 +241,8 @@ def _parameter_name(knob: Knob) -> str:
 def _click_type(knob: Knob) -> click.ParamType[Any]:
     if knob.is_auto:
         return AutoNumber(_number_range(knob))
-    if knob.choices:
-        return click.Choice(knob.choices)
+    if knob.choices is not None:
+        return click.Choice(list(knob.choices))
     if knob.type is bool:
         return click.BOOL
     if knob.type in (int, float):
@@ -261,7 +261,7 @@ def _integer_bound(bound: float | None) -> int | None:
 
 
 def _metavar(knob: Knob) -> str:
-    if knob.choices:
+    if knob.choices is not None:
         return "|".join(knob.choices)
     if typing.get_origin(knob.type) is tuple:
         return "FILE …"

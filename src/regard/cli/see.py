@@ -124,11 +124,7 @@ def see(
     **settings: Any,
 ) -> None:
     """Show the attention of a model."""
-    _check_view(view)
-    if out is not None:
-        from regard.view.export import check_ending
-
-        check_ending(out)
+    _check_view(view, out)
     layer_indices = _parse_layers(layers)
     model: _ViewedModel | None = None
     if folder.lower().endswith(".json") and Path(folder).is_file():
@@ -304,12 +300,19 @@ def _with_initial_view(record: Record, view: str, heads: str) -> Record:
     return replace(record, view={**record.view, **state}) if state else record
 
 
-def _check_view(view: str) -> None:
-    from regard.errors import nearest
-    from regard.view.figure import FIGURE_VIEWS
+def _check_view(view: str, out: str | None) -> None:
+    """Raise for an unknown view, or one that is not in the format of the output."""
+    from regard.components import VIEWS
+    from regard.view.export import FIGURES, check_ending
 
-    if view and view not in FIGURE_VIEWS:
-        raise UsageError(f"no such view: {view}{nearest(view, FIGURE_VIEWS)}: views are {', '.join(FIGURE_VIEWS)}")
+    if out is not None:
+        check_ending(out)
+    if not view:
+        return
+    is_figure = out is not None and out.lower().endswith(FIGURES)
+    if not (VIEWS[view].draw if is_figure else VIEWS[view].in_page):
+        alternative = "the page shows it" if is_figure else "`regard figure` draws it"
+        raise UsageError(f"the view {view} is not {'a figure' if is_figure else 'in the page'}: {alternative}")
 
 
 def _write_records(

@@ -105,6 +105,8 @@ ADVANCED = (  # settings with a short flag that only `--help-all` lists
     "training.average_checkpoints",
     "training.evaluate_every",
     "training.save_every",
+    "trainable.layer_lr_decay",
+    "training.workers",
     "data.read.max_reject",
     "data.read.delimiter",
 )

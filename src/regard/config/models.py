@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from regard.components import POSITIONS
 from regard.config.settings import AUTO, Config, knob
 from regard.errors import ConfigError
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu")
-POSITIONS = ("sinusoidal", "learned", "rotary", "none")
 _MAX_SUGGESTED_HEADS = 1024
 _MAX_SUGGESTIONS = 8
 
@@ -99,7 +99,7 @@ TRANSFORMER_PRESETS: dict[str, TransformerConfig] = {
     "big": _transformer_preset(6, 1024, 16, 4096, 0.3),
 }
 ATTENTION_KINDS = ("full", "blocks")
-POSITION_KINDS = ("learned", "rotary")
+BERT_POSITIONS = ("learned", "rotary")  # the schemes that Hugging Face's encoders have
 POOLING_KINDS = ("first", "mean")
 ENCODER_HEADS = ("plain", "masked", "next", "pretraining", "label", "token", "span")
 
@@ -123,7 +123,7 @@ class BertConfig(Config):
     first_attention_norm: bool = knob(
         True, "Norm before the first attention where norms come before sub-layers (ModernBERT has none)."
     )
-    positions: str = knob("learned", "Positional encoding.", choices=POSITION_KINDS)
+    positions: str = knob("learned", "Positional encoding.", choices=BERT_POSITIONS)
     rope_theta: float = knob(10_000.0, "RoPE base of layers with global attention.", low=1)
     local_rope_theta: float = knob(10_000.0, "RoPE base of layers with local attention.", low=1)
     attention_window: int = knob(
@@ -263,7 +263,7 @@ class GptConfig(Config):
     positions: str = knob(
         "rotary",
         "Positional encoding; exports as gpt_neox with rotary, as gpt2 with learned positions.",
-        choices=("learned", "rotary", "sinusoidal"),
+        choices=POSITIONS,
     )
     max_positions: int = knob(256, "Context length in tokens; generation slides beyond it.", low=2)
     tie_embeddings: bool = knob(True, "Use the token embedding as output projection.")

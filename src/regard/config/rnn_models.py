@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from regard.components import SCORES, Choices
 from regard.config.models import TransformerConfig
 from regard.config.settings import AUTO, Config, knob
 from regard.errors import ConfigError
 
 CELLS = ("lstm", "gru")
-ATTENTION_SCORES = ("none", "additive", "dot", "bilinear", "concat")
+ATTENTION_SCORES = Choices("none", SCORES)
 HARD_ATTENTION = ("none", "straight-through", "reinforce")
 
 
@@ -193,6 +194,16 @@ class RnnClassifierConfig(Config):
     dropout: float = knob(0.3, "Dropout on the pooled state.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
 
+    @property
+    def vocab_size(self) -> int:
+        """Vocabulary size."""
+        return self.encoder.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Hidden size of a cell, per direction."""
+        return self.encoder.hidden_size
+
     def summary(self) -> str:
         """Describe the model in one line."""
         return f"{self.encoder.summary()}, {self.pooling} pooling, {self.num_labels} labels"
@@ -206,6 +217,16 @@ class RnnTaggerConfig(Config):
     num_labels: int = knob(AUTO, "Number of tags; auto: from the data.", low=1)
     dropout: float = knob(0.3, "Dropout on the hidden states of words.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
+
+    @property
+    def vocab_size(self) -> int:
+        """Vocabulary size."""
+        return self.encoder.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Hidden size of a cell, per direction."""
+        return self.encoder.hidden_size
 
     @property
     def num_outputs(self) -> int:

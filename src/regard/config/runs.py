@@ -168,7 +168,8 @@ class BatchRun(RunConfig):
             )
 
 
-def _without_label_smoothing() -> TrainingConfig:
+def without_label_smoothing() -> TrainingConfig:
+    """Default training of all tasks but translation."""
     return TrainingConfig(label_smoothing=0.0)
 
 
@@ -277,7 +278,7 @@ class LabelledRun(FineTunedRun):
 
     architecture: str = knob("rnn", "Model architecture.", choices=("rnn", "bert"))
     preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
-    training: TrainingConfig = knob(_without_label_smoothing, "Training.")
+    training: TrainingConfig = knob(without_label_smoothing, "Training.")
 
     @classmethod
     def choose_architecture(cls, settings: Mapping[str, Any]) -> str:
@@ -375,7 +376,7 @@ class LanguageModelRun(BatchRun):
     excluded: ClassVar[tuple[str, ...]] = TEXT_ONLY
 
     preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
-    training: TrainingConfig = knob(_without_label_smoothing, "Training.")
+    training: TrainingConfig = knob(without_label_smoothing, "Training.")
     documents: DocumentConfig = knob(DocumentConfig, "Documents of running text.")
 
 

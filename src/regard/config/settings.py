@@ -6,7 +6,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, Self, TypeGuard
@@ -22,7 +22,7 @@ def knob(
     default: Any,
     help: str,
     *,
-    choices: tuple[str, ...] = (),
+    choices: Collection[str] | None = None,
     low: float | None = None,
     high: float | None = None,
     bare: str = "",
@@ -31,11 +31,12 @@ def knob(
 ) -> Any:
     """Declare a setting with its help, its choices or its range (both limits included).
 
-    `default` of a nested config is its class, or a function that builds it; `AUTO` of a number allows `auto` as a
-    value. `bare` is the value of its option where the option is passed without one, `negated` the help of the option
-    that turns it off, `metavar` stands for its value in the help.
+    Choices are names, or a table of names that plugins can extend (`components`), which is only read when it is needed.
+    `default` of a nested config is its class, or a function that builds it; `AUTO` of a number, which has a lower
+    limit, allows `auto` as a value. `bare` is the value of its option where the option is passed without one, `negated`
+    the help of the option that turns it off, `metavar` stands for its value in the help.
     """
-    is_auto = default == AUTO and not choices
+    is_auto = default == AUTO and low is not None
     metadata = {
         "help": help,
         "choices": choices,
@@ -60,7 +61,7 @@ class Knob:
     is_optional: bool
     default: Any
     help: str
-    choices: tuple[str, ...]
+    choices: Collection[str] | None = dataclasses.field(compare=False)  # names, or a table of them; None: any value
     low: float | None
     high: float | None
     bare: str = ""  # value of its option where that is passed without one
@@ -237,7 +238,7 @@ def _list_knobs(config: type[Config], deep: bool) -> tuple[Knob, ...]:
             is_optional=optional,
             default=default,
             help=field.metadata.get("help", ""),
-            choices=field.metadata.get("choices", ()),
+            choices=field.metadata.get("choices"),
             low=field.metadata.get("low"),
             high=field.metadata.get("high"),
             bare=field.metadata.get("bare", ""),
@@ -267,7 +268,7 @@ def _convert(setting: Knob, value: Any) -> Any:
     if setting.is_auto and not isinstance(value, bool) and value in (AUTO, 0):
         return setting.type(0)
     value = _convert_type(setting, value)
-    if setting.choices and value not in setting.choices:
+    if setting.choices is not None and value not in setting.choices:
         suggestion = nearest(str(value), setting.choices)
         raise ConfigError(f"{setting.path} must be one of {', '.join(setting.choices)}, not {value!r}{suggestion}")
     if setting.low is not None and value < setting.low:

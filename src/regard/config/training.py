@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from regard.components import OPTIMIZERS
 from regard.config.rnn_models import UNKNOWN_ANSWERS
 from regard.config.settings import AUTO, Config, knob
 from regard.errors import ConfigError, nearest
@@ -72,7 +73,7 @@ class TrainingConfig(ComputeConfig):
     optimizer: str = knob(
         "muon",
         "Muon for hidden matrices with AdamW for the rest, or AdamW for all.",
-        choices=("muon", "adamw"),
+        choices=OPTIMIZERS,
     )
     learning_rate: float = knob(AUTO, "Base learning rate; auto scales it with the hidden size.", low=0)
     muon_learning_rate: float = knob(
@@ -103,8 +104,8 @@ class TrainingConfig(ComputeConfig):
     patience: int = knob(0, "Stop after N evaluations without improvement; 0 disables early stopping.", low=0)
     stop_at: float = knob(
         0.0,
-        "Stop when the validation metric that selects the model (BLEU, F1, accuracy) reaches this percentage; 0 "
-        "disables it.",
+        "Stop when the validation metric that selects the model (BLEU, F1, accuracy; see --metric) reaches this "
+        "percentage; 0 disables it.",
         low=0,
         high=100,
     )

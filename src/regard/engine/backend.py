@@ -33,7 +33,7 @@ from regard.engine.folder import (
 )
 from regard.engine.library import unavailable_reason
 from regard.engine.shortlist import Shortlist
-from regard.engine.translator import TranslatorEngine
+from regard.engine.translator import TranslatorEngine, unsupported_transformer_reason
 from regard.errors import CheckpointError, ConfigError, UsageError, nearest
 from regard.models.bert import Bert
 from regard.models.gpt import Gpt
@@ -212,6 +212,10 @@ def _translator_unsupported_reason(opened: Sequence[OpenedTranslator], device: s
     """Why the engine cannot run these translators; empty where it can."""
     if reason := _device_unsupported_reason(device):
         return reason
-    if any(not isinstance(translator.loaded.config, TransformerConfig) for translator in opened):
-        return "it computes Transformers; a recurrent model runs on torch"
+    for translator in opened:
+        config = translator.loaded.config
+        if not isinstance(config, TransformerConfig):
+            return "it computes Transformers; a recurrent model runs on torch"
+        if reason := unsupported_transformer_reason(config):
+            return reason
     return unavailable_reason()

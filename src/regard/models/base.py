@@ -35,6 +35,15 @@ RECURRENT_PARTS = {  # linear layers of recurrent cells that are several in one 
 OUTPUT_LAYERS = ("lm_head", "mlm_head_output", "next_sentence", "classifier")  # their rows stand for tokens or labels
 
 
+class ModelConfig(Protocol):
+    """Config of a model of any family."""
+
+    @property
+    def family(self) -> str: ...
+    def summary(self) -> str: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
 class Model(nn.Module):
     """A config and a composition of layers; the only place where NumPy arrays become tensors."""
 

@@ -63,7 +63,13 @@ class Gpt(Packable):
         super().__init__()
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.positions = build_positions(config.positions, config.max_positions, config.hidden_size)
+        self.positions = build_positions(
+            config.positions,
+            config.max_positions,
+            config.hidden_size,
+            num_heads=config.stack.num_heads,
+            is_causal=True,
+        )
         layers = same_layers(config.stack.num_layers, self.positions, is_causal=True)
         self.decoder = TransformerStack(_block_config(config), layers, "decoder")
         if not config.tie_embeddings:

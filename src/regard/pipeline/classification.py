@@ -15,7 +15,7 @@ from regard.config.inference import RecordConfig
 from regard.data.labelled import LabelledTexts
 from regard.errors import UsageError
 from regard.models.bert import Bert
-from regard.models.rnn_text import RnnClassifier
+from regard.models.text_classifier import TextClassifierModel
 from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.calibration import calibration_error, multi_label_f1, sigmoid_probabilities, softmax_probabilities
@@ -60,9 +60,9 @@ class TextClassifier(Protocol):
 
 @dataclass(frozen=True)
 class RecurrentClassifier:
-    """RNN classifier with its own vocabulary."""
+    """Classifier with its own vocabulary: an RNN, or a model of a plugin's family."""
 
-    model: RnnClassifier
+    model: TextClassifierModel
     preprocessor: RnnPreprocessor
 
     def predict(self, texts: Sequence[str], pairs: Sequence[str] | None) -> LabelPredictions:
@@ -78,7 +78,7 @@ class RecurrentClassifier:
         )
 
     def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
-        """Record the attention of the pooling over one text."""
+        """Record the attention over one text."""
         recorder = RnnTextRecorder(self.model, self.preprocessor)
         best_label, _ = probabilities.best
         return recorder.record(text, config, task=TASK, label=best_label, prediction=probabilities)
@@ -182,6 +182,7 @@ class ClassificationPipeline:
     def __init__(self, classifier: TextClassifier, task: dict[str, Any]) -> None:
         self.classifier = classifier
         self.task = task
+        self.task_name = str(task.get("task") or TASK)  # a plugin's task may have such models, too
         self.labels: list[str] = list(task["labels"])
         self.thresholds: list[float] | None = None  # of each label, where a text may have several
         if task.get("thresholds") is not None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.attention.dropout import Noise
-from regard.checkpoint.native import load_rnn_text
+from regard.checkpoint.native import load_text_model
 from regard.config.rnn_models import ElmoConfig
 from regard.data.batching import length_sorted_batches
 from regard.models import build_model
@@ -92,7 +92,7 @@ class ElmoFeatures:
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> ElmoFeatures:
         """Load the features of an ELMo model folder."""
-        loaded = load_rnn_text(folder, ElmoConfig, "elmo")
+        loaded = load_text_model(folder, ElmoConfig, "elmo")
         model = build_model(loaded.config)
         model.load_state_dict(loaded.weights)
         frozen = model.to(device).eval().requires_grad_(False)

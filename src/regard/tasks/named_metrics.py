@@ -1,6 +1,6 @@
 """The functions of the table of metrics: predictions of one kind in, a number out; None where the data has none.
 
-Shares are in percent, and so is the Matthews correlation.
+Shares are in percent; the Matthews correlation is times 100.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def label_weighted_f1(predictions: PredictedLabels) -> float:
 
 
 def matthews_correlation(predictions: PredictedLabels) -> float:
-    """Correlation of predictions and references (Matthews 1975; several labels: Gorodkin 2004), in percent.
+    """Correlation of predictions and references (Matthews 1975; several labels: Gorodkin 2004), times 100.
 
     0 where all predictions or all references are the same.
 

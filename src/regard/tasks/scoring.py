@@ -107,8 +107,12 @@ class Scoring:
         return {name: value for name, value in values.items() if value is not None}
 
     def sort_key(self, metrics: dict[str, float], kind: str) -> tuple[float, ...]:
-        """Values that compare evaluations; the larger is the better."""
-        return tuple(METRICS[name].rank(metrics[name]) for name in self.ranking(kind))
+        """Values that compare evaluations; the larger is the better. Metrics that the data does not have are left out.
+
+        >>> Scoring("classify").sort_key({"accuracy": 81.25, "loss": 0.5}, "labels")
+        (81.25, -0.5)
+        """
+        return tuple(METRICS[name].rank(metrics[name]) for name in self.ranking(kind) if name in metrics)
 
 
 def compute_metric(name: str, predictions: Predictions) -> float | None:
@@ -127,10 +131,13 @@ def compute_metric(name: str, predictions: Predictions) -> float | None:
         raise
     except Exception as error:
         raise UsageError(
-            f"{owner} failed: {type(error).__name__}: {error}; repair it, or choose another with --metric"
+            f"{owner} failed: {type(error).__name__}: {error}: repair it, or choose another with --metric"
         ) from error
     if math.isnan(value):
-        raise UsageError(f"{owner} is not a number (nan) on this data; repair it, or choose another with --metric")
+        raise UsageError(
+            f"{owner} is not a number (nan) on this data: repair it, choose another with --metric, or lower "
+            "--learning-rate where training diverged"
+        )
     return value
 
 

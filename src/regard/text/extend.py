@@ -91,30 +91,12 @@ def old_subwords(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
     >>> [old.subwords(ids) for ids in old_subwords(old, new)]
     [['low', '##lo', '##w']]
     """
-    model = json.loads(old.to_json())["model"]
-    prefix = model.get("continuing_subword_prefix") or "" if model["type"] == "WordPiece" else ""
     subword_ids = []
     for token_id in range(old.vocab_size, new.vocab_size):
-        token = str(new.backend.id_to_token(token_id))
-        if prefix and token.startswith(prefix):
-            ids = _split_continuation(old, token.removeprefix(prefix), prefix)
-        else:
-            ids = [piece.id for piece in old.backend.model.tokenize(token)]
+        token = str(new.backend.id_to_token(token_id))  # in the model's own form, with ▁, Ġ or ##
+        ids = [piece.id for piece in old.backend.model.tokenize(token)]
         subword_ids.append(ids or [max(old.unk_id, 0)])
     return subword_ids
-
-
-def _split_continuation(tokenizer: Tokenizer, text: str, prefix: str) -> list[int]:
-    """Subwords of WordPiece inside a word: the longest that fits, from left to right; none if one is unknown."""
-    ids: list[int] = []
-    while text:
-        candidates = (tokenizer.backend.token_to_id(prefix + text[:end]) for end in range(len(text), 0, -1))
-        token_id = next((candidate for candidate in candidates if candidate is not None), None)
-        if token_id is None:
-            return []
-        ids.append(token_id)
-        text = text[len(str(tokenizer.backend.id_to_token(token_id))) - len(prefix) :]
-    return ids
 
 
 def _read_extensible(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from regard.components import OPTIMIZERS
 from regard.config.runs import BatchRun, RunConfig
 from regard.config.training import TrainingConfig
+from regard.errors import ConfigError
 from regard.formatting import format_duration
 from regard.metric_table import METRICS
 from regard.models.base import Model
@@ -26,6 +28,7 @@ from regard.training.procedure import RunContext, RunPlan, TrainingResult
 from regard.training.throughput import ThreadTuner, choose_throughput, measure_throughput, thread_counts
 from regard.training.trainable import Trainable, lora_learning_rate
 from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
+from regard.training.update_rules import UpdateRule
 from regard.training.verdict import Limit, Verdict, judge
 
 FORWARD_COST = 0.45  # time per token of an evaluation, relative to that of an update
@@ -64,6 +67,11 @@ class BatchProcedure:
         """Prepare the experiment, and fill in the training settings that depend on its data."""
         self.experiment.prepare()
         self.metric = self.experiment.metric
+        if self.config.training.stop_at and not METRICS[self.metric].larger_is_better:
+            raise ConfigError(
+                f"training.stop_at ({self.config.training.stop_at:g}) is a percentage to reach, but models are "
+                f"selected by {self.metric}, of which less is better: leave it out, or choose another --metric"
+            )
         self.digests = self.experiment.digests
         preferred = dict(self.experiment.preferred_settings)
         if self.config.lora.rank:
@@ -138,9 +146,8 @@ class BatchProcedure:
             )
         num_parameters = self.model.num_parameters()
         estimate = min(60 * training.minutes or math.inf, self._update_seconds(resolved))
-        rates = f"learning rate {training.learning_rate:.2g}"
-        if training.optimizer == "muon":
-            rates += f" and {training.muon_learning_rate:.2g} for matrices"
+        rule: type[UpdateRule] = OPTIMIZERS[training.optimizer]
+        rates = rule.describe_rates(training)
         processes = f"{world_size} processes, each " if world_size > 1 else ""
         lines = [
             *self.experiment.describe(num_parameters),

@@ -175,7 +175,9 @@ def mean_and_std(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     {'accuracy': 82.0, 'accuracy_deviation': 2.8284271247461903}
     """
     summary: dict[str, float] = {}
-    for name in metrics[0]:
+    for name, value in metrics[0].items():
+        if isinstance(value, str):  # the signature of a metric
+            continue
         scores = [float(run_metrics[name]) for run_metrics in metrics]
         summary[name] = statistics.fmean(scores)
         summary[f"{name}_deviation"] = statistics.stdev(scores) if len(scores) > 1 else 0.0

@@ -35,6 +35,7 @@ from regard.checkpoint.native import copy_native
 from regard.checkpoint.run_dir import folder_kind
 from regard.checkpoint.tokenizer_files import TOKENIZER
 from regard.checkpoint.weights import WeightReport
+from regard.components import FAMILIES
 from regard.config.models import TransformerConfig
 from regard.errors import CheckpointError, ConfigError, UsageError, nearest
 from regard.registry import usage_hint
@@ -42,7 +43,7 @@ from regard.tasks.masked_lm import TOKEN_COUNTS_FILE
 
 FORMATS = ("huggingface", "regard", "ctranslate2", "onnx")
 TOOLS = {"huggingface": "transformers", "ctranslate2": "CTranslate2", "onnx": "ONNX"}
-_NATIVE_ONLY = {*native.MEMORY_NETWORK_TYPES, *native.RNN_TEXT_TYPES}  # families that only Regard has
+_OTHER_TYPES = (*ENCODER_TYPES, NATIVE_TYPE, *causal_dir.MODEL_TYPES, *encoder_decoders.ARCHITECTURES)
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,11 @@ def _convert(request: _ConversionRequest) -> ConversionResult:
         return _convert_encoder(request)
     if model_type in causal_dir.MODEL_TYPES:
         return _convert_causal_lm(request)
-    if model_type in _NATIVE_ONLY:
+    if model_type not in _OTHER_TYPES and native.native_family(model_type):
         return _convert_native(request, str(model_type))
     if not is_translator:
-        types = (*ENCODER_TYPES, *causal_dir.MODEL_TYPES, *encoder_decoders.ARCHITECTURES, NATIVE_TYPE)
-        allowed = ", ".join([*types, *sorted(_NATIVE_ONLY)])
+        native_types = {native.native_type(family) for family in FAMILIES}
+        allowed = ", ".join([*_OTHER_TYPES, *sorted(native_types - {*_OTHER_TYPES})])
         raise CheckpointError(f"{config_file}: a model of type {model_type!r:.60}, which is not read: {allowed} are")
     return _convert_translator(request)
 

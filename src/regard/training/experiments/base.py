@@ -18,8 +18,8 @@ from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
 from regard.checkpoint.weights import digest_tensors
 from regard.config.runs import BatchRun
 from regard.errors import ConfigError
-from regard.models import AnyConfig, build_model
-from regard.models.base import Model, initialize_weights
+from regard.models import build_model
+from regard.models.base import Model, ModelConfig, initialize_weights
 from regard.registry import TASKS
 from regard.tasks.base import Objective
 from regard.tasks.baselines import ScoreGain
@@ -32,7 +32,7 @@ from regard.training.verdict import TrivialBaseline, Verdict
 from regard.training.vocabulary import EMBEDDINGS, check_trained, describe_extension, extend_tokenizer
 
 ModelT = TypeVar("ModelT", bound=Model)
-ConfigT = TypeVar("ConfigT", bound=AnyConfig)
+ConfigT = TypeVar("ConfigT", bound=ModelConfig)
 EvaluatorT = TypeVar("EvaluatorT", bound=Evaluator)
 PresetT = TypeVar("PresetT")
 Notify = Callable[[str], object]  # shows a line of text to the user
@@ -247,8 +247,7 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
 
     def model(self) -> Model:
         """Build the model with its initial weights: pretrained ones, or random ones by the seed."""
-        config: AnyConfig = self.model_config
-        model: Model = build_model(config)
+        model: Model = build_model(self.model_config)
         weights = self.pretrained.weights if self.pretrained is not None else None
         return initialize_model(model, self.config.training.seed, weights)
 

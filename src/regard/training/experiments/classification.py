@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.checkpoint.native import TextModelConfig
 from regard.config.rnn_models import RnnClassifierConfig
-from regard.config.runs import ClassifyRun
+from regard.config.runs import ClassifyRun, FineTunedRun
 from regard.data.labelled import LabelledTexts, check_labels, hold_out_texts, label_counts, read_labelled
 from regard.formatting import format_names
 from regard.models import build_model
 from regard.models.bert import Bert
-from regard.models.rnn_text import RnnClassifier
+from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.base import Objective
 from regard.tasks.baselines import BagOfWordsBaseline, f1_gain, paired_gain
 from regard.tasks.calibration import (
@@ -42,6 +43,7 @@ from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.rnn_text import RnnTextExperiment
 from regard.training.experiments.supervised import EncodedSplit, RowsT
+from regard.training.experiments.text_model import TextModelExperiment
 from regard.training.trivial_baselines import constant_labels, majority_label
 from regard.training.verdict import TrivialBaseline
 
@@ -49,6 +51,7 @@ NUM_SAMPLES = 2  # texts shown at each evaluation
 MAX_SHOWN_LABELS = 12
 
 Logits = NDArray[np.float32]  # [texts, labels]
+ClassifierConfigT = TypeVar("ClassifierConfigT", bound=TextModelConfig)
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ EncodedLabelledSplit = LabelledSplit[EncodedTexts]
 RnnLabelledSplit = LabelledSplit[RnnTexts]
 
 
-def read_labelled_splits(config: ClassifyRun) -> DataSplits[LabelledTexts]:
+def read_labelled_splits(config: FineTunedRun) -> DataSplits[LabelledTexts]:
     """Read labelled texts and their labels; hold some texts out where there are no validation files."""
     return DataSplits.read(
         config,
@@ -337,26 +340,26 @@ def _format_counts(examples: LabelledTexts) -> str:
 
 
 def _majority_label(
-    config: ClassifyRun, train: LabelledSplit[Any], valid: LabelledSplit[Any], labels: Sequence[str]
+    config: FineTunedRun, train: LabelledSplit[Any], valid: LabelledSplit[Any], labels: Sequence[str]
 ) -> TrivialBaseline:
     """Baseline of the most frequent label; macro-F1 counts, too, where training trades accuracy for it."""
     is_balanced = config.fine_tuning.class_weights == "balanced" or config.training.metric != AUTO
     return majority_label(train.targets, valid.targets, labels, is_balanced=is_balanced)
 
 
-# ---- RNN classifiers
+# ---- classifiers with their own vocabulary
 
 
-class RnnClassificationExperiment(
-    RnnTextExperiment[RnnClassifierConfig, "RnnClassificationEvaluator", RnnLabelledSplit]
+class TextClassificationExperiment(
+    TextModelExperiment[ClassifierConfigT, "RnnClassificationEvaluator", RnnLabelledSplit]
 ):
-    """Train an RNN classifier on labelled texts."""
+    """Train a text classifier of any family on labelled texts, from scratch; its config is `model` of the run."""
 
-    config: ClassifyRun
-
-    def base_config(self) -> RnnClassifierConfig:
-        """Model config of the run, before its sizes are chosen."""
-        return self.config.rnn_classifier
+    def choose_config(self) -> tuple[ClassifierConfigT, str]:
+        """The model config of the run, with the sizes of the data."""
+        run: Any = self.config  # its config `model` is that of the family
+        sizes = {"vocab_size": self.preprocessor.tokenizer.vocab_size, "num_labels": len(self.labels)}
+        return run.model.override(sizes), "by its settings"
 
     def read_splits(self) -> DataSplits[LabelledTexts]:
         """Read labelled texts."""
@@ -424,10 +427,27 @@ class RnnClassificationExperiment(
         return metrics, metadata
 
 
-class RnnClassificationEvaluator(ModelEvaluator[RnnClassifier]):
-    """Evaluates an RNN classifier on validation texts."""
+class RnnClassificationExperiment(
+    TextClassificationExperiment[RnnClassifierConfig],
+    RnnTextExperiment[RnnClassifierConfig, "RnnClassificationEvaluator", RnnLabelledSplit],
+):
+    """Train an RNN classifier on labelled texts."""
 
-    def __init__(self, experiment: RnnClassificationExperiment, device: str) -> None:
+    config: ClassifyRun
+
+    def choose_config(self) -> tuple[RnnClassifierConfig, str]:
+        """Choose the sizes by the preset."""
+        return RnnTextExperiment.choose_config(self)
+
+    def base_config(self) -> RnnClassifierConfig:
+        """Model config of the run, before its sizes are chosen."""
+        return self.config.rnn_classifier
+
+
+class RnnClassificationEvaluator(ModelEvaluator[TextClassifierModel]):
+    """Evaluates a text classifier with its own vocabulary on validation texts."""
+
+    def __init__(self, experiment: TextClassificationExperiment[Any], device: str) -> None:
         super().__init__(build_model(experiment.model_config), device, experiment.scoring)
         self.valid = experiment.valid
         self.labels = experiment.labels

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.checkpoint.native import LoadedRnnText, load_rnn_text, save_rnn_text
+from regard.checkpoint.native import LoadedTextModel, load_text_model, save_text_model
 from regard.config.rnn_models import ELMO_PRESETS, ElmoConfig
 from regard.config.runs import ElmoRun
 from regard.data.documents import Documents
@@ -33,14 +33,14 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
 
     config: ElmoRun
     # set by `prepare`
-    pretrained: LoadedRnnText[ElmoConfig] | None = None
+    pretrained: LoadedTextModel[ElmoConfig] | None = None
     objective: ElmoObjective
 
     # ---- data and model size
 
-    def load_pretrained(self) -> LoadedRnnText[ElmoConfig]:
+    def load_pretrained(self) -> LoadedTextModel[ElmoConfig]:
         """Load the pretrained model."""
-        return load_rnn_text(self.config.pretrained, ElmoConfig, self.name)
+        return load_text_model(self.config.pretrained, ElmoConfig, self.name)
 
     def build_tokenizer(self, texts: list[str]) -> Tokenizer:
         """Take the tokenizer of the pretrained model, or train one on the training texts."""
@@ -94,7 +94,7 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
 
     def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""
-        save_rnn_text(
+        save_text_model(
             self.folder,
             self.model_config,
             weights,
@@ -104,9 +104,9 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
             card=card,
         )
 
-    def load_saved(self) -> LoadedRnnText[ElmoConfig]:
+    def load_saved(self) -> LoadedTextModel[ElmoConfig]:
         """Load the run's model."""
-        return load_rnn_text(self.folder, ElmoConfig, self.name)
+        return load_text_model(self.folder, ElmoConfig, self.name)
 
 
 class ElmoEvaluator(ModelEvaluator[Elmo]):

@@ -22,7 +22,7 @@ from regard.config.runs import TranslateRun
 from regard.data.pairs import ParallelTexts, hold_out_pairs, read_pairs
 from regard.decoding.batch_search import search_all
 from regard.engine.library import unavailable_reason
-from regard.engine.translator import TranslatorEngine
+from regard.engine.translator import TranslatorEngine, unsupported_transformer_reason
 from regard.errors import UsageError
 from regard.hardware import WorkerPool
 from regard.metric_table import METRICS
@@ -73,7 +73,8 @@ class TranslationEvaluator(ModelEvaluator[EncoderDecoder]):
         self.tokenizers = tokenizers
         self.valid = valid
         self.greedy = _greedy_decoding(valid)
-        self.uses_engine = isinstance(config, TransformerConfig) and device == "cpu" and not unavailable_reason()
+        is_supported = isinstance(config, TransformerConfig) and not unsupported_transformer_reason(config)
+        self.uses_engine = is_supported and device == "cpu" and not unavailable_reason()
         self.search_seconds = 0.0  # of the last evaluation
         self.engine: TranslatorEngine | None = None  # with the weights that were loaded last
 
