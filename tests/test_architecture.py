@@ -26,7 +26,7 @@ LAYERS = {
     "registry": -2,
     "components": -1, "plugins": -1,
     "config": 0, "metric_table": 0, "packed_tokens": 0, "hardware": 0, "formatting": 0,
-    "text": 1, "attention": 1,
+    "text": 1, "attention": 1, "backends": 1,
     "data": 2, "models.layers": 2,
     "models": 3,
     "decoding": 4, "checkpoint": 4, "engine": 4,
@@ -41,7 +41,7 @@ TEXT_PARTS = {"text", "data"}  # these and the tensor parts do not import each o
 TENSOR_PARTS = {"attention", "models", "models.layers"}
 WITHOUT_TORCH = {
     *("config", "errors", "registry", "components", "plugins", "metric_table", "formatting", "packed_tokens"),
-    *("text", "data", "decoding", "search", "engine", "view", "cli"),
+    *("backends", "text", "data", "decoding", "search", "engine", "view", "cli"),
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
 MODULES = sorted(SOURCE.rglob("*.py"))

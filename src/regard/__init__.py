@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from regard.pipeline.question_answering import Answer, QuestionAnsweringPipeline
     from regard.pipeline.story_qa import StoryAnswer, StoryQAPipeline
     from regard.pipeline.tagging import TaggedText, TokenClassificationPipeline
-    from regard.pipeline.translation import Translation, TranslationPipeline
+    from regard.pipeline.translation import TranslationPipeline
+    from regard.pipeline.translation_result import Translation
     from regard.plugins import register
     from regard.text.tokenizer import Tokenizer
     from regard.view.export import see
@@ -132,7 +133,7 @@ _LAZY_EXPORTS = {  # public name → module
     "TrainingConfig": "config.training",
     "TrainingError": "errors",
     "TransformerConfig": "config.models",
-    "Translation": "pipeline.translation",
+    "Translation": "pipeline.translation_result",
     "TranslationPipeline": "pipeline.translation",
     "UsageError": "errors",
     "ablate": "attention.intervention",

@@ -235,7 +235,7 @@ def merge_adapter_folder(folder: Path) -> Path:
 
 def _write_merged(merged: Path, folder: Path, base: Path, config: Mapping[str, Any]) -> None:
     """Write the model of a base and an adapter."""
-    tensors = weights.read_entries(read_tensor_entries(base))
+    tensors = weights.to_tensors(weights.read_arrays(read_tensor_entries(base)))
     adapter_tensors = weights.read_tensors(folder / ADAPTER_WEIGHTS)
     merged_tensors = AdapterMerger(config, tensors, adapter_tensors, where=f"{folder}: base {base}").merge()
     contents = _copied_files(base) | _copied_files(folder)

@@ -16,9 +16,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from torch import Tensor
+import numpy as np
 
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.locate import (
@@ -30,7 +30,14 @@ from regard.checkpoint.locate import (
     retry_while_replaced,
     verify,
 )
-from regard.checkpoint.model_dir import FamilyConfig, check_weights, expected_shapes, publish_model, read_tensor_entries
+from regard.checkpoint.model_dir import (
+    FamilyConfig,
+    ShapeReader,
+    check_weights,
+    expected_shapes,
+    publish_model,
+    read_tensor_entries,
+)
 from regard.checkpoint.tokenizer_files import TOKENIZER, check_vocabulary, read_tokenizer
 from regard.components import FAMILIES
 from regard.config.rnn_models import MemoryNetworkConfig
@@ -38,6 +45,9 @@ from regard.config.settings import Config
 from regard.errors import CheckpointError, ConfigError
 from regard.registry import resolve
 from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FEATURES = "features"
 VOCABULARY = "vocabulary.json"
@@ -159,10 +169,10 @@ def _iterate_numbers(values: Mapping[str, Any]) -> Iterator[float]:
             yield value
 
 
-def read_native_weights(path: Path, config: FamilyConfig) -> dict[str, Tensor]:
+def read_native_weights(path: Path, config: FamilyConfig, read_shapes: ShapeReader = expected_shapes) -> weights.Arrays:
     """Read a model's weights after comparing names and shapes with the config."""
     entries = read_tensor_entries(path)
-    expected = expected_shapes(config)
+    expected = read_shapes(config)
     missing = [name for name in expected if name not in entries]
     if missing:
         raise CheckpointError(f"{path}: weights: {len(missing)} are missing, {', '.join(missing[:5])} among them")
@@ -172,8 +182,8 @@ def read_native_weights(path: Path, config: FamilyConfig) -> dict[str, Tensor]:
             raise CheckpointError(
                 f"{path}: weights: {name} has shape {list(stored_shape)}, {CONFIG} asks for {list(shape)}"
             )
-    tensors = weights.read_entries({name: entries[name] for name in expected})
-    return {name: tensor.float() for name, tensor in tensors.items()}
+    arrays = weights.read_arrays({name: entries[name] for name in expected})
+    return {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -216,7 +226,7 @@ def _load_text_model(folder: Path, config_type: type[TextConfig], task: str) -> 
     metadata = read_task(path, task)
     config: Any = read_native_config(atomic.read_json(path / CONFIG), config_type, str(path / CONFIG))  # type: ignore[type-var]
     verify(path, _TEXT_MODEL_FILES)
-    model_weights = read_native_weights(path, config)
+    model_weights = weights.to_tensors(read_native_weights(path, config))
     tokenizer = read_tokenizer(path / TOKENIZER)
     check_vocabulary(path, tokenizer, config.vocab_size)
     return LoadedTextModel(
@@ -282,5 +292,5 @@ def _load_memory_network(folder: Path) -> LoadedMemoryNetwork:
     words = vocabulary.get("words")
     if not isinstance(words, list) or len(words) != config.vocab_size:
         raise CheckpointError(f"{path / VOCABULARY}: must have {config.vocab_size} words, as {CONFIG} says")
-    model_weights = read_native_weights(path, config)
+    model_weights = weights.to_tensors(read_native_weights(path, config))
     return LoadedMemoryNetwork(config, model_weights, vocabulary=vocabulary, metadata=metadata, path=path)

@@ -149,10 +149,11 @@ def load_translation_pipeline(
     """Load the pipeline of a folder, or of an ensemble."""
     from regard.attention.intervention import active_intervention
     from regard.cli.output import note
+    from regard.engine.backend import HybridTranslator
     from regard.pipeline.load import load_translator
 
     model = load_translator(folder, ensemble=ensemble, **load_options)
-    if model.engines and active_intervention() is not None:
+    if active_intervention() is not None and isinstance(model.backends[0], HybridTranslator):
         note("heads are ablated: torch computes in float32, as the engine cannot ablate heads")
     gc.freeze()  # the model stays: repeated garbage collection over its objects takes time
     return model

@@ -14,7 +14,7 @@ from regard.cli.texts import TextInput, process_texts, text_verb
 
 if TYPE_CHECKING:
     from regard.decoding.constraints import Constraints
-    from regard.pipeline.translation import Translation
+    from regard.pipeline.translation_result import Translation
 
 HELP = """Translate TEXT, the lines of a file, or standard input line by line, in order.
 

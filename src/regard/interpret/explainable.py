@@ -21,8 +21,9 @@ from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Ids, Tokens
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
-from regard.pipeline.sentence_pairs import TranslatedSentence, split_pair
-from regard.pipeline.translation import Translation, TranslationPipeline
+from regard.pipeline.sentence_pairs import TranslatedSentence, encode_source, split_pair
+from regard.pipeline.translation import TranslationPipeline
+from regard.pipeline.translation_result import Translation
 from regard.tasks.question_answering import (
     EncodedPassages,
     SpanBatch,
@@ -165,7 +166,8 @@ class _ExplainableLabel(_ExplainableRow):
     ) -> None:
         pairs = [inputs[1]] if len(inputs) > 1 else None
         encoded = encode_texts(classifier.special_tokens, [inputs[0]], pairs, classifier.max_length)
-        super().__init__(classifier.model, classifier.special_tokens, encoded.rows[0], encoded.token_types[0], label)
+        model = classifier.model.torch_model()
+        super().__init__(model, classifier.special_tokens, encoded.rows[0], encoded.token_types[0], label)
         self.label_index = label_index
         self.is_multi_label = is_multi_label
         self.temperature = classifier.temperature
@@ -225,7 +227,7 @@ class _ExplainableSpan(_ExplainableRow):
         target: str,
     ) -> None:
         super().__init__(
-            pipeline.model,
+            pipeline.model.torch_model(),
             pipeline.special_tokens,
             encoded.rows[window_index],
             encoded.token_types[window_index],
@@ -270,8 +272,8 @@ class _ExplainableTranslation:
     """Translation of a sentence, as a function of its source tokens."""
 
     def __init__(self, pipeline: TranslationPipeline, sentence: TranslatedSentence) -> None:
-        self.model: EncoderDecoder = pipeline.models[0]
-        self.input_ids = np.asarray(pipeline.recorder.source_ids(sentence), dtype=np.int32)
+        self.model: EncoderDecoder = pipeline.torch_models()[0]
+        self.input_ids = np.asarray(encode_source(pipeline.source, sentence), dtype=np.int32)
         self.target_ids = sentence.ids
         self.target = sentence.text
         self.is_special = _find_special(self.input_ids, pipeline.source)

@@ -65,6 +65,10 @@ class Model(nn.Module):
             if isinstance(module, SelfAttention | CrossAttention)
         }
 
+    def torch_model(self) -> Self:
+        """The model itself, which computes in torch (`backends`)."""
+        return self
+
     def num_parameters(self) -> int:
         """Number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
@@ -253,6 +257,7 @@ class EncoderDecoderConfig(Protocol):
 class EncoderDecoder(Packable):
     """Reads a source text and generates a target text."""
 
+    config: Any  # of the family
     settings: EncoderDecoderConfig
 
     def build_embeddings(self, config: EncoderDecoderConfig, embedding_size: int, output_size: int) -> None:
@@ -268,6 +273,10 @@ class EncoderDecoder(Packable):
         self.lm_head_bias = nn.Parameter(torch.zeros(config.target_vocab_size)) if config.output_bias else None
 
     # what a search needs (`decoding.generator.Generator`)
+    def generator(self, *, with_attention: bool = False) -> Self:
+        """The model itself, which also returns its cross-attention."""
+        return self
+
     @property
     def vocab_size(self) -> int:
         return self.settings.target_vocab_size

@@ -221,7 +221,9 @@ class Bert(Packable):
                 return self.next_sentence_logits(hidden, batch)
         return self.head_logits(hidden, batch)
 
-    # NumPy in, NumPy out
+    # NumPy in, NumPy out (`backends.EncoderBackend`)
+    makes_batches = False
+
     @torch.inference_mode()
     def encode(self, tokens: Tokens, token_types: Ids | None = None) -> NDArray[np.float32]:
         """Hidden states of all tokens, [N, D]. `token_types` defaults to those of the tokens."""

@@ -76,6 +76,10 @@ class Gpt(Packable):
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     # what a search needs (`decoding.generator.Generator`)
+    def generator(self, *, with_attention: bool = False) -> Gpt:
+        """The model itself."""
+        return self
+
     @property
     def vocab_size(self) -> int:
         """Size of the vocabulary; a model without eos has one more token, which is never likely."""

@@ -11,11 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.labelled import LabelledTexts
 from regard.errors import UsageError
-from regard.models.bert import Bert
+from regard.hardware import ForkSafeLock
 from regard.models.text_classifier import TextClassifierModel
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.calibration import calibration_error, multi_label_f1, sigmoid_probabilities, softmax_probabilities
@@ -88,7 +90,7 @@ class RecurrentClassifier:
 class EncoderClassifier:
     """Encoder with a classification head and calibrated probabilities."""
 
-    model: Bert
+    model: EncoderBackend
     special_tokens: SpecialTokens
     max_length: int
     temperature: float = 1.0
@@ -120,7 +122,7 @@ class EncoderClassifier:
     def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
         """Record the attention over one text, or pair of texts; of a long text, over its first window."""
         row = encode_row(self.special_tokens, text, pair, max_length=self.max_length)
-        recorder = EncoderRecorder(self.model, self.special_tokens)
+        recorder = EncoderRecorder(self.model.torch_model(), self.special_tokens)
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"prediction": probabilities})
 
 
@@ -174,7 +176,7 @@ class Label(PipelineResult, str):
         return label
 
 
-class ClassificationPipeline:
+class ClassificationPipeline(PicklablePipeline):
     """Classifies texts; `account` counts how much of all texts so far was read."""
 
     task_name = TASK
@@ -188,6 +190,7 @@ class ClassificationPipeline:
         if task.get("thresholds") is not None:
             self.thresholds = [float(task["thresholds"][label]) for label in self.labels]
         self.truncation_report = TruncationReport()
+        self._report_lock = ForkSafeLock()
 
     def stream(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> Iterator[Label]:
         """Yield the label of each text, or pair of texts, in order; a blank text has an empty label."""
@@ -200,13 +203,15 @@ class ClassificationPipeline:
     def _classify_batch(self, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Label]:
         labels = [Label.for_blank_text(text) for text in texts]
         indices = [index for index, text in enumerate(texts) if text.strip()]
-        self.truncation_report.blank += len(texts) - len(indices)
+        with self._report_lock:
+            self.truncation_report.blank += len(texts) - len(indices)
         if not indices:
             return labels
         predictions = self.classifier.predict(
             [texts[index] for index in indices], None if pairs is None else [pairs[index] for index in indices]
         )
-        self.truncation_report.add(predictions.truncation_report)
+        with self._report_lock:
+            self.truncation_report.add(predictions.truncation_report)
         label_separator = str(self.task.get("label_separator") or LABEL_SEPARATOR)
         for row, index in enumerate(indices):
             label = Label.from_probabilities(

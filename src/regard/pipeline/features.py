@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from regard.config.inference import RecordConfig
 from regard.data.documents import Documents
 from regard.errors import UsageError
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import layer_mix_attention
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.elmo import ElmoFeatures, predict_both_directions
@@ -51,7 +52,7 @@ class TextFeatures(PipelineResult):
         return (scale * np.tensordot(layer_weights, self.layers, axes=1)).astype(np.float32)  # [words, features]
 
 
-class FeaturePipeline:
+class FeaturePipeline(PicklablePipeline):
     """Extracts ELMo features from texts."""
 
     task_name = TASK

@@ -17,6 +17,7 @@ from regard.data.documents import Documents
 from regard.errors import UsageError
 from regard.models.bert import Bert
 from regard.packed_tokens import Tokens
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, VisibleWindow, encode_row
 from regard.pipeline.records.trace_records import decoding_steps
 from regard.pipeline.result import PipelineResult, attach_recorder
@@ -67,7 +68,7 @@ class _MaskedRow:
     start: int = 0  # index of the first token of the text that is read
 
 
-class FillMaskPipeline:
+class FillMaskPipeline(PicklablePipeline):
     """Predicts the masked tokens of texts."""
 
     task_name = TASK

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.squad import SquadExample, SquadExamples
 from regard.errors import UsageError
-from regard.models.bert import Bert
+from regard.hardware import ForkSafeLock
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, VisibleWindow, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.question_answering import (
@@ -67,12 +69,14 @@ class Answer(PipelineResult):
         return values
 
 
-class QuestionAnsweringPipeline:
+class QuestionAnsweringPipeline(PicklablePipeline):
     """Answers questions with spans of their passages; `account` counts how passages were read so far."""
 
     task_name = TASK
 
-    def __init__(self, model: Bert, special_tokens: SpecialTokens, max_length: int, task: dict[str, Any]) -> None:
+    def __init__(
+        self, model: EncoderBackend, special_tokens: SpecialTokens, max_length: int, task: dict[str, Any]
+    ) -> None:
         self.model = model
         self.special_tokens = special_tokens
         self.max_length = max_length
@@ -80,6 +84,7 @@ class QuestionAnsweringPipeline:
         self.overlap = int(task.get("overlap", DEFAULT_OVERLAP))
         self.threshold = float(task.get("threshold", -1e9))
         self.truncation_report = TruncationReport()
+        self._report_lock = ForkSafeLock()
 
     def answer(self, questions: Sequence[tuple[str, str]], *, top_k: int = 1) -> list[Answer]:
         """Answer each (question, passage) pair, with the `top_k - 1` next best spans as alternatives."""
@@ -91,7 +96,8 @@ class QuestionAnsweringPipeline:
         for start in range(0, len(questions), QUESTIONS_PER_BATCH):
             batch = questions[start : start + QUESTIONS_PER_BATCH]
             encoded = encode_questions(self.special_tokens, batch, self.max_length, self.overlap)
-            self.truncation_report.add(encoded.truncation)
+            with self._report_lock:
+                self.truncation_report.add(encoded.truncation)
             batch_spans = best_spans(self.model, encoded, len(batch), max(1, top_k))
             for index, (pair, spans) in enumerate(zip(batch, batch_spans, strict=True)):
                 answer = self._build_answer(pair, spans, encoded.text_indices.count(index))
@@ -156,13 +162,14 @@ class QuestionAnsweringPipeline:
             )
             return {"prediction": probabilities}
 
-        recorder = EncoderRecorder(self.model, self.special_tokens)
+        model = self.model.torch_model()
+        recorder = EncoderRecorder(model, self.special_tokens)
         return recorder.record(
             row,
             config,
             task=TASK,
             title=question,
-            run_model=self.model.logits,
+            run_model=model.logits,
             extra_parts=build_probabilities,
         )
 

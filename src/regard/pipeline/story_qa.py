@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from regard.data.babi import StoryQuestion, StoryQuestions
 from regard.errors import DataError, UsageError
 from regard.models.memory_network import MemoryNetwork
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.result import PipelineResult
 from regard.tasks.predictions import PredictedStoryAnswers
 from regard.tasks.scoring import Scoring
@@ -71,9 +72,6 @@ class StoryAnswer(PipelineResult, str):
             answers.append(answer)
         answers[0].alternatives = answers[1:]
         return answers[0]
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)  # pickled as its text alone
 
     @property
     def supporting(self) -> list[SupportingSentence]:
@@ -137,7 +135,7 @@ class StoryAnswer(PipelineResult, str):
         }
 
 
-class StoryQAPipeline:
+class StoryQAPipeline(PicklablePipeline):
     """Answers questions about stories with a memory network."""
 
     task_name = TASK

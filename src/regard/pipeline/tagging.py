@@ -11,10 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.conll import TaggedSentences
-from regard.models.bert import Bert
+from regard.hardware import ForkSafeLock
 from regard.models.rnn_text import RnnTagger
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
 from regard.pipeline.records.trace_records import decoding_steps
 from regard.pipeline.result import PipelineResult, attach_recorder
@@ -83,7 +85,7 @@ class RecurrentTagger:
 class EncoderTagger:
     """Encoder with a token classification head."""
 
-    model: Bert
+    model: EncoderBackend
     special_tokens: SpecialTokens
     max_length: int
 
@@ -101,7 +103,7 @@ class EncoderTagger:
     ) -> Record:
         """Record the attention over one text; of a long text, over its first window."""
         row = encode_row(self.special_tokens, text, max_length=self.max_length)
-        recorder = EncoderRecorder(self.model, self.special_tokens)
+        recorder = EncoderRecorder(self.model.torch_model(), self.special_tokens)
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"texts": texts, "steps": tuple(steps)})
 
 
@@ -153,7 +155,7 @@ class TaggedText(PipelineResult):
         }
 
 
-class TokenClassificationPipeline:
+class TokenClassificationPipeline(PicklablePipeline):
     """Tags the words of texts; `account` counts how texts were read so far."""
 
     task_name = TASK
@@ -164,6 +166,7 @@ class TokenClassificationPipeline:
         self.task = task
         self.transitions = tag_transitions(self.tags)
         self.truncation_report = TruncationReport()
+        self._report_lock = ForkSafeLock()
 
     @property
     def has_entities(self) -> bool:
@@ -179,7 +182,8 @@ class TokenClassificationPipeline:
 
     def _tag_batch(self, texts: Sequence[str], spans: Sequence[Spans]) -> Iterator[TaggedText]:
         predictions = self.tagger.predict(texts, spans)
-        self.truncation_report.add(predictions.truncation_report)
+        with self._report_lock:
+            self.truncation_report.add(predictions.truncation_report)
         for index, (text, text_spans, logprobs) in enumerate(zip(texts, spans, predictions.logprobs, strict=True)):
             tag_ids = viterbi(logprobs, self.transitions) if len(logprobs) else np.zeros(0, dtype=np.int64)
             tagged = TaggedText(

@@ -21,8 +21,7 @@ from regard.checkpoint.native import NativeConfig, native_family, read_native_co
 from regard.checkpoint.run_dir import RunDirectory, folder_kind
 from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER, WORDPIECE_VOCAB
 from regard.config.settings import Config
-from regard.engine.backend import read_encoder
-from regard.engine.folder import is_engine_folder
+from regard.engine.folder import is_engine_folder, read_encoder
 from regard.errors import CheckpointError
 from regard.registry import TASKS, resolve
 from regard.training.verdict import Verdict

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from regard.attention.dropout import Noise
 from regard.attention.packed_batch import PackedBatch
+from regard.backends import EncoderBackend
 from regard.data.squad import SquadExample
 from regard.errors import UsageError
 from regard.models.bert import Bert
@@ -298,7 +299,7 @@ class AnswerSpan(NamedTuple):
         return self.score - self.no_answer_score
 
 
-def best_spans(model: Bert, texts: EncodedPassages, num_questions: int, k: int = 1) -> list[list[AnswerSpan]]:
+def best_spans(model: EncoderBackend, texts: EncodedPassages, num_questions: int, k: int = 1) -> list[list[AnswerSpan]]:
     """The k best spans of each question over all windows of its passage, best first."""
     span_scores: list[dict[Span, float]] = [{} for _ in range(num_questions)]
     no_answer_scores = np.full(num_questions, np.inf)

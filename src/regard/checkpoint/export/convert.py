@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.checkpoint import atomic, causal_dir, native, pickle_weights, weights
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder, serialize_tokenizer
+from regard.checkpoint.encoder_dir import load_encoder, save_encoder, serialize_tokenizer
 from regard.checkpoint.export import onnx
 from regard.checkpoint.export.ctranslate2 import save_ctranslate2
 from regard.checkpoint.export.engine import (
@@ -24,7 +24,6 @@ from regard.checkpoint.hf.sentence_transformers import MODULES, read_modules, se
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import CARD, CONFIG, TASK_FILE, read_task_file
 from regard.checkpoint.model_dir import (
-    LoadedTranslator,
     folder_task,
     has_only_pickled_weights,
     load_translator,
@@ -33,6 +32,7 @@ from regard.checkpoint.model_dir import (
 )
 from regard.checkpoint.native import copy_native
 from regard.checkpoint.run_dir import folder_kind
+from regard.checkpoint.source import EncoderSource, TranslatorSource
 from regard.checkpoint.tokenizer_files import TOKENIZER
 from regard.checkpoint.weights import WeightReport
 from regard.components import FAMILIES
@@ -168,7 +168,7 @@ def _convert_translator(request: _ConversionRequest) -> ConversionResult:
     return ConversionResult(request.out, model_type, model.report)
 
 
-def _save_engine_translator(model: LoadedTranslator, request: _ConversionRequest, precision: str) -> None:
+def _save_engine_translator(model: TranslatorSource, request: _ConversionRequest, precision: str) -> None:
     """Write an engine folder; the report describes the effect of the shortlist, if there is one."""
     card = request.read_card()
     if not request.shortlist:
@@ -205,7 +205,7 @@ def _convert_encoder(request: _ConversionRequest) -> ConversionResult:
     return ConversionResult(request.out, described_type, model.report)
 
 
-def _save_encoder(model: LoadedEncoder, request: _ConversionRequest, extra_files: dict[str, bytes]) -> None:
+def _save_encoder(model: EncoderSource, request: _ConversionRequest, extra_files: dict[str, bytes]) -> None:
     save_encoder(
         request.out,
         model.config,
@@ -223,7 +223,7 @@ def _save_encoder(model: LoadedEncoder, request: _ConversionRequest, extra_files
     )
 
 
-def _save_onnx(model: LoadedEncoder, model_type: str, request: _ConversionRequest) -> None:
+def _save_onnx(model: EncoderSource, model_type: str, request: _ConversionRequest) -> None:
     """Write an encoder's graph, and beside it config, labels, tokenizer and tuned settings."""
     labels = encoders.LabelNames(model.labels, model.problem_type)
     hf_config = encoders.config_to_hf(model.config, model_type, labels, model.hf_config)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.checkpoint.causal_dir import LoadedCausalLM, save_causal_lm
-from regard.checkpoint.encoder_dir import LoadedEncoder, save_encoder
-from regard.checkpoint.model_dir import LoadedTranslator, save_translator
+from regard.checkpoint.causal_dir import save_causal_lm
+from regard.checkpoint.encoder_dir import save_encoder
+from regard.checkpoint.model_dir import save_translator
+from regard.checkpoint.source import CausalSource, EncoderSource, TranslatorSource
 from regard.config.models import TransformerConfig
 from regard.engine import causal, file, layout
 from regard.engine.base import check_precision
@@ -21,7 +22,7 @@ from regard.registry import task_of_head
 
 
 def save_engine_translator(
-    loaded: LoadedTranslator, folder: Path, out: Path, precision: str, card: str, shortlist: Shortlist | None = None
+    loaded: TranslatorSource, folder: Path, out: Path, precision: str, card: str, shortlist: Shortlist | None = None
 ) -> TranslatorEngine:
     """Write a translation model as an engine folder; return it as the engine runs it."""
     config = loaded.config
@@ -30,7 +31,7 @@ def save_engine_translator(
     if reason := unsupported_transformer_reason(config):
         raise UsageError(f"{folder} cannot be written for the engine: {reason}")
     _check_engine(folder, precision)
-    arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)
+    arrays = layout.pack_weights(config, loaded.arrays, precision)
     save_translator(
         out,
         config,
@@ -46,14 +47,14 @@ def save_engine_translator(
 
 
 def save_engine_encoder(
-    loaded: LoadedEncoder, folder: Path, out: Path, precision: str, card: str, extra_files: Mapping[str, bytes]
+    loaded: EncoderSource, folder: Path, out: Path, precision: str, card: str, extra_files: Mapping[str, bytes]
 ) -> None:
     """Write an encoder as an engine folder."""
     config = loaded.config
     if reason := unsupported_reason(config):
         raise UsageError(f"{folder} cannot be written for the engine: {reason}")
     _check_engine(folder, precision)
-    arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)
+    arrays = layout.pack_weights(config, loaded.arrays, precision)
     metadata = {"labels": list(loaded.labels), "problem_type": loaded.problem_type, "max_length": loaded.max_length}
     save_encoder(
         out,
@@ -73,13 +74,13 @@ def save_engine_encoder(
     )
 
 
-def save_engine_causal(loaded: LoadedCausalLM, folder: Path, out: Path, precision: str, card: str) -> None:
+def save_engine_causal(loaded: CausalSource, folder: Path, out: Path, precision: str, card: str) -> None:
     """Write a causal language model as an engine folder."""
     config = loaded.config
     if reason := causal.unsupported_reason(config):
         raise UsageError(f"{folder} cannot be written for the engine: {reason}")
     _check_engine(folder, precision)
-    arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)
+    arrays = layout.pack_weights(config, loaded.arrays, precision)
     save_causal_lm(
         out,
         config,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.checkpoint.model_dir import LoadedTranslator
+from regard.checkpoint.source import TranslatorSource
 from regard.config.models import TransformerConfig
 from regard.data.pairs import hold_out_pairs, read_pairs
 from regard.decoding.batch_search import search_all
@@ -35,7 +35,7 @@ class TrainedShortlist:
     vocab_size: int
 
     @classmethod
-    def train(cls, model: LoadedTranslator, files: Sequence[str | Path]) -> TrainedShortlist:
+    def train(cls, model: TranslatorSource, files: Sequence[str | Path]) -> TrainedShortlist:
         """Train on a parallel text, in the formats that training reads."""
         config = model.config
         if not isinstance(config, TransformerConfig):
@@ -66,7 +66,7 @@ class TrainedShortlist:
             vocab_size=config.target_vocab_size,
         )
 
-    def describe_effect(self, model: LoadedTranslator, engine: TranslatorEngine) -> list[str]:
+    def describe_effect(self, model: TranslatorSource, engine: TranslatorEngine) -> list[str]:
         """Compare translations of the held-out sentences with and without the shortlist."""
         engine.shortlist = self.shortlist
         with_shortlist = self._translate(model, engine, use_shortlist=True)
@@ -82,7 +82,7 @@ class TrainedShortlist:
             f"{bleu_without:.2f}; {same_percent:.1f} % of the translations stay the same (--no-shortlist)",
         ]
 
-    def _translate(self, model: LoadedTranslator, engine: TranslatorEngine, *, use_shortlist: bool) -> list[str]:
+    def _translate(self, model: TranslatorSource, engine: TranslatorEngine, *, use_shortlist: bool) -> list[str]:
         """Translate the held-out sentences."""
         eos = np.array([model.source.eos_id], np.int32)
         sequences = [np.concatenate([ids, eos]) for ids in _encode(model.source, self.source)]

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.causal_dir import LoadedCausalLM, load_causal_lm, save_causal_lm
+from regard.checkpoint.causal_dir import load_causal_lm, save_causal_lm
 from regard.checkpoint.hf.causal import has_scaled_scores
+from regard.checkpoint.source import CausalSource
+from regard.checkpoint.weights import to_arrays
 from regard.config.models import GPT_PRESETS, GptConfig
 from regard.config.runs import CausalLMRun
 from regard.data.documents import Documents
@@ -45,7 +47,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
 
     config: CausalLMRun
     # set by `prepare`
-    pretrained: LoadedCausalLM | None = None
+    pretrained: CausalSource | None = None
     num_valid_characters: int
     objective: CausalLMObjective
 
@@ -67,7 +69,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             return super().describe_held_out(valid)
         return f"the last {_count_characters(valid):,} characters are held out"
 
-    def load_pretrained(self) -> LoadedCausalLM:
+    def load_pretrained(self) -> CausalSource:
         """Load the pretrained model."""
         pretrained = load_causal_lm(self.config.pretrained)
         lora = self.config.lora
@@ -105,13 +107,13 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
         self.hidden_size = self.model_config.hidden_size
         self.preferred_settings = {"batch_tokens": max(BATCH_TOKENS, train.length)}
 
-    def _extend_pretrained(self, pretrained: LoadedCausalLM) -> LoadedCausalLM:
+    def _extend_pretrained(self, pretrained: CausalSource) -> CausalSource:
         """Extend the token tables of the pretrained model to the extended vocabulary."""
         return replace(
             pretrained,
             tokenizer=self.tokenizer,
             config=pretrained.config.override({"vocab_size": self.tokenizer.vocab_size}),
-            weights=extend_tables(pretrained.weights, pretrained.tokenizer, self.tokenizer),
+            arrays=to_arrays(extend_tables(pretrained.weights, pretrained.tokenizer, self.tokenizer)),
         )
 
     def _max_row_length(self) -> int:
@@ -194,7 +196,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             original_config=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
-    def load_saved(self) -> LoadedCausalLM:
+    def load_saved(self) -> CausalSource:
         """Load the run's model."""
         return load_causal_lm(self.folder)
 

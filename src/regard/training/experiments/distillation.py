@@ -8,7 +8,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder
+from regard.checkpoint.encoder_dir import load_encoder
+from regard.checkpoint.source import EncoderSource
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.metric_table import METRICS
 from regard.models.bert import Bert
@@ -39,7 +40,7 @@ class DistillationExperiment(FineTuningExperiment[Any]):
         objective = super().build_objective()
         return DistillationObjective(objective, self.teacher, self.copied_layers, self.config.distillation)
 
-    def load_pretrained(self) -> LoadedEncoder:
+    def load_pretrained(self) -> EncoderSource:
         """Load the teacher and derive the student from it; the labels are the teacher's, not those of the data."""
         loaded = load_encoder(self.config.pretrained, task=self.name)
         self._check_teacher(loaded)
@@ -49,9 +50,10 @@ class DistillationExperiment(FineTuningExperiment[Any]):
         self.teacher = loaded.model().eval()
         self.copied_layers = select_layers(num_layers, self.config.distillation.student_layers)
         config = student_config(loaded.config, self.copied_layers)
-        return replace(loaded, config=config, weights=student_weights(loaded.weights, self.copied_layers))
+        weights = student_weights(loaded.weights, self.copied_layers)
+        return replace(loaded, config=config, arrays={name: tensor.numpy() for name, tensor in weights.items()})
 
-    def _check_teacher(self, loaded: LoadedEncoder) -> None:
+    def _check_teacher(self, loaded: EncoderSource) -> None:
         source = self.config.pretrained
         if loaded.config.head != self.head:
             raise CheckpointError(

@@ -11,7 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
+from regard.checkpoint.encoder_dir import load_encoder, save_encoder
+from regard.checkpoint.source import EncoderSource
+from regard.checkpoint.weights import to_arrays
 from regard.config.models import BertConfig
 from regard.config.runs import FineTunedRun
 from regard.errors import ConfigError
@@ -45,7 +47,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
     problem_type = ""  # of classification
 
     # set by `prepare`
-    pretrained: LoadedEncoder
+    pretrained: EncoderSource
     special_tokens: SpecialTokens
     max_length: int
     initial_weights: Mapping[str, Tensor]
@@ -72,7 +74,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             initialize_bert(model, config.training.seed)
             self.initial_weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
-    def load_pretrained(self) -> LoadedEncoder:
+    def load_pretrained(self) -> EncoderSource:
         """Load the pretrained encoder with the task's head."""
         labels = self.labels if self.labels else None
         return load_encoder(self.config.pretrained, head=self.head, labels=labels, seed=self.config.training.seed)
@@ -81,7 +83,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         """Texts of the training examples, by which the vocabulary is extended."""
         raise NotImplementedError
 
-    def _extend_pretrained(self, pretrained: LoadedEncoder, texts: Sequence[str]) -> LoadedEncoder:
+    def _extend_pretrained(self, pretrained: EncoderSource, texts: Sequence[str]) -> EncoderSource:
         """Extend the tokenizer of the pretrained encoder, and its token tables."""
         old = pretrained.tokenizer
         tokenizer = load_or_train_tokenizer(self.folder, lambda: self.extend_vocabulary(old, texts))
@@ -89,7 +91,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             pretrained,
             tokenizer=tokenizer,
             config=pretrained.config.override({"vocab_size": tokenizer.vocab_size}),
-            weights=extend_tables(pretrained.weights, old, tokenizer),
+            arrays=to_arrays(extend_tables(pretrained.weights, old, tokenizer)),
         )
 
     def choose_training_settings(self) -> dict[str, float]:
@@ -209,7 +211,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             original_config=self.pretrained.hf_config,
         )
 
-    def load_saved(self) -> LoadedEncoder:
+    def load_saved(self) -> EncoderSource:
         """Load the run's model."""
         return load_encoder(self.folder, task=self.name)
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
+from regard.checkpoint.encoder_dir import load_encoder, save_encoder
+from regard.checkpoint.source import EncoderSource
 from regard.config.models import BERT_PRESETS, BertConfig
 from regard.config.runs import MaskedLMRun
 from regard.data.documents import Documents
@@ -71,7 +72,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
 
     config: MaskedLMRun
     # set by `prepare`
-    pretrained: LoadedEncoder | None = None
+    pretrained: EncoderSource | None = None
     layout: MaskedRowLayout
     counts: NDArray[np.int64]  # of tokens in the training split
     objective: MaskedLMObjective
@@ -83,7 +84,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
         """Head of the encoder."""
         return "pretraining" if self.config.masking.next_sentence else "masked"
 
-    def load_pretrained(self) -> LoadedEncoder:
+    def load_pretrained(self) -> EncoderSource:
         """Load the pretrained encoder, and note which of its weights are used."""
         pretrained = load_encoder(self.config.pretrained, head=self.head, seed=self.config.training.seed)
         self.notes += pretrained.report.format_lines()
@@ -153,7 +154,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             config = config.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})
         return config.override(self._vocabulary_settings()), reason
 
-    def _adapt_pretrained_config(self, pretrained: LoadedEncoder) -> tuple[BertConfig, str]:
+    def _adapt_pretrained_config(self, pretrained: EncoderSource) -> tuple[BertConfig, str]:
         """Config of the pretrained model, with the new vocabulary where there is one."""
         source = self.config.pretrained
         config = pretrained.config
@@ -236,7 +237,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             **origin,
         )
 
-    def load_saved(self) -> LoadedEncoder:
+    def load_saved(self) -> EncoderSource:
         """Load the run's model."""
         return load_encoder(self.folder)
 

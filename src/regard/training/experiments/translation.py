@@ -14,7 +14,9 @@ from torch import Tensor
 
 from regard.attention.trace import trace
 from regard.checkpoint.atomic import write_file
-from regard.checkpoint.model_dir import LoadedTranslator, load_translator, save_translator
+from regard.checkpoint.model_dir import load_translator, save_translator
+from regard.checkpoint.source import TranslatorSource
+from regard.checkpoint.weights import to_arrays
 from regard.config.inference import DecodingConfig
 from regard.config.models import TransformerConfig
 from regard.config.rnn_models import TranslationModelConfig
@@ -170,7 +172,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
     _evaluator: TranslationEvaluator | None = None
 
     # set by `prepare`
-    pretrained: LoadedTranslator | None
+    pretrained: TranslatorSource | None
     tokenizers: TokenizerPair
     valid: TokenizedPairs
     objective: TranslationObjective
@@ -244,7 +246,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         write_file(target_path, tokenizers.target.to_json().encode())
         return tokenizers
 
-    def _extend_tokenizers(self, pretrained: LoadedTranslator, pairs: ParallelTexts) -> TokenizerPair:
+    def _extend_tokenizers(self, pretrained: TranslatorSource, pairs: ParallelTexts) -> TokenizerPair:
         """Tokenizers of the pretrained model, extended if the config says so: one for both sides, or two."""
         source = pretrained.source
         target = pretrained.target
@@ -258,7 +260,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             )
         return TokenizerPair(self.extend_vocabulary(source, pairs.source), self.extend_vocabulary(target, pairs.target))
 
-    def _extend_pretrained(self, pretrained: LoadedTranslator) -> LoadedTranslator:
+    def _extend_pretrained(self, pretrained: TranslatorSource) -> TranslatorSource:
         """Extend the token tables of both sides to the extended vocabularies."""
         source, target = self.tokenizers.source, self.tokenizers.target
         weights = extend_tables(pretrained.weights, pretrained.source, source, SOURCE_TABLES)
@@ -266,7 +268,11 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         weights = extend_tables(weights, pretrained.target, target, tables)
         sizes = {"source_vocab_size": source.vocab_size, "target_vocab_size": target.vocab_size}
         return replace(
-            pretrained, source=source, target=target, config=pretrained.config.override(sizes), weights=weights
+            pretrained,
+            source=source,
+            target=target,
+            config=pretrained.config.override(sizes),
+            arrays=to_arrays(weights),
         )
 
     def _drop_long_pairs(self, examples: TokenizedPairs, split: str) -> TokenizedPairs:
@@ -358,7 +364,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             original_config=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
-    def load_saved(self) -> LoadedTranslator:
+    def load_saved(self) -> TranslatorSource:
         """Load the run's model."""
         return load_translator(self.folder)
 
