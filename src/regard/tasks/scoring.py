@@ -19,11 +19,9 @@ AUTO = "auto"  # the metric of the task
 class Scoring:
     """Metrics of a task, and further ones by name; the first of these ranks models, otherwise the task's own does.
 
-    >>> import numpy as np
-    >>> from regard.tasks.predictions import PredictedLabels
-    >>> labels = PredictedLabels(predictions=np.array([0, 0, 1]), references=np.array([0, 1, 1]), labels=["a", "b"])
-    >>> Scoring("classify", ("mcc",)).compute(labels)["mcc"]
-    50.0
+    >>> translations = PredictedTranslations(predictions=["ein Hund"], references=["ein Hund"], loss=0.5)
+    >>> {name: round(value) for name, value in Scoring("translate", ("chrf",)).compute(translations).items()}
+    {'loss': 0, 'perplexity': 2, 'bleu': 0, 'exact_match': 100, 'chrf': 100}
     >>> Scoring("story-qa", ("chrf",)).check()
     Traceback (most recent call last):
     regard.errors.UsageError: the metric chrf is not for story-qa: choose one of accuracy, error
@@ -63,8 +61,8 @@ class Scoring:
     def ranking(self, kind: str) -> tuple[str, ...]:
         """Names of the metrics that rank models: the selecting one, then those that break ties.
 
-        >>> Scoring("classify").ranking("labels"), Scoring("classify", ("mcc",)).ranking("labels")
-        (('accuracy', 'loss'), ('mcc', 'loss', 'accuracy'))
+        >>> Scoring("translate").ranking("translations"), Scoring("translate", ("chrf",)).ranking("translations")
+        (('bleu', 'loss'), ('chrf', 'loss', 'bleu'))
         """
         main, *ties = self._task_metrics(kind).ranking
         return tuple(dict.fromkeys((*(self.requested[:1] or (main,)), *ties, main)))
@@ -109,8 +107,8 @@ class Scoring:
     def sort_key(self, metrics: dict[str, float], kind: str) -> tuple[float, ...]:
         """Values that compare evaluations; the larger is the better. Metrics that the data does not have are left out.
 
-        >>> Scoring("classify").sort_key({"accuracy": 81.25, "loss": 0.5}, "labels")
-        (81.25, -0.5)
+        >>> Scoring("translate").sort_key({"loss": 0.5, "bleu": 31.25}, "translations")
+        (31.25, -0.5)
         """
         return tuple(METRICS[name].rank(metrics[name]) for name in self.ranking(kind) if name in metrics)
 
