@@ -193,7 +193,7 @@ def test_wrong_patterns_are_refused(freeze: str, message: str) -> None:
     [
         ({"lora.targets": "query,vlaue"}, r"unknown projection 'vlaue' \(did you mean value\?\)"),
         ({"lora.rank": 8, "fine_tuning.freeze_encoder": True}, "leave out --freeze-encoder"),
-        ({"lora.rank": 8, "pretrained": "", "architecture": "rnn"}, "add --from FOLDER"),
+        ({"lora.rank": 8, "pretrained": "", "architecture": "rnn"}, "add --from MODEL"),
         ({"trainable.freeze": "x", "fine_tuning.freeze_encoder": True}, "--freeze-encoder trains the head alone"),
     ],
 )
