@@ -55,7 +55,7 @@ class EncoderBackend(Protocol):
 
 
 class DecoderBackend(Protocol[ConfigT, GeneratorT, ModelT]):
-    """Model that generates text: a translator or a causal language model."""
+    """Model that generates text: a translation model or a causal language model."""
 
     @property
     def config(self) -> ConfigT:

@@ -14,7 +14,7 @@ from regard.config.runs import (
     FineTunedRun,
     without_label_smoothing,
 )
-from regard.config.settings import Config, knob
+from regard.config.settings import AUTO, Config, knob
 from regard.config.training import DistillationConfig, TrainingConfig
 
 
@@ -23,8 +23,8 @@ class TextClassifierConfig(Config):
     """Base of the configs of families that classify texts; a subclass sets the default of `family`."""
 
     family: str = knob("", "Model family.")
-    vocab_size: int = knob(0, "Vocabulary size; 0: from the tokenizer.", low=0)
-    num_labels: int = knob(0, "Number of labels; 0: from the data.", low=0)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1)
+    num_labels: int = knob(AUTO, "Number of labels; auto: from the data.", low=1)
     hidden_size: int = knob(128, "Hidden size.", low=1)
 
     def summary(self) -> str:

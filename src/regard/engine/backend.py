@@ -130,7 +130,7 @@ class HybridCausalLM:
 
 
 class HybridTranslator:
-    """A translator in the engine, and in torch for traces, ablation and coverage (`DecoderBackend`)."""
+    """A translation model in the engine, and in torch for traces, ablation and coverage (`DecoderBackend`)."""
 
     def __init__(self, engine: TranslatorEngine, torch_model: Lazy[EncoderDecoder]) -> None:
         self.engine = engine

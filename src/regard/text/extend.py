@@ -151,7 +151,7 @@ def _train_subwords(words: Counter[str], size: int) -> list[str]:
 
 
 def _continue_merges(tokenizer: Tokenizer, words: Counter[str], size: int) -> list[tuple[str, str]]:
-    """Merges that BPE training adds to the tokenizer's own: it goes on from the old subwords of the words."""
+    """Merges that BPE training adds to the tokenizer's own: it continues from the old subwords of the words."""
     unknown = tokenizer.backend.id_to_token(tokenizer.unk_id) if tokenizer.unk_id >= 0 else None
     characters: dict[str, str] = {}  # old subword → the character that stands for it in training
     spellings: Counter[str] = Counter()
