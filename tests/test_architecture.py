@@ -140,6 +140,7 @@ def run_python(code: str) -> str:
         "from regard.cli import run; run(['train', '--help'])",
         "from regard.cli import run; run(['translate', '--help'])",
         "import regard.view.page, regard.view.terminal, regard.data.pairs, regard.text.train",
+        "import regard.pipeline.load",  # what reads run directories and engine folders
     ],
 )
 def test_torch_is_not_imported_before_it_is_needed(code: str) -> None:
