@@ -4,7 +4,7 @@
     translation = model("Two dogs run in the snow.")
     print(translation, translation.score, translation.alignment)
 
-`load` opens run directories, model folders and published models by name. Its result is called with a text:
+`load` opens run directories, model folders and models of the hub by name. Its result is called with a text:
 
     translation          TranslationPipeline          model(text) is a Translation, a str
     classification       ClassificationPipeline       model(text) is a Label, a str
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from regard.pipeline.tagging import TaggedText, TokenClassificationPipeline
     from regard.pipeline.translation import TranslationPipeline
     from regard.pipeline.translation_result import Translation
-    from regard.registry import register
+    from regard.plugins import register
     from regard.text.tokenizer import Tokenizer
     from regard.view.export import see
 
@@ -139,7 +139,7 @@ _LAZY_EXPORTS = {  # public name → module
     "ablate": "attention.intervention",
     "attend": "attention.attend",
     "load": "pipeline.load",
-    "register": "registry",
+    "register": "plugins",
     "see": "view.export",
     "trace": "attention.trace",
     "trace_module": "interpret.hooks",

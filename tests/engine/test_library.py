@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.config.models import ACTIVATIONS, POSITIONS
+from regard.components import POSITIONS
+from regard.config.models import ACTIVATIONS
 from regard.engine import layout, library
 
 HEADER = Path(__file__).parents[2] / "engine/include/regard_engine.h"
@@ -62,7 +63,7 @@ def test_codes_are_the_enums_of_the_header(header: str) -> None:
 
 def test_codes_cover_the_names_of_configs() -> None:
     assert set(ACTIVATIONS) <= set(library.CODES["activation"])
-    assert set(POSITIONS) <= set(library.CODES["positions"])
+    assert set(library.CODES["positions"]) <= set(POSITIONS)
     assert set(layout.PRECISIONS) == set(library.CODES["precision"])
 
 

@@ -117,7 +117,7 @@ def _load_causal_lm(folder: Path, weights_from: Path | None, read_shapes: ShapeR
         raise CheckpointError(f"{where}: a model of type {model_type!r:.60}; causal language models are {allowed}")
     verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
     if model_type == NATIVE_TYPE:
-        config = read_native_config(hf_config, {NATIVE_TYPE: GptConfig}, where)
+        config = read_native_config(hf_config, GptConfig, where)
         arrays = read_native_weights(path, config, read_shapes)
         report = WeightReport()
     else:

@@ -182,7 +182,7 @@ def _select_head(
     note = ""
     is_native = hf_config.get("model_type") == NATIVE_TYPE
     if is_native:
-        config = read_native_config(hf_config, {NATIVE_TYPE: BertConfig}, where)
+        config = read_native_config(hf_config, BertConfig, where)
         stored_head = config.head
     else:
         stored_head, note = encoders.detect_head(hf_config, names, where)

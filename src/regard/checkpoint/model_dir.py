@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -42,14 +43,18 @@ from regard.checkpoint.tokenizer_files import (
     tokenizer_config,
 )
 from regard.checkpoint.weights import Arrays, WeightReport
+from regard.components import FAMILIES, tables_of
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import TranslationModelConfig
+from regard.config.settings import Config
 from regard.errors import CheckpointError, ConfigError
-from regard.registry import FAMILIES, TASKS, resolve, task_of_head
+from regard.registry import PACKAGE, TASKS, resolve, task_of_head
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from regard.models.base import Model
 
 TASK = "translate"
 GENERATION = "generation_config.json"
@@ -64,13 +69,19 @@ class FamilyConfig(Protocol):
         ...
 
 
-def expected_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a config's weights, by its torch model, without allocating them."""
+def build_meta_model(config: FamilyConfig) -> Model:
+    """Build a torch model with shapes only."""
     from regard.models.base import meta_device
 
     model_class = resolve(FAMILIES[config.family].model)
     with meta_device():
-        return {name: tuple(tensor.shape) for name, tensor in model_class(config).state_dict().items()}
+        model: Model = model_class(config)
+    return model
+
+
+def expected_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a config's weights, without allocating them."""
+    return {name: tuple(tensor.shape) for name, tensor in build_meta_model(config).state_dict().items()}
 
 
 ShapeReader = Callable[[Any], dict[str, tuple[int, ...]]]  # config → names and shapes of its weights
@@ -94,8 +105,7 @@ def _read_folder_task(path: Path) -> str:
     if metadata:
         task = str(metadata.get("task", TASK))
         if task not in TASKS:
-            adder = f"which the plugin {metadata['plugin']} adds" if "plugin" in metadata else "which is unknown"
-            raise CheckpointError(f"{path}: a model for the task {task!r}, {adder}: install it")
+            raise CheckpointError(f"{path}: a model for the task {task!r}, which is unknown: install its plugin")
         return task
     if hf_config.get("model_type") in causal.CAUSAL_TYPES:
         return causal.TASK
@@ -169,25 +179,42 @@ def publish_model(
     card: str,
     extra_files: Mapping[str, bytes],
     weight_files: Mapping[str, atomic.Content] | None = None,
+    config: FamilyConfig | None = None,
 ) -> None:
     """Write a model atomically; other files of the folder stay.
 
     `hf_config` is the content of `config.json`; the weights have the names of its model type. `metadata` goes into
-    `task.json`; without a task there is no such file. `extra_files` are the family's own, `weight_files` replace the
-    safetensors file.
+    `task.json`, with the plugins that the task and the `config` need; without a task there is no such file.
+    `extra_files` are the family's own, `weight_files` replace the safetensors file.
     """
     if weight_files is None:
         weight_files = {weights.FILE: weights.serialize_tensors(hf_weights)}
     contents: dict[str, atomic.Content] = {**weight_files, **extra_files, CARD: card.encode()}
     if task:
-        contents[TASK_FILE] = atomic.json_bytes({"task": task, "version": VERSION, **_plugin_entry(task), **metadata})
+        plugins = plugin_entry(task, config)
+        contents[TASK_FILE] = atomic.json_bytes({"task": task, "version": VERSION, **plugins, **metadata})
     contents[CONFIG] = atomic.json_bytes(hf_config)
     atomic.publish(Path(folder), contents, size=weights.tensor_bytes(hf_weights))
 
 
-def _plugin_entry(task: str) -> dict[str, str]:
-    """Entry of task.json on the plugin that adds a task; empty for a task of Regard."""
-    return {} if task not in TASKS.owners else {"plugin": TASKS.owner(task)}
+def plugin_entry(task: str, config: Any = None) -> dict[str, list[str]]:
+    """Entry of task.json on the packages that add the task, the family and other parts; empty where Regard has all."""
+    owners = {TASKS.owner(task)}
+    if config is not None:
+        owners.add(FAMILIES.owner(config.family))
+    if isinstance(config, Config):
+        owners |= _setting_owners(config)
+    plugins = sorted(owners - {PACKAGE})
+    return {"plugins": plugins} if plugins else {}
+
+
+def _setting_owners(config: Config) -> set[str]:
+    """Packages that add what the settings name."""
+    owners = set()
+    for setting in config.knobs():
+        value = str(attrgetter(setting.path)(config))
+        owners |= {table.owner(value) for table in tables_of(setting.choices) if value in table.entries}
+    return owners
 
 
 def save_translator(
@@ -219,7 +246,15 @@ def save_translator(
         TOKENIZER: source.to_json().encode(),
         TOKENIZER_CONFIG: atomic.json_bytes(_tokenizer_config(source, config)),
         GENERATION: atomic.json_bytes(encoder_decoders.decoding_to_hf(config, decoding)),
-        TASK_FILE: atomic.json_bytes({"task": TASK, "version": VERSION, **metadata, "decoding": decoding.to_dict()}),
+        TASK_FILE: atomic.json_bytes(
+            {
+                "task": TASK,
+                "version": VERSION,
+                **plugin_entry(TASK, config),
+                **metadata,
+                "decoding": decoding.to_dict(),
+            }
+        ),
         CARD: card.encode(),
     }
     if source.digest != target.digest:

@@ -175,6 +175,11 @@ def to_tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
+def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
+    """Arrays that share the memory of these tensors."""
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
 def _read_json_header(path: Path) -> tuple[Any, int, int]:
     """Read the JSON header of a safetensors file; also return the number of bytes after it, and their offset."""
     try:

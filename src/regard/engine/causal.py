@@ -22,6 +22,8 @@ def unsupported_reason(config: GptConfig) -> str:
     >>> unsupported_reason(GptConfig(eos_id=-1))
     'it needs an end-of-text token'
     """
+    if config.positions not in CODES["positions"]:
+        return f"it has no {config.positions} positions"
     return "it needs an end-of-text token" if config.eos_id < 0 else ""
 
 

@@ -29,7 +29,7 @@ from regard.checkpoint.model_dir import (
 from regard.checkpoint.source import CausalSource, EncoderSource, PackedWeights, TranslatorSource
 from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER, check_vocabulary
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
-from regard.engine import causal, encoder, file, layout
+from regard.engine import causal, encoder, file, layout, translator
 from regard.engine.library import unavailable_reason
 from regard.errors import CheckpointError, UsageError
 
@@ -37,17 +37,17 @@ SourceT = TypeVar("SourceT", TranslatorSource, EncoderSource, CausalSource)
 TRANSLATE = "translate"
 CAUSAL_LM = "causal-lm"
 _FILES = (CONFIG, file.ENGINE_FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE)
-_FAMILIES = {TransformerConfig: "a translator", BertConfig: "an encoder", GptConfig: "a causal language model"}
+_FAMILIES = {TransformerConfig: "a translation model", BertConfig: "an encoder", GptConfig: "a causal language model"}
 
 
 def unsupported_reason(config: Any) -> str:
     """Why the engine cannot run a model; empty where it can.
 
-    >>> unsupported_reason(TransformerConfig())
-    ''
+    >>> unsupported_reason(TransformerConfig(positions="alibi"))
+    'it has no alibi positions'
     """
     if isinstance(config, TransformerConfig):
-        return ""
+        return translator.unsupported_transformer_reason(config)
     if isinstance(config, BertConfig):
         return encoder.unsupported_reason(config)
     if isinstance(config, GptConfig):

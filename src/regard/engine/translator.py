@@ -19,6 +19,15 @@ from regard.packed_tokens import Candidates, Ids, Tokens
 PRECISIONS = layout.PRECISIONS
 
 
+def unsupported_transformer_reason(config: TransformerConfig) -> str:
+    """Why the engine cannot run a Transformer; empty where it can.
+
+    >>> unsupported_transformer_reason(TransformerConfig(positions="alibi"))
+    'it has no alibi positions'
+    """
+    return "" if config.positions in CODES["positions"] else f"it has no {config.positions} positions"
+
+
 class TranslatorEngine(EngineDecoder):
     """A Transformer in the engine."""
 

@@ -29,6 +29,7 @@ from regard.interpret.probes import (
     find_special,
 )
 from regard.models.bert import Bert
+from regard.models.layers.pooling import POOLING_SITE
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.embedding import EmbeddingPipeline, normalize
 from regard.pipeline.fill_mask import FillMaskPipeline
@@ -96,12 +97,11 @@ class LabelProbe:
             with trace() as captured:
                 self.classifier.model.probabilities(texts)
             keys = pad_ids([*texts.tokens])
-            queries = np.full(
-                (len(keys), 1), NO_MATCH_OFFSET
-            )  # stands for the label, which equals no token of the text
             is_special = find_special(keys, preprocessor.tokenizer.special_ids)
-            batch = AttentionBatch(queries, keys, is_special, is_self=False)
-            yield [(site, captured[site].weights, batch) for site in captured]
+            label = np.full((len(keys), 1), NO_MATCH_OFFSET)  # as a query it equals no token of the text
+            pooling = AttentionBatch(label, keys, is_special, is_self=False)
+            attention = AttentionBatch(keys, keys, is_special, is_self=True)
+            yield [(site, captured[site].weights, pooling if site == POOLING_SITE else attention) for site in captured]
 
     def score(self, metric: str, indices: Indices) -> ProbeScore:
         """Loss per text, or accuracy or macro-F1 in percent."""
@@ -112,7 +112,7 @@ class LabelProbe:
         scores = self.pipeline.evaluate(examples, labels)
         if metric == "f1":
             return ProbeScore(float(scores["macro_f1"]))
-        return ProbeScore(float(scores["accuracy"] if "accuracy" in scores else scores["exact"]))
+        return ProbeScore(float(scores["accuracy"] if "accuracy" in scores else scores["exact_match"]))
 
     def _loss(self, examples: LabelledTexts) -> ProbeScore:
         probabilities = self.classifier.predict(examples.texts, examples.pairs).probabilities  # [texts, labels]
@@ -175,7 +175,7 @@ class QuestionAnsweringProbe:
     """Questions about passages: F1 or exact match with the reference answers."""
 
     unit: ClassVar[str] = "questions"
-    metrics: ClassVar[Mapping[str, bool]] = {"f1": True, "exact": True}
+    metrics: ClassVar[Mapping[str, bool]] = {"f1": True, "exact_match": True}
 
     def __init__(self, pipeline: QuestionAnsweringPipeline, examples: SquadExamples) -> None:
         self.pipeline = pipeline

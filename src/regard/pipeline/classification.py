@@ -16,14 +16,16 @@ from regard.config.inference import RecordConfig
 from regard.data.labelled import LabelledTexts
 from regard.errors import UsageError
 from regard.hardware import ForkSafeLock
-from regard.models.rnn_text import RnnClassifier
+from regard.models.text_classifier import TextClassifierModel
 from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.calibration import calibration_error, multi_label_f1, sigmoid_probabilities, softmax_probabilities
 from regard.tasks.classification import label_probabilities
-from regard.tasks.metrics import confusion_matrix, label_scores
+from regard.tasks.metrics import label_scores
+from regard.tasks.predictions import PredictedLabels, PredictedLabelSets
 from regard.tasks.rnn_text import RnnPreprocessor
+from regard.tasks.scoring import Scoring
 from regard.tasks.windows import encode_texts, text_logits
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import LabelProbabilities
@@ -60,9 +62,9 @@ class TextClassifier(Protocol):
 
 @dataclass(frozen=True)
 class RecurrentClassifier:
-    """RNN classifier with its own vocabulary."""
+    """Classifier with its own vocabulary: an RNN, or a model of a plugin's family."""
 
-    model: RnnClassifier
+    model: TextClassifierModel
     preprocessor: RnnPreprocessor
 
     def predict(self, texts: Sequence[str], pairs: Sequence[str] | None) -> LabelPredictions:
@@ -78,7 +80,7 @@ class RecurrentClassifier:
         )
 
     def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
-        """Record the attention of the pooling over one text."""
+        """Record the attention over one text."""
         recorder = RnnTextRecorder(self.model, self.preprocessor)
         best_label, _ = probabilities.best
         return recorder.record(text, config, task=TASK, label=best_label, prediction=probabilities)
@@ -182,6 +184,7 @@ class ClassificationPipeline(PicklablePipeline):
     def __init__(self, classifier: TextClassifier, task: dict[str, Any]) -> None:
         self.classifier = classifier
         self.task = task
+        self.task_name = str(task.get("task") or TASK)  # a plugin's task may have such models, too
         self.labels: list[str] = list(task["labels"])
         self.thresholds: list[float] | None = None  # of each label, where a text may have several
         if task.get("thresholds") is not None:
@@ -238,8 +241,14 @@ class ClassificationPipeline(PicklablePipeline):
         """Classify one text, or a pair of texts."""
         return self.classify([text], None if pair is None else [pair])[0]
 
-    def evaluate(self, examples: LabelledTexts, predictions: Sequence[Label]) -> dict[str, Any]:
-        """Metrics of predictions, their calibration error, and how many texts were truncated or read in windows."""
+    def evaluate(
+        self, examples: LabelledTexts, predictions: Sequence[Label], *, metrics: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Metrics of predictions, their calibration error, and how many texts were truncated or read in windows.
+
+        `metrics` are names of further ones.
+        """
+        scoring = Scoring(self.task_name, tuple(metrics))
         reading = {
             "cut": sum(label.truncated > 0 for label in predictions),
             "windowed": sum(label.windows > 1 for label in predictions),
@@ -247,13 +256,15 @@ class ClassificationPipeline(PicklablePipeline):
         rows = [[label.probabilities.get(name, 0.0) for name in self.labels] for label in predictions]
         probabilities = np.array(rows)  # [texts, labels]
         if self.thresholds is not None:
-            return {**self._evaluate_multi_label(examples, predictions, probabilities), **reading}
+            return {**self._evaluate_multi_label(examples, predictions, probabilities, scoring), **reading}
         targets = examples.label_ids(self.labels)
         predicted = np.array([self.labels.index(label) for label in predictions], dtype=np.int64)
-        confusion = confusion_matrix(targets, predicted, len(self.labels))
+        label_predictions = PredictedLabels(predictions=predicted, references=targets, labels=self.labels)
+        confusion = label_predictions.confusion
         return {
             "texts": len(examples),
             **label_scores(confusion),
+            **scoring.compute_final(label_predictions),
             "calibration_error": calibration_error(probabilities.max(1), predicted == targets),
             "labels": self.labels,
             "confusion": confusion.tolist(),
@@ -261,7 +272,7 @@ class ClassificationPipeline(PicklablePipeline):
         }
 
     def _evaluate_multi_label(
-        self, examples: LabelledTexts, predictions: Sequence[Label], probabilities: Probabilities
+        self, examples: LabelledTexts, predictions: Sequence[Label], probabilities: Probabilities, scoring: Scoring
     ) -> dict[str, Any]:
         targets = examples.label_matrix(self.labels)  # [texts, labels]
         predicted = np.array([[name in label.labels for name in self.labels] for label in predictions])
@@ -272,7 +283,9 @@ class ClassificationPipeline(PicklablePipeline):
         confidence = np.maximum(probabilities, 1 - probabilities)
         return {
             "texts": len(examples),
-            **multi_label_f1(predicted, targets),
+            **scoring.compute_final(
+                PredictedLabelSets(predictions=predicted, references=targets > 0, labels=self.labels)
+            ),
             "calibration_error": calibration_error(confidence.ravel(), is_right.ravel()),
             "labels": self.labels,
             "f1_by_label": f1_by_label,

@@ -81,16 +81,16 @@ class EmbeddingPipeline(PicklablePipeline):
             raise UsageError(
                 f"max_length ({max_length}) is more than the model reads: {self.max_positions} tokens at most"
             )
-        pooling = self.modules.pooling if config.pooling == "folder" else (config.pooling,)
+        pooling = self.modules.pooling if config.pooling == "auto" else (config.pooling,)
         num_windows = 0
-        if config.long_texts == "windows":
+        if config.long_texts == "window":
             vectors, truncation, num_windows = self._embed_windows(texts, max_length, pooling, config.batch_tokens)
         else:
             tokens, truncation = self.special_tokens.encode_batch(texts, max_length=max_length)
-            if config.long_texts == "refuse" and truncation.truncated_texts:
-                raise UsageError(f"{truncation.format()}: shorten them, or allow --long-texts cut or windows")
+            if config.long_texts == "error" and truncation.truncated_texts:
+                raise UsageError(f"{truncation.format()}: shorten them, or pass --long-texts truncate or window")
             vectors = self._embed_tokens(tokens, pooling, config.batch_tokens)
-        if config.normalize == "yes" or (config.normalize == "folder" and self.modules.normalize):
+        if config.normalize == "yes" or (config.normalize == "auto" and self.modules.normalize):
             vectors = normalize(vectors)
         recorder = partial(self._build_record, list(texts[:1]), len(texts), max_length)
         return attach_recorder(Embeddings(vectors, truncation, windows=num_windows), recorder)

@@ -27,7 +27,8 @@ from regard.pipeline.records.trace_records import (
 )
 from regard.pipeline.records.translation_records import token_word_ids
 from regard.pipeline.result import PipelineResult, attach_recorder
-from regard.tasks.causal_lm import causal_lm_scores
+from regard.tasks.causal_lm import predict_next_tokens
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.view.record.parts import DecodingStep, Omission
@@ -241,17 +242,19 @@ class GenerationPipeline(PicklablePipeline):
         content_words = token_word_ids(self.tokenizer, generation.full_text, content_ids)
         return [*[-1] * num_special, *content_words, *[-1] * num_eos]
 
-    def evaluate(self, documents: Documents) -> dict[str, Any]:
-        """Loss of running text in nats, per token and per character, and the perplexity of a token."""
+    def evaluate(self, documents: Documents, *, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """Loss of running text in nats, per token and per character, perplexity of a token, and metrics by name."""
         if self.tokenizer.eos_id < 0:
             raise UsageError("this model has no token between documents: it cannot be evaluated on documents")
         stream = TokenStream.from_documents(documents, self.tokenizer, self.model.config.max_positions - 1)
         num_characters = sum(map(len, documents.texts))
-        metrics = causal_lm_scores(self.model.torch_model(), stream, num_characters)
-        return {"documents": len(documents), "tokens": len(stream.ids), "characters": num_characters, **metrics}
+        scores = Scoring(self.task_name, tuple(metrics)).compute_final(
+            predict_next_tokens(self.model.torch_model(), stream, num_characters)
+        )
+        return {"documents": len(documents), "tokens": len(stream.ids), "characters": num_characters, **scores}
 
 
 def _position_size(model: Gpt) -> int:
-    """Size of a position code: of a head with rotary positions, else of a hidden state."""
+    """Size of a positional encoding: of a head with rotary positions, else of a hidden state."""
     hidden_size = model.config.hidden_size
     return hidden_size // model.config.stack.num_heads if isinstance(model.positions, Rotary) else hidden_size

@@ -60,7 +60,7 @@ def load(
 def load_embedder(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> EmbeddingPipeline:
-    """Load the encoder of a folder or a published model, whatever its head, to embed texts."""
+    """Load the encoder of a folder, or of a model on the hub, whatever its head, to embed texts."""
     source = read_encoder(folder, head="plain")
     options = BackendOptions(device, precision, threads=threads, backend=backend)
     return EmbeddingPipeline(

@@ -12,18 +12,21 @@ import torch
 
 from regard.backends import EncoderBackend
 from regard.checkpoint.encoder_dir import load_encoder
-from regard.checkpoint.model_dir import is_encoder_folder
-from regard.checkpoint.native import FEATURES, VOCABULARY, LoadedRnnText, load_memory_network, load_rnn_text
+from regard.checkpoint.model_dir import folder_task, is_encoder_folder
+from regard.checkpoint.native import FEATURES, VOCABULARY, LoadedTextModel, load_memory_network, load_text_model
 from regard.checkpoint.source import EncoderSource
+from regard.components import FAMILIES
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig
 from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with
+from regard.config.settings import Config
 from regard.engine.backend import BackendOptions
 from regard.engine.folder import read_causal_lm, read_encoder
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from regard.models import build_model
 from regard.models.base import move_to_device
 from regard.models.inference import check_ablation, configure_torch, prepare_for_inference
-from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
+from regard.models.text_classifier import TextClassifierModel
+from regard.pipeline.classification import TASK, ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.fill_mask import FillMaskPipeline
@@ -34,6 +37,7 @@ from regard.pipeline.question_answering import DEFAULT_MAX_LENGTH, QuestionAnswe
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
+from regard.registry import PACKAGE, PluginWarning, resolve
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.masked_lm import read_token_counts
 from regard.tasks.rnn_text import RnnPreprocessor
@@ -42,6 +46,7 @@ from regard.text.special_tokens import MASK_TOKENS, SpecialTokens
 from regard.training.listeners import Listener
 from regard.training.run import train_run
 
+_stated_families: set[str] = set()  # families without an engine builder of which that was said
 Pipeline = (
     TranslationPipeline
     | FeaturePipeline
@@ -63,10 +68,18 @@ SETTING_GROUPS = (
 # ---- parts of a pipeline
 
 
-def _configure_rnn(folder: str | Path, precision: str | None, threads: int, backend: str) -> torch.dtype:
-    """Configure torch for an RNN text encoder, which the engine cannot run."""
-    if backend == "engine":
-        raise UsageError(f"{folder}: the engine cannot run a model of this kind; leave out the backend")
+def _configure_family(
+    folder: str | Path, family: str, precision: str | None, threads: int, backend: str
+) -> torch.dtype:
+    """Configure torch; for a plugin's family without an engine builder, say once that torch computes it."""
+    has_engine = FAMILIES[family].engine is not None
+    if backend == "engine" and not has_engine:
+        raise UsageError(
+            f"{folder}: the family {family} has no engine builder, torch computes it: leave out the backend"
+        )
+    if not has_engine and FAMILIES.owner(family) != PACKAGE and family not in _stated_families:
+        _stated_families.add(family)
+        warnings.warn(f"the family {family} has no engine builder: torch computes it", PluginWarning, stacklevel=4)
     return configure_torch(precision or "float32", threads)
 
 
@@ -77,16 +90,17 @@ def _load_elmo(folder: str | Path, device: str, dtype: torch.dtype) -> ElmoFeatu
 
 def _load_preprocessor(
     folder: str | Path,
-    loaded: LoadedRnnText[RnnClassifierConfig] | LoadedRnnText[RnnTaggerConfig],
+    loaded: LoadedTextModel[Any],
     device: str,
     dtype: torch.dtype,
 ) -> RnnPreprocessor:
-    """Load the input side of an RNN text encoder, with its frozen ELMo features where it has them."""
+    """Load the input side of a text model, with the frozen ELMo features where an RNN has them."""
     labels = loaded.metadata.get("labels")
     if not isinstance(labels, list) or len(labels) != loaded.config.num_labels:
         raise CheckpointError(f"{folder}: task.json does not name the {loaded.config.num_labels} labels of the model")
     features = None
-    if loaded.config.encoder.num_feature_layers:
+    is_rnn = isinstance(loaded.config, RnnClassifierConfig | RnnTaggerConfig)
+    if is_rnn and loaded.config.encoder.num_feature_layers:
         features_folder = Path(folder) / FEATURES
         features = _load_elmo(features_folder, device, dtype)
         metadata = loaded.metadata.get("features")
@@ -132,13 +146,39 @@ def load_classifier(
     """Load the text classifier of a folder: a fine-tuned encoder or an RNN."""
     if is_encoder_folder(folder):
         return _load_encoder_classifier(folder, BackendOptions(device, precision, threads=threads, backend=backend))
-    dtype = _configure_rnn(folder, precision, threads, backend)
-    loaded = load_rnn_text(folder, RnnClassifierConfig, ClassificationPipeline.task_name)
-    model = build_model(loaded.config)
-    model.load_state_dict(loaded.weights)
+    return load_text_classifier(folder, TASK, device=device, precision=precision, threads=threads, backend=backend)
+
+
+@reloadable
+def load_text_classifier(
+    folder: str | Path,
+    task: str = "",
+    *,
+    device: str = "cpu",
+    precision: str | None = None,
+    threads: int = 0,
+    backend: str = "auto",
+) -> ClassificationPipeline:
+    """Load a text classifier with its own vocabulary, of any family: an RNN, or one of a plugin.
+
+    `task` is the one that it must be for; by default any.
+    """
+    loaded: LoadedTextModel[Any] = load_text_model(folder, Config, task or folder_task(folder))
+    family = loaded.config.family
+    if not issubclass(resolve(FAMILIES[family].model), TextClassifierModel):
+        raise CheckpointError(f"{folder}: a model of the family {family}, where a text classifier is needed")
+    dtype = _configure_family(folder, family, precision, threads, backend)
+    engine = resolve(FAMILIES[family].engine)
+    model: TextClassifierModel
+    if engine is not None and backend != "torch":
+        arrays = {name: tensor.numpy() for name, tensor in loaded.weights.items()}
+        model = engine.from_weights(loaded.config, arrays, precision or "float32")
+    else:
+        model = build_model(loaded.config)
+        model.load_state_dict(loaded.weights)
+        model = prepare_for_inference(model, device, dtype)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
-    classifier = RecurrentClassifier(prepare_for_inference(model, device, dtype), preprocessor)
-    return ClassificationPipeline(classifier, loaded.metadata)
+    return ClassificationPipeline(RecurrentClassifier(model, preprocessor), loaded.metadata)
 
 
 def _load_encoder_classifier(folder: str | Path, options: BackendOptions) -> ClassificationPipeline:
@@ -167,8 +207,8 @@ def load_tagger(
         fine_tuned, encoder = _load_fine_tuned(folder, TokenClassificationPipeline.task_name, "token", options)
         encoder_tagger = EncoderTagger(encoder, SpecialTokens(fine_tuned.tokenizer), max_length=_max_length(fine_tuned))
         return TokenClassificationPipeline(encoder_tagger, fine_tuned.labels, fine_tuned.metadata)
-    dtype = _configure_rnn(folder, precision, threads, backend)
-    loaded = load_rnn_text(folder, RnnTaggerConfig, TokenClassificationPipeline.task_name)
+    dtype = _configure_family(folder, RnnTaggerConfig().family, precision, threads, backend)
+    loaded = load_text_model(folder, RnnTaggerConfig, TokenClassificationPipeline.task_name)
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
@@ -191,7 +231,7 @@ def load_answerer(
 def load_filler(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> FillMaskPipeline:
-    """Load the masked language model of a folder or a published model."""
+    """Load the masked language model of a folder, or of a model on the hub."""
     dtype = configure_torch(precision, threads)
     loaded = load_encoder(folder)
     if loaded.config.head not in ("masked", "pretraining"):
@@ -210,7 +250,7 @@ def load_filler(
 def load_generator(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> GenerationPipeline:
-    """Load the causal language model of a folder or a published model."""
+    """Load the causal language model of a folder, or of a model on the hub."""
     source = read_causal_lm(folder)
     options = BackendOptions(device, precision, threads=threads, backend=backend)
     return GenerationPipeline(options.causal_lm(source), source.tokenizer, source.metadata)

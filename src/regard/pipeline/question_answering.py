@@ -21,11 +21,12 @@ from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.question_answering import (
     AnswerSpan,
     EncodedPassages,
-    answer_scores,
+    PredictedAnswers,
     answerable_positions,
     best_spans,
     encode_questions,
 )
+from regard.tasks.scoring import Scoring
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import SpanProbabilities
 from regard.view.record.record import Record
@@ -176,10 +177,13 @@ class QuestionAnsweringPipeline(PicklablePipeline):
         """Answer one question."""
         return self.answer([(question, passage)])[0]
 
-    def evaluate(self, questions: SquadExamples, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Exact match and F1 as in SQuAD (Rajpurkar et al. 2016)."""
-        metrics = answer_scores([answer.text for answer in answers], questions.examples)
-        return {"questions": len(questions), **metrics, "account": self.truncation_report.to_dict()}
+    def evaluate(
+        self, questions: SquadExamples, answers: Sequence[Answer], *, metrics: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Exact match and F1 as in SQuAD (Rajpurkar et al. 2016), and metrics by name."""
+        predictions = PredictedAnswers(predictions=[answer.text for answer in answers], references=questions.examples)
+        scores = Scoring(self.task_name, tuple(metrics)).compute_final(predictions)
+        return {"questions": len(questions), **scores, "account": self.truncation_report.to_dict()}
 
 
 def _find_window(encoded: EncodedPassages, answer: Answer | None) -> int:

@@ -21,7 +21,9 @@ from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextReco
 from regard.pipeline.records.trace_records import decoding_steps
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.entities import entity_scores, tag_spans, tag_transitions, viterbi
+from regard.tasks.predictions import PredictedEntities, PredictedTags
 from regard.tasks.rnn_text import RnnPreprocessor
+from regard.tasks.scoring import Scoring
 from regard.tasks.tagging import RnnSentences, Spans, encode_words, split_words, tag_logprobs, word_spans
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import DecodingStep
@@ -219,15 +221,21 @@ class TokenClassificationPipeline(PicklablePipeline):
             predictions += [tagged.tags for tagged in tagged_texts]
         return predictions
 
-    def evaluate(self, examples: TaggedSentences, predictions: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """Strict entity F1, over all labels and by label."""
+    def evaluate(
+        self, examples: TaggedSentences, predictions: Sequence[Sequence[str]], *, metrics: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Strict entity F1, over all labels and by label, and metrics by name."""
         examples.tag_ids(self.tags)  # reject unknown tags
         targets = [list(sentence.tags) for sentence in examples.sentences]
         labels = sorted({tag[2:] for tag in self.tags if tag.startswith("B-")})
         f1_by_label = {}
         for label in labels:
             f1_by_label[label] = entity_scores(_keep_label(predictions, label), _keep_label(targets, label))["f1"]
-        return {"sentences": len(examples), **entity_scores(predictions, targets), "f1_by_kind": f1_by_label}
+        predictions_class = PredictedEntities if self.has_entities else PredictedTags
+        scores = Scoring(self.task_name, tuple(metrics)).compute_final(
+            predictions_class(predictions=predictions, references=targets)
+        )
+        return {"sentences": len(examples), **scores, "f1_by_kind": f1_by_label}
 
 
 def _keep_label(sentences: Sequence[Sequence[str]], label: str) -> list[list[str]]:

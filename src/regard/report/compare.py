@@ -30,8 +30,8 @@ from regard.tasks.metrics import (
     bleu_short_long,
     paired_bootstrap,
     scores_by_length,
-    translation_scores,
 )
+from regard.tasks.scoring import translation_scores
 from regard.training.listeners import Listener
 from regard.training.run import train_run
 from regard.view.selection import select_attention

@@ -11,6 +11,7 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from regard.errors import UsageError
 from regard.models.bert import Bert
 from regard.packed_tokens import Tokens
 from regard.tasks.base import RowObjective
+from regard.tasks.predictions import Predictions
 from regard.tasks.windows import CachedStates, EncodedTexts, encode_for_training, window_spans
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 
@@ -83,15 +85,30 @@ def answer_scores(predictions: Sequence[str], examples: Sequence[SquadExample]) 
     """Exact match and F1 in percent; where some questions have no answer, also F1 with and without answer.
 
     >>> answer_scores(["paris"], [SquadExample("Where?", "In Paris.", ((3, "Paris"),))])
-    {'exact': 100.0, 'f1': 100.0}
+    {'exact_match': 100.0, 'f1': 100.0}
     """
     exact, f1 = answer_matches(predictions, examples)
-    scores = {"exact": 100 * float(exact.mean()), "f1": 100 * float(f1.mean())}
+    scores = {"exact_match": 100 * float(exact.mean()), "f1": 100 * float(f1.mean())}
     has_answer = np.array([bool(example.answers) for example in examples])
     if has_answer.any() and not has_answer.all():
         scores["answerable_f1"] = 100 * float(f1[has_answer].mean())
         scores["no_answer_f1"] = 100 * float(f1[~has_answer].mean())
     return scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedAnswers(Predictions):
+    """Answers to questions about passages; an empty text is no answer."""
+
+    kind = "answers"
+
+    predictions: Sequence[str]
+    references: Sequence[SquadExample]
+
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """Exact match and F1 in percent, also of the questions with and without answer where there are both."""
+        return answer_scores(self.predictions, self.references)
 
 
 def word_overlap_baseline(question: str, passage: str) -> str:

@@ -16,7 +16,8 @@ from regard.attention.dropout import Noise
 from regard.backends import EncoderBackend
 from regard.errors import UsageError
 from regard.models.bert import Bert
-from regard.models.rnn_text import RnnTagger, TextBatch
+from regard.models.rnn_text import RnnTagger
+from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Ids, Tokens
 from regard.tasks.base import RowObjective
 from regard.tasks.losses import cross_entropy_sums

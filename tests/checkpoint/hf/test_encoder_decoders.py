@@ -155,7 +155,7 @@ def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "bert"}, "'bert', which is not read as a translator: marian, pegasus"),
+        ({"model_type": "bert"}, "'bert', which is not a translation model: marian, pegasus"),
         ({"model_type": None}, "no model_type"),
         ({"d_model": "22"}, "d_model must be of type int"),
         ({"d_model": 22.5}, "d_model must be of type int, not 22.5"),

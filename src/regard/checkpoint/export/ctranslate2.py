@@ -18,6 +18,7 @@ from regard.config.models import StackConfig, TransformerConfig
 from regard.errors import UsageError
 from regard.text.tokenizer import Tokenizer
 
+POSITIONS = ("sinusoidal", "learned", "none")  # of its encoder–decoders
 _NEVER = -1e4  # output bias of tokens that are never generated: beyond any logit, within half precision
 
 
@@ -43,8 +44,10 @@ def _build_specification(model: TranslatorSource, folder: Path) -> Any:
     config = model.config
     if not isinstance(config, TransformerConfig):
         raise UsageError(f"{folder} cannot be written for CTranslate2: a recurrent model")
-    if config.positions == "rotary":
-        raise UsageError(f"{folder} cannot be written for CTranslate2: rotary positions in an encoder–decoder")
+    if config.positions not in POSITIONS:
+        raise UsageError(
+            f"{folder} cannot be written for CTranslate2: {config.positions} positions in an encoder–decoder"
+        )
     activations = {
         "relu": common_spec.Activation.RELU,
         "gelu": common_spec.Activation.GELU,

@@ -16,7 +16,7 @@ from regard.engine.base import check_precision
 from regard.engine.encoder import unsupported_reason
 from regard.engine.library import unavailable_reason
 from regard.engine.shortlist import Shortlist
-from regard.engine.translator import TranslatorEngine
+from regard.engine.translator import TranslatorEngine, unsupported_transformer_reason
 from regard.errors import UsageError
 from regard.registry import task_of_head
 
@@ -28,6 +28,8 @@ def save_engine_translator(
     config = loaded.config
     if not isinstance(config, TransformerConfig):
         raise UsageError(f"{folder} cannot be written for the engine: it computes Transformers, not recurrent models")
+    if reason := unsupported_transformer_reason(config):
+        raise UsageError(f"{folder} cannot be written for the engine: {reason}")
     _check_engine(folder, precision)
     arrays = layout.pack_weights(config, loaded.arrays, precision)
     save_translator(

@@ -204,7 +204,7 @@ def config_to_hf(config: GptConfig, original: Mapping[str, Any] | None = None) -
     row = CAUSAL_TYPES[model_type]
     if not original or original.get("model_type") != model_type:
         original = {}
-    if original and not _has_scaled_scores(original) and config_from_hf(original, "") == config:
+    if original and not has_scaled_scores(original) and config_from_hf(original, "") == config:
         return with_float32_dtype(original)
     values = config.to_dict()
     fields = {hf_name: nested_value(values, name) for hf_name, name, _ in row.fields}
@@ -314,6 +314,6 @@ def _query_scale(config: GptConfig, fields: Mapping[str, Any], layer: int) -> fl
     return scale / (layer + 1) if fields.get("scale_attn_by_inverse_layer_idx") else scale
 
 
-def _has_scaled_scores(fields: Mapping[str, Any]) -> bool:
+def has_scaled_scores(fields: Mapping[str, Any]) -> bool:
     """Whether a folder scales attention scores in a way that our weights carry instead."""
     return fields.get("scale_attn_weights") is False or bool(fields.get("scale_attn_by_inverse_layer_idx"))

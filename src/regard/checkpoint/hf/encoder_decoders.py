@@ -169,7 +169,7 @@ def config_from_hf(fields: Mapping[str, Any], where: str) -> TranslationModelCon
     model_type = fields.get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         problem = f"a model of type {model_type!r:.60}" if model_type else "no model_type"
-        raise CheckpointError(f"{where}: {problem}, which is not read as a translator: {', '.join(ARCHITECTURES)} are")
+        raise CheckpointError(f"{where}: {problem}, which is not a translation model: {', '.join(ARCHITECTURES)} are")
     try:
         if model_type in NATIVE_TYPES:
             values = _read_object(fields, "regard", where)

@@ -11,6 +11,7 @@ from typing import Any
 from regard.checkpoint.encoder_dir import load_encoder
 from regard.checkpoint.source import EncoderSource
 from regard.errors import CheckpointError, ConfigError, UsageError
+from regard.metric_table import METRICS
 from regard.models.bert import Bert
 from regard.tasks.base import Objective
 from regard.tasks.distillation import DistillationObjective, select_layers, student_config, student_weights
@@ -22,7 +23,6 @@ from regard.training.experiments.question_answering import QuestionAnsweringExpe
 from regard.training.experiments.tagging import TaggingExperiment
 
 EPOCH_FACTOR = 2.0  # a student takes this many times the default epochs of fine-tuning
-MAIN_METRICS = ("f1", "accuracy", "micro_f1")  # the first that a task has is compared with the teacher's
 NUM_ROUNDS = 5  # of timing; in each, teacher and student read the same texts
 TIMED_TOKENS = 16_384  # maximum of a round
 MULTI_LABEL = "multi_label_classification"
@@ -105,14 +105,13 @@ class DistillationExperiment(FineTuningExperiment[Any]):
         teacher = self.teacher.to(model.device()).pack()
         teacher_metrics = self._score_teacher(teacher)
         for split in ("valid", "test"):
-            name = next((metric for metric in MAIN_METRICS if f"{split}_{metric}" in metrics), "")
-            if not name:
+            if f"{split}_{self.metric}" not in metrics:
                 continue
-            score = metrics[f"{split}_{name}"]
-            teacher_score = teacher_metrics[f"{split}_{name}"]
+            score = metrics[f"{split}_{self.metric}"]
+            teacher_score = teacher_metrics[f"{split}_{self.metric}"]
             percent = 100 * score / teacher_score if teacher_score else 100.0
             metrics |= {f"{split}_teacher": teacher_score, f"{split}_kept": percent}
-            label = name.replace("_", " ")
+            label = METRICS[self.metric].field_name
             notify(f"{split}: {label} {score:.2f}, {percent:.1f} % of the teacher's {teacher_score:.2f}")
         ratios = speedups(model, teacher, timing_sample(self.valid.rows))
         metrics["speed"] = median(ratios)
