@@ -41,7 +41,7 @@ TEXT_PARTS = {"text", "data"}  # these and the tensor parts do not import each o
 TENSOR_PARTS = {"attention", "models", "models.layers"}
 WITHOUT_TORCH = {
     *("config", "errors", "registry", "components", "plugins", "metric_table", "formatting", "packed_tokens"),
-    *("backends", "text", "data", "decoding", "search", "engine", "view", "cli"),
+    *("backends", "text", "data", "decoding", "search", "engine", "engine.folder", "engine.backend", "view", "cli"),
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
 MODULES = sorted(SOURCE.rglob("*.py"))
