@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,13 @@ from regard.config.data import TokenizerConfig
 from regard.config.models import BertConfig, StackConfig
 from regard.config.rnn_models import RnnClassifierConfig, RnnTextConfig
 from regard.errors import UsageError
-from regard.interpret.attribution import Explanation, add_attribution, explain, rank_correlation
+from regard.interpret.attribution import (
+    Explanation,
+    _replace_embeddings,
+    add_attribution,
+    explain,
+    rank_correlation,
+)
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_bert
 from regard.packed_tokens import Tokens
@@ -224,3 +231,13 @@ def test_wrong_requests_are_rejected(classifier: ClassificationPipeline, tmp_pat
         explain(classifier, "good", label="sideways")
     with pytest.raises(UsageError, match="attribution is for labels"):
         explain(object(), "good")
+
+
+def test_replaced_embeddings_are_not_those_of_another_thread() -> None:
+    embedding = torch.nn.Embedding(5, 3)
+    ids = torch.tensor([1, 2])
+    with torch.no_grad(), ThreadPoolExecutor(1) as pool:
+        with _replace_embeddings(embedding, torch.zeros(2, 3)):
+            assert torch.equal(pool.submit(embedding, ids).result(), embedding.weight[ids])
+            assert torch.equal(embedding(ids), torch.zeros(2, 3))
+        assert torch.equal(embedding(ids), embedding.weight[ids])
