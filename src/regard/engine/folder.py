@@ -19,6 +19,7 @@ from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER, check
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.engine import file, layout
 from regard.engine.causal import CausalEngine, CausalEngineState
+from regard.engine.description import EngineConfig
 from regard.engine.encoder import EncoderEngine
 from regard.engine.library import unavailable_reason
 from regard.engine.translator import TranslatorEngine
@@ -221,7 +222,7 @@ class EngineFolder:
         return model.eval().pack()
 
 
-def describe_family(config: layout.EngineConfig) -> str:
+def describe_family(config: EngineConfig) -> str:
     """Name of a model's family for messages, with an article."""
     names = {TransformerConfig: "a translator", BertConfig: "an encoder", GptConfig: "a causal language model"}
     return names[type(config)]
