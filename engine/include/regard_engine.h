@@ -77,6 +77,7 @@ enum regard_slot {
   REGARD_SLOT_ENCODER_NORM = 6, /* after the last layer, if norms are placed before sublayers or both */
   REGARD_SLOT_DECODER_NORM = 7,
   REGARD_SLOT_OUTPUT = 8,
+  REGARD_SLOT_EMBEDDING_PROJECTION = 9, /* [hidden_size, embedding_size] */
 
   REGARD_SLOT_ENCODER_SELF_NORM = 16,
   REGARD_SLOT_ENCODER_SELF_QKV = 17,
@@ -165,6 +166,7 @@ typedef struct {
   int64_t max_positions;
   int64_t position_offset; /* position of a source text's first token */
   int64_t num_token_types; /* 0: no token type embedding */
+  int64_t embedding_size;  /* of an encoder alone: its embeddings are projected to hidden_size; 0: they are not */
   int32_t precision;       /* regard_precision */
   int32_t positions;       /* regard_positions: sinusoidal, learned or none */
   int32_t embedding_norm;  /* source embeddings are normalized before the first layer */

@@ -102,7 +102,7 @@ Workspace DecoderState::make_workspace(int64_t num_rows) const {
       .num_rows = std::min(num_rows, MAX_ROWS),
       .hidden_size = model_.hidden_size(),
       .context_size = context_width(stack_.ops.heads),
-      .projection_size = model_.max_projection_size(),
+      .projection_size = model_.max_projection_size,
       .scores_size = stack_.ops.heads.num_heads * pad(max_entries),
   };
   return Workspace(model_.pool, size);

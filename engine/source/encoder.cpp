@@ -53,7 +53,7 @@ class EncoderPass {
     if (step < num_layers)
       project_qkv(stack_.layers[step], range_.qkv[step % 2]);
     else if (stack_.final_norm)
-      normalize(stack_.final_norm);
+      stack_.ops.normalize_rows(space_.hidden, num_rows(), model_.hidden_size(), stack_.final_norm);
   }
 
   // All steps of a range that has no other passes.
@@ -81,30 +81,31 @@ class EncoderPass {
   }
 
   void embed() {
+    const bool is_projected = model_.shape.embedding_size > 0;
+    const RowView embeddings = is_projected ? space_.projected : space_.hidden;
     for_each_text([&](const TextRows& rows) {
       for (int64_t position = rows.first; position < rows.last; position++)
         embed_token(range_.first_token() + rows.start + position, position,
-                    space_.hidden.row(rows.start + position - first_row_));
+                    embeddings.row(rows.start + position - first_row_));
     });
-    if (model_.shape.embedding_norm) normalize(model_.embedding_norm);
+    const LayerOps& ops = stack_.ops;
+    if (model_.embedding_norm)
+      ops.normalize_rows(embeddings, num_rows(), model_.embedding_size(), model_.embedding_norm);
+    if (is_projected) ops.linear(space_, embeddings, num_rows(), model_.embedding_projection, space_.hidden);
   }
 
   void embed_token(int64_t token, int64_t position, float* row) {
     const regard_shape& shape = model_.shape;
-    const int64_t hidden_size = model_.hidden_size();
+    const int64_t size = model_.embedding_size();
     const TokenBatch& texts = range_.texts;
-    model_.source_embedding.copy_row(texts.ids[token], hidden_size, shape.embedding_scale, row);
+    model_.source_embedding.copy_row(texts.ids[token], size, shape.embedding_scale, row);
     // norms of a damaged file may have filled the padding
-    std::fill(row + hidden_size, row + space_.hidden.stride, 0.0f);
+    std::fill(row + size, row + pad(size) + LANES, 0.0f);
     model_.source_positions->add(row, shape.position_offset + position);
     if (!shape.num_token_types) return;
     const int64_t token_type = texts.token_types ? texts.token_types[token] : 0;
-    const float* embedding = model_.token_type_embedding + token_type * hidden_size;
-    for (int64_t i = 0; i < hidden_size; i++) row[i] += embedding[i];
-  }
-
-  void normalize(const Norm& norm) {
-    stack_.ops.normalize_rows(space_.hidden, num_rows(), model_.hidden_size(), norm);
+    const float* embedding = model_.token_type_embedding + token_type * size;
+    for (int64_t i = 0; i < size; i++) row[i] += embedding[i];
   }
 
   void project_qkv(const Layer& layer, RowView qkv) {
@@ -219,7 +220,7 @@ class BatchEncoder {
         .num_rows = num_rows,
         .hidden_size = model_.hidden_size(),
         .context_size = context_width(heads),
-        .projection_size = model_.max_projection_size(),
+        .projection_size = model_.max_projection_size,
         .scores_size = (heads.head_size + 4) * pad(max_length_),  // EncodeAttention::scratch
     };
     return Workspace(model_.pool, size);

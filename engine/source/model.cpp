@@ -24,6 +24,7 @@ const char* slot_name(int32_t slot) {
     case REGARD_SLOT_ENCODER_NORM: return "encoder_norm";
     case REGARD_SLOT_DECODER_NORM: return "decoder_norm";
     case REGARD_SLOT_OUTPUT: return "output";
+    case REGARD_SLOT_EMBEDDING_PROJECTION: return "embedding_projection";
     case REGARD_SLOT_ENCODER_SELF_NORM: return "encoder_self_norm";
     case REGARD_SLOT_ENCODER_SELF_QKV: return "encoder_self_qkv";
     case REGARD_SLOT_ENCODER_SELF_OUT: return "encoder_self_out";
@@ -319,15 +320,6 @@ void Embedding::copy_row(int32_t id, int64_t hidden_size, float scale, float* ro
   }
 }
 
-int64_t Model::max_projection_size() const {
-  int64_t largest = hidden_size();
-  for (const Stack* stack : {&encoder, &decoder})
-    for (const Block& block : stack->blocks)
-      largest = std::max({largest, block.self_attention.qkv.outputs, block.self_attention.out.inputs,
-                          block.cross_attention.key_value.outputs, block.feed_forward.up.outputs});
-  return largest;
-}
-
 Model::Model(const regard_shape& model_shape, const regard_array* arrays, int64_t num_arrays,
              const std::string& instruction_set)
     : shape(model_shape) {
@@ -349,17 +341,19 @@ Model::Model(const regard_shape& model_shape, const regard_array* arrays, int64_
   };
   const auto read_positions = [&](int32_t slot) {
     const float* learned = nullptr;
-    if (shape.positions == REGARD_POS_LEARNED) learned = reader.table(slot, 0, shape.max_positions, hidden_size());
-    return std::make_unique<Positions>(shape.positions, shape.max_positions, hidden_size(), learned);
+    if (shape.positions == REGARD_POS_LEARNED) learned = reader.table(slot, 0, shape.max_positions, embedding_size());
+    return std::make_unique<Positions>(shape.positions, shape.max_positions, embedding_size(), learned);
   };
   if (has_encoder()) {
-    source_embedding = reader.embedding(REGARD_SLOT_SOURCE_EMBEDDING, shape.source_vocab_size, hidden_size());
+    source_embedding = reader.embedding(REGARD_SLOT_SOURCE_EMBEDDING, shape.source_vocab_size, embedding_size());
     source_positions = read_positions(REGARD_SLOT_SOURCE_POSITIONS);
     encoder = read_stack(shape.encoder, ENCODER_SLOTS, shape.encoder_layers, shape.num_encoder_layers);
   }
   if (shape.num_token_types)
-    token_type_embedding = reader.table(REGARD_SLOT_TOKEN_TYPES, 0, shape.num_token_types, hidden_size());
-  if (shape.embedding_norm) embedding_norm = reader.norm(REGARD_SLOT_EMBEDDING_NORM, 0, hidden_size());
+    token_type_embedding = reader.table(REGARD_SLOT_TOKEN_TYPES, 0, shape.num_token_types, embedding_size());
+  if (shape.embedding_norm) embedding_norm = reader.norm(REGARD_SLOT_EMBEDDING_NORM, 0, embedding_size());
+  if (shape.embedding_size)
+    embedding_projection = reader.linear(REGARD_SLOT_EMBEDDING_PROJECTION, 0, hidden_size(), shape.embedding_size);
   if (has_decoder()) {
     if (has_encoder() && shape.share_embeddings)
       target_embedding = source_embedding;
@@ -370,6 +364,12 @@ Model::Model(const regard_shape& model_shape, const regard_array* arrays, int64_
     output = reader.linear(REGARD_SLOT_OUTPUT, 0, shape.target_vocab_size, hidden_size());
   }
   reader.check_all_taken();
+  max_projection_size = std::max(hidden_size(), embedding_size());
+  for (const Stack* stack : {&encoder, &decoder})
+    for (const Block& block : stack->blocks)
+      max_projection_size = std::max({max_projection_size, block.self_attention.qkv.outputs,
+                                      block.self_attention.out.inputs, block.cross_attention.key_value.outputs,
+                                      block.feed_forward.up.outputs});
   shape.encoder_layers = nullptr;  // the caller's
   shape.decoder_layers = nullptr;
 }

@@ -59,18 +59,19 @@ struct Model {
   std::unique_ptr<Positions> target_positions;
   const float* token_type_embedding = nullptr;  // [num_token_types, hidden_size]
   Norm embedding_norm;
+  PackedLinear embedding_projection;  // of an encoder with smaller embeddings
   Stack encoder;
   Stack decoder;
   PackedLinear output;
+  int64_t max_projection_size;  // inputs or outputs of the widest linear layer but the output
   mutable BufferPool pool;
 
   bool has_encoder() const { return shape.num_encoder_layers > 0; }
   bool has_decoder() const { return shape.num_decoder_layers > 0; }
   int64_t hidden_size() const { return has_encoder() ? shape.encoder.hidden_size : shape.decoder.hidden_size; }
+  int64_t embedding_size() const { return shape.embedding_size ? shape.embedding_size : hidden_size(); }
   // Values of a token's key and value in one layer of the decoder.
   int64_t entry_size() const { return pad(key_value_width(decoder.ops.heads)); }
-  // Outputs of the widest linear layer but the output.
-  int64_t max_projection_size() const;
 };
 
 }  // namespace regard

@@ -94,6 +94,7 @@ void check_shape(const regard_shape& shape) {
   check_range("max_positions", shape.max_positions, 1, MAX_POSITIONS);
   check_range("position_offset", shape.position_offset, 0, shape.max_positions - 1);
   check_range("num_token_types", shape.num_token_types, 0, 1 << 16);
+  check_range("embedding_size", shape.embedding_size, 0, has_decoder ? 0 : MAX_INT8_INPUTS);
   if (has_encoder) check_range("source_vocab_size", shape.source_vocab_size, 1, MAX_VOCAB_SIZE);
   if (has_decoder) {
     check_range("target_vocab_size", shape.target_vocab_size, 1, MAX_VOCAB_SIZE);

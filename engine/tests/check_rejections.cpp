@@ -60,6 +60,7 @@ void check_rejected_shapes(const RandomModel& random) {
   expect_rejected("not a number", [](Shape& shape, Layer&) { shape.decoder.norm_eps = NAN; });
   expect_rejected("negative scale", [](Shape& shape, Layer&) { shape.decoder.attention_scale = -1; });
   expect_rejected("absolute rotary positions", [](Shape& shape, Layer&) { shape.positions = REGARD_POS_ROTARY; });
+  expect_rejected("projected embeddings of a decoder", [](Shape& shape, Layer&) { shape.embedding_size = 8; });
   expect_rejected("no such block", [](Shape&, Layer& layer) { layer.block = 9; });
   expect_rejected("negative window", [](Shape&, Layer& layer) { layer.window = -1; });
   expect_rejected("learned positions of a layer", [](Shape&, Layer& layer) { layer.positions = REGARD_POS_LEARNED; });

@@ -60,9 +60,10 @@ RandomModel::RandomModel(int32_t precision, bool has_encoder, bool has_decoder) 
   const bool has_learned_positions = shape.positions == REGARD_POS_LEARNED;
   if (has_encoder) {
     add_embedding(REGARD_SLOT_SOURCE_EMBEDDING, shape.source_vocab_size);
-    if (has_learned_positions) add_table(REGARD_SLOT_SOURCE_POSITIONS, 0, shape.max_positions, hidden_size_);
-    if (shape.num_token_types) add_table(REGARD_SLOT_TOKEN_TYPES, 0, shape.num_token_types, hidden_size_);
-    if (shape.embedding_norm) add_norm(REGARD_SLOT_EMBEDDING_NORM, 0, hidden_size_);
+    if (has_learned_positions) add_table(REGARD_SLOT_SOURCE_POSITIONS, 0, shape.max_positions, embedding_size());
+    if (shape.num_token_types) add_table(REGARD_SLOT_TOKEN_TYPES, 0, shape.num_token_types, embedding_size());
+    if (shape.embedding_norm) add_norm(REGARD_SLOT_EMBEDDING_NORM, 0, embedding_size());
+    if (shape.embedding_size) add_linear(REGARD_SLOT_EMBEDDING_PROJECTION, 0, hidden_size_, embedding_size());
     add_stack(shape.encoder, encoder_layers, ENCODER_SLOTS);
   }
   if (has_decoder) {
@@ -95,6 +96,7 @@ void RandomModel::draw_shape(int32_t precision, bool has_encoder, bool has_decod
   shape.precision = precision;
   const int positions[] = {REGARD_POS_SINUSOIDAL, REGARD_POS_LEARNED, REGARD_POS_NONE};
   shape.positions = positions[random_int(0, 2)];
+  shape.embedding_size = is_encoder && random_int(0, 1) ? random_int(1, 70) : 0;
   shape.embedding_norm = is_encoder ? random_int(0, 1) : 0;
   shape.share_embeddings = random_int(0, 1);
   shape.eos_id = EOS_ID;
@@ -158,7 +160,7 @@ char* RandomModel::add_array(int32_t slot, int32_t part, int64_t layer, int64_t 
 }
 
 void RandomModel::add_embedding(int32_t slot, int64_t vocab_size) {
-  const std::vector<float> values = random_normal(vocab_size * hidden_size_, 0, 0.3f);
+  const std::vector<float> values = random_normal(vocab_size * embedding_size(), 0, 0.3f);
   if (shape.precision == REGARD_PRECISION_FLOAT32) return add_values(slot, REGARD_PART_WEIGHT, 0, values);
   std::vector<uint16_t> bf16;
   for (float value : values) {

@@ -20,6 +20,7 @@ struct RandomModel {
 
   int64_t num_arrays() const { return static_cast<int64_t>(arrays.size()); }
   int64_t hidden_size() const { return hidden_size_; }
+  int64_t embedding_size() const { return shape.embedding_size ? shape.embedding_size : hidden_size_; }
 
  private:
   // First slots of a stack's arrays; those of cross-attention are the decoder's alone.

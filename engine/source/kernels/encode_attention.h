@@ -125,14 +125,13 @@ inline KeyRange visible_keys(const EncodeAttention& attention, int64_t row, int6
   return {first > 0 ? first / LANES * LANES : 0, end < padded ? end : padded};
 }
 
-// Attention of ROWS rows in one head, whose transposed keys are given.
+// Attention of ROWS rows in one head, whose transposed keys and whose values are given.
 template <int ROWS>
 inline void attend_block(const EncodeAttention& attention, int64_t head, int64_t row, int64_t padded, const float* keys,
-                         float* scores) {
+                         const float* values, float* scores) {
   const HeadSizes& heads = attention.heads;
   const int64_t head_size = heads.head_size;
   const int64_t value_size = heads.value_size;
-  const int64_t kv_head = head / (heads.num_heads / heads.num_kv_heads);
   const int64_t num_tokens = attention.num_tokens;
   const int64_t stride = attention.qkv_stride;
   const int64_t context_stride = attention.context_stride;
@@ -157,7 +156,6 @@ inline void attend_block(const EncodeAttention& attention, int64_t head, int64_t
   }
   const int64_t num_keys = (end < num_tokens ? end : num_tokens) - begin;
   const float* weights = scores + begin;
-  const float* values = attention.qkv + (heads.num_heads + heads.num_kv_heads) * head_size + kv_head * value_size;
   values += begin * stride;
   float* context = attention.context + (row - attention.first_row) * context_stride + head * value_size;
   int64_t d = 0;
@@ -180,13 +178,16 @@ void encode_attention(const EncodeAttention& attention) {
   float* transposed_keys = attention.scratch;
   float* scores = transposed_keys + head_size * padded;
   for (int64_t head = 0; head < heads.num_heads; head++) {
-    const float* keys = attention.qkv + (heads.num_heads + head / queries_per_key) * head_size;
+    const int64_t kv_head = head / queries_per_key;
+    const float* keys = attention.qkv + (heads.num_heads + kv_head) * head_size;
+    const float* values = attention.qkv + (heads.num_heads + heads.num_kv_heads) * head_size + kv_head * heads.value_size;
     if (head % queries_per_key == 0)
       transpose_keys(keys, attention.qkv_stride, attention.num_tokens, padded, head_size, transposed_keys);
     int64_t row = attention.first_row;
     for (; row + ATTENTION_ROWS <= attention.last_row; row += ATTENTION_ROWS)
-      attend_block<ATTENTION_ROWS>(attention, head, row, padded, transposed_keys, scores);
-    for (; row < attention.last_row; row++) attend_block<1>(attention, head, row, padded, transposed_keys, scores);
+      attend_block<ATTENTION_ROWS>(attention, head, row, padded, transposed_keys, values, scores);
+    for (; row < attention.last_row; row++)
+      attend_block<1>(attention, head, row, padded, transposed_keys, values, scores);
   }
 }
 

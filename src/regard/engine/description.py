@@ -39,6 +39,7 @@ class ModelDescription:
     max_positions: int = 1
     position_offset: int = 0
     num_token_types: int = 0
+    embedding_size: int = 0  # of an encoder whose embeddings are projected to the hidden size; 0: they are not
     embedding_norm: bool = False
     embedding_scale: float = 1.0
     output: str = ""  # weight of the decoder's output layer
@@ -81,6 +82,7 @@ def _describe_bert(config: BertConfig) -> ModelDescription:
         max_positions=config.position_offset + config.max_positions,
         position_offset=config.position_offset,
         num_token_types=config.num_token_types,
+        embedding_size=config.embedding_size,
         embedding_norm=True,
         embedding_scale=math.sqrt(config.hidden_size) if config.scale_embedding else 1.0,
     )
@@ -136,6 +138,7 @@ def model_shape(config: EngineConfig | ModelDescription, precision: str) -> CMod
         max_positions=model.max_positions,
         position_offset=model.position_offset,
         num_token_types=model.num_token_types,
+        embedding_size=model.embedding_size,
         precision=CODES["precision"][precision],
         positions=CODES["positions"][model.positions],
         embedding_norm=model.embedding_norm,

@@ -27,8 +27,6 @@ def unsupported_reason(config: BertConfig) -> str:
     """
     if config.attention != "full":
         return "it has no block-sparse attention"
-    if config.embedding_size:
-        return "it has no factorized embeddings"
     if config.span_feed_forward:
         return "it has no feed-forward layer before a span head"
     if config.head_transform and config.head != "plain":

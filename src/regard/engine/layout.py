@@ -162,19 +162,22 @@ def head_specs(config: BertConfig) -> Iterator[WeightSpec]:
 
 def _model_specs(model: ModelDescription) -> Iterator[WeightSpec]:
     hidden_size = model.hidden_size
+    embedding_size = model.embedding_size or hidden_size
     if model.encoder is not None:
-        yield _embedding(model.source_embedding, model.source_vocab_size, hidden_size, "source_embedding")
+        yield _embedding(model.source_embedding, model.source_vocab_size, embedding_size, "source_embedding")
     if model.decoder is not None and not model.share_embeddings:
         yield _embedding(model.target_embedding, model.target_vocab_size, hidden_size, "target_embedding")
     if model.positions == "learned" and model.encoder is not None:
-        yield _table(model.source_positions, model.max_positions, hidden_size, "source_positions")
+        yield _table(model.source_positions, model.max_positions, embedding_size, "source_positions")
     if model.positions == "learned" and model.decoder is not None:
         yield _table(model.target_positions, model.max_positions, hidden_size, "target_positions")
     if model.num_token_types:
-        yield _table("token_type_embedding", model.num_token_types, hidden_size, "token_types")
+        yield _table("token_type_embedding", model.num_token_types, embedding_size, "token_types")
     if model.encoder is not None:
         if model.embedding_norm:
-            yield _norm("embedding_norm", hidden_size, model.encoder.block, "embedding_norm")
+            yield _norm("embedding_norm", embedding_size, model.encoder.block, "embedding_norm")
+        if model.embedding_size:
+            yield _linear("embedding_projection", hidden_size, embedding_size, "embedding_projection")
         yield from _stack_specs("encoder", model.encoder)
     if model.decoder is not None:
         yield from _stack_specs("decoder", model.decoder)
