@@ -27,7 +27,7 @@ enum regard_precision {
   REGARD_PRECISION_INT8 = 2
 };
 
-/* Absolute positions are added to the embeddings (sinusoidal, learned); relative ones belong to a layer (the others). */
+/* Sinusoidal and learned positions are added to the embeddings; the others belong to a layer. */
 enum regard_positions {
   REGARD_POS_SINUSOIDAL = 0,
   REGARD_POS_LEARNED = 1,

@@ -70,13 +70,13 @@ void check_stack(const regard_block& block, const regard_layer* layers, int64_t 
 
 HeadSizes head_sizes(const regard_block& block) {
   const int64_t head_size = block.head_size ? block.head_size : block.hidden_size / block.num_heads;
-  const float scale = block.attention_scale > 0 ? block.attention_scale : 1.0f / std::sqrt(static_cast<float>(head_size));
+  const float default_scale = 1.0f / std::sqrt(static_cast<float>(head_size));
   return {
       .num_heads = block.num_heads,
       .num_kv_heads = block.num_kv_heads ? block.num_kv_heads : block.num_heads,
       .head_size = head_size,
       .value_size = block.value_size ? block.value_size : head_size,
-      .scale = scale,
+      .scale = block.attention_scale > 0 ? block.attention_scale : default_scale,
   };
 }
 

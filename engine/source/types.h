@@ -61,7 +61,7 @@ struct DecodeAttention {
   int64_t query_stride;
   int64_t num_rows;
   const KeyValueEntry* entries;
-  bool is_bf16;  // paired if keys and values consist of whole blocks: values i and i + 8 of 16 share 32 bits, quick to unpack
+  bool is_bf16;  // paired if keys and values are whole blocks: values i and i + 8 of 16 share 32 bits, quick to unpack
   int64_t num_entries;
   int64_t key_offset;  // within an entry, in values
   int64_t value_offset;

@@ -139,7 +139,7 @@ std::vector<regard_layer> RandomModel::draw_layers(const regard_block& block, in
     layer.window = random_int(0, 1) ? random_int(1, 40) : 0;
     layer.positions = random_int(REGARD_POS_ROTARY, REGARD_POS_RELATIVE);
     if (layer.positions == REGARD_POS_ROTARY && !has_even_heads) layer.positions = REGARD_POS_NONE;
-    layer.rotary_dim = random_int(0, 1) && has_even_heads ? 2 * random_int(0, static_cast<int>(key_size(block) / 2)) : 0;
+    if (has_even_heads) layer.rotary_dim = 2 * random_int(0, static_cast<int>(key_size(block) / 2));
     layer.interleaved = random_int(0, 1);
     layer.theta = 100.0f;
     layer.factor = random_int(0, 1) ? 2.0f : 1.0f;

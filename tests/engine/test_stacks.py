@@ -35,12 +35,21 @@ Weights = Mapping[str, np.ndarray]
 
 
 def describe_stack(stack: TransformerStack) -> StackDescription:
-    """The description of a torch stack; every layer has a bias table of its own."""
-    layers = [describe_layer(layer, index) for index, layer in enumerate(stack.layer_specs)]
-    return StackDescription(stack.config, tuple(layers))
+    """The description of a torch stack."""
+    tables = bias_tables(stack)
+    return StackDescription(stack.config, tuple(describe_layer(layer, tables) for layer in stack.layer_specs))
 
 
-def describe_layer(layer: LayerSpec, index: int) -> LayerDescription:
+def bias_tables(stack: TransformerStack) -> list[RelativeBias]:
+    """Relative biases of a stack; layers may share one."""
+    return list(dict.fromkeys(layer.positions for layer in stack.layer_specs if is_relative(layer)))
+
+
+def is_relative(layer: LayerSpec) -> bool:
+    return isinstance(layer.positions, RelativeBias)
+
+
+def describe_layer(layer: LayerSpec, tables: list[RelativeBias]) -> LayerDescription:
     positions = layer.positions
     shared = {"block": layer.block, "window": layer.window}
     if isinstance(positions, Rotary):
@@ -57,7 +66,7 @@ def describe_layer(layer: LayerSpec, index: int) -> LayerDescription:
         return LayerDescription(
             **shared,
             positions="relative",
-            bias_table=index,
+            bias_table=tables.index(positions),
             num_buckets=positions.num_buckets,
             max_distance=positions.max_distance,
         )
@@ -67,10 +76,9 @@ def describe_layer(layer: LayerSpec, index: int) -> LayerDescription:
 def stack_weights(side: str, stack: TransformerStack) -> dict[str, np.ndarray]:
     """Weights of a stack and of its relative biases, by the names of the engine."""
     weights = {f"{side}.{name}": tensor.float().numpy() for name, tensor in stack.state_dict().items()}
-    for index, layer in enumerate(stack.layer_specs):
-        if isinstance(layer.positions, RelativeBias):
-            table = layer.positions.relative_attention_bias.weight.detach()
-            weights[f"{side}.relative_bias.{index}.weight"] = table.float().numpy()
+    for index, table in enumerate(bias_tables(stack)):
+        weight = table.relative_attention_bias.weight.detach()
+        weights[f"{side}.relative_bias.{index}.weight"] = weight.float().numpy()
     return weights
 
 
@@ -269,7 +277,7 @@ def test_windows_and_biases_of_long_texts() -> None:
 @pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
 @torch.inference_mode()
 def test_relative_buckets_of_all_distances(is_causal: bool) -> None:
-    """T5's bias in a long text: the buckets of the engine are those of torch."""
+    """T5's bias, shared by all layers, in a long text: the buckets of the engine are those of torch."""
     for num_buckets, max_distance in ((32, 128), (6, 8), (20, 50)):
         positions = RelativeBias(3, is_causal=is_causal, num_buckets=num_buckets, max_distance=max_distance)
         torch.manual_seed(1)

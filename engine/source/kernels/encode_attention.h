@@ -175,12 +175,13 @@ void encode_attention(const EncodeAttention& attention) {
   const int64_t head_size = heads.head_size;
   const int64_t queries_per_key = heads.num_heads / heads.num_kv_heads;
   const int64_t padded = (attention.num_tokens + LANES - 1) / LANES * LANES;
+  const int64_t first_value = (heads.num_heads + heads.num_kv_heads) * head_size;
   float* transposed_keys = attention.scratch;
   float* scores = transposed_keys + head_size * padded;
   for (int64_t head = 0; head < heads.num_heads; head++) {
     const int64_t kv_head = head / queries_per_key;
     const float* keys = attention.qkv + (heads.num_heads + kv_head) * head_size;
-    const float* values = attention.qkv + (heads.num_heads + heads.num_kv_heads) * head_size + kv_head * heads.value_size;
+    const float* values = attention.qkv + first_value + kv_head * heads.value_size;
     if (head % queries_per_key == 0)
       transpose_keys(keys, attention.qkv_stride, attention.num_tokens, padded, head_size, transposed_keys);
     int64_t row = attention.first_row;
