@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define REGARD_ABI_VERSION 5 /* raised whenever a caller must change */
+#define REGARD_ABI_VERSION 6 /* raised whenever a caller must change */
 
 enum regard_precision {
   REGARD_PRECISION_FLOAT32 = 0,
@@ -27,11 +27,27 @@ enum regard_precision {
   REGARD_PRECISION_INT8 = 2
 };
 
+/* Sinusoidal and learned positions are added to the embeddings; the others belong to a layer. */
 enum regard_positions {
   REGARD_POS_SINUSOIDAL = 0,
   REGARD_POS_LEARNED = 1,
   REGARD_POS_ROTARY = 2,
-  REGARD_POS_NONE = 3
+  REGARD_POS_NONE = 3,
+  REGARD_POS_ALIBI = 4,
+  REGARD_POS_RELATIVE = 5 /* a learned bias for each bucket of distances (T5) */
+};
+
+enum regard_norm {
+  REGARD_NORM_LAYER = 0,
+  REGARD_NORM_RMS = 1,
+  REGARD_NORM_RMS_PLUS_ONE = 2 /* as RMS: 1 was added to the weights when they were packed */
+};
+
+enum regard_norm_placement {
+  REGARD_PLACEMENT_PRE = 0,  /* of the input of a sublayer */
+  REGARD_PLACEMENT_POST = 1, /* of the residual sum */
+  REGARD_PLACEMENT_BOTH = 2, /* of the input and of the output, before the residual sum */
+  REGARD_PLACEMENT_NONE = 3
 };
 
 enum regard_activation {
@@ -50,7 +66,7 @@ enum regard_pooling {
   REGARD_POOL_MAX = 2
 };
 
-/* Weights of a model. The first group exists once, the others once per layer. */
+/* Weights of a model. The first group exists once, the others once per block; bias tables are counted on their own. */
 enum regard_slot {
   REGARD_SLOT_SOURCE_EMBEDDING = 0, /* [source_vocab_size, hidden_size]; both sides' if share_embeddings */
   REGARD_SLOT_TARGET_EMBEDDING = 1,
@@ -58,9 +74,10 @@ enum regard_slot {
   REGARD_SLOT_TARGET_POSITIONS = 3,
   REGARD_SLOT_TOKEN_TYPES = 4, /* [num_token_types, hidden_size] */
   REGARD_SLOT_EMBEDDING_NORM = 5,
-  REGARD_SLOT_ENCODER_NORM = 6, /* after the last layer, if pre_norm */
+  REGARD_SLOT_ENCODER_NORM = 6, /* after the last layer, if norms are placed before sublayers or both */
   REGARD_SLOT_DECODER_NORM = 7,
   REGARD_SLOT_OUTPUT = 8,
+  REGARD_SLOT_EMBEDDING_PROJECTION = 9, /* [hidden_size, embedding_size] */
 
   REGARD_SLOT_ENCODER_SELF_NORM = 16,
   REGARD_SLOT_ENCODER_SELF_QKV = 17,
@@ -68,6 +85,11 @@ enum regard_slot {
   REGARD_SLOT_ENCODER_FEED_FORWARD_NORM = 19,
   REGARD_SLOT_ENCODER_FEED_FORWARD_UP = 20,
   REGARD_SLOT_ENCODER_FEED_FORWARD_DOWN = 21,
+  REGARD_SLOT_ENCODER_SELF_OUTPUT_NORM = 22, /* output norms: of placement `both` */
+  REGARD_SLOT_ENCODER_SELF_QUERY_NORM = 23,  /* query and key norms: [head_size], of qk_norm */
+  REGARD_SLOT_ENCODER_SELF_KEY_NORM = 24,
+  REGARD_SLOT_ENCODER_FEED_FORWARD_OUTPUT_NORM = 25,
+  REGARD_SLOT_ENCODER_RELATIVE_BIAS = 26, /* [num_buckets, num_heads] */
 
   REGARD_SLOT_DECODER_SELF_NORM = 32,
   REGARD_SLOT_DECODER_SELF_QKV = 33,
@@ -78,11 +100,19 @@ enum regard_slot {
   REGARD_SLOT_DECODER_CROSS_OUT = 38,
   REGARD_SLOT_DECODER_FEED_FORWARD_NORM = 39,
   REGARD_SLOT_DECODER_FEED_FORWARD_UP = 40,
-  REGARD_SLOT_DECODER_FEED_FORWARD_DOWN = 41
+  REGARD_SLOT_DECODER_FEED_FORWARD_DOWN = 41,
+  REGARD_SLOT_DECODER_SELF_OUTPUT_NORM = 42,
+  REGARD_SLOT_DECODER_SELF_QUERY_NORM = 43,
+  REGARD_SLOT_DECODER_SELF_KEY_NORM = 44,
+  REGARD_SLOT_DECODER_CROSS_OUTPUT_NORM = 45,
+  REGARD_SLOT_DECODER_CROSS_QUERY_NORM = 46,
+  REGARD_SLOT_DECODER_CROSS_KEY_NORM = 47,
+  REGARD_SLOT_DECODER_FEED_FORWARD_OUTPUT_NORM = 48,
+  REGARD_SLOT_DECODER_RELATIVE_BIAS = 49
 };
 
 /* Arrays of a slot. An embedding or a table has a weight; a norm a weight and a bias, both padded to blocks of 16; a
- * linear layer packed weights, a padded bias and, in int8, padded scales and corrections. */
+ * linear layer packed weights, a padded bias and, in int8, padded scales and corrections. An absent bias is zero. */
 enum regard_part {
   REGARD_PART_WEIGHT = 0,
   REGARD_PART_BIAS = 1,
@@ -90,34 +120,65 @@ enum regard_part {
   REGARD_PART_CORRECTIONS = 3
 };
 
+/* What all blocks of a stack share: fields and their meaning are those of `BlockConfig`. */
 typedef struct {
   int64_t hidden_size;
-  int64_t encoder_layers; /* 0: a causal language model */
-  int64_t encoder_heads;
-  int64_t encoder_feed_forward_size;
-  int64_t decoder_layers; /* 0: an encoder alone */
-  int64_t decoder_heads;
-  int64_t decoder_feed_forward_size;
+  int64_t num_heads;
+  int64_t num_kv_heads; /* 0: num_heads */
+  int64_t head_size;    /* of queries and keys; 0: hidden_size / num_heads */
+  int64_t value_size;   /* 0: head_size */
+  int64_t feed_forward_size;
+  int32_t activation;           /* regard_activation */
+  int32_t gated;                /* the up projection has twice the outputs: activation(first half) * second half */
+  int32_t norm;                 /* regard_norm */
+  int32_t norm_placement;       /* regard_norm_placement */
+  int32_t first_attention_norm; /* whether block 0 has a self norm */
+  int32_t residual;
+  int32_t qk_norm;
+  int32_t cross_attention;
+  float norm_eps;
+  float attention_scale; /* 0: 1 / sqrt(head_size) */
+} regard_block;
+
+/* What differs between the layers of a stack. A decoder's are causal. */
+typedef struct {
+  int64_t block;        /* index of its weights; layers may share them */
+  int64_t window;       /* tokens on either side that a token attends to; 0: all */
+  int64_t rotary_dim;   /* rotated values of a head; 0: all */
+  int64_t bias_table;   /* index of its relative bias; layers may share one */
+  int64_t num_buckets;  /* of the relative bias */
+  int64_t max_distance; /* from which on distances share a bucket */
+  int32_t positions;    /* regard_positions: rotary, alibi, relative or none */
+  int32_t interleaved;  /* rotary pairs are neighbours */
+  float theta;          /* rotary wavelengths grow from 2 pi to 2 pi theta */
+  float factor;         /* by which rotary positions are divided */
+} regard_layer;
+
+typedef struct {
+  regard_block encoder;
+  regard_block decoder;
+  const regard_layer* encoder_layers;
+  const regard_layer* decoder_layers;
+  int64_t num_encoder_layers; /* 0: a causal language model */
+  int64_t num_decoder_layers; /* 0: an encoder alone */
   int64_t source_vocab_size;
   int64_t target_vocab_size;
   int64_t max_positions;
   int64_t position_offset; /* position of a source text's first token */
   int64_t num_token_types; /* 0: no token type embedding */
+  int64_t embedding_size;  /* of an encoder alone: its embeddings are projected to hidden_size; 0: they are not */
   int32_t precision;       /* regard_precision */
-  int32_t activation;      /* regard_activation */
-  int32_t positions;       /* regard_positions */
-  int32_t pre_norm;        /* norms before the sublayers (else after the residual connections) */
+  int32_t positions;       /* regard_positions: sinusoidal, learned or none */
   int32_t embedding_norm;  /* source embeddings are normalized before the first layer */
   int32_t share_embeddings;
   int32_t eos_id;
-  float norm_eps;
   float embedding_scale;
 } regard_shape;
 
 typedef struct {
   int32_t slot;  /* regard_slot */
   int32_t part;  /* regard_part */
-  int64_t layer; /* 0 for what exists once */
+  int64_t layer; /* index of the block or bias table; 0 for what exists once */
   const void* data;
   int64_t num_bytes;
 } regard_array;
@@ -135,7 +196,7 @@ REGARD_API int64_t regard_packed_bytes(int64_t outputs, int64_t inputs, int32_t 
 REGARD_API int32_t regard_pack_weights(const float* weights, int64_t outputs, int64_t inputs, int32_t precision,
                                        void* packed, float* scales, int32_t* corrections);
 
-/* `arrays`, in any order, stay the caller's and must outlive the model. */
+/* `arrays`, in any order, stay the caller's and must outlive the model; the shape and its layers are copied. */
 REGARD_API regard_model* regard_model_new(const regard_shape* shape, const regard_array* arrays, int64_t num_arrays,
                                           const char* instruction_set, char* error, int64_t error_size);
 REGARD_API void regard_model_free(regard_model* model);

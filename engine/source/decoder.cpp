@@ -16,13 +16,22 @@ constexpr float PADDING_LOGIT = -1e30f;   // of outputs that stand for no token
 }  // namespace
 
 DecoderState::DecoderState(const Model& model, const TokenBatch& source)
-    : model_(model), is_bf16_(model.shape.precision != FLOAT32), capacity_(INITIAL_CAPACITY) {
+    : model_(model),
+      stack_(model.decoder),
+      is_bf16_(model.shape.precision != FLOAT32),
+      capacity_(INITIAL_CAPACITY) {
   if (!model.has_decoder()) throw std::invalid_argument("this model has no decoder: it encodes and does not generate");
   for (int64_t text = 0; text < source.num_texts; text++) row_texts_.push_back(text);
   if (model.has_encoder())
     encode_source(source);
   else
     prefill(source);
+}
+
+void DecoderState::update_biases() {
+  biases_.clear();
+  for (const Layer& layer : stack_.layers)
+    biases_.push_back(layer.distance_bias(stack_.ops.heads.num_heads, true, capacity_));
 }
 
 // Precomputes the cross keys and values of all layers.
@@ -32,16 +41,20 @@ void DecoderState::encode_source(const TokenBatch& source) {
   for (int64_t token = 0; token < source.num_tokens(); token++)
     source_entries_.push_back(source_cache_.as<unsigned char>() + token * entry_bytes());
   encode(model_, source, 1, Needed::all_tokens, [&](int64_t first_token, int64_t num_tokens, Workspace& space) {
-    for (int64_t layer = 0; layer < std::ssize(model_.decoder); layer++) {
-      const PackedLinear& key_value = model_.decoder[layer].cross_attention.key_value;
-      model_.ops.linear(space, space.hidden, num_tokens, key_value, space.projected);
-      for (int64_t i = 0; i < num_tokens; i++)
-        store_key_value(space.projected.row(i), layer, source_entries_[first_token + i]);
+    for (int64_t layer = 0; layer < std::ssize(stack_.layers); layer++) {
+      const CrossAttention& attention = stack_.layers[layer].block->cross_attention;
+      stack_.ops.linear(space, space.hidden, num_tokens, attention.key_value, space.projected);
+      for (int64_t i = 0; i < num_tokens; i++) {
+        float* key_value = space.projected.row(i);
+        stack_.ops.normalize_heads(space, key_value, stack_.ops.heads.num_kv_heads, attention.key_norm);
+        store_key_value(key_value, layer, source_entries_[first_token + i]);
+      }
     }
   });
   source_offsets_.assign(source.offsets, source.offsets + source.num_texts + 1);
   max_source_length_ = source.max_length();
   past_.resize(std::ssize(row_texts_) * capacity_);
+  update_biases();
 }
 
 void DecoderState::check_prompt(const TokenBatch& prompt) const {
@@ -61,6 +74,7 @@ void DecoderState::prefill(const TokenBatch& prompt) {
   length_ = prompt.length(0);
   while (capacity_ < length_ + 1) capacity_ *= 2;
   past_.resize(std::ssize(row_texts_) * capacity_);
+  update_biases();
   if (!length_) return;
   const int64_t num_tokens = prompt.num_tokens();
   const unsigned char* cache = reserve(num_tokens, 1);
@@ -83,13 +97,13 @@ void DecoderState::check_token(int32_t token) const {
 }
 
 Workspace DecoderState::make_workspace(int64_t num_rows) const {
-  const regard_shape& shape = model_.shape;
   const int64_t max_entries = std::max(max_source_length_, length_ + 1);
   const WorkspaceSize size{
       .num_rows = std::min(num_rows, MAX_ROWS),
-      .hidden_size = shape.hidden_size,
-      .projection_size = model_.max_projection_size(),
-      .scores_size = shape.decoder_heads * pad(max_entries),
+      .hidden_size = model_.hidden_size(),
+      .context_size = context_width(stack_.ops.heads),
+      .projection_size = model_.max_projection_size,
+      .scores_size = stack_.ops.heads.num_heads * pad(max_entries),
   };
   return Workspace(model_.pool, size);
 }
@@ -155,6 +169,7 @@ void DecoderState::grow_capacity(int64_t capacity) {
     std::copy_n(past_.begin() + row * capacity_, capacity_, past.begin() + row * capacity);
   past_.swap(past);
   capacity_ = capacity;
+  update_biases();
 }
 
 unsigned char* DecoderState::reserve(int64_t num_entries, int64_t num_steps) {
@@ -169,13 +184,13 @@ unsigned char* DecoderState::reserve(int64_t num_entries, int64_t num_steps) {
 }
 
 void DecoderState::store_key_value(const float* key_value, int64_t layer, KeyValueEntry entry) const {
-  const regard_shape& shape = model_.shape;
-  const int64_t size = 2 * shape.hidden_size;
+  const HeadSizes& heads = stack_.ops.heads;
+  const int64_t size = key_value_width(heads);
   const int64_t layer_offset = layer * model_.entry_size() * value_bytes();
   unsigned char* to = static_cast<unsigned char*>(const_cast<void*>(entry)) + layer_offset;
-  const bool is_paired = shape.hidden_size / shape.decoder_heads % LANES == 0;
+  const bool is_paired = heads.head_size % LANES == 0 && heads.value_size % LANES == 0;
   if (is_bf16_)
-    model_.ops.kernels->store_bf16(key_value, size, is_paired, reinterpret_cast<uint16_t*>(to));
+    stack_.ops.kernels->store_bf16(key_value, size, is_paired, reinterpret_cast<uint16_t*>(to));
   else
     std::memcpy(to, key_value, size * sizeof(float));
 }
@@ -184,51 +199,52 @@ void DecoderState::forward(const int32_t* tokens, const std::vector<RowContext>&
                            Workspace& space) {
   const int64_t num_rows = std::ssize(rows);
   embed(tokens, rows, space);
-  for (int64_t layer = 0; layer < std::ssize(model_.decoder); layer++) {
+  for (int64_t layer = 0; layer < std::ssize(stack_.layers); layer++) {
     self_attend(rows, layer, space);
     if (model_.has_encoder()) cross_attend(first_row, num_rows, layer, space);
-    model_.ops.feed_forward(space, num_rows, model_.decoder[layer].feed_forward);
+    stack_.ops.feed_forward(space, num_rows, stack_.layers[layer].block->feed_forward);
   }
 }
 
 void DecoderState::embed(const int32_t* tokens, const std::vector<RowContext>& rows, Workspace& space) const {
-  const regard_shape& shape = model_.shape;
+  const int64_t hidden_size = model_.hidden_size();
   for (int64_t i = 0; i < std::ssize(rows); i++) {
     float* hidden = space.hidden.row(i);
-    model_.target_embedding.copy_row(tokens[i], shape.hidden_size, shape.embedding_scale, hidden);
-    std::fill(hidden + shape.hidden_size, hidden + space.hidden.stride, 0.0f);
+    model_.target_embedding.copy_row(tokens[i], hidden_size, model_.shape.embedding_scale, hidden);
+    std::fill(hidden + hidden_size, hidden + space.hidden.stride, 0.0f);
     model_.target_positions->add(hidden, rows[i].position);
   }
 }
 
 void DecoderState::self_attend(const std::vector<RowContext>& rows, int64_t layer, Workspace& space) const {
-  const LayerOps& ops = model_.ops;
-  const SelfAttention& attention = model_.decoder[layer].self_attention;
-  const Positions& positions = *model_.target_positions;
+  const LayerOps& ops = stack_.ops;
+  const HeadSizes& heads = ops.heads;
+  const SelfAttention& attention = stack_.layers[layer].block->self_attention;
   const int64_t num_rows = std::ssize(rows);
-  const int64_t hidden_size = model_.shape.hidden_size;
-  const int64_t num_heads = model_.shape.decoder_heads;
-  const int64_t head_size = hidden_size / num_heads;
+  const int64_t window = stack_.layers[layer].settings.window;
   const int64_t key_offset = layer * model_.entry_size();
-  const LayerNorm* norm = ops.pre_norm ? &attention.norm : nullptr;
-  ops.linear(space, space.hidden, num_rows, attention.qkv, space.projected, {.norm = norm});
+  ops.linear(space, space.hidden, num_rows, attention.qkv, space.projected, {.norm = attention.norms.input});
   for (int64_t i = 0; i < num_rows; i++) {
     const auto [entries, position] = rows[i];
+    const int64_t first_visible = window ? std::max(position - window, int64_t{0}) : 0;
     const bool has_next = i + 1 < num_rows;
     float* qkv = space.projected.row(i);
-    if (positions.is_rotary()) positions.rotate(qkv, 2 * num_heads, head_size, position);
-    store_key_value(qkv + hidden_size, layer, entries[position]);
+    ops.normalize_heads(space, qkv, heads.num_heads, attention.query_norm);
+    ops.normalize_heads(space, qkv + query_width(heads), heads.num_kv_heads, attention.key_norm);
+    stack_.layers[layer].rotary.rotate(qkv, heads.num_heads + heads.num_kv_heads, position);
+    store_key_value(qkv + query_width(heads), layer, entries[position]);
     ops.kernels->decode_attention({
         .queries = qkv,
         .query_stride = space.projected.stride,
         .num_rows = 1,
-        .entries = entries,
+        .entries = entries + first_visible,
         .is_bf16 = is_bf16_,
-        .num_entries = position + 1,
+        .num_entries = position + 1 - first_visible,
         .key_offset = key_offset,
-        .value_offset = key_offset + hidden_size,
-        .num_heads = num_heads,
-        .head_size = head_size,
+        .value_offset = key_offset + key_width(heads),
+        .heads = heads,
+        .bias = biases_[layer].center(),
+        .bias_stride = biases_[layer].head_stride(),
         .scores = space.scores,
         .context = space.context.row(i),
         .context_stride = space.context.stride,
@@ -236,7 +252,7 @@ void DecoderState::self_attend(const std::vector<RowContext>& rows, int64_t laye
         .num_next_entries = has_next ? rows[i + 1].position : 0,
     });
   }
-  ops.add_attention(space, num_rows, attention.out, attention.norm);
+  ops.add_attention(space, num_rows, attention.out, attention.norms);
 }
 
 int64_t DecoderState::end_of_text(int64_t first, int64_t end) const {
@@ -246,15 +262,14 @@ int64_t DecoderState::end_of_text(int64_t first, int64_t end) const {
 }
 
 void DecoderState::cross_attend(int64_t first_row, int64_t num_rows, int64_t layer, Workspace& space) const {
-  const LayerOps& ops = model_.ops;
-  const CrossAttention& attention = model_.decoder[layer].cross_attention;
-  const int64_t hidden_size = model_.shape.hidden_size;
-  const int64_t num_heads = model_.shape.decoder_heads;
+  const LayerOps& ops = stack_.ops;
+  const CrossAttention& attention = stack_.layers[layer].block->cross_attention;
   const int64_t key_offset = layer * model_.entry_size();
   const auto source_start = [&](int64_t row) { return int64_t{source_offsets_[row_texts_[row]]}; };
   const auto source_length = [&](int64_t row) { return source_offsets_[row_texts_[row] + 1] - source_start(row); };
-  const LayerNorm* norm = ops.pre_norm ? &attention.norm : nullptr;
-  ops.linear(space, space.hidden, num_rows, attention.query, space.projected, {.norm = norm});
+  ops.linear(space, space.hidden, num_rows, attention.query, space.projected, {.norm = attention.norms.input});
+  for (int64_t i = 0; i < num_rows; i++)
+    ops.normalize_heads(space, space.projected.row(i), ops.heads.num_heads, attention.query_norm);
   const int64_t last_row = first_row + num_rows;
   for (int64_t row = first_row, next_row; row < last_row; row = next_row) {  // rows of one text attend together
     next_row = end_of_text(row, last_row);
@@ -267,9 +282,10 @@ void DecoderState::cross_attend(int64_t first_row, int64_t num_rows, int64_t lay
         .is_bf16 = is_bf16_,
         .num_entries = source_length(row),
         .key_offset = key_offset,
-        .value_offset = key_offset + hidden_size,
-        .num_heads = num_heads,
-        .head_size = hidden_size / num_heads,
+        .value_offset = key_offset + key_width(ops.heads),
+        .heads = ops.heads,
+        .bias = nullptr,
+        .bias_stride = 0,
         .scores = space.scores,
         .context = space.context.row(row - first_row),
         .context_stride = space.context.stride,
@@ -277,7 +293,7 @@ void DecoderState::cross_attend(int64_t first_row, int64_t num_rows, int64_t lay
         .num_next_entries = has_next ? source_length(next_row) : 0,
     });
   }
-  ops.add_attention(space, num_rows, attention.out, attention.norm);
+  ops.add_attention(space, num_rows, attention.out, attention.norms);
 }
 
 void DecoderState::set_shortlist(const Lexicon& lexicon, const TokenBatch& source) {
@@ -298,11 +314,11 @@ TopK DecoderState::make_top(int64_t row, const StepRequest& request) const {
 
 void DecoderState::top_k(int64_t first_row, int64_t num_rows, Workspace& space, const StepRequest& request) const {
   const int64_t vocab_size = model_.shape.target_vocab_size;
-  if (model_.ops.pre_norm)
-    model_.ops.normalize_rows(space.hidden, num_rows, model_.shape.hidden_size, model_.decoder_norm);
+  if (stack_.final_norm)
+    stack_.ops.normalize_rows(space.hidden, num_rows, model_.hidden_size(), stack_.final_norm);
   std::vector<TopK> tops;
   for (int64_t i = 0; i < num_rows; i++) {
-    model_.ops.prepare_row(space, i, space.hidden.row(i), model_.output);
+    stack_.ops.prepare_row(space, i, space.hidden.row(i), model_.output);
     tops.push_back(make_top(first_row + i, request));
   }
   if (shortlists_.empty()) {
@@ -346,7 +362,7 @@ void DecoderState::scan_shortlists(int64_t first_row, int64_t num_rows, Workspac
 
 void DecoderState::scan_logits(Workspace& space, int64_t first, int64_t num_rows, const PackedLinear& output,
                                TopK* tops, float* all_logits) const {
-  const Kernels& kernels = *model_.ops.kernels;
+  const Kernels& kernels = *stack_.ops.kernels;
   const int64_t stride = matmul_input_stride(output);
   const MatmulInput rows{
       .values = space.inputs + first * stride * regard::value_bytes(output.precision),

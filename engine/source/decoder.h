@@ -54,19 +54,22 @@ class DecoderState {
 
   unsigned char* reserve(int64_t num_entries, int64_t num_steps);
   void grow_capacity(int64_t capacity);
+  void update_biases();
   // Stores a layer's key and value of a token.
   void store_key_value(const float* key_value, int64_t layer, KeyValueEntry entry) const;
   // First index after `first` whose row belongs to another text.
   int64_t end_of_text(int64_t first, int64_t end) const;
   Workspace make_workspace(int64_t num_rows) const;
   int64_t value_bytes() const { return is_bf16_ ? sizeof(uint16_t) : sizeof(float); }
-  int64_t entry_bytes() const { return std::ssize(model_.decoder) * model_.entry_size() * value_bytes(); }
+  int64_t entry_bytes() const { return std::ssize(stack_.layers) * model_.entry_size() * value_bytes(); }
 
   const Model& model_;
+  const Stack& stack_;
   const bool is_bf16_;               // keys and values
   std::vector<int64_t> row_texts_;   // text of each row
   std::vector<KeyValueEntry> past_;  // [rows, capacity_]: cache entries of each row's tokens
   int64_t capacity_;
+  std::vector<DistanceBias> biases_;  // of each layer, for `capacity_` tokens
   int64_t length_ = 0;
   std::vector<Buffer> cache_;  // keys and values, each buffer for several steps
   int64_t cache_used_ = 0;     // bytes of the last buffer

@@ -16,6 +16,7 @@ struct TextRange {
   const TokenBatch& texts;
   int64_t first_text;
   int64_t last_text;
+  const DistanceBias* biases;  // of each layer
   RowView qkv[2];  // of all rows; two, because other passes may still read those of the previous layer
 
   int64_t first_token() const { return texts.offsets[first_text]; }
@@ -34,25 +35,30 @@ struct TextRows {
 class EncoderPass {
  public:
   EncoderPass(const Model& model, const TextRange& range, int64_t first_row, int64_t last_row, Workspace& space)
-      : model_(model), range_(range), first_row_(first_row), last_row_(last_row), space_(space) {}
+      : model_(model),
+        stack_(model.encoder),
+        range_(range),
+        first_row_(first_row),
+        last_row_(last_row),
+        space_(space) {}
 
   // One step per layer, and one more. A step reads the queries, keys and values that all passes over the range computed
   // in the previous step.
   void run_step(int64_t step, Needed needed) {
-    const int64_t num_layers = std::ssize(model_.encoder);
+    const int64_t num_layers = std::ssize(stack_.layers);
     if (step == 0)
       embed();
     else
       finish_layer(step - 1, needed == Needed::first_tokens && step == num_layers);
     if (step < num_layers)
-      project_qkv(model_.encoder[step].self_attention, range_.qkv[step % 2]);
-    else if (model_.ops.pre_norm)
-      normalize(model_.encoder_norm);
+      project_qkv(stack_.layers[step], range_.qkv[step % 2]);
+    else if (stack_.final_norm)
+      stack_.ops.normalize_rows(space_.hidden, num_rows(), model_.hidden_size(), stack_.final_norm);
   }
 
   // All steps of a range that has no other passes.
   void run(Needed needed) {
-    for (int64_t step = 0; step <= std::ssize(model_.encoder); step++) run_step(step, needed);
+    for (int64_t step = 0; step <= std::ssize(stack_.layers); step++) run_step(step, needed);
   }
 
  private:
@@ -75,70 +81,75 @@ class EncoderPass {
   }
 
   void embed() {
+    const bool is_projected = model_.shape.embedding_size > 0;
+    const RowView embeddings = is_projected ? space_.projected : space_.hidden;
     for_each_text([&](const TextRows& rows) {
       for (int64_t position = rows.first; position < rows.last; position++)
         embed_token(range_.first_token() + rows.start + position, position,
-                    space_.hidden.row(rows.start + position - first_row_));
+                    embeddings.row(rows.start + position - first_row_));
     });
-    if (model_.shape.embedding_norm) normalize(model_.embedding_norm);
+    const LayerOps& ops = stack_.ops;
+    if (model_.embedding_norm)
+      ops.normalize_rows(embeddings, num_rows(), model_.embedding_size(), model_.embedding_norm);
+    if (is_projected) ops.linear(space_, embeddings, num_rows(), model_.embedding_projection, space_.hidden);
   }
 
   void embed_token(int64_t token, int64_t position, float* row) {
     const regard_shape& shape = model_.shape;
+    const int64_t size = model_.embedding_size();
     const TokenBatch& texts = range_.texts;
-    model_.source_embedding.copy_row(texts.ids[token], shape.hidden_size, shape.embedding_scale, row);
+    model_.source_embedding.copy_row(texts.ids[token], size, shape.embedding_scale, row);
     // norms of a damaged file may have filled the padding
-    std::fill(row + shape.hidden_size, row + space_.hidden.stride, 0.0f);
+    std::fill(row + size, row + pad(size) + LANES, 0.0f);
     model_.source_positions->add(row, shape.position_offset + position);
     if (!shape.num_token_types) return;
     const int64_t token_type = texts.token_types ? texts.token_types[token] : 0;
-    const float* embedding = model_.token_type_embedding + token_type * shape.hidden_size;
-    for (int64_t i = 0; i < shape.hidden_size; i++) row[i] += embedding[i];
+    const float* embedding = model_.token_type_embedding + token_type * size;
+    for (int64_t i = 0; i < size; i++) row[i] += embedding[i];
   }
 
-  void normalize(const LayerNorm& norm) {
-    model_.ops.normalize_rows(space_.hidden, num_rows(), model_.shape.hidden_size, norm);
-  }
-
-  void project_qkv(const SelfAttention& layer, RowView qkv) {
-    const LayerOps& ops = model_.ops;
+  void project_qkv(const Layer& layer, RowView qkv) {
+    const LayerOps& ops = stack_.ops;
+    const SelfAttention& attention = layer.block->self_attention;
     const RowView own_rows{qkv.row(first_row_), qkv.stride};
-    ops.linear(space_, space_.hidden, num_rows(), layer.qkv, own_rows, {.norm = ops.pre_norm ? &layer.norm : nullptr});
-    if (!model_.source_positions->is_rotary()) return;
-    const int64_t num_heads = model_.shape.encoder_heads;
-    const int64_t head_size = model_.shape.hidden_size / num_heads;
+    ops.linear(space_, space_.hidden, num_rows(), attention.qkv, own_rows, {.norm = attention.norms.input});
+    if (!attention.query_norm && !layer.rotary) return;
     for_each_text([&](const TextRows& rows) {
       for (int64_t position = rows.first; position < rows.last; position++) {
-        float* query_and_key = qkv.row(rows.start + position);
-        model_.source_positions->rotate(query_and_key, 2 * num_heads, head_size, position);
+        float* row = qkv.row(rows.start + position);
+        ops.normalize_heads(space_, row, ops.heads.num_heads, attention.query_norm);
+        ops.normalize_heads(space_, row + query_width(ops.heads), ops.heads.num_kv_heads, attention.key_norm);
+        layer.rotary.rotate(row, ops.heads.num_heads + ops.heads.num_kv_heads, position);
       }
     });
   }
 
   // A layer after its projections.
   void finish_layer(int64_t layer, bool first_tokens_only) {
-    const EncoderBlock& block = model_.encoder[layer];
-    const int64_t rows = self_attend(block.self_attention, range_.qkv[layer % 2], first_tokens_only);
-    model_.ops.feed_forward(space_, rows, block.feed_forward);
+    const int64_t rows = self_attend(layer, range_.qkv[layer % 2], first_tokens_only);
+    stack_.ops.feed_forward(space_, rows, stack_.layers[layer].block->feed_forward);
     if (first_tokens_only) restore_rows(rows);
   }
 
-  // Every token attends to all tokens of its text. If only the texts' first tokens do, their hidden states are moved to
-  // the front. Returns the number of rows.
-  int64_t self_attend(const SelfAttention& layer, RowView qkv, bool first_tokens_only) {
-    const int64_t num_heads = model_.shape.encoder_heads;
+  // Every token attends to all tokens of its text, or to those of a window. If only the texts' first tokens do, their
+  // hidden states are moved to the front. Returns the number of rows.
+  int64_t self_attend(int64_t layer, RowView qkv, bool first_tokens_only) {
+    const SelfAttention& attention = stack_.layers[layer].block->self_attention;
+    const DistanceBias& bias = range_.biases[layer];
     int64_t num_moved = 0;
     for_each_text([&](const TextRows& rows) {
       if (first_tokens_only && rows.first > 0) return;
       const int64_t row = first_tokens_only ? num_moved++ : rows.start + rows.first - first_row_;
-      model_.ops.kernels->encode_attention({
+      stack_.ops.kernels->encode_attention({
           .qkv = qkv.row(rows.start),
           .qkv_stride = qkv.stride,
           .num_tokens = rows.length,
           .first_row = rows.first,
           .last_row = first_tokens_only ? 1 : rows.last,
-          .num_heads = num_heads,
-          .head_size = model_.shape.hidden_size / num_heads,
+          .heads = stack_.ops.heads,
+          .window = stack_.layers[layer].settings.window,
+          .bias = bias.center(),
+          .bias_stride = bias.head_stride(),
           .scratch = space_.scores,
           .context = space_.context.row(row),
           .context_stride = space_.context.stride,
@@ -146,7 +157,7 @@ class EncoderPass {
       if (first_tokens_only) move_row(rows.start - first_row_, row);
     });
     const int64_t num_attending = first_tokens_only ? num_moved : num_rows();
-    model_.ops.add_attention(space_, num_attending, layer.out, layer.norm);
+    stack_.ops.add_attention(space_, num_attending, attention.out, attention.norms);
     return num_attending;
   }
 
@@ -164,6 +175,7 @@ class EncoderPass {
   }
 
   const Model& model_;
+  const Stack& stack_;
   const TextRange& range_;
   const int64_t first_row_;
   const int64_t last_row_;
@@ -187,7 +199,9 @@ class BatchEncoder {
     const int64_t tokens_per_thread = (texts.num_tokens() + threads - 1) / threads;
     boundaries_ = split_texts(texts, std::min(MAX_TOKENS, std::max(tokens_per_thread, int64_t{1})));
     max_rows_ = std::min(texts.num_tokens(), std::max(MAX_TOKENS, max_length_));
-    qkv_stride_ = row_stride(3 * model.shape.hidden_size);
+    qkv_stride_ = row_stride(qkv_width(model.encoder.ops.heads));
+    for (const Layer& layer : model.encoder.layers)
+      biases_.push_back(layer.distance_bias(model.encoder.ops.heads.num_heads, false, max_length_));
   }
 
   void run(const HiddenCallback& callback) {
@@ -201,13 +215,13 @@ class BatchEncoder {
   int64_t num_ranges() const { return std::ssize(boundaries_) - 1; }
 
   Workspace make_workspace(int64_t num_rows) const {
-    const regard_shape& shape = model_.shape;
-    const int64_t head_size = shape.hidden_size / shape.encoder_heads;
+    const HeadSizes& heads = model_.encoder.ops.heads;
     const WorkspaceSize size{
         .num_rows = num_rows,
-        .hidden_size = shape.hidden_size,
-        .projection_size = model_.max_projection_size(),
-        .scores_size = (head_size + 4) * pad(max_length_),  // EncodeAttention::scratch
+        .hidden_size = model_.hidden_size(),
+        .context_size = context_width(heads),
+        .projection_size = model_.max_projection_size,
+        .scores_size = (heads.head_size + 4) * pad(max_length_),  // EncodeAttention::scratch
     };
     return Workspace(model_.pool, size);
   }
@@ -223,6 +237,7 @@ class BatchEncoder {
         .texts = texts_,
         .first_text = boundaries_[index],
         .last_text = boundaries_[index + 1],
+        .biases = biases_.data(),
         .qkv = {even_qkv, odd_qkv},
     };
   }
@@ -249,7 +264,7 @@ class BatchEncoder {
     const Buffer even_qkv = make_qkv();
     const Buffer odd_qkv = make_qkv();
     Workspace result = make_workspace(max_rows_);
-    const int64_t num_steps = model_.shape.encoder_layers + 1;
+    const int64_t num_steps = model_.shape.num_encoder_layers + 1;
     for (int64_t index = 0; index < num_ranges(); index++) {
       const TextRange range = make_range(index, qkv_rows(even_qkv), qkv_rows(odd_qkv));
       const int64_t num_tokens = range.num_tokens();
@@ -276,6 +291,7 @@ class BatchEncoder {
   const int64_t threads_;
   const Needed needed_;
   const int64_t max_length_;
+  std::vector<DistanceBias> biases_;
   std::vector<int64_t> boundaries_;
   int64_t max_rows_;
   int64_t qkv_stride_;

@@ -8,54 +8,10 @@
 
 #include "instruction_sets.h"
 #include "packing.h"
+#include "shape.h"
 
 namespace regard {
 namespace {
-
-void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
-  if (value < low || value > high)
-    throw std::invalid_argument(std::string(name) + " must be from " + std::to_string(low) + " to " +
-                                std::to_string(high) + ", not " + std::to_string(value));
-}
-
-void check_heads(const regard_shape& shape, int64_t num_heads) {
-  check_range("heads", num_heads, 1, shape.hidden_size);
-  const bool is_divisible = shape.hidden_size % num_heads == 0;
-  const bool is_rotary = shape.positions == REGARD_POS_ROTARY;
-  if (!is_divisible || (is_rotary && shape.hidden_size / num_heads % 2))
-    throw std::invalid_argument("heads (" + std::to_string(num_heads) + ") do not fit hidden_size (" +
-                                std::to_string(shape.hidden_size) + ")");
-}
-
-void check_shape(const regard_shape& shape) {
-  constexpr int64_t MAX_LAYERS = 1024;
-  constexpr int64_t MAX_VOCAB_SIZE = 1 << 24;
-  check_range("precision", shape.precision, FLOAT32, INT8);
-  check_range("hidden_size", shape.hidden_size, 1, MAX_INT8_INPUTS);
-  check_range("encoder_layers", shape.encoder_layers, 0, MAX_LAYERS);
-  const bool has_encoder = shape.encoder_layers > 0;
-  check_range("decoder_layers", shape.decoder_layers, has_encoder ? 0 : 1, MAX_LAYERS);
-  const bool has_decoder = shape.decoder_layers > 0;
-  check_range("activation", shape.activation, RELU, QUICK_GELU);
-  check_range("positions", shape.positions, REGARD_POS_SINUSOIDAL, REGARD_POS_NONE);
-  check_range("max_positions", shape.max_positions, 1, 1 << 20);
-  check_range("position_offset", shape.position_offset, 0, shape.max_positions - 1);
-  check_range("num_token_types", shape.num_token_types, 0, 1 << 16);
-  if (has_encoder) {
-    check_range("encoder_feed_forward_size", shape.encoder_feed_forward_size, 1, MAX_INT8_INPUTS);
-    check_range("source_vocab_size", shape.source_vocab_size, 1, MAX_VOCAB_SIZE);
-    check_heads(shape, shape.encoder_heads);
-  }
-  if (has_decoder) {
-    check_range("decoder_feed_forward_size", shape.decoder_feed_forward_size, 1, MAX_INT8_INPUTS);
-    check_range("target_vocab_size", shape.target_vocab_size, 1, MAX_VOCAB_SIZE);
-    check_range("eos_id", shape.eos_id, 0, shape.target_vocab_size - 1);
-    check_heads(shape, shape.decoder_heads);
-  }
-  const bool shares_embeddings = has_encoder && has_decoder && shape.share_embeddings;
-  if (shares_embeddings && shape.source_vocab_size != shape.target_vocab_size)
-    throw std::invalid_argument("shared embeddings need equal vocabulary sizes");
-}
 
 const char* slot_name(int32_t slot) {
   switch (slot) {
@@ -68,12 +24,18 @@ const char* slot_name(int32_t slot) {
     case REGARD_SLOT_ENCODER_NORM: return "encoder_norm";
     case REGARD_SLOT_DECODER_NORM: return "decoder_norm";
     case REGARD_SLOT_OUTPUT: return "output";
+    case REGARD_SLOT_EMBEDDING_PROJECTION: return "embedding_projection";
     case REGARD_SLOT_ENCODER_SELF_NORM: return "encoder_self_norm";
     case REGARD_SLOT_ENCODER_SELF_QKV: return "encoder_self_qkv";
     case REGARD_SLOT_ENCODER_SELF_OUT: return "encoder_self_out";
     case REGARD_SLOT_ENCODER_FEED_FORWARD_NORM: return "encoder_feed_forward_norm";
     case REGARD_SLOT_ENCODER_FEED_FORWARD_UP: return "encoder_feed_forward_up";
     case REGARD_SLOT_ENCODER_FEED_FORWARD_DOWN: return "encoder_feed_forward_down";
+    case REGARD_SLOT_ENCODER_SELF_OUTPUT_NORM: return "encoder_self_output_norm";
+    case REGARD_SLOT_ENCODER_SELF_QUERY_NORM: return "encoder_self_query_norm";
+    case REGARD_SLOT_ENCODER_SELF_KEY_NORM: return "encoder_self_key_norm";
+    case REGARD_SLOT_ENCODER_FEED_FORWARD_OUTPUT_NORM: return "encoder_feed_forward_output_norm";
+    case REGARD_SLOT_ENCODER_RELATIVE_BIAS: return "encoder_relative_bias";
     case REGARD_SLOT_DECODER_SELF_NORM: return "decoder_self_norm";
     case REGARD_SLOT_DECODER_SELF_QKV: return "decoder_self_qkv";
     case REGARD_SLOT_DECODER_SELF_OUT: return "decoder_self_out";
@@ -84,6 +46,14 @@ const char* slot_name(int32_t slot) {
     case REGARD_SLOT_DECODER_FEED_FORWARD_NORM: return "decoder_feed_forward_norm";
     case REGARD_SLOT_DECODER_FEED_FORWARD_UP: return "decoder_feed_forward_up";
     case REGARD_SLOT_DECODER_FEED_FORWARD_DOWN: return "decoder_feed_forward_down";
+    case REGARD_SLOT_DECODER_SELF_OUTPUT_NORM: return "decoder_self_output_norm";
+    case REGARD_SLOT_DECODER_SELF_QUERY_NORM: return "decoder_self_query_norm";
+    case REGARD_SLOT_DECODER_SELF_KEY_NORM: return "decoder_self_key_norm";
+    case REGARD_SLOT_DECODER_CROSS_OUTPUT_NORM: return "decoder_cross_output_norm";
+    case REGARD_SLOT_DECODER_CROSS_QUERY_NORM: return "decoder_cross_query_norm";
+    case REGARD_SLOT_DECODER_CROSS_KEY_NORM: return "decoder_cross_key_norm";
+    case REGARD_SLOT_DECODER_FEED_FORWARD_OUTPUT_NORM: return "decoder_feed_forward_output_norm";
+    case REGARD_SLOT_DECODER_RELATIVE_BIAS: return "decoder_relative_bias";
     default: return "unknown";
   }
 }
@@ -102,37 +72,55 @@ std::string array_name(int32_t slot, int32_t part, int64_t layer) {
   return std::string("array ") + slot_name(slot) + "." + part_name(part) + " of layer " + std::to_string(layer);
 }
 
-// Slots of an encoder's or a decoder's blocks.
-struct BlockSlots {
+// Slots of an encoder's or a decoder's blocks; cross-attention has its own.
+struct StackSlots {
   int32_t self_norm;
+  int32_t self_output_norm;
+  int32_t self_query_norm;
+  int32_t self_key_norm;
   int32_t self_qkv;
   int32_t self_out;
   int32_t feed_forward_norm;
+  int32_t feed_forward_output_norm;
   int32_t feed_forward_up;
   int32_t feed_forward_down;
+  int32_t relative_bias;
+  int32_t final_norm;
 };
 
-constexpr BlockSlots ENCODER_SLOTS{
+constexpr StackSlots ENCODER_SLOTS{
     .self_norm = REGARD_SLOT_ENCODER_SELF_NORM,
+    .self_output_norm = REGARD_SLOT_ENCODER_SELF_OUTPUT_NORM,
+    .self_query_norm = REGARD_SLOT_ENCODER_SELF_QUERY_NORM,
+    .self_key_norm = REGARD_SLOT_ENCODER_SELF_KEY_NORM,
     .self_qkv = REGARD_SLOT_ENCODER_SELF_QKV,
     .self_out = REGARD_SLOT_ENCODER_SELF_OUT,
     .feed_forward_norm = REGARD_SLOT_ENCODER_FEED_FORWARD_NORM,
+    .feed_forward_output_norm = REGARD_SLOT_ENCODER_FEED_FORWARD_OUTPUT_NORM,
     .feed_forward_up = REGARD_SLOT_ENCODER_FEED_FORWARD_UP,
     .feed_forward_down = REGARD_SLOT_ENCODER_FEED_FORWARD_DOWN,
+    .relative_bias = REGARD_SLOT_ENCODER_RELATIVE_BIAS,
+    .final_norm = REGARD_SLOT_ENCODER_NORM,
 };
-constexpr BlockSlots DECODER_SLOTS{
+constexpr StackSlots DECODER_SLOTS{
     .self_norm = REGARD_SLOT_DECODER_SELF_NORM,
+    .self_output_norm = REGARD_SLOT_DECODER_SELF_OUTPUT_NORM,
+    .self_query_norm = REGARD_SLOT_DECODER_SELF_QUERY_NORM,
+    .self_key_norm = REGARD_SLOT_DECODER_SELF_KEY_NORM,
     .self_qkv = REGARD_SLOT_DECODER_SELF_QKV,
     .self_out = REGARD_SLOT_DECODER_SELF_OUT,
     .feed_forward_norm = REGARD_SLOT_DECODER_FEED_FORWARD_NORM,
+    .feed_forward_output_norm = REGARD_SLOT_DECODER_FEED_FORWARD_OUTPUT_NORM,
     .feed_forward_up = REGARD_SLOT_DECODER_FEED_FORWARD_UP,
     .feed_forward_down = REGARD_SLOT_DECODER_FEED_FORWARD_DOWN,
+    .relative_bias = REGARD_SLOT_DECODER_RELATIVE_BIAS,
+    .final_norm = REGARD_SLOT_DECODER_NORM,
 };
 
 // Finds arrays by slot, part and layer, and checks their sizes; each is taken once.
 class ArrayReader {
  public:
-  ArrayReader(const regard_shape& shape, const regard_array* arrays, int64_t num_arrays) : shape_(shape) {
+  ArrayReader(int32_t precision, const regard_array* arrays, int64_t num_arrays) : precision_(precision) {
     for (int64_t i = 0; i < num_arrays; i++) {
       const regard_array& array = arrays[i];
       const bool is_new = remaining_.emplace(Key{array.slot, array.part, array.layer}, &array).second;
@@ -140,30 +128,30 @@ class ArrayReader {
     }
   }
 
-  const float* table(int32_t slot, int64_t rows) {
-    return take_floats(slot, REGARD_PART_WEIGHT, 0, rows * shape_.hidden_size);
+  // [rows, columns]
+  const float* table(int32_t slot, int64_t index, int64_t rows, int64_t columns) {
+    return take_floats(slot, REGARD_PART_WEIGHT, index, rows * columns);
   }
 
-  Embedding embedding(int32_t slot, int64_t vocab_size) {
-    const bool is_bf16 = shape_.precision != FLOAT32;
-    const int64_t num_bytes = vocab_size * shape_.hidden_size * (is_bf16 ? 2 : 4);
+  Embedding embedding(int32_t slot, int64_t vocab_size, int64_t hidden_size) {
+    const bool is_bf16 = precision_ != FLOAT32;
+    const int64_t num_bytes = vocab_size * hidden_size * (is_bf16 ? 2 : 4);
     return {.table = take(slot, REGARD_PART_WEIGHT, 0, num_bytes), .is_bf16 = is_bf16};
   }
 
-  LayerNorm norm(int32_t slot, int64_t layer = 0) {
-    const int64_t size = pad(shape_.hidden_size);
+  Norm norm(int32_t slot, int64_t layer, int64_t size) {
     return {
-        .weight = take_floats(slot, REGARD_PART_WEIGHT, layer, size),
-        .bias = take_floats(slot, REGARD_PART_BIAS, layer, size),
+        .weight = take_floats(slot, REGARD_PART_WEIGHT, layer, pad(size)),
+        .bias = take_floats(slot, REGARD_PART_BIAS, layer, pad(size)),
     };
   }
 
   PackedLinear linear(int32_t slot, int64_t layer, int64_t outputs, int64_t inputs) {
-    const bool is_int8 = shape_.precision == INT8;
+    const bool is_int8 = precision_ == INT8;
     const int64_t size = pad(outputs);
-    const int64_t weight_bytes = packed_bytes(outputs, inputs, shape_.precision);
+    const int64_t weight_bytes = packed_bytes(outputs, inputs, precision_);
     PackedLinear linear{
-        .precision = shape_.precision,
+        .precision = precision_,
         .outputs = outputs,
         .inputs = inputs,
         .packed = take(slot, REGARD_PART_WEIGHT, layer, weight_bytes),
@@ -175,34 +163,6 @@ class ArrayReader {
     }
     linear.bias = take_floats(slot, REGARD_PART_BIAS, layer, size);
     return linear;
-  }
-
-  SelfAttention self_attention(const BlockSlots& slots, int64_t layer) {
-    const int64_t hidden_size = shape_.hidden_size;
-    return {
-        .norm = norm(slots.self_norm, layer),
-        .qkv = linear(slots.self_qkv, layer, 3 * hidden_size, hidden_size),
-        .out = linear(slots.self_out, layer, hidden_size, hidden_size),
-    };
-  }
-
-  CrossAttention cross_attention(int64_t layer) {
-    const int64_t hidden_size = shape_.hidden_size;
-    return {
-        .norm = norm(REGARD_SLOT_DECODER_CROSS_NORM, layer),
-        .query = linear(REGARD_SLOT_DECODER_CROSS_QUERY, layer, hidden_size, hidden_size),
-        .key_value = linear(REGARD_SLOT_DECODER_CROSS_KEY_VALUE, layer, 2 * hidden_size, hidden_size),
-        .out = linear(REGARD_SLOT_DECODER_CROSS_OUT, layer, hidden_size, hidden_size),
-    };
-  }
-
-  FeedForward feed_forward(const BlockSlots& slots, int64_t layer, int64_t feed_forward_size) {
-    const int64_t hidden_size = shape_.hidden_size;
-    return {
-        .norm = norm(slots.feed_forward_norm, layer),
-        .up = linear(slots.feed_forward_up, layer, feed_forward_size, hidden_size),
-        .down = linear(slots.feed_forward_down, layer, hidden_size, feed_forward_size),
-    };
   }
 
   void check_all_taken() const {
@@ -231,8 +191,115 @@ class ArrayReader {
     return static_cast<const float*>(take(slot, part, layer, count * static_cast<int64_t>(sizeof(float))));
   }
 
-  const regard_shape& shape_;
+  int32_t precision_;
   std::map<Key, const regard_array*> remaining_;
+};
+
+// Reads the blocks and layers of a stack.
+class StackReader {
+ public:
+  StackReader(ArrayReader& arrays, const regard_block& block, const StackSlots& slots, const LayerOps& ops)
+      : arrays_(arrays), block_(block), slots_(slots), ops_(ops) {}
+
+  Stack read(const regard_layer* layers, int64_t num_layers) {
+    Stack stack;
+    stack.ops = ops_;
+    int64_t num_blocks = 0;
+    for (int64_t i = 0; i < num_layers; i++) num_blocks = std::max(num_blocks, layers[i].block + 1);
+    for (int64_t index = 0; index < num_blocks; index++)
+      stack.blocks.push_back({
+          .self_attention = self_attention(index),
+          .cross_attention = block_.cross_attention ? cross_attention(index) : CrossAttention{},
+          .feed_forward = feed_forward(index),
+      });
+    for (int64_t i = 0; i < num_layers; i++)
+      stack.layers.push_back({
+          .block = &stack.blocks[layers[i].block],
+          .settings = layers[i],
+          .rotary = Rotary(layers[i], ops_.heads.head_size),
+          .bias_table = bias_table(layers[i]),
+      });
+    if (has_input_norms()) stack.final_norm = norm(slots_.final_norm, 0);
+    return stack;
+  }
+
+ private:
+  bool has_input_norms() const {
+    return block_.norm_placement == REGARD_PLACEMENT_PRE || block_.norm_placement == REGARD_PLACEMENT_BOTH;
+  }
+
+  Norm norm(int32_t slot, int64_t index) { return arrays_.norm(slot, index, block_.hidden_size); }
+
+  Norm head_norm(int32_t slot, int64_t index) {
+    return block_.qk_norm ? arrays_.norm(slot, index, ops_.heads.head_size) : Norm{};
+  }
+
+  SublayerNorms sublayer_norms(int32_t slot, int32_t output_slot, int64_t index) {
+    SublayerNorms norms;
+    if (block_.norm_placement == REGARD_PLACEMENT_NONE) return norms;
+    const bool is_first_attention = slot == slots_.self_norm && index == 0;
+    if (block_.first_attention_norm || !is_first_attention)
+      (has_input_norms() ? norms.input : norms.sum) = norm(slot, index);
+    if (block_.norm_placement == REGARD_PLACEMENT_BOTH) norms.output = norm(output_slot, index);
+    return norms;
+  }
+
+  SelfAttention self_attention(int64_t index) {
+    const HeadSizes& heads = ops_.heads;
+    return {
+        .norms = sublayer_norms(slots_.self_norm, slots_.self_output_norm, index),
+        .query_norm = head_norm(slots_.self_query_norm, index),
+        .key_norm = head_norm(slots_.self_key_norm, index),
+        .qkv = arrays_.linear(slots_.self_qkv, index, qkv_width(heads), block_.hidden_size),
+        .out = arrays_.linear(slots_.self_out, index, block_.hidden_size, context_width(heads)),
+    };
+  }
+
+  CrossAttention cross_attention(int64_t index) {
+    const HeadSizes& heads = ops_.heads;
+    const int64_t hidden_size = block_.hidden_size;
+    return {
+        .norms = sublayer_norms(REGARD_SLOT_DECODER_CROSS_NORM, REGARD_SLOT_DECODER_CROSS_OUTPUT_NORM, index),
+        .query_norm = head_norm(REGARD_SLOT_DECODER_CROSS_QUERY_NORM, index),
+        .key_norm = head_norm(REGARD_SLOT_DECODER_CROSS_KEY_NORM, index),
+        .query = arrays_.linear(REGARD_SLOT_DECODER_CROSS_QUERY, index, query_width(heads), hidden_size),
+        .key_value = arrays_.linear(REGARD_SLOT_DECODER_CROSS_KEY_VALUE, index, key_value_width(heads), hidden_size),
+        .out = arrays_.linear(REGARD_SLOT_DECODER_CROSS_OUT, index, hidden_size, context_width(heads)),
+    };
+  }
+
+  FeedForward feed_forward(int64_t index) {
+    const int64_t hidden_size = block_.hidden_size;
+    const int64_t inner_size = block_.feed_forward_size;
+    return {
+        .norms = sublayer_norms(slots_.feed_forward_norm, slots_.feed_forward_output_norm, index),
+        .up = arrays_.linear(slots_.feed_forward_up, index, block_.gated ? 2 * inner_size : inner_size, hidden_size),
+        .down = arrays_.linear(slots_.feed_forward_down, index, hidden_size, inner_size),
+    };
+  }
+
+  // Layers that share a table have equally many buckets.
+  const float* bias_table(const regard_layer& layer) {
+    if (layer.positions != REGARD_POS_RELATIVE) return nullptr;
+    auto [entry, is_new] = bias_tables_.try_emplace(layer.bias_table, BiasTable{nullptr, layer.num_buckets});
+    BiasTable& table = entry->second;
+    if (is_new)
+      table.values = arrays_.table(slots_.relative_bias, layer.bias_table, layer.num_buckets, block_.num_heads);
+    if (table.num_buckets != layer.num_buckets)
+      throw std::invalid_argument("layers that share a relative bias need equal num_buckets");
+    return table.values;
+  }
+
+  struct BiasTable {
+    const float* values;
+    int64_t num_buckets;
+  };
+
+  ArrayReader& arrays_;
+  const regard_block& block_;
+  const StackSlots& slots_;
+  const LayerOps ops_;
+  std::map<int64_t, BiasTable> bias_tables_;
 };
 
 }  // namespace
@@ -253,54 +320,58 @@ void Embedding::copy_row(int32_t id, int64_t hidden_size, float scale, float* ro
   }
 }
 
-int64_t Model::max_projection_size() const {
-  return std::max({3 * shape.hidden_size, shape.encoder_feed_forward_size, shape.decoder_feed_forward_size});
-}
-
 Model::Model(const regard_shape& model_shape, const regard_array* arrays, int64_t num_arrays,
              const std::string& instruction_set)
     : shape(model_shape) {
   check_shape(shape);
-  ops = {
-      .kernels = &find_kernels(instruction_set),
-      .pre_norm = shape.pre_norm != 0,
-      .activation = shape.activation,
-      .norm_eps = shape.norm_eps,
+  const Kernels& kernels = find_kernels(instruction_set);
+  ArrayReader reader(shape.precision, arrays, num_arrays);
+  const auto read_stack = [&](const regard_block& block, const StackSlots& slots, const regard_layer* layers,
+                              int64_t num_layers) {
+    const LayerOps ops{
+        .kernels = &kernels,
+        .heads = head_sizes(block),
+        .activation = block.activation,
+        .is_gated = block.gated != 0,
+        .is_rms_norm = block.norm != REGARD_NORM_LAYER,
+        .has_residual = block.residual != 0,
+        .norm_eps = block.norm_eps,
+    };
+    return StackReader(reader, block, slots, ops).read(layers, num_layers);
   };
-  ArrayReader reader(shape, arrays, num_arrays);
   const auto read_positions = [&](int32_t slot) {
     const float* learned = nullptr;
-    if (shape.positions == REGARD_POS_LEARNED) learned = reader.table(slot, shape.max_positions);
-    return std::make_unique<Positions>(shape.positions, shape.max_positions, shape.hidden_size, learned);
+    if (shape.positions == REGARD_POS_LEARNED) learned = reader.table(slot, 0, shape.max_positions, embedding_size());
+    return std::make_unique<Positions>(shape.positions, shape.max_positions, embedding_size(), learned);
   };
   if (has_encoder()) {
-    source_embedding = reader.embedding(REGARD_SLOT_SOURCE_EMBEDDING, shape.source_vocab_size);
+    source_embedding = reader.embedding(REGARD_SLOT_SOURCE_EMBEDDING, shape.source_vocab_size, embedding_size());
     source_positions = read_positions(REGARD_SLOT_SOURCE_POSITIONS);
-    for (int64_t layer = 0; layer < shape.encoder_layers; layer++)
-      encoder.push_back({
-          .self_attention = reader.self_attention(ENCODER_SLOTS, layer),
-          .feed_forward = reader.feed_forward(ENCODER_SLOTS, layer, shape.encoder_feed_forward_size),
-      });
-    if (ops.pre_norm) encoder_norm = reader.norm(REGARD_SLOT_ENCODER_NORM);
+    encoder = read_stack(shape.encoder, ENCODER_SLOTS, shape.encoder_layers, shape.num_encoder_layers);
   }
-  if (shape.num_token_types) token_type_embedding = reader.table(REGARD_SLOT_TOKEN_TYPES, shape.num_token_types);
-  if (shape.embedding_norm) embedding_norm = reader.norm(REGARD_SLOT_EMBEDDING_NORM);
+  if (shape.num_token_types)
+    token_type_embedding = reader.table(REGARD_SLOT_TOKEN_TYPES, 0, shape.num_token_types, embedding_size());
+  if (shape.embedding_norm) embedding_norm = reader.norm(REGARD_SLOT_EMBEDDING_NORM, 0, embedding_size());
+  if (shape.embedding_size)
+    embedding_projection = reader.linear(REGARD_SLOT_EMBEDDING_PROJECTION, 0, hidden_size(), shape.embedding_size);
   if (has_decoder()) {
     if (has_encoder() && shape.share_embeddings)
       target_embedding = source_embedding;
     else
-      target_embedding = reader.embedding(REGARD_SLOT_TARGET_EMBEDDING, shape.target_vocab_size);
+      target_embedding = reader.embedding(REGARD_SLOT_TARGET_EMBEDDING, shape.target_vocab_size, hidden_size());
     target_positions = read_positions(REGARD_SLOT_TARGET_POSITIONS);
-    for (int64_t layer = 0; layer < shape.decoder_layers; layer++)
-      decoder.push_back({
-          .self_attention = reader.self_attention(DECODER_SLOTS, layer),
-          .cross_attention = has_encoder() ? reader.cross_attention(layer) : CrossAttention{},
-          .feed_forward = reader.feed_forward(DECODER_SLOTS, layer, shape.decoder_feed_forward_size),
-      });
-    if (ops.pre_norm) decoder_norm = reader.norm(REGARD_SLOT_DECODER_NORM);
-    output = reader.linear(REGARD_SLOT_OUTPUT, 0, shape.target_vocab_size, shape.hidden_size);
+    decoder = read_stack(shape.decoder, DECODER_SLOTS, shape.decoder_layers, shape.num_decoder_layers);
+    output = reader.linear(REGARD_SLOT_OUTPUT, 0, shape.target_vocab_size, hidden_size());
   }
   reader.check_all_taken();
+  max_projection_size = std::max(hidden_size(), embedding_size());
+  for (const Stack* stack : {&encoder, &decoder})
+    for (const Block& block : stack->blocks)
+      max_projection_size = std::max({max_projection_size, block.self_attention.qkv.outputs,
+                                      block.self_attention.out.inputs, block.cross_attention.key_value.outputs,
+                                      block.feed_forward.up.outputs});
+  shape.encoder_layers = nullptr;  // the caller's
+  shape.decoder_layers = nullptr;
 }
 
 }  // namespace regard

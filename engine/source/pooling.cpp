@@ -29,7 +29,7 @@ void pool_texts(const Model& model, const TokenBatch& texts, const PoolingKinds&
   for (int64_t i = 0; i < poolings.count; i++)
     if (poolings.kinds[i] < REGARD_POOL_MEAN || poolings.kinds[i] > REGARD_POOL_MAX)
       throw std::invalid_argument("no pooling " + std::to_string(poolings.kinds[i]));
-  const int64_t hidden_size = model.shape.hidden_size;
+  const int64_t hidden_size = model.hidden_size();
   const auto copy_hidden = [&](int64_t first_token, int64_t num_tokens, Workspace& space) {
     for (int64_t i = 0; i < num_tokens; i++)
       std::copy_n(space.hidden.row(i), hidden_size, out + (first_token + i) * hidden_size);

@@ -1,11 +1,17 @@
 #include "positions.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
+#include "types.h"
+
 namespace regard {
 namespace {
+
+constexpr float MASKED_BIAS = -1e30f;
 
 // Sines, then cosines (Vaswani et al. 2017, section 3.5); an odd size has one more sine.
 void compute_sinusoids(int64_t position, int64_t hidden_size, float* out) {
@@ -15,6 +21,19 @@ void compute_sinusoids(int64_t position, int64_t hidden_size, float* out) {
     out[i] = static_cast<float>(std::sin(angle));
     if (num_sines + i < hidden_size) out[num_sines + i] = static_cast<float>(std::cos(angle));
   }
+}
+
+// Geometric from 2^(-8/n) to 2^-8 for n heads, a power of two. For any other number, those of the next smaller power of
+// two, then every other one of the next larger.
+std::vector<float> alibi_slopes(int64_t num_heads) {
+  int64_t power = 1;
+  while (2 * power <= num_heads) power *= 2;
+  std::vector<float> slopes;
+  for (int64_t head = 0; head < power; head++)
+    slopes.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(head + 1) / static_cast<double>(power))));
+  for (int64_t head = 0; std::ssize(slopes) < num_heads; head += 2)
+    slopes.push_back(static_cast<float>(std::exp2(-4.0 * static_cast<double>(head + 1) / static_cast<double>(power))));
+  return slopes;
 }
 
 }  // namespace
@@ -48,22 +67,78 @@ void Positions::add(float* row, int64_t position) const {
   for (int64_t i = 0; i < hidden_size_; i++) row[i] += embedding[i];
 }
 
-void Positions::rotate(float* row, int64_t num_heads, int64_t head_size, int64_t position) const {
-  const int64_t half = head_size / 2;
+Rotary::Rotary(const regard_layer& layer, int64_t head_size)
+    : head_size_(head_size), is_interleaved_(layer.interleaved != 0) {
+  if (layer.positions != REGARD_POS_ROTARY) return;
+  const int64_t half = (layer.rotary_dim ? layer.rotary_dim : head_size) / 2;
+  const float log_step = static_cast<float>(-std::log(static_cast<double>(layer.theta)) / half);
+  for (int64_t i = 0; i < half; i++)
+    frequencies_.push_back(std::exp(static_cast<float>(i) * log_step) / layer.factor);
+}
+
+void Rotary::rotate(float* row, int64_t num_heads, int64_t position) const {
+  const int64_t half = std::ssize(frequencies_);
+  const int64_t pair_step = is_interleaved_ ? 2 : 1;      // from a pair to the next
+  const int64_t partner_step = is_interleaved_ ? 1 : half;  // from a value to the other one of its pair
   for (int64_t i = 0; i < half; i++) {
-    const float frequency = std::exp(static_cast<float>(i) * static_cast<float>(-std::log(10000.0) / half));
-    const float angle = static_cast<float>(position) * frequency;
+    const float angle = static_cast<float>(position) * frequencies_[i];
     const float cosine = std::cos(angle);
     const float sine = std::sin(angle);
     for (int64_t head = 0; head < num_heads; head++) {
-      float* left = row + head * head_size + i;
-      float* right = left + half;
+      float* left = row + head * head_size_ + i * pair_step;
+      float* right = left + partner_step;
       const float x = *left;
       const float y = *right;
       *left = x * cosine - y * sine;
       *right = y * cosine + x * sine;
     }
   }
+}
+
+DistanceBias::DistanceBias(const regard_layer& layer, const float* table, int64_t num_heads, bool is_causal,
+                           int64_t max_length) {
+  const bool is_alibi = layer.positions == REGARD_POS_ALIBI;
+  const bool is_relative = layer.positions == REGARD_POS_RELATIVE;
+  const bool is_window = layer.window > 0 && !is_causal;
+  if (!is_alibi && !is_relative && !is_window) return;
+  const int64_t before = max_length - 1;
+  const int64_t after = (is_causal ? 0 : max_length - 1) + LANES;  // kernels read whole blocks
+  const int64_t size = before + 1 + after;
+  const int64_t num_rows = is_alibi || is_relative ? num_heads : 1;
+  center_ = before;
+  head_stride_ = num_rows == 1 ? 0 : size;
+  values_.assign(num_rows * size, 0.0f);
+  const std::vector<float> slopes = is_alibi ? alibi_slopes(num_heads) : std::vector<float>{};
+  for (int64_t offset = -before; offset <= after; offset++) {
+    const int64_t distance = std::abs(offset);
+    const bool is_masked = is_window && distance > layer.window;
+    const int64_t bucket = is_relative ? relative_bucket(offset, is_causal, layer.num_buckets, layer.max_distance) : 0;
+    for (int64_t head = 0; head < num_rows; head++) {
+      float& value = values_[head * size + center_ + offset];
+      if (is_masked)
+        value = MASKED_BIAS;
+      else if (is_alibi)
+        value = -slopes[head] * static_cast<float>(distance);
+      else if (is_relative)
+        value = table[bucket * num_heads + head];
+    }
+  }
+}
+
+int64_t relative_bucket(int64_t offset, bool is_causal, int64_t num_buckets, int64_t max_distance) {
+  int64_t first_bucket = 0;
+  int64_t distance = std::max(-offset, int64_t{0});
+  if (!is_causal) {
+    num_buckets /= 2;
+    first_bucket = offset > 0 ? num_buckets : 0;
+    distance = std::abs(offset);
+  }
+  const int64_t num_exact = num_buckets / 2;
+  if (distance < num_exact) return first_bucket + distance;
+  const float log_range = static_cast<float>(std::log(static_cast<double>(max_distance) / num_exact));
+  const float ratio = std::log(static_cast<float>(distance) / static_cast<float>(num_exact)) / log_range;
+  const int64_t log_bucket = num_exact + static_cast<int64_t>(ratio * static_cast<float>(num_buckets - num_exact));
+  return first_bucket + std::min(log_bucket, num_buckets - 1);
 }
 
 }  // namespace regard

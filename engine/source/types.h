@@ -43,6 +43,15 @@ struct RowQuantization {
   float offset;
 };
 
+// Numbers and sizes of heads; a key and a value are shared by num_heads / num_kv_heads queries.
+struct HeadSizes {
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_size = 0;   // of queries and keys
+  int64_t value_size = 0;
+  float scale = 0;  // of the scores
+};
+
 // Keys and values of one token, of all layers: float32, or bf16 in the lower precisions.
 using KeyValueEntry = const void*;
 
@@ -52,13 +61,14 @@ struct DecodeAttention {
   int64_t query_stride;
   int64_t num_rows;
   const KeyValueEntry* entries;
-  bool is_bf16;  // paired if heads consist of whole blocks: values i and i + 8 of 16 share 32 bits, quick to unpack
+  bool is_bf16;  // paired if keys and values are whole blocks: values i and i + 8 of 16 share 32 bits, quick to unpack
   int64_t num_entries;
   int64_t key_offset;  // within an entry, in values
   int64_t value_offset;
-  int64_t num_heads;
-  int64_t head_size;
-  float* scores;  // scratch: [num_heads, num_entries padded to 16]
+  HeadSizes heads;
+  const float* bias;    // of the scores, [heads]: that of the last entry, those of earlier ones before it; null: none
+  int64_t bias_stride;  // between heads
+  float* scores;        // scratch: [num_heads, num_entries padded to 16]
   float* context;
   int64_t context_stride;
   const KeyValueEntry* next_entries;  // read by the next call, prefetched here
@@ -72,8 +82,10 @@ struct EncodeAttention {
   int64_t num_tokens;
   int64_t first_row;
   int64_t last_row;
-  int64_t num_heads;
-  int64_t head_size;
+  HeadSizes heads;
+  int64_t window;       // tokens on either side that a row attends to; 0: all
+  const float* bias;    // of the scores, [heads]: that of key t for row r is at t - r; null: none
+  int64_t bias_stride;  // between heads
   float* scratch;  // (head_size + 4) · num_tokens padded to 16
   float* context;  // of the first row
   int64_t context_stride;
@@ -95,7 +107,10 @@ struct TopK {
 struct Kernels {
   const char* name;
   void (*layer_norm)(const float* in, int64_t size, const float* weight, const float* bias, float eps, float* out);
+  void (*rms_norm)(const float* in, int64_t size, const float* weight, float eps, float* out);
   void (*activate)(const float* in, int64_t size, int activation, float* out);
+  // out = left · right; its padding is zero.
+  void (*multiply)(const float* left, const float* right, int64_t size, float* out);
   // Converts a padded row to the input of a matmul of this precision.
   RowQuantization (*quantize_row)(const float* in, int64_t size, int precision, void* out);
   // Rounds keys and values to bf16, paired (see DecodeAttention) or in order.

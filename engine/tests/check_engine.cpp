@@ -12,152 +12,11 @@
 #include "../include/regard_engine.h"
 #include "check_matmul.h"
 #include "check_parallel.h"
+#include "check_rejections.h"
 #include "expect.h"
+#include "random_model.h"
 
 namespace {
-
-constexpr int32_t BOS_ID = 3;
-constexpr int32_t EOS_ID = 1;
-
-// A model with random weights. Each array is an allocation of exactly its size: an access beyond it is noticed.
-struct RandomModel {
-  regard_shape shape{};
-  std::vector<std::vector<char>> memory;
-  std::vector<regard_array> arrays;
-
-  RandomModel(int32_t precision, bool has_encoder, bool has_decoder) {
-    draw_shape(precision, has_encoder, has_decoder);
-    const bool has_learned_positions = shape.positions == REGARD_POS_LEARNED;
-    if (has_encoder) {
-      add_embedding(REGARD_SLOT_SOURCE_EMBEDDING, shape.source_vocab_size);
-      if (has_learned_positions) add_table(REGARD_SLOT_SOURCE_POSITIONS, shape.max_positions);
-      if (shape.num_token_types) add_table(REGARD_SLOT_TOKEN_TYPES, shape.num_token_types);
-      if (shape.embedding_norm) add_norm(REGARD_SLOT_EMBEDDING_NORM, 0);
-      for (int64_t layer = 0; layer < shape.encoder_layers; layer++) add_encoder_block(layer);
-      if (shape.pre_norm) add_norm(REGARD_SLOT_ENCODER_NORM, 0);
-    }
-    if (has_decoder) {
-      const bool shares_embeddings = has_encoder && shape.share_embeddings;
-      if (!shares_embeddings) add_embedding(REGARD_SLOT_TARGET_EMBEDDING, shape.target_vocab_size);
-      if (has_learned_positions) add_table(REGARD_SLOT_TARGET_POSITIONS, shape.max_positions);
-      for (int64_t layer = 0; layer < shape.decoder_layers; layer++) add_decoder_block(layer, has_encoder);
-      if (shape.pre_norm) add_norm(REGARD_SLOT_DECODER_NORM, 0);
-      add_linear(REGARD_SLOT_OUTPUT, 0, shape.target_vocab_size, shape.hidden_size);
-    }
-    std::shuffle(arrays.begin(), arrays.end(), rng);  // they are found by slot, not by order
-  }
-
-  int64_t num_arrays() const { return std::ssize(arrays); }
-
- private:
-  void draw_shape(int32_t precision, bool has_encoder, bool has_decoder) {
-    const bool is_encoder = !has_decoder;
-    const int num_heads = random_int(1, 3);
-    const int head_size = 2 * random_int(1, random_int(0, 3) ? 12 : 30);
-    const int vocab_size = random_int(12, 300);
-    shape.hidden_size = num_heads * head_size;
-    shape.encoder_layers = has_encoder ? random_int(1, 2) : 0;
-    shape.encoder_heads = num_heads;
-    shape.encoder_feed_forward_size = random_int(1, 70);
-    shape.decoder_layers = has_decoder ? random_int(1, 2) : 0;
-    shape.decoder_heads = num_heads;
-    shape.decoder_feed_forward_size = random_int(1, 70);
-    shape.source_vocab_size = vocab_size;
-    shape.target_vocab_size = vocab_size;
-    shape.max_positions = is_encoder ? 300 : 40;
-    shape.position_offset = is_encoder ? random_int(0, 3) : 0;
-    shape.num_token_types = is_encoder ? random_int(0, 3) : 0;
-    shape.precision = precision;
-    shape.activation = random_int(REGARD_ACT_RELU, REGARD_ACT_QUICK_GELU);
-    shape.positions = random_int(REGARD_POS_SINUSOIDAL, REGARD_POS_NONE);
-    shape.pre_norm = random_int(0, 1);
-    shape.embedding_norm = is_encoder ? random_int(0, 1) : 0;
-    shape.share_embeddings = random_int(0, 1);
-    shape.eos_id = EOS_ID;
-    shape.norm_eps = 1e-5f;
-    shape.embedding_scale = 1.5f;
-  }
-
-  char* add_array(int32_t slot, int32_t part, int64_t layer, int64_t num_bytes) {
-    memory.emplace_back(num_bytes);
-    char* data = memory.back().data();
-    arrays.push_back({.slot = slot, .part = part, .layer = layer, .data = data, .num_bytes = num_bytes});
-    return data;
-  }
-
-  template <class Value>
-  void add_values(int32_t slot, int32_t part, int64_t layer, const std::vector<Value>& values) {
-    const int64_t num_bytes = values.size() * sizeof(Value);
-    std::memcpy(add_array(slot, part, layer, num_bytes), values.data(), num_bytes);
-  }
-
-  void add_embedding(int32_t slot, int64_t vocab_size) {
-    const std::vector<float> values = random_normal(vocab_size * shape.hidden_size, 0, 0.3f);
-    if (shape.precision == REGARD_PRECISION_FLOAT32) return add_values(slot, REGARD_PART_WEIGHT, 0, values);
-    std::vector<uint16_t> bf16;
-    for (float value : values) {
-      uint32_t bits;
-      std::memcpy(&bits, &value, sizeof bits);
-      bf16.push_back(static_cast<uint16_t>(bits >> 16));
-    }
-    add_values(slot, REGARD_PART_WEIGHT, 0, bf16);
-  }
-
-  void add_table(int32_t slot, int64_t rows) {
-    add_values(slot, REGARD_PART_WEIGHT, 0, random_normal(rows * shape.hidden_size, 0, 0.3f));
-  }
-
-  void add_norm(int32_t slot, int64_t layer) {
-    const int64_t size = pad_to_block(shape.hidden_size);
-    add_values(slot, REGARD_PART_WEIGHT, layer, random_normal(size, 1, 0.1f));
-    add_values(slot, REGARD_PART_BIAS, layer, random_normal(size, 0, 0.1f));
-  }
-
-  void add_linear(int32_t slot, int64_t layer, int64_t outputs, int64_t inputs) {
-    const int64_t size = pad_to_block(outputs);
-    const std::vector<float> weights = random_normal(outputs * inputs, 0, 0.3f);
-    std::vector<float> scales(size);
-    std::vector<int32_t> corrections(size);
-    const int64_t num_bytes = regard_packed_bytes(outputs, inputs, shape.precision);
-    char* packed = add_array(slot, REGARD_PART_WEIGHT, layer, num_bytes);
-    expect(regard_pack_weights(weights.data(), outputs, inputs, shape.precision, packed, scales.data(),
-                               corrections.data()),
-           "weights are packed");
-    if (shape.precision == REGARD_PRECISION_INT8) {
-      add_values(slot, REGARD_PART_SCALES, layer, scales);
-      add_values(slot, REGARD_PART_CORRECTIONS, layer, corrections);
-    }
-    add_values(slot, REGARD_PART_BIAS, layer, random_normal(size, 0, 0.1f));
-  }
-
-  void add_encoder_block(int64_t layer) {
-    const int64_t hidden_size = shape.hidden_size;
-    const int64_t feed_forward_size = shape.encoder_feed_forward_size;
-    add_norm(REGARD_SLOT_ENCODER_SELF_NORM, layer);
-    add_linear(REGARD_SLOT_ENCODER_SELF_QKV, layer, 3 * hidden_size, hidden_size);
-    add_linear(REGARD_SLOT_ENCODER_SELF_OUT, layer, hidden_size, hidden_size);
-    add_norm(REGARD_SLOT_ENCODER_FEED_FORWARD_NORM, layer);
-    add_linear(REGARD_SLOT_ENCODER_FEED_FORWARD_UP, layer, feed_forward_size, hidden_size);
-    add_linear(REGARD_SLOT_ENCODER_FEED_FORWARD_DOWN, layer, hidden_size, feed_forward_size);
-  }
-
-  void add_decoder_block(int64_t layer, bool has_encoder) {
-    const int64_t hidden_size = shape.hidden_size;
-    const int64_t feed_forward_size = shape.decoder_feed_forward_size;
-    add_norm(REGARD_SLOT_DECODER_SELF_NORM, layer);
-    add_linear(REGARD_SLOT_DECODER_SELF_QKV, layer, 3 * hidden_size, hidden_size);
-    add_linear(REGARD_SLOT_DECODER_SELF_OUT, layer, hidden_size, hidden_size);
-    if (has_encoder) {
-      add_norm(REGARD_SLOT_DECODER_CROSS_NORM, layer);
-      add_linear(REGARD_SLOT_DECODER_CROSS_QUERY, layer, hidden_size, hidden_size);
-      add_linear(REGARD_SLOT_DECODER_CROSS_KEY_VALUE, layer, 2 * hidden_size, hidden_size);
-      add_linear(REGARD_SLOT_DECODER_CROSS_OUT, layer, hidden_size, hidden_size);
-    }
-    add_norm(REGARD_SLOT_DECODER_FEED_FORWARD_NORM, layer);
-    add_linear(REGARD_SLOT_DECODER_FEED_FORWARD_UP, layer, feed_forward_size, hidden_size);
-    add_linear(REGARD_SLOT_DECODER_FEED_FORWARD_DOWN, layer, hidden_size, feed_forward_size);
-  }
-};
 
 char message[256];
 
@@ -327,25 +186,6 @@ void check_rejections(const regard_model* model, const RandomModel& random) {
   regard_state_free(state);
 }
 
-void check_rejected_arrays(const RandomModel& random) {
-  const auto is_rejected = [&](const std::vector<regard_array>& arrays, int64_t error_size) {
-    return !regard_model_new(&random.shape, arrays.data(), std::ssize(arrays), "", message, error_size);
-  };
-  for (int64_t i = 0; i < random.num_arrays(); i++) {
-    std::vector<regard_array> arrays = random.arrays;
-    arrays[i].num_bytes--;
-    expect(is_rejected(arrays, sizeof message), "an array of the wrong size is rejected");
-  }
-  std::vector<regard_array> arrays = random.arrays;
-  arrays.pop_back();
-  expect(is_rejected(arrays, 8), "a missing array is rejected, in a short message");
-  arrays = random.arrays;
-  arrays.push_back(arrays.front());
-  expect(is_rejected(arrays, sizeof message), "an array given twice is rejected");
-  arrays.back().layer = 7;
-  expect(is_rejected(arrays, sizeof message), "an array that the model has no place for is rejected");
-}
-
 using Poolings = std::vector<int32_t>;
 const Poolings NO_POOLING;
 const Poolings ALL_POOLINGS{REGARD_POOL_MEAN, REGARD_POOL_CLS, REGARD_POOL_MAX};
@@ -391,7 +231,7 @@ void check_encoder_rejections(const regard_model* model, const RandomModel& rand
 // Encoders: the same bits with any number of threads, alone and among others, and in int8 on every instruction set.
 void check_encoder(int32_t precision, const std::vector<std::string>& sets) {
   const RandomModel random(precision, true, false);
-  const int64_t hidden_size = random.shape.hidden_size;
+  const int64_t hidden_size = random.hidden_size();
   const TokenBatch texts = random_texts(random.shape.source_vocab_size, 9, random_int(0, 1) ? 20 : 290);
   const std::vector<int32_t> token_types = random_token_types(random, texts);
   std::vector<float> first_hidden;
@@ -509,10 +349,11 @@ void check_translator(int32_t precision, const std::vector<std::string>& sets) {
     if (first_logprobs.empty()) first_logprobs = logprobs;
     if (precision == REGARD_PRECISION_INT8)
       expect(logprobs == first_logprobs, "int8 has the same bits on every instruction set");
-    encode(model, texts, {}, random.shape.hidden_size, NO_POOLING, 2);
+    encode(model, texts, {}, random.hidden_size(), NO_POOLING, 2);
     check_search(model, random, texts);
     check_rejections(model, random);
     check_rejected_arrays(random);
+    check_rejected_shapes(random);
     regard_model_free(model);
   }
 }

@@ -27,7 +27,7 @@ from tests.engine.conftest import INSTRUCTION_SETS, force_decode
 
 STACK = StackConfig(num_layers=2, num_heads=4, feed_forward_size=41)
 VARIANTS = [
-    *({"positions": positions} for positions in ("learned", "rotary", "sinusoidal")),
+    *({"positions": positions} for positions in ("learned", "rotary", "sinusoidal", "alibi", "relative")),
     *({"activation": activation} for activation in ("relu", "gelu", "gelu_tanh")),
     {"tie_embeddings": False, "norm_eps": 1e-3},
     {"max_positions": 9},  # prompt and generated text are longer: half of it is read again

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from regard.checkpoint.encoder_dir import load_encoder
 from regard.config.models import ACTIVATIONS, BertConfig, StackConfig
 from regard.engine import layout
 from regard.engine.encoder import EncoderEngine
@@ -13,6 +16,7 @@ from regard.errors import UsageError
 from regard.hardware import available_cores
 from regard.models.bert import Bert, initialize_bert
 from regard.packed_tokens import Tokens
+from tests.checkpoint.hf.encoders import random_tokens, save_transformers_model, transformers_outputs
 from tests.engine.conftest import INSTRUCTION_SETS
 from tests.scale import scaled
 
@@ -54,6 +58,17 @@ def relative_error(output: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(output - expected).max() / np.abs(expected).max())
 
 
+MODERN_BERT = {
+    "stack.num_layers": 4,
+    "norm": "before",
+    "gated": True,
+    "bias": False,
+    "first_attention_norm": False,
+    "positions": "rotary",
+    "rope_theta": 160_000.0,
+    "attention_window": 7,
+    "num_token_types": 0,
+}
 VARIANTS = [
     *({"norm": norm, "num_token_types": count} for norm in ("before", "after") for count in (0, 1, 2, 3)),
     *({"activation": activation} for activation in ACTIVATIONS),
@@ -62,6 +77,10 @@ VARIANTS = [
     {"position_offset": 2, "scale_embedding": True, "norm_eps": 1e-5},
     {"hidden_size": 64, "stack.num_heads": 1, "stack.feed_forward_size": 128},
     {"hidden_size": 80, "stack.num_heads": 2, "pooler": False},
+    {"layer_groups": 1, "embedding_size": 9},  # ALBERT
+    {"embedding_size": 40, "norm": "before"},
+    {**MODERN_BERT, "activation": "gelu", "head": "token", "num_labels": 3},
+    {**MODERN_BERT, "activation": "silu", "bias": True, "first_attention_norm": True},
 ]
 
 
@@ -79,6 +98,22 @@ def test_float32_gives_the_outputs_of_torch(changes: dict[str, object]) -> None:
         logits = engine.logits(tokens)
         expected = model.logits(tokens)
         assert logits.shape == expected.shape and relative_error(logits, expected) < BOUNDS["float32"]
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert", "roberta", "electra", "albert", "modernbert"])
+def test_published_encoders_have_the_outputs_of_transformers(model_type: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    published = save_transformers_model(model_type, "plain", tmp_path)
+    loaded = load_encoder(tmp_path)
+    weights = {name: tensor.numpy() for name, tensor in loaded.weights.items()}
+    arrays = layout.pack_weights(loaded.config, weights, "float32")
+    tokens = random_tokens(loaded.config.num_token_types)
+    expected, _ = transformers_outputs(published, tokens, "plain")
+    engine = EncoderEngine(loaded.config, arrays)
+    assert relative_error(engine.encode(tokens), expected) < BOUNDS["float32"]
+    unpacked = layout.unpack_weights(loaded.config, arrays, "float32")
+    assert unpacked.keys() == weights.keys()
+    assert all(np.array_equal(unpacked[name], weight) for name, weight in weights.items())
 
 
 def test_random_shapes_are_within_their_precision() -> None:
@@ -190,10 +225,6 @@ def test_wrong_inputs_and_models_are_refused() -> None:
         build_engine(build_encoder(head="masked"))
     with pytest.raises(UsageError, match="no block-sparse attention"):
         build_engine(build_encoder(attention="blocks"))
-    with pytest.raises(UsageError, match="share weights"):
-        build_engine(build_encoder(layer_groups=1))
-    with pytest.raises(UsageError, match="neither factorized embeddings"):
-        build_engine(build_encoder(embedding_size=8))
     with pytest.raises(UsageError, match="encodes and does not generate"):
         zeros = np.zeros(2, np.int32)
         engine.library.call(engine.library.handle.regard_start, engine.handle, zeros.ctypes.data, zeros.ctypes.data, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import shutil
@@ -13,11 +14,14 @@ import pytest
 from regard.checkpoint.export.convert import convert
 from regard.decoding.search import search
 from regard.engine import file, layout
+from regard.engine.encoder import EncoderEngine
 from regard.engine.folder import read_translator
 from regard.engine.translator import TranslatorEngine
 from regard.errors import CheckpointError, UsageError
 from regard.models.transformer import Transformer
+from regard.packed_tokens import Tokens
 from tests.engine.conftest import draw_sources, translator
+from tests.engine.test_encoder import MODERN_BERT, build_encoder
 
 
 def write_engine_file(folder: Path, precision: str, **changes: object) -> tuple[Path, TranslatorEngine, Transformer]:
@@ -163,6 +167,42 @@ def test_random_damage_never_crashes(tmp_path: Path) -> None:
         damaged.search(source, np.array([5, 5]), beam=2, nbest=2, length_penalty=1.0)
         num_read += 1
     assert 0 < num_read < 150
+
+
+STRANGE_VALUES = [0, 1, -1, 3, 5, 10**9, 2**63, 1e308, float("nan"), float("inf"), "rotary", "learned", True, None, []]
+
+
+def test_changed_configs_never_crash(tmp_path: Path) -> None:
+    """Every setting of an encoder replaced by others: the file is refused in one line, or the engine computes."""
+    model = build_encoder(**MODERN_BERT)
+    weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    arrays = layout.pack_weights(model.config, weights, "bf16")
+    path = tmp_path / file.ENGINE_FILE
+    valid = io.BytesIO()
+    file.serialize(model.config, "bf16", arrays)(valid)
+    content = valid.getvalue()
+    size = int.from_bytes(content[:8], "little")
+    table = json.loads(content[8 : 8 + size])
+    settings = model.config.to_dict()
+    changes = [{name: value} for name in settings for value in STRANGE_VALUES]
+    changes += [{"stack": {**settings["stack"], name: value}} for name in settings["stack"] for value in STRANGE_VALUES]
+    num_read = 0
+    for change in changes:
+        description = {"kind": "encoder", "config": {**settings, **change}, "metadata": {}}
+        table["__metadata__"]["model"] = json.dumps(description)
+        header = json.dumps(table).encode()
+        header += b" " * (-(8 + len(header)) % 64)
+        path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + size :])
+        try:
+            stored = file.read_engine_file(path)
+            engine = EncoderEngine(stored.config, stored.arrays, stored.precision)
+            hidden = engine.encode(Tokens.from_rows([[5, 6, 7], [8]]))
+        except (CheckpointError, UsageError) as problem:
+            assert "\n" not in str(problem), change
+            continue
+        assert hidden.shape == (4, model.config.hidden_size)
+        num_read += 1
+    assert 0 < num_read < len(changes)
 
 
 def test_a_converted_folder_translates_as_its_original(folder: Path, tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from regard.components import POSITIONS
+from regard.config.block import NORM_PLACEMENTS, NORMS, BlockConfig
+from regard.config.description import LayerDescription
 from regard.config.models import ACTIVATIONS
 from regard.engine import layout, library
 
@@ -16,12 +19,16 @@ HEADER = Path(__file__).parents[2] / "engine/include/regard_engine.h"
 PREFIXES = {
     "precision": "REGARD_PRECISION_",
     "positions": "REGARD_POS_",
+    "norm": "REGARD_NORM_",
+    "norm_placement": "REGARD_PLACEMENT_",
     "activation": "REGARD_ACT_",
     "pooling": "REGARD_POOL_",
     "slot": "REGARD_SLOT_",
     "part": "REGARD_PART_",
 }
 STRUCTS = {
+    "regard_block": library.CBlock,
+    "regard_layer": library.CLayer,
     "regard_shape": library.CModelShape,
     "regard_array": library.CArray,
     "regard_search_request": library.CSearchRequest,
@@ -41,7 +48,7 @@ def ctype(declaration: str) -> object:
     if "*" in declaration:
         return ctypes.c_char_p if re.search(r"\bchar\b", declaration) else ctypes.c_void_p
     types = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "float": ctypes.c_float, "void": None}
-    return types[declaration.split()[0]]
+    return (types | STRUCTS)[declaration.split()[0]]
 
 
 def test_the_abi_version_is_that_of_the_header_and_of_the_library(header: str) -> None:
@@ -63,6 +70,8 @@ def test_codes_are_the_enums_of_the_header(header: str) -> None:
 
 def test_codes_cover_the_names_of_configs() -> None:
     assert set(ACTIVATIONS) <= set(library.CODES["activation"])
+    assert set(NORMS) == set(library.CODES["norm"])
+    assert set(NORM_PLACEMENTS) == set(library.CODES["norm_placement"])
     assert set(library.CODES["positions"]) <= set(POSITIONS)
     assert set(layout.PRECISIONS) == set(library.CODES["precision"])
 
@@ -71,11 +80,19 @@ def test_codes_cover_the_names_of_configs() -> None:
 def test_structures_have_the_fields_of_the_header(name: str, header: str) -> None:
     match = re.search(rf"typedef struct \{{([^}}]*)\}} {name};", header)
     assert match
-    fields = []
+    declared = []
     for declaration in match[1].split(";")[:-1]:
         kind, field = re.fullmatch(r"\s*(.*?)\s*(\w+)", declaration).groups()
-        fields.append((field, ctype(kind)))
-    assert list(STRUCTS[name]._fields_) == fields
+        declared.append((field, ctype(kind)))
+    assert list(STRUCTS[name]._fields_) == declared
+
+
+def test_structures_have_the_names_of_configs() -> None:
+    dropout = {"dropout", "attention_dropout", "activation_dropout"}
+    block_fields = {field.name for field in fields(BlockConfig)}
+    layer_fields = {field.name for field in fields(LayerDescription)}
+    assert {name for name, _ in library.CBlock._fields_} == block_fields - dropout - {"bias"}  # zeros, where absent
+    assert {name for name, _ in library.CLayer._fields_} == layer_fields - {"scaling"}  # part of theta or factor
 
 
 def test_functions_have_the_signatures_of_the_header(header: str) -> None:

@@ -1,4 +1,4 @@
-// Activation functions over a padded row.
+// Activation functions over a padded row, and the product of a gated feed-forward layer.
 #pragma once
 #include "simd.h"
 
@@ -58,6 +58,14 @@ inline Floats fast_gelu(Floats x) {
 template <class Function>
 inline void map_row(const float* in, int64_t size, float* out, Function function) {
   for (int64_t i = 0; i < size; i += LANES) store(out + i, function(load(in + i)));
+}
+
+// Tails are loaded partially: in a gated layer, the right row begins where the left one ends.
+void multiply(const float* left, const float* right, int64_t size, float* out) {
+  const int64_t full = size / LANES * LANES;
+  const int64_t tail = size - full;
+  for (int64_t i = 0; i < full; i += LANES) store(out + i, load(left + i) * load(right + i));
+  if (tail) store(out + full, load_partial(left + full, tail) * load_partial(right + full, tail));
 }
 
 void activate(const float* in, int64_t size, int activation, float* out) {

@@ -111,58 +111,84 @@ inline void weight_rows(const float* values, int64_t stride, int64_t num_tokens,
   }
 }
 
-// Attention of ROWS rows in one head, whose transposed keys are given.
+// Keys that some of the rows attend to, in whole blocks.
+struct KeyRange {
+  int64_t begin;
+  int64_t end;
+};
+
+inline KeyRange visible_keys(const EncodeAttention& attention, int64_t row, int64_t num_rows, int64_t padded) {
+  if (!attention.window) return {0, padded};
+  const int64_t first = row - attention.window;
+  const int64_t last = row + num_rows + attention.window;
+  const int64_t end = (last + LANES - 1) / LANES * LANES;
+  return {first > 0 ? first / LANES * LANES : 0, end < padded ? end : padded};
+}
+
+// Attention of ROWS rows in one head, whose transposed keys and whose values are given.
 template <int ROWS>
 inline void attend_block(const EncodeAttention& attention, int64_t head, int64_t row, int64_t padded, const float* keys,
-                         float* scores) {
-  const int64_t head_size = attention.head_size;
+                         const float* values, float* scores) {
+  const HeadSizes& heads = attention.heads;
+  const int64_t head_size = heads.head_size;
+  const int64_t value_size = heads.value_size;
   const int64_t num_tokens = attention.num_tokens;
-  const int64_t head_offset = head * head_size;
-  const int64_t hidden_size = attention.num_heads * head_size;
   const int64_t stride = attention.qkv_stride;
   const int64_t context_stride = attention.context_stride;
-  const float* queries = attention.qkv + row * stride + head_offset;
-  const Floats scale = broadcast(1.0f / __builtin_sqrtf(static_cast<float>(head_size)));
-  int64_t key = 0;
-  for (; key + KEY_BLOCKS * LANES <= padded; key += KEY_BLOCKS * LANES)
+  const float* queries = attention.qkv + row * stride + head * head_size;
+  const Floats scale = broadcast(heads.scale);
+  const auto [begin, end] = visible_keys(attention, row, ROWS, padded);
+  int64_t key = begin;
+  for (; key + KEY_BLOCKS * LANES <= end; key += KEY_BLOCKS * LANES)
     score_rows<ROWS, KEY_BLOCKS>(queries, stride, keys + key, padded, head_size, scale, scores + key);
-  for (; key + 2 * LANES <= padded; key += 2 * LANES)
+  for (; key + 2 * LANES <= end; key += 2 * LANES)
     score_rows<ROWS, 2>(queries, stride, keys + key, padded, head_size, scale, scores + key);
-  for (; key < padded; key += LANES)
+  for (; key < end; key += LANES)
     score_rows<ROWS, 1>(queries, stride, keys + key, padded, head_size, scale, scores + key);
   float weight_sums[ROWS];
   const Floats bounds = load(SCORE_BOUNDS + padded - num_tokens);
   for (int i = 0; i < ROWS; i++) {
-    float* last_block = scores + (i + 1) * padded - LANES;
-    store(last_block, min(load(last_block), bounds));
-    weight_sums[i] = softmax(scores + i * padded, padded);
+    float* row_scores = scores + i * padded;
+    if (attention.bias) add_bias(attention.bias + head * attention.bias_stride - (row + i), begin, end, row_scores);
+    float* last_block = row_scores + padded - LANES;
+    if (end == padded) store(last_block, min(load(last_block), bounds));
+    weight_sums[i] = softmax(row_scores + begin, end - begin);
   }
-  const float* values = attention.qkv + 2 * hidden_size + head_offset;
-  float* context = attention.context + (row - attention.first_row) * context_stride + head_offset;
+  const int64_t num_keys = (end < num_tokens ? end : num_tokens) - begin;
+  const float* weights = scores + begin;
+  values += begin * stride;
+  float* context = attention.context + (row - attention.first_row) * context_stride + head * value_size;
   int64_t d = 0;
-  for (; d + 2 * LANES <= head_size; d += 2 * LANES)
-    weight_rows<ROWS, 2, true>(values + d, stride, num_tokens, scores, padded, 0, weight_sums, context + d,
+  for (; d + 2 * LANES <= value_size; d += 2 * LANES)
+    weight_rows<ROWS, 2, true>(values + d, stride, num_keys, weights, padded, 0, weight_sums, context + d,
                                context_stride);
-  for (; d + LANES <= head_size; d += LANES)
-    weight_rows<ROWS, 1, true>(values + d, stride, num_tokens, scores, padded, 0, weight_sums, context + d,
+  for (; d + LANES <= value_size; d += LANES)
+    weight_rows<ROWS, 1, true>(values + d, stride, num_keys, weights, padded, 0, weight_sums, context + d,
                                context_stride);
-  if (d < head_size)
-    weight_rows<ROWS, 1, false>(values + d, stride, num_tokens, scores, padded, head_size - d, weight_sums, context + d,
+  if (d < value_size)
+    weight_rows<ROWS, 1, false>(values + d, stride, num_keys, weights, padded, value_size - d, weight_sums, context + d,
                                 context_stride);
 }
 
 void encode_attention(const EncodeAttention& attention) {
-  const int64_t head_size = attention.head_size;
+  const HeadSizes& heads = attention.heads;
+  const int64_t head_size = heads.head_size;
+  const int64_t queries_per_key = heads.num_heads / heads.num_kv_heads;
   const int64_t padded = (attention.num_tokens + LANES - 1) / LANES * LANES;
+  const int64_t first_value = (heads.num_heads + heads.num_kv_heads) * head_size;
   float* transposed_keys = attention.scratch;
   float* scores = transposed_keys + head_size * padded;
-  for (int64_t head = 0; head < attention.num_heads; head++) {
-    const float* keys = attention.qkv + (attention.num_heads + head) * head_size;
-    transpose_keys(keys, attention.qkv_stride, attention.num_tokens, padded, head_size, transposed_keys);
+  for (int64_t head = 0; head < heads.num_heads; head++) {
+    const int64_t kv_head = head / queries_per_key;
+    const float* keys = attention.qkv + (heads.num_heads + kv_head) * head_size;
+    const float* values = attention.qkv + first_value + kv_head * heads.value_size;
+    if (head % queries_per_key == 0)
+      transpose_keys(keys, attention.qkv_stride, attention.num_tokens, padded, head_size, transposed_keys);
     int64_t row = attention.first_row;
     for (; row + ATTENTION_ROWS <= attention.last_row; row += ATTENTION_ROWS)
-      attend_block<ATTENTION_ROWS>(attention, head, row, padded, transposed_keys, scores);
-    for (; row < attention.last_row; row++) attend_block<1>(attention, head, row, padded, transposed_keys, scores);
+      attend_block<ATTENTION_ROWS>(attention, head, row, padded, transposed_keys, values, scores);
+    for (; row < attention.last_row; row++)
+      attend_block<1>(attention, head, row, padded, transposed_keys, values, scores);
   }
 }
 

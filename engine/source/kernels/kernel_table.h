@@ -5,8 +5,8 @@
 #include "activation.h"
 #include "decode_attention.h"
 #include "encode_attention.h"
-#include "layer_norm.h"
 #include "matmul.h"
+#include "norms.h"
 #include "quantize.h"
 #include "scan_logits.h"
 
@@ -17,7 +17,9 @@ constexpr Kernels kernel_table(const char* name) {
   return {
       .name = name,
       .layer_norm = layer_norm,
+      .rms_norm = rms_norm,
       .activate = activate,
+      .multiply = multiply,
       .quantize_row = quantize_row,
       .store_bf16 = store_bf16,
       .matmul = matmul,

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.engine.layout import PRECISIONS, Array, EngineConfig, array_specs
-from regard.engine.library import CODES, CArray, CModelShape, Library, load_library, pointer, select_instruction_set
+from regard.engine.description import describe_model, model_shape
+from regard.engine.layout import PRECISIONS, Array, Model, array_specs
+from regard.engine.library import CODES, CArray, Library, load_library, pointer, select_instruction_set
 from regard.errors import ConfigError, UsageError, nearest
 from regard.packed_tokens import Candidates, Ids, Tokens
 
@@ -22,11 +23,13 @@ class EngineModel:
     handle = 0  # until the library has created the model
 
     def __init__(
-        self, config: EngineConfig, shape: CModelShape, arrays: Sequence[Array], precision: str, instructions: str
+        self, config: Model, arrays: Sequence[Array], precision: str = "float32", instructions: str = ""
     ) -> None:
         """Create the model from arrays in the order of `array_specs`; `instructions` names an instruction set."""
+        check_precision(precision)
         self.library: Library = load_library()
-        self.hidden_size = int(shape.hidden_size)
+        shape = model_shape(config, precision)
+        self.hidden_size = describe_model(config).hidden_size
         self.vocab_size = int(shape.target_vocab_size)  # of generated tokens; 0 for an encoder
         self.precision = precision
         self.instruction_set = select_instruction_set(instructions)

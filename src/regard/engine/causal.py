@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from regard.config.models import GptConfig
 from regard.engine import layout
 from regard.engine.base import EngineDecoder, EngineState, check_precision
-from regard.engine.library import CODES, CModelShape
+from regard.engine.library import CODES
 from regard.errors import UsageError
 from regard.packed_tokens import Candidates, Ids, Tokens
 
@@ -55,7 +55,7 @@ class CausalEngine(EngineDecoder):
         """Create the model from arrays in the order of `array_specs`; `instructions` names an instruction set."""
         if reason := unsupported_reason(config):
             raise UsageError(f"the engine does not compute this model: {reason}")
-        super().__init__(config, _shape(config, precision), arrays, precision, instructions)
+        super().__init__(config, arrays, precision, instructions)
         self.config = config
 
     @classmethod
@@ -112,22 +112,3 @@ class CausalEngine(EngineDecoder):
         candidates, _ = self.run_step(state.tokens[:, -1], state.engine_state, min(k, self.vocab_size), None)
         state.length += 1
         return candidates, state
-
-
-def _shape(config: GptConfig, precision: str) -> CModelShape:
-    check_precision(precision)
-    return CModelShape(
-        hidden_size=config.hidden_size,
-        decoder_layers=config.stack.num_layers,
-        decoder_heads=config.stack.num_heads,
-        decoder_feed_forward_size=config.stack.feed_forward_size,
-        target_vocab_size=config.vocab_size,
-        max_positions=config.max_positions,
-        precision=CODES["precision"][precision],
-        activation=CODES["activation"][config.activation],
-        positions=CODES["positions"][config.positions],
-        pre_norm=True,
-        eos_id=config.eos_id,
-        norm_eps=config.norm_eps,
-        embedding_scale=1.0,
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from regard.config.models import BertConfig
 from regard.engine import layout
 from regard.engine.base import EngineModel, check_precision
-from regard.engine.library import CODES, CModelShape, pointer
+from regard.engine.library import CODES, pointer
 from regard.errors import UsageError
 from regard.packed_tokens import Ids, Tokens
 
@@ -28,14 +27,8 @@ def unsupported_reason(config: BertConfig) -> str:
     """
     if config.attention != "full":
         return "it has no block-sparse attention"
-    if config.embedding_size or config.layer_groups:
-        return "it has neither factorized embeddings nor layers that share weights"
     if config.span_feed_forward:
         return "it has no feed-forward layer before a span head"
-    if config.positions != "learned" or config.attention_window:
-        return "it has learned positions and global attention only"
-    if config.gated or not config.bias or not config.first_attention_norm:
-        return "it has no gated feed-forward layers, and none without bias or first norm"
     if config.head_transform and config.head != "plain":
         return "it has no transform before a head"
     return "" if config.head in HEADS else f"it has no {config.head} head"
@@ -63,7 +56,7 @@ class EncoderEngine(EngineModel):
         num_encoder_arrays = len(arrays) - 2 * len(head_specs)
         head_arrays = iter(arrays[num_encoder_arrays:])
         self.head_layers = {spec.name: (next(head_arrays), next(head_arrays)) for spec in head_specs}  # weight, bias
-        super().__init__(config, _shape(config, precision), arrays[:num_encoder_arrays], precision, instructions)
+        super().__init__(config, arrays[:num_encoder_arrays], precision, instructions)
         self.config = config
         self.threads = threads
 
@@ -168,24 +161,3 @@ def fill_batches(lengths: Sequence[int], max_tokens: int = BATCH_TOKENS) -> list
             length = min(remaining, length)
             while length and not waiting[length]:
                 length -= 1
-
-
-def _shape(config: BertConfig, precision: str) -> CModelShape:
-    check_precision(precision)
-    return CModelShape(
-        hidden_size=config.hidden_size,
-        encoder_layers=config.stack.num_layers,
-        encoder_heads=config.stack.num_heads,
-        encoder_feed_forward_size=config.stack.feed_forward_size,
-        source_vocab_size=config.vocab_size,
-        max_positions=config.position_offset + config.max_positions,
-        position_offset=config.position_offset,
-        num_token_types=config.num_token_types,
-        precision=CODES["precision"][precision],
-        activation=CODES["activation"][config.activation],
-        positions=CODES["positions"]["learned"],
-        pre_norm=config.norm == "before",
-        embedding_norm=True,
-        norm_eps=config.norm_eps,
-        embedding_scale=math.sqrt(config.hidden_size) if config.scale_embedding else 1.0,
-    )

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
-from regard.engine.layout import ALIGNMENT, PRECISIONS, Array, ArraySpec, EngineConfig, array_specs
+from regard.engine.description import EngineConfig
+from regard.engine.layout import ALIGNMENT, PRECISIONS, Array, ArraySpec, array_specs
 from regard.engine.shortlist import Shortlist
 from regard.errors import CheckpointError, ConfigError
 

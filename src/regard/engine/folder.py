@@ -43,8 +43,8 @@ _FAMILIES = {TransformerConfig: "a translation model", BertConfig: "an encoder",
 def unsupported_reason(config: Any) -> str:
     """Why the engine cannot run a model; empty where it can.
 
-    >>> unsupported_reason(TransformerConfig(positions="alibi"))
-    'it has no alibi positions'
+    >>> unsupported_reason(BertConfig(head="masked"))
+    'it has no masked head'
     """
     if isinstance(config, TransformerConfig):
         return translator.unsupported_transformer_reason(config)

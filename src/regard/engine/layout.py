@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from regard.config.models import BertConfig, GptConfig, StackConfig, TransformerConfig
+from regard.config.block import BlockConfig
+from regard.config.description import StackDescription
+from regard.config.models import BertConfig
+from regard.engine.description import EngineConfig, ModelDescription, describe_model
 from regard.engine.library import CODES, load_library, pointer
 
 PRECISIONS = tuple(CODES["precision"])
@@ -20,7 +23,7 @@ ALIGNMENT = 64  # bytes; every array starts at a multiple of it
 
 Array = NDArray[Any]
 Weights = Mapping[str, NDArray[np.float32]]
-EngineConfig = TransformerConfig | BertConfig | GptConfig
+Model = EngineConfig | ModelDescription
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,11 @@ class WeightSpec:
     outputs: int
     inputs: int
     weight: str
-    bias: str = ""
+    bias: str = ""  # empty where there is none: zeros are packed
     precision: str = ""  # where it differs from the model's
     slot: str = ""  # a name of `CODES["slot"]`; empty where the library does not take the layer
     layer: int = 0
+    adds_one: bool = False  # whether a norm multiplies by 1 + weight
 
     def array_specs(self, precision: str) -> list[ArraySpec]:
         """Arrays of these weights, in the library's order."""
@@ -97,7 +101,7 @@ class WeightSpec:
             bias[: self.outputs] = weights[self.bias]
         if self.kind == "norm":
             arrays[0][:] = 0
-            arrays[0][: self.outputs] = weight
+            arrays[0][: self.outputs] = weight + np.float32(1) if self.adds_one else weight
             return
         packed = arrays[0]
         has_scales = len(arrays) == 4
@@ -116,15 +120,16 @@ class WeightSpec:
         if self.kind in ("embedding", "table"):
             (table,) = arrays
             return {self.weight: from_bf16(table) if table.dtype == np.uint16 else table}
-        bias = arrays[-1][: self.outputs]
+        biases = {self.bias: arrays[-1][: self.outputs]} if self.bias else {}
         if self.kind == "norm":
-            return {self.weight: arrays[0][: self.outputs], self.bias: bias}
+            weight = arrays[0][: self.outputs]
+            return {self.weight: weight - np.float32(1) if self.adds_one else weight, **biases}
         precision = self.precision or precision
         weight = self._unpack_blocks(arrays[0], precision)
         if precision == "int8":
             scales = arrays[1][: self.outputs, None]
             weight = weight * scales
-        return {self.weight: weight, self.bias: bias}
+        return {self.weight: weight, **biases}
 
     def _unpack_blocks(self, packed: Array, precision: str) -> NDArray[np.float32]:  # [outputs, inputs]
         """Reorder packed blocks [blocks, input groups, outputs of a block, inputs of a group] to rows."""
@@ -137,30 +142,14 @@ class WeightSpec:
         return from_bf16(rows) if precision == "bf16" else rows.astype(np.float32)
 
 
-# ---- the weights of each model
+# ---- the weights of a model
 
 
-def weight_specs(config: EngineConfig) -> Iterator[WeightSpec]:
+def weight_specs(config: Model) -> Iterator[WeightSpec]:
     """Weights of a model in the library's order; an encoder's head comes last."""
-    if isinstance(config, TransformerConfig):
-        return _transformer_specs(config)
-    if isinstance(config, GptConfig):
-        return _causal_specs(config)
-    return itertools.chain(_encoder_specs(config), head_specs(config))
-
-
-def _encoder_specs(config: BertConfig) -> Iterator[WeightSpec]:
-    hidden_size = config.hidden_size
-    max_positions = config.position_offset + config.max_positions
-    yield _embedding("token_embedding", config.vocab_size, hidden_size, "source_embedding")
-    yield _table("position_embedding", max_positions, hidden_size, "source_positions")
-    if config.num_token_types:
-        yield _table("token_type_embedding", config.num_token_types, hidden_size, "token_types")
-    yield _norm("embedding_norm", hidden_size, "embedding_norm")
-    for layer in range(config.stack.num_layers):
-        yield from _block("encoder", layer, hidden_size, config.stack, side="encoder", has_cross_attention=False)
-    if config.norm == "before":
-        yield _norm("encoder.final_norm", hidden_size, "encoder_norm")
+    yield from _model_specs(describe_model(config))
+    if isinstance(config, BertConfig):
+        yield from head_specs(config)
 
 
 def head_specs(config: BertConfig) -> Iterator[WeightSpec]:
@@ -171,103 +160,137 @@ def head_specs(config: BertConfig) -> Iterator[WeightSpec]:
         yield replace(_linear("classifier", config.num_outputs, config.hidden_size), precision="float32")
 
 
-def _transformer_specs(config: TransformerConfig) -> Iterator[WeightSpec]:
+def _model_specs(model: ModelDescription) -> Iterator[WeightSpec]:
+    hidden_size = model.hidden_size
+    embedding_size = model.embedding_size or hidden_size
+    if model.encoder is not None:
+        yield _embedding(model.source_embedding, model.source_vocab_size, embedding_size, "source_embedding")
+    if model.decoder is not None and not model.share_embeddings:
+        yield _embedding(model.target_embedding, model.target_vocab_size, hidden_size, "target_embedding")
+    if model.positions == "learned" and model.encoder is not None:
+        yield _table(model.source_positions, model.max_positions, embedding_size, "source_positions")
+    if model.positions == "learned" and model.decoder is not None:
+        yield _table(model.target_positions, model.max_positions, hidden_size, "target_positions")
+    if model.num_token_types:
+        yield _table("token_type_embedding", model.num_token_types, embedding_size, "token_types")
+    if model.encoder is not None:
+        if model.embedding_norm:
+            yield _norm("embedding_norm", embedding_size, model.encoder.block, "embedding_norm")
+        if model.embedding_size:
+            yield _linear("embedding_projection", hidden_size, embedding_size, "embedding_projection")
+        yield from _stack_specs("encoder", model.encoder)
+    if model.decoder is not None:
+        yield from _stack_specs("decoder", model.decoder)
+        yield _output(model.target_vocab_size, hidden_size, model.output, model.output_bias)
+
+
+def _stack_specs(side: str, stack: StackDescription) -> Iterator[WeightSpec]:
+    """Weights of a stack; `side`, encoder or decoder, begins their names and those of the library's slots."""
+    config = stack.block
+    for index, num_buckets in stack.bias_tables.items():
+        name = stack.relative_bias or f"{side}.relative_bias.{index}"
+        yield _table(name, num_buckets, config.num_heads, f"{side}_relative_bias", layer=index)
+    for index in range(stack.num_blocks):
+        yield from _block_specs(side, index, config)
+    if config.has_input_norms:
+        yield _norm(f"{side}.final_norm", config.hidden_size, config, f"{side}_norm")
+
+
+def _block_specs(side: str, index: int, config: BlockConfig) -> Iterator[WeightSpec]:
+    """Weights of one block."""
+    name = f"{side}.layers.{index}"
     hidden_size = config.hidden_size
-    if config.share_embeddings:
-        target_embedding = "token_embedding"
-        yield _embedding("token_embedding", config.target_vocab_size, hidden_size, "source_embedding")
-    else:
-        target_embedding = "target_embedding"
-        yield _embedding("source_embedding", config.source_vocab_size, hidden_size, "source_embedding")
-        yield _embedding("target_embedding", config.target_vocab_size, hidden_size, "target_embedding")
-    if config.positions == "learned":
-        for name in ("source_positions", "target_positions"):
-            yield _table(name, config.max_positions, hidden_size, name)
-    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        for layer in range(stack.num_layers):
-            yield from _block(side, layer, hidden_size, stack, side=side, has_cross_attention=side == "decoder")
-        if config.norm == "before":
-            yield _norm(f"{side}.final_norm", hidden_size, f"{side}_norm")
-    tied_weight = f"{target_embedding}.weight" if config.tie_embeddings else ""
-    yield _output(config.target_vocab_size, hidden_size, tied_weight)
+    query_width = config.num_heads * config.key_dim
+    context_width = config.num_heads * config.value_dim
+    key_value_width = config.kv_heads * (config.key_dim + config.value_dim)
+    bias = config.bias
+
+    def linear(weight: str, outputs: int, inputs: int, slot: str, has_bias: bool) -> WeightSpec:
+        return _linear(f"{name}.{weight}", outputs, inputs, f"{side}_{slot}", layer=index, has_bias=has_bias)
+
+    yield from _sublayer_norms(side, index, config, "attention_norm", "self")
+    yield linear("attention.qkv", query_width + key_value_width, hidden_size, "self_qkv", bias.qkv)
+    yield linear("attention.out", hidden_size, context_width, "self_out", bias.output)
+    yield from _head_norms(side, index, config, "attention", "self")
+    if config.cross_attention:
+        yield from _sublayer_norms(side, index, config, "cross_attention_norm", "cross")
+        yield linear("cross_attention.query", query_width, hidden_size, "cross_query", bias.qkv)
+        yield linear("cross_attention.key_value", key_value_width, hidden_size, "cross_key_value", bias.qkv)
+        yield linear("cross_attention.out", hidden_size, context_width, "cross_out", bias.output)
+        yield from _head_norms(side, index, config, "cross_attention", "cross")
+    up_size = config.feed_forward_size * (2 if config.gated else 1)
+    yield from _sublayer_norms(side, index, config, "feed_forward_norm", "feed_forward")
+    yield linear("feed_forward.up", up_size, hidden_size, "feed_forward_up", bias.feed_forward)
+    yield linear("feed_forward.down", hidden_size, config.feed_forward_size, "feed_forward_down", bias.feed_forward)
 
 
-def _causal_specs(config: GptConfig) -> Iterator[WeightSpec]:
-    hidden_size = config.hidden_size
-    yield _embedding("token_embedding", config.vocab_size, hidden_size, "target_embedding")
-    if config.positions == "learned":
-        yield _table("positions", config.max_positions, hidden_size, "target_positions")
-    for layer in range(config.stack.num_layers):
-        yield from _block("decoder", layer, hidden_size, config.stack, side="decoder", has_cross_attention=False)
-    yield _norm("decoder.final_norm", hidden_size, "decoder_norm")
-    tied_weight = "token_embedding.weight" if config.tie_embeddings else ""
-    yield _output(config.vocab_size, hidden_size, tied_weight)
+def _sublayer_norms(side: str, index: int, config: BlockConfig, name: str, slot: str) -> Iterator[WeightSpec]:
+    """Norms around a sublayer, by their placement."""
+    prefix = f"{side}.layers.{index}"
+    is_absent = slot == "self" and index == 0 and not config.first_attention_norm
+    if config.norm_placement != "none" and not is_absent:
+        yield _norm(f"{prefix}.{name}", config.hidden_size, config, f"{side}_{slot}_norm", layer=index)
+    if config.norm_placement == "both":
+        output_name = name.replace("_norm", "_output_norm")
+        yield _norm(f"{prefix}.{output_name}", config.hidden_size, config, f"{side}_{slot}_output_norm", layer=index)
 
 
-def _block(
-    prefix: str, layer: int, hidden_size: int, stack: StackConfig, *, side: str, has_cross_attention: bool
-) -> Iterator[WeightSpec]:
-    """Weights of one layer; `side`, encoder or decoder, begins the names of the library's slots."""
-    name = f"{prefix}.layers.{layer}"
-    inner_size = stack.feed_forward_size
-    yield _norm(f"{name}.attention_norm", hidden_size, f"{side}_self_norm", layer)
-    yield _linear(f"{name}.attention.qkv", 3 * hidden_size, hidden_size, f"{side}_self_qkv", layer)
-    yield _linear(f"{name}.attention.out", hidden_size, hidden_size, f"{side}_self_out", layer)
-    if has_cross_attention:
-        yield _norm(f"{name}.cross_attention_norm", hidden_size, f"{side}_cross_norm", layer)
-        yield _linear(f"{name}.cross_attention.query", hidden_size, hidden_size, f"{side}_cross_query", layer)
-        yield _linear(
-            f"{name}.cross_attention.key_value", 2 * hidden_size, hidden_size, f"{side}_cross_key_value", layer
-        )
-        yield _linear(f"{name}.cross_attention.out", hidden_size, hidden_size, f"{side}_cross_out", layer)
-    yield _norm(f"{name}.feed_forward_norm", hidden_size, f"{side}_feed_forward_norm", layer)
-    yield _linear(f"{name}.feed_forward.up", inner_size, hidden_size, f"{side}_feed_forward_up", layer)
-    yield _linear(f"{name}.feed_forward.down", hidden_size, inner_size, f"{side}_feed_forward_down", layer)
+def _head_norms(side: str, index: int, config: BlockConfig, name: str, slot: str) -> Iterator[WeightSpec]:
+    """Norms of each head's queries and keys."""
+    if config.qk_norm:
+        prefix = f"{side}.layers.{index}.{name}"
+        yield _norm(f"{prefix}.query_norm", config.key_dim, config, f"{side}_{slot}_query_norm", layer=index)
+        yield _norm(f"{prefix}.key_norm", config.key_dim, config, f"{side}_{slot}_key_norm", layer=index)
 
 
 def _embedding(name: str, vocab_size: int, hidden_size: int, slot: str) -> WeightSpec:
     return WeightSpec("embedding", name, outputs=vocab_size, inputs=hidden_size, weight=f"{name}.weight", slot=slot)
 
 
-def _table(name: str, rows: int, hidden_size: int, slot: str) -> WeightSpec:
-    return WeightSpec("table", name, outputs=rows, inputs=hidden_size, weight=f"{name}.weight", slot=slot)
+def _table(name: str, rows: int, columns: int, slot: str, layer: int = 0) -> WeightSpec:
+    weight = f"{name}.weight"
+    return WeightSpec("table", name, outputs=rows, inputs=columns, weight=weight, slot=slot, layer=layer)
 
 
-def _norm(name: str, hidden_size: int, slot: str, layer: int = 0) -> WeightSpec:
+def _norm(name: str, size: int, config: BlockConfig, slot: str, layer: int = 0) -> WeightSpec:
+    has_bias = config.norm == "layer" and config.bias.norm
     return WeightSpec(
         "norm",
         name,
-        outputs=hidden_size,
+        outputs=size,
         inputs=1,
         weight=f"{name}.weight",
-        bias=f"{name}.bias",
+        bias=f"{name}.bias" if has_bias else "",
         slot=slot,
         layer=layer,
+        adds_one=config.norm == "rms_plus_one",
     )
 
 
-def _linear(name: str, outputs: int, inputs: int, slot: str = "", layer: int = 0) -> WeightSpec:
+def _linear(
+    name: str, outputs: int, inputs: int, slot: str = "", *, layer: int = 0, has_bias: bool = True
+) -> WeightSpec:
     return WeightSpec(
         "linear",
         name,
         outputs=outputs,
         inputs=inputs,
         weight=f"{name}.weight",
-        bias=f"{name}.bias",
+        bias=f"{name}.bias" if has_bias else "",
         slot=slot,
         layer=layer,
     )
 
 
-def _output(vocab_size: int, hidden_size: int, tied_weight: str) -> WeightSpec:
-    """Output layer of a decoder; a model without output bias gets zeros."""
+def _output(vocab_size: int, hidden_size: int, weight: str, has_bias: bool) -> WeightSpec:
+    """Output layer of a decoder."""
     return WeightSpec(
         "linear",
         "lm_head",
         outputs=vocab_size,
         inputs=hidden_size,
-        weight=tied_weight or "lm_head.weight",
-        bias="lm_head_bias",
+        weight=weight,
+        bias="lm_head_bias" if has_bias else "",
         slot="output",
     )
 
@@ -275,12 +298,12 @@ def _output(vocab_size: int, hidden_size: int, tied_weight: str) -> WeightSpec:
 # ---- packing
 
 
-def array_specs(config: EngineConfig, precision: str) -> list[ArraySpec]:
+def array_specs(config: Model, precision: str) -> list[ArraySpec]:
     """All arrays of a model, in the library's order."""
     return list(itertools.chain.from_iterable(spec.array_specs(precision) for spec in weight_specs(config)))
 
 
-def pack_weights(config: EngineConfig, weights: Weights, precision: str) -> list[Array]:
+def pack_weights(config: Model, weights: Weights, precision: str) -> list[Array]:
     """Pack float32 weights into the arrays of a model, which share one allocation."""
     arrays = allocate_arrays(array_specs(config, precision), np.zeros)
     remaining = iter(arrays)
@@ -290,7 +313,7 @@ def pack_weights(config: EngineConfig, weights: Weights, precision: str) -> list
     return arrays
 
 
-def unpack_weights(config: EngineConfig, arrays: Sequence[Array], precision: str) -> dict[str, NDArray[np.float32]]:
+def unpack_weights(config: Model, arrays: Sequence[Array], precision: str) -> dict[str, NDArray[np.float32]]:
     """Dequantized weights by name, from the arrays of a model."""
     remaining = iter(arrays)
     weights: dict[str, NDArray[np.float32]] = {}
@@ -299,8 +322,6 @@ def unpack_weights(config: EngineConfig, arrays: Sequence[Array], precision: str
         unpacked = spec.unpack(list(itertools.islice(remaining, num_arrays)), precision)
         for name, weight in unpacked.items():
             weights.setdefault(name, weight)  # a tied output repeats the embedding
-    if not getattr(config, "output_bias", False):
-        weights.pop("lm_head_bias", None)
     return weights
 
 

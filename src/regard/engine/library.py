@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from regard.errors import ConfigError, UsageError
 
 FILE = Path(__file__).with_name("regard_engine.so")
-ABI_VERSION = 5  # of `regard_engine.h`, whose names this module mirrors
+ABI_VERSION = 6  # of `regard_engine.h`, whose names this module mirrors
 INSTALL = "install a C++ compiler (Debian: apt install g++ cmake) and repeat `make setup` or `pip install`"
 INSTRUCTIONS_VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
 _ERROR_SIZE = 512  # bytes of an error message
@@ -47,7 +47,9 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function → result t
 # Enums of the header: `CODES["activation"]["gelu"]` is `REGARD_ACT_GELU`.
 CODES: dict[str, dict[str, int]] = {
     "precision": {"float32": 0, "bf16": 1, "int8": 2},
-    "positions": {"sinusoidal": 0, "learned": 1, "rotary": 2, "none": 3},
+    "positions": {"sinusoidal": 0, "learned": 1, "rotary": 2, "none": 3, "alibi": 4, "relative": 5},
+    "norm": {"layer": 0, "rms": 1, "rms_plus_one": 2},
+    "norm_placement": {"pre": 0, "post": 1, "both": 2, "none": 3},
     "activation": {"identity": 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "quick_gelu": 6},
     "pooling": {"mean": 0, "cls": 1, "max": 2},
     "slot": {
@@ -60,12 +62,18 @@ CODES: dict[str, dict[str, int]] = {
         "encoder_norm": 6,
         "decoder_norm": 7,
         "output": 8,
+        "embedding_projection": 9,
         "encoder_self_norm": 16,
         "encoder_self_qkv": 17,
         "encoder_self_out": 18,
         "encoder_feed_forward_norm": 19,
         "encoder_feed_forward_up": 20,
         "encoder_feed_forward_down": 21,
+        "encoder_self_output_norm": 22,
+        "encoder_self_query_norm": 23,
+        "encoder_self_key_norm": 24,
+        "encoder_feed_forward_output_norm": 25,
+        "encoder_relative_bias": 26,
         "decoder_self_norm": 32,
         "decoder_self_qkv": 33,
         "decoder_self_out": 34,
@@ -76,35 +84,80 @@ CODES: dict[str, dict[str, int]] = {
         "decoder_feed_forward_norm": 39,
         "decoder_feed_forward_up": 40,
         "decoder_feed_forward_down": 41,
+        "decoder_self_output_norm": 42,
+        "decoder_self_query_norm": 43,
+        "decoder_self_key_norm": 44,
+        "decoder_cross_output_norm": 45,
+        "decoder_cross_query_norm": 46,
+        "decoder_cross_key_norm": 47,
+        "decoder_feed_forward_output_norm": 48,
+        "decoder_relative_bias": 49,
     },
     "part": {"weight": 0, "bias": 1, "scales": 2, "corrections": 3},
 }
+
+
+class CBlock(ctypes.Structure):
+    """`regard_block`: settings that all blocks of a stack share, named as in `BlockConfig`."""
+
+    _fields_ = (
+        ("hidden_size", _Long),
+        ("num_heads", _Long),
+        ("num_kv_heads", _Long),
+        ("head_size", _Long),
+        ("value_size", _Long),
+        ("feed_forward_size", _Long),
+        ("activation", _Int),
+        ("gated", _Int),
+        ("norm", _Int),
+        ("norm_placement", _Int),
+        ("first_attention_norm", _Int),
+        ("residual", _Int),
+        ("qk_norm", _Int),
+        ("cross_attention", _Int),
+        ("norm_eps", ctypes.c_float),
+        ("attention_scale", ctypes.c_float),
+    )
+
+
+class CLayer(ctypes.Structure):
+    """`regard_layer`: what differs between the layers of a stack, named as in `LayerDescription`."""
+
+    _fields_ = (
+        ("block", _Long),
+        ("window", _Long),
+        ("rotary_dim", _Long),
+        ("bias_table", _Long),
+        ("num_buckets", _Long),
+        ("max_distance", _Long),
+        ("positions", _Int),
+        ("interleaved", _Int),
+        ("theta", ctypes.c_float),
+        ("factor", ctypes.c_float),
+    )
 
 
 class CModelShape(ctypes.Structure):
     """`regard_shape`: sizes and settings of a model."""
 
     _fields_ = (
-        ("hidden_size", _Long),
-        ("encoder_layers", _Long),
-        ("encoder_heads", _Long),
-        ("encoder_feed_forward_size", _Long),
-        ("decoder_layers", _Long),
-        ("decoder_heads", _Long),
-        ("decoder_feed_forward_size", _Long),
+        ("encoder", CBlock),
+        ("decoder", CBlock),
+        ("encoder_layers", _Pointer),
+        ("decoder_layers", _Pointer),
+        ("num_encoder_layers", _Long),
+        ("num_decoder_layers", _Long),
         ("source_vocab_size", _Long),
         ("target_vocab_size", _Long),
         ("max_positions", _Long),
         ("position_offset", _Long),
         ("num_token_types", _Long),
+        ("embedding_size", _Long),
         ("precision", _Int),
-        ("activation", _Int),
         ("positions", _Int),
-        ("pre_norm", _Int),
         ("embedding_norm", _Int),
         ("share_embeddings", _Int),
         ("eos_id", _Int),
-        ("norm_eps", ctypes.c_float),
         ("embedding_scale", ctypes.c_float),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from regard.config.models import TransformerConfig
 from regard.engine import layout
 from regard.engine.base import EngineDecoder, EngineState, check_precision, contiguous_ids
-from regard.engine.library import CODES, CModelShape, CSearchRequest, CSearchResult, pointer
+from regard.engine.library import CODES, CSearchRequest, CSearchResult, pointer
 from regard.engine.shortlist import Shortlist
 from regard.packed_tokens import Candidates, Ids, Tokens
 
@@ -23,7 +22,7 @@ def unsupported_transformer_reason(config: TransformerConfig) -> str:
     """Why the engine cannot run a Transformer; empty where it can.
 
     >>> unsupported_transformer_reason(TransformerConfig(positions="alibi"))
-    'it has no alibi positions'
+    ''
     """
     return "" if config.positions in CODES["positions"] else f"it has no {config.positions} positions"
 
@@ -39,7 +38,7 @@ class TranslatorEngine(EngineDecoder):
         instructions: str = "",
     ) -> None:
         """Create the model from arrays in the order of `array_specs`; `instructions` names an instruction set."""
-        super().__init__(config, _shape(config, precision), arrays, precision, instructions)
+        super().__init__(config, arrays, precision, instructions)
         self.config = config
         self.shortlist: Shortlist | None = None  # target tokens that `search` may use
 
@@ -182,27 +181,3 @@ class _SearchResults:
             for ids, length, score, logprob, is_finished in columns
             if length >= 0
         ]
-
-
-def _shape(config: TransformerConfig, precision: str) -> CModelShape:
-    check_precision(precision)
-    return CModelShape(
-        hidden_size=config.hidden_size,
-        encoder_layers=config.encoder.num_layers,
-        encoder_heads=config.encoder.num_heads,
-        encoder_feed_forward_size=config.encoder.feed_forward_size,
-        decoder_layers=config.decoder.num_layers,
-        decoder_heads=config.decoder.num_heads,
-        decoder_feed_forward_size=config.decoder.feed_forward_size,
-        source_vocab_size=config.source_vocab_size,
-        target_vocab_size=config.target_vocab_size,
-        max_positions=config.max_positions,
-        precision=CODES["precision"][precision],
-        activation=CODES["activation"][config.activation],
-        positions=CODES["positions"][config.positions],
-        pre_norm=config.norm == "before",
-        share_embeddings=config.share_embeddings,
-        eos_id=config.eos_id,
-        norm_eps=config.norm_eps,
-        embedding_scale=math.sqrt(config.hidden_size) if config.scale_embedding else 1.0,
-    )

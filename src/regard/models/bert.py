@@ -19,7 +19,7 @@ from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.multihead import SelfAttention
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
 from regard.attention.positions import NO_POSITIONS, Learned, Positions, Rotary, sinusoids
-from regard.config.block import BiasConfig, BlockConfig
+from regard.config.description import LayerDescription, bert_stack
 from regard.config.models import BertConfig
 from regard.errors import UsageError
 from regard.models.base import Packable
@@ -63,8 +63,8 @@ class Bert(Packable):
         super().__init__()
         self.config = config
         self._build_embeddings(config)
-        layers = [self._layer_spec(layer) for layer in range(config.stack.num_layers)]
-        self.encoder = TransformerStack(_block_config(config), layers)
+        stack = bert_stack(config)
+        self.encoder = TransformerStack(stack.block, [self._layer_spec(layer) for layer in stack.layers])
         self._build_heads(config)
 
     def _build_embeddings(self, config: BertConfig) -> None:
@@ -101,7 +101,7 @@ class Bert(Packable):
             nn.Linear(config.embedding_dim, config.vocab_size, bias=False) if has_own_output else None
         )
         self.next_sentence = nn.Linear(hidden_size, 2) if has_next_sentence else None
-        self.span_feed_forward = FeedForward(_block_config(config)) if has_span_layer else None
+        self.span_feed_forward = FeedForward(bert_stack(config).block) if has_span_layer else None
         self.span_norm = nn.LayerNorm(hidden_size, config.norm_eps) if has_span_layer else None
         self.classifier = nn.Linear(hidden_size, config.num_outputs) if config.num_outputs else None
 
@@ -142,12 +142,11 @@ class Bert(Packable):
             hidden = apply_dropout(self.embedding_norm(hidden), config.dropout, noise, "embedding")
         return hidden if self.embedding_projection is None else self.embedding_projection(hidden)
 
-    def _layer_spec(self, layer: int) -> LayerSpec:
+    def _layer_spec(self, layer: LayerDescription) -> LayerSpec:
         """One layer: global, block-sparse on long sequences, or local within the attention window."""
         config = self.config
-        block = config.layer_group(layer)
-        if config.is_local(layer):
-            return LayerSpec(block, self.local_positions, window=config.attention_window)
+        if layer.window:
+            return LayerSpec(layer.block, self.local_positions, window=layer.window)
         sparsity = None
         if config.attention != "full":
             sparsity = BlockSparsity(
@@ -156,7 +155,7 @@ class Bert(Packable):
                 extra_first_block=0 if config.random_once else config.num_random_blocks,
                 max_full_length=config.max_full_attention,
             )
-        return LayerSpec(block, self.global_positions, sparsity=sparsity)
+        return LayerSpec(layer.block, self.global_positions, sparsity=sparsity)
 
     @property
     def position_scheme(self) -> tuple[Positions, int]:
@@ -274,23 +273,6 @@ class Bert(Packable):
         """Attention sites of the model, with their number of heads; layers that share weights have separate sites."""
         stack = self.config.stack
         return {f"encoder.{layer}.self": stack.num_heads for layer in range(stack.num_layers)}
-
-
-def _block_config(config: BertConfig) -> BlockConfig:
-    return BlockConfig(
-        hidden_size=config.hidden_size,
-        num_heads=config.stack.num_heads,
-        feed_forward_size=config.stack.feed_forward_size,
-        activation=config.activation,
-        norm_placement="pre" if config.norm == "before" else "post",
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        activation_dropout=0.0,
-        gated=config.gated,
-        bias=BiasConfig.uniform(config.bias),
-        first_attention_norm=config.first_attention_norm,
-    )
 
 
 def _pool_tokens(kind: str, hidden: Tensor, batch: PackedBatch) -> Tensor:

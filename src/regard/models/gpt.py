@@ -17,7 +17,7 @@ from regard.attention.cache import KeyValueCache
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import build_positions
-from regard.config.block import BlockConfig
+from regard.config.description import gpt_stack
 from regard.config.models import GptConfig
 from regard.errors import UsageError
 from regard.models.base import TOKEN_MULTIPLE, Packable, prepack_output_projection, top_candidates
@@ -71,7 +71,7 @@ class Gpt(Packable):
             is_causal=True,
         )
         layers = same_layers(config.stack.num_layers, self.positions, is_causal=True)
-        self.decoder = TransformerStack(_block_config(config), layers, "decoder")
+        self.decoder = TransformerStack(gpt_stack(config).block, layers, "decoder")
         if not config.tie_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
@@ -194,17 +194,3 @@ class Gpt(Packable):
 def _token_multiple(noise: Noise | None) -> int:
     """Multiple to which training rounds token counts up."""
     return 1 if noise is None else TOKEN_MULTIPLE
-
-
-def _block_config(config: GptConfig) -> BlockConfig:
-    return BlockConfig(
-        hidden_size=config.hidden_size,
-        num_heads=config.stack.num_heads,
-        feed_forward_size=config.stack.feed_forward_size,
-        activation=config.activation,
-        norm_placement="pre",
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        activation_dropout=0.0,
-    )

@@ -16,8 +16,8 @@ from regard.attention.masks import BoundMask, padding
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import Positions, build_positions
 from regard.attention.trace import trace
-from regard.config.block import BlockConfig
-from regard.config.models import StackConfig, TransformerConfig
+from regard.config.description import transformer_decoder, transformer_encoder
+from regard.config.models import TransformerConfig
 from regard.models.base import EncoderDecoder, sentences_of_rows, top_candidates
 from regard.models.layers.layer_spec import same_layers
 from regard.models.layers.stack import TransformerStack
@@ -68,6 +68,7 @@ class TransformerState:
 class Transformer(EncoderDecoder):
     """Encoder–decoder of Transformer blocks.
 
+    >>> from regard.config.models import StackConfig
     >>> stack = StackConfig(num_layers=1, num_heads=2, feed_forward_size=8)
     >>> config = TransformerConfig(source_vocab_size=11, target_vocab_size=11, hidden_size=4)
     >>> model = Transformer(config.override({"encoder": stack.to_dict(), "decoder": stack.to_dict()}))
@@ -91,9 +92,8 @@ class Transformer(EncoderDecoder):
         )
         encoder_layers = same_layers(config.encoder.num_layers, self.source_positions)
         decoder_layers = same_layers(config.decoder.num_layers, self.target_positions, is_causal=True)
-        self.encoder = TransformerStack(_block_config(config, config.encoder), encoder_layers)
-        decoder_config = _block_config(config, config.decoder, cross_attention=True)
-        self.decoder = TransformerStack(decoder_config, decoder_layers, "decoder")
+        self.encoder = TransformerStack(transformer_encoder(config).block, encoder_layers)
+        self.decoder = TransformerStack(transformer_decoder(config).block, decoder_layers, "decoder")
 
     def cross_attention_sites(self) -> dict[str, int]:
         """Sites that attend to the source, first layer first, with their number of heads."""
@@ -150,18 +150,3 @@ class Transformer(EncoderDecoder):
     def _decode_step(self, hidden: Tensor, batch: PackedBatch, state: TransformerState) -> Tensor:
         """Hidden states of the next token of each row, [R, D]."""
         return self.decoder(hidden, batch, cache=state.cache, sources=state.sources, source_mask=state.mask)
-
-
-def _block_config(config: TransformerConfig, stack: StackConfig, cross_attention: bool = False) -> BlockConfig:
-    return BlockConfig(
-        hidden_size=config.hidden_size,
-        num_heads=stack.num_heads,
-        feed_forward_size=stack.feed_forward_size,
-        activation=config.activation,
-        norm_placement="pre" if config.norm == "before" else "post",
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        activation_dropout=config.activation_dropout,
-        cross_attention=cross_attention,
-    )

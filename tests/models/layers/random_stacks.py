@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -59,10 +62,10 @@ def random_positions(rng: np.random.Generator, config: BlockConfig, is_causal: b
     return Positions()
 
 
-def random_stack(seed: int, is_causal: bool) -> TransformerStack:
+def random_stack(seed: int, is_causal: bool, changes: Mapping[str, Any] | None = None) -> TransformerStack:
     """Three layers, of which the first and the last may share a block, each with its own window and positions."""
     rng = np.random.default_rng(seed)
-    config = random_config(rng)
+    config = random_config(rng).override(changes or {})
     torch.manual_seed(seed)
     blocks = [0, 1, int(rng.choice([0, 2]))]
     has_windows = bool(rng.integers(2))

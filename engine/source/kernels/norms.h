@@ -1,4 +1,4 @@
-// Layer normalization of one row (Ba et al. 2016).
+// Norms of one row: layer norm (Ba et al. 2016) and RMS norm (Zhang & Sennrich 2019).
 #pragma once
 #include "simd.h"
 
@@ -29,6 +29,21 @@ void layer_norm(const float* in, int64_t size, const float* weight, const float*
   const Floats inverse_std = broadcast(1.0f / __builtin_sqrtf(variance + eps));
   for (int64_t i = 0; i < size; i += LANES)
     store(out + i, (load(in + i) - mean) * inverse_std * load(weight + i) + load(bias + i));
+}
+
+// As `layer_norm`, without mean and bias.
+void rms_norm(const float* in, int64_t size, const float* weight, float eps, float* out) {
+  const int64_t full = size / LANES * LANES;
+  const int64_t tail = size - full;
+  Floats squares = broadcast(0);
+  for (int64_t i = 0; i < full; i += LANES) squares = squares + load(in + i) * load(in + i);
+  if (tail) {
+    const Floats values = load_partial(in + full, tail);
+    squares = squares + values * values;
+  }
+  const float mean_square = horizontal_sum(squares) / static_cast<float>(size);
+  const Floats inverse_rms = broadcast(1.0f / __builtin_sqrtf(mean_square + eps));
+  for (int64_t i = 0; i < size; i += LANES) store(out + i, load(in + i) * inverse_rms * load(weight + i));
 }
 
 }  // namespace

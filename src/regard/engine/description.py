@@ -1,0 +1,183 @@
+"""Description of a model for the engine, from the config of any family: stacks and embeddings, and their C structs."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from regard.config.block import BlockConfig
+from regard.config.description import (
+    LayerDescription,
+    StackDescription,
+    bert_stack,
+    gpt_stack,
+    transformer_decoder,
+    transformer_encoder,
+)
+from regard.config.models import BertConfig, GptConfig, TransformerConfig
+from regard.engine.library import CODES, CBlock, CLayer, CModelShape
+
+EngineConfig = TransformerConfig | BertConfig | GptConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription:
+    """Stacks and embeddings of a model, with the names of the weights that differ between families."""
+
+    encoder: StackDescription | None = None  # None: a causal language model
+    decoder: StackDescription | None = None  # None: an encoder alone
+    source_vocab_size: int = 0
+    target_vocab_size: int = 0
+    source_embedding: str = ""
+    target_embedding: str = ""  # as `source_embedding` where they are shared
+    positions: str = "none"  # added to the embeddings: sinusoidal, learned or none
+    source_positions: str = ""  # of learned positions
+    target_positions: str = ""
+    max_positions: int = 1
+    position_offset: int = 0
+    num_token_types: int = 0
+    embedding_size: int = 0  # of an encoder whose embeddings are projected to the hidden size; 0: they are not
+    embedding_norm: bool = False
+    embedding_scale: float = 1.0
+    output: str = ""  # weight of the decoder's output layer
+    output_bias: bool = False
+    eos_id: int = 0
+
+    @property
+    def hidden_size(self) -> int:
+        """Hidden size of all stacks."""
+        stack = self.encoder or self.decoder
+        assert stack is not None
+        return stack.block.hidden_size
+
+    @property
+    def share_embeddings(self) -> bool:
+        """Whether source and target have one embedding."""
+        return bool(self.source_embedding) and self.source_embedding == self.target_embedding
+
+
+def describe_model(config: EngineConfig | ModelDescription) -> ModelDescription:
+    """Describe a model of any family.
+
+    >>> describe_model(BertConfig(positions="rotary")).positions
+    'none'
+    """
+    if isinstance(config, ModelDescription):
+        return config
+    if isinstance(config, TransformerConfig):
+        return _describe_transformer(config)
+    return _describe_gpt(config) if isinstance(config, GptConfig) else _describe_bert(config)
+
+
+def _describe_bert(config: BertConfig) -> ModelDescription:
+    return ModelDescription(
+        encoder=bert_stack(config),
+        source_vocab_size=config.vocab_size,
+        source_embedding="token_embedding",
+        positions=_absolute_positions(config.positions),
+        source_positions="position_embedding",
+        max_positions=config.position_offset + config.max_positions,
+        position_offset=config.position_offset,
+        num_token_types=config.num_token_types,
+        embedding_size=config.embedding_size,
+        embedding_norm=True,
+        embedding_scale=math.sqrt(config.hidden_size) if config.scale_embedding else 1.0,
+    )
+
+
+def _describe_transformer(config: TransformerConfig) -> ModelDescription:
+    target_embedding = "token_embedding" if config.share_embeddings else "target_embedding"
+    return ModelDescription(
+        encoder=transformer_encoder(config),
+        decoder=transformer_decoder(config),
+        source_vocab_size=config.source_vocab_size,
+        target_vocab_size=config.target_vocab_size,
+        source_embedding="token_embedding" if config.share_embeddings else "source_embedding",
+        target_embedding=target_embedding,
+        positions=_absolute_positions(config.positions),
+        source_positions="source_positions",
+        target_positions="target_positions",
+        max_positions=config.max_positions,
+        embedding_scale=math.sqrt(config.hidden_size) if config.scale_embedding else 1.0,
+        output=f"{target_embedding}.weight" if config.tie_embeddings else "lm_head.weight",
+        output_bias=config.output_bias,
+        eos_id=config.eos_id,
+    )
+
+
+def _describe_gpt(config: GptConfig) -> ModelDescription:
+    return ModelDescription(
+        decoder=gpt_stack(config),
+        target_vocab_size=config.vocab_size,
+        target_embedding="token_embedding",
+        positions=_absolute_positions(config.positions),
+        target_positions="positions",
+        max_positions=config.max_positions,
+        output="token_embedding.weight" if config.tie_embeddings else "lm_head.weight",
+        eos_id=config.eos_id,
+    )
+
+
+def _absolute_positions(positions: str) -> str:
+    """The scheme that is added to embeddings; rotary positions belong to the layers."""
+    return positions if positions in ("sinusoidal", "learned") else "none"
+
+
+# ---- C structs, by the names of their fields
+
+
+def model_shape(config: EngineConfig | ModelDescription, precision: str) -> CModelShape:
+    """The C struct of a model; the arrays of its layers live as long as it does."""
+    model = describe_model(config)
+    shape = CModelShape(
+        source_vocab_size=model.source_vocab_size,
+        target_vocab_size=model.target_vocab_size,
+        max_positions=model.max_positions,
+        position_offset=model.position_offset,
+        num_token_types=model.num_token_types,
+        embedding_size=model.embedding_size,
+        precision=CODES["precision"][precision],
+        positions=CODES["positions"][model.positions],
+        embedding_norm=model.embedding_norm,
+        share_embeddings=model.share_embeddings,
+        eos_id=model.eos_id,
+        embedding_scale=model.embedding_scale,
+    )
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        if stack is None:
+            continue
+        layers = _layer_structs(stack)
+        setattr(shape, side, _block_struct(stack.block))
+        setattr(shape, f"num_{side}_layers", len(layers))
+        setattr(shape, f"{side}_layers", ctypes.addressof(layers))
+        setattr(shape, f"_{side}_layers_array", layers)  # kept alive
+    return shape
+
+
+def _block_struct(block: BlockConfig) -> CBlock:
+    return CBlock(**{name: _encode_field(name, getattr(block, name)) for name, _ in CBlock._fields_})
+
+
+def _layer_structs(stack: StackDescription) -> ctypes.Array[CLayer]:
+    layers: Sequence[LayerDescription] = [_resolve_scaling(layer, stack.block.key_dim) for layer in stack.layers]
+    structs = [
+        CLayer(**{name: _encode_field(name, getattr(layer, name)) for name, _ in CLayer._fields_}) for layer in layers
+    ]
+    return (CLayer * len(structs))(*structs)
+
+
+def _resolve_scaling(layer: LayerDescription, head_size: int) -> LayerDescription:
+    """The same rotation without NTK scaling: by a larger theta."""
+    if layer.scaling != "ntk":
+        return layer
+    half = (layer.rotary_dim or head_size) // 2
+    theta = layer.theta * layer.factor ** (half / (half - 1)) if half > 1 else layer.theta
+    return replace(layer, theta=theta, scaling="linear", factor=1.0)
+
+
+def _encode_field(name: str, value: Any) -> Any:
+    """A setting as the library reads it: names become codes."""
+    return CODES[name][value] if isinstance(value, str) else value
